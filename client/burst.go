@@ -34,7 +34,7 @@ type part struct {
 	epoch    uint32
 	sequence uint64 // producer sequence, also the correlation ID
 	retry    bool
-	entries  []*entry
+	entries  []*Pending
 	// Encoded sizes of the PublishStreamRequest, its PublishRequest and the Producer in it.
 	bytes, publishBytes, producerBytes int
 }
@@ -65,18 +65,14 @@ func (p *part) request() *pb.PublishStreamRequest {
 	}
 }
 
-func (e *entry) appendMessages(to []*pb.Message) []*pb.Message {
-	switch {
-	case e.messages != nil:
-		return append(to, e.messages...)
-	case e.bodies != nil:
-		for _, body := range e.bodies {
-			to = append(to, &pb.Message{Body: body})
-		}
-		return to
-	default:
-		return append(to, &pb.Message{Body: e.body})
+func (p *Pending) appendMessages(to []*pb.Message) []*pb.Message {
+	if p.more == nil {
+		return append(to, &pb.Message{Body: p.body})
 	}
+	for _, body := range p.more.bodies {
+		to = append(to, &pb.Message{Body: body})
+	}
+	return append(to, p.more.messages...)
 }
 
 // measure computes the encoded sizes.
@@ -143,34 +139,28 @@ func (p *part) appendTo(b []byte) []byte {
 }
 
 // encodedBytes returns the encoded size of the messages.
-func (e *entry) encodedBytes() (n int) {
-	switch {
-	case e.messages != nil:
-		for _, m := range e.messages {
-			n += fieldBytes(proto.Size(m))
-		}
-	case e.bodies != nil:
-		for _, body := range e.bodies {
-			n += fieldBytes(bodyBytes(body))
-		}
-	default:
-		n = fieldBytes(bodyBytes(e.body))
+func (p *Pending) encodedBytes() (n int) {
+	if p.more == nil {
+		return fieldBytes(bodyBytes(p.body))
+	}
+	for _, body := range p.more.bodies {
+		n += fieldBytes(bodyBytes(body))
+	}
+	for _, m := range p.more.messages {
+		n += fieldBytes(proto.Size(m))
 	}
 	return n
 }
 
-func (e *entry) appendTo(b []byte) []byte {
-	switch {
-	case e.messages != nil:
-		for _, m := range e.messages {
-			b = appendMessage(b, m)
-		}
-	case e.bodies != nil:
-		for _, body := range e.bodies {
-			b = appendPlain(b, body)
-		}
-	default:
-		b = appendPlain(b, e.body)
+func (p *Pending) appendTo(b []byte) []byte {
+	if p.more == nil {
+		return appendPlain(b, p.body)
+	}
+	for _, body := range p.more.bodies {
+		b = appendPlain(b, body)
+	}
+	for _, m := range p.more.messages {
+		b = appendMessage(b, m)
 	}
 	return b
 }

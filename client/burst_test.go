@@ -61,7 +61,7 @@ func TestBurst(t *testing.T) {
 				ms := randomMessages(rng, 1+rng.IntN(3), rng.IntN(3) > 0)
 				e, err := newEntry("q", ms, 1<<20)
 				require.NoError(t, err)
-				require.Equal(t, len(ms), e.count)
+				require.Equal(t, len(ms), int(e.count))
 				p.entries = append(p.entries, e)
 				r.Publish.Messages = append(r.Publish.Messages, messagesToProto(ms)...)
 			}

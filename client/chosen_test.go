@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -33,14 +34,14 @@ func (n *fakeNode) choose() error {
 // A call without a response may have been executed. It is retried, and a final error is also ErrOutcomeUnknown.
 func TestChosenWithLostResponse(t *testing.T) {
 	lost, full := refusal(t, codes.Unavailable, "OUTCOME_UNKNOWN"), refusal(t, codes.ResourceExhausted, "QUEUE_FULL")
-	one := []client.SequenceRange{{First: 1, Last: 1}}
+	one := []admin.SequenceRange{{First: 1, Last: 1}}
 	for op, call := range map[string]func(context.Context, *client.Client) error{
 		"move": func(ctx context.Context, c *client.Client) error {
-			_, err := c.MoveMessages(ctx, "q", one, client.MoveOptions{To: "r"})
+			_, err := admin.New(c).MoveMessages(ctx, "q", one, admin.MoveOptions{To: "r"})
 			return err
 		},
 		"remove": func(ctx context.Context, c *client.Client) error {
-			_, err := c.RemoveMessages(ctx, "q", "", one, 0)
+			_, err := admin.New(c).RemoveMessages(ctx, "q", "", one, 0)
 			return err
 		},
 	} {

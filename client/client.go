@@ -31,9 +31,19 @@ type Client struct {
 // stopper is a Producer or Consumer.
 type stopper interface{ Close() error }
 
-// Open creates a client. It returns without waiting for a node; calls wait for a node until their context expires. ctx
-// applies only to Open. Open returns [ErrInvalid] for invalid options.
-func Open(ctx context.Context, o Options) (*Client, error) {
+// Open creates a client for the pair at a URL, such as "lockstep://node-a:7420,node-b:7420"; see [ParseURL]. It returns
+// without waiting for a node; calls wait for a node until their context expires. ctx applies only to Open. Open returns
+// [ErrInvalid] for an invalid URL.
+func Open(ctx context.Context, url string) (*Client, error) {
+	o, err := ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return OpenWith(ctx, o)
+}
+
+// OpenWith is [Open] with options.
+func OpenWith(ctx context.Context, o Options) (*Client, error) {
 	o, err := o.withDefaults() //nolint:contextcheck // tokens are got for as long as the client lives
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -32,7 +33,7 @@ func soon(t *testing.T) context.Context {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for _, addrs := range [][]string{nil, {"nohost"}, {":1"}, {"a:1", "a:1"}, {"a:1", "b:"}} {
-		_, err := client.Open(t.Context(), client.Options{Addresses: addrs})
+		_, err := client.OpenWith(t.Context(), client.Options{Addresses: addrs})
 		require.ErrorIs(t, err, client.ErrInvalid, addrs)
 	}
 }
@@ -175,24 +176,26 @@ func testPipelineKeepsOrder(t *testing.T) {
 	require.NoError(t, err)
 	p.handOver(100)
 	var want []string
-	var order []int
-	var receipts []uint64
+	var pending []*client.Pending
 	for i := range total {
 		want = append(want, fmt.Sprint(i))
-		require.NoError(t, producer.PublishAsync(soon(t), "q", message("%d", i), func(r client.Receipt, err error) {
-			if err == nil {
-				order = append(order, i)
-				receipts = append(receipts, r.Sequence)
-			}
-		}))
+		pending = append(pending, producer.PublishAsync(soon(t), "q", message("%d", i)))
+	}
+	<-pending[total-1].Done()
+	for _, e := range pending[:total-1] {
+		select {
+		case <-e.Done():
+		default:
+			require.Fail(t, "publishes complete in order")
+		}
 	}
 	require.NoError(t, producer.Flush(soon(t)))
 	require.NoError(t, producer.Close())
 	require.Equal(t, want, p.bodies("q"))
-	require.Len(t, order, total)
-	for i := range order {
-		require.Equal(t, i, order[i])
-		require.Equal(t, uint64(i+1), receipts[i])
+	for i, e := range pending {
+		r, err := e.Wait(soon(t))
+		require.NoError(t, err)
+		require.Equal(t, uint64(i+1), r.Sequence)
 	}
 	require.Greater(t, p.term, uint64(3), "the test must have handed over some times")
 	require.Less(t, len(p.requests), total/4, "publishes must have been put together")
@@ -216,24 +219,23 @@ func TestManyQueues(t *testing.T) {
 				}
 				return nil
 			}
-			want, order, refused := make(map[string][]string), []int(nil), 0
+			want, refused := make(map[string][]string), 0
+			var pending []*client.Pending
 			for i := range total {
 				queue := fmt.Sprint("q", i%queues)
 				if i%queues != 13 {
 					want[queue] = append(want[queue], fmt.Sprint(i))
 				}
-				require.NoError(t, producer.PublishAsync(soon(t), queue, message("%d", i),
-					func(_ client.Receipt, err error) {
-						order = append(order, i)
-						if err != nil {
-							refused++
-						}
-					}))
+				pending = append(pending, producer.PublishAsync(soon(t), queue, message("%d", i)))
 			}
-			require.NoError(t, producer.Flush(soon(t)))
+			require.ErrorIs(t, producer.Flush(soon(t)), client.ErrQueueNotFound)
+			require.NoError(t, producer.Flush(soon(t)), "each error is reported once")
 			require.NoError(t, producer.Close())
-			require.Len(t, order, total)
-			require.IsIncreasing(t, order)
+			for _, e := range pending {
+				if e.Err() != nil {
+					refused++
+				}
+			}
 			for queue, bodies := range want {
 				require.Equal(t, bodies, p.bodies(queue), queue)
 			}
@@ -361,7 +363,7 @@ func testNobodyThere(t *testing.T) {
 	c := p.client(client.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := c.GetQueue(ctx, "q")
+	_, err := admin.New(c).GetQueue(ctx, "q")
 	require.ErrorIs(t, err, client.ErrUnavailable)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.ErrorContains(t, err, p.addrs[0])
@@ -395,17 +397,17 @@ func TestCloseFailsWhatIsUnderWay(t *testing.T) { synctest.Test(t, testCloseFail
 func testCloseFailsWhatIsUnderWay(t *testing.T) {
 	p := newFakePair(t)
 	p.setRole(0, pb.Role_ROLE_STANDBY)
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: p.addrs, DialOptions: []grpc.DialOption{p.dialer()},
 	})
 	require.NoError(t, err)
-	answer := make(chan error, 1)
 	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{})
 	require.NoError(t, err)
-	require.NoError(t, producer.PublishAsync(soon(t), "q", message("a"),
-		func(_ client.Receipt, err error) { answer <- err }))
+	pending := producer.PublishAsync(soon(t), "q", message("a"))
+	require.NoError(t, pending.Err(), "it has not completed")
 	require.NoError(t, c.Close())
-	err = told(t, answer)
+	_, err = pending.Wait(soon(t))
+	require.Equal(t, err, pending.Err())
 	require.ErrorIs(t, err, client.ErrClosed)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown, "it was never sent")
 	require.NotErrorIs(t, err, client.ErrUnavailable)
@@ -482,27 +484,46 @@ func testWithdrawn(t *testing.T) {
 	require.Equal(t, []string{"stored"}, p.bodies("q"))
 }
 
-// A callback may publish the next message.
-func TestPublishFromCallback(t *testing.T) { synctest.Test(t, testPublishFromCallback) }
+// A publish that is not sent fails immediately. Flush returns all errors once.
+func TestPendingFailures(t *testing.T) { synctest.Test(t, testPendingFailures) }
 
-func testPublishFromCallback(t *testing.T) {
+func testPendingFailures(t *testing.T) {
 	p := newFakePair(t)
-	c := p.client(client.Options{})
-	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{MaxPendingBytes: 1})
+	c := p.client(client.Options{MaxMessageBytes: 10})
+	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{})
 	require.NoError(t, err)
-	done := make(chan error, 1)
-	left := 100
-	var next func(client.Receipt, error)
-	next = func(_ client.Receipt, err error) {
-		if left--; err != nil || left == 0 {
-			done <- err
-			return
-		}
-		if err := producer.PublishAsync(context.Background(), "q", message("%d", left), next); err != nil {
-			done <- err
-		}
-	}
-	next(client.Receipt{}, nil)
-	require.NoError(t, told(t, done))
-	require.Len(t, p.bodies("q"), 99)
+	large := producer.PublishAsync(soon(t), "q", client.Message{Body: make([]byte, 11)})
+	require.ErrorIs(t, large.Err(), client.ErrLimit)
+	_, err = large.Wait(soon(t))
+	require.ErrorIs(t, err, client.ErrLimit)
+	unnamed := producer.PublishBatchAsync(soon(t), "", []client.Message{message("a")})
+	<-unnamed.Done()
+	stored := producer.PublishBatchAsync(soon(t), "q", []client.Message{message("a"), message("b")})
+	err = producer.Flush(soon(t))
+	require.ErrorIs(t, err, client.ErrLimit)
+	require.ErrorIs(t, err, client.ErrInvalid)
+	require.ErrorContains(t, err, "2 publishes failed")
+	require.NoError(t, producer.Flush(soon(t)))
+	require.NoError(t, stored.Err())
+	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
+}
+
+// Wait ends with its context; the publish continues.
+func TestPendingWait(t *testing.T) { synctest.Test(t, testPendingWait) }
+
+func testPendingWait(t *testing.T) {
+	p := newFakePair(t)
+	p.setRole(0, pb.Role_ROLE_STANDBY)
+	c := p.client(client.Options{})
+	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{})
+	require.NoError(t, err)
+	pending := producer.PublishAsync(soon(t), "q", message("a"))
+	_, err = pending.Wait(briefly(t))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.NoError(t, pending.Err())
+	p.setRole(0, pb.Role_ROLE_ACTIVE)
+	r, err := pending.Wait(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), r.Sequence)
 }

@@ -9,9 +9,10 @@ import (
 	"iter"
 	"sync"
 	"time"
-
-	"github.com/lockstep-mq/lockstep/store/mutate"
 )
+
+// DefaultSubscription is the subscription of a queue that was created without naming one.
+const DefaultSubscription = "default"
 
 // ConsumerOptions configures a [Consumer]. The zero value consumes DefaultSubscription.
 type ConsumerOptions struct {
@@ -250,7 +251,11 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 
 // Ack acknowledges the message asynchronously, in batches. If the process fails before the confirmation, the message is
 // redelivered. [Consumer.Flush] waits for the confirmation.
-func (d *Delivery) Ack() { _ = d.consumer.answer(d, ackAnswer) } // AckSync returns the error
+//
+// An error of Ack, Nack, NackAfter or Reject means that the answer is not recorded: [ErrInvalid] if the message has
+// another answer or a Seek moved the subscription; [ErrClosed] or an error of [Consumer.Receive] if the consumer has
+// ended, in which case the message is redelivered.
+func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
 // again after [ErrOutcomeUnknown], and after Ack. An error without ErrOutcomeUnknown means that this call did not
@@ -275,27 +280,27 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 
 // Nack requeues the message asynchronously. It is redelivered with a higher DeliveryCount to any consumer of the
 // subscription, unless QueueConfig.MaxDeliveries is reached.
-func (d *Delivery) Nack() { _ = d.consumer.answer(d, nackAnswer) } // it is redelivered in any case
+func (d *Delivery) Nack() error { return d.consumer.answer(d, nackAnswer) }
 
 // NackAfter is [Delivery.Nack] with a redelivery delay of 0 to 24 hours; values outside are clamped. The delay replaces
 // QueueConfig.RedeliveryDelay. Only the active node stores the delay: after a failover, or if the connection breaks
 // first, the message is redelivered immediately or after the queue's own delay. Nodes of release 0.1.0 do not support
 // delays.
-func (d *Delivery) NackAfter(delay time.Duration) {
-	d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
+func (d *Delivery) NackAfter(delay time.Duration) error {
+	return d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
 }
 
 // maxNackDelay is the maximum delay that a node accepts.
 const maxNackDelay = 24 * time.Hour
 
-func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) {
+func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) error {
 	co.mu.Lock()
 	if d.more == nil {
 		d.more = &deliveryExtras{}
 	}
 	d.more.delay = &delay
 	co.mu.Unlock()
-	_ = co.answer(d, nackAnswer) // it is redelivered in any case
+	return co.answer(d, nackAnswer)
 }
 
 // Reject rejects the message asynchronously, in batches: the subscription cannot process it. The message is moved to
@@ -309,7 +314,7 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) {
 // A Reject is not retried if the connection breaks before the confirmation: a message that was not moved is redelivered
 // and must be rejected again. While one of the nodes runs release 0.1.0, a Reject ends the consumer with [ErrRefused].
 // An active of release 0.1.0 does not support Reject and redelivers the message after the consumer has detached.
-func (d *Delivery) Reject() { _ = d.consumer.answer(d, rejectAnswer) } // otherwise it is redelivered
+func (d *Delivery) Reject() error { return d.consumer.answer(d, rejectAnswer) }
 
 // answer records an answer of the application. Only the first answer to a delivery counts; for a different second one
 // it returns an error.
@@ -318,7 +323,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	if d.answer != noAnswer || co.err != nil {
 		defer co.mu.Unlock()
 		switch {
-		case d.answer == kind, mutate.Off("INV-10-ended-consumer-acknowledges"):
+		case d.answer == kind:
 			return nil
 		case d.answer == noAnswer:
 			return co.err // the acknowledgement was not sent to a node

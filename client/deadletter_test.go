@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -171,23 +172,9 @@ func testStoredDeadLetter(t *testing.T) {
 	d, err = co.Receive(soon(t))
 	require.NoError(t, err)
 	require.Equal(t, &client.DeadLetter{
-		Queue: "orders", Subscription: "billing", Sequence: 17, Reason: client.DeadLetterMaxDeliveries, Deliveries: 5,
+		Queue: "orders", Subscription: "billing", Sequence: 17, Reason: "max-deliveries", Deliveries: 5,
 		MovedAt: moved,
 	}, d.DeadLetter)
-}
-
-// Each reason of the API has a name, and so has a reason of a later release.
-func TestDeadLetterReasons(t *testing.T) {
-	names := map[client.DeadLetterReason]string{
-		client.DeadLetterMaxDeliveries: "max-deliveries", client.DeadLetterRejected: "rejected",
-		client.DeadLetterExpired: "expired", client.DeadLetterOverflow: "overflow",
-	}
-	require.Len(t, names, len(pb.DeadLetterReason_name)-1, "all but UNSPECIFIED")
-	for reason, name := range names {
-		require.Equal(t, name, reason.String())
-		require.Contains(t, pb.DeadLetterReason_name, int32(reason))
-	}
-	require.Equal(t, "reason-1000", client.DeadLetterReason(1000).String())
 }
 
 // AlterQueue sends the whole configuration with the mask "*". Invalid configurations are not sent.
@@ -196,17 +183,17 @@ func TestAlterQueueReplaces(t *testing.T) { synctest.Test(t, testAlterQueueRepla
 func testAlterQueueReplaces(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
-	config := client.QueueConfig{MaxBytes: 5, MaxDeliveries: 3, DeadLetter: "dead"}
-	q, err := c.AlterQueue(soon(t), "q", config)
+	config := admin.QueueConfig{MaxBytes: 5, MaxDeliveries: 3, DeadLetter: "dead"}
+	q, err := admin.New(c).AlterQueue(soon(t), "q", config)
 	require.NoError(t, err)
 	require.Equal(t, config, q.Config)
-	for _, wrong := range []client.QueueConfig{
+	for _, wrong := range []admin.QueueConfig{
 		{MaxDeliveries: 1_000_001}, {DeadLetter: string(make([]byte, 256))}, {DeadLetter: "\xff"},
 	} {
-		_, err = c.AlterQueue(soon(t), "q", wrong)
+		_, err = admin.New(c).AlterQueue(soon(t), "q", wrong)
 		require.ErrorIs(t, err, client.ErrInvalid)
 		require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
-		_, _, err = c.CreateQueue(soon(t), "new", client.CreateQueueOptions{Config: wrong})
+		_, _, err = admin.New(c).CreateQueue(soon(t), "new", admin.CreateQueueOptions{Config: wrong})
 		require.ErrorIs(t, err, client.ErrInvalid)
 	}
 	p.mu.Lock()
@@ -226,20 +213,20 @@ func testReplayDeadLetters(t *testing.T) {
 		return &pb.ReplayDeadLettersResponse{Moved: 4, Skipped: 2}, nil
 	}
 	c := p.client(client.Options{})
-	result, err := c.ReplayDeadLetters(soon(t), "dead", client.ReplayOptions{
+	result, err := admin.New(c).ReplayDeadLetters(soon(t), "dead", admin.ReplayOptions{
 		Subscription: "s", To: "orders", From: 7, Limit: 9,
 	})
 	require.NoError(t, err)
-	require.Equal(t, client.ReplayResult{Moved: 4, Skipped: 2}, result)
+	require.Equal(t, admin.ReplayResult{Moved: 4, Skipped: 2}, result)
 	p.mu.Lock()
 	require.Len(t, asked, 1)
 	r := asked[0]
 	p.mu.Unlock()
 	require.Equal(t, []any{"dead", "s", "orders", uint64(7), uint64(9)},
 		[]any{r.GetQueue(), r.GetSubscription(), r.GetTo(), r.GetFromSequence(), r.GetLimit()})
-	_, err = c.ReplayDeadLetters(soon(t), "", client.ReplayOptions{})
+	_, err = admin.New(c).ReplayDeadLetters(soon(t), "", admin.ReplayOptions{})
 	require.ErrorIs(t, err, client.ErrInvalid)
-	_, err = c.ReplayDeadLetters(soon(t), "dead", client.ReplayOptions{To: "\xff"})
+	_, err = admin.New(c).ReplayDeadLetters(soon(t), "dead", admin.ReplayOptions{To: "\xff"})
 	require.ErrorIs(t, err, client.ErrInvalid)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,9 +247,9 @@ func testReplayIsNotRepeated(t *testing.T) {
 		return nil, refusal(t, codes.Unavailable, "OUTCOME_UNKNOWN")
 	}
 	c := p.client(client.Options{})
-	_, err := c.ReplayDeadLetters(soon(t), "dead", client.ReplayOptions{})
+	_, err := admin.New(c).ReplayDeadLetters(soon(t), "dead", admin.ReplayOptions{})
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
-	require.ErrorContains(t, err, "another call moves what is left")
+	require.ErrorContains(t, err, "another call moves the remaining")
 	require.ErrorContains(t, err, p.addrs[0])
 	require.NotContains(t, err.Error(), "passthrough")
 
@@ -272,7 +259,7 @@ func testReplayIsNotRepeated(t *testing.T) {
 		return nil, refusal(t, codes.ResourceExhausted, "QUEUE_FULL")
 	}
 	p.mu.Unlock()
-	_, err = c.ReplayDeadLetters(soon(t), "dead", client.ReplayOptions{})
+	_, err = admin.New(c).ReplayDeadLetters(soon(t), "dead", admin.ReplayOptions{})
 	require.ErrorIs(t, err, client.ErrLimit)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 }

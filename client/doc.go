@@ -6,35 +6,50 @@
 // switchovers. Publishes are idempotent: every request carries a producer ID and a sequence. A retry returns the
 // original result, so a message is neither lost nor duplicated.
 //
-//	c, err := client.Open(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
+//	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
 //	if err != nil {
 //		return err
 //	}
 //	defer c.Close()
 //	receipt, err := c.Publish(ctx, "orders", client.Message{Body: []byte("hello")})
 //
+// Consume: a nil result of the handler acknowledges the message, an error requeues it, [Reject] dead-letters it.
+//
+//	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+//	if err != nil {
+//		return err
+//	}
+//	defer consumer.Close()
+//	err = consumer.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
+//		return process(d.Body)
+//	}, 4)
+//
+// Publish the result of a message and acknowledge it in one transaction, exactly once:
+//
+//	_, err = c.Begin().Take(d).Publish("invoices", invoice).Commit(ctx)
+//
 // The main operations are:
 //
 //   - [Client.Publish] stores a message and returns after the commit: the message is durable on every in-sync node.
-//   - [Client.NewProducer] creates a separate publish pipeline. [Producer.PublishAsync] does not wait for the commit;
-//     it calls a function after the commit.
-//   - [Client.Consume] attaches to a subscription with prefetch. Messages are acknowledged in any order, asynchronously
+//   - [Client.NewProducer] creates a separate publish pipeline. [Producer.PublishAsync] returns a
+//     [Pending] without waiting for the commit, and [Producer.Flush] waits for all of them.
+//   - [Client.Consume] attaches to a subscription with prefetch. [Consumer.Run] calls a handler for each message;
+//     [Consumer.Receive] and [Consumer.All] return messages, which are acknowledged in any order, asynchronously
 //     with [Delivery.Ack] or synchronously with [Delivery.AckSync]. After a failover the consumer reattaches. It does
 //     not redeliver messages that the application still holds or has acknowledged.
 //   - [Client.Begin] starts a transaction: publishes and acknowledgements over any number of queues, committed
 //     atomically.
 //   - [Client.Browse] reads messages without consuming them.
-//   - Methods of Client manage queues, subscriptions, access rules, settings, the rolling plan and jobs.
-//   - [Client.Node] addresses one node. Methods of [Node] report its status and scan, rewrite, shrink and back up its
-//     page file.
+//
+// Package client/admin manages queues, subscriptions, access rules, settings, maintenance and nodes.
 //
 // # Errors
 //
 // Use errors.Is with the Err variables of this package. The error text includes the address of the node that responded.
 //
 // An error without [ErrOutcomeUnknown] means that nothing was committed, and that the failed attempt never will be.
-// With ErrOutcomeUnknown the request may have been committed. Retry the same [Txn], [Delivery.AckSync] or [Request]:
-// the retry is idempotent. A second call of Publish stores a second message.
+// With ErrOutcomeUnknown the request may have been committed. Retry the same [Txn] or [Delivery.AckSync]: the retry
+// is idempotent. A second call of Publish stores a second message.
 //
 // The context of a call limits how long the client searches for an active node.
 //

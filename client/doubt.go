@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // doubt records whether a request may have been committed without a response of a node (INV-10). It belongs to the
@@ -32,7 +31,7 @@ func (d *doubt) refused(op string, e *Error) error {
 	}
 	err := fmt.Errorf("%s: %w", op, e)
 	switch {
-	case !d.unknown, mutate.Off("INV-10-refused-repetition-is-believed"):
+	case !d.unknown:
 		return err
 	case e.outcomeLost():
 		return fmt.Errorf("%w; %w; %w", err, ErrOutcomeLost, ErrOutcomeUnknown)
@@ -64,8 +63,8 @@ func (id *identity) take(l *lane) {
 	l.next++
 }
 
-// inDoubt reports whether the request may have been committed without a response of a node.
-func (id *identity) inDoubt() bool { return id.doubt.unknown }
+// InDoubt reports whether the request may have been committed without a response of a node.
+func (id *identity) InDoubt() bool { return id.doubt.unknown }
 
 // doAs is do for a request that changes state. fn receives the producer identity to send.
 func (c *Client) doAs(
@@ -74,19 +73,16 @@ func (c *Client) doAs(
 	if id.lost != nil {
 		return id.lost
 	}
-	if mutate.Off("INV-10-doubt-ends-with-the-call") {
-		id.doubt.answered()
-	}
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
-	if errors.As(err, &e) && e.forgotten() && (!id.inDoubt() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {
+	if errors.As(err, &e) && e.forgotten() && !id.InDoubt() {
 		// The lane was idle for too long. Nothing was committed, so the request may use another identity. A new lane is used,
 		// since the idle lanes may have been evicted as well.
 		*id = identity{}
 		id.take(newLane())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}
-	if id.inDoubt() {
+	if id.InDoubt() {
 		if errors.Is(err, ErrOutcomeLost) {
 			id.lost = err
 		}
@@ -105,7 +101,7 @@ func (c *Client) attemptsAs(
 		id.take(c.takeLane())
 	}
 	return c.do(ctx, op, &id.doubt, func(ctx context.Context, cc *grpc.ClientConn) error {
-		return fn(ctx, cc, &pb.Producer{Id: id.lane.id, Epoch: 1, Sequence: id.sequence, Retry: id.inDoubt()})
+		return fn(ctx, cc, &pb.Producer{Id: id.lane.id, Epoch: 1, Sequence: id.sequence, Retry: id.InDoubt()})
 	})
 }
 

@@ -42,8 +42,6 @@ var (
 	ErrSubscriptionNotFound = errors.New("subscription not found")
 	// ErrAlreadyExists is returned when a queue, subscription or token of that name already exists.
 	ErrAlreadyExists = errors.New("already exists")
-	// ErrNotEmpty is returned when a queue to be deleted only if empty contains messages.
-	ErrNotEmpty = errors.New("queue not empty")
 	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
 	ErrLimit = errors.New("limit exceeded")
 	// ErrInvalid is returned when the request is invalid and can never succeed.
@@ -57,15 +55,6 @@ var (
 	// ErrProcessed is returned when a message of a transaction was already acknowledged or is held by a prepared
 	// transaction: it was processed elsewhere. The transaction stored nothing.
 	ErrProcessed = errors.New("a message was processed elsewhere")
-	// ErrNoTransaction is returned when no transaction with that XID is prepared or remembered.
-	ErrNoTransaction = errors.New("no such prepared transaction")
-	// ErrDecided is returned when the coordinator already decided the prepared transaction the other way.
-	ErrDecided = errors.New("the transaction was decided otherwise")
-	// ErrHeuristic is returned when an operator or the timeout txn.prepared-timeout already decided the prepared
-	// transaction the other way. The error text has the details.
-	ErrHeuristic = errors.New("the transaction was decided otherwise, without its coordinator")
-	// ErrNoRule is returned when the rule, role, token or quota does not exist.
-	ErrNoRule = errors.New("no such rule, role, token or quota")
 	// ErrDataLoss is returned when stored data is corrupt.
 	ErrDataLoss = errors.New("stored data is damaged")
 	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.
@@ -76,27 +65,6 @@ var (
 	// wrong. The error text names the check that failed. With a TokenFile or TokenSource the client has already tried
 	// newer tokens, if available. The request was not executed.
 	ErrUnauthenticated = errors.New("not authenticated")
-)
-
-// Errors of maintenance.
-var (
-	// ErrBusy is returned when the node or the pair already runs another maintenance operation, or the same job.
-	ErrBusy = errors.New("other maintenance is under way")
-	// ErrRoleChanged is returned when a rewrite was canceled because the node changes its role. The page file is
-	// unchanged.
-	ErrRoleChanged = errors.New("rewrite canceled by a role change")
-	// ErrCanceled is returned when a rewrite was canceled by another call or by an operator. The page file is unchanged.
-	ErrCanceled = errors.New("the rewrite was cancelled")
-	// ErrNoSpace is returned when free disk space is insufficient; the message contains both figures. Nothing was changed.
-	ErrNoSpace = errors.New("not enough free space")
-	// ErrBackupNotFound is returned when a node has no complete backup of that name.
-	ErrBackupNotFound = errors.New("backup not found")
-	// ErrNoConnection is returned when a node has no connection of that number.
-	ErrNoConnection = errors.New("no such connection")
-	// ErrNoJob is returned when the job does not exist.
-	ErrNoJob = errors.New("no such job")
-	// ErrNoPlan is returned when no plan that could be canceled is running.
-	ErrNoPlan = errors.New("no plan is under way")
 )
 
 // Error is an error response of a node. It unwraps to one of the Err variables of this package.

@@ -6,61 +6,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// openExample runs a real node in this process and opens a client for it. An application passes the addresses of both
-// nodes of its pair. A failure is printed, so that the output of the example differs.
-func openExample() (c *client.Client, done func()) {
-	dir, err := os.MkdirTemp("", "lockstep-example-")
-	if err != nil {
-		panic(err)
-	}
-	cfg := config.Default()
-	cfg.Coordinator.Type, cfg.Data.Dir, cfg.Listen, cfg.Node.Name = config.CoordinatorNone, dir, "127.0.0.1:0",
-		"example"
-	cfg.Disk.LowWatermark, cfg.WAL.SegmentBytes = 16<<20, 8<<20
-	ctx, stop := context.WithCancel(context.Background())
-	ready, ended := make(chan string, 1), make(chan error, 1)
-	go func() {
-		ended <- node.Run(ctx, cfg, zap.NewNop(), node.Options{OnReady: func(r node.Ready) { ready <- r.Address }})
-	}()
-	var address string
-	select {
-	case address = <-ready:
-	case err := <-ended:
-		panic(err)
-	}
-	if c, err = client.Open(ctx, client.Options{Addresses: []string{address}}); err != nil {
-		panic(err)
-	}
-	return c, func() {
-		err := c.Close()
-		stop()
-		if err := errors.Join(err, <-ended, os.RemoveAll(dir)); err != nil {
-			fmt.Println(err)
-		}
-	}
-}
+// The examples need a pair, so most of them are not run. Package test/goclient runs similar programs.
 
-// Publish a message and consume it.
+// Publish a message, and consume messages until the context ends.
 func Example() {
-	c, done := openExample() // client.Open(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
-	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-
-	if _, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{IfNotExists: true}); err != nil {
+	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
+	if err != nil {
 		fmt.Println(err)
 		return
 	}
+	defer c.Close()
 	receipt, err := c.Publish(ctx, "orders", client.Message{Body: []byte("one coffee")})
 	if err != nil {
 		fmt.Println(err)
@@ -73,67 +36,29 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	delivery, err := consumer.Receive(ctx)
+	defer consumer.Close()
+	err = consumer.Run(ctx, func(_ context.Context, d *client.Delivery) error {
+		fmt.Printf("received %q\n", d.Body)
+		return nil // acknowledges the message
+	}, 4)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("received %q\n", delivery.Body)
-	if err := delivery.AckSync(ctx); err != nil {
-		fmt.Println(err)
-	}
-	// Output:
-	// stored on every in-sync node, sequence 1
-	// received "one coffee"
 }
 
-// A producer pipelines publishes: thousands of messages are in flight, and their order is preserved.
-func ExampleProducer_PublishAsync() {
-	c, done := openExample()
-	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if _, _, err := c.CreateQueue(ctx, "events", client.CreateQueueOptions{}); err != nil {
-		fmt.Println(err)
-		return
-	}
-	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	acknowledged := 0 // only the producer's goroutine writes it before Flush returns
-	for i := range 10_000 {
-		m := client.Message{Body: fmt.Appendf(nil, "event %d", i), Properties: map[string]string{"source": "example"}}
-		err := producer.PublishAsync(ctx, "events", m, func(_ client.Receipt, err error) {
-			if err == nil {
-				acknowledged++
-			}
-		})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-	}
-	if err := producer.Flush(ctx); err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(acknowledged, "acknowledged")
-	// Output: 10000 acknowledged
+// The options of a URL can be completed before the client is opened.
+func ExampleParseURL() {
+	o, err := client.ParseURL("lockstep://node-a,node-b:7421?fail-fast=true")
+	o.MaxMessageBytes = 1 << 20
+	fmt.Println(o.Addresses, o.FailFast, err)
+	// Output: [node-a:7420 node-b:7421] true <nil>
 }
 
 // A message has a content type and a reply address; its properties can be numbers.
 func ExampleMessage() {
-	c, done := openExample()
-	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if _, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{}); err != nil {
-		fmt.Println(err)
-		return
-	}
-	_, err := c.Publish(ctx, "orders", client.Message{
+	var c *client.Client
+	_, err := c.Publish(context.Background(), "orders", client.Message{
 		Body: []byte(`{"item": "tea"}`), ContentType: "application/json", Subject: "order.created",
 		CorrelationID: "basket-17", ReplyTo: "answers", Values: map[string]any{"total": 3.2, "paid": true},
 	})
@@ -141,198 +66,129 @@ func ExampleMessage() {
 		fmt.Println(err)
 		return
 	}
-	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+}
+
+// A producer pipelines publishes: thousands of messages are in flight, and their order is preserved.
+func ExampleProducer_PublishAsync() {
+	ctx := context.Background()
+	var c *client.Client
+	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	d, err := consumer.Receive(ctx)
+	defer producer.Close()
+	var last *client.Pending
+	for i := range 10_000 {
+		last = producer.PublishAsync(ctx, "events", client.Message{Body: fmt.Appendf(nil, "event %d", i)})
+	}
+	if err := producer.Flush(ctx); err != nil { // the errors of all publishes
+		fmt.Println(err)
+		return
+	}
+	receipt, err := last.Wait(ctx)
+	fmt.Println("stored up to sequence", receipt.Sequence, err)
+}
+
+// The error of a handler requeues its message; Reject dead-letters a message that can never be processed.
+func ExampleConsumer_Run() {
+	ctx := context.Background()
+	var consumer *client.Consumer
+	errInvalidOrder := errors.New("invalid order")
+	process := func(context.Context, []byte) error { return errInvalidOrder }
+	err := consumer.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
+		err := process(ctx, d.Body)
+		if errors.Is(err, errInvalidOrder) {
+			return client.Reject(err)
+		}
+		return err
+	}, 16)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	d.Ack()
-	fmt.Println(d.Subject, d.CorrelationID, d.ReplyTo, d.Values["total"], d.Values["paid"], consumer.Flush(ctx))
-	// Output: order.created basket-17 answers 3.2 true <nil>
+}
+
+// All iterates over the messages of a subscription.
+func ExampleConsumer_All() {
+	ctx := context.Background()
+	var consumer *client.Consumer
+	for d, err := range consumer.All(ctx) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s\n", d.Body)
+		if err := d.Ack(); err != nil { // asynchronous; Flush waits for the confirmations
+			fmt.Println(err)
+		}
+	}
+	if err := consumer.Flush(context.WithoutCancel(ctx)); err != nil {
+		fmt.Println(err)
+		return
+	}
 }
 
 // Messages are consumed and their results published exactly once, even if a message is delivered several times.
-func ExampleConsumer_Transact() {
-	c, done := openExample()
-	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	for _, queue := range []string{"orders", "invoices"} {
-		if _, _, err := c.CreateQueue(ctx, queue, client.CreateQueueOptions{}); err != nil {
-			fmt.Println(err)
-			return
-		}
-	}
-	for _, order := range []string{"coffee", "tea"} {
-		if _, err := c.Publish(ctx, "orders", client.Message{Body: []byte(order)}); err != nil {
-			fmt.Println(err)
-			return
-		}
-	}
-	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+func ExampleTxn() {
+	ctx := context.Background()
+	var c *client.Client
+	var consumer *client.Consumer
+	err := consumer.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
+		invoice := client.Message{Body: append([]byte("invoice for "), d.Body...)}
+		_, err := c.Begin().Take(d).Publish("invoices", invoice).Commit(ctx)
+		return err // after client.ErrProcessed, another consumer has processed the message
+	}, 4)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	enough := errors.New("enough")
-	n := 0
-	err = consumer.Transact(ctx, func(_ context.Context, t *client.Transaction, d *client.Delivery) error {
-		if n++; n == 2 {
-			return enough // the second message is requeued, and Transact returns
+}
+
+// After an unknown outcome, a Commit of the same transaction is safe: it is committed at most once.
+func ExampleTxn_Commit() {
+	var c *client.Client
+	t := c.Begin().Publish("orders", client.Message{Body: []byte("one coffee")})
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		_, err := t.Commit(ctx)
+		cancel()
+		if !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrOutcomeLost) {
+			fmt.Println(err)
+			return
 		}
-		t.Publish("invoices", client.Message{Body: append([]byte("invoice for "), d.Body...)})
-		return nil
-	})
-	fmt.Println(err)
-	for m, err := range c.Browse(ctx, "invoices", client.BrowseOptions{}) {
-		fmt.Printf("%s %v\n", m.Body, err)
 	}
-	q, err := c.GetQueue(ctx, "orders")
-	fmt.Println(q.Messages, "left", err)
-	// Output:
-	// enough
-	// invoice for coffee <nil>
-	// 1 left <nil>
 }
 
 // A two-phase commit survives crashes of the coordinator and of both nodes between its phases.
 func ExampleTxn_Prepare() {
-	c, done := openExample()
-	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if _, _, err := c.CreateQueue(ctx, "shipped", client.CreateQueueOptions{}); err != nil {
-		fmt.Println(err)
-		return
-	}
+	ctx := context.Background()
+	var c *client.Client
 	t := c.Begin().Publish("shipped", client.Message{Body: []byte("order 4711")})
 	if err := t.Prepare(ctx, "order/4711"); err != nil {
 		fmt.Println(err)
 		return
 	}
-	q, err := c.GetQueue(ctx, "shipped")
-	fmt.Println(q.Messages, "messages", err)
-	for p, err := range c.ListPrepared(ctx) { // recovery of the coordinator
+	if _, err := admin.New(c).CommitPrepared(ctx, "order/4711"); err != nil { // retried until it succeeds
+		fmt.Println(err)
+		return
+	}
+	for p, err := range admin.New(c).ListPrepared(ctx) { // recovery of the coordinator
 		fmt.Println(p.XID, p.Queues, err)
-		_, err = c.CommitPrepared(ctx, p.XID)
-		fmt.Println(err)
 	}
-	_, err = c.RollbackPrepared(ctx, "order/4711")
-	fmt.Println(errors.Is(err, client.ErrDecided))
-	q, err = c.GetQueue(ctx, "shipped")
-	fmt.Println(q.Messages, "messages", err)
-	// Output:
-	// 0 messages <nil>
-	// order/4711 [{shipped 1 0}] <nil>
-	// <nil>
-	// true
-	// 1 messages <nil>
-}
-
-// A transaction moves a message from one queue to another atomically.
-func ExampleClient_Begin() {
-	c, done := openExample()
-	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	for _, queue := range []string{"in", "out"} {
-		if _, _, err := c.CreateQueue(ctx, queue, client.CreateQueueOptions{}); err != nil {
-			fmt.Println(err)
-			return
-		}
-	}
-	if _, err := c.Publish(ctx, "in", client.Message{Body: []byte("5")}); err != nil {
-		fmt.Println(err)
-		return
-	}
-	consumer, err := c.Consume(ctx, "in", client.ConsumerOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	d, err := consumer.Receive(ctx)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	result, err := c.Begin().Ack(d).Publish("out",
-		client.Message{Body: append(d.Body, " doubled is 10"...)}).Commit(ctx)
-	if err != nil {
-		fmt.Println(err) // after client.ErrOutcomeUnknown, Commit may be called again
-		return
-	}
-	fmt.Println("acknowledged", result.Results[0].Changed)
-	for m, err := range c.Browse(ctx, "out", client.BrowseOptions{}) {
-		fmt.Printf("%s %v\n", m.Body, err)
-	}
-	q, err := c.GetQueue(ctx, "in")
-	fmt.Println(q.Messages, "left", err)
-	// Output:
-	// acknowledged 1
-	// 5 doubled is 10 <nil>
-	// 0 left <nil>
-}
-
-// A queue with two subscriptions stores the message once, and both receive it.
-func ExampleClient_CreateSubscription() {
-	c, done := openExample()
-	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	_, _, err := c.CreateQueue(ctx, "prices", client.CreateQueueOptions{Subscriptions: []string{"billing"}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if _, err := c.Publish(ctx, "prices", client.Message{Body: []byte("tea 3.20")}); err != nil {
-		fmt.Println(err)
-		return
-	}
-	if _, _, err := c.CreateSubscription(ctx, "prices", "audit", client.StartEarliest, false); err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, name := range []string{"billing", "audit"} {
-		consumer, err := c.Consume(ctx, "prices", client.ConsumerOptions{Subscription: name})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		d, err := consumer.Receive(ctx)
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		fmt.Printf("%s: %s\n", name, d.Body)
-		d.Ack()
-		if err := consumer.Flush(ctx); err != nil {
-			fmt.Println(err)
-		}
-	}
-	// Output:
-	// billing: tea 3.20
-	// audit: tea 3.20
 }
 
 // Errors are distinguished with errors.Is.
 func ExampleError() {
-	c, done := openExample()
-	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	_, err := c.Publish(ctx, "nowhere", client.Message{Body: []byte("x")})
+	var c *client.Client
+	_, err := c.Publish(context.Background(), "orders", client.Message{Body: []byte("x")})
+	var refused *client.Error
 	switch {
-	case errors.Is(err, client.ErrQueueNotFound):
-		fmt.Println("create it first")
-	case errors.Is(err, client.ErrLimit):
-		fmt.Println("the queue is full")
 	case errors.Is(err, client.ErrOutcomeUnknown):
 		fmt.Println("the context ended too early to know")
+	case errors.Is(err, client.ErrQueueNotFound):
+		fmt.Println("create it first")
+	case errors.As(err, &refused):
+		fmt.Println(refused.Address, refused.Reason)
 	}
-	// Output: create it first
 }

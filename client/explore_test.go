@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 var exploreDepth = flag.Int("explore-depth", 3, "TestExplore: how many attempts of the client something may happen to")
@@ -64,13 +65,9 @@ func operations() []operation {
 			begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
 				p, err := c.NewProducer(ctx, client.ProducerOptions{})
 				return func(ctx context.Context) error {
-					answer := make(chan error, 1)
-					if err := p.PublishAsync(ctx, "q", message("a"),
-						func(_ client.Receipt, err error) { answer <- err }); err != nil {
-						return err
-					}
-					_ = p.Flush(ctx) // the callback receives the result
-					return errors.Join(p.Close(), <-answer)
+					pending := p.PublishAsync(ctx, "q", message("a"))
+					_ = p.Flush(ctx)
+					return errors.Join(p.Close(), pending.Err())
 				}, err
 			},
 		},
@@ -101,9 +98,9 @@ func operations() []operation {
 		{
 			name: "PurgeQueue", answers: answered, parts: func(w *world) []int { return []int{w.purged} },
 			begin: func(_ context.Context, c *client.Client) (func(context.Context) error, error) {
-				var r client.Request
+				var r admin.Request
 				return func(ctx context.Context) error {
-					_, err := c.PurgeQueue(ctx, "q", "", &r)
+					_, err := admin.New(c).As(&r).PurgeQueue(ctx, "q", "")
 					return err
 				}, nil
 			},
@@ -184,7 +181,7 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(early, append([]move(nil), script...))
-		c, err := client.Open(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
+		c, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
 		require.NoError(t, err)
 		ctx, cancel := w.call(t.Context())
 		call, err := op.begin(ctx, c)

@@ -151,7 +151,7 @@ func (p *fakePair) client(o client.Options) *client.Client {
 		o.Addresses = p.addrs
 	}
 	o.DialOptions = append(o.DialOptions, p.dialer())
-	c, err := client.Open(p.t.Context(), o)
+	c, err := client.OpenWith(p.t.Context(), o)
 	require.NoError(p.t, err)
 	p.t.Cleanup(func() { require.NoError(p.t, c.Close()) })
 	return c

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -46,7 +47,7 @@ func (n *fakeNode) WatchPlan(_ *pb.WatchPlanRequest, s grpc.ServerStreamingServe
 		if err != nil {
 			return err
 		}
-		if err := s.Send(&pb.WatchPlanResponse{Plan: plan}); err != nil || client.PlanEnded(plan) {
+		if err := s.Send(&pb.WatchPlanResponse{Plan: plan}); err != nil || admin.PlanEnded(plan) {
 			return err
 		}
 		select {
@@ -83,7 +84,7 @@ func TestNodeMaintenance(t *testing.T) { synctest.Test(t, testNodeMaintenance) }
 func testNodeMaintenance(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
-	n, err := c.Node(p.addrs[1])
+	n, err := admin.New(c).Node(p.addrs[1])
 	require.NoError(t, err)
 	var phases []string
 	r, err := n.Scan(t.Context(), &pb.ScanRequest{PageSizeMax: 4096},
@@ -97,21 +98,21 @@ func testNodeMaintenance(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 
 	_, err = n.Scan(t.Context(), &pb.ScanRequest{PageSizeMax: 1}, nil)
-	require.ErrorIs(t, err, client.ErrBusy)
+	require.ErrorIs(t, err, admin.ErrBusy)
 	_, err = n.Rewrite(t.Context(), &pb.RewriteRequest{}, nil)
-	require.ErrorIs(t, err, client.ErrRoleChanged)
+	require.ErrorIs(t, err, admin.ErrRoleChanged)
 	require.NotErrorIs(t, err, client.ErrFenced)
 	_, err = n.Backup(t.Context(), &pb.BackupRequest{}, nil)
-	require.ErrorIs(t, err, client.ErrNoSpace)
+	require.ErrorIs(t, err, admin.ErrNoSpace)
 	require.ErrorContains(t, err, "as the test says")
-	_, err = c.RunJob(t.Context(), "nightly")
-	require.ErrorIs(t, err, client.ErrNoJob)
-	_, err = c.CancelPlan(t.Context())
-	require.ErrorIs(t, err, client.ErrNoPlan)
-	require.NotErrorIs(t, err, client.ErrNoJob)
-	_, err = c.PutJob(t.Context(), &pb.Job{Name: "one-too-many"})
+	_, err = admin.New(c).RunJob(t.Context(), "nightly")
+	require.ErrorIs(t, err, admin.ErrNoJob)
+	_, err = admin.New(c).CancelPlan(t.Context())
+	require.ErrorIs(t, err, admin.ErrNoPlan)
+	require.NotErrorIs(t, err, admin.ErrNoJob)
+	_, err = admin.New(c).PutJob(t.Context(), &pb.Job{Name: "one-too-many"})
 	require.ErrorIs(t, err, client.ErrLimit)
-	require.NotErrorIs(t, err, client.ErrNoSpace)
+	require.NotErrorIs(t, err, admin.ErrNoSpace)
 	_, err = n.DropOld(t.Context())
 	require.ErrorIs(t, err, client.ErrInternal, "not implemented by this node")
 }
@@ -122,7 +123,7 @@ func TestWatchPlan(t *testing.T) { synctest.Test(t, testWatchPlan) }
 func testWatchPlan(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
-	plan, err := c.Plan(t.Context())
+	plan, err := admin.New(c).Plan(t.Context())
 	require.NoError(t, err)
 	require.Nil(t, plan)
 
@@ -134,7 +135,7 @@ func testWatchPlan(t *testing.T) {
 	}
 	set(pb.PlanState_PLAN_STATE_REWRITING)
 	var states []pb.PlanState
-	for plan, err := range c.WatchPlan(t.Context()) {
+	for plan, err := range admin.New(c).WatchPlan(t.Context()) {
 		require.NoError(t, err)
 		if len(states) == 0 || states[len(states)-1] != plan.GetState() {
 			states = append(states, plan.GetState())
@@ -153,7 +154,7 @@ func testWatchPlan(t *testing.T) {
 		pb.PlanState_PLAN_STATE_REWRITING, pb.PlanState_PLAN_STATE_CATCHING_UP, pb.PlanState_PLAN_STATE_DONE,
 	}, states)
 
-	job, err := c.PutJob(t.Context(), &pb.Job{Name: "nightly"})
+	job, err := admin.New(c).PutJob(t.Context(), &pb.Job{Name: "nightly"})
 	require.NoError(t, err)
 	require.Equal(t, "nightly", job.GetName())
 }

@@ -4,10 +4,7 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"iter"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -15,9 +12,9 @@ import (
 )
 
 // Prepare executes the first phase of a two-phase commit. The transaction is validated and made durable on every
-// in-sync node, but it is invisible to consumers until [Client.CommitPrepared] or [Client.RollbackPrepared]. xid
+// in-sync node, but it is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin. xid
 // identifies it: 1 to 128 bytes of printable UTF-8, unique for each transaction. Messages that it acknowledges are not
-// delivered in the meantime; they are acknowledged on the condition described in [Transaction]. A prepared transaction
+// delivered in the meantime; they are acknowledged on the condition of [Txn.Take]. A prepared transaction
 // may publish and acknowledge up to 16 MiB and 262,144 messages.
 //
 // After an error without [ErrOutcomeUnknown], nothing was prepared. Errors: those of [Txn.Commit]; [ErrProcessed];
@@ -38,137 +35,11 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 		})
 	t.xid = ""
 	if err != nil {
-		if t.identity.inDoubt() {
+		if t.identity.InDoubt() {
 			t.xid = xid
 		}
 		return err
 	}
 	t.done(false)
 	return nil
-}
-
-// Decided describes the decision of a prepared transaction.
-type Decided struct {
-	// Heuristic reports that an operator or the timeout made the same decision before the coordinator.
-	Heuristic bool
-}
-
-// CommitPrepared commits a prepared transaction. It is idempotent.
-//
-// Errors: [ErrNoTransaction] if no transaction of that xid is prepared or among the last 10,000 decided ones;
-// [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout rolled it back. After
-// [ErrUnavailable] with [ErrOutcomeUnknown] it must be called again.
-func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
-	return c.commitPrepared(ctx, xid, false)
-}
-
-// HeuristicCommitPrepared is [Client.CommitPrepared] by an operator instead of the coordinator. The coordinator is
-// notified of it in the response to its own decision.
-func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
-	return c.commitPrepared(ctx, xid, true)
-}
-
-func (c *Client) commitPrepared(ctx context.Context, xid string, heuristic bool) (Decided, error) {
-	var resp *pb.CommitPreparedResponse
-	err := c.decide(ctx, "commit the prepared transaction "+xid,
-		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-			resp, err = queues(cc).CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid, Heuristic: heuristic})
-			return err
-		})
-	return Decided{Heuristic: resp.GetHeuristic()}, err
-}
-
-// RollbackPrepared rolls back a prepared transaction: nothing is published, and the messages that it would have
-// acknowledged are redelivered. It is idempotent. The errors correspond to those of [Client.CommitPrepared].
-func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, error) {
-	return c.rollbackPrepared(ctx, xid, false)
-}
-
-// HeuristicRollbackPrepared is [Client.RollbackPrepared] by an operator instead of the coordinator. The coordinator is
-// notified of it in the response to its own decision.
-func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Decided, error) {
-	return c.rollbackPrepared(ctx, xid, true)
-}
-
-func (c *Client) rollbackPrepared(ctx context.Context, xid string, heuristic bool) (Decided, error) {
-	var resp *pb.RollbackPreparedResponse
-	err := c.decide(ctx, "roll the prepared transaction "+xid+" back",
-		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: heuristic})
-			return err
-		})
-	return Decided{Heuristic: resp.GetHeuristic()}, err
-}
-
-// decide sends a decision until a node responds. An opposite earlier decision applies to every attempt, so it ends any
-// doubt.
-func (c *Client) decide(ctx context.Context, op string, fn func(context.Context, *grpc.ClientConn) error) error {
-	err := c.do(ctx, op, new(doubt), fn)
-	var e *Error
-	if errors.As(err, &e) && (errors.Is(e, ErrDecided) || errors.Is(e, ErrHeuristic)) {
-		return fmt.Errorf("%s: %w", op, e)
-	}
-	return err
-}
-
-// PreparedTransaction is a transaction that waits for a decision.
-type PreparedTransaction struct {
-	// XID identifies the transaction.
-	XID string
-	// LSN of its Prepare in the store's log.
-	LSN uint64
-	// PreparedAt is the time of its Prepare, by the clock of the active node.
-	PreparedAt time.Time
-	// Queues that it publishes to or acknowledges in, sorted by name.
-	Queues []PreparedQueue
-	// Bytes is the storage used by it.
-	Bytes uint64
-}
-
-// PreparedQueue contains the operations of a prepared transaction in one queue.
-type PreparedQueue struct {
-	// Queue is the name of the queue.
-	Queue string
-	// Publishes is the number of messages to publish. Acks is the number of messages to acknowledge, over all
-	// subscriptions.
-	Publishes, Acks uint64
-}
-
-// ListPrepared iterates over the transactions that wait for a decision, oldest first. An error, such as
-// [ErrUnavailable], is the last element.
-func (c *Client) ListPrepared(ctx context.Context) iter.Seq2[PreparedTransaction, error] {
-	return func(yield func(PreparedTransaction, error) bool) {
-		for after := uint64(0); ; {
-			var resp *pb.ListPreparedResponse
-			err := c.do(ctx, "list prepared transactions", nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-				resp, err = queues(cc).ListPrepared(ctx, &pb.ListPreparedRequest{AfterLsn: after})
-				return err
-			})
-			if err != nil {
-				yield(PreparedTransaction{}, err)
-				return
-			}
-			for _, p := range resp.GetTransactions() {
-				after = p.GetLsn()
-				if !yield(preparedFromProto(p), nil) {
-					return
-				}
-			}
-			if !resp.GetMore() {
-				return
-			}
-		}
-	}
-}
-
-func preparedFromProto(p *pb.PreparedTransaction) PreparedTransaction {
-	out := PreparedTransaction{
-		XID: p.GetXid(), LSN: p.GetLsn(), PreparedAt: p.GetPreparedAt().AsTime(), Bytes: p.GetBytes(),
-	}
-	for _, q := range p.GetQueues() {
-		out.Queues = append(out.Queues, PreparedQueue{
-			Queue: q.GetQueue(), Publishes: q.GetPublishes(), Acks: q.GetAcks(),
-		})
-	}
-	return out
 }

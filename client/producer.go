@@ -11,8 +11,6 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/semaphore"
-
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // ProducerOptions configures a [Producer]. The zero value is suitable for most applications.
@@ -86,12 +84,12 @@ type Producer struct {
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
-	id      string       // producer ID; replaced after a node evicted it
-	next    uint64       // sequence of the next request
-	pending fifo[*entry] // not yet in a request
-	open    int          // entries that are neither answered nor withdrawn
-	count   int          // messages in pending, without withdrawn ones
-	bytes   int          // their bytes
+	id      string         // producer ID; replaced after a node evicted it
+	next    uint64         // sequence of the next request
+	pending fifo[*Pending] // not yet in a request
+	open    int            // entries that are neither answered nor withdrawn
+	count   int            // messages in pending, without withdrawn ones
+	bytes   int            // their bytes
 	// ordered by sequence: requests sent on the current stream, then those to be sent again
 	inFlight fifo[*request]
 	sent     int            // number of inFlight requests sent on the current stream
@@ -100,30 +98,14 @@ type Producer struct {
 	more     bool           // the node accepts several requests in one frame
 	single   map[string]int // publishes to be sent one by one, by queue; nil if empty
 	idle     chan struct{}  // closed when open becomes 0; nil without a waiter
-}
-
-// entry is one publish call.
-type entry struct {
-	queue string
-	// One of these holds the messages: body for a single message that consists of a body only, bodies for several such
-	// messages, messages otherwise.
-	body     []byte
-	bodies   [][]byte
-	messages []*pb.Message
-	count    int // number of messages
-	bytes    int // size of their bodies
-	cost     int64
-	done     func(Receipt, error)
-
-	taken     bool // part of a request, so it may be committed; guarded by Producer.mu
-	withdrawn bool // canceled before it was part of a request; guarded by Producer.mu
+	failed   failures       // of asynchronous publishes
 }
 
 // request is the unit of sending and retrying.
 type request struct {
 	sequence uint64 // producer sequence, also the correlation ID
 	queue    string
-	entries  []*entry
+	entries  []*Pending
 	messages int
 	bytes    int  // size of the messages' bodies
 	sent     bool // sent under its current identity
@@ -184,52 +166,63 @@ func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receip
 // PublishBatch is [Producer.Publish] for 1 to 10,000 messages, stored atomically. Receipt.Sequence is the sequence of
 // the first message.
 func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message) (Receipt, error) {
-	type result struct {
-		receipt Receipt
-		err     error
-	}
-	answer := make(chan result, 1)
-	e, err := p.enqueue(ctx, queue, ms, func(r Receipt, err error) { answer <- result{r, err} })
+	e, err := p.enqueue(ctx, queue, ms, false)
 	if err != nil {
 		return Receipt{}, err
 	}
 	select {
-	case r := <-answer:
-		return r.receipt, r.err
+	case <-e.waiter().done:
+		return e.result()
 	case <-ctx.Done():
 	}
 	if p.withdraw(e) {
 		err := p.client.giveUp("publish to "+queue, ctx.Err(), nil, false)
-		if p.client.opts.Tracer != nil {
-			e.done(Receipt{}, err) // it is part of no request, so no other goroutine calls it
+		if e.traced != nil {
+			e.traced(Receipt{}, err) // it is part of no request, so no other goroutine calls it
 		}
 		return Receipt{}, err
 	}
-	select {
-	case r := <-answer:
-		return r.receipt, r.err // the response arrived at the same moment
-	default:
-		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, true)
+	if o := e.waiter(); o.answered.Load() {
+		return e.result() // the response arrived at the same moment
 	}
+	return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, true)
 }
 
-// PublishAsync sends one message without waiting for the response. done is called exactly once, from a goroutine of the
-// producer, in the order of the calls; it must not block. ctx limits only how long PublishAsync waits for free memory
-// (MaxPendingBytes). The message is retried until it is answered or the producer is closed. If PublishAsync returns an
-// error, done is not called.
-func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message, done func(Receipt, error)) error {
-	_, err := p.enqueue(ctx, queue, []Message{m}, done)
-	return err
+// PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls. Each
+// is retried until it is answered or the producer is closed. ctx limits only how long PublishAsync waits for free
+// memory (MaxPendingBytes). An error of the call itself, such as [ErrInvalid], is also reported by the result.
+//
+// The result is in the returned Pending. To publish a series of messages, call [Producer.Flush] at its end, which
+// returns the errors of all of them.
+func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message) *Pending {
+	e, err := p.enqueue(ctx, queue, []Message{m}, true)
+	if err != nil {
+		return p.failedPending(queue, err)
+	}
+	return e
 }
 
 // PublishBatchAsync is [Producer.PublishAsync] for 1 to 10,000 messages, stored atomically.
-func (p *Producer) PublishBatchAsync(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) error {
-	_, err := p.enqueue(ctx, queue, ms, done)
-	return err
+func (p *Producer) PublishBatchAsync(ctx context.Context, queue string, ms []Message) *Pending {
+	e, err := p.enqueue(ctx, queue, ms, true)
+	if err != nil {
+		return p.failedPending(queue, err)
+	}
+	return e
+}
+
+// failedPending returns a publish that has failed before it was sent.
+func (p *Producer) failedPending(queue string, err error) *Pending {
+	e := &Pending{queue: queue, producer: p}
+	e.complete(nil, Receipt{}, err)
+	p.mu.Lock()
+	p.failed.add(1, err)
+	p.mu.Unlock()
+	return e
 }
 
 // enqueue validates a publish and appends it to the pipeline.
-func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) (*entry, error) {
+func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, async bool) (*Pending, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
 	}
@@ -247,11 +240,12 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 	if p.client.opts.Tracer != nil {
 		given := slices.Clone(ms) // a clone keeps ms on the stack of untraced publishes
 		var send []Message
-		if send, done = p.tracePublish(ctx, queue, given, done); len(send) == len(given) && &send[0] != &given[0] {
+		send, e.traced = p.client.opts.Tracer.Publish(ctx, queue, given)
+		if len(send) == len(given) && &send[0] != &given[0] {
 			e.carry(send)
 		}
 	}
-	e.done = done
+	e.producer, e.async = p, async
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -260,7 +254,7 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 	}
 	p.pending.push(e)
 	p.open++
-	p.count += e.count
+	p.count += int(e.count)
 	p.bytes += e.bytes
 	p.mu.Unlock()
 	p.signal()
@@ -268,8 +262,8 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 }
 
 // newEntry validates messages and creates an entry.
-func newEntry(queue string, ms []Message, maxBody int) (*entry, error) {
-	e := &entry{queue: queue, count: len(ms)}
+func newEntry(queue string, ms []Message, maxBody int) (*Pending, error) {
+	e := &Pending{queue: queue, count: uint32(len(ms))}
 	plain := true
 	for i := range ms {
 		m := &ms[i]
@@ -286,26 +280,27 @@ func newEntry(queue string, ms []Message, maxBody int) (*entry, error) {
 	case len(ms) == 1:
 		e.body = ms[0].Body
 	default:
-		e.bodies = make([][]byte, len(ms))
+		bodies := make([][]byte, len(ms))
 		for i := range ms {
-			e.bodies[i] = ms[i].Body
+			bodies[i] = ms[i].Body
 		}
+		e.more = &content{bodies: bodies}
 	}
 	return e, nil
 }
 
 // carry sets the messages of the entry, which must be validated.
-func (e *entry) carry(ms []Message) { e.body, e.bodies, e.messages = nil, nil, messagesToProto(ms) }
+func (p *Pending) carry(ms []Message) { p.body, p.more = nil, &content{messages: messagesToProto(ms)} }
 
 // withdraw cancels an entry that is not yet part of a request; it returns false if the entry is.
-func (p *Producer) withdraw(e *entry) bool {
+func (p *Producer) withdraw(e *Pending) bool {
 	p.mu.Lock()
 	if e.taken || e.withdrawn {
 		p.mu.Unlock()
 		return false
 	}
 	e.withdrawn = true
-	p.count -= e.count
+	p.count -= int(e.count)
 	p.bytes -= e.bytes
 	p.dropWithdrawn()
 	idle := p.settle(1)
@@ -343,25 +338,28 @@ func (p *Producer) signal() {
 	}
 }
 
-// Flush waits until all earlier publishes are answered. If ctx expires, it returns the context's error and
+// Flush waits until all earlier publishes have completed. It returns the errors of the asynchronous ones that failed
+// since the previous Flush, joined: use errors.Is. If ctx ends first, it returns the context's error and
 // [ErrUnavailable].
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
-	if p.open == 0 {
+	defer p.mu.Unlock()
+	if p.open > 0 {
+		if p.idle == nil {
+			p.idle = make(chan struct{})
+		}
+		idle := p.idle
 		p.mu.Unlock()
-		return nil
+		select {
+		case <-idle:
+			p.mu.Lock()
+		case <-ctx.Done():
+			err := p.client.giveUp("flush", ctx.Err(), nil, true)
+			p.mu.Lock()
+			return err
+		}
 	}
-	if p.idle == nil {
-		p.idle = make(chan struct{})
-	}
-	idle := p.idle
-	p.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return p.client.giveUp("flush", ctx.Err(), nil, true)
-	}
+	return p.failed.take()
 }
 
 // Close closes the producer. Unsent publishes fail with [ErrClosed]; publishes that were sent and not answered also
@@ -379,7 +377,7 @@ func (p *Producer) Close() error {
 // failPending completes all entries that are in no request with err.
 func (p *Producer) failPending(err error) {
 	p.mu.Lock()
-	var entries []*entry
+	var entries []*Pending
 	for p.pending.len() > 0 {
 		if e := p.pending.pop(); !e.withdrawn {
 			e.taken = true
@@ -392,25 +390,28 @@ func (p *Producer) failPending(err error) {
 }
 
 // takeInFlight removes the n oldest requests from the pipeline. The caller holds mu.
-func (p *Producer) takeInFlight(n int) (entries []*entry) {
+func (p *Producer) takeInFlight(n int) (entries []*Pending) {
 	for range n {
 		entries = append(entries, p.inFlight.pop().entries...)
 	}
 	return entries
 }
 
-// answer releases the memory of the entries and calls their callbacks, in order.
-func (p *Producer) answer(entries []*entry, r Receipt, err error) {
+// answer completes publishes of one request, in order, and releases their memory.
+func (p *Producer) answer(entries []*Pending, r Receipt, err error) {
+	var shared *outcome
+	offset, async := uint32(0), 0
 	for _, e := range entries {
 		p.budget.Release(e.cost)
-		if e.done != nil {
-			e.done(r, err)
+		e.offset = offset
+		offset += e.count
+		if e.async {
+			async++
 		}
-		if err == nil {
-			r.Sequence += uint64(e.count)
-		}
+		shared = e.finish(shared, r, err)
 	}
 	p.mu.Lock()
+	p.failed.add(async, err)
 	idle := p.settle(len(entries))
 	p.mu.Unlock()
 	closeIf(idle)

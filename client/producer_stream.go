@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // run sends pending requests on successive streams until ctx ends.
@@ -74,8 +73,7 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	}
 	for n < p.sent {
 		r := *p.inFlight.at(p.sent - 1 - n)
-		if r.sequence <= s.GetThrough() ||
-			r.repeated && !mutate.Off("INV-10-doubt-ends-with-the-stream") {
+		if r.sequence <= s.GetThrough() || r.repeated {
 			break
 		}
 		n++
@@ -255,7 +253,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	first := *p.pending.at(0)
 	switch {
 	case messages > 0:
-		if !p.fits(messages+first.count, bytes+first.bytes) {
+		if !p.fits(messages+int(first.count), bytes+first.bytes) {
 			return nil
 		}
 	case p.bursts >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
@@ -277,14 +275,14 @@ func (p *Producer) fits(messages, bytes int) bool {
 func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
-	entries, messages, bytes := []*entry{first}, first.count, first.bytes
+	entries, messages, bytes := []*Pending{first}, int(first.count), first.bytes
 	alone := p.isSingle(first.queue)
 	for p.dropWithdrawn(); p.pending.len() > 0 && !alone; p.dropWithdrawn() {
 		e := *p.pending.at(0)
-		if e.queue != first.queue || !p.fits(besideMessages+messages+e.count, besideBytes+bytes+e.bytes) {
+		if e.queue != first.queue || !p.fits(besideMessages+messages+int(e.count), besideBytes+bytes+e.bytes) {
 			break
 		}
-		messages += e.count
+		messages += int(e.count)
 		bytes += e.bytes
 		e.taken = true
 		entries = append(entries, p.pending.pop())
@@ -377,7 +375,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 // many others are active. Since all requests of an unknown producer are rejected, none of those in flight was
 // committed, unless the oldest was sent before and may have been committed then. The caller holds mu.
 func (p *Producer) renew() bool {
-	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {
+	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated {
 		return false
 	}
 	p.id, p.next = uuid.NewString(), 1

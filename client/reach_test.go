@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/certs"
 	"github.com/lockstep-mq/lockstep/test/simnet"
@@ -32,14 +33,14 @@ func testGivenOnlyTheStandby(t *testing.T) {
 	r, err := c.Publish(soon(t), "q", message("x"))
 	require.NoError(t, err)
 	require.Equal(t, p.addrs[0], r.Address)
-	require.Equal(t, []string{p.addrs[1], p.addrs[0]}, c.Addresses())
+	require.Equal(t, []string{p.addrs[1], p.addrs[0]}, admin.New(c).Addresses())
 
 	fixed := p.client(client.Options{Addresses: p.addrs[1:], FixedAddresses: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err = fixed.Publish(ctx, "q", message("x"))
 	require.ErrorIs(t, err, client.ErrUnavailable)
-	require.Equal(t, p.addrs[1:], fixed.Addresses())
+	require.Equal(t, p.addrs[1:], admin.New(fixed).Addresses())
 }
 
 // Permanent connection failures end a call immediately, with an error that contains the address once.
@@ -89,13 +90,13 @@ func TestFailFast(t *testing.T) {
 		"unknown authority": {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cl, err := client.Open(t.Context(), client.Options{
+			cl, err := client.OpenWith(t.Context(), client.Options{
 				Addresses: []string{c.address}, TLS: c.tls,
 				FailFast: true,
 			})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, cl.Close()) }()
-			_, err = cl.GetQueue(soon(t), "q")
+			_, err = admin.New(cl).GetQueue(soon(t), "q")
 			require.ErrorIs(t, err, client.ErrUnavailable)
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "no node answers: "+c.address+": ")
@@ -121,7 +122,7 @@ func testSilentNode(t *testing.T) {
 			}
 		}
 	}()
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{"silent:1"}, FailFast: true, ProbeInterval: 50 * time.Millisecond,
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(network.NewProcess("client").Dial)},
 	})
@@ -129,7 +130,7 @@ func testSilentNode(t *testing.T) {
 	defer func() { require.NoError(t, c.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	_, err = c.GetQueue(ctx, "q")
+	_, err = admin.New(c).GetQueue(ctx, "q")
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it may go on at any moment")
 	require.NotContains(t, err.Error(), "TLS")
 	require.ErrorContains(t, err, "does not answer")
@@ -172,7 +173,7 @@ func TestKnocksLessOften(t *testing.T) {
 			s := grpc.NewServer(grpc.Creds(credentials.NewTLS(strict)))
 			go func() { _ = s.Serve(port) }()
 			t.Cleanup(s.Stop)
-			c, err := client.Open(t.Context(), client.Options{
+			c, err := client.OpenWith(t.Context(), client.Options{
 				Addresses: []string{"node:1"}, TLS: trusted(ca),
 				DialOptions: []grpc.DialOption{grpc.WithContextDialer(network.NewProcess("client").Dial)},
 			})
@@ -180,7 +181,7 @@ func TestKnocksLessOften(t *testing.T) {
 			defer func() { require.NoError(t, c.Close()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
-			_, err = c.GetQueue(ctx, "q")
+			_, err = admin.New(c).GetQueue(ctx, "q")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.InDelta(t, 14, port.n.Load(), 2, "it was 230 at a fixed pace")
 			pause(time.Minute)

@@ -11,75 +11,48 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
+// kinds maps the kinds of errors.proto to Err variables; nil: the request must be retried.
+var kinds = map[pb.ErrorKind]error{
+	pb.ErrorKind_ERROR_KIND_RETRY:                  nil,
+	pb.ErrorKind_ERROR_KIND_QUEUE_NOT_FOUND:        ErrQueueNotFound,
+	pb.ErrorKind_ERROR_KIND_SUBSCRIPTION_NOT_FOUND: ErrSubscriptionNotFound,
+	pb.ErrorKind_ERROR_KIND_ALREADY_EXISTS:         ErrAlreadyExists,
+	pb.ErrorKind_ERROR_KIND_NOT_EMPTY:              link.ErrNotEmpty,
+	pb.ErrorKind_ERROR_KIND_LIMIT:                  ErrLimit,
+	pb.ErrorKind_ERROR_KIND_INVALID:                ErrInvalid,
+	pb.ErrorKind_ERROR_KIND_FENCED:                 ErrFenced,
+	pb.ErrorKind_ERROR_KIND_TOO_OLD:                ErrTooOld,
+	pb.ErrorKind_ERROR_KIND_REFUSED:                ErrRefused,
+	pb.ErrorKind_ERROR_KIND_PROCESSED:              ErrProcessed,
+	pb.ErrorKind_ERROR_KIND_NO_TRANSACTION:         link.ErrNoTransaction,
+	pb.ErrorKind_ERROR_KIND_DECIDED:                link.ErrDecided,
+	pb.ErrorKind_ERROR_KIND_HEURISTIC:              link.ErrHeuristic,
+	pb.ErrorKind_ERROR_KIND_NO_RULE:                link.ErrNoRule,
+	pb.ErrorKind_ERROR_KIND_DATA_LOSS:              ErrDataLoss,
+	pb.ErrorKind_ERROR_KIND_INTERNAL:               ErrInternal,
+	pb.ErrorKind_ERROR_KIND_DENIED:                 ErrDenied,
+	pb.ErrorKind_ERROR_KIND_UNAUTHENTICATED:        ErrUnauthenticated,
+	pb.ErrorKind_ERROR_KIND_SEQUENCE_REUSED:        ErrSequenceReused,
+	pb.ErrorKind_ERROR_KIND_BUSY:                   link.ErrBusy,
+	pb.ErrorKind_ERROR_KIND_ROLE_CHANGED:           link.ErrRoleChanged,
+	pb.ErrorKind_ERROR_KIND_CANCELED:               link.ErrCanceled,
+	pb.ErrorKind_ERROR_KIND_NO_SPACE:               link.ErrNoSpace,
+	pb.ErrorKind_ERROR_KIND_NO_PLAN:                link.ErrNoPlan,
+	pb.ErrorKind_ERROR_KIND_NO_JOB:                 link.ErrNoJob,
+	pb.ErrorKind_ERROR_KIND_BACKUP_NOT_FOUND:       link.ErrBackupNotFound,
+	pb.ErrorKind_ERROR_KIND_NO_CONNECTION:          link.ErrNoConnection,
+}
+
 // kindOf returns the Err variable of a reason, or nil if the request must be retried. known is false for a reason that
 // this client does not know: one of a newer node, or none.
 func kindOf(r pb.ErrorReason) (known bool, kind error) {
-	switch reason.Kind(r) {
-	case pb.ErrorKind_ERROR_KIND_RETRY:
-		return true, nil
-	case pb.ErrorKind_ERROR_KIND_QUEUE_NOT_FOUND:
-		return true, ErrQueueNotFound
-	case pb.ErrorKind_ERROR_KIND_SUBSCRIPTION_NOT_FOUND:
-		return true, ErrSubscriptionNotFound
-	case pb.ErrorKind_ERROR_KIND_ALREADY_EXISTS:
-		return true, ErrAlreadyExists
-	case pb.ErrorKind_ERROR_KIND_NOT_EMPTY:
-		return true, ErrNotEmpty
-	case pb.ErrorKind_ERROR_KIND_LIMIT:
-		return true, ErrLimit
-	case pb.ErrorKind_ERROR_KIND_INVALID:
-		return true, ErrInvalid
-	case pb.ErrorKind_ERROR_KIND_FENCED:
-		return true, ErrFenced
-	case pb.ErrorKind_ERROR_KIND_TOO_OLD:
-		return true, ErrTooOld
-	case pb.ErrorKind_ERROR_KIND_REFUSED:
-		return true, ErrRefused
-	case pb.ErrorKind_ERROR_KIND_PROCESSED:
-		return true, ErrProcessed
-	case pb.ErrorKind_ERROR_KIND_NO_TRANSACTION:
-		return true, ErrNoTransaction
-	case pb.ErrorKind_ERROR_KIND_DECIDED:
-		return true, ErrDecided
-	case pb.ErrorKind_ERROR_KIND_HEURISTIC:
-		return true, ErrHeuristic
-	case pb.ErrorKind_ERROR_KIND_NO_RULE:
-		return true, ErrNoRule
-	case pb.ErrorKind_ERROR_KIND_DATA_LOSS:
-		return true, ErrDataLoss
-	case pb.ErrorKind_ERROR_KIND_INTERNAL:
-		return true, ErrInternal
-	case pb.ErrorKind_ERROR_KIND_DENIED:
-		return true, ErrDenied
-	case pb.ErrorKind_ERROR_KIND_UNAUTHENTICATED:
-		return true, ErrUnauthenticated
-	case pb.ErrorKind_ERROR_KIND_SEQUENCE_REUSED:
-		return true, ErrSequenceReused
-	case pb.ErrorKind_ERROR_KIND_BUSY:
-		return true, ErrBusy
-	case pb.ErrorKind_ERROR_KIND_ROLE_CHANGED:
-		return true, ErrRoleChanged
-	case pb.ErrorKind_ERROR_KIND_CANCELED:
-		return true, ErrCanceled
-	case pb.ErrorKind_ERROR_KIND_NO_SPACE:
-		return true, ErrNoSpace
-	case pb.ErrorKind_ERROR_KIND_NO_PLAN:
-		return true, ErrNoPlan
-	case pb.ErrorKind_ERROR_KIND_NO_JOB:
-		return true, ErrNoJob
-	case pb.ErrorKind_ERROR_KIND_BACKUP_NOT_FOUND:
-		return true, ErrBackupNotFound
-	case pb.ErrorKind_ERROR_KIND_NO_CONNECTION:
-		return true, ErrNoConnection
-	case pb.ErrorKind_ERROR_KIND_UNSPECIFIED:
-		return false, nil
-	default:
-		return false, nil
-	}
+	kind, known = kinds[reason.Kind(r)]
+	return known, kind
 }
 
 // kindOfCode is kindOf for an error without a known reason: from gRPC, a proxy, or a newer node.

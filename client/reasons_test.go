@@ -41,3 +41,13 @@ func TestOnlyAnswersProveAnything(t *testing.T) {
 			r == pb.ErrorReason_ERROR_REASON_BLOCKED || r == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE, e.answered(), r)
 	}
 }
+
+// Each reason of the API has a name, and so has a reason of a later release.
+func TestDeadLetterReasons(t *testing.T) {
+	var names []string
+	for n := range pb.DeadLetterReason_name {
+		names = append(names, deadLetterReason(pb.DeadLetterReason(n)))
+	}
+	require.ElementsMatch(t, []string{"unspecified", "max-deliveries", "rejected", "expired", "overflow"}, names)
+	require.Equal(t, "reason-1000", deadLetterReason(1000))
+}

@@ -25,11 +25,11 @@ func TestTLSFiles(t *testing.T) {
 		"no such file":   {TLSFiles: client.TLSFiles{CA: ca.File + ".not", Cert: cert, Key: key}},
 	} {
 		o.Addresses = []string{"127.0.0.1:1"}
-		_, err := client.Open(t.Context(), o)
+		_, err := client.OpenWith(t.Context(), o)
 		require.ErrorIs(t, err, client.ErrInvalid)
 		require.ErrorContains(t, err, want)
 	}
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{"127.0.0.1:1"}, TLSFiles: client.TLSFiles{CA: ca.File, Cert: cert, Key: key},
 	})
 	require.NoError(t, err)

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 // door authenticates calls by their token.
@@ -144,7 +145,7 @@ func TestWrongTokenIsFinal(t *testing.T) {
 			_, err = c.Publish(ctx, "q", client.Message{Body: []byte("x")})
 			require.ErrorIs(t, err, client.ErrUnauthenticated)
 			require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
-			_, err = c.DeleteQueue(ctx, "q", false)
+			_, err = admin.New(c).DeleteQueue(ctx, "q", false)
 			require.ErrorIs(t, err, client.ErrUnauthenticated)
 			consumer, err := c.Consume(ctx, "q", client.ConsumerOptions{})
 			if err == nil {
@@ -301,7 +302,7 @@ func TestTokenOptions(t *testing.T) {
 			if tt.o.Addresses == nil {
 				tt.o.Addresses = []string{"127.0.0.1:1"}
 			}
-			c, err := client.Open(t.Context(), tt.o)
+			c, err := client.OpenWith(t.Context(), tt.o)
 			if tt.want == "" {
 				require.NoError(t, err)
 				require.NoError(t, c.Close())

@@ -68,19 +68,3 @@ func (k answerKind) String() string {
 	}
 	return ""
 }
-
-// tracePublish starts the trace of a publish. It returns the messages to send and the callback for the outcome.
-func (p *Producer) tracePublish(
-	ctx context.Context, queue string, ms []Message, done func(Receipt, error),
-) ([]Message, func(Receipt, error)) {
-	send, traced := p.client.opts.Tracer.Publish(ctx, queue, ms)
-	if traced == nil {
-		return send, done
-	}
-	return send, func(r Receipt, err error) {
-		traced(r, err)
-		if done != nil {
-			done(r, err)
-		}
-	}
-}

@@ -46,7 +46,7 @@ func testTransactionOfProcessed(t *testing.T) {
 	p.mu.Lock()
 	p.refuseCommit = func(*pb.CommitRequest) error { return refusal(t, codes.Aborted, "ALREADY_ACKNOWLEDGED") }
 	p.mu.Unlock()
-	x := c.Transaction().Publish("q", message("a"))
+	x := c.Begin().Publish("q", message("a"))
 	_, err := x.Commit(soon(t))
 	require.ErrorIs(t, err, client.ErrProcessed)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)

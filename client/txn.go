@@ -4,26 +4,36 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Txn collects operations over any number of queues and commits them atomically. It is not safe for concurrent use.
+// Txn is a transaction: it collects operations over any number of queues and commits them atomically. It is not safe
+// for concurrent use.
+//
+// With [Txn.Take], the results of each message are published exactly once, even if the message is delivered several
+// times or to several consumers. This holds after a failover, after the loss of a consumer, and after a Commit with an
+// unknown outcome:
+//
+//	err := consumer.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
+//		_, err := c.Begin().Take(d).Publish("invoices", invoiceOf(d)).Commit(ctx)
+//		return err
+//	}, 4)
 type Txn struct {
-	client    *Client
-	ops       []*pb.Operation
-	acked     []*Delivery
-	released  []*Delivery
-	identity  identity // assigned by the first Commit and kept while the outcome is unknown
-	committed bool
-	err       error  // first invalid operation
-	late      error  // an operation was added while the outcome was unknown; reported once
-	xid       string // of a Prepare with an unknown outcome
+	client   *Client
+	ops      []*pb.Operation
+	acked    []*Delivery
+	released []*Delivery
+	identity identity // assigned by the first Commit and kept while the outcome is unknown
+	ended    bool     // committed, prepared or rolled back
+	err      error    // first invalid operation
+	late     error    // an operation was added while the outcome was unknown; reported once
+	xid      string   // of a Prepare with an unknown outcome
 }
 
 // TxnResult is the result of a transaction.
@@ -45,10 +55,10 @@ type OpResult struct {
 }
 
 // Begin starts a transaction. Nothing is sent before Commit. Message bodies must not be modified before the transaction
-// is committed.
+// is committed. Methods that add operations return the Txn; their errors are returned by Commit.
 func (c *Client) Begin() *Txn { return &Txn{client: c} }
 
-// Publish adds messages for one queue.
+// Publish adds messages for one queue. It counts as one operation.
 func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	t.fail(checkName("queue", queue))
 	for i := range ms {
@@ -60,12 +70,16 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	return t
 }
 
-// Ack acknowledges deliveries of one subscription when the transaction commits. It counts as one operation.
-func (t *Txn) Ack(ds ...*Delivery) *Txn { return t.ack(false, ds) }
-
-// Take is [Txn.Ack] on the condition that none of the messages is already acknowledged or held by a prepared
-// transaction; otherwise Commit returns [ErrProcessed]. See [Transaction]. It counts as one operation.
+// Take acknowledges deliveries of one subscription, on the condition that none of the messages is already acknowledged
+// or held by a prepared transaction; otherwise Commit returns [ErrProcessed]. The deliveries must not be answered in
+// another way. It counts as one operation.
+//
+// All nodes must run release 0.2.0 or later, otherwise Commit returns [ErrRefused]. An active of release 0.1.0 ignores
+// the condition.
 func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
+
+// Ack is [Txn.Take] without the condition: if another consumer has processed a message, the results of both are stored.
+func (t *Txn) Ack(ds ...*Delivery) *Txn { return t.ack(false, ds) }
 
 func (t *Txn) ack(required bool, ds []*Delivery) *Txn {
 	queue, sub, ranges, ok := t.ranges(ds)
@@ -114,7 +128,7 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 // add adds an operation, unless a Commit is in doubt: the operation would be sent under the sequence of another
 // transaction and receive its result.
 func (t *Txn) add(op *pb.Operation) bool {
-	if (t.identity.inDoubt() || t.committed) && !mutate.Off("INV-10-operations-are-added-in-doubt") {
+	if t.identity.InDoubt() || t.ended {
 		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit "+
 			"asks for what was sent before, another transaction takes what is new", ErrInvalid)
 		return false
@@ -125,7 +139,7 @@ func (t *Txn) add(op *pb.Operation) bool {
 
 // fail records an invalid operation. An operation that is too late to be added has no effect.
 func (t *Txn) fail(err error) {
-	if t.err == nil && !t.identity.inDoubt() {
+	if t.err == nil && !t.identity.InDoubt() {
 		t.err = err
 	}
 }
@@ -138,7 +152,11 @@ func (t *Txn) fail(err error) {
 // can never be determined: every later Commit returns the same error without sending anything. Operations added while
 // the outcome is unknown are not part of the transaction: the next Commit reports this once and sends nothing.
 //
-// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrOutcomeLost], [ErrUnavailable].
+// [ErrProcessed] means that a message of Take was processed elsewhere: nothing was stored, and the transaction is
+// rolled back. Acknowledged messages are not redelivered. After any other error, call Commit again or Rollback.
+//
+// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrOutcomeLost],
+// [ErrUnavailable].
 func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	if err := t.ready("commit"); err != nil {
 		return TxnResult{}, err
@@ -154,6 +172,9 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 			return err
 		})
 	if err != nil {
+		if errors.Is(err, ErrProcessed) && !t.identity.InDoubt() {
+			t.Rollback()
+		}
 		return TxnResult{}, err
 	}
 	t.done(true)
@@ -164,11 +185,25 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	return out, nil
 }
 
+// Rollback discards the transaction and requeues its deliveries: unacknowledged messages are redelivered with a higher
+// DeliveryCount. It has no effect after a successful Commit or Prepare. It is also safe after [ErrOutcomeUnknown]: if
+// the Commit took effect, the messages are acknowledged and not redelivered. If they are processed again first, only
+// one of the two transactions succeeds.
+func (t *Txn) Rollback() {
+	if t.ended {
+		return
+	}
+	t.ended = true
+	for _, d := range slices.Concat(t.acked, t.released) {
+		_ = d.Nack() // an error means that it is redelivered in any case
+	}
+}
+
 // ready returns an error if the transaction cannot be sent.
 func (t *Txn) ready(op string) error {
 	switch {
-	case t.committed:
-		return fmt.Errorf("%w: the transaction is committed already", ErrInvalid)
+	case t.ended:
+		return fmt.Errorf("%w: the transaction has ended", ErrInvalid)
 	case t.late != nil:
 		err := fmt.Errorf("%s: %w; %w", op, t.late, ErrOutcomeUnknown)
 		t.late = nil
@@ -183,7 +218,7 @@ func (t *Txn) ready(op string) error {
 
 // done records that the transaction is committed or prepared: the consumers no longer hold its deliveries.
 func (t *Txn) done(committed bool) {
-	t.committed = true
+	t.ended = true
 	for _, d := range t.acked {
 		d.consumer.answeredElsewhere(d, ackAnswer, committed)
 	}

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/certs"
@@ -130,7 +131,7 @@ func testPairTokens(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	addresses := []string{a.ready.Address, b.ready.Address}
-	anonymous, err := client.Open(t.Context(), client.Options{Addresses: addresses, DialOptions: clientOptions(t)})
+	anonymous, err := client.OpenWith(t.Context(), client.Options{Addresses: addresses, DialOptions: clientOptions(t)})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, anonymous.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -139,20 +140,20 @@ func testPairTokens(t *testing.T) {
 	for name, ends := range map[string]time.Time{
 		"good": {}, "to be revoked": {}, "ends": time.Now().Add(1500 * time.Millisecond),
 	} {
-		tokens[name] = client.NewToken()
+		tokens[name] = admin.NewToken()
 		info := &pb.AccessToken{Name: strings.ReplaceAll(name, " ", "-"), Principal: "robot", Groups: []string{"machines"}}
 		if !ends.IsZero() {
 			info.ExpiresAt = timestamppb.New(ends)
 		}
-		_, err := anonymous.CreateToken(ctx, tokens[name], info)
+		_, err := admin.New(anonymous).CreateToken(ctx, tokens[name], info)
 		require.NoError(t, err)
 	}
-	robot, err := client.Open(ctx, client.Options{
+	robot, err := client.OpenWith(ctx, client.Options{
 		Addresses: addresses, Token: tokens["good"], DialOptions: clientOptions(t),
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, robot.Close()) }()
-	identity, err := robot.WhoAmI(ctx)
+	identity, err := admin.New(robot).WhoAmI(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "robot", identity.GetPrincipal())
 	require.Equal(t, []string{"machines"}, identity.GetGroups())
@@ -166,7 +167,7 @@ func testPairTokens(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	require.NoError(t, anonymous.RevokeToken(ctx, "to-be-revoked", false))
+	require.NoError(t, admin.New(anonymous).RevokeToken(ctx, "to-be-revoked", false))
 	revoked := time.Now()
 	for err == nil {
 		_, err = stream.Recv()
@@ -186,7 +187,7 @@ func testPairTokens(t *testing.T) {
 	}
 	a.stop()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	identity, err = robot.WhoAmI(ctx)
+	identity, err = admin.New(robot).WhoAmI(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "robot", identity.GetPrincipal())
 }
@@ -293,7 +294,7 @@ func testClientRenewsToken(t *testing.T) {
 	a.createQueue("q")
 
 	var tokens atomic.Int64
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{a.ready.Address, b.ready.Address}, DialOptions: clientOptions(t),
 		TokenSource: func(context.Context) (string, time.Time, error) {
 			tokens.Add(1)

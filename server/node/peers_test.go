@@ -319,7 +319,7 @@ func testExpiredClient(t *testing.T) {
 	ended := issued(t, ca, "ended", x509.Certificate{
 		DNSNames: []string{"ended.test"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
 	})
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address}, FailFast: true,
 		DialOptions: clientOptions(t), TLSFiles: client.TLSFiles{CA: ended.CA, Cert: ended.Cert, Key: ended.Key},
 	})

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/certs"
@@ -62,7 +63,7 @@ func TestReflection(t *testing.T) {
 	n := start(t, c)
 	// The helpers of this package send no credentials, so this test waits itself.
 	cert, certFile, keyFile := ca.Issue(t, "operator")
-	open, err := client.Open(t.Context(), client.Options{
+	open, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address},
 		TLS:       &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
 	})
@@ -70,23 +71,23 @@ func TestReflection(t *testing.T) {
 	defer func() { require.NoError(t, open.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	identity, err := open.WhoAmI(ctx)
+	identity, err := admin.New(open).WhoAmI(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "operator", identity.GetPrincipal())
-	_, err = open.Grant(ctx, &pb.AccessRule{
+	_, err = admin.New(open).Grant(ctx, &pb.AccessRule{
 		Principal: "operator", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_OPERATE},
 	}, false)
 	require.NoError(t, err)
 	for _, principal := range []string{"alice", "robot"} {
-		_, err = open.Grant(ctx, &pb.AccessRule{
+		_, err = admin.New(open).Grant(ctx, &pb.AccessRule{
 			Principal: principal, Queue: "q", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},
 		}, false)
 		require.NoError(t, err)
 	}
-	token := client.NewToken()
-	_, err = open.CreateToken(ctx, token, &pb.AccessToken{Name: "robot", Principal: "robot"})
+	token := admin.NewToken()
+	_, err = admin.New(open).CreateToken(ctx, token, &pb.AccessToken{Name: "robot", Principal: "robot"})
 	require.NoError(t, err)
-	_, _, err = open.CreateQueue(ctx, "q", client.CreateQueueOptions{})
+	_, _, err = admin.New(open).CreateQueue(ctx, "q", admin.CreateQueueOptions{})
 	require.Error(t, err, "operate is not a queue right")
 
 	jwt := i.Token("alice", nil)

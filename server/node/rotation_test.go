@@ -168,7 +168,7 @@ func (r *rotation) addresses() []string {
 }
 
 func (r *rotation) open(ctx context.Context, failFast bool) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: r.addresses(), FailFast: failFast, DialOptions: clientOptions(r.t),
 		TLSFiles: client.TLSFiles{CA: r.client.CA, Cert: r.client.Cert, Key: r.client.Key},
 	})

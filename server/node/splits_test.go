@@ -4,7 +4,6 @@ package node_test
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +15,7 @@ import (
 // producer creates a producer that sends the publishes made before it connects in one request.
 func (n *testNode) producer() (*client.Producer, func()) {
 	n.t.Helper()
-	c, err := client.Open(n.t.Context(), client.Options{
+	c, err := client.OpenWith(n.t.Context(), client.Options{
 		Addresses: []string{n.ready.Address}, MaxMessageBytes: 80 << 20,
 	})
 	require.NoError(n.t, err)
@@ -28,18 +27,14 @@ func (n *testNode) producer() (*client.Producer, func()) {
 // outcomes publishes messages in order, without waiting, and returns their outcomes.
 func outcomes(t *testing.T, p *client.Producer, queue string, ms []client.Message) []error {
 	t.Helper()
-	var mu sync.Mutex
-	all := make([]error, len(ms))
+	pending := make([]*client.Pending, len(ms))
 	for i, m := range ms {
-		require.NoError(t, p.PublishAsync(t.Context(), queue, m, func(_ client.Receipt, err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			all[i] = err
-		}))
+		pending[i] = p.PublishAsync(t.Context(), queue, m)
 	}
-	require.NoError(t, p.Flush(t.Context()))
-	mu.Lock()
-	defer mu.Unlock()
+	all := make([]error, len(ms))
+	for i, e := range pending {
+		_, all[i] = e.Wait(t.Context())
+	}
 	return all
 }
 

@@ -61,7 +61,7 @@ func testMutualTLS(t *testing.T) {
 		"no TLS (and none expected)": {"", "", "", false},
 	} {
 		section(t, name, func(t *testing.T) {
-			c, err := client.Open(t.Context(), client.Options{
+			c, err := client.OpenWith(t.Context(), client.Options{
 				Addresses: []string{a.ready.Address, b.ready.Address},
 				TLSFiles:  client.TLSFiles{CA: tt.ca, Cert: tt.cert, Key: tt.key}, DialOptions: clientOptions(t),
 			})
@@ -93,7 +93,7 @@ func testTLSWithoutClientCertificates(t *testing.T) {
 	c.TLS.ClientAuth = config.ClientAuthNone
 	n := start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	cl, err := client.Open(t.Context(), client.Options{
+	cl, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address}, TLSFiles: client.TLSFiles{CA: ca.File},
 		DialOptions: clientOptions(t),
 	})

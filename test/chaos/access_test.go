@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -158,7 +158,7 @@ func notActive(err error) bool {
 func (d *listener) change(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		g := &connection{name: fmt.Sprintf("guest-%d", i), byToken: i%4 == 0}
-		g.token = client.TokenPrefix + crand.Text() + crand.Text()
+		g.token = admin.TokenPrefix + crand.Text() + crand.Text()
 		sum := sha256.Sum256([]byte(g.token))
 		rule := &pb.AccessRule{
 			Principal: g.name, Queue: connectionQueue, Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},

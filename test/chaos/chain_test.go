@@ -13,9 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -54,7 +57,7 @@ func TestChain(t *testing.T) {
 	}
 	inSync(t, p)
 	require.Eventually(t, func() bool {
-		q, err := c.GetQueue(limited(t), "in")
+		q, err := admin.New(c).GetQueue(limited(t), "in")
 		return err == nil && q.Messages == 0
 	}, bound, 20*time.Millisecond)
 	stop()
@@ -80,11 +83,14 @@ func chainWorker(ctx context.Context, t *testing.T, p *cluster.Pair) {
 		}
 		life, end := context.WithTimeout(ctx, 700*time.Millisecond)
 		if consumer, err := c.Consume(life, "in", client.ConsumerOptions{Prefetch: 16}); err == nil {
-			err := consumer.Transact(life, func(_ context.Context, x *client.Transaction, d *client.Delivery) error {
-				x.Publish("out", client.Message{Body: d.Body})
-				return nil
-			})
-			if life.Err() == nil && !errors.Is(err, client.ErrOutcomeUnknown) {
+			err := consumer.Run(life, func(ctx context.Context, d *client.Delivery) error {
+				_, err := c.Begin().Take(d).Publish("out", client.Message{Body: d.Body}).Commit(ctx)
+				if life.Err() == nil && !errors.Is(err, client.ErrProcessed) && !errors.Is(err, client.ErrOutcomeUnknown) {
+					assert.NoError(t, err)
+				}
+				return err
+			}, 1)
+			if life.Err() == nil {
 				t.Errorf("the transaction was abandoned: %v", err)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
@@ -99,16 +100,14 @@ func (c *customers) pipeline(ctx context.Context, k *client.Client) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		err := p.PublishAsync(ctx, drainQueue, client.Message{Body: make([]byte, 512)}, func(_ client.Receipt, err error) {
-			if err != nil {
+		pending := p.PublishAsync(ctx, drainQueue, client.Message{Body: make([]byte, 512)})
+		go func() {
+			if _, err := pending.Wait(ctx); err != nil {
 				c.failed(ctx, who, err)
 				return
 			}
 			c.acked(who)
-		})
-		if err != nil {
-			c.failed(ctx, who, err)
-		}
+		}()
 		<-tick.C
 	}
 }
@@ -242,7 +241,7 @@ func TestDrain(t *testing.T) {
 			})
 			k, err := p.NewClient(t.Context())
 			require.NoError(t, err)
-			_, _, err = k.CreateQueue(limited(t), drainQueue, client.CreateQueueOptions{})
+			_, _, err = admin.New(k).CreateQueue(limited(t), drainQueue, admin.CreateQueueOptions{})
 			require.NoError(t, err)
 			require.NoError(t, k.Close())
 			c := startCustomers(t, func(ctx context.Context) (*client.Client, error) { return p.NewClient(ctx) })
@@ -321,7 +320,7 @@ func serving(t *testing.T, n *harness.Node) {
 func TestDrainStandalone(t *testing.T) {
 	p, n := standalone(t, nil)
 	c := startCustomers(t, func(ctx context.Context) (*client.Client, error) {
-		return client.Open(ctx, client.Options{Addresses: p.Addresses()})
+		return client.OpenWith(ctx, client.Options{Addresses: p.Addresses()})
 	})
 	for range roundsOr(t, 3) {
 		c.waitUntilAll(time.Now(), 20)

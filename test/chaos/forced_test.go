@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
@@ -51,7 +52,7 @@ func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error)
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	_, _, err = c.CreateQueue(limited(t), "forced", client.CreateQueueOptions{})
+	_, _, err = admin.New(c).CreateQueue(limited(t), "forced", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	publish(t, c, "kept", 20)
 

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
@@ -104,7 +104,7 @@ func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32,
 	r.restart(t, standby, rate)
 	active, standby = inSync(t, r.p)
 	size = 24<<10 - r.sizes[0] // 8 KiB and 16 KiB in turn
-	plan, err := r.backlog.c.StartPlan(limited(t),
+	plan, err := admin.New(r.backlog.c).StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	require.NoError(t, r.p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool {
@@ -117,7 +117,7 @@ func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32,
 func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
 	t.Helper()
 	inSync(t, r.p)
-	plan, err := r.backlog.c.StartPlan(limited(t),
+	plan, err := admin.New(r.backlog.c).StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	return plan
@@ -177,7 +177,7 @@ func TestResizeScenarios(t *testing.T) {
 func (r *rolling) noFault(t *testing.T, w *cluster.Workload) {
 	active, _ := inSync(t, r.p)
 	size := 24<<10 - r.sizes[0]
-	plan, err := r.backlog.c.StartPlan(limited(t),
+	plan, err := admin.New(r.backlog.c).StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size, SwitchBack: true})
 	require.NoError(t, err)
 	r.done(t, plan, size)
@@ -205,7 +205,7 @@ func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	s, err := standby.Status(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, plan.GetId(), s.GetPlan().GetId())
-	require.False(t, client.PlanEnded(s.GetPlan()), "%v", s.GetPlan())
+	require.False(t, admin.PlanEnded(s.GetPlan()), "%v", s.GetPlan())
 	require.NoError(t, active.Start())
 	inSync(t, r.p)
 	r.restart(t, standby, fullSpeed)
@@ -236,7 +236,7 @@ func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) 
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
 		"the standby had finished rewriting: this test proves nothing")
 	acked(t, w)
-	plan, err := r.backlog.c.CancelPlan(limited(t))
+	plan, err := admin.New(r.backlog.c).CancelPlan(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
 	r.rate(t, standby, fullSpeed)
@@ -279,7 +279,7 @@ func (r *rolling) etcdStopped(t *testing.T, w *cluster.Workload) {
 	s, err := active.Status(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.Role_ROLE_ACTIVE, s.GetRole(), s.GetReason())
-	require.False(t, client.PlanEnded(s.GetPlan()), "%v", s.GetPlan())
+	require.False(t, admin.PlanEnded(s.GetPlan()), "%v", s.GetPlan())
 	t.Logf("without etcd: %v: %s", s.GetPlan().GetState(), s.GetPlan().GetReason())
 	require.NoError(t, r.p.StartEtcd(limited(t)))
 	r.done(t, plan, size)
@@ -309,7 +309,7 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	refused("another plan", err, codes.AlreadyExists)
 	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	refused("switchover", err, codes.FailedPrecondition)
-	plan, err := r.backlog.c.CancelPlan(limited(t))
+	plan, err := admin.New(r.backlog.c).CancelPlan(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
 	require.Empty(t, plan.GetDoneNodes(), "the rewrite finished too early: this test proves nothing")
@@ -348,7 +348,7 @@ func (r *rolling) corruptPage(t *testing.T, w *cluster.Workload) {
 	inSync(t, r.p)
 	since := logged(t, standby)
 	size := 24<<10 - r.sizes[0]
-	plan, err := r.backlog.c.StartPlan(limited(t),
+	plan, err := admin.New(r.backlog.c).StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	r.done(t, plan, size)

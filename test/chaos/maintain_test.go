@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -122,7 +122,7 @@ func (m *maintainer) plan() {
 	inSync(t, m.p)
 	acked(t, m.w)
 	req := m.request()
-	plan, err := m.backlog.c.StartPlan(limited(t), req)
+	plan, err := admin.New(m.backlog.c).StartPlan(limited(t), req)
 	require.NoError(t, err)
 	m.w.History().Note("plan %s: %v", plan.GetId(), req)
 	for range 1 + m.rng.IntN(6) {
@@ -163,7 +163,7 @@ func (m *maintainer) awaitMoment(id string) (over bool) {
 	defer cancel()
 	// An error only means that the moment did not occur: any other moment is acceptable.
 	_ = m.p.Wait(ctx, label, func(a, b *pb.GetStatusResponse) bool {
-		if plan := planOf(a, b); plan.GetId() == id && client.PlanEnded(plan) {
+		if plan := planOf(a, b); plan.GetId() == id && admin.PlanEnded(plan) {
 			over = true
 			return true
 		}
@@ -347,7 +347,7 @@ func ended(t *testing.T, p *cluster.Pair, id string) (plan *pb.Plan) {
 		for _, s := range []*pb.GetStatusResponse{a, b} {
 			if serves(s) && s.GetPlan().GetId() == id {
 				last = s.GetPlan()
-				if client.PlanEnded(last) {
+				if admin.PlanEnded(last) {
 					plan = last
 				}
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -239,10 +240,10 @@ func (m *matrix) repair(t *testing.T) {
 		active, _ := inSync(t, m.p)
 		s, err := active.Status(limited(t))
 		require.NoError(t, err)
-		if s.GetPlan() == nil || client.PlanEnded(s.GetPlan()) {
+		if s.GetPlan() == nil || admin.PlanEnded(s.GetPlan()) {
 			return true
 		}
-		_, _ = m.c.CancelPlan(limited(t)) // it may end or hand over the role concurrently
+		_, _ = admin.New(m.c).CancelPlan(limited(t)) // it may end or hand over the role concurrently
 		return false
 	}, bound, 20*time.Millisecond)
 }
@@ -272,7 +273,7 @@ func (m *matrix) snapshotTransfer(t *testing.T) {
 	filler, err := m.c.NewProducer(t.Context(), client.ProducerOptions{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, filler.Close()) }()
-	_, _, err = m.c.CreateQueue(limited(t), "filler", client.CreateQueueOptions{})
+	_, _, err = admin.New(m.c).CreateQueue(limited(t), "filler", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	body := make([]byte, 256<<10)
 	require.Eventually(t, func() bool {
@@ -285,7 +286,7 @@ func (m *matrix) snapshotTransfer(t *testing.T) {
 		require.NoError(t, err)
 		return s.GetStore().GetLogFirstLsn() > has+1
 	}, bound, 10*time.Millisecond)
-	_, err = m.c.DeleteQueue(limited(t), "filler", false)
+	_, err = admin.New(m.c).DeleteQueue(limited(t), "filler", false)
 	require.NoError(t, err)
 	require.NoError(t, m.standby.Start())
 }
@@ -302,7 +303,7 @@ func (m *matrix) rewriting(t *testing.T, kind pb.PlanKind) {
 	if kind == pb.PlanKind_PLAN_KIND_RESIZE {
 		req.PageSize = uint32(2<<10) << m.rng.IntN(5)
 	}
-	_, err := m.c.StartPlan(limited(t), req)
+	_, err := admin.New(m.c).StartPlan(limited(t), req)
 	require.NoError(t, err)
 	require.NoError(t, m.p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool {
 		return copied(a, 0.01) || copied(b, 0.01)

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
@@ -140,7 +140,7 @@ func TestPauses(t *testing.T) {
 			p := start(t, cluster.Options{Raft: coordinator == "raft", Settings: settings})
 			k, err := p.NewClient(t.Context())
 			require.NoError(t, err)
-			_, _, err = k.CreateQueue(limited(t), "plain", client.CreateQueueOptions{})
+			_, _, err = admin.New(k).CreateQueue(limited(t), "plain", admin.CreateQueueOptions{})
 			require.NoError(t, err)
 			require.NoError(t, k.Close())
 			c := newPlain(t, p)

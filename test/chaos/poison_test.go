@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -26,8 +27,8 @@ func TestPoison(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	newQueue(t, p, "dead")
-	_, _, err = c.CreateQueue(limited(t), "orders", client.CreateQueueOptions{
-		Config: client.QueueConfig{MaxDeliveries: uint32(kills), DeadLetter: "dead"},
+	_, _, err = admin.New(c).CreateQueue(limited(t), "orders", admin.CreateQueueOptions{
+		Config: admin.QueueConfig{MaxDeliveries: uint32(kills), DeadLetter: "dead"},
 	})
 	require.NoError(t, err)
 	for _, body := range []string{"poison", "bad", "good"} {
@@ -61,7 +62,7 @@ func TestPoison(t *testing.T) {
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.Equal(t, map[string]int{"poison": 1, "bad": 1}, dead)
-	q, err := c.GetQueue(limited(t), "orders")
+	q, err := admin.New(c).GetQueue(limited(t), "orders")
 	require.NoError(t, err)
 	require.Zero(t, q.Messages)
 }

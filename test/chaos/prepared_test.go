@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -79,7 +80,7 @@ func TestTwoPhase(t *testing.T) {
 	for began := time.Now(); ; {
 		co.life(t.Context(), nil)
 		co.recover(c) // interrupted at the end of that life
-		q, err := c.GetQueue(limited(t), "in")
+		q, err := admin.New(c).GetQueue(limited(t), "in")
 		require.NoError(t, err)
 		if q.Messages == 0 {
 			break
@@ -164,14 +165,14 @@ func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Deli
 	switch {
 	case rng == nil || rng.IntN(10) > 2:
 		co.decide(xid)
-		_, err = c.CommitPrepared(ctx, xid)
+		_, err = admin.New(c).CommitPrepared(ctx, xid)
 	case rng.IntN(3) == 0:
 		return errCrash // undecided
 	case rng.IntN(2) == 0:
 		co.decide(xid)
 		return errCrash // decided, but not sent to a node
 	default:
-		_, err = c.RollbackPrepared(ctx, xid)
+		_, err = admin.New(c).RollbackPrepared(ctx, xid)
 	}
 	return err
 }
@@ -181,11 +182,11 @@ func (co *coordinator) recover(c *client.Client) {
 	co.t.Helper()
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	for p, err := range c.ListPrepared(limited(co.t)) {
+	for p, err := range admin.New(c).ListPrepared(limited(co.t)) {
 		require.NoError(co.t, err)
-		decide := c.RollbackPrepared
+		decide := admin.New(c).RollbackPrepared
 		if co.committed[p.XID] {
-			decide = c.CommitPrepared
+			decide = admin.New(c).CommitPrepared
 		}
 		for range 2 { // a retry has no effect
 			_, err = decide(limited(co.t), p.XID)
@@ -193,7 +194,7 @@ func (co *coordinator) recover(c *client.Client) {
 		}
 	}
 	for xid := range co.committed {
-		_, err := c.CommitPrepared(limited(co.t), xid)
+		_, err := admin.New(c).CommitPrepared(limited(co.t), xid)
 		require.NoError(co.t, err, "%s was committed and is stored", xid)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -206,7 +206,7 @@ func TestRebuildRecordWithoutNewerPeer(t *testing.T) {
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	_, _, err = c.CreateQueue(limited(t), "forced", client.CreateQueueOptions{})
+	_, _, err = admin.New(c).CreateQueue(limited(t), "forced", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	publish(t, c, "kept", 20)
 	require.NoError(t, rebuilder.Kill())

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -28,8 +29,8 @@ func TestReplay(t *testing.T) {
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
-	_, _, err = c.CreateQueue(limited(t), "log", client.CreateQueueOptions{
-		Config: client.QueueConfig{RetentionMessages: kept}, Subscriptions: []string{"work", "replay"},
+	_, _, err = admin.New(c).CreateQueue(limited(t), "log", admin.CreateQueueOptions{
+		Config: admin.QueueConfig{RetentionMessages: kept}, Subscriptions: []string{"work", "replay"},
 	})
 	require.NoError(t, err)
 
@@ -68,7 +69,7 @@ func TestReplay(t *testing.T) {
 	for range kills {
 		publish(200)
 		before := replayed.Load()
-		at, err := c.Seek(limited(t), "log", "replay", client.Earliest())
+		at, err := admin.New(c).Seek(limited(t), "log", "replay", admin.Earliest())
 		require.NoError(t, err)
 		require.LessOrEqual(t, at.Sequence, uint64(max(1, published-kept+1)), "all retained messages exist")
 		active, _ := inSync(t, p)
@@ -79,7 +80,7 @@ func TestReplay(t *testing.T) {
 	publish(kept)
 	inSync(t, p)
 	require.Eventually(t, func() bool {
-		q, err := c.GetQueue(limited(t), "log")
+		q, err := admin.New(c).GetQueue(limited(t), "log")
 		return err == nil && q.Messages == kept && q.Subscriptions[0].Backlog == 0 && q.Subscriptions[1].Backlog == 0
 	}, bound, 20*time.Millisecond)
 	require.GreaterOrEqual(t, work.Load(), int64(published), "at least once")
@@ -87,9 +88,9 @@ func TestReplay(t *testing.T) {
 	<-ended
 	<-ended
 
-	at, err := c.Seek(limited(t), "log", "replay", client.Earliest())
+	at, err := admin.New(c).Seek(limited(t), "log", "replay", admin.Earliest())
 	require.NoError(t, err)
-	require.Equal(t, client.SeekResult{Sequence: uint64(published - kept + 1), Backlog: kept}, at)
+	require.Equal(t, admin.SeekResult{Sequence: uint64(published - kept + 1), Backlog: kept}, at)
 	consumer, err := c.Consume(limited(t), "log", client.ConsumerOptions{Subscription: "replay"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, consumer.Close()) }()

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
@@ -60,7 +61,8 @@ func TestRollingRestart(t *testing.T) {
 	}
 	upgraded := copyFile(t, binary, program)
 	c := maintenanceClient(t, p)
-	plan, err := c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART, SwitchBack: true})
+	plan, err := admin.New(c).StartPlan(limited(t),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART, SwitchBack: true})
 	require.NoError(t, err)
 	plan = ended(t, p, plan.GetId())
 	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), plan.GetReason())
@@ -90,7 +92,7 @@ func TestRestartKilled(t *testing.T) {
 			p := start(t, cluster.Options{})
 			w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300})
 			active, standby := inSync(t, p)
-			plan, err := maintenanceClient(t, p).StartPlan(limited(t),
+			plan, err := admin.New(maintenanceClient(t, p)).StartPlan(limited(t),
 				&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART})
 			require.NoError(t, err)
 			require.NoError(t, p.Wait(limited(t), "a restart under way", func(a, b *pb.GetStatusResponse) bool {
@@ -119,7 +121,7 @@ func TestRestartKilled(t *testing.T) {
 // maintenanceClient returns a client for plans.
 func maintenanceClient(t *testing.T, p *cluster.Pair) *client.Client {
 	t.Helper()
-	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
+	c, err := client.OpenWith(t.Context(), client.Options{Addresses: p.Addresses()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c

@@ -226,7 +226,7 @@ func (r *rotation) consume(
 }
 
 func (r *rotation) open(ctx context.Context) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: r.pair.Addresses(), FailFast: true,
 		TLSFiles: client.TLSFiles{CA: r.client.CA, Cert: r.client.Cert, Key: r.client.Key},
 	})
@@ -381,7 +381,7 @@ func (r *rotation) run() {
 		r.connections.Load())
 
 	require.NoError(t, active.Kill())
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: r.pair.Addresses(),
 		TLSFiles:  client.TLSFiles{CA: r.client.CA, Cert: r.client.Cert, Key: r.client.Key},
 	})

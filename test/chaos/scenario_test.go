@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-mq/lockstep/client"
+	clientadmin "github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
@@ -48,10 +48,10 @@ func newQueue(t *testing.T, p *cluster.Pair, name string) (messages func() uint6
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	_, _, err = c.CreateQueue(limited(t), name, client.CreateQueueOptions{})
+	_, _, err = clientadmin.New(c).CreateQueue(limited(t), name, clientadmin.CreateQueueOptions{})
 	require.NoError(t, err)
 	return func() uint64 {
-		q, err := c.GetQueue(limited(t), name)
+		q, err := clientadmin.New(c).GetQueue(limited(t), name)
 		require.NoError(t, err)
 		return q.Messages
 	}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/client/tracing"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -128,7 +129,7 @@ func tracedClient(t *testing.T, p *cluster.Pair, c *collector) (*client.Client, 
 	require.NoError(t, err)
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter), sdktrace.WithSampler(sdktrace.AlwaysSample()))
 	t.Cleanup(func() { _ = provider.Shutdown(context.WithoutCancel(t.Context())) })
-	cl, err := client.Open(t.Context(), client.Options{
+	cl, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{p.A.Address, p.B.Address}, Tracer: tracing.New(provider, tracing.Options{}),
 	})
 	require.NoError(t, err)
@@ -149,7 +150,7 @@ func TestTrace(t *testing.T) {
 	active, standby, err := p.WaitInSync(ctx)
 	require.NoError(t, err)
 	cl, provider := tracedClient(t, p, c)
-	_, _, err = cl.CreateQueue(ctx, "traced", client.CreateQueueOptions{})
+	_, _, err = admin.New(cl).CreateQueue(ctx, "traced", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 
 	// An application without a Tracer, while tracing.sample is 0.

@@ -21,7 +21,7 @@ import (
 func TestCommitUnknownOutcome(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	messages := newQueue(t, p, "doubt")
-	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses(), ProbeInterval: 200 * time.Millisecond})
+	c, err := client.OpenWith(t.Context(), client.Options{Addresses: p.Addresses(), ProbeInterval: 200 * time.Millisecond})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	within := func(d time.Duration) context.Context {

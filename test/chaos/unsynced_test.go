@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 	"github.com/lockstep-mq/lockstep/test/cluster"
@@ -86,7 +87,7 @@ func (u *unsynced) both() {
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	_, _, err = c.CreateQueue(limited(t), "forced", client.CreateQueueOptions{})
+	_, _, err = admin.New(c).CreateQueue(limited(t), "forced", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	publish(t, c, "early", 50)
 	<-time.After(time.Second) // many intervals: not a wait for an event
@@ -117,7 +118,8 @@ func (u *unsynced) both() {
 	active, _ := inSync(t, p)
 	require.Equal(t, forced.Name, active.Name)
 	left := []string{}
-	if _, err := c.GetQueue(limited(t), "forced"); u.mode == "interval" || !errors.Is(err, client.ErrQueueNotFound) {
+	_, err = admin.New(c).GetQueue(limited(t), "forced")
+	if u.mode == "interval" || !errors.Is(err, client.ErrQueueNotFound) {
 		require.NoError(t, err)
 		left = append(left, stored(t, c)...)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -38,38 +39,38 @@ func unsupportedFeatures() []unsupportedFeature {
 			return err
 		}},
 		{"a queue with priorities", func(t *testing.T, k *client.Client) error {
-			_, _, err := k.CreateQueue(limited(t), describedSource, client.CreateQueueOptions{
-				Config: client.QueueConfig{Priorities: true},
+			_, _, err := admin.New(k).CreateQueue(limited(t), describedSource, admin.CreateQueueOptions{
+				Config: admin.QueueConfig{Priorities: true},
 			})
 			return err
 		}},
 		{"a role of the rules", func(t *testing.T, k *client.Client) error {
-			_, err := k.PutRole(limited(t), &pb.AccessRole{
+			_, err := admin.New(k).PutRole(limited(t), &pb.AccessRole{
 				Name: "reader", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_BROWSE},
 			}, false)
 			return err
 		}},
 		{"a forward", func(t *testing.T, k *client.Client) error {
 			queue := describedSource
-			if _, err := k.GetQueue(limited(t), queue); err != nil {
+			if _, err := admin.New(k).GetQueue(limited(t), queue); err != nil {
 				queue = describedQueue // as long as it is rejected
 			}
-			_, err := k.SetForwards(limited(t), queue, []client.Forward{{To: describedQueue}})
+			_, err := admin.New(k).SetForwards(limited(t), queue, []admin.Forward{{To: describedQueue}})
 			return err
 		}},
 		{"a filter", func(t *testing.T, k *client.Client) error {
-			_, _, err := k.CreateSubscriptionWith(limited(t), describedQueue, "filtered",
-				client.SubscriptionOptions{Filter: "size > 3"})
+			_, _, err := admin.New(k).CreateSubscription(limited(t), describedQueue, "filtered",
+				admin.SubscriptionOptions{Filter: "size > 3"})
 			return err
 		}},
 		{"a subscription's policy", func(t *testing.T, k *client.Client) error {
-			_, _, err := k.CreateSubscriptionWith(limited(t), describedQueue, "strict",
-				client.SubscriptionOptions{Redelivery: client.RedeliveryPolicy{MaxDeliveries: new(uint32(3))}})
+			_, _, err := admin.New(k).CreateSubscription(limited(t), describedQueue, "strict",
+				admin.SubscriptionOptions{Redelivery: admin.RedeliveryPolicy{MaxDeliveries: new(uint32(3))}})
 			return err
 		}},
 		{"an altered subscription", func(t *testing.T, k *client.Client) error {
-			_, err := k.AlterSubscription(limited(t), describedQueue, client.DefaultSubscription,
-				client.SubscriptionChange{Inherit: client.PolicyFields()})
+			_, err := admin.New(k).AlterSubscription(limited(t), describedQueue, client.DefaultSubscription,
+				admin.SubscriptionChange{Inherit: admin.PolicyFields()})
 			return err
 		}},
 		{"a consumer's filter", func(t *testing.T, k *client.Client) error {
@@ -80,14 +81,14 @@ func unsupportedFeatures() []unsupportedFeature {
 			return err
 		}},
 		{"a start", func(t *testing.T, k *client.Client) error {
-			_, _, err := k.CreateSubscriptionWith(limited(t), describedQueue, "from-first",
-				client.SubscriptionOptions{At: client.AtSequence(1)})
+			_, _, err := admin.New(k).CreateSubscription(limited(t), describedQueue, "from-first",
+				admin.SubscriptionOptions{At: admin.AtSequence(1)})
 			return err
 		}},
 		{"a prepared transaction", func(t *testing.T, k *client.Client) error {
 			err := k.Begin().Publish(describedQueue, client.Message{}).Prepare(limited(t), "xid-1")
 			if err == nil {
-				_, err = k.RollbackPrepared(limited(t), "xid-1")
+				_, err = admin.New(k).RollbackPrepared(limited(t), "xid-1")
 			}
 			return err
 		}},
@@ -99,14 +100,14 @@ func unsupportedFeatures() []unsupportedFeature {
 			defer func() { require.NoError(t, c.Close()) }()
 			d, err := c.Receive(limited(t))
 			require.NoError(t, err)
-			_, err = k.Transaction(d).Commit(limited(t))
+			_, err = k.Begin().Take(d).Commit(limited(t))
 			if err != nil {
 				require.NoError(t, d.AckSync(limited(t))) // leaves the queue empty
 			}
 			return err
 		}},
 		{"a seek", func(t *testing.T, k *client.Client) error {
-			_, err := k.Seek(limited(t), describedQueue, client.DefaultSubscription, client.Earliest())
+			_, err := admin.New(k).Seek(limited(t), describedQueue, client.DefaultSubscription, admin.Earliest())
 			return err
 		}},
 	}
@@ -131,10 +132,10 @@ func unsupportedMessages() (list []unsupportedFeature) {
 // unsupportedConfigs are the configuration fields that release 0.1.0 does not support, except for priorities, which are
 // set when a queue is created.
 func unsupportedConfigs() (list []unsupportedFeature) {
-	all := client.QueueConfig{
+	all := admin.QueueConfig{
 		MaxDeliveries: 3, DeadLetter: describedDead, TTL: time.Hour, Delay: time.Millisecond, RedeliveryDelay: time.Second,
 		RedeliveryMultiplier: 2, RedeliveryMaxDelay: time.Minute, RetentionAge: time.Hour, RetentionBytes: 1 << 30,
-		RetentionMessages: 1 << 20, Overflow: client.OverflowDropHead, Exclusive: true, DeadLetterExpired: true,
+		RetentionMessages: 1 << 20, Overflow: admin.OverflowDropHead, Exclusive: true, DeadLetterExpired: true,
 		TemporaryGrace: time.Hour,
 	}
 	from := reflect.ValueOf(all)
@@ -144,13 +145,13 @@ func unsupportedConfigs() (list []unsupportedFeature) {
 			continue
 		}
 		list = append(list, unsupportedFeature{"a queue's " + field, func(t *testing.T, k *client.Client) error {
-			q, err := k.GetQueue(limited(t), describedQueue)
+			q, err := admin.New(k).GetQueue(limited(t), describedQueue)
 			if err != nil {
 				return fmt.Errorf("%s: %w", field, err)
 			}
 			c := q.Config
 			reflect.ValueOf(&c).Elem().FieldByName(field).Set(from.Field(i))
-			_, err = k.AlterQueue(limited(t), describedQueue, c)
+			_, err = admin.New(k).AlterQueue(limited(t), describedQueue, c)
 			return err
 		}})
 	}
@@ -179,8 +180,8 @@ var limitedBytes = []int{10, 5000}
 // newLimited creates a queue with a byte limit, a small message and a large one.
 func newLimited(t *testing.T, k *client.Client, name string) {
 	t.Helper()
-	_, _, err := k.CreateQueue(limited(t), name, client.CreateQueueOptions{
-		Config: client.QueueConfig{MaxBytes: 1 << 20},
+	_, _, err := admin.New(k).CreateQueue(limited(t), name, admin.CreateQueueOptions{
+		Config: admin.QueueConfig{MaxBytes: 1 << 20},
 	})
 	require.NoError(t, err)
 	for _, n := range limitedBytes {
@@ -194,9 +195,9 @@ func newLimited(t *testing.T, k *client.Client, name string) {
 func requireExactBytes(t *testing.T, k *client.Client) {
 	t.Helper()
 	newLimited(t, k, "exact")
-	_, err := k.AlterQueue(limited(t), "limited-0", client.QueueConfig{MaxBytes: 1 << 20})
+	_, err := admin.New(k).AlterQueue(limited(t), "limited-0", admin.QueueConfig{MaxBytes: 1 << 20})
 	require.NoError(t, err)
-	_, err = k.PurgeQueue(limited(t), "limited-0", "")
+	_, err = admin.New(k).PurgeQueue(limited(t), "limited-0", "")
 	require.NoError(t, err)
 	for _, n := range limitedBytes {
 		_, err := k.Publish(limited(t), "limited-0", client.Message{Body: make([]byte, n)})
@@ -213,7 +214,7 @@ func requireExactBytes(t *testing.T, k *client.Client) {
 			}
 		}
 		require.NoError(t, c.Close())
-		q, err := k.GetQueue(limited(t), name)
+		q, err := admin.New(k).GetQueue(limited(t), name)
 		require.NoError(t, err)
 		require.Equal(t, uint64(1), q.Messages, name)
 		require.Less(t, q.Bytes, uint64(100), name)

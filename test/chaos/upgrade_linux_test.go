@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -135,9 +136,9 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 		require.Equal(t, first.Name, active.Name, "and the old one from the new one")
 		restart(first, to)
 	}
-	q, err := k.GetQueue(limited(t), describedQueue)
+	q, err := admin.New(k).GetQueue(limited(t), describedQueue)
 	require.NoError(t, err)
-	require.Equal(t, client.QueueConfig{}, q.Config, "no refused message exists")
+	require.Equal(t, admin.QueueConfig{}, q.Config, "no refused message exists")
 	require.Zero(t, q.Messages)
 	requireUsable(t, k)
 	requireExactBytes(t, k)

@@ -193,11 +193,11 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, n
 			Queue: c.queue, Sub: c.sub, Sequence: d.Sequence, Stream: number, Repeated: d.DeliveryCount > 0,
 		}, d.Message)
 		if d.DeliveryCount == 0 && c.rng.IntN(rawNack) == 0 {
-			d.Nack()
+			_ = d.Nack()
 			continue
 		}
 		c.w.history.AddAckSent(historycheck.Ack{Queue: c.queue, Sub: c.sub, Sequence: d.Sequence})
-		d.Ack()
+		_ = d.Ack() // Flush reports the outcome
 		acked = append(acked, d.Sequence)
 	}
 	if err := consumer.Flush(ctx); err != nil {

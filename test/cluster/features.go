@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
@@ -60,7 +61,7 @@ type sentMessage struct {
 // featureKind describes the queues, messages and checks of a feature.
 type featureKind struct {
 	name   string
-	queues map[string]client.CreateQueueOptions // by name suffix
+	queues map[string]admin.CreateQueueOptions // by name suffix
 	// setup does the configuration that is not part of queue creation; optional.
 	setup func(ctx context.Context, f *feature) error
 	// message returns a random message for the first queue.
@@ -124,7 +125,7 @@ func (f *feature) create(ctx context.Context) error {
 			if o.Config.DeadLetter != "" {
 				o.Config.DeadLetter = f.queue(o.Config.DeadLetter)
 			}
-			if _, _, err := f.client.CreateQueue(ctx, f.queue(name), o); err != nil {
+			if _, _, err := admin.New(f.client).CreateQueue(ctx, f.queue(name), o); err != nil {
 				return err
 			}
 		}
@@ -187,7 +188,7 @@ func (f *feature) consumeOnce(ctx context.Context, queue, sub string) error {
 			return fmt.Errorf("feature %s: %w", f.name, err)
 		}
 		f.delivered(queue, sub, d.Body)
-		d.Ack()
+		_ = d.Ack() // an error means that it is redelivered
 	}
 }
 
@@ -233,7 +234,7 @@ func (f *feature) stored(ctx context.Context, queue string) (map[historycheck.ID
 // drained waits until a subscription is empty.
 func (f *feature) drained(ctx context.Context, queue, sub string) error {
 	for {
-		q, err := f.client.GetQueue(ctx, f.queue(queue))
+		q, err := admin.New(f.client).GetQueue(ctx, f.queue(queue))
 		if err != nil {
 			return fmt.Errorf("feature %s: %w", f.name, err)
 		}
@@ -289,8 +290,8 @@ func (all *features) finish(ctx context.Context) error {
 func (all *features) remove(ctx context.Context) (err error) {
 	for _, f := range all.list {
 		if f.into != "" { // removes its forwards, which would block the deletion of the others
-			if q, getErr := all.client.GetQueue(ctx, f.queue(f.into)); getErr == nil && len(q.Forwards) > 0 {
-				_, setErr := all.client.SetForwards(ctx, f.queue(f.into), nil)
+			if q, getErr := admin.New(all.client).GetQueue(ctx, f.queue(f.into)); getErr == nil && len(q.Forwards) > 0 {
+				_, setErr := admin.New(all.client).SetForwards(ctx, f.queue(f.into), nil)
 				err = errors.Join(err, setErr)
 			}
 		}
@@ -299,7 +300,7 @@ func (all *features) remove(ctx context.Context) (err error) {
 				if (o.Config.DeadLetter != "") != withDeadLetter {
 					continue
 				}
-				_, deleteErr := all.client.DeleteQueue(ctx, f.queue(name), false)
+				_, deleteErr := admin.New(all.client).DeleteQueue(ctx, f.queue(name), false)
 				err = errors.Join(err, deleteErr)
 			}
 		}

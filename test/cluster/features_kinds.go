@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
@@ -17,8 +18,8 @@ func featureKinds() []featureKind {
 	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind(), preparedKind(), laterKind()}
 }
 
-func subscribed(config client.QueueConfig, subs ...string) client.CreateQueueOptions {
-	return client.CreateQueueOptions{Config: config, Subscriptions: subs}
+func subscribed(config admin.QueueConfig, subs ...string) admin.CreateQueueOptions {
+	return admin.CreateQueueOptions{Config: config, Subscriptions: subs}
 }
 
 // once checks the number of copies of a message against the outcome of its publish: 1 if acknowledged, 0 if rejected,
@@ -40,13 +41,13 @@ func (f *feature) once(location string, id historycheck.ID, times int) {
 func forwardKind() featureKind {
 	return featureKind{
 		name: "forward", into: "in",
-		queues: map[string]client.CreateQueueOptions{
-			"in":   subscribed(client.QueueConfig{}, SubAudit),
-			"copy": subscribed(client.QueueConfig{}, SubAudit),
-			"gone": subscribed(client.QueueConfig{}, SubAudit),
+		queues: map[string]admin.CreateQueueOptions{
+			"in":   subscribed(admin.QueueConfig{}, SubAudit),
+			"copy": subscribed(admin.QueueConfig{}, SubAudit),
+			"gone": subscribed(admin.QueueConfig{}, SubAudit),
 		},
 		setup: func(ctx context.Context, f *feature) error {
-			_, err := f.client.SetForwards(ctx, f.queue("in"), []client.Forward{
+			_, err := admin.New(f.client).SetForwards(ctx, f.queue("in"), []admin.Forward{
 				{To: f.queue("copy")}, {To: f.queue("gone"), Move: true, Filter: `subject == "go"`},
 			})
 			return err
@@ -82,10 +83,10 @@ func checkForwards(ctx context.Context, f *feature) error {
 func siftKind() featureKind {
 	return featureKind{
 		name: "sift", into: "in",
-		queues: map[string]client.CreateQueueOptions{"in": subscribed(client.QueueConfig{}, SubAudit)},
+		queues: map[string]admin.CreateQueueOptions{"in": subscribed(admin.QueueConfig{}, SubAudit)},
 		setup: func(ctx context.Context, f *feature) error {
-			_, _, err := f.client.CreateSubscriptionWith(ctx, f.queue("in"), "even",
-				client.SubscriptionOptions{Filter: `subject == "even" && properties.n > 0`})
+			_, _, err := admin.New(f.client).CreateSubscription(ctx, f.queue("in"), "even",
+				admin.SubscriptionOptions{Filter: `subject == "even" && properties.n > 0`})
 			return err
 		},
 		message: func(f *feature) client.Message {
@@ -116,8 +117,8 @@ func siftKind() featureKind {
 func rankedKind() featureKind {
 	return featureKind{
 		name: "ranked", into: "in",
-		queues: map[string]client.CreateQueueOptions{
-			"in": subscribed(client.QueueConfig{Priorities: true}, SubWork, SubAudit),
+		queues: map[string]admin.CreateQueueOptions{
+			"in": subscribed(admin.QueueConfig{Priorities: true}, SubWork, SubAudit),
 		},
 		message: func(f *feature) client.Message {
 			return client.Message{Priority: new(uint8(f.rng.IntN(10)))}
@@ -171,8 +172,8 @@ func checkRanks(ctx context.Context, f *feature, n int) error {
 func keptKind() featureKind {
 	return featureKind{
 		name: "kept", into: "in",
-		queues: map[string]client.CreateQueueOptions{
-			"in": subscribed(client.QueueConfig{RetentionMessages: 1 << 30}, SubWork),
+		queues: map[string]admin.CreateQueueOptions{
+			"in": subscribed(admin.QueueConfig{RetentionMessages: 1 << 30}, SubWork),
 		},
 		message: func(*feature) client.Message { return client.Message{} },
 		sinks:   [][2]string{{"in", SubWork}},
@@ -191,7 +192,7 @@ func keptKind() featureKind {
 
 // checkReplay resets to the start and consumes all messages again.
 func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) error {
-	if _, err := f.client.Seek(ctx, f.queue("in"), SubWork, client.Earliest()); err != nil {
+	if _, err := admin.New(f.client).Seek(ctx, f.queue("in"), SubWork, admin.Earliest()); err != nil {
 		return fmt.Errorf("feature %s: %w", f.name, err)
 	}
 	c, err := f.client.Consume(ctx, f.queue("in"), client.ConsumerOptions{Subscription: SubWork, Prefetch: len(all) + 1})
@@ -222,9 +223,9 @@ func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) e
 func laterKind() featureKind {
 	return featureKind{
 		name: "later", into: "in",
-		queues: map[string]client.CreateQueueOptions{
-			"in":      subscribed(client.QueueConfig{DeadLetter: "expired", DeadLetterExpired: true}, SubWork),
-			"expired": subscribed(client.QueueConfig{}, SubAudit),
+		queues: map[string]admin.CreateQueueOptions{
+			"in":      subscribed(admin.QueueConfig{DeadLetter: "expired", DeadLetterExpired: true}, SubWork),
+			"expired": subscribed(admin.QueueConfig{}, SubAudit),
 		},
 		message: func(f *feature) client.Message {
 			m := client.Message{Delay: time.Duration(1+f.rng.IntN(300)) * time.Millisecond}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
@@ -20,8 +21,8 @@ func preparedKind() featureKind {
 	p := new(coordinator)
 	return featureKind{
 		name: "prepared", into: "in",
-		queues: map[string]client.CreateQueueOptions{
-			"in": subscribed(client.QueueConfig{}, SubWork), "out": subscribed(client.QueueConfig{}, SubAudit),
+		queues: map[string]admin.CreateQueueOptions{
+			"in": subscribed(admin.QueueConfig{}, SubWork), "out": subscribed(admin.QueueConfig{}, SubAudit),
 		},
 		message: func(*feature) client.Message { return client.Message{} },
 		act:     func(f *feature) { p.transfer(context.Background(), f, f.rng.IntN(4) == 0) },
@@ -34,7 +35,7 @@ func preparedKind() featureKind {
 			for id := range f.sent {
 				f.once("the queue behind", id, out[id])
 			}
-			for t, err := range f.client.ListPrepared(ctx) {
+			for t, err := range admin.New(f.client).ListPrepared(ctx) {
 				if err != nil {
 					return fmt.Errorf("feature %s: %w", f.name, err)
 				}
@@ -90,13 +91,13 @@ func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool
 	case errors.Is(err, client.ErrProcessed):
 		return // by an earlier transaction
 	case err != nil:
-		d.Nack()
+		_ = d.Nack()
 		return
 	}
 	p.open = append(p.open, u)
 	p.decideOpen(ctx, f)
 	if !u.commit {
-		d.Nack() // in case it was not prepared
+		_ = d.Nack() // in case it was not prepared
 	}
 }
 
@@ -130,9 +131,9 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 		}
 		u.unknownOutcome = nil
 	}
-	send := f.client.RollbackPrepared
+	send := admin.New(f.client).RollbackPrepared
 	if u.commit {
-		send = f.client.CommitPrepared
+		send = admin.New(f.client).CommitPrepared
 	}
 	decided, err := send(ctx, u.xid)
 	switch {
@@ -149,7 +150,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 
 // listed reports whether a transaction is prepared and waits for its decision.
 func listed(ctx context.Context, f *feature, xid string) (bool, error) {
-	for t, err := range f.client.ListPrepared(ctx) {
+	for t, err := range admin.New(f.client).ListPrepared(ctx) {
 		if err != nil {
 			return false, fmt.Errorf("look for %s: %w", xid, err)
 		}
@@ -186,7 +187,7 @@ func (p *coordinator) receive(parent context.Context, f *feature) *client.Delive
 func (p *coordinator) settle(ctx context.Context, f *feature) error {
 	for {
 		p.transfer(ctx, f, false)
-		q, err := f.client.GetQueue(ctx, f.queue("in"))
+		q, err := admin.New(f.client).GetQueue(ctx, f.queue("in"))
 		if err == nil && q.Messages == 0 && len(p.open) == 0 {
 			break
 		}

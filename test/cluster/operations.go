@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
@@ -60,12 +61,13 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 		a.names.in: {SubWork, SubAudit}, a.names.one: {SubAudit}, a.names.two: {SubAudit},
 		a.names.purged: {SubWork, SubAudit},
 	} {
-		if _, _, err := a.client.CreateQueue(ctx, queue, client.CreateQueueOptions{Subscriptions: subs}); err != nil {
+		o := admin.CreateQueueOptions{Subscriptions: subs}
+		if _, _, err := admin.New(a.client).CreateQueue(ctx, queue, o); err != nil {
 			return nil, fmt.Errorf("applications: %w", err)
 		}
 	}
 	// An earlier workload on the same pair may have left it.
-	if _, err := a.client.DeleteQueue(ctx, a.names.life, false); err != nil &&
+	if _, err := admin.New(a.client).DeleteQueue(ctx, a.names.life, false); err != nil &&
 		!errors.Is(err, client.ErrQueueNotFound) {
 		return nil, fmt.Errorf("applications: %w", err)
 	}
@@ -322,7 +324,7 @@ func (a *application) commit(d *client.Delivery) {
 	})
 	a.record(&o, parts...)
 	if d != nil && o.Outcome != historycheck.Acked {
-		d.Nack()
+		_ = d.Nack()
 	}
 }
 
@@ -365,10 +367,10 @@ func (a *application) purge() {
 	if a.rng.IntN(4) > 0 {
 		return
 	}
-	var r client.Request
+	var r admin.Request
 	o := historycheck.Operation{Kind: historycheck.KindPurge, Queue: a.names.purged}
 	a.attempt(&o, true, func(ctx context.Context) (err error) {
-		o.Count, err = a.client.PurgeQueue(ctx, o.Queue, SubWork, &r)
+		o.Count, err = admin.New(a.client).As(&r).PurgeQueue(ctx, o.Queue, SubWork)
 		return err
 	})
 	a.record(&o)
@@ -376,20 +378,20 @@ func (a *application) purge() {
 
 // create creates a queue that remove deletes.
 func (a *application) create() {
-	var r client.Request
+	var r admin.Request
 	o := historycheck.Operation{Kind: historycheck.KindCreate, Queue: a.names.life}
 	a.attempt(&o, true, func(ctx context.Context) error {
-		_, _, err := a.client.CreateQueue(ctx, o.Queue, client.CreateQueueOptions{}, &r)
+		_, _, err := admin.New(a.client).As(&r).CreateQueue(ctx, o.Queue, admin.CreateQueueOptions{})
 		return err
 	})
 	a.record(&o)
 }
 
 func (a *application) remove() {
-	var r client.Request
+	var r admin.Request
 	o := historycheck.Operation{Kind: historycheck.KindDelete, Queue: a.names.life}
 	a.attempt(&o, true, func(ctx context.Context) error {
-		_, err := a.client.DeleteQueue(ctx, o.Queue, false, &r)
+		_, err := admin.New(a.client).As(&r).DeleteQueue(ctx, o.Queue, false)
 		return err
 	})
 	a.record(&o)

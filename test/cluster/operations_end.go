@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
@@ -26,7 +27,7 @@ type atEnd struct {
 func (a *applications) state(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, queue := range append(a.queues(), a.names.life) {
-		q, err := a.client.GetQueue(ctx, queue)
+		q, err := admin.New(a.client).GetQueue(ctx, queue)
 		if err != nil && (queue != a.names.life || !errors.Is(err, client.ErrQueueNotFound)) {
 			return "", fmt.Errorf("applications: %w", err)
 		}
@@ -57,7 +58,7 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 			end.left = append(end.left, left...)
 			whole = whole && all
 		}
-		_, err = a.client.GetQueue(ctx, a.names.life)
+		_, err = admin.New(a.client).GetQueue(ctx, a.names.life)
 		if end.exists = err == nil; err != nil && !errors.Is(err, client.ErrQueueNotFound) {
 			return fmt.Errorf("applications: %w", err)
 		}
@@ -87,11 +88,11 @@ const readAgain = "the end was read again"
 func (a *applications) receiveLeft(
 	ctx context.Context, queue string,
 ) (left []historycheck.Left, whole bool, err error) {
-	q, err := a.client.GetQueue(ctx, queue)
+	q, err := admin.New(a.client).GetQueue(ctx, queue)
 	if err != nil {
 		return nil, false, err
 	}
-	i := slices.IndexFunc(q.Subscriptions, func(s client.Subscription) bool { return s.Name == SubWork })
+	i := slices.IndexFunc(q.Subscriptions, func(s admin.Subscription) bool { return s.Name == SubWork })
 	want := q.Subscriptions[i].Backlog
 	if want == 0 {
 		return nil, true, nil

@@ -199,7 +199,7 @@ func (p *Pair) Other(n *Node) *Node {
 
 // NewClient creates a client that bypasses the links between the nodes: Cut does not affect it.
 func (p *Pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: p.Addresses(), DialOptions: slices.Concat(more, p.DialOptions(), p.secured()),
 	})
 }
@@ -220,7 +220,7 @@ func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 		}
 		return p.Dial(ctx, to)
 	}
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses:   []string{address},
 		DialOptions: append(p.secured(), grpc.WithContextDialer(dial)),
 	})

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
@@ -33,8 +33,8 @@ type sideClients struct {
 
 func (w *Workload) startSideClients(ctx context.Context) (*sideClients, error) {
 	s := &sideClients{w: w, queue: w.opts.Prefix + "stray"}
-	if _, _, err := w.client.CreateQueue(ctx, s.queue,
-		client.CreateQueueOptions{Subscriptions: []string{SubAudit}}); err != nil {
+	if _, _, err := admin.New(w.client).CreateQueue(ctx, s.queue,
+		admin.CreateQueueOptions{Subscriptions: []string{SubAudit}}); err != nil {
 		return nil, fmt.Errorf("strays: %w", err)
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))

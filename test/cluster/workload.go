@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
@@ -133,8 +134,8 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 	}()
 	for i := range w.opts.Queues {
 		w.queues = append(w.queues, fmt.Sprintf("%s%d", w.opts.Prefix, i))
-		queue := client.CreateQueueOptions{Subscriptions: []string{SubRaw, SubClient, SubShared, SubAudit}}
-		if _, _, err := w.client.CreateQueue(ctx, w.queues[i], queue); err != nil {
+		queue := admin.CreateQueueOptions{Subscriptions: []string{SubRaw, SubClient, SubShared, SubAudit}}
+		if _, _, err := admin.New(w.client).CreateQueue(ctx, w.queues[i], queue); err != nil {
 			return nil, fmt.Errorf("workload: %w", err)
 		}
 	}
@@ -257,6 +258,7 @@ type producer struct {
 	pipeline *client.Producer
 	rng      *rand.Rand
 	room     chan struct{} // one token for each message in flight
+	answers  sync.WaitGroup
 }
 
 func (w *Workload) newProducer(ctx context.Context, id uint32) (*producer, error) {
@@ -310,14 +312,13 @@ func (p *producer) send(ctx context.Context, id historycheck.ID) <-chan struct{}
 		<-p.room
 		close(done)
 	}
-	err := p.pipeline.PublishAsync(ctx, record.Queue, m, finish)
-	switch {
-	case err != nil && ctx.Err() != nil: // not sent: publishing ends
+	pending := p.pipeline.PublishAsync(ctx, record.Queue, m)
+	if err := pending.Err(); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) { // not sent: publishing ends
 		<-p.room
 		close(done)
-	case err != nil:
-		finish(client.Receipt{}, fmt.Errorf("%w: %w", errNotSent, err))
+		return done
 	}
+	p.answers.Go(func() { finish(pending.Wait(context.WithoutCancel(ctx))) })
 	return done
 }
 
@@ -333,17 +334,12 @@ func (p *producer) size() int {
 	}
 }
 
-// errNotSent marks a publish that never left the client.
-var errNotSent = errors.New("not sent")
-
 // outcome maps an error of a publish to its outcome. Only errors that guarantee that nothing was stored count as
 // rejections.
 func outcome(err error) historycheck.Outcome {
 	switch {
 	case err == nil:
 		return historycheck.Acked
-	case errors.Is(err, errNotSent):
-		return historycheck.Refused
 	case errors.Is(err, client.ErrOutcomeUnknown):
 		return historycheck.Unknown
 	case errors.Is(err, client.ErrLimit), errors.Is(err, client.ErrQueueNotFound), errors.Is(err, client.ErrInvalid),
@@ -361,9 +357,10 @@ func (w *Workload) Finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()
 	for _, p := range w.producers {
-		if err := p.pipeline.Flush(ctx); err != nil {
+		if err := p.pipeline.Flush(ctx); err != nil && ctx.Err() != nil {
 			return fmt.Errorf("producer %d has messages without an answer: %w", p.id, err)
 		}
+		p.answers.Wait() // the errors of publishes are in the history
 	}
 	if err := w.stopOthers(ctx); err != nil {
 		return err
@@ -392,7 +389,7 @@ func (w *Workload) Finish(ctx context.Context) error {
 // drain waits until both consumers of a queue have acknowledged everything.
 func (w *Workload) drain(ctx context.Context, queue string) error {
 	for {
-		q, err := w.client.GetQueue(ctx, queue)
+		q, err := admin.New(w.client).GetQueue(ctx, queue)
 		if err != nil {
 			return fmt.Errorf("drain: %w", err)
 		}
@@ -409,7 +406,7 @@ func (w *Workload) drain(ctx context.Context, queue string) error {
 	return nil
 }
 
-func backlog(q client.Queue) uint64 {
+func backlog(q admin.Queue) uint64 {
 	var n uint64
 	for _, s := range q.Subscriptions {
 		if s.Name != SubAudit {
@@ -461,7 +458,7 @@ func (w *Workload) Cleanup(ctx context.Context) error {
 		queues = append(queues, w.apps.queues()...)
 	}
 	for _, q := range queues {
-		_, err := w.client.DeleteQueue(ctx, q, false)
+		_, err := admin.New(w.client).DeleteQueue(ctx, q, false)
 		errs = append(errs, err)
 	}
 	if w.apps != nil {

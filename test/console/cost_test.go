@@ -57,7 +57,7 @@ func TestConsoleCost(t *testing.T) {
 	close(names)
 	making.Wait()
 
-	c, err := client.Open(t.Context(), client.Options{Addresses: w.pair.Addresses()})
+	c, err := client.OpenWith(t.Context(), client.Options{Addresses: w.pair.Addresses()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	var published atomic.Uint64
@@ -68,15 +68,19 @@ func TestConsoleCost(t *testing.T) {
 	for i := range 4 {
 		p, err := c.NewProducer(ctx, client.ProducerOptions{})
 		require.NoError(t, err)
+		pending := make(chan *client.Pending, 4096)
 		publishing.Go(func() {
 			body := make([]byte, 1024)
 			for n := 0; ctx.Err() == nil; n++ {
-				_ = p.PublishAsync(ctx, fmt.Sprintf("q%05d", (4*n+i)%costQueues), client.Message{Body: body},
-					func(_ client.Receipt, err error) {
-						if err == nil {
-							published.Add(1)
-						}
-					})
+				pending <- p.PublishAsync(ctx, fmt.Sprintf("q%05d", (4*n+i)%costQueues), client.Message{Body: body})
+			}
+			close(pending)
+		})
+		publishing.Go(func() {
+			for e := range pending {
+				if _, err := e.Wait(ctx); err == nil {
+					published.Add(1)
+				}
 			}
 		})
 	}

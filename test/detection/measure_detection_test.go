@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -182,7 +183,7 @@ func (p *pair) start(t *testing.T, binary, dir string) {
 	p.client, err = p.NewClient(ctx)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.client.Close() })
-	_, _, err = p.client.CreateQueue(ctx, "q", client.CreateQueueOptions{Subscriptions: []string{"s"}})
+	_, _, err = admin.New(p.client).CreateQueue(ctx, "q", admin.CreateQueueOptions{Subscriptions: []string{"s"}})
 	require.NoError(t, err)
 	for i, n := range p.Nodes() {
 		log, err := os.ReadFile(n.LogFile())

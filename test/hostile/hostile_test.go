@@ -35,6 +35,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness"
@@ -376,9 +377,9 @@ func probe(t *testing.T, k *client.Client, attack *plan) {
 	for i := range 32 {
 		attack.Subscriptions = append(attack.Subscriptions, fmt.Sprint("s", i))
 	}
-	_, _, err := k.CreateQueue(ctx, "good", client.CreateQueueOptions{})
+	_, _, err := admin.New(k).CreateQueue(ctx, "good", admin.CreateQueueOptions{})
 	require.NoError(t, err)
-	_, _, err = k.CreateQueue(ctx, attack.Queue, client.CreateQueueOptions{Subscriptions: attack.Subscriptions})
+	_, _, err = admin.New(k).CreateQueue(ctx, attack.Queue, admin.CreateQueueOptions{Subscriptions: attack.Subscriptions})
 	require.NoError(t, err)
 	for range probeMessages {
 		_, err := k.Publish(ctx, attack.Queue, client.Message{Body: bytes.Repeat([]byte("b"), probeBytes)})

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 // Thousands of calls on one connection stay within the memory limit of a client, and the good client continues to
@@ -46,7 +47,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 	defer func() { _ = k.Close() }()
 	probe(t, k, &attack)
 	for i := range 500 { // makes a listing long
-		_, _, err := k.CreateQueue(ctx, fmt.Sprint(strings.Repeat("long.", 40), i), client.CreateQueueOptions{})
+		_, _, err := admin.New(k).CreateQueue(ctx, fmt.Sprint(strings.Repeat("long.", 40), i), admin.CreateQueueOptions{})
 		require.NoError(t, err)
 	}
 	goroutines, connections := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "lockstep_connections")

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/lockstep-mq/lockstep/client"
+	clientadmin "github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -151,9 +152,9 @@ func message(more string) client.Message {
 // flows publishes and consumes messages, validly and invalidly.
 func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.Node, record func(error)) {
 	t.Helper()
-	_, _, err := k.CreateQueue(ctx, "dead", client.CreateQueueOptions{})
+	_, _, err := clientadmin.New(k).CreateQueue(ctx, "dead", clientadmin.CreateQueueOptions{})
 	require.NoError(t, err)
-	_, _, err = k.CreateQueue(ctx, "q", client.CreateQueueOptions{Config: client.QueueConfig{
+	_, _, err = clientadmin.New(k).CreateQueue(ctx, "q", clientadmin.CreateQueueOptions{Config: clientadmin.QueueConfig{
 		DeadLetter: "dead", MaxDeliveries: 2, MaxMessages: 20,
 	}})
 	require.NoError(t, err)
@@ -171,7 +172,7 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 	_, err = k.Begin().Publish("q", message("txn")).Commit(ctx)
 	record(err)
 	record(k.Begin().Publish("dead", message("prepared")).Prepare(ctx, "x1"))
-	_, err = k.CommitPrepared(ctx, "x1")
+	_, err = clientadmin.New(k).CommitPrepared(ctx, "x1")
 	record(err)
 	co, err := k.Consume(ctx, "q", client.ConsumerOptions{})
 	require.NoError(t, err)
@@ -192,7 +193,7 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 		record(err)
 		break
 	}
-	_, err = k.ReplayDeadLetters(ctx, "dead", client.ReplayOptions{})
+	_, err = clientadmin.New(k).ReplayDeadLetters(ctx, "dead", clientadmin.ReplayOptions{})
 	record(err)
 	// A raw gRPC client: invalid requests, and a token without an issuer.
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secretToken)

@@ -6,6 +6,7 @@ package mutation
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,11 +77,30 @@ func TestSimulationReportsErrors(t *testing.T) {
 func build(t *testing.T, pkg string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "package.test")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-tags", "mutate,deep", "-o", name, "./"+pkg)
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-tags", "mutate,deep", "-overlay", overlay(t), "-o", name,
+		"./"+pkg)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return name
+}
+
+// overlay writes the files with insertions, and returns the name of the file that lists them for the go command.
+func overlay(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	replace := map[string]string{}
+	for name, text := range inserted(t) {
+		source, err := filepath.Abs(filepath.Join(root, name))
+		require.NoError(t, err)
+		replace[source] = filepath.Join(dir, strings.ReplaceAll(name, "/", "-"))
+		require.NoError(t, os.WriteFile(replace[source], []byte(text), 0o600))
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replace})
+	require.NoError(t, err)
+	file := filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(file, list, 0o600))
+	return file
 }
 
 func run(t *testing.T, binary string, r row, off string) (string, error) {

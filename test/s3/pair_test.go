@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/test/certs"
 	"github.com/lockstep-mq/lockstep/test/harness"
@@ -134,9 +135,9 @@ type publisher struct {
 
 func (w *bucketWorld) publish() *publisher {
 	w.t.Helper()
-	c, err := client.Open(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
+	c, err := client.OpenWith(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
 	require.NoError(w.t, err)
-	_, _, err = c.CreateQueue(w.t.Context(), "orders", client.CreateQueueOptions{})
+	_, _, err = admin.New(c).CreateQueue(w.t.Context(), "orders", admin.CreateQueueOptions{})
 	require.NoError(w.t, err)
 	ctx, stop := context.WithCancel(w.t.Context())
 	p := &publisher{stop: stop, acked: make(chan int, 1)}
@@ -259,7 +260,7 @@ func (s *server) waitForMark() {
 // holds checks that all messages up to a number exist, in order, each once.
 func (w *bucketWorld) holds(acked int) {
 	w.t.Helper()
-	c, err := client.Open(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
+	c, err := client.OpenWith(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
 	require.NoError(w.t, err)
 	defer func() { require.NoError(w.t, c.Close()) }()
 	n := 0

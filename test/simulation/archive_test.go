@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
@@ -44,7 +45,7 @@ func TestArchiveConditions(t *testing.T) {
 		c, err := w.NewClient(ctx)
 		require.NoError(t, err)
 		defer func() { _ = c.Close() }()
-		_, _, err = c.CreateQueue(ctx, "q", client.CreateQueueOptions{})
+		_, _, err = admin.New(c).CreateQueue(ctx, "q", admin.CreateQueueOptions{})
 		require.NoError(t, err)
 		publish := func(bytes int) {
 			_, err := c.Publish(ctx, "q", client.Message{Body: make([]byte, bytes)})

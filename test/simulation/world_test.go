@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
@@ -171,7 +172,7 @@ func (w *world) record(format string, args ...any) {
 
 // NewClient implements cluster.Target.
 func (w *world) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: w.Addresses(),
 		DialOptions: append(more,
 			grpc.WithContextDialer(w.clients.Dial),
@@ -181,7 +182,7 @@ func (w *world) NewClient(ctx context.Context, more ...grpc.DialOption) (*client
 
 // NewClientOf implements cluster.Target.
 func (w *world) NewClientOf(ctx context.Context, address string) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: []string{address},
 		DialOptions: []grpc.DialOption{
 			grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
@@ -257,7 +258,7 @@ func (w *world) waitInSync(ctx context.Context) error {
 func (w *world) waitMaintained(ctx context.Context) error {
 	return w.wait(ctx, "the end of a plan", func(s [2]*pb.GetStatusResponse) bool {
 		for _, n := range s {
-			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil && !client.PlanEnded(n.GetPlan()) {
+			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil && !admin.PlanEnded(n.GetPlan()) {
 				return false
 			}
 		}

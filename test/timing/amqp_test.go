@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/simpair"
@@ -59,7 +60,7 @@ func killWithAcks(t *testing.T, p *pair, wait time.Duration) (confirmed, inFligh
 	t.Helper()
 	const messages, taken = 200, 100
 	c := p.client()
-	_, _, err := c.CreateQueue(t.Context(), "orders", client.CreateQueueOptions{})
+	_, _, err := admin.New(c).CreateQueue(t.Context(), "orders", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	all := make([]client.Message, messages)
 	for i := range all {
@@ -107,7 +108,7 @@ func killWithAcks(t *testing.T, p *pair, wait time.Duration) (confirmed, inFligh
 		require.NoError(t, r.AcceptMessage(t.Context(), m))
 	}
 	require.Len(t, received, messages)
-	q, err := c.GetQueue(t.Context(), "orders")
+	q, err := admin.New(c).GetQueue(t.Context(), "orders")
 	require.NoError(t, err)
 	require.Zero(t, q.Messages)
 	return confirmed, taken - confirmed

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 // A transaction waits for a silent standby, so its Commit returns an unknown outcome after 100 ms. While no node
@@ -19,7 +20,7 @@ import (
 func TestCommitUnknownOutcome(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()
-		_, _, err := c.CreateQueue(t.Context(), "doubt", client.CreateQueueOptions{})
+		_, _, err := admin.New(c).CreateQueue(t.Context(), "doubt", admin.CreateQueueOptions{})
 		require.NoError(t, err)
 		txn := func(body string) *client.Txn { return c.Begin().Publish("doubt", client.Message{Body: []byte(body)}) }
 		_, err = txn("first").Commit(t.Context())
@@ -51,7 +52,7 @@ func TestCommitUnknownOutcome(t *testing.T) {
 		r, err := uncertain.Commit(p.within(10 * time.Second))
 		require.NoError(t, err)
 		require.Len(t, r.Results, 1)
-		q, err := c.GetQueue(t.Context(), "doubt")
+		q, err := admin.New(c).GetQueue(t.Context(), "doubt")
 		require.NoError(t, err)
 		require.EqualValues(t, 2, q.Messages, "the first one, and the one of unknown outcome once")
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 const (
@@ -41,7 +42,7 @@ func (p *pair) load() *load {
 	p.t.Helper()
 	l := &load{p: p, queue: "load", answers: map[string][]answer{}}
 	c := p.client()
-	_, _, err := c.CreateQueue(p.t.Context(), l.queue, client.CreateQueueOptions{})
+	_, _, err := admin.New(c).CreateQueue(p.t.Context(), l.queue, admin.CreateQueueOptions{})
 	require.NoError(p.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -90,12 +91,11 @@ func (l *load) pipeline(ctx context.Context, c *client.Client) {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		asked := time.Now()
-		err := p.PublishAsync(ctx, l.queue, client.Message{Body: make([]byte, 512)}, func(_ client.Receipt, err error) {
+		pending := p.PublishAsync(ctx, l.queue, client.Message{Body: make([]byte, 512)})
+		go func() {
+			_, err := pending.Wait(ctx)
 			l.done(ctx, pipelined, asked, err)
-		})
-		if err != nil {
-			l.done(ctx, pipelined, asked, err)
-		}
+		}()
 		<-tick.C
 	}
 }

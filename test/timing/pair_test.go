@@ -207,7 +207,7 @@ func (p *pair) client() *client.Client {
 
 // NewClient implements cluster.Target.
 func (p *pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: p.Addresses(), DialOptions: slices.Concat(more, p.w.ClientOptions()),
 	})
 }
@@ -220,7 +220,7 @@ func (p *pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 		}
 		return p.w.Dial(ctx, to)
 	}
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: []string{address}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
 	})
 }

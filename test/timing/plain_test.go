@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
@@ -118,7 +118,7 @@ func TestPauses(t *testing.T) {
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			run(t, func(t *testing.T, p *pair) {
-				_, _, err := p.client().CreateQueue(t.Context(), "plain", client.CreateQueueOptions{})
+				_, _, err := admin.New(p.client()).CreateQueue(t.Context(), "plain", admin.CreateQueueOptions{})
 				require.NoError(t, err)
 				c := &plain{p: p, producer: uuid.NewString()}
 				for range 5 {

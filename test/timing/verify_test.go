@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/simpair"
@@ -79,7 +80,7 @@ func TestVerify(t *testing.T) {
 func TestVerifyAcrossReconnect(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()
-		_, _, err := c.CreateQueue(t.Context(), "full", client.CreateQueueOptions{})
+		_, _, err := admin.New(c).CreateQueue(t.Context(), "full", admin.CreateQueueOptions{})
 		require.NoError(t, err)
 		for range 64 {
 			_, err := c.Publish(t.Context(), "full", client.Message{Body: make([]byte, 64<<10)})

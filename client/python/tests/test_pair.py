@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from pair import BOUND, Pair
 
-from lockstep_mq import Client, Delivery, Message, PreparedQueue, QueueConfig, errors
+from lockstep_mq import Client, Delivery, Message, PreparedQueue, QueueConfig, Reject, errors
 from lockstep_mq.message import Value
 
 
@@ -203,6 +203,34 @@ async def test_queues(client: Client) -> None:
     assert await client.admin.delete_queue("admin/a") == 4
     with pytest.raises(errors.QueueNotFound):
         await client.admin.get_queue("admin/a")
+
+
+async def test_run_answers_by_the_result_of_the_handler(client: Client) -> None:
+    for q in ("run-dead", "run"):
+        config = QueueConfig(dead_letter="run-dead") if q == "run" else QueueConfig()
+        await client.admin.create_queue(q, config, timeout=BOUND)
+    await client.publish_batch("run", ["fine", "broken", "later"], timeout=BOUND)
+    seen: list[str] = []
+    async with await client.consume("run", timeout=BOUND) as consumer:
+
+        async def handle(d: Delivery) -> None:
+            seen.append(d.text)
+            if d.text == "broken":
+                raise Reject
+            if d.text == "later" and d.delivery_count == 0:
+                raise ValueError(d.text)
+            if len(seen) == 4:
+                closing.set()
+
+        closing = asyncio.Event()
+        running = asyncio.create_task(consumer.run(handle, concurrency=2))
+        await asyncio.wait_for(closing.wait(), BOUND)
+        await consumer.flush(timeout=BOUND)
+        await consumer.close()
+        await asyncio.wait_for(running, BOUND)
+    assert sorted(seen) == ["broken", "fine", "later", "later"]
+    assert (await client.admin.get_queue("run", timeout=BOUND)).messages == 0
+    assert [m.text async for m in client.browse("run-dead")] == ["broken"]
 
 
 async def test_status_and_switchover(pair: Pair, client: Client) -> None:

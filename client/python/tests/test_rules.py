@@ -25,7 +25,7 @@ from scripted import (
     unrolled,
 )
 
-from lockstep_mq import Client, Receipt, _failure, _reasons, errors
+from lockstep_mq import Client, Receipt, _failure, _options, _reasons, errors
 from lockstep_mq._proto import admin_pb2, errors_pb2, queue_pb2, types_pb2
 
 BOUND = 20.0
@@ -40,6 +40,27 @@ async def test_what_was_not_answered_is_repeated_with_the_same_sequence() -> Non
         sent = [s[0].publish.producer for s in node.seen]
         assert [(p.sequence, p.retry) for p in sent] == [(1, False), (1, True), (1, True)]
         assert len({p.id for p in sent}) == 1
+
+
+async def test_a_client_opens_with_a_url() -> None:
+    async with Node() as node, Client(f"lockstep://{node.address}/?fixed-addresses=true") as client:
+        node.streams = [stores]
+        assert (await client.publish("q", b"1", timeout=BOUND)).sequence == 101
+    url = _options.parse_url(
+        "lockstep://lsk_a%2Fb@a,b:1,[::1]?tls-ca=%2Fca.pem&tls=1&token-file=t&probe-interval=500ms&max-message-bytes=5"
+    )
+    assert url == _options.URL(
+        addresses=("a:7420", "b:1", "[::1]:7420"),
+        token="lsk_a/b",
+        ca="/ca.pem",
+        tls=True,
+        token_file="t",
+        probe_interval=0.5,
+        max_message_bytes=5,
+    )
+    for wrong in ("lockstep://", "lockstep://a?compress=1", "lockstep://a?tls=maybe", "lockstep://a?tls=1&tls=1"):
+        with pytest.raises(errors.InvalidRequest):
+            Client(wrong)
 
 
 async def test_order_is_kept_over_a_broken_stream() -> None:

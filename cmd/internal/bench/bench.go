@@ -15,6 +15,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
@@ -66,24 +67,24 @@ func QueueNames(n int) []string {
 
 // WithQueues is withConfigured for queues with the default configuration.
 func WithQueues(ctx context.Context, c *client.Client, names []string, fn func() error) error {
-	return withConfigured(ctx, c, names, client.QueueConfig{}, fn)
+	return withConfigured(ctx, c, names, admin.QueueConfig{}, fn)
 }
 
 // withConfigured creates queues, runs fn, and deletes the queues.
-func withConfigured(ctx context.Context, c *client.Client, names []string, config client.QueueConfig,
+func withConfigured(ctx context.Context, c *client.Client, names []string, config admin.QueueConfig,
 	fn func() error,
 ) (err error) {
 	for _, name := range names {
-		if _, err := c.DeleteQueue(ctx, name, false); err != nil && !IsNotFound(err) {
+		if _, err := admin.New(c).DeleteQueue(ctx, name, false); err != nil && !IsNotFound(err) {
 			return err
 		}
-		if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{Config: config}); err != nil {
+		if _, _, err := admin.New(c).CreateQueue(ctx, name, admin.CreateQueueOptions{Config: config}); err != nil {
 			return err
 		}
 	}
 	defer func() {
 		for _, name := range names {
-			if _, derr := c.DeleteQueue(ctx, name, false); derr != nil && err == nil {
+			if _, derr := admin.New(c).DeleteQueue(ctx, name, false); derr != nil && err == nil {
 				err = derr
 			}
 		}

@@ -126,7 +126,10 @@ func Drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hd
 					break
 				}
 				Record(h, time.Since(start))
-				d.Ack()
+				if err := d.Ack(); err != nil {
+					stop(err)
+					break
+				}
 				if received.Add(1) == int64(messages) {
 					stop(finished)
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
@@ -186,7 +187,7 @@ func inject(t Target, active *harness.Node, fault string) (undo func() error, er
 
 // switchOver performs a switchover and returns the longest interruption around it.
 func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Node) (time.Duration, error) {
-	node, err := t.Client.Node(active.Address)
+	node, err := admin.New(t.Client).Node(active.Address)
 	if err != nil {
 		return 0, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 // Order configures ordering properties of messages in addition to the order of their queue.
@@ -19,7 +20,7 @@ type Order struct {
 }
 
 // config returns the queue configuration.
-func (o *Order) config() client.QueueConfig { return client.QueueConfig{Priorities: o.Priorities} }
+func (o *Order) config() admin.QueueConfig { return admin.QueueConfig{Priorities: o.Priorities} }
 
 // label sets the group and the priority of message n.
 func (o *Order) label(m *client.Message, n int64) {

@@ -209,8 +209,28 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int6
 	next *atomic.Int64, pace func(context.Context) (time.Time, error), h *hdrhistogram.Histogram,
 ) error {
 	message := o.messages()
-	window := make(chan struct{}, o.Window)
+	type sent struct {
+		pending *client.Pending
+		at      time.Time
+	}
+	window, order := make(chan struct{}, o.Window), make(chan sent, o.Window)
 	failed := make(chan error, 1)
+	var completed sync.WaitGroup
+	completed.Go(func() {
+		for s := range order { // publishes complete in order
+			_, err := s.pending.Wait(ctx)
+			Record(h, time.Since(s.at))
+			if err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
+			<-window
+		}
+	})
+	defer completed.Wait()
+	defer close(order)
 	until := time.Now().Add(o.Duration)
 	for n, now := next.Add(1), time.Now(); o.more(n, now, until); n, now = next.Add(1), time.Now() {
 		select {
@@ -225,27 +245,7 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int6
 		if err != nil {
 			return err
 		}
-		err = p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // called by a single goroutine
-			Record(h, time.Since(start))
-			if err != nil {
-				select {
-				case failed <- err:
-				default:
-				}
-			}
-			<-window
-		})
-		if err != nil {
-			return err
-		}
+		order <- sent{p.PublishAsync(ctx, queue(n), m), start}
 	}
-	if err := p.Flush(ctx); err != nil {
-		return err
-	}
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return nil
-	}
+	return p.Flush(ctx)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
@@ -65,7 +66,7 @@ func (env *Env) ConfirmMessages(
 		return nil
 	}
 	look, cancel := context.WithTimeout(ctx, env.Timeout)
-	q, err := c.GetQueue(look, queue)
+	q, err := admin.New(c).GetQueue(look, queue)
 	cancel()
 	if err != nil {
 		return err

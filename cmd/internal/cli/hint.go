@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
@@ -56,9 +57,9 @@ func hint(err error) string {
 		return "lockstep subscription list, to list subscriptions; lockstep subscription create, to create one"
 	case errors.Is(err, client.ErrQueueNotFound):
 		return "lockstep queue list, to list queues; lockstep queue create, to create one"
-	case errors.Is(err, client.ErrNotEmpty):
+	case errors.Is(err, admin.ErrNotEmpty):
 		return "lockstep queue show, to inspect the queue; lockstep queue purge, to delete its messages"
-	case errors.Is(err, client.ErrNoTransaction):
+	case errors.Is(err, admin.ErrNoTransaction):
 		return "lockstep txn list, to list prepared transactions"
 	case errors.Is(err, datadir.ErrInUse):
 		return "lockstep status, to show the running node"

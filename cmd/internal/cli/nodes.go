@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
@@ -97,7 +98,7 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 		return err
 	}
 	o.FailFast = !env.waitsForServer
-	c, err := client.Open(ctx, o)
+	c, err := client.OpenWith(ctx, o)
 	if errors.Is(err, client.ErrInvalid) {
 		return fmt.Errorf("%w: --addr, --tls, --token: %w", ErrUsage, err)
 	}
@@ -108,8 +109,8 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 }
 
 // NodeAt returns the node at an address from the command line.
-func NodeAt(c *client.Client, address string) (*client.Node, error) {
-	n, err := c.Node(address)
+func NodeAt(c *client.Client, address string) (*admin.Node, error) {
+	n, err := admin.New(c).Node(address)
 	if errors.Is(err, client.ErrInvalid) {
 		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
 	}
@@ -126,7 +127,7 @@ func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *clien
 }
 
 // OnActive calls fn with the active node.
-func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *client.Node) error) error {
+func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		find, cancel := context.WithTimeout(ctx, env.Timeout)
 		active, err := c.WaitActive(find)

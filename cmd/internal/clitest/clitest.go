@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
@@ -144,21 +145,16 @@ func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, cod
 // FillForScan fills a queue with messages for which pages of 2 KiB are unsuitable.
 func FillForScan(t *testing.T, c CLI, messages int) {
 	t.Helper()
-	cl, err := client.Open(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
+	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
-	_, _, err = cl.CreateQueue(t.Context(), "orders", client.CreateQueueOptions{})
+	_, _, err = admin.New(cl).CreateQueue(t.Context(), "orders", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	p, err := cl.NewProducer(t.Context(), client.ProducerOptions{})
 	require.NoError(t, err)
 	body := make([]byte, 4200)
 	for range messages {
-		require.NoError(t, p.PublishAsync(t.Context(), "orders", client.Message{Body: body},
-			func(_ client.Receipt, err error) {
-				if err != nil {
-					t.Error(err)
-				}
-			}))
+		p.PublishAsync(t.Context(), "orders", client.Message{Body: body})
 	}
 	require.NoError(t, p.Flush(t.Context()))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
@@ -159,11 +160,11 @@ func TestSilence(t *testing.T) {
 // The number of names is limited.
 func TestManyQueues(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
-	cl, err := client.Open(t.Context(), client.Options{Addresses: []string{c.Addr}})
+	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{c.Addr}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	for i := range 250 {
-		_, _, err := cl.CreateQueue(t.Context(), fmt.Sprintf("queue-%03d", i), client.CreateQueueOptions{})
+		_, _, err := admin.New(cl).CreateQueue(t.Context(), fmt.Sprintf("queue-%03d", i), admin.CreateQueueOptions{})
 		require.NoError(t, err)
 	}
 	require.Len(t, complete(t, c, "publish", ""), 200)

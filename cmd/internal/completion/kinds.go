@@ -6,7 +6,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
@@ -52,7 +52,7 @@ func kinds() map[string]kind {
 }
 
 func queues(ctx context.Context, a *asked) (all []string, err error) {
-	list, err := a.client.ListQueues(ctx, client.ListOptions{Prefix: a.prefix, Limit: most})
+	list, err := admin.New(a.client).ListQueues(ctx, admin.ListOptions{Prefix: a.prefix, Limit: most})
 	for i := range list.Queues {
 		all = append(all, list.Queues[i].Name)
 	}
@@ -63,7 +63,7 @@ func subscriptions(ctx context.Context, a *asked) (all []string, err error) {
 	if a.queue == "" {
 		return nil, nil
 	}
-	q, err := a.client.GetQueue(ctx, a.queue)
+	q, err := admin.New(a.client).GetQueue(ctx, a.queue)
 	for i := range q.Subscriptions {
 		all = append(all, q.Subscriptions[i].Name)
 	}
@@ -71,7 +71,7 @@ func subscriptions(ctx context.Context, a *asked) (all []string, err error) {
 }
 
 func jobs(ctx context.Context, a *asked) (all []string, err error) {
-	list, err := a.client.Jobs(ctx)
+	list, err := admin.New(a.client).Jobs(ctx)
 	for _, j := range list {
 		all = append(all, j.GetName())
 	}
@@ -85,7 +85,7 @@ func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 		return nil, err
 	}
 	for _, address := range addresses {
-		n, nodeErr := a.client.Node(address)
+		n, nodeErr := admin.New(a.client).Node(address)
 		if nodeErr != nil {
 			return nil, nodeErr
 		}
@@ -107,7 +107,7 @@ func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 }
 
 func transactions(ctx context.Context, a *asked) (all []string, err error) {
-	for t, err := range a.client.ListPrepared(ctx) {
+	for t, err := range admin.New(a.client).ListPrepared(ctx) {
 		if err != nil {
 			return all, err
 		}
@@ -119,7 +119,7 @@ func transactions(ctx context.Context, a *asked) (all []string, err error) {
 // rules returns names picked from all access rules, which only an operator may list.
 func rules(pick func(*pb.ListAccessResponse) []string) func(context.Context, *asked) ([]string, error) {
 	return func(ctx context.Context, a *asked) ([]string, error) {
-		r, err := a.client.ListAccess(ctx)
+		r, err := admin.New(a.client).ListAccess(ctx)
 		if err != nil {
 			return nil, err
 		}

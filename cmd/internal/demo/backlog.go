@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 // backlogQueues are filled before the resize, and read after it.
@@ -70,31 +71,17 @@ func (s *backlog) fill(ctx context.Context, c *client.Client, total int64) error
 
 func (s *backlog) fillQueue(ctx context.Context, c *client.Client, queue int, total int64) error {
 	name := backlogName(queue)
-	if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{}); err != nil {
+	if _, _, err := admin.New(c).CreateQueue(ctx, name, admin.CreateQueueOptions{}); err != nil {
 		return err
 	}
 	p, err := c.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 16 << 20})
 	if err != nil {
 		return err
 	}
-	failed := make(chan error, 1)
+	var last *client.Pending
 	for filled := int64(0); filled < total; {
 		body := backlogBody(s.seed, queue, s.messages[queue])
-		want := uint64(s.messages[queue]) + 1
-		err := p.PublishAsync(ctx, name, client.Message{Body: body}, func(r client.Receipt, err error) {
-			if err == nil && r.Sequence != want {
-				err = fmt.Errorf("%s: message %d got sequence %d", name, want, r.Sequence)
-			}
-			if err != nil {
-				select {
-				case failed <- err:
-				default:
-				}
-			}
-		})
-		if err != nil {
-			return err
-		}
+		last = p.PublishAsync(ctx, name, client.Message{Body: body})
 		filled += int64(len(body))
 		s.bytes.Add(int64(len(body)))
 		s.messages[queue]++
@@ -102,12 +89,10 @@ func (s *backlog) fillQueue(ctx context.Context, c *client.Client, queue int, to
 	if err := p.Flush(ctx); err != nil {
 		return err
 	}
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return p.Close()
+	if r, _ := last.Wait(ctx); r.Sequence != uint64(s.messages[queue]) {
+		return fmt.Errorf("%s: message %d got sequence %d", name, s.messages[queue], r.Sequence)
 	}
+	return p.Close()
 }
 
 // count returns the number of all messages.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
@@ -94,7 +95,7 @@ func Chain(ctx context.Context, o ChainOptions) (_ ChainVerdict, err error) {
 		return ChainVerdict{}, err
 	}
 	for _, queue := range []string{chainIn, chainOut} {
-		if _, _, err := c.client.CreateQueue(ctx, queue, client.CreateQueueOptions{}); err != nil {
+		if _, _, err := admin.New(c.client).CreateQueue(ctx, queue, admin.CreateQueueOptions{}); err != nil {
 			return ChainVerdict{}, err
 		}
 	}
@@ -109,7 +110,7 @@ func Chain(ctx context.Context, o ChainOptions) (_ ChainVerdict, err error) {
 }
 
 func (c *chain) newClient(ctx context.Context) (*client.Client, error) {
-	return client.Open(ctx, client.Options{Addresses: c.pair.Addresses()})
+	return client.OpenWith(ctx, client.Options{Addresses: c.pair.Addresses()})
 }
 
 // line returns the progress for the screen.
@@ -200,7 +201,7 @@ func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
 		if err != nil {
 			return err
 		}
-		t := cl.Transaction(d).Publish(chainOut, client.Message{Body: d.Body})
+		t := cl.Begin().Take(d).Publish(chainOut, client.Message{Body: d.Body})
 		c.processed.Add(1)
 		_, err = t.Commit(life)
 		switch {
@@ -251,7 +252,7 @@ func (c *chain) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainBound)
 	defer cancel()
 	for {
-		q, err := c.client.GetQueue(ctx, chainIn)
+		q, err := admin.New(c.client).GetQueue(ctx, chainIn)
 		if err != nil {
 			return fmt.Errorf("wait until all orders are processed: %w", err)
 		}
@@ -292,7 +293,7 @@ func (c *chain) check(ctx context.Context) (v ChainVerdict, err error) {
 			v.Doubled++
 		}
 	}
-	q, err := c.client.GetQueue(ctx, chainIn)
+	q, err := admin.New(c.client).GetQueue(ctx, chainIn)
 	if err != nil {
 		return v, err
 	}

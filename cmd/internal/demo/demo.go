@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/harness"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
@@ -171,7 +172,7 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 
 // openClient opens a client whose streams are recorded in the history.
 func (r *run) openClient(ctx context.Context) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses:   r.pair.Addresses(),
 		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(r.ledger.history.WatchStreams)},
 	})
@@ -219,8 +220,8 @@ func (r *run) script(ctx context.Context) error {
 // createQueue creates the queue, with an additional subscription without consumers, so that the queue retains all
 // messages until the end.
 func (r *run) createQueue(ctx context.Context) error {
-	_, _, err := r.client.CreateQueue(ctx, queueName,
-		client.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
+	_, _, err := admin.New(r.client).CreateQueue(ctx, queueName,
+		admin.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
 	return err
 }
 

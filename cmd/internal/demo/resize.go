@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -254,7 +254,7 @@ func (r *resize) scan(ctx context.Context) error {
 		return err
 	}
 	r.Screen.Event("scanning the page file of node %s, the standby", standby.Name)
-	n, err := r.client.Node(standby.Address)
+	n, err := admin.New(r.client).Node(standby.Address)
 	if err != nil {
 		return err
 	}
@@ -318,7 +318,7 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 	})
 	r.Screen.Event("starting a rolling resize to pages of %s", output.Bytes(uint64(r.verdict.target)))
 	start := time.Now()
-	p, err := r.client.StartPlan(ctx, &pb.StartPlanRequest{
+	p, err := admin.New(r.client).StartPlan(ctx, &pb.StartPlanRequest{
 		Kind:     pb.PlanKind_PLAN_KIND_RESIZE,
 		PageSize: r.verdict.target,
 	})
@@ -337,7 +337,7 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 			return err
 		}
 	}
-	if p, err = r.follow(ctx, w, p, client.PlanEnded); err != nil {
+	if p, err = r.follow(ctx, w, p, admin.PlanEnded); err != nil {
 		return err
 	}
 	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = progress.PlanState(p.GetState()),
@@ -401,7 +401,7 @@ func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func
 			if until(p) {
 				return p, nil
 			}
-			if client.PlanEnded(p) {
+			if admin.PlanEnded(p) {
 				return p, fmt.Errorf("the plan ended early: %s",
 					progress.DescribePlan(p, func(id string) string { return id }))
 			}

@@ -26,6 +26,7 @@ type workload struct {
 	stopPublishing func()
 	stopConsuming  context.CancelFunc
 	publishing     sync.WaitGroup
+	answering      sync.WaitGroup
 	consuming      sync.WaitGroup
 }
 
@@ -97,20 +98,15 @@ func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) 
 		}
 		for due := int(time.Since(start).Seconds() * float64(rate)); sent < due; sent++ {
 			n := w.ledger.next()
-			err := w.producer.PublishAsync(ctx, queueName, client.Message{Body: makeBody(w.seed, n)},
-				func(r client.Receipt, err error) {
-					if err != nil {
-						w.report(fmt.Errorf("message %d: %w", n, err))
-						return
-					}
+			pending := w.producer.PublishAsync(ctx, queueName, client.Message{Body: makeBody(w.seed, n)})
+			w.answering.Go(func() {
+				switch r, err := pending.Wait(ctx); {
+				case err == nil:
 					w.ledger.acknowledge(n, r)
-				})
-			switch {
-			case ctx.Err() != nil:
-				return nil // Ctrl-C
-			case err != nil:
-				return fmt.Errorf("message %d: %w", n, err)
-			}
+				case ctx.Err() == nil: // no Ctrl-C
+					w.report(fmt.Errorf("message %d: %w", n, err))
+				}
+			})
 		}
 	}
 }
@@ -132,7 +128,9 @@ func (w *workload) consume(ctx context.Context) error {
 			if err := w.ledger.deliver(d.Stored); err != nil {
 				return err
 			}
-			d.Ack()
+			if err := d.Ack(); err != nil {
+				return err
+			}
 			open = append(open, d.Sequence)
 		}
 		if len(open) >= confirmEvery || idle && len(open) > 0 {
@@ -155,6 +153,7 @@ func (w *workload) finish(ctx context.Context) error {
 	if err := w.producer.Flush(ctx); err != nil {
 		return err
 	}
+	w.answering.Wait()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	// After this time without deliveries, missing messages are lost and fail the verdict.

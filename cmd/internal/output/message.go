@@ -78,7 +78,7 @@ func NewMessage(queue string, m client.Stored, body bool) Message {
 	}
 	if d := m.DeadLetter; d != nil {
 		j.DeadLetter = &DeadLetter{
-			Queue: d.Queue, Subscription: d.Subscription, Sequence: d.Sequence, Reason: d.Reason.String(),
+			Queue: d.Queue, Subscription: d.Subscription, Sequence: d.Sequence, Reason: d.Reason,
 			Deliveries: d.Deliveries, MovedAt: d.MovedAt.UTC(),
 		}
 	}

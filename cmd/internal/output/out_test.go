@@ -52,11 +52,11 @@ func TestStoredProperties(t *testing.T) {
 	s := client.Stored{Message: client.Message{Subject: "order"}}
 	require.Equal(t, "subject: order", output.StoredProperties(&s))
 	s.DeadLetter = &client.DeadLetter{
-		Queue: "orders", Subscription: "billing", Sequence: 17, Reason: client.DeadLetterMaxDeliveries, Deliveries: 5,
+		Queue: "orders", Subscription: "billing", Sequence: 17, Reason: "max-deliveries", Deliveries: 5,
 	}
 	require.Equal(t, "dead-letter: max-deliveries from orders/billing #17 after 5 deliveries subject: order",
 		output.StoredProperties(&s))
-	s.DeadLetter.Reason, s.DeadLetter.Deliveries, s.Subject = client.DeadLetterRejected, 1, ""
+	s.DeadLetter.Reason, s.DeadLetter.Deliveries, s.Subject = "rejected", 1, ""
 	require.Equal(t, "dead-letter: rejected from orders/billing #17 after 1 delivery", output.StoredProperties(&s))
 }
 

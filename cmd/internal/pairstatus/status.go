@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -275,7 +276,7 @@ func (s *Status) addPlan(plans []*pb.Plan) {
 	}
 	j := progress.NewPlan(plan, s.NodeName)
 	s.Plan = &j
-	if !client.PlanEnded(plan) {
+	if !admin.PlanEnded(plan) {
 		s.PlanText = progress.DescribePlan(plan, s.NodeName)
 	}
 }
@@ -293,7 +294,7 @@ func (s *Status) NodeName(id string) string {
 
 // Query requests the status of one node.
 func Query(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusResponse, error) {
-	n, err := c.Node(addr)
+	n, err := admin.New(c).Node(addr)
 	if err != nil {
 		return nil, err
 	}

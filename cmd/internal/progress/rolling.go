@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -39,7 +40,7 @@ func Poll(ctx context.Context, c *client.Client, addresses []string) Snapshot {
 	var wg sync.WaitGroup
 	for i, address := range addresses {
 		wg.Go(func() {
-			n, err := c.Node(address)
+			n, err := admin.New(c).Node(address)
 			if err != nil {
 				return
 			}
@@ -175,7 +176,7 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 			Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(),
 			Left: pr.GetEta().AsDuration(),
 		})
-	case client.PlanEnded(p):
+	case admin.PlanEnded(p):
 		v.show.End(bar, "not rewritten, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:
 		v.show.End(bar, "rewritten, applies records received during the rewrite")
@@ -191,7 +192,7 @@ func (v *View) restarting(bar *Bar, id string, st *pb.GetStatusResponse, p *pb.P
 		v.show.End(bar, "does not respond")
 	case slices.Contains(p.GetDoneNodes(), id):
 		v.show.End(bar, "%s, restarted, version %s", RoleName(st), st.GetVersion())
-	case client.PlanEnded(p):
+	case admin.PlanEnded(p):
 		v.show.End(bar, "%s, not restarted", RoleName(st))
 	case p.GetNode() == id:
 		v.show.End(bar, "%s, restarts", RoleName(st))

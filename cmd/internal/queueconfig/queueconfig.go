@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queueconfig reads and writes the fields of client.QueueConfig by name, as text. Their help texts are options
+// Package queueconfig reads and writes the fields of admin.QueueConfig by name, as text. Their help texts are options
 // in types.proto. A new field requires no change here.
 package queueconfig
 
@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -31,13 +31,13 @@ type Field struct {
 	// Name in files: MaxMessages is max_messages.
 	Name string
 
-	index  int // in client.QueueConfig
+	index  int // in admin.QueueConfig
 	option *pb.QueueOption
 }
 
 // Fields returns all fields in their order.
 func Fields() []Field {
-	t := reflect.TypeFor[client.QueueConfig]()
+	t := reflect.TypeFor[admin.QueueConfig]()
 	options := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
 	fields := make([]Field, t.NumField())
 	for i := range fields {
@@ -50,7 +50,7 @@ func Fields() []Field {
 
 // PolicyFields returns the fields that a subscription can override.
 func PolicyFields() []Field {
-	return slices.DeleteFunc(Fields(), func(f Field) bool { return !slices.Contains(client.PolicyFields(), f.Name) })
+	return slices.DeleteFunc(Fields(), func(f Field) bool { return !slices.Contains(admin.PolicyFields(), f.Name) })
 }
 
 // Flag returns the name of the flag.
@@ -66,7 +66,7 @@ func (f Field) IsSize() bool { return f.option.GetBytes() }
 func (f Field) Usage() string { return f.option.GetUsage() }
 
 // Own is Get for a field that a subscription overrides. It also returns the value of a new queue.
-func (f Field) Own(c *client.QueueConfig) any {
+func (f Field) Own(c *admin.QueueConfig) any {
 	if v := f.Get(c); v != nil {
 		return v
 	}
@@ -91,13 +91,13 @@ func SnakeCase(name string) string {
 }
 
 // Value returns the field of a configuration.
-func (f Field) Value(c *client.QueueConfig) reflect.Value {
+func (f Field) Value(c *admin.QueueConfig) reflect.Value {
 	return reflect.ValueOf(c).Elem().Field(f.index)
 }
 
 // Get returns the value as written to a file: a string, an unsigned number, a number or a bool. For the value of a
 // new queue it returns nil.
-func (f Field) Get(c *client.QueueConfig) any {
+func (f Field) Get(c *admin.QueueConfig) any {
 	v := f.Value(c)
 	if v.IsZero() {
 		return nil
@@ -120,7 +120,7 @@ func (f Field) Get(c *client.QueueConfig) any {
 }
 
 // Text returns the value for display.
-func (f Field) Text(c *client.QueueConfig) string {
+func (f Field) Text(c *admin.QueueConfig) string {
 	if v := f.Get(c); v != nil {
 		return fmt.Sprint(v)
 	}
@@ -131,7 +131,7 @@ func (f Field) Text(c *client.QueueConfig) string {
 var ErrValue = errors.New("not possible")
 
 // Set parses a value in the format of Get. The error wraps ErrValue or client.ErrInvalid.
-func (f Field) Set(c *client.QueueConfig, text string) error {
+func (f Field) Set(c *admin.QueueConfig, text string) error {
 	v := f.Value(c)
 	switch v.Interface().(type) {
 	case time.Duration:
@@ -141,8 +141,8 @@ func (f Field) Set(c *client.QueueConfig, text string) error {
 		}
 		v.SetInt(int64(d))
 		return nil
-	case client.Overflow:
-		o, err := client.ParseOverflow(text)
+	case admin.Overflow:
+		o, err := admin.ParseOverflow(text)
 		if err != nil {
 			return err
 		}

@@ -61,13 +61,13 @@ func (a *adapter) answer(r *request) (later, error) {
 	}
 	switch {
 	case r.How == "ack":
-		d.Ack()
+		_ = d.Ack() // consumer_flush reports the outcome
 	case r.How == "reject":
-		d.Reject()
+		_ = d.Reject()
 	case r.How == "nack" && r.DelayMS > 0:
-		d.NackAfter(time.Duration(r.DelayMS) * time.Millisecond)
+		_ = d.NackAfter(time.Duration(r.DelayMS) * time.Millisecond)
 	case r.How == "nack":
-		d.Nack()
+		_ = d.Nack()
 	default:
 		return nil, fmt.Errorf("this adapter knows no answer %q", r.How)
 	}

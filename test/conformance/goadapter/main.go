@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 func main() {
@@ -148,14 +149,14 @@ func (a *adapter) begin(ctx context.Context, r *request) (later, error) {
 		return func() (any, error) {
 			ctx, cancel := r.within(ctx)
 			defer cancel()
-			q, err := c.GetQueue(ctx, r.Queue)
+			q, err := admin.New(c).GetQueue(ctx, r.Queue)
 			return map[string]uint64{"messages_stored": q.Messages, "next_sequence": q.NextSequence}, err
 		}, nil
 	case "queue_delete":
 		return func() (any, error) {
 			ctx, cancel := r.within(ctx)
 			defer cancel()
-			n, err := c.DeleteQueue(ctx, r.Queue, false)
+			n, err := admin.New(c).DeleteQueue(ctx, r.Queue, false)
 			return map[string]uint64{"messages_stored": n}, err
 		}, nil
 	case "browse":
@@ -192,7 +193,7 @@ func (r *request) within(ctx context.Context) (context.Context, context.CancelFu
 }
 
 func (a *adapter) open(ctx context.Context, r *request) (later, error) {
-	c, err := client.Open(ctx, client.Options{
+	c, err := client.OpenWith(ctx, client.Options{
 		Addresses: r.Addresses, Token: r.Token, FixedAddresses: r.FixedAddresses,
 		TLSFiles: client.TLSFiles{CA: r.CA, Cert: r.Cert, Key: r.Key},
 	})
@@ -243,21 +244,8 @@ func (a *adapter) publish(ctx context.Context, r *request) (later, error) {
 			return receipt(p.PublishBatch(ctx, r.Queue, ms))
 		}, nil
 	}
-	type result struct {
-		receipt client.Receipt
-		err     error
-	}
-	answered := make(chan result, 1)
-	err = p.PublishBatchAsync(ctx, r.Queue, ms, func(receipt client.Receipt, err error) {
-		answered <- result{receipt, err}
-	})
-	return func() (any, error) {
-		if err != nil {
-			return nil, err
-		}
-		got := <-answered
-		return receipt(got.receipt, got.err)
-	}, nil
+	pending := p.PublishBatchAsync(ctx, r.Queue, ms)
+	return func() (any, error) { return receipt(pending.Wait(ctx)) }, nil
 }
 
 func receipt(r client.Receipt, err error) (any, error) {
@@ -267,9 +255,9 @@ func receipt(r client.Receipt, err error) (any, error) {
 func create(ctx context.Context, c *client.Client, r *request) (any, error) {
 	ctx, cancel := r.within(ctx)
 	defer cancel()
-	_, created, err := c.CreateQueue(ctx, r.Queue, client.CreateQueueOptions{
+	_, created, err := admin.New(c).CreateQueue(ctx, r.Queue, admin.CreateQueueOptions{
 		Subscriptions: r.Subscriptions, IfNotExists: r.IfNotExists,
-		Config: client.QueueConfig{
+		Config: admin.QueueConfig{
 			Priorities: r.Config.Priorities, MaxDeliveries: r.Config.MaxDeliveries, DeadLetter: r.Config.DeadLetter,
 			MaxMessages: r.Config.MaxMessages,
 		},

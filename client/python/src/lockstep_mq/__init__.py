@@ -9,8 +9,7 @@
                 await producer.send("orders", order)
 
         async with await client.consume("orders") as consumer:
-            async for delivery in consumer:
-                delivery.ack()
+            await consumer.run(process, concurrency=4)  # acknowledges; an exception requeues, Reject dead-letters
 
 The class of an error states its guarantee: NotDone or OutcomeUnknown (see lockstep_mq.errors).
 """
@@ -22,7 +21,7 @@ from lockstep_mq._version import __version__
 from lockstep_mq.admin import Admin, NodeStatus
 from lockstep_mq.client import Client
 from lockstep_mq.connections import Connection, ConnectionStream, Traffic
-from lockstep_mq.consumer import Consumer, Delivery
+from lockstep_mq.consumer import Consumer, Delivery, Reject
 from lockstep_mq.errors import (
     AlreadyExists,
     Busy,
@@ -115,6 +114,7 @@ __all__ = [
     "Receipt",
     "RedeliveryPolicy",
     "Refused",
+    "Reject",
     "Request",
     "SequenceReused",
     "StoredMessage",

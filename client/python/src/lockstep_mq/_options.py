@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 import grpc
 import grpc.aio
@@ -43,6 +45,69 @@ class Options:
     follow_hints: bool
     probe_interval: float
     max_message_bytes: int
+
+
+SCHEME = "lockstep://"
+DEFAULT_PORT = "7420"
+
+
+@dataclass(frozen=True, kw_only=True)
+class URL:
+    """The options of a URL: lockstep://[TOKEN@]HOST[:PORT][,HOST[:PORT]...][?PARAMETER=VALUE[&...]]."""
+
+    addresses: tuple[str, ...]
+    token: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    token_file: str | None = None
+    tls: bool = False
+    allow_plaintext_token: bool = False
+    fixed_addresses: bool = False
+    max_message_bytes: int = 64 << 20
+    probe_interval: float = 1.0
+
+
+def parse_url(url: str) -> URL:
+    """Parse a URL, with the parameters of the Go client that this client has."""
+    rest, _, query = url[len(SCHEME) :].partition("?")
+    token, found, hosts = rest.rpartition("@")
+    names = {"tls-ca": "ca", "tls-cert": "cert", "tls-key": "key", "token-file": "token_file"}
+    flags = {"tls", "allow-plaintext-token", "fixed-addresses"}
+    given: dict[str, Any] = {"token": unquote(token)} if found else {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        key = names.get(name, name.replace("-", "_"))
+        if key in given:
+            raise errors.InvalidRequest(f"parameter {name} of the URL is set twice")
+        try:
+            if name in names:
+                given[key] = value
+            elif name in flags:
+                given[key] = {"true": True, "1": True, "false": False, "0": False}[value]
+            elif name == "max-message-bytes":
+                given[key] = int(value)
+            elif name == "probe-interval":
+                given[key] = _seconds(value)
+            else:
+                raise errors.InvalidRequest(f"unknown parameter {name!r} of the URL")
+        except (KeyError, ValueError):
+            raise errors.InvalidRequest(f"parameter {name} of the URL: invalid value {value!r}") from None
+    return URL(addresses=tuple(_with_port(h) for h in hosts.removesuffix("/").split(",")), **given)
+
+
+def _seconds(value: str) -> float:
+    """Parse a duration of one unit, such as 500ms or 2s."""
+    if value.endswith("ms"):
+        return float(value[:-2]) / 1000
+    return float(value.removesuffix("s"))
+
+
+def _with_port(host: str) -> str:
+    """Append the default port to a host without a port."""
+    name, _, port = host.rpartition(":")
+    if name and not host.endswith("]") and port.isdecimal():
+        return host
+    return f"{host}:{DEFAULT_PORT}" if host else host
 
 
 def check_address(address: str) -> None:

@@ -52,7 +52,9 @@ class Client:
     indefinitely, because a pair without an active node is usually failing over.
 
     Args:
-        addresses: host:port of both nodes, in any order, as a sequence or comma-separated.
+        addresses: host:port of both nodes, in any order, as a sequence or comma-separated; or a URL
+            "lockstep://[TOKEN@]HOST[:PORT],HOST[:PORT]?PARAMETER=VALUE" with the parameters tls, tls-ca, tls-cert,
+            tls-key, token-file, allow-plaintext-token, fixed-addresses, probe-interval and max-message-bytes.
         ca: File with the CA certificates of the nodes. With `ca` or `tls`, connections are encrypted.
         cert: File with the client certificate; `key` is its private key.
         key: See cert.
@@ -84,6 +86,14 @@ class Client:
         max_message_bytes: int = 64 << 20,
         tracer: Tracer | None = None,
     ) -> None:
+        if isinstance(addresses, str) and addresses.startswith(_options.SCHEME):
+            url = _options.parse_url(addresses)
+            addresses, tls = url.addresses, tls or url.tls
+            ca, cert, key = ca or url.ca, cert or url.cert, key or url.key
+            token, token_file = token or url.token, token_file or url.token_file
+            allow_plaintext_token = allow_plaintext_token or url.allow_plaintext_token
+            follow_hints = follow_hints and not url.fixed_addresses
+            probe_interval, max_message_bytes = url.probe_interval, url.max_message_bytes
         if (cert is None) != (key is None):
             raise errors.InvalidRequest("cert and key are given together")
 

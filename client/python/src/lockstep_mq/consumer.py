@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -121,6 +122,10 @@ class _Answers:
         return len(self.ack) + len(self.nack) + len(self.later) + len(self.reject)
 
 
+class Reject(Exception):
+    """Raised by a handler of Consumer.run() to reject the message: it is dead-lettered or dropped."""
+
+
 class Consumer:
     """A consumer of one subscription, created by Client.consume().
 
@@ -218,6 +223,36 @@ class Consumer:
         for d in batch:
             self._hand_out(d)
         return batch
+
+    async def run(self, handle: Callable[[Delivery], Awaitable[object]], concurrency: int = 1) -> None:
+        """Call a coroutine function for each message, up to `concurrency` at a time, until the consumer is closed.
+
+        A handler that returns acknowledges the message; one that raises Reject rejects it; any other exception
+        requeues it. A handler can answer itself: only the first answer counts. If run() is cancelled, the messages in
+        work are requeued.
+        """
+        workers = [asyncio.create_task(self._work(handle)) for _ in range(max(concurrency, 1))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, handle: Callable[[Delivery], Awaitable[object]]) -> None:
+        async for d in self:
+            try:
+                with d.in_trace():
+                    await handle(d)
+            except Reject:
+                d.reject()
+            except Exception:  # the exception is the handler's answer
+                d.nack()
+            except BaseException:
+                d.nack()
+                raise
+            else:
+                d.ack()
 
     def _hand_out(self, d: Delivery) -> None:
         d._generation = self._generation

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -177,7 +178,7 @@ operate.`,
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				got, err := c.Grant(ctx, asked, f.lockOut)
+				got, err := admin.New(c).Grant(ctx, asked, f.lockOut)
 				if err != nil {
 					return err
 				}
@@ -215,7 +216,7 @@ role is given, the whole rule is deleted. Open streams that used a revoked right
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				left, err := c.Revoke(ctx, asked, f.lockOut)
+				left, err := admin.New(c).Revoke(ctx, asked, f.lockOut)
 				if err != nil {
 					return err
 				}
@@ -272,7 +273,7 @@ func newTable(r *pb.ListAccessResponse) table {
 // withTable requests all access settings and passes them to show.
 func withTable(ctx context.Context, env *cli.Env, show func(t table) error) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
-		all, err := c.ListAccess(ctx)
+		all, err := admin.New(c).ListAccess(ctx)
 		if err != nil {
 			return err
 		}
@@ -359,7 +360,7 @@ The command requires the right operate.`,
 				label += " " + args[1]
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				got, err := c.TestAccess(ctx, req)
+				got, err := admin.New(c).TestAccess(ctx, req)
 				if err != nil {
 					return err
 				}
@@ -421,7 +422,7 @@ that apply to it. This requires no right. Use it first when a request is denied.
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				got, err := c.WhoAmI(ctx)
+				got, err := admin.New(c).WhoAmI(ctx)
 				if err != nil {
 					return err
 				}

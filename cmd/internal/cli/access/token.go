@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -73,9 +74,9 @@ hash. The name is not secret; use it to revoke the token.`,
 			if expires > 0 {
 				info.ExpiresAt = timestamppb.New(time.Now().Add(expires).Truncate(time.Second))
 			}
-			secret := client.NewToken()
+			secret := admin.NewToken()
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				made, err := c.CreateToken(ctx, secret, info)
+				made, err := admin.New(c).CreateToken(ctx, secret, info)
 				if err != nil {
 					return err
 				}
@@ -144,7 +145,7 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return removed(cmd.Context(), env, "token", args[0], func(ctx context.Context, c *client.Client) error {
-				return c.RevokeToken(ctx, args[0], lockOut)
+				return admin.New(c).RevokeToken(ctx, args[0], lockOut)
 			})
 		},
 	}
@@ -202,7 +203,7 @@ queues of the rule.`,
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				got, err := c.PutRole(ctx, &pb.AccessRole{Name: args[0], Rights: rights}, lockOut)
+				got, err := admin.New(c).PutRole(ctx, &pb.AccessRole{Name: args[0], Rights: rights}, lockOut)
 				if err != nil {
 					return err
 				}
@@ -239,7 +240,7 @@ and remove the role from it with lockstep access revoke.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return removed(cmd.Context(), env, "role", args[0], func(ctx context.Context, c *client.Client) error {
-				return c.DeleteRole(ctx, args[0])
+				return admin.New(c).DeleteRole(ctx, args[0])
 			})
 		},
 	})
@@ -327,7 +328,7 @@ apply. To list the patterns, use lockstep access quota list.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return removed(cmd.Context(), env, "quota", args[0], func(ctx context.Context, c *client.Client) error {
-				return c.DeleteQuota(ctx, args[0])
+				return admin.New(c).DeleteQuota(ctx, args[0])
 			})
 		},
 	})
@@ -354,7 +355,7 @@ the message rate is exceeded. The quota takes effect within a second.`,
 				q.Bytes = uint64(n)
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				got, err := c.PutQuota(ctx, &pb.AccessQuota{
+				got, err := admin.New(c).PutQuota(ctx, &pb.AccessQuota{
 					Queue: args[0], Queues: q.Queues, Bytes: q.Bytes, MessagesPerSecond: q.MessagesPerSecond,
 					Connections: q.Connections,
 				})

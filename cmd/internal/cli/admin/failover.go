@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -90,7 +91,7 @@ The command requires --force and --accept-data-loss. On a terminal, it also asks
 // nodeToForce returns the named node, or the only one that answers.
 func nodeToForce(
 	ctx context.Context, env *cli.Env, c *client.Client, args []string, f *forceFlags,
-) (*client.Node, error) {
+) (*admin.Node, error) {
 	addrs, err := env.Addresses()
 	if err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func nodeToForce(
 }
 
 // forceFailover prints the expected loss, asks for confirmation, and forces the failover.
-func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *client.Node, f *forceFlags) error {
+func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *admin.Node, f *forceFlags) error {
 	req := &pb.ForceFailoverRequest{OtherAddress: f.other, By: currentUser(), Reason: f.reason}
 	plan, err := n.ForceFailover(ctx, req)
 	if err != nil {

@@ -67,7 +67,7 @@ func (s *sequential) end() {
 func TestStopHandsOver(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	c.OK("queue", "create", "q")
-	cl, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
+	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: p.Addresses()})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	stored := 0

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
@@ -51,7 +52,7 @@ func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) er
 			return err
 		}
 		for i, addr := range addrs {
-			var n *client.Node
+			var n *admin.Node
 			if n, err = cli.NodeAt(c, addr); err != nil {
 				return err
 			}

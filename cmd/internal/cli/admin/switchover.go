@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -73,7 +74,7 @@ without a change.`,
 // alreadyActive reports whether the role is already at the target. The node checks this too, but an older release would
 // hand over regardless.
 func alreadyActive(
-	ctx context.Context, n *client.Node, req *pb.SwitchoverRequest,
+	ctx context.Context, n *admin.Node, req *pb.SwitchoverRequest,
 ) (r *pb.SwitchoverResponse, there bool, err error) {
 	if req.GetTo() == "" && req.GetFrom() == "" {
 		return nil, false, nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
@@ -37,7 +37,7 @@ The exit code is 1 if the nodes differ or messages cannot be read.`,
 			"'.differences'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return env.OnActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
+			return env.OnActive(cmd.Context(), func(ctx context.Context, n *admin.Node) error {
 				if !deep { // a deep verification has no time limit
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithTimeout(ctx, max(env.Timeout, 15*time.Second))

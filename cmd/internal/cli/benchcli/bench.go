@@ -190,7 +190,7 @@ func WithTarget(
 	}
 	defer func() { err = errors.Join(err, nodes.Close()) }()
 	o.Addresses, o.DialOptions = nodes.Addresses(), nodes.DialOptions()
-	c, err := client.Open(ctx, o)
+	c, err := client.OpenWith(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/cert"
@@ -76,7 +77,7 @@ func withPlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p
 
 // rule adds an access rule that grants the measuring client its rights and all other clients none.
 func rule(ctx context.Context, c *client.Client) error {
-	_, err := c.Grant(ctx, &pb.AccessRule{
+	_, err := admin.New(c).Grant(ctx, &pb.AccessRule{
 		Principal: principal, Queue: "bench-*", Rights: []pb.AccessRight{
 			pb.AccessRight_ACCESS_RIGHT_PUBLISH, pb.AccessRight_ACCESS_RIGHT_CONSUME,
 			pb.AccessRight_ACCESS_RIGHT_BROWSE, pb.AccessRight_ACCESS_RIGHT_MANAGE,

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -190,7 +191,7 @@ func queryAll(
 }
 
 // query requests the connections of one node, page by page.
-func query(ctx context.Context, n *client.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
+func query(ctx context.Context, n *admin.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
 	for after := uint64(0); ; {
 		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Queue: req.GetQueue(), AfterId: after})
 		if err != nil {
@@ -281,7 +282,7 @@ access).`,
 }
 
 // nodeCalled returns the node with a name among the nodes in --addr; the active one if the name is empty.
-func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string) (*client.Node, error) {
+func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string) (*admin.Node, error) {
 	if name == "" {
 		active, err := c.WaitActive(ctx)
 		if err != nil {

@@ -22,7 +22,7 @@ func TestConnections(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, _ := clitest.InSync(t, p, c)
 	c.OK("queue", "create", "orders")
-	other, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
+	other, err := client.OpenWith(t.Context(), client.Options{Addresses: p.Addresses()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, other.Close()) })
 	ctx, cancel := context.WithCancel(t.Context())

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -162,8 +163,8 @@ func addPrefix(cmd *cobra.Command, prefix *string) {
 	cmd.Flags().StringVar(prefix, "prefix", "", "prefix of queue names, in the file and on the pair")
 }
 
-func list(ctx context.Context, c *client.Client, prefix string) (queues []client.Queue, err error) {
-	for q, err := range c.Queues(ctx, prefix) {
+func list(ctx context.Context, c *client.Client, prefix string) (queues []admin.Queue, err error) {
+	for q, err := range admin.New(c).Queues(ctx, prefix) {
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
@@ -30,7 +31,7 @@ type subscription struct {
 	name, filter string
 	// policy contains the fields that the subscription overrides in its queue's configuration. own contains their
 	// names, each followed by a space, in order.
-	policy client.QueueConfig
+	policy admin.QueueConfig
 	own    string
 }
 
@@ -40,8 +41,8 @@ func (s *subscription) plain() bool { return s.filter == "" && s.own == "" }
 // has reports whether it overrides a field.
 func (s *subscription) has(field string) bool { return slices.Contains(strings.Fields(s.own), field) }
 
-func (s *subscription) options() client.SubscriptionOptions {
-	return client.SubscriptionOptions{Filter: s.filter, Redelivery: client.PolicyOf(s.policy, strings.Fields(s.own))}
+func (s *subscription) options() admin.SubscriptionOptions {
+	return admin.SubscriptionOptions{Filter: s.filter, Redelivery: admin.PolicyOf(s.policy, strings.Fields(s.own))}
 }
 
 // setOwn sets the overridden fields.
@@ -54,7 +55,7 @@ func (s *subscription) setOwn(fields []string) {
 	}
 }
 
-func subscriptionOf(s client.Subscription) subscription {
+func subscriptionOf(s admin.Subscription) subscription {
 	sub := subscription{name: s.Name, filter: s.Filter}
 	var fields []string
 	sub.policy, fields = s.Redelivery.Config()
@@ -65,9 +66,9 @@ func subscriptionOf(s client.Subscription) subscription {
 // queue is the definition of a queue.
 type queue struct {
 	name          string
-	config        client.QueueConfig
+	config        admin.QueueConfig
 	subscriptions []subscription
-	forwards      []client.Forward
+	forwards      []admin.Forward
 }
 
 // isDefault reports whether the subscriptions are those of a queue that was created without naming any.
@@ -76,7 +77,7 @@ func isDefault(subs []subscription) bool {
 }
 
 // fromClient returns the definition of a queue.
-func fromClient(q client.Queue) queue {
+func fromClient(q admin.Queue) queue {
 	d := queue{name: q.Name, config: q.Config, forwards: slices.Clone(q.Forwards)}
 	for _, s := range q.Subscriptions {
 		d.subscriptions = append(d.subscriptions, subscriptionOf(s))
@@ -88,7 +89,7 @@ func fromClient(q client.Queue) queue {
 // sort sorts everything by name.
 func (q *queue) sort() {
 	slices.SortFunc(q.subscriptions, func(a, b subscription) int { return cmp.Compare(a.name, b.name) })
-	slices.SortFunc(q.forwards, func(a, b client.Forward) int { return cmp.Compare(a.To, b.To) })
+	slices.SortFunc(q.forwards, func(a, b admin.Forward) int { return cmp.Compare(a.To, b.To) })
 }
 
 // entry is a key with its value, and object an ordered list of entries, for YAML and JSON.
@@ -347,9 +348,9 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 	return list
 }
 
-func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
+func (d *decoder) forwards(n *yaml.Node) (list []admin.Forward) {
 	for _, e := range d.sequence(n) {
-		var f client.Forward
+		var f admin.Forward
 		d.mapping(e, "a forward", func(key string, v *yaml.Node) bool {
 			switch key {
 			case "to":
@@ -369,7 +370,7 @@ func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
 		if f.To == "" {
 			d.fail(e, "missing destination of a forward: `to`")
 		}
-		if slices.ContainsFunc(list, func(o client.Forward) bool { return o.To == f.To }) {
+		if slices.ContainsFunc(list, func(o admin.Forward) bool { return o.To == f.To }) {
 			d.fail(e, "a forward to %q is defined twice", f.To)
 		}
 		list = append(list, f)

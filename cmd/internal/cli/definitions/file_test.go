@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 	"github.com/lockstep-mq/lockstep/test/golden"
 )
@@ -23,14 +24,14 @@ func everything() queue {
 			{name: "eu", filter: `properties.region == "eu"`},
 			{
 				name: "strict", own: "max_deliveries dead_letter redelivery_delay ",
-				policy: client.QueueConfig{MaxDeliveries: 3},
+				policy: admin.QueueConfig{MaxDeliveries: 3},
 			},
 		},
-		forwards: []client.Forward{{To: "copies"}, {To: "moved", Move: true, Filter: "size > 10"}},
+		forwards: []admin.Forward{{To: "copies"}, {To: "moved", Move: true, Filter: "size > 10"}},
 	}
 	golden.FillStruct(&q.config)
 	q.config.TTL, q.config.RetentionBytes = 90*time.Minute, 10<<30
-	q.config.Overflow = client.OverflowDropHead
+	q.config.Overflow = admin.OverflowDropHead
 	return q
 }
 
@@ -38,7 +39,7 @@ func everything() queue {
 func TestRoundTrip(t *testing.T) {
 	queues := []queue{{name: "a", subscriptions: []subscription{{name: client.DefaultSubscription}}}, everything()}
 	queues = append(queues, queue{name: "topic", subscriptions: []subscription{}})
-	for i := range reflect.TypeFor[client.QueueConfig]().NumField() {
+	for i := range reflect.TypeFor[admin.QueueConfig]().NumField() {
 		require.False(t, reflect.ValueOf(queues[1].config).Field(i).IsZero(), "field %d", i)
 	}
 	content, err := encode(queues)
@@ -134,7 +135,7 @@ func FuzzDecode(f *testing.F) {
 // A dead-letter queue is created before the queues that name it, regardless of the names, and deleted after them.
 func TestTargetsFirst(t *testing.T) {
 	named := func(name, target string) queue {
-		return queue{name: name, config: client.QueueConfig{DeadLetter: target}}
+		return queue{name: name, config: admin.QueueConfig{DeadLetter: target}}
 	}
 	var names []string
 	for _, q := range targetsFirst([]queue{

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
@@ -97,8 +98,8 @@ func (s *step) what() string {
 
 // compare returns the plan that changes the existing queues into the wanted ones. Both lists are sorted by name.
 // Temporary queues that the file does not name belong to their clients and are ignored.
-func compare(wanted []queue, there []client.Queue) plan {
-	byName := make(map[string]client.Queue, len(there))
+func compare(wanted []queue, there []admin.Queue) plan {
+	byName := make(map[string]admin.Queue, len(there))
 	for _, q := range there {
 		byName[q.Name] = q
 	}
@@ -252,8 +253,8 @@ func (p *plan) alter(want, have queue) {
 	}
 }
 
-func (p *plan) subscriptions(want queue, have client.Queue) {
-	there := make(map[string]client.Subscription, len(have.Subscriptions))
+func (p *plan) subscriptions(want queue, have admin.Queue) {
+	there := make(map[string]admin.Subscription, len(have.Subscriptions))
 	for _, s := range have.Subscriptions {
 		there[s.Name] = s
 	}
@@ -281,9 +282,9 @@ func (p *plan) subscriptions(want queue, have client.Queue) {
 	}
 }
 
-func forwardChanges(from, to []client.Forward) (changes []change) {
-	describe := func(list []client.Forward, name string) string {
-		at := slices.IndexFunc(list, func(f client.Forward) bool { return f.To == name })
+func forwardChanges(from, to []admin.Forward) (changes []change) {
+	describe := func(list []admin.Forward, name string) string {
+		at := slices.IndexFunc(list, func(f admin.Forward) bool { return f.To == name })
 		if at < 0 {
 			return "-"
 		}
@@ -311,7 +312,7 @@ func forwardChanges(from, to []client.Forward) (changes []change) {
 
 func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 	o := s.sub.options()
-	label := client.SubscriptionChange{Redelivery: o.Redelivery}
+	label := admin.SubscriptionChange{Redelivery: o.Redelivery}
 	for _, f := range queueconfig.PolicyFields() {
 		if !s.sub.has(f.Name) {
 			label.Inherit = append(label.Inherit, f.Name)
@@ -320,7 +321,7 @@ func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 	if slices.ContainsFunc(s.Changes, func(c change) bool { return c.Field == "filter" }) {
 		label.Filter = &o.Filter
 	}
-	_, err := c.AlterSubscription(ctx, s.Queue, s.Subscription, label)
+	_, err := admin.New(c).AlterSubscription(ctx, s.Queue, s.Subscription, label)
 	return err
 }
 
@@ -328,21 +329,21 @@ func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 	switch s.Action {
 	case createQueue:
-		o := client.CreateQueueOptions{Config: s.want.config, Subscriptions: s.want.plain()}
+		o := admin.CreateQueueOptions{Config: s.want.config, Subscriptions: s.want.plain()}
 		o.Topic = len(o.Subscriptions) == 0
-		_, _, err = c.CreateQueue(ctx, s.Queue, o)
+		_, _, err = admin.New(c).CreateQueue(ctx, s.Queue, o)
 	case alterQueue:
-		_, err = c.AlterQueue(ctx, s.Queue, s.want.config)
+		_, err = admin.New(c).AlterQueue(ctx, s.Queue, s.want.config)
 	case createSubscription:
-		_, _, err = c.CreateSubscriptionWith(ctx, s.Queue, s.Subscription, s.sub.options())
+		_, _, err = admin.New(c).CreateSubscription(ctx, s.Queue, s.Subscription, s.sub.options())
 	case alterSubscription:
 		err = s.alterSubscription(ctx, c)
 	case setForwards:
-		_, err = c.SetForwards(ctx, s.Queue, s.want.forwards)
+		_, err = admin.New(c).SetForwards(ctx, s.Queue, s.want.forwards)
 	case deleteSubscription:
-		err = c.DeleteSubscription(ctx, s.Queue, s.Subscription)
+		err = admin.New(c).DeleteSubscription(ctx, s.Queue, s.Subscription)
 	case deleteQueue:
-		_, err = c.DeleteQueue(ctx, s.Queue, false)
+		_, err = admin.New(c).DeleteQueue(ctx, s.Queue, false)
 	}
 	return err
 }

@@ -71,7 +71,7 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	c, err := client.Open(ctx, client.Options{Addresses: p.Addresses()})
+	c, err := client.OpenWith(ctx, client.Options{Addresses: p.Addresses()})
 	if err != nil {
 		return err
 	}

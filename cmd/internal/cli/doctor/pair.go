@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -109,7 +110,7 @@ func (in *inspector) peerAddress() (address, name string) {
 // queryPeer requests the status of one node, with this node's certificate.
 func (in *inspector) queryPeer(ctx context.Context, address string) Finding {
 	files := in.cfg.TLS.Files()
-	c, err := client.Open(ctx, client.Options{
+	c, err := client.OpenWith(ctx, client.Options{
 		Addresses: []string{address}, FailFast: true,
 		TLSFiles: client.TLSFiles{CA: files.CA, Cert: files.Cert, Key: files.Key},
 	})
@@ -117,7 +118,7 @@ func (in *inspector) queryPeer(ctx context.Context, address string) Finding {
 		return Finding{Verdict: NotChecked, Meaning: err.Error()}
 	}
 	defer func() { _ = c.Close() }()
-	n, err := c.Node(address)
+	n, err := admin.New(c).Node(address)
 	if err != nil {
 		return Finding{Verdict: Problem, Measured: err.Error(), Meaning: "not a valid address", Do: "correct --peer"}
 	}

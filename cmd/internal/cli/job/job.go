@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
@@ -84,7 +85,7 @@ node, as configured; they are stored by the pair and survive a failover.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				jobs, err := c.Jobs(ctx)
+				jobs, err := admin.New(c).Jobs(ctx)
 				if err != nil {
 					return err
 				}
@@ -139,7 +140,7 @@ time of the active node. A compact is rolling.`,
 				return cli.Usage("--on %q: must be standby, active or both", job.GetOn())
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				now, err := c.PutJob(ctx, &job)
+				now, err := admin.New(c).PutJob(ctx, &job)
 				if err != nil {
 					return err
 				}
@@ -171,7 +172,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				if err := c.DeleteJob(ctx, args[0]); err != nil {
+				if err := admin.New(c).DeleteJob(ctx, args[0]); err != nil {
 					return err
 				}
 				if err := env.Print.Object(map[string]string{"deleted": args[0]}); err != nil {
@@ -205,7 +206,7 @@ With --detach it does not wait for a compact.`,
 				if err != nil {
 					return err
 				}
-				run, err := c.RunJob(ctx, args[0])
+				run, err := admin.New(c).RunJob(ctx, args[0])
 				if err != nil && !errors.Is(err, client.ErrUnavailable) {
 					return err
 				}
@@ -246,13 +247,13 @@ const (
 func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*pb.JobRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	jobs, err := c.Jobs(ctx)
+	jobs, err := admin.New(c).Jobs(ctx)
 	if err != nil {
 		return nil, err
 	}
 	i := slices.IndexFunc(jobs, func(j *pb.Job) bool { return j.GetName() == name })
 	if i < 0 {
-		return nil, fmt.Errorf("job %s: %w", name, client.ErrNoJob)
+		return nil, fmt.Errorf("job %s: %w", name, admin.ErrNoJob)
 	}
 	if len(jobs[i].GetHistory()) == 0 {
 		return nil, nil // it has not run yet
@@ -299,13 +300,13 @@ func historyCommand(env *cli.Env) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				jobs, err := c.Jobs(ctx)
+				jobs, err := admin.New(c).Jobs(ctx)
 				if err != nil {
 					return err
 				}
 				i := slices.IndexFunc(jobs, func(j *pb.Job) bool { return j.GetName() == args[0] })
 				if i < 0 {
-					return fmt.Errorf("job %s: %w", args[0], client.ErrNoJob)
+					return fmt.Errorf("job %s: %w", args[0], admin.ErrNoJob)
 				}
 				name := env.NodeNamer(ctx, c)
 				rows := make([][]any, 0, len(jobs[i].GetHistory()))

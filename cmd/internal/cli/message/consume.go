@@ -147,9 +147,9 @@ func takeDeliveries(
 				return err
 			}
 		case f.reject:
-			d.Reject()
+			_ = d.Reject() // Flush reports answers without confirmation
 		case !f.noAck:
-			d.Ack()
+			_ = d.Ack()
 		}
 	}
 	return nil

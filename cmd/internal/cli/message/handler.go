@@ -52,15 +52,15 @@ func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
 	code, err := h.run(ctx, d)
 	switch {
 	case err != nil:
-		d.Nack()
+		_ = d.Nack() // it is redelivered in any case
 		return err
 	case code == 0:
 		return d.AckSync(ctx)
 	case code == exitReject:
-		d.Reject()
+		_ = d.Reject()
 		return nil
 	}
-	d.Nack()
+	_ = d.Nack()
 	if code == exitNotExecutable || code == exitNotFound {
 		return fmt.Errorf("%w: exit code %d; message %d nacked", errHandler, code, d.Sequence)
 	}

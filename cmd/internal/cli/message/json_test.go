@@ -15,7 +15,7 @@ func TestJSON(t *testing.T) {
 	var m client.Stored
 	golden.FillStruct(&m)
 	m.Body = []byte("text")
-	m.DeadLetter.Reason = client.DeadLetterRejected
+	m.DeadLetter.Reason = "rejected"
 	golden.JSON(t, "message", output.NewMessage("orders", m, true))
 	golden.JSON(t, "headers", output.NewMessage("orders", m, false))
 	m.Body = []byte{0xff, 0}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -54,7 +55,7 @@ how many, and how to check.`,
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				if create {
 					ctx, cancel := context.WithTimeout(ctx, env.Timeout)
-					_, _, err := c.CreateQueue(ctx, args[0], client.CreateQueueOptions{IfNotExists: true})
+					_, _, err := admin.New(c).CreateQueue(ctx, args[0], admin.CreateQueueOptions{IfNotExists: true})
 					cancel()
 					if err != nil {
 						return err
@@ -234,6 +235,9 @@ type published struct {
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
+// inOrder is the number of publishes without a result that run keeps.
+const inOrder = 4096
+
 // run publishes the bodies from source and waits for all acknowledgements.
 func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
 	// Fail if no node is active within the timeout. Later on, the producer waits for failovers.
@@ -247,19 +251,39 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	if err != nil {
 		return err
 	}
+	order := make(chan *client.Pending, inOrder)
+	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	var answers sync.WaitGroup
+	answers.Go(func() {
+		for e := range order { // publishes complete in order
+			select {
+			case <-e.Done():
+				p.answered(e.Wait(waiting))
+			case <-waiting.Done():
+			}
+		}
+	})
 	sourceErr := source(func(body []byte) error {
 		if err := p.failure(); err != nil {
 			return err
 		}
 		m := p.message
 		m.Body = body
-		err := producer.PublishAsync(ctx, p.queue, m, p.answered)
-		if err == nil {
-			p.sent++
+		pending := producer.PublishAsync(ctx, p.queue, m)
+		if err := pending.Err(); err != nil {
+			return err
 		}
-		return err
+		p.sent++
+		order <- pending
+		return nil
 	})
+	close(order)
 	err = producer.Flush(ctx)
+	if ctx.Err() != nil {
+		giveUp()
+	}
+	answers.Wait()
 	if first := p.failure(); first != nil {
 		err = first
 	} else if sourceErr != nil {
@@ -300,7 +324,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	defer cancel()
-	q, err := c.GetQueue(ctx, p.queue)
+	q, err := admin.New(c).GetQueue(ctx, p.queue)
 	if err != nil {
 		return false
 	}
@@ -314,7 +338,7 @@ func (p *publisher) failure() error {
 	return p.err
 }
 
-// answered is called by the producer, in order.
+// answered records a result, in order.
 func (p *publisher) answered(r client.Receipt, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
@@ -104,14 +105,14 @@ func request(
 	if m.CorrelationID == "" {
 		m.CorrelationID = uuid.NewString()
 	}
-	o := client.CreateQueueOptions{Config: client.QueueConfig{TemporaryGrace: replyGrace}}
-	if _, _, err := c.CreateQueue(ctx, m.ReplyTo, o); err != nil {
+	o := admin.CreateQueueOptions{Config: admin.QueueConfig{TemporaryGrace: replyGrace}}
+	if _, _, err := admin.New(c).CreateQueue(ctx, m.ReplyTo, o); err != nil {
 		return err
 	}
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_, _ = c.DeleteQueue(clean, m.ReplyTo, false) // if this fails, it is deleted after replyGrace
+		_, _ = admin.New(c).DeleteQueue(clean, m.ReplyTo, false) // if this fails, it is deleted after replyGrace
 	}()
 	answers, err := c.Consume(ctx, m.ReplyTo, client.ConsumerOptions{})
 	if err != nil {
@@ -137,9 +138,10 @@ func request(
 			if err := printMessage(env, d.Queue(), d.Stored, true, format); err != nil {
 				return err
 			}
-			d.Ack()
-			return nil
+			return d.Ack()
 		}
-		d.Ack()
+		if err := d.Ack(); err != nil {
+			return err
+		}
 	}
 }

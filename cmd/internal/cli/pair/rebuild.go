@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -68,7 +69,7 @@ Without --yes, the command only prints the new record.`,
 }
 
 // rebuild requests the record that the node would write, and writes it after the operator's confirmation.
-func rebuild(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
+func rebuild(ctx context.Context, env *cli.Env, n *admin.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
 	plan, err := n.AdoptRecord(ctx, req)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
@@ -34,16 +35,16 @@ a completed node stays completed, and the pair stays in sync throughout.`,
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				bounded, stop := context.WithTimeout(ctx, env.Timeout)
 				defer stop()
-				p, err := c.Plan(bounded)
+				p, err := admin.New(c).Plan(bounded)
 				if err == nil && cancel {
-					p, err = c.CancelPlan(bounded)
+					p, err = admin.New(c).CancelPlan(bounded)
 				}
 				switch {
 				case err != nil:
 					return err
 				case p == nil:
 					return noPlan(env)
-				case watch && !client.PlanEnded(p):
+				case watch && !admin.PlanEnded(p):
 					if p, err = followPlan(ctx, env, c, p); errors.Is(err, context.Canceled) {
 						return env.Print.Sentence("The plan continues; to show it, use lockstep store plan.")
 					}
@@ -102,9 +103,9 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanRequest, detach bool) error {
 	find, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	p, err := c.StartPlan(find, req)
+	p, err := admin.New(c).StartPlan(find, req)
 	switch {
-	case errors.Is(err, client.ErrBusy):
+	case errors.Is(err, admin.ErrBusy):
 		return fmt.Errorf("%w; see `lockstep store plan --watch`, and `lockstep store plan --cancel`", err)
 	case err != nil:
 		return err
@@ -135,16 +136,16 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; press Ctrl-C again to exit immediately.")
 	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
-	cancelled, err := c.CancelPlan(bounded)
+	cancelled, err := admin.New(c).CancelPlan(bounded)
 	cancel()
 	switch {
-	case errors.Is(err, client.ErrNoPlan): // it has ended in the meantime
+	case errors.Is(err, admin.ErrNoPlan): // it has ended in the meantime
 	case err != nil:
 		return p, err
 	default:
 		p = cancelled
 	}
-	if client.PlanEnded(p) {
+	if admin.PlanEnded(p) {
 		return p, nil
 	}
 	return followPlan(ctx, env, c, p)
@@ -172,7 +173,7 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 			view.Update(s)
 			p = s.Plan
 			// Only the active's state is current. The state applied by the other node may be older, but never newer.
-			if client.PlanEnded(p) {
+			if admin.PlanEnded(p) {
 				return p, nil
 			}
 		}

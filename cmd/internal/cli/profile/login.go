@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/profiles"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -165,7 +166,7 @@ func (l *login) verify(ctx context.Context) (identity *pb.WhoAmIResponse, err er
 	err = l.env.With(ctx, l.connection, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, l.env.Timeout)
 		defer cancel()
-		identity, err = c.WhoAmI(ctx)
+		identity, err = admin.New(c).WhoAmI(ctx)
 		return err
 	})
 	switch {

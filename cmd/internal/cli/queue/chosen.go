@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -22,7 +23,7 @@ type movedMessages struct {
 }
 
 func moveCommand(env *cli.Env) *cobra.Command {
-	var o client.MoveOptions
+	var o admin.MoveOptions
 	var sequences []string
 	cmd := &cobra.Command{
 		Use: "move NAME", Short: "Move messages by sequence to another queue",
@@ -41,7 +42,7 @@ sequences, use "lockstep browse".`,
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				r, err := c.MoveMessages(ctx, args[0], chosen, o)
+				r, err := admin.New(c).MoveMessages(ctx, args[0], chosen, o)
 				if err != nil {
 					return err
 				}
@@ -91,7 +92,7 @@ sequences, use "lockstep browse".`,
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				n, err := c.RemoveMessages(ctx, args[0], subscription, chosen, 0)
+				n, err := admin.New(c).RemoveMessages(ctx, args[0], subscription, chosen, 0)
 				if err != nil {
 					return err
 				}
@@ -112,7 +113,7 @@ func addSequences(cmd *cobra.Command, sequences *[]string) {
 }
 
 // parseSequences parses sequences and ranges, and counts the messages.
-func parseSequences(texts []string) (list []client.SequenceRange, messages uint64, err error) {
+func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
 		return nil, 0, fmt.Errorf("%w: --sequence is required; to list sequences, use \"lockstep browse\"",
 			cli.ErrUsage)
@@ -129,7 +130,7 @@ func parseSequences(texts []string) (list []client.SequenceRange, messages uint6
 				"sequences "+
 				"begin at 1", cli.ErrUsage, text)
 		}
-		list = append(list, client.SequenceRange{First: from, Last: to})
+		list = append(list, admin.SequenceRange{First: from, Last: to})
 		messages += to - from + 1
 	}
 	return list, messages, nil

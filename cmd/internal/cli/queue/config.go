@@ -10,14 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
 // configJSON returns the configuration for programs. Values of a new queue are omitted, except the limits.
-func configJSON(c *client.QueueConfig) map[string]any {
+func configJSON(c *admin.QueueConfig) map[string]any {
 	out := make(map[string]any)
 	for _, f := range queueconfig.Fields() {
 		value := f.Value(c)
@@ -37,7 +37,7 @@ func configJSON(c *client.QueueConfig) map[string]any {
 }
 
 // configPairs returns the settings for display, except limits and dead letters.
-func configPairs(c *client.QueueConfig) (pairs [][2]string) {
+func configPairs(c *admin.QueueConfig) (pairs [][2]string) {
 	add := func(name, text string) {
 		if text != "" {
 			pairs = append(pairs, [2]string{name, text})
@@ -77,7 +77,7 @@ func after(d time.Duration) string {
 	return "after " + output.Span(d)
 }
 
-func redelivery(c *client.QueueConfig) string {
+func redelivery(c *admin.QueueConfig) string {
 	text := after(c.RedeliveryDelay)
 	if text == "" {
 		return ""
@@ -92,7 +92,7 @@ func redelivery(c *client.QueueConfig) string {
 }
 
 // retention describes how long acknowledged messages are retained.
-func retention(c *client.QueueConfig) string {
+func retention(c *admin.QueueConfig) string {
 	var until []string
 	if c.RetentionAge > 0 {
 		until = append(until, "for "+output.Span(c.RetentionAge))
@@ -107,7 +107,7 @@ func retention(c *client.QueueConfig) string {
 }
 
 // configFlags are the flags of a queue's configuration, with the given values.
-type configFlags struct{ config client.QueueConfig }
+type configFlags struct{ config admin.QueueConfig }
 
 func configFlagNames() []string {
 	var names []string
@@ -120,7 +120,7 @@ func configFlagNames() []string {
 // configFlag implements pflag.Value for a field of a configuration.
 type configFlag struct {
 	field  queueconfig.Field
-	config *client.QueueConfig
+	config *admin.QueueConfig
 }
 
 // Set implements pflag.Value.
@@ -167,7 +167,7 @@ func (f *configFlags) register(cmd *cobra.Command) {
 }
 
 // change applies the given flags to c.
-func (f *configFlags) change(cmd *cobra.Command, c *client.QueueConfig) {
+func (f *configFlags) change(cmd *cobra.Command, c *admin.QueueConfig) {
 	for _, field := range queueconfig.Fields() {
 		if cmd.Flags().Changed(field.Flag()) {
 			field.Value(c).Set(field.Value(&f.config))
@@ -176,7 +176,7 @@ func (f *configFlags) change(cmd *cobra.Command, c *client.QueueConfig) {
 }
 
 // showQueue prints all details of one queue.
-func showQueue(env *cli.Env, q client.Queue) error {
+func showQueue(env *cli.Env, q admin.Queue) error {
 	if err := env.Print.Object(newQueueState(q)); err != nil {
 		return err
 	}

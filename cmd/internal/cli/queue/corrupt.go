@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -24,7 +24,7 @@ the queue. Messages that can still be repaired are kept. A restarted node has to
 		Example: "  lockstep queue drop-damaged orders --dry-run\n  lockstep queue drop-damaged orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.OnActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
+			return env.OnActive(cmd.Context(), func(ctx context.Context, n *admin.Node) error {
 				seen, err := confirmDropCorrupt(ctx, env, n, args[0], yes || dry)
 				if err != nil {
 					return err
@@ -58,7 +58,7 @@ the queue. Messages that can still be repaired are kept. A restarted node has to
 
 // confirmDropCorrupt asks for confirmation if messages would be discarded, and returns those messages; none if no
 // operator was prompted.
-func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *client.Node, queue string, yes bool) ([]uint64, error) {
+func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool) ([]uint64, error) {
 	if yes || !env.Asks() {
 		return nil, nil
 	}

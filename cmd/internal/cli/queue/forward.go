@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
@@ -20,7 +21,7 @@ type forwardState struct {
 	Filter string `json:"filter,omitempty"`
 }
 
-func forwardStates(q client.Queue) []forwardState {
+func forwardStates(q admin.Queue) []forwardState {
 	var list []forwardState
 	for _, f := range q.Forwards {
 		list = append(list, forwardState(f))
@@ -28,7 +29,7 @@ func forwardStates(q client.Queue) []forwardState {
 	return list
 }
 
-func describeForward(f client.Forward) string {
+func describeForward(f admin.Forward) string {
 	label, how := "all messages", "are copied"
 	if f.Filter != "" {
 		label = "messages with " + f.Filter
@@ -40,7 +41,7 @@ func describeForward(f client.Forward) string {
 }
 
 func forwardCommand(env *cli.Env) *cobra.Command {
-	var f client.Forward
+	var f admin.Forward
 	var remove string
 	cmd := &cobra.Command{
 		Use: "forward NAME", Short: "Forward messages to another queue",
@@ -58,7 +59,7 @@ are refused.`,
 				return cli.Usage("--remove deletes the rule for a queue; --filter and --move require --to")
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				q, err := c.GetQueue(ctx, args[0])
+				q, err := admin.New(c).GetQueue(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -66,7 +67,7 @@ are refused.`,
 				if err != nil {
 					return err
 				}
-				if q, err = c.SetForwards(ctx, args[0], rules); err != nil {
+				if q, err = admin.New(c).SetForwards(ctx, args[0], rules); err != nil {
 					return err
 				}
 				return showQueue(env, q)
@@ -83,9 +84,9 @@ are refused.`,
 }
 
 // changeForwards returns the forwards of a queue with one added or removed.
-func changeForwards(q client.Queue, f client.Forward, remove string) ([]client.Forward, error) {
+func changeForwards(q admin.Queue, f admin.Forward, remove string) ([]admin.Forward, error) {
 	rules := slices.Clone(q.Forwards)
-	at := slices.IndexFunc(rules, func(r client.Forward) bool { return r.To == f.To || remove != "" && r.To == remove })
+	at := slices.IndexFunc(rules, func(r admin.Forward) bool { return r.To == f.To || remove != "" && r.To == remove })
 	switch {
 	case remove != "" && at < 0:
 		return nil, fmt.Errorf("queue %s has no forward to %s; for its rules, see `lockstep queue show %s`", q.Name, remove,

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/test/golden"
@@ -19,7 +19,7 @@ func TestJSON(t *testing.T) {
 	var b bytes.Buffer
 	p, err := output.New(&b, "json")
 	require.NoError(t, err)
-	var q client.Queue
+	var q admin.Queue
 	golden.FillStruct(&q)
 	require.NoError(t, showQueue(&cli.Env{Print: p}, q))
 	q.Config.MaxDeliveries, q.Config.DeadLetter = 0, ""

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/store/units"
@@ -28,7 +29,7 @@ type activityState struct {
 	Consumers    uint32     `json:"consumers"`
 }
 
-func newActivityState(a *client.QueueActivity) *activityState {
+func newActivityState(a *admin.QueueActivity) *activityState {
 	if a == nil {
 		return nil
 	}
@@ -44,7 +45,7 @@ func newActivityState(a *client.QueueActivity) *activityState {
 }
 
 type listFlags struct {
-	options  client.ListOptions
+	options  admin.ListOptions
 	sort     string
 	activity bool
 }
@@ -70,7 +71,7 @@ over one second. Names are sorted in ascending order; all other orders begin wit
 			for _, name := range []string{"sort", "contains", "descending", "limit", "offset", "activity"} {
 				if cmd.Flags().Changed(name) {
 					if !cmd.Flags().Changed("descending") {
-						given.options.Descending = given.sort != client.OrderName.String()
+						given.options.Descending = given.sort != admin.OrderName.String()
 					}
 					return listOrdered(cmd.Context(), env, &given)
 				}
@@ -79,7 +80,7 @@ over one second. Names are sorted in ascending order; all other orders begin wit
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(client.QueueOrders(), ", "))
+	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(admin.QueueOrders(), ", "))
 	f.BoolVar(&given.options.Descending, "descending", false, "largest, oldest or last name first; default, "+
 		"except for --sort name")
 	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this text, ignoring case")
@@ -87,7 +88,7 @@ over one second. Names are sorted in ascending order; all other orders begin wit
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
 	f.BoolVar(&given.activity, "activity", false, "include rates and ages")
 	// fails only if the flag does not exist
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(client.QueueOrders(),
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(admin.QueueOrders(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -96,7 +97,7 @@ over one second. Names are sorted in ascending order; all other orders begin wit
 func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		list, rows := []queueState{}, [][]any{}
-		for q, err := range c.Queues(ctx, prefix) {
+		for q, err := range admin.New(c).Queues(ctx, prefix) {
 			if err != nil {
 				return err
 			}
@@ -122,7 +123,7 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 
 // listOrdered lists some queues, with their activity.
 func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
-	order, err := client.ParseQueueOrder(given.sort)
+	order, err := admin.ParseQueueOrder(given.sort)
 	if err != nil {
 		return fmt.Errorf("%w: --sort: %w", cli.ErrUsage, err)
 	}
@@ -161,8 +162,8 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 }
 
 // measured lists queues with their rates. It takes a second if the rates were not requested recently.
-func measured(ctx context.Context, c *client.Client, o client.ListOptions) (client.QueueList, error) {
-	list, err := c.ListQueues(ctx, o)
+func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin.QueueList, error) {
+	list, err := admin.New(c).ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {
 		return list, err
 	}
@@ -173,11 +174,11 @@ func measured(ctx context.Context, c *client.Client, o client.ListOptions) (clie
 	case <-ctx.Done():
 		return list, fmt.Errorf("measure rates: %w", context.Cause(ctx))
 	}
-	return c.ListQueues(ctx, o)
+	return admin.New(c).ListQueues(ctx, o)
 }
 
 // rate formats a rate; empty if unknown.
-func rate(a *client.QueueActivity, perSecond float64) string {
+func rate(a *admin.QueueActivity, perSecond float64) string {
 	if !a.Rates {
 		return ""
 	}

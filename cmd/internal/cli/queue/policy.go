@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -25,8 +26,8 @@ type policyState struct {
 	RedeliveryMaxDelay   *string  `json:"redelivery_max_delay,omitempty"`
 }
 
-func newPolicyState(p client.RedeliveryPolicy) *policyState {
-	if p == (client.RedeliveryPolicy{}) {
+func newPolicyState(p admin.RedeliveryPolicy) *policyState {
+	if p == (admin.RedeliveryPolicy{}) {
 		return nil
 	}
 	span := func(d *time.Duration) *string {
@@ -43,7 +44,7 @@ func newPolicyState(p client.RedeliveryPolicy) *policyState {
 }
 
 // policyText describes the overridden fields of a subscription.
-func policyText(p client.RedeliveryPolicy) string {
+func policyText(p admin.RedeliveryPolicy) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if p.MaxDeliveries != nil {
@@ -83,7 +84,7 @@ func orNone(s string) string {
 }
 
 // activeText formats the active consumer.
-func activeText(a *client.ActiveConsumer) string {
+func activeText(a *admin.ActiveConsumer) string {
 	if a == nil {
 		return ""
 	}
@@ -91,7 +92,7 @@ func activeText(a *client.ActiveConsumer) string {
 }
 
 // policyFlags are the flags for fields that a subscription can override.
-type policyFlags struct{ config client.QueueConfig }
+type policyFlags struct{ config admin.QueueConfig }
 
 func (f *policyFlags) register(cmd *cobra.Command) {
 	cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
@@ -111,14 +112,14 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 func flagOf(field string) string { return strings.ReplaceAll(field, "_", "-") }
 
 // given returns the policy given by the flags.
-func (f *policyFlags) given(cmd *cobra.Command) client.RedeliveryPolicy {
+func (f *policyFlags) given(cmd *cobra.Command) admin.RedeliveryPolicy {
 	var set []string
-	for _, field := range client.PolicyFields() {
+	for _, field := range admin.PolicyFields() {
 		if cmd.Flags().Changed(flagOf(field)) {
 			set = append(set, field)
 		}
 	}
-	return client.PolicyOf(f.config, set)
+	return admin.PolicyOf(f.config, set)
 }
 
 func alterSubscriptionCommand(env *cli.Env) *cobra.Command {
@@ -138,7 +139,7 @@ skipped are acknowledged and are not delivered later. With --filter "" the subsc
   lockstep subscription alter orders large --filter 'properties.amount > 5000'`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			change := client.SubscriptionChange{Redelivery: given.given(cmd)}
+			change := admin.SubscriptionChange{Redelivery: given.given(cmd)}
 			if cmd.Flags().Changed("filter") {
 				change.Filter = &filter
 			}
@@ -146,16 +147,16 @@ skipped are acknowledged and are not delivered later. With --filter "" the subsc
 				field := strings.ReplaceAll(name, "-", "_")
 				switch {
 				case name == "all":
-					change.Inherit = client.PolicyFields()
-				case slices.Contains(client.PolicyFields(), field):
+					change.Inherit = admin.PolicyFields()
+				case slices.Contains(admin.PolicyFields(), field):
 					change.Inherit = append(change.Inherit, field)
 				default:
 					return cli.Usage("--inherit %q: must be all, %s", name,
-						flagOf(strings.Join(client.PolicyFields(), ", ")))
+						flagOf(strings.Join(admin.PolicyFields(), ", ")))
 				}
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				s, err := c.AlterSubscription(ctx, args[0], args[1], change)
+				s, err := admin.New(c).AlterSubscription(ctx, args[0], args[1], change)
 				if err != nil {
 					return err
 				}
@@ -170,7 +171,7 @@ skipped are acknowledged and are not delivered later. With --filter "" the subsc
 	cmd.Flags().StringVar(&filter, "filter", "", "CEL expression that messages must match; \"\": all messages")
 	cmd.Flags().StringSliceVar(&inherit, "inherit", nil, "settings to inherit from the queue, or all")
 	names := []string{"filter", "inherit"}
-	for _, field := range client.PolicyFields() {
+	for _, field := range admin.PolicyFields() {
 		names = append(names, flagOf(field))
 	}
 	cmd.MarkFlagsOneRequired(names...)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -46,7 +47,7 @@ type queueState struct {
 	Digest        string              `json:"digest"`
 	Activity      *activityState      `json:"activity,omitempty"`
 
-	config client.QueueConfig
+	config admin.QueueConfig
 }
 
 // MarshalJSON adds the fields of the configuration to those of the queue.
@@ -83,7 +84,7 @@ type activeState struct {
 	Since   time.Time `json:"since"`
 }
 
-func newSubscriptionState(s client.Subscription) subscriptionState {
+func newSubscriptionState(s admin.Subscription) subscriptionState {
 	state := subscriptionState{
 		Name: s.Name, Floor: s.Floor, Backlog: s.Backlog, InFlight: s.InFlight, Consumers: s.Consumers,
 		Filter:     s.Filter,
@@ -95,7 +96,7 @@ func newSubscriptionState(s client.Subscription) subscriptionState {
 	return state
 }
 
-func newQueueState(q client.Queue) queueState {
+func newQueueState(q admin.Queue) queueState {
 	j := queueState{
 		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
 		Forwards: forwardStates(q), config: q.Config,
@@ -111,7 +112,7 @@ func newQueueState(q client.Queue) queueState {
 
 func createCommand(env *cli.Env) *cobra.Command {
 	var given configFlags
-	var o client.CreateQueueOptions
+	var o admin.CreateQueueOptions
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a queue",
 		Long: "Create a queue. Without --subscription, it has one subscription, named \"default\".",
@@ -125,7 +126,7 @@ func createCommand(env *cli.Env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given.change(cmd, &o.Config)
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				q, created, err := c.CreateQueue(ctx, args[0], o)
+				q, created, err := admin.New(c).CreateQueue(ctx, args[0], o)
 				if err != nil {
 					return err
 				}
@@ -157,7 +158,7 @@ consumers of each subscription.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				q, err := c.GetQueue(ctx, args[0])
+				q, err := admin.New(c).GetQueue(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -167,7 +168,7 @@ consumers of each subscription.`,
 	}
 }
 
-func printSubscriptions(env *cli.Env, q client.Queue) error {
+func printSubscriptions(env *cli.Env, q admin.Queue) error {
 	rows := make([][]any, len(q.Subscriptions))
 	for i, s := range q.Subscriptions {
 		rows[i] = []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor}
@@ -175,13 +176,13 @@ func printSubscriptions(env *cli.Env, q client.Queue) error {
 	head := []string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}
 	for _, column := range []struct { // only if a subscription has a value
 		name string
-		text func(s client.Subscription) string
+		text func(s admin.Subscription) string
 	}{
-		{"Filter", func(s client.Subscription) string { return s.Filter }},
-		{"Overrides", func(s client.Subscription) string { return policyText(s.Redelivery) }},
-		{"Active consumer", func(s client.Subscription) string { return activeText(s.Active) }},
+		{"Filter", func(s admin.Subscription) string { return s.Filter }},
+		{"Overrides", func(s admin.Subscription) string { return policyText(s.Redelivery) }},
+		{"Active consumer", func(s admin.Subscription) string { return activeText(s.Active) }},
 	} {
-		if !slices.ContainsFunc(q.Subscriptions, func(s client.Subscription) bool { return column.text(s) != "" }) {
+		if !slices.ContainsFunc(q.Subscriptions, func(s admin.Subscription) bool { return column.text(s) != "" }) {
 			continue
 		}
 		head = append(head, column.name)
@@ -206,12 +207,12 @@ setting off, add =false to its flag; 0 and "" restore the default of a new queue
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				q, err := c.GetQueue(ctx, args[0])
+				q, err := admin.New(c).GetQueue(ctx, args[0])
 				if err != nil {
 					return err
 				}
 				given.change(cmd, &q.Config)
-				if q, err = c.AlterQueue(ctx, args[0], q.Config); err != nil {
+				if q, err = admin.New(c).AlterQueue(ctx, args[0], q.Config); err != nil {
 					return err
 				}
 				return showQueue(env, q)
@@ -238,7 +239,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 				}
 				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 				defer cancel()
-				n, err := c.DeleteQueue(ctx, args[0], ifEmpty)
+				n, err := admin.New(c).DeleteQueue(ctx, args[0], ifEmpty)
 				if err != nil {
 					return err
 				}
@@ -271,7 +272,7 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 				}
 				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 				defer cancel()
-				n, err := c.PurgeQueue(ctx, args[0], subscription)
+				n, err := admin.New(c).PurgeQueue(ctx, args[0], subscription)
 				if err != nil {
 					return err
 				}

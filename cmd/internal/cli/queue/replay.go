@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -19,7 +20,7 @@ type replayed struct {
 }
 
 func replayCommand(env *cli.Env) *cobra.Command {
-	var o client.ReplayOptions
+	var o admin.ReplayOptions
 	cmd := &cobra.Command{
 		Use: "replay-dead NAME", Short: "Move dead letters to their original queues",
 		Long: `Move the dead letters of a queue to their original queues, or to another queue, as new messages at
@@ -39,7 +40,7 @@ messages.`,
 				if err != nil {
 					return err
 				}
-				r, err := c.ReplayDeadLetters(ctx, args[0], o) // many messages may take longer than the timeout
+				r, err := admin.New(c).ReplayDeadLetters(ctx, args[0], o) // many messages may take longer than the timeout
 				if err != nil {
 					return err
 				}

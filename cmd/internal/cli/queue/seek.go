@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/store/units"
@@ -50,7 +51,7 @@ should be delivered again.`,
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				r, err := c.Seek(ctx, args[0], subscription, position)
+				r, err := admin.New(c).Seek(ctx, args[0], subscription, position)
 				if err != nil {
 					return err
 				}
@@ -69,33 +70,33 @@ should be delivered again.`,
 }
 
 // parsePosition parses a position in a queue: earliest, latest, a sequence, a time, or an age.
-func parsePosition(flag, text string) (client.Place, error) {
+func parsePosition(flag, text string) (admin.Place, error) {
 	switch text {
 	case "earliest":
-		return client.Earliest(), nil
+		return admin.Earliest(), nil
 	case "latest":
-		return client.Latest(), nil
+		return admin.Latest(), nil
 	}
 	if sequence, err := strconv.ParseUint(text, 10, 64); err == nil {
 		if sequence == 0 {
-			return client.Place{}, cli.Usage("%s is 0: sequences begin at 1", flag)
+			return admin.Place{}, cli.Usage("%s is 0: sequences begin at 1", flag)
 		}
-		return client.AtSequence(sequence), nil
+		return admin.AtSequence(sequence), nil
 	}
 	if ago, err := time.ParseDuration(units.ExpandDays(text)); err == nil {
 		if ago < 0 {
-			return client.Place{}, cli.Usage("%s %s is in the future: a duration is an age", flag, text)
+			return admin.Place{}, cli.Usage("%s %s is in the future: a duration is an age", flag, text)
 		}
-		return client.Since(time.Now().Add(-ago)), nil
+		return admin.Since(time.Now().Add(-ago)), nil
 	}
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
-		return client.Since(t), nil
+		return admin.Since(t), nil
 	}
 	for _, form := range []string{time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04"} {
 		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
-			return client.Since(t), nil
+			return admin.Since(t), nil
 		}
 	}
-	return client.Place{}, cli.Usage("%s %q is neither earliest, latest, a sequence, a time (RFC 3339, or like "+
+	return admin.Place{}, cli.Usage("%s %q is neither earliest, latest, a sequence, a time (RFC 3339, or like "+
 		"2026-11-21 09:30:00), nor an age (such as 2h or 7d)", flag, text)
 }

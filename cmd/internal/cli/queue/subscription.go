@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -29,7 +30,7 @@ other subscriptions. A message is stored once, and kept until all subscriptions 
 
 func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var start string
-	var o client.SubscriptionOptions
+	var o admin.SubscriptionOptions
 	var given policyFlags
 	cmd := &cobra.Command{
 		Use: "create QUEUE NAME", Short: "Create a subscription",
@@ -52,7 +53,7 @@ them for a consumer, and are part of the backlog until then.
 			}
 			o.Redelivery = given.given(cmd)
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				s, created, err := c.CreateSubscriptionWith(ctx, args[0], args[1], o)
+				s, created, err := admin.New(c).CreateSubscription(ctx, args[0], args[1], o)
 				if err != nil {
 					return err
 				}
@@ -94,7 +95,7 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 				}
 				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 				defer cancel()
-				if err := c.DeleteSubscription(ctx, args[0], args[1]); err != nil {
+				if err := admin.New(c).DeleteSubscription(ctx, args[0], args[1]); err != nil {
 					return err
 				}
 				if err := env.Print.Object(map[string]bool{"deleted": true}); err != nil {
@@ -119,7 +120,7 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 				if len(args) == 0 {
 					return listAllSubscriptions(ctx, env, c)
 				}
-				q, err := c.GetQueue(ctx, args[0])
+				q, err := admin.New(c).GetQueue(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -140,7 +141,7 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 // listAllSubscriptions lists the subscriptions of all queues, with queue names.
 func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) error {
 	var rows [][]any
-	for q, err := range c.Queues(ctx, "") {
+	for q, err := range admin.New(c).Queues(ctx, "") {
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -221,7 +222,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 		return cli.Usage("%s is a setting of the pair: omit --node", name)
 	}
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
-		change := c.ChangeRunningSettings
+		change := admin.New(c).ChangeRunningSettings
 		if name == "min-in-sync" {
 			change = func(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
 				return changeAnywhere(ctx, env, c, req)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
@@ -111,7 +111,7 @@ func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) erro
 		list = append(list, j)
 	}
 	if f.set != "" && !found {
-		return fmt.Errorf("%w: %q is not in the backups of %s (lockstep store backups)", client.ErrBackupNotFound, f.set,
+		return fmt.Errorf("%w: %q is not in the backups of %s (lockstep store backups)", admin.ErrBackupNotFound, f.set,
 			t.label())
 	}
 	return endSets(env, t.label(), list, broken)

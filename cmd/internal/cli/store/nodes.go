@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
@@ -37,7 +38,7 @@ func (w *location) register(cmd *cobra.Command, offline bool) {
 
 // target is a selected node.
 type target struct {
-	*client.Node
+	*admin.Node
 	status pairstatus.Node
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
@@ -163,7 +164,7 @@ of the nodes.`,
 
 func readSettings(ctx context.Context, env *cli.Env, c *client.Client, node string) (*pb.MaintenanceSettings, error) {
 	if node == pairstatus.Active {
-		return c.MaintenanceSettings(ctx)
+		return admin.New(c).MaintenanceSettings(ctx)
 	}
 	t, err := chooseNode(ctx, env, c, node)
 	if err != nil {
@@ -194,7 +195,7 @@ precedence over the configuration files, and survives restarts. To list settings
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				now, err := c.UpdateMaintenanceSettings(ctx, req)
+				now, err := admin.New(c).UpdateMaintenanceSettings(ctx, req)
 				if err != nil {
 					return err
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -80,7 +81,7 @@ if the check fails.`,
 					Checkpoint: r.Checkpoint, LSN: r.LSN,
 				})
 			}
-			return onEachNode(cmd.Context(), env, func(ctx context.Context, n *client.Node) error {
+			return onEachNode(cmd.Context(), env, func(ctx context.Context, n *admin.Node) error {
 				progress := checkProgress(env)
 				r, err := n.Check(ctx, &pb.CheckRequest{FullSpeed: full},
 					func(r progressOf) { progress(r.GetPagesDone(), r.GetPagesTotal()) })
@@ -99,7 +100,7 @@ if the check fails.`,
 }
 
 // onEachNode calls fn for each node, and continues after an error.
-func onEachNode(ctx context.Context, env *cli.Env, fn func(context.Context, *client.Node) error) error {
+func onEachNode(ctx context.Context, env *cli.Env, fn func(context.Context, *admin.Node) error) error {
 	addrs, err := env.Addresses()
 	if err != nil {
 		return err
@@ -181,7 +182,7 @@ acknowledgements and messages. The digest of a directory is that of its last che
 				}
 				return show(args[0], fmt.Sprintf("%x", d.Content), d.Position.LSN, d.Messages)
 			}
-			return onEachNode(cmd.Context(), env, func(ctx context.Context, n *client.Node) error {
+			return onEachNode(cmd.Context(), env, func(ctx context.Context, n *admin.Node) error {
 				d, err := n.Digest(ctx)
 				if err != nil {
 					return err

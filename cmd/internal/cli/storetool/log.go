@@ -30,11 +30,17 @@ func toStored(sequence uint64, m txn.Message) client.Stored {
 	s := client.Stored{Sequence: sequence, PublishedAt: time.UnixMilli(m.TimestampMS), Message: content(m)}
 	if l := m.DeadLetter(); l != nil {
 		s.DeadLetter = &client.DeadLetter{
-			Queue: l.Queue, Subscription: l.Subscription, Sequence: l.Sequence, Reason: client.DeadLetterReason(l.Reason),
+			Queue: l.Queue, Subscription: l.Subscription, Sequence: l.Sequence, Reason: reasonOf(l.Reason),
 			Deliveries: l.Deliveries, MovedAt: time.UnixMilli(l.MovedMS),
 		}
 	}
 	return s
+}
+
+// reasonOf returns the client's name of a reason.
+func reasonOf(r txn.DeadReason) string {
+	name := strings.TrimPrefix(pb.DeadLetterReason(r).String(), "DEAD_LETTER_REASON_")
+	return strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 }
 
 func content(m txn.Message) client.Message {

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // listQueues requests a sorted and filtered page from the active. An active of an older release lists all queues by
 // name, without activity; they are sorted and filtered here.
 func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
-	list, err := c.ListQueues(ctx, client.ListOptions{
+	list, err := admin.New(c).ListQueues(ctx, admin.ListOptions{
 		Contains: q.contains, Order: q.order.ofClient(), Descending: q.reversed == (q.order == byName),
 		Offset: uint32(q.offset), Limit: uint32(q.limit),
 	})
@@ -26,7 +27,7 @@ func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
 	}
 	if list.Total == 0 && len(list.Queues) > 0 {
 		var all []Queue
-		for found, err := range c.Queues(ctx, "") {
+		for found, err := range admin.New(c).Queues(ctx, "") {
 			if err != nil {
 				return page{query: q}, err
 			}
@@ -42,15 +43,15 @@ func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
 }
 
 // ofClient converts the order for the client.
-func (o order) ofClient() client.QueueOrder {
-	return [...]client.QueueOrder{
-		client.OrderMessages, client.OrderPublished, client.OrderDelivered, client.OrderAcknowledged, client.OrderAge,
-		client.OrderConsumers, client.OrderName,
+func (o order) ofClient() admin.QueueOrder {
+	return [...]admin.QueueOrder{
+		admin.OrderMessages, admin.OrderPublished, admin.OrderDelivered, admin.OrderAcknowledged, admin.OrderAge,
+		admin.OrderConsumers, admin.OrderName,
 	}[o]
 }
 
 // activityFrom converts the activity that the active reports; nil if it reports none.
-func activityFrom(a *client.QueueActivity) *Activity {
+func activityFrom(a *admin.QueueActivity) *Activity {
 	if a == nil {
 		return nil
 	}
@@ -75,7 +76,7 @@ func pageOf(queues []Queue, q query) page {
 	return page{query: q, total: len(queues), queues: queues[first:min(first+q.limit, len(queues))]}
 }
 
-func queueOf(q *client.Queue) Queue {
+func queueOf(q *admin.Queue) Queue {
 	j := Queue{
 		Name: q.Name, Messages: q.Messages, Bytes: q.Bytes, Delayed: q.Delayed,
 		Subscriptions: make([]Subscription, 0, len(q.Subscriptions)), facts: factsOf(q),
@@ -93,7 +94,7 @@ func queueOf(q *client.Queue) Queue {
 }
 
 // factsOf returns the settings and counters of a queue, without unset ones.
-func factsOf(q *client.Queue) []fact {
+func factsOf(q *admin.Queue) []fact {
 	facts := []fact{{"published", output.Count(q.NextSequence-1) + " since creation"}}
 	add := func(is bool, name, format string, args ...any) {
 		if is {

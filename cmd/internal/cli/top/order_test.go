@@ -11,17 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
 // The active sorts and filters, and only a window of the queues is requested.
 func TestManyQueues(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
-	cl, err := client.Open(t.Context(), client.Options{Addresses: []string{c.Addr}})
+	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{c.Addr}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	for i := range 450 {
-		_, _, err := cl.CreateQueue(t.Context(), fmt.Sprintf("queue-%03d", i), client.CreateQueueOptions{})
+		_, _, err := admin.New(cl).CreateQueue(t.Context(), fmt.Sprintf("queue-%03d", i), admin.CreateQueueOptions{})
 		require.NoError(t, err)
 	}
 	c.OK("publish", "queue-123", "one")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -191,7 +192,7 @@ func (s *source) want(q query) {
 func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, queuesLimit)
-		me, err := s.client.WhoAmI(limited)
+		me, err := admin.New(s.client).WhoAmI(limited)
 		cancel()
 		pause := rightsEvery
 		if err == nil {

@@ -170,7 +170,7 @@ func TestThroughAFailover(t *testing.T) {
 
 // publishAlways publishes until ctx ends. No publish may fail.
 func publishAlways(ctx context.Context, c clitest.CLI) error {
-	cl, err := client.Open(ctx, client.Options{Addresses: strings.Split(c.Addr, ",")})
+	cl, err := client.OpenWith(ctx, client.Options{Addresses: strings.Split(c.Addr, ",")})
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}

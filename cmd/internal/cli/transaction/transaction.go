@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -48,7 +49,7 @@ type preparedQueue struct {
 	Acks      uint64 `json:"acks"`
 }
 
-func newPrepared(p client.PreparedTransaction, now time.Time) prepared {
+func newPrepared(p admin.PreparedTransaction, now time.Time) prepared {
 	j := prepared{
 		XID: p.XID, LSN: p.LSN, PreparedAt: p.PreparedAt.UTC(), Bytes: p.Bytes, Queues: []preparedQueue{},
 		AgeSeconds: max(0, now.Sub(p.PreparedAt).Seconds()),
@@ -86,7 +87,7 @@ lockstep txn rollback.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				list, rows := []prepared{}, [][]any{}
-				for p, err := range c.ListPrepared(ctx) {
+				for p, err := range admin.New(c).ListPrepared(ctx) {
 					if err != nil {
 						return err
 					}
@@ -159,9 +160,9 @@ func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool
 		return err
 	}
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
-		call := c.HeuristicRollbackPrepared
+		call := admin.New(c).HeuristicRollbackPrepared
 		if commit {
-			call = c.HeuristicCommitPrepared
+			call = admin.New(c).HeuristicCommitPrepared
 		}
 		if _, err := call(ctx, xid); err != nil {
 			return err

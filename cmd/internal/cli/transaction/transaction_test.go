@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
@@ -18,7 +19,7 @@ func TestTxn(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "orders")
 	require.Contains(t, c.OK("txn", "list"), "no prepared transactions")
-	conn, err := client.Open(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
+	conn, err := client.OpenWith(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
 	for _, xid := range []string{"order/1", "order/2"} {
@@ -43,9 +44,9 @@ func TestTxn(t *testing.T) {
 	require.Contains(t, stderr, "transaction not found")
 	require.Equal(t, "order/1", c.Lines("browse", "orders")[0]["body"])
 	require.Contains(t, c.OK("txn", "list"), "no prepared transactions")
-	decided, err := conn.CommitPrepared(t.Context(), "order/1")
+	decided, err := admin.New(conn).CommitPrepared(t.Context(), "order/1")
 	require.NoError(t, err)
 	require.True(t, decided.Heuristic, "the coordinator is notified")
-	_, err = conn.CommitPrepared(t.Context(), "order/2")
-	require.ErrorIs(t, err, client.ErrHeuristic)
+	_, err = admin.New(conn).CommitPrepared(t.Context(), "order/2")
+	require.ErrorIs(t, err, admin.ErrHeuristic)
 }

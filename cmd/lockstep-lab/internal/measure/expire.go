@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
@@ -223,7 +223,7 @@ func (x *expiring) checkpoint(ctx context.Context) error {
 		}
 	}
 	for _, address := range addresses {
-		node, err := x.t.Client.Node(address)
+		node, err := admin.New(x.t.Client).Node(address)
 		if err != nil {
 			return err
 		}
@@ -237,7 +237,7 @@ func (x *expiring) checkpoint(ctx context.Context) error {
 // expire returns when the last message is removed.
 func (x *expiring) expire(ctx context.Context) error {
 	if x.By == ExpireByQueue {
-		if _, err := x.t.Client.AlterQueue(ctx, x.queue, client.QueueConfig{TTL: time.Millisecond}); err != nil {
+		if _, err := admin.New(x.t.Client).AlterQueue(ctx, x.queue, admin.QueueConfig{TTL: time.Millisecond}); err != nil {
 			return err
 		}
 	}
@@ -245,7 +245,7 @@ func (x *expiring) expire(ctx context.Context) error {
 		fmt.Errorf("bench: the messages were not removed in %s", expireBound))
 	defer cancel()
 	for {
-		q, err := x.t.Client.GetQueue(ctx, x.queue)
+		q, err := admin.New(x.t.Client).GetQueue(ctx, x.queue)
 		if err != nil {
 			return err
 		}

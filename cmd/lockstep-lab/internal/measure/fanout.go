@@ -14,6 +14,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
@@ -187,14 +188,14 @@ func (f *fanout) withQueue(ctx context.Context, fn func() error) error {
 		names[i] = subscriptionName(i)
 		f.free <- i
 	}
-	if _, err := f.client.DeleteQueue(ctx, f.queue, false); err != nil && !bench.IsNotFound(err) {
+	if _, err := admin.New(f.client).DeleteQueue(ctx, f.queue, false); err != nil && !bench.IsNotFound(err) {
 		return err
 	}
 	err := f.createQueue(ctx, names)
 	if err == nil {
 		err = fn()
 	}
-	if _, derr := f.client.DeleteQueue(ctx, f.queue, false); derr != nil && err == nil {
+	if _, derr := admin.New(f.client).DeleteQueue(ctx, f.queue, false); derr != nil && err == nil {
 		err = derr
 	}
 	return err
@@ -202,17 +203,17 @@ func (f *fanout) withQueue(ctx context.Context, fn func() error) error {
 
 // createQueue creates the queue with its subscriptions.
 func (f *fanout) createQueue(ctx context.Context, names []string) error {
-	o := client.CreateQueueOptions{Subscriptions: names}
+	o := admin.CreateQueueOptions{Subscriptions: names}
 	if f.Filtered {
-		o = client.CreateQueueOptions{Topic: true}
+		o = admin.CreateQueueOptions{Topic: true}
 	}
-	if _, _, err := f.client.CreateQueue(ctx, f.queue, o); err != nil || !f.Filtered {
+	if _, _, err := admin.New(f.client).CreateQueue(ctx, f.queue, o); err != nil || !f.Filtered {
 		return err
 	}
 	order := bench.Order{Parts: f.Parts}
 	for i, name := range names {
-		o := client.SubscriptionOptions{Filter: order.PartFilter(i)}
-		if _, _, err := f.client.CreateSubscriptionWith(ctx, f.queue, name, o); err != nil {
+		o := admin.SubscriptionOptions{Filter: order.PartFilter(i)}
+		if _, _, err := admin.New(f.client).CreateSubscription(ctx, f.queue, name, o); err != nil {
 			return err
 		}
 	}
@@ -291,7 +292,9 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 			phase = 1
 		}
 		bench.Record(waits[phase], time.Since(start))
-		d.Ack()
+		if err := d.Ack(); err != nil {
+			return err
+		}
 		f.delivered[sub].Add(1)
 		if f.left.Add(-1) == 0 {
 			f.over()

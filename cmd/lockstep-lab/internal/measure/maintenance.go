@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/harness"
@@ -189,7 +189,7 @@ func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds floa
 
 // resize rewrites both page files of the pair.
 func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
-	s, err := u.t.Client.MaintenanceSettings(ctx)
+	s, err := admin.New(u.t.Client).MaintenanceSettings(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -197,12 +197,12 @@ func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 	if int(s.GetPageSizeCurrent()) == to {
 		to = u.PageSizes[1]
 	}
-	if _, err := u.t.Client.StartPlan(ctx, &pb.StartPlanRequest{
+	if _, err := admin.New(u.t.Client).StartPlan(ctx, &pb.StartPlanRequest{
 		Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: uint32(to),
 	}); err != nil {
 		return 0, err
 	}
-	for plan, err := range u.t.Client.WatchPlan(ctx) {
+	for plan, err := range admin.New(u.t.Client).WatchPlan(ctx) {
 		if err != nil {
 			return 0, err
 		}
@@ -212,7 +212,7 @@ func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 			step += ": " + phase
 		}
 		u.load.during(step)
-		if client.PlanEnded(plan) && plan.GetState() != pb.PlanState_PLAN_STATE_DONE {
+		if admin.PlanEnded(plan) && plan.GetState() != pb.PlanState_PLAN_STATE_DONE {
 			return 0, fmt.Errorf("the plan has %s: %s", state, plan.GetReason())
 		}
 	}
@@ -220,13 +220,13 @@ func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 }
 
 // standby returns the standby node and its client.
-func (u *maintenanceWork) standby(ctx context.Context) (*harness.Node, *client.Node, error) {
+func (u *maintenanceWork) standby(ctx context.Context) (*harness.Node, *admin.Node, error) {
 	active, err := bench.ActiveNode(ctx, u.t)
 	if err != nil {
 		return nil, nil, err
 	}
 	n := u.t.Pair.Other(active)
-	c, err := u.t.Client.Node(n.Address)
+	c, err := admin.New(u.t.Client).Node(n.Address)
 	return n, c, err
 }
 

@@ -113,6 +113,8 @@ func receiveUntil(ctx context.Context, c *client.Consumer, h *hdrhistogram.Histo
 			return err
 		}
 		bench.Record(h, time.Since(start))
-		d.Ack()
+		if err := d.Ack(); err != nil {
+			return err
+		}
 	}
 }

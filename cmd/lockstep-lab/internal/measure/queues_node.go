@@ -13,6 +13,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
@@ -29,7 +30,7 @@ func NodeQueues(
 		return errors.New("many queues can only be measured on nodes started by the benchmark")
 	}
 	one := []string{"one"}
-	if _, _, err := t.Client.CreateQueue(ctx, one[0], client.CreateQueueOptions{}); err != nil {
+	if _, _, err := admin.New(t.Client).CreateQueue(ctx, one[0], admin.CreateQueueOptions{}); err != nil {
 		return err
 	}
 	names := bench.QueueNames(n)
@@ -107,7 +108,7 @@ func createAll(ctx context.Context, c *client.Client, names []string, out *bench
 		all.Go(func() {
 			for n := next.Add(1); n <= int64(len(names)); n = next.Add(1) {
 				begin := time.Now()
-				if _, _, err := c.CreateQueue(ctx, names[n-1], client.CreateQueueOptions{}); err != nil {
+				if _, _, err := admin.New(c).CreateQueue(ctx, names[n-1], admin.CreateQueueOptions{}); err != nil {
 					cancel(err)
 					return
 				}

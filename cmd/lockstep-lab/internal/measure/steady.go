@@ -14,6 +14,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
@@ -200,7 +201,7 @@ func fillStore(ctx context.Context, t bench.Target, queue string, storeBytes int
 		return err
 	}
 	for _, n := range t.Pair.Nodes {
-		node, err := t.Client.Node(n.Address)
+		node, err := admin.New(t.Client).Node(n.Address)
 		if err != nil {
 			return err
 		}

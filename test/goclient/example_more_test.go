@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client_test
+package goclient_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -18,7 +19,7 @@ func withQueue(queue string, bodies []string, example func(context.Context, *cli
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	_, _, err := c.CreateQueue(ctx, queue, client.CreateQueueOptions{})
+	_, _, err := admin.New(c).CreateQueue(ctx, queue, admin.CreateQueueOptions{})
 	for _, body := range bodies {
 		if err == nil {
 			_, err = c.Publish(ctx, queue, client.Message{Body: []byte(body)})
@@ -33,7 +34,7 @@ func withQueue(queue string, bodies []string, example func(context.Context, *cli
 }
 
 // A batch is stored as a whole or not at all.
-func ExampleClient_PublishBatch() {
+func Example_publishBatch() {
 	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
 		receipt, err := c.PublishBatch(ctx, "orders", []client.Message{
 			{Body: []byte("one")}, {Body: []byte("two"), Properties: map[string]string{"urgent": "yes"}},
@@ -48,7 +49,7 @@ func ExampleClient_PublishBatch() {
 }
 
 // All iterates over the messages of a subscription. A nacked message is redelivered.
-func ExampleConsumer_All() {
+func Example_consumerAll() {
 	withQueue("orders", []string{"coffee", "tea"}, func(ctx context.Context, c *client.Client) error {
 		consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{Prefetch: 1})
 		if err != nil {
@@ -78,7 +79,7 @@ func ExampleConsumer_All() {
 }
 
 // Browse reads messages without consuming them.
-func ExampleClient_Browse() {
+func Example_browse() {
 	withQueue("orders", []string{"a", "b", "c", "d"}, func(ctx context.Context, c *client.Client) error {
 		for m, err := range c.Browse(ctx, "orders", client.BrowseOptions{From: 2, Limit: 2}) {
 			if err != nil {
@@ -94,9 +95,9 @@ func ExampleClient_Browse() {
 }
 
 // Queues lists queues with the backlog of each subscription.
-func ExampleClient_Queues() {
+func Example_queues() {
 	withQueue("orders.eu", []string{"a", "b"}, func(ctx context.Context, c *client.Client) error {
-		for q, err := range c.Queues(ctx, "orders.") {
+		for q, err := range admin.New(c).Queues(ctx, "orders.") {
 			if err != nil {
 				return err
 			}
@@ -108,9 +109,9 @@ func ExampleClient_Queues() {
 }
 
 // A queue with a limit rejects publishes that would exceed it.
-func ExampleClient_AlterQueue() {
+func Example_alterQueue() {
 	withQueue("orders", []string{"a"}, func(ctx context.Context, c *client.Client) error {
-		if _, err := c.AlterQueue(ctx, "orders", client.QueueConfig{MaxMessages: 1}); err != nil {
+		if _, err := admin.New(c).AlterQueue(ctx, "orders", admin.QueueConfig{MaxMessages: 1}); err != nil {
 			return err
 		}
 		_, err := c.Publish(ctx, "orders", client.Message{Body: []byte("b")})
@@ -122,10 +123,10 @@ func ExampleClient_AlterQueue() {
 
 // A rejected message is moved to the dead-letter queue with a description of its origin. When the cause is fixed, it is
 // moved back to its queue.
-func ExampleDelivery_Reject() {
+func Example_reject() {
 	withQueue("orders.dead", nil, func(ctx context.Context, c *client.Client) error {
-		_, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{
-			Config: client.QueueConfig{MaxDeliveries: 5, DeadLetter: "orders.dead"},
+		_, _, err := admin.New(c).CreateQueue(ctx, "orders", admin.CreateQueueOptions{
+			Config: admin.QueueConfig{MaxDeliveries: 5, DeadLetter: "orders.dead"},
 		})
 		if err != nil {
 			return err
@@ -151,7 +152,7 @@ func ExampleDelivery_Reject() {
 			}
 			fmt.Printf("%s: %s, from %s/%s\n", m.Body, m.DeadLetter.Reason, m.DeadLetter.Queue, m.DeadLetter.Subscription)
 		}
-		replayed, err := c.ReplayDeadLetters(ctx, "orders.dead", client.ReplayOptions{})
+		replayed, err := admin.New(c).ReplayDeadLetters(ctx, "orders.dead", admin.ReplayOptions{})
 		if err != nil {
 			return err
 		}
@@ -168,12 +169,12 @@ func ExampleDelivery_Reject() {
 }
 
 // A call with an unknown outcome can be retried with the same Request: it is executed at most once.
-func ExampleRequest() {
+func Example_request() {
 	withQueue("orders", []string{"a", "b", "c"}, func(ctx context.Context, c *client.Client) error {
-		var r client.Request
-		purged, err := c.PurgeQueue(ctx, "orders", "", &r)
+		var r admin.Request
+		purged, err := admin.New(c).As(&r).PurgeQueue(ctx, "orders", "")
 		for errors.Is(err, client.ErrOutcomeUnknown) && !errors.Is(err, client.ErrOutcomeLost) {
-			purged, err = c.PurgeQueue(ctx, "orders", "", &r)
+			purged, err = admin.New(c).As(&r).PurgeQueue(ctx, "orders", "")
 		}
 		fmt.Println("purged", purged)
 		return err
@@ -182,7 +183,7 @@ func ExampleRequest() {
 }
 
 // A transaction requeues a message and publishes another one atomically.
-func ExampleTxn_Release() {
+func Example_release() {
 	withQueue("orders", []string{"broken"}, func(ctx context.Context, c *client.Client) error {
 		consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
 		if err != nil {
@@ -213,13 +214,13 @@ func ExampleTxn_Release() {
 
 // Node sends requests to one node by its address, regardless of its role; the client discovers the active node
 // automatically.
-func ExampleNode_Status() {
+func Example_nodeStatus() {
 	withQueue("orders", []string{"a"}, func(ctx context.Context, c *client.Client) error {
 		active, err := c.WaitActive(ctx)
 		if err != nil {
 			return err
 		}
-		n, err := c.Node(active.Address)
+		n, err := admin.New(c).Node(active.Address)
 		if err != nil {
 			return err
 		}
@@ -234,9 +235,9 @@ func ExampleNode_Status() {
 }
 
 // Settings can be changed at run time.
-func ExampleClient_ChangeRunningSettings() {
+func Example_changeRunningSettings() {
 	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
-		settings, err := c.ChangeRunningSettings(ctx, &pb.ChangeSettingsRequest{
+		settings, err := admin.New(c).ChangeRunningSettings(ctx, &pb.ChangeSettingsRequest{
 			Set: map[string]string{"limits.delivery-share": "20"},
 		})
 		if err != nil {
@@ -253,19 +254,19 @@ func ExampleClient_ChangeRunningSettings() {
 }
 
 // Jobs of the pair schedule maintenance operations.
-func ExampleClient_PutJob() {
+func Example_putJob() {
 	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
-		if _, err := c.PutJob(ctx, &pb.Job{Name: "nightly", Schedule: "0 3 * * *", Kind: "verify"}); err != nil {
+		if _, err := admin.New(c).PutJob(ctx, &pb.Job{Name: "nightly", Schedule: "0 3 * * *", Kind: "verify"}); err != nil {
 			return err
 		}
-		jobs, err := c.Jobs(ctx)
+		jobs, err := admin.New(c).Jobs(ctx)
 		if err != nil {
 			return err
 		}
 		for _, j := range jobs {
 			fmt.Println(j.GetName(), j.GetKind(), j.GetSchedule())
 		}
-		return c.DeleteJob(ctx, "nightly")
+		return admin.New(c).DeleteJob(ctx, "nightly")
 	})
 	// Output: nightly verify 0 3 * * *
 }

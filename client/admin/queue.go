@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -14,19 +14,18 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
-
-// DefaultSubscription is the subscription of a queue that was created without naming one.
-const DefaultSubscription = "default"
 
 // QueueConfig is the configuration of a queue that can be altered. The zero value sets no limits. Durations have
 // millisecond resolution and are at most 100 years.
 //
-// All fields except MaxMessages and MaxBytes are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
+// All fields except MaxMessages and MaxBytes are rejected with [client.ErrRefused] while one of the nodes runs release
+// 0.1.0.
 type QueueConfig struct {
 	// MaxMessages is the maximum number of messages. At the limit, Overflow applies, which by default rejects publishes
-	// with [ErrLimit]; 0 means no limit.
+	// with [client.ErrLimit]; 0 means no limit.
 	MaxMessages uint64
 	// MaxBytes is the maximum size in bytes; it applies like MaxMessages. 0 means no limit.
 	MaxBytes uint64
@@ -75,7 +74,7 @@ type Overflow int
 
 // Values of Overflow.
 const (
-	// OverflowReject rejects the publish with [ErrLimit].
+	// OverflowReject rejects the publish with [client.ErrLimit].
 	OverflowReject Overflow = iota
 	// OverflowDropHead drops the oldest messages.
 	OverflowDropHead
@@ -94,12 +93,12 @@ func (o Overflow) String() string {
 // overflows are the names of the Overflow values, by value.
 var overflows = [...]string{"reject", "drop-head", "dead-letter-head"} //nolint:gochecknoglobals // a constant
 
-// ParseOverflow parses a name returned by String. The error wraps [ErrInvalid].
+// ParseOverflow parses a name returned by String. The error wraps [client.ErrInvalid].
 func ParseOverflow(name string) (Overflow, error) {
 	if at := slices.Index(overflows[:], name); at >= 0 {
 		return Overflow(at), nil
 	}
-	return 0, fmt.Errorf("%w: overflow %q is none of %s", ErrInvalid, name, strings.Join(overflows[:], ", "))
+	return 0, fmt.Errorf("%w: overflow %q is none of %s", client.ErrInvalid, name, strings.Join(overflows[:], ", "))
 }
 
 // maxMaxDeliveries is the maximum QueueConfig.MaxDeliveries.
@@ -111,7 +110,7 @@ const maxMultiplier = 1000
 // check rejects values that no node accepts.
 func (c QueueConfig) check() error {
 	if c.MaxDeliveries > maxMaxDeliveries {
-		return fmt.Errorf("%w: MaxDeliveries is %d; 1 to %d are possible, and 0 for no limit", ErrInvalid,
+		return fmt.Errorf("%w: MaxDeliveries is %d; 1 to %d are possible, and 0 for no limit", client.ErrInvalid,
 			c.MaxDeliveries, maxMaxDeliveries)
 	}
 	for _, d := range [...]struct {
@@ -126,15 +125,15 @@ func (c QueueConfig) check() error {
 		{"TemporaryGrace", c.TemporaryGrace},
 	} {
 		if d.value < 0 || d.value > maxDuration {
-			return fmt.Errorf("%w: %s is %s; 0 to 100 years are possible", ErrInvalid, d.name, d.value)
+			return fmt.Errorf("%w: %s is %s; 0 to 100 years are possible", client.ErrInvalid, d.name, d.value)
 		}
 	}
 	if m := c.RedeliveryMultiplier; m != 0 && !(m >= 1 && m <= maxMultiplier) { // rejects NaN, too
-		return fmt.Errorf("%w: RedeliveryMultiplier is %v; 1 to %d are possible, and 0, which means 1", ErrInvalid, m,
+		return fmt.Errorf("%w: RedeliveryMultiplier is %v; 1 to %d are possible, and 0, which means 1", client.ErrInvalid, m,
 			maxMultiplier)
 	}
 	if c.Overflow < 0 || int(c.Overflow) >= len(overflows) {
-		return fmt.Errorf("%w: %s is not known", ErrInvalid, c.Overflow)
+		return fmt.Errorf("%w: %s is not known", client.ErrInvalid, c.Overflow)
 	}
 	if c.DeadLetter == "" {
 		return nil
@@ -216,7 +215,7 @@ const (
 type CreateQueueOptions struct {
 	// Config of the queue.
 	Config QueueConfig
-	// Subscriptions are the names of the initial subscriptions; if empty, DefaultSubscription is created.
+	// Subscriptions are the names of the initial subscriptions; if empty, client.DefaultSubscription is created.
 	Subscriptions []string
 	// Topic creates the queue without a subscription: messages are kept only for subscriptions created later.
 	Topic bool
@@ -225,10 +224,11 @@ type CreateQueueOptions struct {
 }
 
 // CreateQueue creates a queue. created is false if the queue already existed and IfNotExists was set. After
-// [ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors: [ErrAlreadyExists],
-// [ErrInvalid], [ErrLimit], [ErrQueueNotFound] if the dead-letter queue does not exist, [ErrUnavailable].
+// [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
+// [client.ErrAlreadyExists], [client.ErrInvalid], [client.ErrLimit], [client.ErrQueueNotFound] if the dead-letter queue
+// does not exist, [client.ErrUnavailable].
 func (c *Client) CreateQueue(
-	ctx context.Context, name string, o CreateQueueOptions, as ...*Request,
+	ctx context.Context, name string, o CreateQueueOptions,
 ) (q Queue, created bool, err error) {
 	if err := checkName("queue", name); err != nil {
 		return Queue{}, false, err
@@ -240,17 +240,18 @@ func (c *Client) CreateQueue(
 		Name: name, Config: o.Config.toProto(), Subscriptions: o.Subscriptions, Topic: o.Topic,
 		IfNotExists: o.IfNotExists,
 	}
-	resp, err := change(ctx, c, "create queue "+name, req, as, pb.QueueServiceClient.CreateQueue)
-	if doneBefore(err, ErrAlreadyExists) {
+	resp, err := change(ctx, c, "create queue "+name, req, pb.QueueServiceClient.CreateQueue)
+	if doneBefore(err, client.ErrAlreadyExists) {
 		q, err = c.GetQueue(ctx, name)
 		return q, true, err
 	}
 	return queueFromProto(resp.GetQueue()), resp.GetCreated(), err
 }
 
-// AlterQueue replaces the whole configuration of a queue. Errors: [ErrQueueNotFound], also if the dead-letter queue
-// does not exist; [ErrInvalid], also if dead letters would form a cycle; [ErrRefused], [ErrUnavailable].
-func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig, as ...*Request) (Queue, error) {
+// AlterQueue replaces the whole configuration of a queue. Errors: [client.ErrQueueNotFound], also if the dead-letter
+// queue does not exist; [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused],
+// [client.ErrUnavailable].
+func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig) (Queue, error) {
 	if err := config.check(); err != nil {
 		return Queue{}, err
 	}
@@ -258,37 +259,39 @@ func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig
 		Name: name, Config: config.toProto(),
 		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}},
 	}
-	resp, err := change(ctx, c, "alter queue "+name, req, as, pb.QueueServiceClient.AlterQueue)
+	resp, err := change(ctx, c, "alter queue "+name, req, pb.QueueServiceClient.AlterQueue)
 	return queueFromProto(resp.GetQueue()), err
 }
 
 // DeleteQueue deletes a queue with its messages and returns the number of messages. With ifEmpty it returns
-// [ErrNotEmpty] if the queue contains messages. After [ErrOutcomeUnknown], retry the call with the same [Request]: the
-// retry does not delete a queue that was created again in the meantime. Errors: [ErrQueueNotFound], [ErrNotEmpty],
-// [ErrRefused] for the dead-letter queue of another queue, [ErrUnavailable].
+// [ErrNotEmpty] if the queue contains messages. After [client.ErrOutcomeUnknown], retry the call with the same
+// [Request]: the retry does not delete a queue that was created again in the meantime. Errors:
+// [client.ErrQueueNotFound], [ErrNotEmpty], [client.ErrRefused] for the dead-letter queue of another queue,
+// [client.ErrUnavailable].
 func (c *Client) DeleteQueue(
-	ctx context.Context, name string, ifEmpty bool, as ...*Request,
+	ctx context.Context, name string, ifEmpty bool,
 ) (messages uint64, err error) {
 	req := &pb.DeleteQueueRequest{Name: name, IfEmpty: ifEmpty}
-	resp, err := change(ctx, c, "delete queue "+name, req, as, pb.QueueServiceClient.DeleteQueue)
-	if doneBefore(err, ErrQueueNotFound) {
+	resp, err := change(ctx, c, "delete queue "+name, req, pb.QueueServiceClient.DeleteQueue)
+	if doneBefore(err, client.ErrQueueNotFound) {
 		return 0, nil
 	}
 	return resp.GetMessages(), err
 }
 
 // PurgeQueue acknowledges all messages of a subscription, or of all subscriptions if it is "", and returns the number
-// of messages. After [ErrOutcomeUnknown], retry the call with the same [Request]: the retry does not purge messages
-// published in the meantime. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrUnavailable].
+// of messages. After [client.ErrOutcomeUnknown], retry the call with the same [Request]: the retry does not purge
+// messages published in the meantime. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound],
+// [client.ErrUnavailable].
 func (c *Client) PurgeQueue(
-	ctx context.Context, name, subscription string, as ...*Request,
+	ctx context.Context, name, subscription string,
 ) (messages uint64, err error) {
 	req := &pb.PurgeQueueRequest{Name: name, Subscription: subscription}
-	resp, err := change(ctx, c, "purge queue "+name, req, as, pb.QueueServiceClient.PurgeQueue)
+	resp, err := change(ctx, c, "purge queue "+name, req, pb.QueueServiceClient.PurgeQueue)
 	return resp.GetMessages(), err
 }
 
-// GetQueue returns a queue. Errors: [ErrQueueNotFound], [ErrUnavailable].
+// GetQueue returns a queue. Errors: [client.ErrQueueNotFound], [client.ErrUnavailable].
 func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 	resp, err := read(ctx, c, "get queue "+name, &pb.GetQueueRequest{Name: name}, pb.QueueServiceClient.GetQueue)
 	return queueFromProto(resp.GetQueue()), err
@@ -317,36 +320,30 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 	}
 }
 
-// SubscriptionOptions are the options of [Client.CreateSubscriptionWith].
+// SubscriptionOptions are the options of [Client.CreateSubscription].
 type SubscriptionOptions struct {
 	// Start is the start position, unless At is set.
 	Start Start
 	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future is
-	// rejected with [ErrInvalid]. Both are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
+	// rejected with [client.ErrInvalid]. Both are rejected with [client.ErrRefused] while one of the nodes runs release
+	// 0.1.0.
 	At Place
 	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match: `properties.region == "eu"
-	// && priority >= 5`. See docs/reference/queues/filters.md. Invalid filters are rejected with [ErrInvalid]. A filter is
-	// rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
+	// && priority >= 5`. See docs/reference/queues/filters.md. Invalid filters are rejected with [client.ErrInvalid]. A
+	// filter is rejected with [client.ErrRefused] while one of the nodes runs release 0.1.0.
 	Filter string
-	// Redelivery overrides the configuration of the queue. It is rejected with [ErrRefused] while one of the nodes runs
-	// release 0.1.0.
+	// Redelivery overrides the configuration of the queue. It is rejected with [client.ErrRefused] while one of the nodes
+	// runs release 0.1.0.
 	Redelivery RedeliveryPolicy
 	// IfNotExists succeeds without a change when a subscription of that name already exists.
 	IfNotExists bool
 }
 
-// CreateSubscription creates a subscription that receives all messages; see [Client.CreateSubscriptionWith].
+// CreateSubscription creates a durable cursor on a queue. The result created and retries are as for
+// [Client.CreateQueue]. Errors: [client.ErrQueueNotFound], [client.ErrAlreadyExists], [client.ErrInvalid],
+// [client.ErrLimit], [client.ErrRefused], [client.ErrUnavailable].
 func (c *Client) CreateSubscription(
-	ctx context.Context, queue, name string, start Start, ifNotExists bool, as ...*Request,
-) (s Subscription, created bool, err error) {
-	return c.CreateSubscriptionWith(ctx, queue, name, SubscriptionOptions{Start: start, IfNotExists: ifNotExists}, as...)
-}
-
-// CreateSubscriptionWith creates a durable cursor on a queue. The result created and retries are as for
-// [Client.CreateQueue]. Errors: [ErrQueueNotFound], [ErrAlreadyExists], [ErrInvalid], [ErrLimit], [ErrRefused],
-// [ErrUnavailable].
-func (c *Client) CreateSubscriptionWith(
-	ctx context.Context, queue, name string, o SubscriptionOptions, as ...*Request,
+	ctx context.Context, queue, name string, o SubscriptionOptions,
 ) (s Subscription, created bool, err error) {
 	if err := o.Redelivery.check(); err != nil {
 		return Subscription{}, false, err
@@ -365,22 +362,23 @@ func (c *Client) CreateSubscriptionWith(
 		}
 	}
 	op := "create subscription " + name + " on " + queue
-	resp, err := change(ctx, c, op, req, as, pb.QueueServiceClient.CreateSubscription)
-	if doneBefore(err, ErrAlreadyExists) {
+	resp, err := change(ctx, c, op, req, pb.QueueServiceClient.CreateSubscription)
+	if doneBefore(err, client.ErrAlreadyExists) {
 		req.IfNotExists = true // from here on the request only reads the subscription
-		resp, err = change(ctx, c, op, req, nil, pb.QueueServiceClient.CreateSubscription)
+		resp, err = change(ctx, c.As(nil), op, req, pb.QueueServiceClient.CreateSubscription)
 		return subscriptionFromProto(resp.GetSubscription()), true, err
 	}
 	return subscriptionFromProto(resp.GetSubscription()), resp.GetCreated(), err
 }
 
 // DeleteSubscription deletes a subscription. Messages that only this subscription had not acknowledged are removed.
-// Retries are as for [Client.DeleteQueue]. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrUnavailable].
-func (c *Client) DeleteSubscription(ctx context.Context, queue, name string, as ...*Request) error {
+// Retries are as for [Client.DeleteQueue]. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound],
+// [client.ErrUnavailable].
+func (c *Client) DeleteSubscription(ctx context.Context, queue, name string) error {
 	req := &pb.DeleteSubscriptionRequest{Queue: queue, Name: name}
-	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req, as,
+	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req,
 		pb.QueueServiceClient.DeleteSubscription)
-	if doneBefore(err, ErrSubscriptionNotFound) {
+	if doneBefore(err, client.ErrSubscriptionNotFound) {
 		return nil
 	}
 	return err
@@ -391,7 +389,7 @@ func read[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	err = c.do(ctx, op, nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.conns.Read(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(queues(cc), ctx, req)
 		return err
 	})
@@ -403,7 +401,7 @@ func repeat[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	err = c.do(ctx, op, new(doubt), func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.conns.Repeat(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(queues(cc), ctx, req)
 		return err
 	})

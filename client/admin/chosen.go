@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -37,8 +37,9 @@ type MoveResult struct {
 // queue, for all subscriptions. Attempts without a response are retried, and the call can be retried after any error:
 // each message is moved at most once. The limit is 10,000 messages.
 //
-// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrInvalid], [ErrLimit] if the target is full, [ErrRefused]
-// while one of the nodes runs release 0.1.0, [ErrDenied], [ErrUnavailable].
+// Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the
+// target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0, [client.ErrDenied],
+// [client.ErrUnavailable].
 func (c *Client) MoveMessages(
 	ctx context.Context, queue string, sequences []SequenceRange, o MoveOptions,
 ) (MoveResult, error) {
@@ -59,8 +60,8 @@ func (c *Client) MoveMessages(
 
 // RemoveMessages acknowledges selected messages of a queue for a subscription, or for all subscriptions if it is "". It
 // returns the number of messages removed by the attempt that received a response. queueID is as in [MoveOptions]. The
-// call can be retried after any error. The limit is 10,000 messages. Errors: [ErrQueueNotFound],
-// [ErrSubscriptionNotFound], [ErrInvalid], [ErrDenied], [ErrUnavailable].
+// call can be retried after any error. The limit is 10,000 messages. Errors: [client.ErrQueueNotFound],
+// [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrDenied], [client.ErrUnavailable].
 func (c *Client) RemoveMessages(
 	ctx context.Context, queue, subscription string, sequences []SequenceRange, queueID uint64,
 ) (removed uint64, err error) {

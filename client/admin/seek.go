@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -41,7 +42,7 @@ type SeekResult struct {
 	Backlog uint64
 }
 
-// Seek moves a subscription; "" means DefaultSubscription. Messages below the position are acknowledged. Stored
+// Seek moves a subscription; "" means client.DefaultSubscription. Messages below the position are acknowledged. Stored
 // messages from the position on are delivered, even if they were delivered before. Messages are stored until all
 // subscriptions have acknowledged them, and longer if the queue has a retention.
 //
@@ -49,11 +50,11 @@ type SeekResult struct {
 // answered. An acknowledgement that is in flight during the Seek may apply to the redelivery. To make sure that all
 // messages are redelivered, close the consumers first.
 //
-// After [ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
-// [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrInvalid] for a position beyond the end or in the future,
-// [ErrRefused] while one of the nodes runs release 0.1.0, [ErrUnavailable].
+// After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
+// [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid] for a position beyond the end or in
+// the future, [client.ErrRefused] while one of the nodes runs release 0.1.0, [client.ErrUnavailable].
 func (c *Client) Seek(
-	ctx context.Context, queue, subscription string, to Place, as ...*Request,
+	ctx context.Context, queue, subscription string, to Place,
 ) (SeekResult, error) {
 	if err := checkName("queue", queue); err != nil {
 		return SeekResult{}, err
@@ -67,8 +68,8 @@ func (c *Client) Seek(
 	case !to.time.IsZero():
 		req.To = &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(to.time)}
 	default:
-		return SeekResult{}, fmt.Errorf("%w: no place to move to; sequences begin at 1", ErrInvalid)
+		return SeekResult{}, fmt.Errorf("%w: no place to move to; sequences begin at 1", client.ErrInvalid)
 	}
-	resp, err := change(ctx, c, "move a subscription of "+queue, req, as, pb.QueueServiceClient.SeekSubscription)
+	resp, err := change(ctx, c, "move a subscription of "+queue, req, pb.QueueServiceClient.SeekSubscription)
 	return SeekResult{Sequence: resp.GetSequence(), Backlog: resp.GetBacklog()}, err
 }

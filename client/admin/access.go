@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -31,9 +32,9 @@ func NewToken() string {
 func accessService(cc *grpc.ClientConn) pb.AccessServiceClient { return pb.NewAccessServiceClient(cc) }
 
 // WhoAmI returns the principal and the permissions that the active node assigns to this client. Errors:
-// [ErrUnavailable], [ErrDenied].
+// [client.ErrUnavailable], [client.ErrDenied].
 func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error) {
-	err = c.do(ctx, "who am I", nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.conns.Read(ctx, "who am I", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).WhoAmI(ctx, &pb.WhoAmIRequest{})
 		return err
 	})
@@ -41,9 +42,9 @@ func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error
 }
 
 // ListAccess returns all rules, roles, quotas and tokens; tokens without their hashes. It requires the operate
-// permission. Errors: [ErrUnavailable], [ErrDenied].
+// permission. Errors: [client.ErrUnavailable], [client.ErrDenied].
 func (c *Client) ListAccess(ctx context.Context) (resp *pb.ListAccessResponse, err error) {
-	err = c.do(ctx, "list the rules", nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.conns.Read(ctx, "list the rules", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).ListAccess(ctx, &pb.ListAccessRequest{})
 		return err
 	})
@@ -51,9 +52,9 @@ func (c *Client) ListAccess(ctx context.Context) (resp *pb.ListAccessResponse, e
 }
 
 // TestAccess reports whether a principal has a permission, or lists all principals that have it. It requires the
-// operate permission. Errors: [ErrUnavailable], [ErrDenied], [ErrInvalid].
+// operate permission. Errors: [client.ErrUnavailable], [client.ErrDenied], [client.ErrInvalid].
 func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (resp *pb.TestAccessResponse, err error) {
-	err = c.do(ctx, "test the rules", nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.conns.Read(ctx, "test the rules", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).TestAccess(ctx, req)
 		return err
 	})
@@ -63,12 +64,12 @@ func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (res
 // Grant adds permissions and roles to a rule, and creates the rule if necessary. With lockOut the change is made even
 // if this client loses its own operate permission.
 //
-// All calls that change rules require the operate permission. After [ErrOutcomeUnknown] they can be retried, with the
-// same [Request] if one was given. They return [ErrRefused] if the rules were changed concurrently, if this client
-// would lose its own operate permission, or if one of the nodes does not support rules. Other errors: [ErrInvalid],
-// [ErrNoRule], [ErrLimit], [ErrDenied], [ErrUnavailable].
-func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool, as ...*Request) (*pb.AccessRule, error) {
-	resp, err := changeBy(ctx, c, "grant", &pb.GrantRequest{Rule: rule, LockOut: lockOut}, as, accessService,
+// All calls that change rules require the operate permission. After [client.ErrOutcomeUnknown] they can be retried,
+// with the same [Request] if one was given. They return [client.ErrRefused] if the rules were changed concurrently, if
+// this client would lose its own operate permission, or if one of the nodes does not support rules. Other errors:
+// [client.ErrInvalid], [ErrNoRule], [client.ErrLimit], [client.ErrDenied], [client.ErrUnavailable].
+func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (*pb.AccessRule, error) {
+	resp, err := changeBy(ctx, c, "grant", &pb.GrantRequest{Rule: rule, LockOut: lockOut}, accessService,
 		pb.AccessServiceClient.Grant)
 	return resp.GetRule(), err
 }
@@ -76,25 +77,25 @@ func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool, a
 // Revoke removes permissions and roles from a rule; if rule names none, it removes all. It returns the remaining rule,
 // or nil if nothing remains. lockOut is as for [Client.Grant].
 func (c *Client) Revoke(
-	ctx context.Context, rule *pb.AccessRule, lockOut bool, as ...*Request,
+	ctx context.Context, rule *pb.AccessRule, lockOut bool,
 ) (*pb.AccessRule, error) {
-	resp, err := changeBy(ctx, c, "revoke", &pb.RevokeRequest{Rule: rule, LockOut: lockOut}, as, accessService,
+	resp, err := changeBy(ctx, c, "revoke", &pb.RevokeRequest{Rule: rule, LockOut: lockOut}, accessService,
 		pb.AccessServiceClient.Revoke)
 	return resp.GetRule(), err
 }
 
 // PutRole creates or replaces a role. lockOut is as for [Client.Grant].
 func (c *Client) PutRole(
-	ctx context.Context, role *pb.AccessRole, lockOut bool, as ...*Request,
+	ctx context.Context, role *pb.AccessRole, lockOut bool,
 ) (*pb.AccessRole, error) {
-	resp, err := changeBy(ctx, c, "role "+role.GetName(), &pb.PutRoleRequest{Role: role, LockOut: lockOut}, as,
+	resp, err := changeBy(ctx, c, "role "+role.GetName(), &pb.PutRoleRequest{Role: role, LockOut: lockOut},
 		accessService, pb.AccessServiceClient.PutRole)
 	return resp.GetRole(), err
 }
 
 // DeleteRole deletes a role that no rule uses.
-func (c *Client) DeleteRole(ctx context.Context, name string, as ...*Request) error {
-	_, err := changeBy(ctx, c, "delete role "+name, &pb.DeleteRoleRequest{Name: name}, as, accessService,
+func (c *Client) DeleteRole(ctx context.Context, name string) error {
+	_, err := changeBy(ctx, c, "delete role "+name, &pb.DeleteRoleRequest{Name: name}, accessService,
 		pb.AccessServiceClient.DeleteRole)
 	return err
 }
@@ -102,38 +103,38 @@ func (c *Client) DeleteRole(ctx context.Context, name string, as ...*Request) er
 // CreateToken registers a token created by [NewToken] with the pair. A client that presents the token is authenticated
 // as the principal in info. Only the SHA-256 of the token is sent to the pair.
 func (c *Client) CreateToken(
-	ctx context.Context, token string, info *pb.AccessToken, as ...*Request,
+	ctx context.Context, token string, info *pb.AccessToken,
 ) (*pb.AccessToken, error) {
 	const least = 32
 	if len(token) < least {
 		return nil, fmt.Errorf("create token %s: %w: a token of %d bytes can be guessed; take NewToken", info.GetName(),
-			ErrInvalid, len(token))
+			client.ErrInvalid, len(token))
 	}
 	info = proto.CloneOf(info)
 	sum := sha256.Sum256([]byte(token))
 	info.Sha256 = sum[:]
-	resp, err := changeBy(ctx, c, "create token "+info.GetName(), &pb.CreateTokenRequest{Token: info}, as, accessService,
+	resp, err := changeBy(ctx, c, "create token "+info.GetName(), &pb.CreateTokenRequest{Token: info}, accessService,
 		pb.AccessServiceClient.CreateToken)
 	return resp.GetToken(), err
 }
 
 // RevokeToken revokes the token with that name. lockOut is as for [Client.Grant].
-func (c *Client) RevokeToken(ctx context.Context, name string, lockOut bool, as ...*Request) error {
-	_, err := changeBy(ctx, c, "revoke token "+name, &pb.RevokeTokenRequest{Name: name, LockOut: lockOut}, as,
+func (c *Client) RevokeToken(ctx context.Context, name string, lockOut bool) error {
+	_, err := changeBy(ctx, c, "revoke token "+name, &pb.RevokeTokenRequest{Name: name, LockOut: lockOut},
 		accessService, pb.AccessServiceClient.RevokeToken)
 	return err
 }
 
 // PutQuota sets the quota of a queue pattern.
-func (c *Client) PutQuota(ctx context.Context, quota *pb.AccessQuota, as ...*Request) (*pb.AccessQuota, error) {
-	resp, err := changeBy(ctx, c, "quota of "+quota.GetQueue(), &pb.PutQuotaRequest{Quota: quota}, as, accessService,
+func (c *Client) PutQuota(ctx context.Context, quota *pb.AccessQuota) (*pb.AccessQuota, error) {
+	resp, err := changeBy(ctx, c, "quota of "+quota.GetQueue(), &pb.PutQuotaRequest{Quota: quota}, accessService,
 		pb.AccessServiceClient.PutQuota)
 	return resp.GetQuota(), err
 }
 
 // DeleteQuota deletes the quota of a queue pattern.
-func (c *Client) DeleteQuota(ctx context.Context, pattern string, as ...*Request) error {
-	_, err := changeBy(ctx, c, "delete the quota of "+pattern, &pb.DeleteQuotaRequest{Queue: pattern}, as, accessService,
+func (c *Client) DeleteQuota(ctx context.Context, pattern string) error {
+	_, err := changeBy(ctx, c, "delete the quota of "+pattern, &pb.DeleteQuotaRequest{Queue: pattern}, accessService,
 		pb.AccessServiceClient.DeleteQuota)
 	return err
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -72,12 +73,12 @@ func (o QueueOrder) String() string {
 // QueueOrders returns the names of all sort keys.
 func QueueOrders() []string { return slices.Clone(queueOrders[:]) }
 
-// ParseQueueOrder parses a name returned by String. The error wraps [ErrInvalid].
+// ParseQueueOrder parses a name returned by String. The error wraps [client.ErrInvalid].
 func ParseQueueOrder(name string) (QueueOrder, error) {
 	if at := slices.Index(queueOrders[:], name); at >= 0 {
 		return QueueOrder(at), nil
 	}
-	return 0, fmt.Errorf("%w: order %q is none of %s", ErrInvalid, name, strings.Join(queueOrders[:], ", "))
+	return 0, fmt.Errorf("%w: order %q is none of %s", client.ErrInvalid, name, strings.Join(queueOrders[:], ", "))
 }
 
 // ListOptions are the options of [Client.ListQueues]. The zero value returns the first 1,000 queues by name.
@@ -104,7 +105,7 @@ type QueueList struct {
 
 // ListQueues lists queues with their activity, in any order. It is intended for tables: the node scans all of its
 // queues for it, at most once a second for all clients. A queue that changes its rank between two calls may appear on
-// both pages or on neither. Errors: [ErrInvalid], [ErrUnavailable].
+// both pages or on neither. Errors: [client.ErrInvalid], [client.ErrUnavailable].
 func (c *Client) ListQueues(ctx context.Context, o ListOptions) (QueueList, error) {
 	req := &pb.ListQueuesRequest{
 		Prefix: o.Prefix, Contains: o.Contains, Order: pb.QueueOrder(o.Order) + pb.QueueOrder_QUEUE_ORDER_NAME,

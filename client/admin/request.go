@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -11,18 +11,20 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Request makes an administrative call idempotent, so that it can be retried after [ErrOutcomeUnknown]. With the same
-// Request, the call is executed at most once, and a retry returns the original result. Without a Request, a second call
-// is a new request. It may purge messages that were published in the meantime, or delete a queue that was created
+// Request makes an administrative call idempotent, so that it can be retried after [client.ErrOutcomeUnknown]. With the
+// same Request, the call is executed at most once, and a retry returns the original result. Without a Request, a second
+// call is a new request. It may purge messages that were published in the meantime, or delete a queue that was created
 // again.
 //
-//	var r client.Request
-//	_, err := c.PurgeQueue(ctx, "orders", "", &r)
+//	var r admin.Request
+//	_, err := adm.As(&r).PurgeQueue(ctx, "orders", "")
 //	for errors.Is(err, client.ErrOutcomeUnknown) && !errors.Is(err, client.ErrOutcomeLost) {
-//		_, err = c.PurgeQueue(anotherContext(), "orders", "", &r)
+//		_, err = adm.As(&r).PurgeQueue(anotherContext(), "orders", "")
 //	}
 //
 // The zero Request is ready for use. Use it for one call of one client and its retries, with the same arguments. A
@@ -30,37 +32,45 @@ import (
 //
 // Nodes up to release 0.1.0 do not support it: they execute a retry again.
 type Request struct {
-	client   *Client
-	identity identity
+	conns    link.Conns
+	identity link.Identity
 	sent     proto.Message // while its outcome is unknown
 	done     bool
 }
 
+// As returns a client whose calls are attempts of r. Only calls that change queues, subscriptions or access rules use
+// it.
+func (c *Client) As(r *Request) *Client { return &Client{conns: c.conns, request: r} }
+
 // begin checks whether req may be sent under r.
 func (r *Request) begin(c *Client, op string, req proto.Message) error {
+	if r.identity == nil {
+		r.identity = c.conns.NewIdentity()
+	}
 	switch {
 	case r.done:
-		return fmt.Errorf("%s: %w: the Request was carried out already; use another one for another call", op,
-			ErrInvalid)
-	case !r.identity.inDoubt():
-		r.client, r.sent = c, req
-	case r.client != c || !proto.Equal(r.sent, req):
-		return fmt.Errorf("%s: %w: the Request is in use for another call, whose outcome is unknown; repeat that, or "+
-			"use another Request; %w",
-			op, ErrInvalid, ErrOutcomeUnknown)
+		return fmt.Errorf("%s: %w: the Request is already executed; use a new one for each call", op,
+			client.ErrInvalid)
+	case !r.identity.InDoubt():
+		r.conns, r.sent = c.conns, req
+	case r.conns != c.conns || !proto.Equal(r.sent, req):
+		return fmt.Errorf("%s: %w: the Request belongs to another call with an unknown outcome: retry that call, or "+
+			"use a new Request; %w",
+			op, client.ErrInvalid, client.ErrOutcomeUnknown)
 	}
 	return nil
 }
 
-// change makes one call that changes state on the active node, under a new identity or the one of as.
+// change makes one call that changes state on the active node, under a new identity or the one of its
+// Request.
 func change[Req any, Resp any, R interface {
 	*Req
 	proto.Message
 }](
-	ctx context.Context, c *Client, op string, req R, as []*Request,
+	ctx context.Context, c *Client, op string, req R,
 	method func(pb.QueueServiceClient, context.Context, R, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	return changeBy(ctx, c, op, req, as, queues, method)
+	return changeBy(ctx, c, op, req, queues, method)
 }
 
 // changeBy is change for any service.
@@ -68,19 +78,17 @@ func changeBy[Req any, Resp any, Service any, R interface {
 	*Req
 	proto.Message
 }](
-	ctx context.Context, c *Client, op string, req R, as []*Request, service func(*grpc.ClientConn) Service,
+	ctx context.Context, c *Client, op string, req R, service func(*grpc.ClientConn) Service,
 	method func(Service, context.Context, R, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	r := &Request{}
-	if len(as) > 1 {
-		return nil, fmt.Errorf("%s: %w: %d Requests for one call", op, ErrInvalid, len(as))
-	} else if len(as) == 1 && as[0] != nil {
-		r = as[0]
+	r := c.request
+	if r == nil {
+		r = &Request{}
 	}
 	if err := r.begin(c, op, req); err != nil {
 		return nil, err
 	}
-	err = c.doAs(ctx, op, &r.identity, func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
+	err = c.conns.Change(ctx, op, r.identity, func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
 		attempt := proto.CloneOf(req)
 		setProducer(attempt.ProtoReflect(), p)
 		resp, err = method(service(cc), ctx, attempt)
@@ -98,5 +106,5 @@ func setProducer(m protoreflect.Message, p *pb.Producer) {
 // doneBefore reports whether a refusal means that an earlier attempt was probably executed by a node without support
 // for identities. Other nodes return the original result or record the refusal.
 func doneBefore(err, refusal error) bool {
-	return errors.Is(err, refusal) && errors.Is(err, ErrOutcomeUnknown)
+	return errors.Is(err, refusal) && errors.Is(err, client.ErrOutcomeUnknown)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 )
 
 // Verify compares the data of the two nodes; it must be called on the active node. Differences and unreadable messages
-// are part of the result. Errors: [ErrRefused] if no standby is in sync.
+// are part of the result. Errors: [client.ErrRefused] if no standby is in sync.
 func (n *Node) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
 	resp, err := n.admin().Verify(ctx, req)
 	return resp, n.fail(ctx, "verify", err)
@@ -23,7 +23,7 @@ func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRespon
 }
 
 // DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes; it must be
-// called on the active node. The messages are lost permanently. Errors: [ErrQueueNotFound].
+// called on the active node. The messages are lost permanently. Errors: [client.ErrQueueNotFound].
 func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	resp, err := n.admin().DropDamaged(ctx, req)
 	return resp, n.fail(ctx, "drop damaged messages", err)

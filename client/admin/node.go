@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -12,19 +12,20 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // Node sends requests to one specific node, regardless of its role. Failed calls are not retried, so that they report
 // the current state of this node.
 type Node struct {
-	node *node
+	node link.Node
 }
 
-// Node returns the node with that address, host:port, which need not be in Options.Addresses. Errors: [ErrInvalid],
-// [ErrClosed].
+// Node returns the node with that address, host:port, which need not be in Options.Addresses. Errors:
+// [client.ErrInvalid], [client.ErrClosed].
 func (c *Client) Node(address string) (*Node, error) {
-	n, err := c.locator.node(address)
+	n, err := c.conns.Node(address)
 	if err != nil {
 		return nil, err
 	}
@@ -33,26 +34,20 @@ func (c *Client) Node(address string) (*Node, error) {
 
 // Addresses returns all known addresses: first those of Options, then those learned from nodes.
 func (c *Client) Addresses() []string {
-	c.locator.mu.Lock()
-	defer c.locator.mu.Unlock()
-	out := make([]string, len(c.locator.nodes))
-	for i, n := range c.locator.nodes {
-		out[i] = n.address
-	}
-	return out
+	return c.conns.Addresses()
 }
 
 // Address returns the address of the node.
-func (n *Node) Address() string { return n.node.address }
+func (n *Node) Address() string { return n.node.Address() }
 
-func (n *Node) admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.node.conn()) }
+func (n *Node) admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.node.Conn()) }
 
 // once calls fn, and retries only if the call failed because its connection was replaced.
 func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClient) error) error {
 	for {
-		cc := n.node.conn()
+		cc := n.node.Conn()
 		err := fn(pb.NewAdminServiceClient(cc))
-		if status.Code(err) != codes.Canceled || ctx.Err() != nil || n.node.conn() == cc {
+		if status.Code(err) != codes.Canceled || ctx.Err() != nil || n.node.Conn() == cc {
 			return n.fail(ctx, op, err)
 		}
 	}
@@ -63,7 +58,7 @@ func (n *Node) fail(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", op, asError(ctx, n.node.address, err))
+	return fmt.Errorf("%s: %w", op, n.node.Error(ctx, err))
 }
 
 // Status returns the status of the node.
@@ -92,15 +87,15 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 	}
 }
 
-// SetPaused pauses or resumes automatic failover of the pair. It returns [ErrRefused] if the coordinator rejects the
-// change.
+// SetPaused pauses or resumes automatic failover of the pair. It returns [client.ErrRefused] if the coordinator rejects
+// the change.
 func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
 	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
 	return resp.GetPaused(), n.fail(ctx, "pause", err)
 }
 
 // Switchover transfers the active role to the other node. It returns after the transfer has completed or was rolled
-// back. If timeout is 0, the node's default of 10 s applies. It returns [ErrRefused] if the pair is not in sync.
+// back. If timeout is 0, the node's default of 10 s applies. It returns [client.ErrRefused] if the pair is not in sync.
 func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.SwitchoverResponse, error) {
 	req := &pb.SwitchoverRequest{}
 	if timeout > 0 {
@@ -110,16 +105,16 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 }
 
 // SwitchoverTo is [Node.Switchover] with an explicit target: the node that must, or must not, be active afterwards. It
-// is idempotent: it succeeds if the target state is already reached. It returns [ErrRefused] if the pair is not in
-// sync, and [ErrInvalid] if the node does not exist.
+// is idempotent: it succeeds if the target state is already reached. It returns [client.ErrRefused] if the pair is not
+// in sync, and [client.ErrInvalid] if the node does not exist.
 func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
 	return resp, n.fail(ctx, "switchover", err)
 }
 
 // AdoptRecord rebuilds the cluster record from this node after the coordinator lost it or was restored from an older
-// copy. Without Confirm it is a dry run: the response describes the changes. It returns [ErrRefused] if nothing is
-// missing, or if the other node has more data.
+// copy. Without Confirm it is a dry run: the response describes the changes. It returns [client.ErrRefused] if nothing
+// is missing, or if the other node has more data.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
 	return resp, n.fail(ctx, "adopt the pair", err)
@@ -127,7 +122,7 @@ func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb
 
 // ForceFailover makes this node active although it may lack acknowledged messages, because the node that has them is
 // lost permanently. Without Confirm it is a dry run: the response describes the data that would be lost. It returns
-// [ErrRefused] if a safe alternative exists.
+// [client.ErrRefused] if a safe alternative exists.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
 	return resp, n.fail(ctx, "force a failover", err)

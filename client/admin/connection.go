@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -8,10 +8,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Connections lists one page of the connections to the node. It requires the operate permission. Errors: [ErrDenied],
-// [ErrUnavailable].
+// Connections lists one page of the connections to the node. It requires the operate permission. Errors:
+// [client.ErrDenied], [client.ErrUnavailable].
 func (n *Node) Connections(ctx context.Context, req *pb.ListConnectionsRequest) (*pb.ListConnectionsResponse, error) {
-	resp, err := pb.NewConnectionServiceClient(n.node.conn()).ListConnections(ctx, req)
+	resp, err := pb.NewConnectionServiceClient(n.node.Conn()).ListConnections(ctx, req)
 	if err != nil {
 		return nil, n.fail(ctx, "list connections", err)
 	}
@@ -19,10 +19,10 @@ func (n *Node) Connections(ctx context.Context, req *pb.ListConnectionsRequest) 
 }
 
 // CloseConnection closes a connection to the node by its number, and returns its description. It requires the operate
-// permission. Errors: [ErrNoConnection], [ErrInvalid] for the connection of the other node, [ErrDenied],
-// [ErrUnavailable].
+// permission. Errors: [ErrNoConnection], [client.ErrInvalid] for the connection of the other node, [client.ErrDenied],
+// [client.ErrUnavailable].
 func (n *Node) CloseConnection(ctx context.Context, id uint64) (*pb.Connection, error) {
-	resp, err := pb.NewConnectionServiceClient(n.node.conn()).CloseConnection(ctx, &pb.CloseConnectionRequest{Id: id})
+	resp, err := pb.NewConnectionServiceClient(n.node.Conn()).CloseConnection(ctx, &pb.CloseConnectionRequest{Id: id})
 	if err != nil {
 		return nil, n.fail(ctx, "close connection", err)
 	}

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
-	"fmt"
 	"iter"
 
 	"google.golang.org/grpc"
@@ -17,9 +16,9 @@ func maintain[Req, Resp any](
 	ctx context.Context, n *Node, op string, req *Req,
 	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (*Resp, error) {
-	resp, err := method(pb.NewMaintenanceServiceClient(n.node.conn()), ctx, req)
+	resp, err := method(pb.NewMaintenanceServiceClient(n.node.Conn()), ctx, req)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, asError(ctx, n.node.address, err))
+		return nil, n.fail(ctx, op, err)
 	}
 	return resp, nil
 }
@@ -43,17 +42,14 @@ func follow[Req, Resp any, Result comparable, P interface {
 ) (none Result, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	fail := func(err error) error {
-		return fmt.Errorf("%s: %w", op, asError(ctx, n.node.address, err))
-	}
-	stream, err := method(pb.NewMaintenanceServiceClient(n.node.conn()), ctx, req)
+	stream, err := method(pb.NewMaintenanceServiceClient(n.node.Conn()), ctx, req)
 	if err != nil {
-		return none, fail(err)
+		return none, n.fail(ctx, op, err)
 	}
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			return none, fail(err)
+			return none, n.fail(ctx, op, err)
 		}
 		if r := result(P(resp)); r != none {
 			return r, nil
@@ -65,14 +61,14 @@ func follow[Req, Resp any, Result comparable, P interface {
 }
 
 // Scan reads a snapshot of this node's page file and recommends a page size. It does not block other operations.
-// progress may be nil. Errors: [ErrBusy], [ErrInvalid].
+// progress may be nil. Errors: [ErrBusy], [client.ErrInvalid].
 func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.Progress)) (*pb.ScanResult, error) {
 	return follow(ctx, n, "scan", req, progress, pb.MaintenanceServiceClient.Scan, (*pb.ScanResponse).GetResult)
 }
 
 // Rewrite rewrites this node's page file. The node must be a standby; the pair stays in sync. When ctx ends, the page
-// file remains unchanged. progress may be nil. Errors: [ErrRefused] on the active, [ErrBusy], [ErrRoleChanged],
-// [ErrNoSpace], [ErrDataLoss] for a corrupt page.
+// file remains unchanged. progress may be nil. Errors: [client.ErrRefused] on the active, [ErrBusy], [ErrRoleChanged],
+// [ErrNoSpace], [client.ErrDataLoss] for a corrupt page.
 func (n *Node) Rewrite(
 	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
 ) (*pb.RewriteResult, error) {
@@ -81,7 +77,8 @@ func (n *Node) Rewrite(
 }
 
 // Backup writes a backup of a snapshot of this node, stored on that node. It does not block other operations. progress
-// may be nil. Errors: [ErrRefused] if no backup path is configured, [ErrBusy], [ErrNoSpace], [ErrDataLoss].
+// may be nil. Errors: [client.ErrRefused] if no backup path is configured, [ErrBusy], [ErrNoSpace],
+// [client.ErrDataLoss].
 func (n *Node) Backup(ctx context.Context, req *pb.BackupRequest, progress func(*pb.Progress)) (*pb.SaveSet, error) {
 	return follow(ctx, n, "backup", req, progress, pb.MaintenanceServiceClient.Backup, (*pb.BackupResponse).GetSet)
 }
@@ -102,7 +99,7 @@ func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) 
 
 // VerifyBackup reads a backup of this node and reports whether it can be restored. A corrupt backup is reported in the
 // result, not as an error. It does not block other operations. progress may be nil. Errors: [ErrBackupNotFound],
-// [ErrRefused] if no backup path is configured or the backup is encrypted, [ErrBusy].
+// [client.ErrRefused] if no backup path is configured or the backup is encrypted, [ErrBusy].
 func (n *Node) VerifyBackup(
 	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),
 ) (*pb.VerifyBackupResult, error) {
@@ -111,7 +108,7 @@ func (n *Node) VerifyBackup(
 }
 
 // PageMap returns the usage of this node's page file, in at most the given number of regions; 0 means 256. It does not
-// block other operations. Errors: [ErrInvalid] for more than 4096 regions.
+// block other operations. Errors: [client.ErrInvalid] for more than 4096 regions.
 func (n *Node) PageMap(ctx context.Context, regions uint32) (*pb.GetPageMapResponse, error) {
 	return maintain(ctx, n, "page map", &pb.GetPageMapRequest{Regions: regions},
 		pb.MaintenanceServiceClient.GetPageMap)
@@ -125,7 +122,7 @@ func (n *Node) DropOld(ctx context.Context) (uint64, error) {
 }
 
 // FlushArchive archives the log of this node up to the present, and returns the position of the archive. Errors:
-// [ErrRefused] if this node has no archive.
+// [client.ErrRefused] if this node has no archive.
 func (n *Node) FlushArchive(ctx context.Context) (*pb.FlushArchiveResponse, error) {
 	return maintain(ctx, n, "flush archive", &pb.FlushArchiveRequest{}, pb.MaintenanceServiceClient.FlushArchive)
 }
@@ -141,21 +138,21 @@ func onActive[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	err = c.do(ctx, op, &doubt{}, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.conns.Repeat(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(pb.NewMaintenanceServiceClient(cc), ctx, req)
 		return err
 	})
 	return resp, err
 }
 
-// MaintenanceSettings returns the pair's maintenance settings. Errors: [ErrUnavailable].
+// MaintenanceSettings returns the pair's maintenance settings. Errors: [client.ErrUnavailable].
 func (c *Client) MaintenanceSettings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 	resp, err := onActive(ctx, c, "settings", &pb.GetSettingsRequest{}, pb.MaintenanceServiceClient.GetSettings)
 	return resp.GetSettings(), err
 }
 
 // UpdateMaintenanceSettings changes the settings that are present in the request. They are durable on both nodes when
-// it returns. Errors: [ErrInvalid], [ErrUnavailable].
+// it returns. Errors: [client.ErrInvalid], [client.ErrUnavailable].
 func (c *Client) UpdateMaintenanceSettings(
 	ctx context.Context, req *pb.UpdateSettingsRequest,
 ) (*pb.MaintenanceSettings, error) {
@@ -165,19 +162,21 @@ func (c *Client) UpdateMaintenanceSettings(
 
 // StartPlan starts a rolling operation: standby, switchover, the other node. The pair completes it independently of the
 // client; see [Client.WatchPlan]. If the connection broke in the meantime, [ErrBusy] may mean that the plan was
-// started. Errors: ErrBusy while another plan runs, [ErrRefused], [ErrInvalid], [ErrUnavailable].
+// started. Errors: ErrBusy while another plan runs, [client.ErrRefused], [client.ErrInvalid], [client.ErrUnavailable].
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)
 	return resp.GetPlan(), err
 }
 
-// CancelPlan stops the pair's plan at the next safe point. Errors: [ErrNoPlan] if none is running, [ErrUnavailable].
+// CancelPlan stops the pair's plan at the next safe point. Errors: [ErrNoPlan] if none is running,
+// [client.ErrUnavailable].
 func (c *Client) CancelPlan(ctx context.Context) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "cancel the plan", &pb.CancelPlanRequest{}, pb.MaintenanceServiceClient.CancelPlan)
 	return resp.GetPlan(), err
 }
 
-// Plan returns the pair's last plan, running or ended; nil if no plan was ever started. Errors: [ErrUnavailable].
+// Plan returns the pair's last plan, running or ended; nil if no plan was ever started. Errors:
+// [client.ErrUnavailable].
 func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	for p, err := range c.WatchPlan(ctx) {
 		return p, err
@@ -187,10 +186,10 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 
 // WatchPlan returns the pair's plan now and after each change, across failovers, until the plan has ended; the last
 // element is the outcome. If no plan was ever started, it returns nil and ends. It ends after the first error. Errors:
-// [ErrUnavailable].
+// [client.ErrUnavailable].
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
-		err := c.do(ctx, "watch the plan", nil, func(ctx context.Context, cc *grpc.ClientConn) error {
+		err := c.conns.Read(ctx, "watch the plan", func(ctx context.Context, cc *grpc.ClientConn) error {
 			stream, err := pb.NewMaintenanceServiceClient(cc).WatchPlan(ctx, &pb.WatchPlanRequest{})
 			for err == nil {
 				var resp *pb.WatchPlanResponse
@@ -220,21 +219,21 @@ func PlanEnded(p *pb.Plan) bool {
 	}
 }
 
-// Jobs lists the pair's scheduled jobs by name, each with its last runs. Errors: [ErrUnavailable].
+// Jobs lists the pair's scheduled jobs by name, each with its last runs. Errors: [client.ErrUnavailable].
 func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	resp, err := onActive(ctx, c, "list jobs", &pb.ListJobsRequest{}, pb.MaintenanceServiceClient.ListJobs)
 	return resp.GetJobs(), err
 }
 
-// PutJob adds a job, or replaces the job of that name. Errors: [ErrInvalid], [ErrLimit] if the maximum number of jobs
-// exists, [ErrUnavailable].
+// PutJob adds a job, or replaces the job of that name. Errors: [client.ErrInvalid], [client.ErrLimit] if the maximum
+// number of jobs exists, [client.ErrUnavailable].
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
 	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
 		pb.MaintenanceServiceClient.PutJob)
 	return resp.GetJob(), err
 }
 
-// DeleteJob deletes a job and its history. Errors: [ErrNoJob], [ErrUnavailable].
+// DeleteJob deletes a job and its history. Errors: [ErrNoJob], [client.ErrUnavailable].
 func (c *Client) DeleteJob(ctx context.Context, name string) error {
 	_, err := onActive(ctx, c, "delete job "+name, &pb.DeleteJobRequest{Name: name},
 		pb.MaintenanceServiceClient.DeleteJob)
@@ -243,13 +242,13 @@ func (c *Client) DeleteJob(ctx context.Context, name string) error {
 
 // RunJob runs a job now and returns when the job run has finished. It is not retried when the connection breaks. A
 // failed job run is not an error of this call: check its outcome. Errors: [ErrNoJob], [ErrBusy] while the job runs,
-// [ErrUnavailable].
+// [client.ErrUnavailable].
 func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
-	t, err := c.locator.wait(ctx)
+	n, err := c.conns.Active(ctx, "run job "+name)
 	if err != nil {
-		return nil, c.giveUp("run job "+name, err, nil, false)
+		return nil, err
 	}
-	resp, err := maintain(ctx, &Node{node: t.node}, "run job "+name, &pb.RunJobRequest{Name: name},
+	resp, err := maintain(ctx, &Node{node: n}, "run job "+name, &pb.RunJobRequest{Name: name},
 		pb.MaintenanceServiceClient.RunJob)
 	return resp.GetRun(), err
 }
@@ -268,8 +267,9 @@ func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettings
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings changes settings at run time, and returns their values on the active node. Errors: [ErrInvalid]
-// for an unknown setting or an invalid value, [ErrRefused] if the state of the pair does not allow the change.
+// ChangeRunningSettings changes settings at run time, and returns their values on the active node. Errors:
+// [client.ErrInvalid] for an unknown setting or an invalid value, [client.ErrRefused] if the state of the pair does not
+// allow the change.
 func (c *Client) ChangeRunningSettings(
 	ctx context.Context, req *pb.ChangeSettingsRequest,
 ) ([]*pb.RunningSetting, error) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
 	"fmt"
 	"unicode/utf8"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -15,7 +16,7 @@ import (
 // the queue are not forwarded.
 type Forward struct {
 	// To is the target queue. It must exist, must not have forwards, and cannot be deleted while it is referenced here.
-	// While it is full, publishes with messages for it are rejected as a whole with [ErrLimit].
+	// While it is full, publishes with messages for it are rejected as a whole with [client.ErrLimit].
 	To string
 	// Move publishes the messages to the target queue only. The Receipt of a publish contains the sequences that the
 	// messages would have had in this queue.
@@ -31,15 +32,15 @@ const (
 )
 
 // SetForwards replaces the forwards of a queue: up to 16, each to another queue; an empty list removes them. Stored
-// messages are not affected. After [ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was
-// given. Errors: [ErrQueueNotFound], also for a target; [ErrInvalid] for an invalid filter, and for a chain of
-// forwards; [ErrRefused] while one of the nodes runs release 0.1.0; [ErrUnavailable].
-func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forward, as ...*Request) (Queue, error) {
+// messages are not affected. After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one
+// was given. Errors: [client.ErrQueueNotFound], also for a target; [client.ErrInvalid] for an invalid filter, and for a
+// chain of forwards; [client.ErrRefused] while one of the nodes runs release 0.1.0; [client.ErrUnavailable].
+func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forward) (Queue, error) {
 	if err := checkName("queue", queue); err != nil {
 		return Queue{}, err
 	}
 	if len(forwards) > maxForwards {
-		return Queue{}, fmt.Errorf("%w: %d forwards, up to %d are possible", ErrInvalid, len(forwards), maxForwards)
+		return Queue{}, fmt.Errorf("%w: %d forwards, up to %d are possible", client.ErrInvalid, len(forwards), maxForwards)
 	}
 	req := &pb.SetForwardsRequest{Queue: queue}
 	for _, f := range forwards {
@@ -48,10 +49,10 @@ func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forwa
 		}
 		if len(f.Filter) > maxFilterBytes || !utf8.ValidString(f.Filter) {
 			return Queue{}, fmt.Errorf("%w: the filter of the forward to %s has up to %d bytes of UTF-8, this has %d",
-				ErrInvalid, f.To, maxFilterBytes, len(f.Filter))
+				client.ErrInvalid, f.To, maxFilterBytes, len(f.Filter))
 		}
 		req.Forwards = append(req.Forwards, &pb.Forward{To: f.To, Move: f.Move, Filter: f.Filter})
 	}
-	resp, err := change(ctx, c, "forwards of queue "+queue, req, as, pb.QueueServiceClient.SetForwards)
+	resp, err := change(ctx, c, "forwards of queue "+queue, req, pb.QueueServiceClient.SetForwards)
 	return queueFromProto(resp.GetQueue()), err
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package admin
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -147,11 +148,11 @@ type SubscriptionChange struct {
 	Inherit []string
 }
 
-// AlterSubscription changes a subscription. Errors: [ErrQueueNotFound], also if the dead-letter queue does not exist;
-// [ErrSubscriptionNotFound]; [ErrInvalid], also if dead letters would form a cycle or nothing is changed; [ErrRefused]
-// while one of the nodes runs release 0.1.0; [ErrUnavailable].
+// AlterSubscription changes a subscription. Errors: [client.ErrQueueNotFound], also if the dead-letter queue does not
+// exist; [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or nothing is
+// changed; [client.ErrRefused] while one of the nodes runs release 0.1.0; [client.ErrUnavailable].
 func (c *Client) AlterSubscription(
-	ctx context.Context, queue, name string, what SubscriptionChange, as ...*Request,
+	ctx context.Context, queue, name string, what SubscriptionChange,
 ) (Subscription, error) {
 	if err := what.Redelivery.check(); err != nil {
 		return Subscription{}, err
@@ -166,13 +167,13 @@ func (c *Client) AlterSubscription(
 	_, set := what.Redelivery.Config()
 	for _, field := range what.Inherit {
 		if slices.Contains(set, field) {
-			return Subscription{}, fmt.Errorf("%w: %s is to be set, and to be as the queue has it", ErrInvalid, field)
+			return Subscription{}, fmt.Errorf("%w: %s is to be set, and to be as the queue has it", client.ErrInvalid, field)
 		}
 	}
 	for _, field := range slices.Concat(set, what.Inherit) {
 		req.UpdateMask.Paths = append(req.UpdateMask.Paths, "redelivery."+field)
 	}
-	resp, err := change(ctx, c, "alter subscription "+name+" of "+queue, req, as,
+	resp, err := change(ctx, c, "alter subscription "+name+" of "+queue, req,
 		pb.QueueServiceClient.AlterSubscription)
 	return subscriptionFromProto(resp.GetSubscription()), err
 }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
+)
+
+// Create a queue with a dead-letter queue, and list all queues.
+func Example() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	adm := admin.New(c)
+	if _, _, err := adm.CreateQueue(ctx, "dead", admin.CreateQueueOptions{IfNotExists: true}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, created, err := adm.CreateQueue(ctx, "orders", admin.CreateQueueOptions{
+		Config: admin.QueueConfig{MaxDeliveries: 5, DeadLetter: "dead"}, IfNotExists: true,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("created:", created)
+	for q, err := range adm.Queues(ctx, "") {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(q.Name, q.Messages)
+	}
+}
+
+// A purge is retried until its outcome is known; it does not remove messages published in the meantime.
+func ExampleRequest() {
+	var adm *admin.Client
+	var r admin.Request
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		purged, err := adm.As(&r).PurgeQueue(ctx, "orders", "")
+		cancel()
+		if !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrOutcomeLost) {
+			fmt.Println(purged, err)
+			return
+		}
+	}
+}
+
+// The status of one node.
+func ExampleNode_Status() {
+	var adm *admin.Client
+	node, err := adm.Node("node-a:7420")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	status, err := node.Status(context.Background())
+	fmt.Println(status.GetRole(), err)
+}

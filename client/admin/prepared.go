@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Decided describes the decision of a prepared transaction.
+type Decided struct {
+	// Heuristic reports that an operator or the timeout made the same decision before the coordinator.
+	Heuristic bool
+}
+
+// CommitPrepared commits a prepared transaction. It is idempotent.
+//
+// Errors: [ErrNoTransaction] if no transaction of that xid is prepared or among the last 10,000 decided ones;
+// [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout rolled it back. After
+// [client.ErrUnavailable] with [client.ErrOutcomeUnknown] it must be called again.
+func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
+	var resp *pb.CommitPreparedResponse
+	err := c.decide(ctx, "commit the prepared transaction "+xid,
+		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+			resp, err = queues(cc).CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid})
+			return err
+		})
+	return Decided{Heuristic: resp.GetHeuristic()}, err
+}
+
+// RollbackPrepared rolls back a prepared transaction: nothing is published, and the messages that it would have
+// acknowledged are redelivered. It is idempotent. The errors correspond to those of [Client.CommitPrepared].
+func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, error) {
+	var resp *pb.RollbackPreparedResponse
+	err := c.decide(ctx, "roll the prepared transaction "+xid+" back",
+		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid})
+			return err
+		})
+	return Decided{Heuristic: resp.GetHeuristic()}, err
+}
+
+// HeuristicCommitPrepared commits a prepared transaction instead of its coordinator. The coordinator is notified of it
+// in the response to its own decision. It is idempotent. Errors are those of [Client.CommitPrepared].
+func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
+	var resp *pb.CommitPreparedResponse
+	err := c.decide(ctx, "commit the prepared transaction "+xid,
+		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+			resp, err = queues(cc).CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true})
+			return err
+		})
+	return Decided{Heuristic: resp.GetHeuristic()}, err
+}
+
+// HeuristicRollbackPrepared is [Client.HeuristicCommitPrepared] for a rollback.
+func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Decided, error) {
+	var resp *pb.RollbackPreparedResponse
+	err := c.decide(ctx, "roll the prepared transaction "+xid+" back",
+		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: true})
+			return err
+		})
+	return Decided{Heuristic: resp.GetHeuristic()}, err
+}
+
+// decide sends a decision until a node responds. An opposite earlier decision applies to every attempt, so it ends any
+// doubt.
+func (c *Client) decide(ctx context.Context, op string, call func(context.Context, *grpc.ClientConn) error) error {
+	err := c.conns.Repeat(ctx, op, call)
+	var e *client.Error
+	if errors.As(err, &e) && (errors.Is(e, ErrDecided) || errors.Is(e, ErrHeuristic)) {
+		return fmt.Errorf("%s: %w", op, e)
+	}
+	return err
+}
+
+// PreparedTransaction is a transaction that waits for a decision.
+type PreparedTransaction struct {
+	// XID identifies the transaction.
+	XID string
+	// LSN of its Prepare in the store's log.
+	LSN uint64
+	// PreparedAt is the time of its Prepare, by the clock of the active node.
+	PreparedAt time.Time
+	// Queues that it publishes to or acknowledges in, sorted by name.
+	Queues []PreparedQueue
+	// Bytes is the storage used by it.
+	Bytes uint64
+}
+
+// PreparedQueue contains the operations of a prepared transaction in one queue.
+type PreparedQueue struct {
+	// Queue is the name of the queue.
+	Queue string
+	// Publishes is the number of messages to publish. Acks is the number of messages to acknowledge, over all
+	// subscriptions.
+	Publishes, Acks uint64
+}
+
+// ListPrepared iterates over the transactions that wait for a decision, oldest first. An error, such as
+// [client.ErrUnavailable], is the last element.
+func (c *Client) ListPrepared(ctx context.Context) iter.Seq2[PreparedTransaction, error] {
+	return func(yield func(PreparedTransaction, error) bool) {
+		for after := uint64(0); ; {
+			var resp *pb.ListPreparedResponse
+			err := c.conns.Read(ctx, "list prepared transactions", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+				resp, err = queues(cc).ListPrepared(ctx, &pb.ListPreparedRequest{AfterLsn: after})
+				return err
+			})
+			if err != nil {
+				yield(PreparedTransaction{}, err)
+				return
+			}
+			for _, p := range resp.GetTransactions() {
+				after = p.GetLsn()
+				if !yield(preparedFromProto(p), nil) {
+					return
+				}
+			}
+			if !resp.GetMore() {
+				return
+			}
+		}
+	}
+}
+
+func preparedFromProto(p *pb.PreparedTransaction) PreparedTransaction {
+	out := PreparedTransaction{
+		XID: p.GetXid(), LSN: p.GetLsn(), PreparedAt: p.GetPreparedAt().AsTime(), Bytes: p.GetBytes(),
+	}
+	for _, q := range p.GetQueues() {
+		out.Queues = append(out.Queues, PreparedQueue{
+			Queue: q.GetQueue(), Publishes: q.GetPublishes(), Acks: q.GetAcks(),
+		})
+	}
+	return out
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// ReplayOptions are the options of [Client.ReplayDeadLetters]. The zero value moves each dead letter of
+// client.DefaultSubscription to the queue that it came from.
+type ReplayOptions struct {
+	// Subscription of the dead-letter queue that the messages are moved from; if empty, client.DefaultSubscription.
+	Subscription string
+	// To is the target queue; if empty, each message is moved to the queue that it came from. Messages that are not dead
+	// letters are moved only if To is set.
+	To string
+	// From is the first sequence to move; 0 means the oldest.
+	From uint64
+	// Limit is the maximum number of messages to move; 0 means no limit.
+	Limit uint64
+	// Filter, if not empty, is a CEL expression that messages must match, as in SubscriptionOptions.
+	Filter string
+}
+
+// ReplayResult is the result of [Client.ReplayDeadLetters].
+type ReplayResult struct {
+	// Moved is the number of moved messages.
+	Moved uint64
+	// Skipped is the number of messages that remain because they are not dead letters or their queue no longer exists.
+	Skipped uint64
+}
+
+// ReplayDeadLetters moves messages from a dead-letter queue to the queues that they came from, or to another queue.
+// Messages held by a consumer are moved, too. A moved message is a new message at the end of the target queue, for all
+// subscriptions.
+//
+// Each message is moved at most once, in transactions of several messages. Moves are not undone when the call fails:
+// with any error, some messages may have been moved. The client does not retry an attempt without a response, since it
+// could exceed Limit. It returns [client.ErrOutcomeUnknown], and another call moves the remaining messages.
+//
+// Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the
+// target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0, [client.ErrUnavailable].
+func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOptions) (ReplayResult, error) {
+	if err := checkName("queue", queue); err != nil {
+		return ReplayResult{}, err
+	}
+	if o.To != "" {
+		if err := checkName("queue", o.To); err != nil {
+			return ReplayResult{}, err
+		}
+	}
+	req := &pb.ReplayDeadLettersRequest{
+		Queue: queue, Subscription: o.Subscription, To: o.To, FromSequence: o.From, Limit: o.Limit,
+		Filter: o.Filter,
+	}
+	var resp *pb.ReplayDeadLettersResponse
+	err := c.conns.Once(ctx, "replay dead letters of "+queue, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+		resp, err = queues(cc).ReplayDeadLetters(ctx, req)
+		return err
+	})
+	if errors.Is(err, client.ErrOutcomeUnknown) {
+		err = fmt.Errorf("%w; some messages may have been moved; another call moves the remaining ones", err)
+	}
+	return ReplayResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err
+}

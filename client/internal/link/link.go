@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package link gives package client/admin access to the connections of a client.Client, and holds the errors that both
+// packages need.
+package link
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Of returns the connections of a client.Client. Package client sets it during initialization.
+var Of func(client any) Conns //nolint:gochecknoglobals // a constant after initialization
+
+// Call is one attempt of a request.
+type Call = func(context.Context, *grpc.ClientConn) error
+
+// CallAs is one attempt of a request with a producer identity.
+type CallAs = func(context.Context, *grpc.ClientConn, *pb.Producer) error
+
+// Conns are the connections of a client to its pair.
+type Conns interface {
+	// Read sends a read-only request to the active node until it responds.
+	Read(ctx context.Context, op string, call Call) error
+	// Repeat is Read for a request that changes state and may be executed more than once.
+	Repeat(ctx context.Context, op string, call Call) error
+	// Once is Repeat for a request that must not be executed twice. An attempt without a response is not retried.
+	Once(ctx context.Context, op string, call Call) error
+	// Change is Repeat for a request that is executed at most once under the identity. A nil id is a new identity.
+	Change(ctx context.Context, op string, id Identity, call CallAs) error
+	// NewIdentity returns an identity for one request and its retries.
+	NewIdentity() Identity
+	// Active waits for an active node.
+	Active(ctx context.Context, op string) (Node, error)
+	// Node returns the node with that address.
+	Node(address string) (Node, error)
+	// Addresses returns all known addresses.
+	Addresses() []string
+}
+
+// Identity makes retries of one request idempotent.
+type Identity interface {
+	// InDoubt reports whether the request may have been committed without a response of a node.
+	InDoubt() bool
+}
+
+// Node is one node of the pair.
+type Node interface {
+	// Address of the node, host:port.
+	Address() string
+	// Conn returns the current connection. A connection that does not respond is replaced.
+	Conn() *grpc.ClientConn
+	// Error converts an error of gRPC into a client.Error.
+	Error(ctx context.Context, err error) error
+}
+
+// Errors of administrative calls, documented in client/admin.
+var (
+	ErrNotEmpty       = errors.New("queue not empty")
+	ErrNoRule         = errors.New("no such rule, role, token or quota")
+	ErrBusy           = errors.New("other maintenance is under way")
+	ErrRoleChanged    = errors.New("rewrite canceled by a role change")
+	ErrCanceled       = errors.New("the rewrite was cancelled")
+	ErrNoSpace        = errors.New("not enough free space")
+	ErrBackupNotFound = errors.New("backup not found")
+	ErrNoConnection   = errors.New("no such connection")
+	ErrNoJob          = errors.New("no such job")
+	ErrNoTransaction  = errors.New("no such prepared transaction")
+	ErrDecided        = errors.New("the transaction was decided otherwise")
+	ErrHeuristic      = errors.New("the transaction was decided otherwise, without its coordinator")
+	ErrNoPlan         = errors.New("no plan is under way")
+)

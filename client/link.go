@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/client/internal/link"
+)
+
+func init() {
+	link.Of = func(c any) link.Conns { return conns{c.(*Client)} }
+}
+
+// conns gives client/admin access to a Client.
+type conns struct{ c *Client }
+
+func (l conns) Read(ctx context.Context, op string, call link.Call) error {
+	return l.c.do(ctx, op, nil, call)
+}
+
+func (l conns) Repeat(ctx context.Context, op string, call link.Call) error {
+	return l.c.do(ctx, op, new(doubt), call)
+}
+
+func (l conns) Once(ctx context.Context, op string, call link.Call) error {
+	return l.c.do(ctx, op, new(doubt), func(attempt context.Context, cc *grpc.ClientConn) error {
+		err := call(attempt, cc)
+		if err == nil {
+			return nil
+		}
+		e := asError(ctx, strings.TrimPrefix(cc.Target(), passthrough), err)
+		if e.retry() && !e.answered() && !e.unreached {
+			e.kind = ErrOutcomeUnknown // prevents a retry
+		}
+		return e
+	})
+}
+
+func (l conns) Change(ctx context.Context, op string, id link.Identity, call link.CallAs) error {
+	own, ok := id.(*identity)
+	if !ok {
+		own = &identity{}
+	}
+	return l.c.doAs(ctx, op, own, call)
+}
+
+func (l conns) NewIdentity() link.Identity { return &identity{} }
+
+func (l conns) Active(ctx context.Context, op string) (link.Node, error) {
+	t, err := l.c.locator.wait(ctx)
+	if err != nil {
+		return nil, l.c.giveUp(op, err, nil, false)
+	}
+	return linkedNode{t.node}, nil
+}
+
+func (l conns) Node(address string) (link.Node, error) {
+	n, err := l.c.locator.node(address)
+	if err != nil {
+		return nil, err
+	}
+	return linkedNode{n}, nil
+}
+
+func (l conns) Addresses() []string {
+	l.c.locator.mu.Lock()
+	defer l.c.locator.mu.Unlock()
+	out := make([]string, len(l.c.locator.nodes))
+	for i, n := range l.c.locator.nodes {
+		out[i] = n.address
+	}
+	return out
+}
+
+// linkedNode gives client/admin access to a node.
+type linkedNode struct{ n *node }
+
+func (l linkedNode) Address() string { return l.n.address }
+
+func (l linkedNode) Conn() *grpc.ClientConn { return l.n.conn() }
+
+func (l linkedNode) Error(ctx context.Context, err error) error {
+	return asError(ctx, l.n.address, err)
+}

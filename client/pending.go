@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Pending is an asynchronous publish. It keeps its message in memory.
+type Pending struct {
+	queue    string
+	body     []byte   // of a single message that consists of a body only
+	more     *content // of any other publish; nil with body
+	producer *Producer
+	traced   func(Receipt, error) // of the Tracer; may be nil
+	outcome  atomic.Pointer[outcome]
+	cost     int64
+	bytes    int    // size of the bodies
+	count    uint32 // number of messages
+	offset   uint32 // number of earlier messages in its request
+
+	async     bool // Flush reports its error
+	taken     bool // part of a request, so it may be committed; guarded by Producer.mu
+	withdrawn bool // canceled before it was part of a request; guarded by Producer.mu
+}
+
+// content is a publish of several messages, or of one with more than a body. One of the fields is set.
+type content struct {
+	bodies   [][]byte // of messages that consist of a body only
+	messages []*pb.Message
+}
+
+// outcome is the result of a publish, or of all publishes in a request. A caller that waits creates it first.
+type outcome struct {
+	done     chan struct{} // closed when answered is set
+	answered atomic.Bool
+	receipt  Receipt
+	err      error
+}
+
+// closed is the channel of an outcome that no caller waited for.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }() //nolint:gochecknoglobals // a constant
+
+// Done returns a channel that is closed when the publish has completed: it is committed or has failed. Publishes of a
+// Producer complete in the order of the calls.
+func (p *Pending) Done() <-chan struct{} { return p.waiter().done }
+
+// waiter returns the outcome to wait for.
+func (p *Pending) waiter() *outcome {
+	if o := p.outcome.Load(); o != nil {
+		return o
+	}
+	o := &outcome{done: make(chan struct{})}
+	if !p.outcome.CompareAndSwap(nil, o) {
+		return p.outcome.Load()
+	}
+	return o
+}
+
+// Wait waits until the publish has completed or ctx ends, and returns the result. Errors are those of
+// [Producer.Publish]. If ctx ends first, the publish continues, and the error matches [ErrOutcomeUnknown].
+func (p *Pending) Wait(ctx context.Context) (Receipt, error) {
+	if o := p.outcome.Load(); o == nil || !o.answered.Load() {
+		select {
+		case <-p.waiter().done:
+		case <-ctx.Done():
+			return Receipt{}, p.producer.client.giveUp("publish to "+p.queue, ctx.Err(), nil, true)
+		}
+	}
+	return p.result()
+}
+
+// Err returns the error of a publish that has failed; nil if it is committed or has not completed.
+func (p *Pending) Err() error {
+	if o := p.outcome.Load(); o != nil && o.answered.Load() {
+		return o.err
+	}
+	return nil
+}
+
+// result returns the result of a completed publish.
+func (p *Pending) result() (Receipt, error) {
+	o := p.outcome.Load()
+	r := o.receipt
+	if o.err == nil {
+		r.Sequence += uint64(p.offset)
+	}
+	return r, o.err
+}
+
+// complete sets the result. The offset must be set before. It returns the shared outcome, which is created if no caller
+// waits.
+func (p *Pending) complete(shared *outcome, r Receipt, err error) *outcome {
+	o := p.outcome.Load()
+	if o == nil {
+		if shared == nil {
+			shared = &outcome{done: closed, receipt: r, err: err}
+			shared.answered.Store(true)
+		}
+		if p.outcome.CompareAndSwap(nil, shared) {
+			return shared
+		}
+		o = p.outcome.Load()
+	}
+	o.receipt, o.err = r, err
+	o.answered.Store(true)
+	close(o.done)
+	return shared
+}
+
+// finish completes a publish and reports it to the Tracer.
+func (p *Pending) finish(shared *outcome, r Receipt, err error) *outcome {
+	shared = p.complete(shared, r, err)
+	if p.traced != nil {
+		p.traced(p.result())
+	}
+	return shared
+}
+
+// maxFailures is the number of different errors that Flush reports.
+const maxFailures = 16
+
+// failures are the errors of asynchronous publishes that Flush has not reported.
+type failures struct {
+	count int
+	errs  []error
+}
+
+// add records the error of n publishes.
+func (f *failures) add(n int, err error) {
+	if n == 0 || err == nil {
+		return
+	}
+	f.count += n
+	if len(f.errs) < maxFailures {
+		f.errs = append(f.errs, err)
+	}
+}
+
+// take returns and removes the errors.
+func (f *failures) take() error {
+	all := *f
+	*f = failures{}
+	switch {
+	case all.count == 0:
+		return nil
+	case all.count == 1:
+		return all.errs[0]
+	default:
+		return fmt.Errorf("%d publishes failed: %w", all.count, errors.Join(all.errs...))
+	}
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+import (
+	"go/format"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// insertion is a hook that is not in the source, because applications link the package. The deep tier builds the
+// package with the hook inserted.
+type insertion struct{ file, old, with string }
+
+var insertions = []insertion{
+	{
+		"client/consumer.go", "		case d.answer == kind:\n",
+		`		case d.answer == kind, mutate.Off("INV-10-ended-consumer-acknowledges"):` + "\n",
+	},
+	{
+		"client/doubt.go", "	case !d.unknown:\n",
+		`	case !d.unknown, mutate.Off("INV-10-refused-repetition-is-believed"):` + "\n",
+	},
+	{
+		"client/doubt.go", "	err := c.attemptsAs(ctx, op, id, fn)\n",
+		`	if mutate.Off("INV-10-doubt-ends-with-the-call") {
+		id.doubt.answered()
+	}
+	err := c.attemptsAs(ctx, op, id, fn)` + "\n",
+	},
+	{
+		"client/doubt.go", "e.forgotten() && !id.InDoubt() {",
+		`e.forgotten() && (!id.InDoubt() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {`,
+	},
+	{
+		"client/producer_stream.go", "r.sequence <= s.GetThrough() || r.repeated {",
+		`r.sequence <= s.GetThrough() || r.repeated && !mutate.Off("INV-10-doubt-ends-with-the-stream") {`,
+	},
+	{
+		"client/producer_stream.go", `p.opts.ID != "" || (*p.inFlight.at(0)).repeated {`,
+		`p.opts.ID != "" || (*p.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {`,
+	},
+	{
+		"client/txn.go", "	if t.identity.InDoubt() || t.ended {\n",
+		`	if (t.identity.InDoubt() || t.ended) && !mutate.Off("INV-10-operations-are-added-in-doubt") {` + "\n",
+	},
+}
+
+// inserted returns the contents of the files with their hooks, by path relative to root.
+func inserted(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for _, i := range insertions {
+		if files[i.file] == "" {
+			text, err := os.ReadFile(filepath.Join(root, i.file))
+			require.NoError(t, err)
+			files[i.file] = strings.Replace(string(text), "import (\n",
+				"import (\n\t\"github.com/lockstep-mq/lockstep/store/mutate\"\n", 1)
+		}
+		require.Equal(t, 1, strings.Count(files[i.file], i.old), "%s: %s", i.file, i.old)
+		files[i.file] = strings.Replace(files[i.file], i.old, i.with, 1)
+	}
+	return files
+}
+
+// Each hook can be inserted.
+func TestInsertions(t *testing.T) {
+	for name, text := range inserted(t) {
+		_, err := format.Source([]byte(text))
+		require.NoError(t, err, name)
+	}
+}
