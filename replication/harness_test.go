@@ -404,7 +404,7 @@ func requireEqual(a, b *node) {
 func (n *node) messages() (bodies [][]byte) {
 	t := n.w.t
 	t.Helper()
-	q, err := n.store.QueueByName("q")
+	q, err := store.QueueByName(n.store, "q")
 	if err != nil {
 		require.ErrorIs(t, err, store.ErrNoQueue)
 		return nil

@@ -202,7 +202,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.mustWait() {
-		return s.usable()
+		return s.Usable()
 	}
 	waited := make(chan struct{})
 	defer close(waited)
@@ -214,7 +214,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 		}
 	}()
 	for s.mustWait() {
-		if err := s.usable(); err != nil {
+		if err := s.Usable(); err != nil {
 			return err
 		}
 		select {
@@ -225,7 +225,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 		s.wakePager()
 		s.room.Wait()
 	}
-	return s.usable()
+	return s.Usable()
 }
 
 // mustWait reports whether applying is currently blocked. mu is held.
@@ -247,7 +247,7 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	written, before, rest := s.written, s.state.TailBytes(), s.o.MemoryBudget/pagerRest
-	for ctx.Err() == nil && s.usable() == nil && s.tailLimit() == s.o.MemoryBudget/2 {
+	for ctx.Err() == nil && s.Usable() == nil && s.tailLimit() == s.o.MemoryBudget/2 {
 		tail := s.state.TailBytes()
 		if tail <= rest || tail+bytes <= s.tailLimit() || s.written-written >= before-rest {
 			return

@@ -67,7 +67,7 @@ func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (r
 }
 
 func (s *Store) holdAt(at uint64) (*hold, error) {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()

@@ -94,7 +94,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 func TestMetaSurvives(t *testing.T) {
 	o := options(memfs.New())
 	n := openNode(t, o)
-	changed, cancel := n.s.WatchMeta()
+	changed, cancel := store.WatchMeta(n.s)
 	defer cancel()
 	n.commit(func(b *txn.Builder) { b.PutMeta("maintenance/a", []byte("1")) })
 	<-changed
@@ -108,16 +108,16 @@ func TestMetaSurvives(t *testing.T) {
 
 	n = openNode(t, o)
 	n.applyAll()
-	v, ok := n.s.Meta("maintenance/a")
+	v, ok := store.Meta(n.s, "maintenance/a")
 	require.True(t, ok)
 	require.Equal(t, "1", string(v))
-	entries := n.s.MetaPrefix("maintenance/")
+	entries := store.MetaPrefix(n.s, "maintenance/")
 	require.Len(t, entries, 2)
 	require.Equal(t, "2", string(entries[1].Value))
 	after, err := digestOf(t.Context(), n.s)
 	require.NoError(t, err)
 	require.Equal(t, before.Content, after.Content)
-	_, ok = n.s.Meta("none")
+	_, ok = store.Meta(n.s, "none")
 	require.False(t, ok)
 	n.check()
 }

@@ -41,7 +41,7 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Dura
 		}
 		defer release()
 	}
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return QueueDigests{}, err
 	}
 	out := s.queueDigests()

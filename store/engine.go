@@ -30,9 +30,6 @@ func (s *Store) newMaintenance() *rewrite.Maintenance {
 	}, engine{s})
 }
 
-// Usable returns the reason why the store cannot be used, or nil.
-func (e engine) Usable() error { return e.usable() }
-
 // Failed reports whether a write has failed.
 func (e engine) Failed() bool { return e.failed.Load() != nil }
 
@@ -78,7 +75,7 @@ func (e engine) Swap(old *page.File, rename func() (done bool, err error)) error
 	defer s.pager.mu.Unlock()
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return err
 	}
 	if s.file != old || s.pager.todo != nil {

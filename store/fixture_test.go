@@ -182,7 +182,7 @@ func (m *model) dump() string {
 
 func queueInfos(t *testing.T, s *store.Store) []store.QueueInfo {
 	t.Helper()
-	infos, _, err := s.Queues(store.QueueRange{MaxQueues: 1000, MaxSubscriptions: 1000})
+	infos, _, err := store.Queues(s, store.QueueRange{MaxQueues: 1000, MaxSubscriptions: 1000})
 	require.NoError(t, err)
 	return infos
 }

@@ -30,7 +30,7 @@ type Install struct {
 
 // BeginInstall starts to receive a snapshot. Remains of an earlier Install are removed. The node must not be serving.
 func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return nil, err
 	}
 	return &Install{s: s, header: h}, nil
@@ -110,7 +110,7 @@ func (in *Install) Commit() error {
 	defer s.pager.mu.Unlock()
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return err
 	}
 	s.snapshots.closeAll() // they belong to the replaced file

@@ -146,7 +146,7 @@ func TestFullDiskStillApplies(t *testing.T) {
 		}
 		n.commit(func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: messages}) })
 	})
-	q, err := n.s.QueueByName("q")
+	q, err := store.QueueByName(n.s, "q")
 	require.NoError(t, err)
 	require.Zero(t, q.Messages)
 	full.Store(false)

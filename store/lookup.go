@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Lookup names a queue, and optionally one of its subscriptions, for Store.Lookup.
-type Lookup struct {
+// Target names a queue, and optionally one of its subscriptions, for Lookup.
+type Target struct {
 	// Queue is the name of the queue, Subscription the name of the subscription or "".
 	Queue, Subscription string
 
@@ -40,7 +40,7 @@ type Prior struct {
 
 // LoggedFingerprint returns Prior.Fingerprint from the log, if the log still has the committed record of the
 // transaction; 0 otherwise. It reads the whole record.
-func (s *Store) LoggedFingerprint(record uint64) uint32 {
+func LoggedFingerprint(s *Store, record uint64) uint32 {
 	r, err := s.ReadLog(record)
 	if err != nil {
 		return 0 // usually trimmed
@@ -57,26 +57,26 @@ func (s *Store) LoggedFingerprint(record uint64) uint32 {
 }
 
 // Lookup returns the state that a transaction of producer p would find, as of one moment. If the transaction was
-// applied before, Lookup returns the earlier result as prior and ignores the names (INV-10). retry is the retry flag
-// of the request. Otherwise it fills in each of names. p is nil for a transaction without a producer.
+// applied before, Lookup returns the earlier result as prior and ignores the targets (INV-10). retry is the retry flag
+// of the request. Otherwise it fills in the targets. p is nil for a transaction without a producer.
 //
 // The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
 // ErrFailed. Lookup allocates only the prior result.
-func (s *Store) Lookup(p *txn.Producer, retry bool, names []Lookup) (prior *Prior, err error) {
-	if err := s.usable(); err != nil {
+func Lookup(s *Store, p *txn.Producer, retry bool, targets []Target) (prior *Prior, err error) {
+	if err := s.Usable(); err != nil {
 		return nil, err
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if p != nil {
-		if prior, err = priorOf(s.state, p, retry); err != nil || prior != nil {
-			return prior, err
+	s.View(func(state *queue.State) {
+		if p != nil {
+			if prior, err = priorOf(state, p, retry); err != nil || prior != nil {
+				return
+			}
 		}
-	}
-	for i := range names {
-		names[i].fill(s.state)
-	}
-	return nil, nil //nolint:nilnil // the usual case: it was not applied before
+		for i := range targets {
+			targets[i].fill(state)
+		}
+	})
+	return prior, err
 }
 
 // priorOf returns the result of a transaction that was applied before, or nil.
@@ -94,18 +94,18 @@ func priorOf(st *queue.State, p *txn.Producer, retry bool) (*Prior, error) {
 	return &Prior{Result: result, Fingerprint: st.Fingerprint(*p)}, nil
 }
 
-func (l *Lookup) fill(st *queue.State) {
-	l.QueueID, l.SubID = txn.NoQueue, txn.NoSub
-	q := st.QueueByName(l.Queue)
+func (t *Target) fill(st *queue.State) {
+	t.QueueID, t.SubID = txn.NoQueue, txn.NoSub
+	q := st.QueueByName(t.Queue)
 	if q == nil {
 		return
 	}
-	l.Found, l.QueueID, l.Config, l.Forwards = true, q.ID(), q.Config(), q.Forwards()
-	l.Messages, l.Bytes, l.Subscriptions = q.Messages(), q.Bytes(), q.SubCount()
-	if l.Subscription == "" {
+	t.Found, t.QueueID, t.Config, t.Forwards = true, q.ID(), q.Config(), q.Forwards()
+	t.Messages, t.Bytes, t.Subscriptions = q.Messages(), q.Bytes(), q.SubCount()
+	if t.Subscription == "" {
 		return
 	}
-	if sub := q.SubByName(l.Subscription); sub != nil {
-		l.SubID = sub.ID()
+	if sub := q.SubByName(t.Subscription); sub != nil {
+		t.SubID = sub.ID()
 	}
 }

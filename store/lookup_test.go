@@ -17,10 +17,10 @@ func TestLookup(t *testing.T) {
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{MaxMessages: 9}, "a", "b") })
 	n.publish([]byte("body"))
 
-	names := []store.Lookup{
+	names := []store.Target{
 		{Queue: "q"}, {Queue: "q", Subscription: "b"}, {Queue: "q", Subscription: "none"}, {Queue: "none"},
 	}
-	prior, err := n.s.Lookup(nil, false, names)
+	prior, err := store.Lookup(n.s, nil, false, names)
 	require.NoError(t, err)
 	require.Nil(t, prior)
 	for i, sub := range []uint32{txn.NoSub, 2, txn.NoSub} {
@@ -35,11 +35,11 @@ func TestLookup(t *testing.T) {
 
 	names = names[:1]
 	producer := &txn.Producer{ID: []byte("p"), Epoch: 1, Sequence: 1}
-	require.Zero(t, testing.AllocsPerRun(100, func() { _, err = n.s.Lookup(producer, false, names) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, err = store.Lookup(n.s, producer, false, names) }))
 	require.NoError(t, err)
 
 	require.NoError(t, n.s.Close())
-	_, err = n.s.Lookup(nil, false, names)
+	_, err = store.Lookup(n.s, nil, false, names)
 	require.ErrorIs(t, err, store.ErrClosed)
 }
 
@@ -60,7 +60,7 @@ func TestQueuesWithinLimits(t *testing.T) {
 		{store.QueueRange{Prefix: "a", After: "a1", MaxQueues: 4, MaxSubscriptions: 12}, []string{"a2", "a3"}, false},
 		{store.QueueRange{After: "b1", MaxQueues: 4, MaxSubscriptions: 12}, nil, false},
 	} {
-		infos, more, err := n.s.Queues(c.r)
+		infos, more, err := store.Queues(n.s, c.r)
 		require.NoError(t, err)
 		var names []string
 		for _, q := range infos {

@@ -22,7 +22,7 @@ func (p *pager) moveRuns(file *page.File, runs []index.Entry) (moved uint64, mor
 	p.hold()
 	defer p.mu.Unlock()
 	s := p.s
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return 0, false, err
 	}
 	if s.file != file || p.todo != nil {
@@ -102,7 +102,7 @@ func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return false, err
 	}
 	if err := p.makeGapsLocked(); err != nil {
@@ -135,7 +135,7 @@ func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 func (p *pager) makeGaps() error {
 	p.hold()
 	defer p.mu.Unlock()
-	if err := p.s.usable(); err != nil {
+	if err := p.s.Usable(); err != nil {
 		return err
 	}
 	return p.makeGapsLocked()

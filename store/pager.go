@@ -143,7 +143,7 @@ func (p *pager) noteError(err error) {
 		return
 	}
 	if err != nil && !full {
-		if p.s.usable() == nil {
+		if p.s.Usable() == nil {
 			p.s.fail(fmt.Errorf("write pages: %w", err))
 		}
 		return
@@ -176,7 +176,7 @@ func (p *pager) damaged(err error) bool {
 func (p *pager) once() error {
 	var err error
 	switch {
-	case p.s.usable() != nil:
+	case p.s.Usable() != nil:
 		return nil //nolint:nilerr // a failed store writes nothing more; what is left at the end is up to Close
 	case p.unfinished():
 		err = p.flush()
@@ -449,7 +449,7 @@ func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
 // error, and the checkpoint may still be written. It returns an error that wraps page.ErrFull or syscall.ENOSPC when
 // the disk is full; the store continues without the checkpoint. Any other failed write is final (INV-7).
 func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return CheckpointInfo{}, err
 	}
 	reply := make(chan checkpointReply, 1)

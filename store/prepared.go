@@ -4,6 +4,7 @@ package store
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -42,66 +43,139 @@ type Reserved struct {
 
 // PreparedList returns at most limit prepared transactions that were prepared after a record, oldest first. total and
 // bytes cover all prepared transactions.
-func (s *Store) PreparedList(after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
-	if err := s.usable(); err != nil {
+func PreparedList(s *Store, after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
+	if err := s.Usable(); err != nil {
 		return nil, 0, 0, err
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, p := range s.state.AllPrepared() {
-		if p.Number() > after && len(list) < limit {
-			list = append(list, preparedInfo(s.state, p))
+	s.View(func(state *queue.State) {
+		for _, p := range state.AllPrepared() {
+			if p.Number() > after && len(list) < limit {
+				list = append(list, preparedInfo(state, p))
+			}
 		}
-	}
-	return list, s.state.PreparedCount(), uint64(s.state.PreparedBytes()), nil
+		total, bytes = state.PreparedCount(), uint64(state.PreparedBytes())
+	})
+	return list, total, bytes, nil
 }
 
 // PreparedQueues returns the queues that the prepared transaction xid affects, or nil if it does not exist.
-func (s *Store) PreparedQueues(xid string) []PreparedQueue {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	p := s.state.Prepared(xid)
-	if p == nil {
-		return nil
-	}
-	return preparedInfo(s.state, p).Queues
+func PreparedQueues(s *Store, xid string) (queues []PreparedQueue) {
+	s.View(func(state *queue.State) {
+		if p := state.Prepared(xid); p != nil {
+			queues = preparedInfo(state, p).Queues
+		}
+	})
+	return queues
 }
 
 // OldestPrepared returns the name, LSN and time of the oldest prepared transaction; ok is false if none exists. It
 // costs nothing while no transaction is prepared.
-func (s *Store) OldestPrepared() (xid string, number uint64, timeMS int64, ok bool) {
-	if s.usable() != nil {
+func OldestPrepared(s *Store) (xid string, number uint64, timeMS int64, ok bool) {
+	if s.Usable() != nil {
 		return "", 0, 0, false
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	all := s.state.AllPrepared()
-	if len(all) == 0 {
-		return "", 0, 0, false
-	}
-	return all[0].XID(), all[0].Number(), all[0].TimeMS(), true
+	s.View(func(state *queue.State) {
+		if all := state.AllPrepared(); len(all) > 0 {
+			xid, number, timeMS, ok = all[0].XID(), all[0].Number(), all[0].TimeMS(), true
+		}
+	})
+	return xid, number, timeMS, ok
 }
 
-// Reserved returns the messages that the prepared transaction xid holds, or nil if it does not exist.
-func (s *Store) Reserved(xid string) (held []Reserved) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	p := s.state.Prepared(xid)
-	if p == nil {
-		return nil
-	}
-	for o := range p.Ops {
-		if o.Code == txn.OpPublish {
-			continue
+// ReservedBy returns the messages that the prepared transaction xid holds, or nil if it does not exist.
+func ReservedBy(s *Store, xid string) (held []Reserved) {
+	s.View(func(state *queue.State) {
+		p := state.Prepared(xid)
+		if p == nil {
+			return
 		}
-		i := slices.IndexFunc(held, func(r Reserved) bool { return r.Queue == o.Queue && r.Sub == o.Sub })
-		if i < 0 {
-			i = len(held)
-			held = append(held, Reserved{Queue: o.Queue, Sub: o.Sub})
+		for o := range p.Ops {
+			if o.Code == txn.OpPublish {
+				continue
+			}
+			i := slices.IndexFunc(held, func(r Reserved) bool { return r.Queue == o.Queue && r.Sub == o.Sub })
+			if i < 0 {
+				i = len(held)
+				held = append(held, Reserved{Queue: o.Queue, Sub: o.Sub})
+			}
+			held[i].Ranges = slices.AppendSeq(held[i].Ranges, o.Ranges)
 		}
-		held[i].Ranges = slices.AppendSeq(held[i].Ranges, o.Ranges)
-	}
+	})
 	return held
+}
+
+// HeldPrepared returns the sequences that a prepared transaction will acknowledge for some subscription.
+func HeldPrepared(s *Store, id uint64, sequences []uint64) (reserved []uint64) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil {
+			return
+		}
+		for _, sequence := range sequences {
+			for sub := range q.Subs {
+				if sub.Reserved(sequence) {
+					reserved = append(reserved, sequence)
+					break
+				}
+			}
+		}
+	})
+	return reserved
+}
+
+// Pending is a message that some subscriptions have not yet acknowledged.
+type Pending struct {
+	// Sequence is the message's sequence in its queue.
+	Sequence uint64
+	// Subs are the numbers of those subscriptions.
+	Subs []uint32
+}
+
+// PendingMessages returns at most limit messages within ranges that a subscription has not yet acknowledged. With sub
+// 0, it returns messages that any subscription has not acknowledged. The ranges must be ascending and must not
+// overlap. Messages held by a prepared transaction are omitted. The error is ErrNoQueue if the queue or the
+// subscription is missing, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed or ErrFailed.
+func PendingMessages(
+	s *Store, id uint64, sub uint32, ranges []txn.Range, limit int,
+) (out []Pending, err error) {
+	if err := s.Usable(); err != nil {
+		return nil, err
+	}
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil || sub != 0 && q.Sub(sub) == nil {
+			err = fmt.Errorf("%w: queue %d, subscription %d", ErrNoQueue, id, sub)
+			return
+		}
+		if n := len(ranges); n > 0 && ranges[n-1].Last >= q.NextSequence() {
+			err = fmt.Errorf("%w: sequence %d, and the queue's last one is %d", txn.ErrBeyondEnd, ranges[n-1].Last,
+				q.NextSequence()-1)
+			return
+		}
+		for _, r := range ranges {
+			for seq := r.First; seq <= r.Last && len(out) < limit; seq++ {
+				if subs := pendingIn(q, sub, seq); len(subs) > 0 {
+					out = append(out, Pending{Sequence: seq, Subs: subs})
+				}
+			}
+		}
+	})
+	return out, err
+}
+
+// pendingIn returns the subscriptions that have not acknowledged a message, or nil if a prepared transaction holds
+// it.
+func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
+	for sub := range q.Subs {
+		switch {
+		case only != 0 && sub.ID() != only, sub.Acked(seq):
+		case sub.Reserved(seq):
+			return nil
+		default:
+			subs = append(subs, sub.ID())
+		}
+	}
+	return subs
 }
 
 func preparedInfo(state *queue.State, p *queue.Prepared) PreparedInfo {

@@ -44,7 +44,7 @@ func TestPreparedIsCarriedAlong(t *testing.T) {
 	left := 3
 	check := func(s *store.Store) {
 		t.Helper()
-		list, total, _, err := s.PreparedList(0, 100)
+		list, total, _, err := store.PreparedList(s, 0, 100)
 		require.NoError(t, err)
 		require.Equal(t, left, total)
 		require.Equal(t, []store.PreparedQueue{{Queue: "in", Acks: 1}, {Queue: "out", Publishes: 1}}, list[0].Queues)
@@ -60,7 +60,7 @@ func TestPreparedIsCarriedAlong(t *testing.T) {
 		require.NoError(t, new(n.commit(func(b *txn.Builder) { b.CommitPrepared("a", txn.ByCoordinator, 0) })).Err())
 		require.ErrorIs(t, new(n.commit(func(b *txn.Builder) { b.CommitPrepared("b", txn.ByCoordinator, 0) })).Err(),
 			txn.ErrHeuristicRollback)
-		q, err := n.s.QueueByName("out")
+		q, err := store.QueueByName(n.s, "out")
 		require.NoError(t, err)
 		require.Equal(t, uint64(4-left), q.Messages)
 	}

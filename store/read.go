@@ -140,7 +140,7 @@ func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Deliver
 func (s *Store) read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return dst, req.From, err
 	}
 	r := reading{s: s, req: req, dst: dst, next: max(req.From, 1), limit: len(dst) + max(req.MaxMessages, 1)}

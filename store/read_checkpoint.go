@@ -103,7 +103,7 @@ func (s *Store) paceGoverned(bytesPerSecond int64) *throttle.Pacer {
 func (s *Store) pinFile() (*page.File, *page.Pin, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return nil, nil, err
 	}
 	return s.file, s.file.Pin(), nil

@@ -150,7 +150,7 @@ type runState struct {
 func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return runState{}, err
 	}
 	guard := s.file.ReadGuard()

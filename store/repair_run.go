@@ -18,7 +18,7 @@ func (p *pager) replaceRun(st *runState) error {
 	p.hold()
 	defer p.mu.Unlock()
 	s := p.s
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return err
 	}
 	tail := queue.TailRun{Queue: st.entry.Queue, First: st.have[0].Sequence}
@@ -46,7 +46,7 @@ func (p *pager) replaceRun(st *runState) error {
 		return nil
 	}
 	if err != nil && !errors.Is(err, page.ErrFull) && !errors.Is(err, syscall.ENOSPC) &&
-		!errors.Is(err, ErrIndexDamaged) && s.usable() == nil {
+		!errors.Is(err, ErrIndexDamaged) && s.Usable() == nil {
 		s.fail(fmt.Errorf("write repaired pages: %w", err)) // INV-7
 	}
 	return err
@@ -105,7 +105,7 @@ func (s *Store) lookUpSuspects() error {
 	}
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return err
 	}
 	for no := range suspects {

@@ -89,7 +89,7 @@ func TestReplayEndsInABatch(t *testing.T) {
 		require.LessOrEqual(t, applied, 181)
 	}))
 	require.Equal(t, end, second.s.Applied())
-	q, err := second.s.QueueByName("q")
+	q, err := store.QueueByName(second.s, "q")
 	require.NoError(t, err)
 	require.Equal(t, uint64(180), q.Messages)
 	second.check()

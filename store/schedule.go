@@ -91,7 +91,7 @@ func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.D
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
 	for {
-		if err := s.usable(); err != nil {
+		if err := s.Usable(); err != nil {
 			return nil, 0, err
 		}
 		view, guard, version := s.scheduleView()

@@ -154,7 +154,7 @@ func TestSchedule(t *testing.T) {
 			n.compare()
 		}
 		n.check()
-		info, err := n.s.QueueByName("q")
+		info, err := store.QueueByName(n.s, "q")
 		require.NoError(t, err)
 		require.Positive(t, info.Delayed)
 		require.Positive(t, info.Expired)

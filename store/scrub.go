@@ -106,7 +106,7 @@ func (s *Store) pageSize() int {
 func (sc *scrub) head(ctx context.Context) error {
 	s := sc.s
 	s.ioMu.RLock()
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		s.ioMu.RUnlock()
 		return err
 	}

@@ -4,7 +4,9 @@ package store
 
 import (
 	"context"
+	"time"
 
+	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -18,29 +20,29 @@ import (
 // the sequence range. Corrupt messages are skipped.
 //
 // Errors: ErrNoQueue, ErrIndexDamaged, ErrClosed, ErrFailed.
-func (s *Store) FirstSince(
-	ctx context.Context, queue, from uint64, sinceMS int64,
+func FirstSince(
+	ctx context.Context, s *Store, id, from uint64, sinceMS int64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
 	var buffer ReadBuffer
-	return searchTime(from, func() (uint64, error) { return s.end(queue) },
-		func(from uint64) (uint64, int64, bool, error) { return s.publishedAt(ctx, queue, from, &buffer) }, sinceMS)
+	return searchTime(from, func() (uint64, error) { return end(s, id) },
+		func(from uint64) (uint64, int64, bool, error) { return publishedAt(ctx, s, id, from, &buffer) }, sinceMS)
 }
 
 // PublishedAt returns the sequence and time of the first message at or after a sequence that FirstSince considers; ok
 // is false if no such message exists.
-func (s *Store) PublishedAt(
-	ctx context.Context, queue, from uint64,
+func PublishedAt(
+	ctx context.Context, s *Store, id, from uint64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
-	return s.publishedAt(ctx, queue, from, nil)
+	return publishedAt(ctx, s, id, from, nil)
 }
 
-func (s *Store) publishedAt(
-	ctx context.Context, queue, from uint64, buffer *ReadBuffer,
+func publishedAt(
+	ctx context.Context, s *Store, id, from uint64, buffer *ReadBuffer,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
 	var found [1]Delivery
 	for {
 		list, next, err := s.Read(ctx, ReadRequest{
-			Queue: queue, From: from, MaxMessages: 1, MarkDamaged: true, Buffer: buffer,
+			Queue: id, From: from, MaxMessages: 1, MarkDamaged: true, Buffer: buffer,
 		}, found[:0])
 		if err != nil || len(list) == 0 {
 			return 0, 0, false, err
@@ -52,10 +54,10 @@ func (s *Store) publishedAt(
 	}
 }
 
-func (s *Store) end(queue uint64) (uint64, error) {
-	next, ok := s.NextSequence(queue)
+func end(s *Store, id uint64) (uint64, error) {
+	next, ok := NextSequence(s, id)
 	if !ok {
-		if err := s.usable(); err != nil {
+		if err := s.Usable(); err != nil {
 			return 0, err
 		}
 		return 0, ErrNoQueue
@@ -90,4 +92,36 @@ func searchTime(
 		}
 	}
 	return sequence, publishedMS, ok, nil
+}
+
+// OldestSequence returns the sequence of the first message in a queue that a subscription still needs. ok is false if
+// no such message exists.
+func OldestSequence(s *Store, id uint64) (sequence uint64, ok bool) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil || q.Messages() == 0 {
+			return
+		}
+		for sub := range q.Subs {
+			if first := sub.NextUnacked(sub.Floor()); !ok || first < sequence {
+				sequence, ok = first, true
+			}
+		}
+	})
+	return sequence, ok
+}
+
+// AcceptedAt returns the time at which the active accepted a message: the first one at or after sequence that a
+// subscription still needs. ok is false if no such message exists or if it cannot be read.
+func AcceptedAt(ctx context.Context, s *Store, id, sequence uint64) (at time.Time, ok bool) {
+	got, _, err := s.Read(ctx, ReadRequest{Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true},
+		nil)
+	if err != nil || len(got) == 0 || got[0].Record == nil {
+		return time.Time{}, false
+	}
+	m, err := txn.DecodeMessage(got[0].Record)
+	if err != nil {
+		return time.Time{}, false
+	}
+	return time.UnixMilli(m.TimestampMS), true
 }

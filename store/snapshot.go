@@ -67,7 +67,7 @@ type snapshotSet struct {
 func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return nil, err
 	}
 	// First hold the whole log, so that checkpoints between the two lines cannot release the records after the pinned

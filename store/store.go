@@ -347,8 +347,8 @@ func (s *Store) wakeRoom() {
 	s.room.Broadcast()
 }
 
-// usable returns why the store cannot be used, or nil.
-func (s *Store) usable() error {
+// Usable returns the reason why the store cannot be used, or nil: it is closed, or has failed.
+func (s *Store) Usable() error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
@@ -375,3 +375,28 @@ func (s *Store) cacheUse() vfs.CacheUse {
 }
 
 func (s *Store) wakePager() { s.pager.wake() }
+
+// View calls fn with the applied state, which does not change during the call. fn must not modify or keep the state,
+// wait, or perform I/O. The answers to usual questions are in package query.
+func (s *Store) View(fn func(state *queue.State)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	fn(s.state)
+}
+
+// QueueName returns the name of a queue, for log lines; empty if the queue does not exist. It never blocks: it also
+// returns "" while the store's state is being changed.
+func (s *Store) QueueName(id uint64) string {
+	if !s.mu.TryRLock() {
+		return ""
+	}
+	defer s.mu.RUnlock()
+	if q := s.state.Queue(id); q != nil {
+		return q.Name()
+	}
+	return ""
+}
+
+// Filters returns a version that changes whenever a subscription's filter is altered, before any later message
+// becomes readable.
+func (s *Store) Filters() uint64 { return s.filters.Load() }

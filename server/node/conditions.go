@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -107,7 +108,7 @@ func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 	l.access(&f)
 	l.disk(&f, &pair)
 	l.content(&f)
-	if xid, _, timeMS, ok := l.n.store.OldestPrepared(); ok {
+	if xid, _, timeMS, ok := store.OldestPrepared(l.n.store); ok {
 		prepared(&f, xid, timeMS, now)
 	}
 	if session := l.n.serving.Get(); session != nil {

@@ -82,7 +82,7 @@ func install(t *testing.T, fsys *memfs.FS) *store.Store {
 
 // store shows the contents of a store and verifies it.
 func (d *dumper) store(s *store.Store) {
-	queues, _, err := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 100})
+	queues, _, err := store.Queues(s, store.QueueRange{MaxQueues: 100, MaxSubscriptions: 100})
 	require.NoError(d.t, err)
 	for _, q := range queues {
 		d.line(1, "queue %d %q: %s, next sequence %d, %d messages, %d bytes, digest %016x", q.ID, q.Name, config(q.Config),
@@ -102,10 +102,10 @@ func (d *dumper) store(s *store.Store) {
 			}
 		}
 	}
-	for _, e := range s.MetaPrefix("") {
+	for _, e := range store.MetaPrefix(s, "") {
 		d.line(1, "entry %q: %s", e.Key, text(e.Value))
 	}
-	if version, entries := s.Access(); version != 0 {
+	if version, entries := store.Access(s); version != 0 {
 		d.line(1, "access table of LSN %d", version)
 		for _, e := range entries {
 			d.line(2, "%c %q: %s", e.Kind, e.Name, text(e.Value))

@@ -62,10 +62,10 @@ type queueAge struct {
 func (a *activity) sample(s *store.Store, session *session.Session) {
 	now := time.Now()
 	lately := a.session == session && now.Sub(a.at) < sampleEvery
-	if lately && s.QueueCount() == len(a.queues) {
+	if lately && store.QueueCount(s) == len(a.queues) {
 		return
 	}
-	found := s.Sample(make([]store.QueueSample, 0, len(a.queues)+16))
+	found := store.Sample(s, make([]store.QueueSample, 0, len(a.queues)+16))
 	if lately { // queues were created or deleted
 		a.follow(found)
 		return
@@ -154,7 +154,7 @@ func (s *Service) describeActivity(ctx context.Context, session *session.Session
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {
-	first, ok := s.OldestSequence(id)
+	first, ok := store.OldestSequence(s, id)
 	if !ok {
 		delete(a.ages, id)
 		return time.Time{}, true
@@ -165,7 +165,7 @@ func (a *activity) oldest(
 	if ctx.Err() != nil || time.Now().After(deadline) {
 		return time.Time{}, false
 	}
-	at, ok := s.AcceptedAt(ctx, id, first)
+	at, ok := store.AcceptedAt(ctx, s, id, first)
 	if !ok {
 		return time.Time{}, false
 	}

@@ -168,7 +168,7 @@ func (c *chosen) pending() ([]store.Pending, error) {
 	if c.session.Paused() { // INV-2: the data read may be stale
 		return nil, wire.ErrPaused
 	}
-	return c.service.store.Pending(c.key.Queue, c.key.Sub, c.ranges, maxChosen)
+	return store.PendingMessages(c.service.store, c.key.Queue, c.key.Sub, c.ranges, maxChosen)
 }
 
 // move moves the remaining messages in one transaction. A message of several subscriptions is moved from the first of

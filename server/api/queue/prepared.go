@@ -169,7 +169,7 @@ func (s *Service) ListPrepared(_ context.Context, req *pb.ListPreparedRequest) (
 	if limit == 0 || limit > maxPreparedPage {
 		limit = maxPreparedPage
 	}
-	list, total, size, err := s.store.PreparedList(req.GetAfterLsn(), limit+1)
+	list, total, size, err := store.PreparedList(s.store, req.GetAfterLsn(), limit+1)
 	if err != nil {
 		return nil, s.status(err)
 	}

@@ -88,7 +88,7 @@ func errOtherTransaction(p *pb.Producer) error {
 func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*txn.Builder)) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
-		known = s.store.LoggedFingerprint(prior.Result.LSN)
+		known = store.LoggedFingerprint(s.store, prior.Result.LSN)
 	}
 	if known == 0 {
 		return nil
@@ -130,9 +130,9 @@ func (s *Service) encodePublish(
 	if err := txn.CheckName(req.GetQueue()); err != nil {
 		return nil, 0, err
 	}
-	names := [1]store.Lookup{{Queue: req.GetQueue()}}
+	names := [1]store.Target{{Queue: req.GetQueue()}}
 	retry := req.GetProducer().GetRetry()
-	prior, err = s.store.Lookup(producer, retry, names[:])
+	prior, err = store.Lookup(s.store, producer, retry, names[:])
 	if err != nil {
 		return nil, 0, err
 	}
@@ -209,7 +209,7 @@ const recordOverhead = 64
 
 // mayNotFit reports whether a queue may refuse messages when they are applied, since others publish to it
 // concurrently. For a queue that discards old messages, it reports whether the messages exceed the limit themselves.
-func mayNotFit(q *store.Lookup, messages, sizeBytes int) bool {
+func mayNotFit(q *store.Target, messages, sizeBytes int) bool {
 	c := q.Config
 	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
 		return false
@@ -237,7 +237,7 @@ func splittable(err error) bool {
 
 // checkRoom refuses a request that the store would refuse anyway, before it is logged. The store makes the final
 // decision, since others may publish concurrently.
-func checkRoom(q *store.Lookup, messages, sizeBytes int) error {
+func checkRoom(q *store.Target, messages, sizeBytes int) error {
 	c := q.Config
 	if q.Subscriptions == 0 && !c.Retains() {
 		return nil // no message will be stored

@@ -82,7 +82,7 @@ type replay struct {
 
 // run processes the current messages of the subscription. Messages that arrive later are skipped.
 func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
-	end, ok := r.service.store.NextSequence(r.key.Queue)
+	end, ok := store.NextSequence(r.service.store, r.key.Queue)
 	if !ok {
 		return nil, txn.ErrQueueNotFound
 	}

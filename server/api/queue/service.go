@@ -113,7 +113,7 @@ func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
 		return o, err
 	}
-	o.prior, err = s.store.Lookup(o.producer, o.retry, nil)
+	o.prior, err = store.Lookup(s.store, o.producer, o.retry, nil)
 	return o, err
 }
 
@@ -179,12 +179,12 @@ func noSubscription(sub, queue string) error {
 }
 
 // lookup resolves a queue, and a subscription of it unless sub is empty.
-func (s *Service) lookup(name, sub string) (store.Lookup, error) {
-	names := [1]store.Lookup{{Queue: name, Subscription: sub}}
+func (s *Service) lookup(name, sub string) (store.Target, error) {
+	names := [1]store.Target{{Queue: name, Subscription: sub}}
 	if err := txn.CheckName(name); err != nil {
 		return names[0], err
 	}
-	_, err := s.store.Lookup(nil, false, names[:])
+	_, err := store.Lookup(s.store, nil, false, names[:])
 	if err == nil && !names[0].Found {
 		err = fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
 	}
@@ -206,7 +206,7 @@ func (s *Service) describe(session *session.Session, name string) (*pb.Queue, er
 	if err := txn.CheckName(name); err != nil {
 		return nil, err
 	}
-	info, err := s.store.QueueByName(name)
+	info, err := store.QueueByName(s.store, name)
 	if errors.Is(err, store.ErrNoQueue) {
 		return nil, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
 	}

@@ -183,7 +183,7 @@ func (x *expiry) expire(ctx context.Context, entries []txn.Due) (stayed []txn.Du
 	var drop []txn.Due
 	for _, id := range slices.Sorted(maps.Keys(byQueue)) {
 		entries := x.withoutHeld(id, byQueue[id], &stayed)
-		subs := x.o.Store.DeadLetters(id)
+		subs := store.DeadLetters(x.o.Store, id)
 		if len(subs) == 0 {
 			drop = append(drop, entries...)
 			continue
@@ -205,7 +205,7 @@ func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []
 	for i := range entries {
 		sequences[i] = entries[i].Sequence
 	}
-	held := append(x.o.Consumers.Held(id, sequences), x.o.Store.HeldPrepared(id, sequences)...)
+	held := append(x.o.Consumers.Held(id, sequences), store.HeldPrepared(x.o.Store, id, sequences)...)
 	if len(held) == 0 {
 		return entries
 	}
@@ -262,7 +262,7 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
 	for i, sub := range subs {
 		key := dispatch.Key{Queue: id, Sub: sub}
-		origin, err := x.o.Store.Origin(id, sub)
+		origin, err := store.OriginOf(x.o.Store, id, sub)
 		if err != nil {
 			return err
 		}
@@ -316,11 +316,11 @@ func (x *expiry) moves(
 	if origin.DeadLetter == txn.NoQueue {
 		return nil, nil //nolint:nilnil // nothing is to be moved
 	}
-	now, room := time.Now().UnixMilli(), x.o.Store.RoomIn(origin.DeadLetter)
+	now, room := time.Now().UnixMilli(), store.RoomIn(x.o.Store, origin.DeadLetter)
 	var sequences []uint64
 	var moved [][]byte
 	for i, e := range entries {
-		deliveries, needs := x.o.Store.Needs(key.Queue, key.Sub, e.Sequence)
+		deliveries, needs := store.Needs(x.o.Store, key.Queue, key.Sub, e.Sequence)
 		if !needs || records[i] == nil {
 			continue
 		}

@@ -31,7 +31,8 @@ type temporary struct {
 
 func newTemporary(o Options) *temporary {
 	return &temporary{
-		queues: o.Store.Temporary, consumers: o.Consumers.Stats, commit: o.Primary, log: o.Log,
+		queues:    func() []store.TemporaryQueue { return store.TemporaryQueues(o.Store) },
+		consumers: o.Consumers.Stats, commit: o.Primary, log: o.Log,
 		used: make(map[uint64]time.Time),
 	}
 }

@@ -45,7 +45,7 @@ func (m *Manager) Sweep(ctx context.Context) (wait time.Duration, err error) {
 		return time.Hour, nil
 	}
 	for {
-		list, _, _, err := m.store.PreparedList(0, timeoutPage)
+		list, _, _, err := store.PreparedList(m.store, 0, timeoutPage)
 		if err != nil {
 			return 0, err
 		}

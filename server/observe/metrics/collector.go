@@ -120,7 +120,7 @@ func (c *collector) busiest() []queueSnapshot {
 	defer cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found := c.store.Busiest(c.o.Queues)
+	found := store.Busiest(c.store, c.o.Queues)
 	out := make([]queueSnapshot, 0, len(found))
 	kept := make(map[uint64]oldestMessage, len(found))
 	for _, q := range found {
@@ -146,13 +146,13 @@ func (c *collector) oldestOf(ctx context.Context, q *store.QueueInfo) (oldestMes
 	if q.Messages == 0 {
 		return oldestMessage{}, false
 	}
-	first, ok := c.store.OldestSequence(q.ID)
+	first, ok := store.OldestSequence(c.store, q.ID)
 	if !ok {
 		return oldestMessage{}, false
 	}
 	if known, ok := c.oldest[q.ID]; ok && known.sequence == first {
 		return known, true
 	}
-	at, ok := c.store.AcceptedAt(ctx, q.ID, first)
+	at, ok := store.AcceptedAt(ctx, c.store, q.ID, first)
 	return oldestMessage{sequence: first, accepted: at}, ok
 }

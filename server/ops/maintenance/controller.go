@@ -39,7 +39,7 @@ const (
 // drive executes the plan while this node is active. Its state is entirely in the plan and in the nodes' roles, so
 // that the next active can continue.
 func (m *Manager) drive(ctx context.Context) {
-	entries, unwatch := m.store.WatchMeta()
+	entries, unwatch := store.WatchMeta(m.store)
 	defer unwatch()
 	failures := 0
 	for {

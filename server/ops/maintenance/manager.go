@@ -152,7 +152,7 @@ var errLeft = errors.New("this node is no longer active")
 // after a change of the pair's entries. stop must be called.
 func (m *Manager) whileServing(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entries, unwatch := m.store.WatchMeta()
+	entries, unwatch := store.WatchMeta(m.store)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for {

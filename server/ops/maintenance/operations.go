@@ -156,7 +156,7 @@ func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, awaitPlanLimit)
 	defer cancel()
-	entries, unwatch := m.store.WatchMeta()
+	entries, unwatch := store.WatchMeta(m.store)
 	defer unwatch()
 	for {
 		p, _, err := read[Plan](m, keyPlan)

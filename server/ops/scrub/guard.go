@@ -178,7 +178,7 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	if err != nil {
 		return nil, err
 	}
-	info, err := g.o.Store.QueueByName(name)
+	info, err := store.QueueByName(g.o.Store, name)
 	if errors.Is(err, store.ErrNoQueue) {
 		return nil, txn.ErrQueueNotFound
 	}

@@ -83,7 +83,7 @@ func (s *Settings) Run(ctx context.Context) {
 func (s *Settings) Apply() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	raw, _ := s.o.Store.Meta(maintenance.KeyRunning)
+	raw, _ := store.Meta(s.o.Store, maintenance.KeyRunning)
 	if s.begun && bytes.Equal(raw, s.applied) {
 		return
 	}

@@ -80,7 +80,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	asked := checksum(req)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	prior, err := s.o.Store.Lookup(producer, req.GetProducer().GetRetry(), nil)
+	prior, err := store.Lookup(s.o.Store, producer, req.GetProducer().GetRetry(), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +90,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 		}
 		return result(&prior.Result, true)
 	}
-	at, entries := s.o.Store.Access()
+	at, entries := store.Access(s.o.Store)
 	table, err := access.Compile(at, entries)
 	if err != nil {
 		return 0, fmt.Errorf("%w; upgrade this node before changing rules", err)
@@ -214,7 +214,7 @@ func checksum(req request) uint32 {
 func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, asked uint32) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
-		known = s.o.Store.LoggedFingerprint(prior.Result.LSN)
+		known = store.LoggedFingerprint(s.o.Store, prior.Result.LSN)
 	}
 	op := txn.Op{Code: txn.OpAccess, Asked: asked}
 	if known == 0 || known == op.Fingerprint(0, crc32.MakeTable(crc32.Castagnoli)) {
