@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -94,7 +95,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 func TestMetaSurvives(t *testing.T) {
 	o := options(memfs.New())
 	n := openNode(t, o)
-	changed, cancel := store.WatchMeta(n.s)
+	changed, cancel := query.WatchMeta(n.s)
 	defer cancel()
 	n.commit(func(b *txn.Builder) { b.PutMeta("maintenance/a", []byte("1")) })
 	<-changed
@@ -108,16 +109,16 @@ func TestMetaSurvives(t *testing.T) {
 
 	n = openNode(t, o)
 	n.applyAll()
-	v, ok := store.Meta(n.s, "maintenance/a")
+	v, ok := query.Meta(n.s, "maintenance/a")
 	require.True(t, ok)
 	require.Equal(t, "1", string(v))
-	entries := store.MetaPrefix(n.s, "maintenance/")
+	entries := query.MetaPrefix(n.s, "maintenance/")
 	require.Len(t, entries, 2)
 	require.Equal(t, "2", string(entries[1].Value))
 	after, err := digestOf(t.Context(), n.s)
 	require.NoError(t, err)
 	require.Equal(t, before.Content, after.Content)
-	_, ok = store.Meta(n.s, "none")
+	_, ok = query.Meta(n.s, "none")
 	require.False(t, ok)
 	n.check()
 }

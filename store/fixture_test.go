@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -180,9 +181,9 @@ func (m *model) dump() string {
 	return b.String()
 }
 
-func queueInfos(t *testing.T, s *store.Store) []store.QueueInfo {
+func queueInfos(t *testing.T, s *store.Store) []query.QueueInfo {
 	t.Helper()
-	infos, _, err := store.Queues(s, store.QueueRange{MaxQueues: 1000, MaxSubscriptions: 1000})
+	infos, _, err := query.Queues(s, query.QueueRange{MaxQueues: 1000, MaxSubscriptions: 1000})
 	require.NoError(t, err)
 	return infos
 }
@@ -192,7 +193,7 @@ func dumpStore(t *testing.T, s *store.Store) string {
 	t.Helper()
 	var b strings.Builder
 	infos := queueInfos(t, s)
-	slices.SortFunc(infos, func(a, b store.QueueInfo) int { return int(a.ID) - int(b.ID) })
+	slices.SortFunc(infos, func(a, b query.QueueInfo) int { return int(a.ID) - int(b.ID) })
 	for _, q := range infos {
 		fmt.Fprintf(&b, "queue %d %s next=%d\n", q.ID, q.Name, q.NextSequence)
 		for _, sub := range q.Subscriptions {

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -108,7 +108,7 @@ func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 	l.access(&f)
 	l.disk(&f, &pair)
 	l.content(&f)
-	if xid, _, timeMS, ok := store.OldestPrepared(l.n.store); ok {
+	if xid, _, timeMS, ok := query.OldestPrepared(l.n.store); ok {
 		prepared(&f, xid, timeMS, now)
 	}
 	if session := l.n.serving.Get(); session != nil {

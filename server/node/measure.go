@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
@@ -93,7 +93,7 @@ func (n *node) more() metrics.More {
 	if s, ok := (upkept{n}).session(); ok {
 		m.Consumers = s.Consumers.Attached()
 	}
-	if _, total, _, err := store.PreparedList(n.store, 0, 0); err == nil {
+	if _, total, _, err := query.PreparedList(n.store, 0, 0); err == nil {
 		m.Prepared = total
 	}
 	if jobs, err := n.maintenance.Jobs(); err == nil {

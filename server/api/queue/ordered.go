@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/wire"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -49,7 +49,7 @@ func (s *Service) listOrdered(
 	resp := &pb.ListQueuesResponse{Total: uint32(total), OrderUncertain: uncertain}
 	subscriptions := 0
 	for _, name := range page {
-		info, err := store.QueueByName(s.store, name)
+		info, err := query.QueueByName(s.store, name)
 		if err != nil {
 			continue // it was deleted since
 		}

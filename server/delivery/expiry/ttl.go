@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -42,7 +43,7 @@ func (t *ttl) Sweep(ctx context.Context) (time.Duration, error) {
 	wait := ttlWait
 	looked := make(map[uint64]look, len(t.looked))
 	var failed error
-	for id, ttlMS := range store.TTLs(t.o.Store) {
+	for id, ttlMS := range query.TTLs(t.o.Store) {
 		l := t.looked[id]
 		if l.ttl != ttlMS || !time.Now().Before(l.next) {
 			next, err := t.sweepQueue(ctx, id, ttlMS)

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 )
 
 // namespace is the prefix of all metrics of this program.
@@ -33,7 +34,7 @@ type snapshot struct {
 
 // queueSnapshot is a queue included in the scrape.
 type queueSnapshot struct {
-	store.QueueInfo
+	query.QueueInfo
 
 	age      time.Duration
 	ageKnown bool
@@ -120,12 +121,12 @@ func (c *collector) busiest() []queueSnapshot {
 	defer cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found := store.Busiest(c.store, c.o.Queues)
+	found := query.Busiest(c.store, c.o.Queues)
 	out := make([]queueSnapshot, 0, len(found))
 	kept := make(map[uint64]oldestMessage, len(found))
 	for _, q := range found {
 		if len(q.Subscriptions) > c.o.Queues {
-			slices.SortFunc(q.Subscriptions, func(a, b store.SubscriptionInfo) int {
+			slices.SortFunc(q.Subscriptions, func(a, b query.SubscriptionInfo) int {
 				return cmp.Or(cmp.Compare(b.Backlog, a.Backlog), cmp.Compare(a.ID, b.ID))
 			})
 			q.Subscriptions = q.Subscriptions[:c.o.Queues]
@@ -142,17 +143,17 @@ func (c *collector) busiest() []queueSnapshot {
 }
 
 // oldestOf returns the oldest message of a queue. mu is held.
-func (c *collector) oldestOf(ctx context.Context, q *store.QueueInfo) (oldestMessage, bool) {
+func (c *collector) oldestOf(ctx context.Context, q *query.QueueInfo) (oldestMessage, bool) {
 	if q.Messages == 0 {
 		return oldestMessage{}, false
 	}
-	first, ok := store.OldestSequence(c.store, q.ID)
+	first, ok := query.OldestSequence(c.store, q.ID)
 	if !ok {
 		return oldestMessage{}, false
 	}
 	if known, ok := c.oldest[q.ID]; ok && known.sequence == first {
 		return known, true
 	}
-	at, ok := store.AcceptedAt(ctx, c.store, q.ID, first)
+	at, ok := query.AcceptedAt(ctx, c.store, q.ID, first)
 	return oldestMessage{sequence: first, accepted: at}, ok
 }

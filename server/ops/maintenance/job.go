@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -138,7 +137,7 @@ func (j *Job) check() error {
 // Jobs lists the jobs by name, as applied on this node.
 func (m *Manager) Jobs() ([]JobInfo, error) {
 	var out []JobInfo
-	for _, e := range store.MetaPrefix(m.store, keyJob) {
+	for _, e := range query.MetaPrefix(m.store, keyJob) {
 		j, ok, err := m.job(strings.TrimPrefix(e.Key, keyJob))
 		if err != nil {
 			return nil, err
@@ -233,7 +232,7 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	}
 	j.UpdatedAt = m.o.Now()
 	_, err := change(ctx, m, keyJob+j.Name, func(old *Job) error {
-		if old.Name == "" && len(store.MetaPrefix(m.store, keyJob)) >= MaxJobs {
+		if old.Name == "" && len(query.MetaPrefix(m.store, keyJob)) >= MaxJobs {
 			return ErrTooManyJobs
 		}
 		*old = j
@@ -254,7 +253,7 @@ func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	}
 	defer m.committing.Release(1)
 	if _, ok := m.node.Serving(); ok {
-		if _, there := store.Meta(m.store, keyJob+name); !there {
+		if _, there := query.Meta(m.store, keyJob+name); !there {
 			return fmt.Errorf("delete job %s: %w", name, ErrNoJob)
 		}
 	}
@@ -270,7 +269,7 @@ func (m *Manager) noteRun(ctx context.Context, name string, r Run) error {
 		r.Detail = strings.ToValidUTF8(r.Detail[:maxDetailBytes], "")
 	}
 	_, err := change(ctx, m, keyRuns+name, func(h *runHistory) error {
-		if _, there := store.Meta(m.store, keyJob+name); !there {
+		if _, there := query.Meta(m.store, keyJob+name); !there {
 			return errUnchanged
 		}
 		if i := slices.IndexFunc(h.Runs, func(o Run) bool { return o.ID == r.ID }); i >= 0 {

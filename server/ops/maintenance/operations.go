@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
@@ -156,7 +157,7 @@ func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, awaitPlanLimit)
 	defer cancel()
-	entries, unwatch := store.WatchMeta(m.store)
+	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
 	for {
 		p, _, err := read[Plan](m, keyPlan)

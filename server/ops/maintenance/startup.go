@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
@@ -187,7 +187,7 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 // tellStartDone reports to the pair that this node has executed the operations requested for its start, until the
 // report is applied.
 func (m *Manager) tellStartDone(ctx context.Context) {
-	entries, unwatch := store.WatchMeta(m.store)
+	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
 	for {
 		changed := m.node.Changed()

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/settings"
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -178,7 +179,7 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	if err != nil {
 		return nil, err
 	}
-	info, err := store.QueueByName(g.o.Store, name)
+	info, err := query.QueueByName(g.o.Store, name)
 	if errors.Is(err, store.ErrNoQueue) {
 		return nil, txn.ErrQueueNotFound
 	}

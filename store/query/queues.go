@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package query
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -103,7 +104,7 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 }
 
 // QueueByName describes a queue. It returns ErrNoQueue if no queue has that name, ErrClosed or ErrFailed.
-func QueueByName(s *Store, name string) (info QueueInfo, err error) {
+func QueueByName(s *store.Store, name string) (info QueueInfo, err error) {
 	if err := s.Usable(); err != nil {
 		return QueueInfo{}, err
 	}
@@ -111,7 +112,7 @@ func QueueByName(s *Store, name string) (info QueueInfo, err error) {
 		if q := state.QueueByName(name); q != nil {
 			info = infoOf(state, q)
 		} else {
-			err = fmt.Errorf("%w: queue %q", ErrNoQueue, name)
+			err = fmt.Errorf("%w: queue %q", store.ErrNoQueue, name)
 		}
 	})
 	return info, err
@@ -129,14 +130,14 @@ type Origin struct {
 }
 
 // OriginOf describes a subscription. It returns ErrNoQueue if no subscription has that number.
-func OriginOf(s *Store, id uint64, sub uint32) (o Origin, err error) {
+func OriginOf(s *store.Store, id uint64, sub uint32) (o Origin, err error) {
 	if err := s.Usable(); err != nil {
 		return Origin{}, err
 	}
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil || q.Sub(sub) == nil {
-			err = fmt.Errorf("%w: queue %d, subscription %d", ErrNoQueue, id, sub)
+			err = fmt.Errorf("%w: queue %d, subscription %d", store.ErrNoQueue, id, sub)
 			return
 		}
 		o = Origin{
@@ -165,7 +166,7 @@ type TemporaryQueue struct {
 }
 
 // TemporaryQueues returns the temporary queues. It costs nothing while none exist.
-func TemporaryQueues(s *Store) (out []TemporaryQueue) {
+func TemporaryQueues(s *store.Store) (out []TemporaryQueue) {
 	s.View(func(state *queue.State) {
 		queues := state.Temporary()
 		out = make([]TemporaryQueue, len(queues))
@@ -180,14 +181,14 @@ func TemporaryQueues(s *Store) (out []TemporaryQueue) {
 }
 
 // QueueCount returns the number of queues.
-func QueueCount(s *Store) (n int) {
+func QueueCount(s *store.Store) (n int) {
 	s.View(func(state *queue.State) { n = state.QueueCount() })
 	return n
 }
 
 // NextSequence returns the sequence of the queue's next message; ok is false if the queue does not exist, or the
 // store cannot be used.
-func NextSequence(s *Store, id uint64) (next uint64, ok bool) {
+func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, false
 	}
@@ -209,7 +210,7 @@ type QueueRange struct {
 }
 
 // Queues describes the queues of a range, within its limits. more reports whether further queues exist.
-func Queues(s *Store, r QueueRange) (infos []QueueInfo, more bool, err error) {
+func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, false, err
 	}
@@ -228,7 +229,7 @@ func Queues(s *Store, r QueueRange) (infos []QueueInfo, more bool, err error) {
 
 // Busiest returns up to limit queues with the most messages. Ties are ordered by the number of messages ever
 // published. It visits all queues, which takes a few milliseconds for 100,000 queues.
-func Busiest(s *Store, limit int) []QueueInfo {
+func Busiest(s *store.Store, limit int) []QueueInfo {
 	if limit <= 0 {
 		return nil
 	}
@@ -267,7 +268,7 @@ type QueueSample struct {
 
 // Sample appends the current values of all queues to dst, in no particular order. It takes a few milliseconds for
 // 100,000 queues.
-func Sample(s *Store, dst []QueueSample) []QueueSample {
+func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	s.View(func(state *queue.State) {
 		for q := range state.Queues {
 			dst = append(dst, QueueSample{
@@ -284,7 +285,7 @@ const usageQueues = 1000
 // Usage returns the number of queues whose names begin with prefix and satisfy match, and the stored bytes of their
 // messages. The result is not a consistent snapshot: queues may be created and deleted concurrently. The time is
 // proportional to the number of queues with the prefix.
-func Usage(s *Store, prefix string, match func(name string) bool) (queues, bytes uint64) {
+func Usage(s *store.Store, prefix string, match func(name string) bool) (queues, bytes uint64) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {
 		s.View(func(state *queue.State) {

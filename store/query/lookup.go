@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package query
 
 import (
 	"hash/crc32"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -40,7 +41,7 @@ type Prior struct {
 
 // LoggedFingerprint returns Prior.Fingerprint from the log, if the log still has the committed record of the
 // transaction; 0 otherwise. It reads the whole record.
-func LoggedFingerprint(s *Store, record uint64) uint32 {
+func LoggedFingerprint(s *store.Store, record uint64) uint32 {
 	r, err := s.ReadLog(record)
 	if err != nil {
 		return 0 // usually trimmed
@@ -62,7 +63,7 @@ func LoggedFingerprint(s *Store, record uint64) uint32 {
 //
 // The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
 // ErrFailed. Lookup allocates only the prior result.
-func Lookup(s *Store, p *txn.Producer, retry bool, targets []Target) (prior *Prior, err error) {
+func Lookup(s *store.Store, p *txn.Producer, retry bool, targets []Target) (prior *Prior, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, err
 	}

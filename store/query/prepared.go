@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package query
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -43,7 +44,7 @@ type Reserved struct {
 
 // PreparedList returns at most limit prepared transactions that were prepared after a record, oldest first. total and
 // bytes cover all prepared transactions.
-func PreparedList(s *Store, after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
+func PreparedList(s *store.Store, after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, 0, 0, err
 	}
@@ -59,7 +60,7 @@ func PreparedList(s *Store, after uint64, limit int) (list []PreparedInfo, total
 }
 
 // PreparedQueues returns the queues that the prepared transaction xid affects, or nil if it does not exist.
-func PreparedQueues(s *Store, xid string) (queues []PreparedQueue) {
+func PreparedQueues(s *store.Store, xid string) (queues []PreparedQueue) {
 	s.View(func(state *queue.State) {
 		if p := state.Prepared(xid); p != nil {
 			queues = preparedInfo(state, p).Queues
@@ -70,7 +71,7 @@ func PreparedQueues(s *Store, xid string) (queues []PreparedQueue) {
 
 // OldestPrepared returns the name, LSN and time of the oldest prepared transaction; ok is false if none exists. It
 // costs nothing while no transaction is prepared.
-func OldestPrepared(s *Store) (xid string, number uint64, timeMS int64, ok bool) {
+func OldestPrepared(s *store.Store) (xid string, number uint64, timeMS int64, ok bool) {
 	if s.Usable() != nil {
 		return "", 0, 0, false
 	}
@@ -83,7 +84,7 @@ func OldestPrepared(s *Store) (xid string, number uint64, timeMS int64, ok bool)
 }
 
 // ReservedBy returns the messages that the prepared transaction xid holds, or nil if it does not exist.
-func ReservedBy(s *Store, xid string) (held []Reserved) {
+func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 	s.View(func(state *queue.State) {
 		p := state.Prepared(xid)
 		if p == nil {
@@ -105,7 +106,7 @@ func ReservedBy(s *Store, xid string) (held []Reserved) {
 }
 
 // HeldPrepared returns the sequences that a prepared transaction will acknowledge for some subscription.
-func HeldPrepared(s *Store, id uint64, sequences []uint64) (reserved []uint64) {
+func HeldPrepared(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil {
@@ -136,7 +137,7 @@ type Pending struct {
 // overlap. Messages held by a prepared transaction are omitted. The error is ErrNoQueue if the queue or the
 // subscription is missing, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed or ErrFailed.
 func PendingMessages(
-	s *Store, id uint64, sub uint32, ranges []txn.Range, limit int,
+	s *store.Store, id uint64, sub uint32, ranges []txn.Range, limit int,
 ) (out []Pending, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, err
@@ -144,7 +145,7 @@ func PendingMessages(
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil || sub != 0 && q.Sub(sub) == nil {
-			err = fmt.Errorf("%w: queue %d, subscription %d", ErrNoQueue, id, sub)
+			err = fmt.Errorf("%w: queue %d, subscription %d", store.ErrNoQueue, id, sub)
 			return
 		}
 		if n := len(ranges); n > 0 && ranges[n-1].Last >= q.NextSequence() {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package query
 
 import (
 	"math"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -30,13 +31,13 @@ type Expiry struct {
 
 // ExpiryQueues returns the numbers of the queues that retain messages or have txn.OverflowDeadLetterHead, ascending.
 // Its cost does not depend on other queues.
-func ExpiryQueues(s *Store) (ids []uint64) {
+func ExpiryQueues(s *store.Store) (ids []uint64) {
 	s.View(func(state *queue.State) { ids = state.Swept() })
 	return ids
 }
 
 // ExpiryOf describes one of them; ok is false if the queue does not exist.
-func ExpiryOf(s *Store, id uint64) (e Expiry, ok bool) {
+func ExpiryOf(s *store.Store, id uint64) (e Expiry, ok bool) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil {
@@ -60,7 +61,7 @@ func ExpiryOf(s *Store, id uint64) (e Expiry, ok bool) {
 
 // TTL returns the time in milliseconds after which a message in a queue expires; 0 if never, or if the queue does not
 // exist.
-func TTL(s *Store, id uint64) (ms int64) {
+func TTL(s *store.Store, id uint64) (ms int64) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil {
 			ms = int64(q.Config().TTL)
@@ -70,7 +71,7 @@ func TTL(s *Store, id uint64) (ms int64) {
 }
 
 // TTLs returns the TTL in milliseconds of each queue that has one, by queue number.
-func TTLs(s *Store) (ms map[uint64]int64) {
+func TTLs(s *store.Store) (ms map[uint64]int64) {
 	s.View(func(state *queue.State) { ms = state.TTLs() })
 	return ms
 }
@@ -78,7 +79,7 @@ func TTLs(s *Store) (ms map[uint64]int64) {
 // DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue,
 // configured for the subscription or for the queue. The result is empty if expired messages are not moved, or if the
 // queue does not exist.
-func DeadLetters(s *Store, id uint64) (subs []uint32) {
+func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil || q.Config().DeadLetterExpired == 0 {
@@ -94,7 +95,7 @@ func DeadLetters(s *Store, id uint64) (subs []uint32) {
 }
 
 // Needs reports whether a subscription has not yet acknowledged a message, and how often it has released the message.
-func Needs(s *Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
+func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil || sequence >= q.NextSequence() {
@@ -109,7 +110,7 @@ func Needs(s *Store, id uint64, sub uint32, sequence uint64) (deliveries uint32,
 
 // RoomIn returns how much one transaction may currently publish to a queue, according to the queue's limits. A
 // missing queue has no room.
-func RoomIn(s *Store, id uint64) (room queue.Room) {
+func RoomIn(s *store.Store, id uint64) (room queue.Room) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil {
 			room = state.Room(q)
@@ -120,7 +121,7 @@ func RoomIn(s *Store, id uint64) (room queue.Room) {
 
 // MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited, or if the
 // subscription does not exist.
-func MaxDeliveries(s *Store, id uint64, sub uint32) (limit uint64) {
+func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil && q.Sub(sub) != nil {
 			limit = q.Sub(sub).Config().MaxDeliveries
@@ -131,7 +132,7 @@ func MaxDeliveries(s *Store, id uint64, sub uint32) (limit uint64) {
 
 // Exhausted returns the sequences that have been released as often as the delivery limit allows. It costs nothing
 // without a limit.
-func Exhausted(s *Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
+func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil || q.Sub(sub) == nil {
@@ -153,7 +154,7 @@ func Exhausted(s *Store, id uint64, sub uint32, sequences []uint64) (exhausted [
 
 // RedeliveryDelays returns the redelivery delay of each sequence, according to the configuration and the number of
 // releases; nil if the subscription has no redelivery delay.
-func RedeliveryDelays(s *Store, id uint64, sub uint32, sequences []uint64) (delays []time.Duration) {
+func RedeliveryDelays(s *store.Store, id uint64, sub uint32, sequences []uint64) (delays []time.Duration) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil || q.Sub(sub) == nil {
@@ -187,7 +188,7 @@ func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
 
 // Filter returns the expression that the messages of a subscription must match; "" if it receives all messages, or
 // does not exist.
-func Filter(s *Store, id uint64, sub uint32) (filter string) {
+func Filter(s *store.Store, id uint64, sub uint32) (filter string) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil && q.Sub(sub) != nil {
 			filter = q.Sub(sub).Filter()
@@ -198,7 +199,7 @@ func Filter(s *Store, id uint64, sub uint32) (filter string) {
 
 // DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation.
 // It also reports whether only one consumer at a time of each subscription receives messages.
-func DeliveryOrder(s *Store, id uint64) (prioritized, exclusive bool) {
+func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil {
 			prioritized, exclusive = q.Prioritized(), q.Config().Exclusive != 0
@@ -209,7 +210,7 @@ func DeliveryOrder(s *Store, id uint64) (prioritized, exclusive bool) {
 
 // Priorities returns the priorities of messages of a queue, in the order of sequences. It returns DefaultPriority for
 // acknowledged messages.
-func Priorities(s *Store, id uint64, sequences []uint64) []uint8 {
+func Priorities(s *store.Store, id uint64, sequences []uint64) []uint8 {
 	list := make([]uint8, len(sequences))
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)

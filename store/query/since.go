@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package query
 
 import (
 	"context"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -21,9 +22,9 @@ import (
 //
 // Errors: ErrNoQueue, ErrIndexDamaged, ErrClosed, ErrFailed.
 func FirstSince(
-	ctx context.Context, s *Store, id, from uint64, sinceMS int64,
+	ctx context.Context, s *store.Store, id, from uint64, sinceMS int64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
-	var buffer ReadBuffer
+	var buffer store.ReadBuffer
 	return searchTime(from, func() (uint64, error) { return end(s, id) },
 		func(from uint64) (uint64, int64, bool, error) { return publishedAt(ctx, s, id, from, &buffer) }, sinceMS)
 }
@@ -31,17 +32,17 @@ func FirstSince(
 // PublishedAt returns the sequence and time of the first message at or after a sequence that FirstSince considers; ok
 // is false if no such message exists.
 func PublishedAt(
-	ctx context.Context, s *Store, id, from uint64,
+	ctx context.Context, s *store.Store, id, from uint64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
 	return publishedAt(ctx, s, id, from, nil)
 }
 
 func publishedAt(
-	ctx context.Context, s *Store, id, from uint64, buffer *ReadBuffer,
+	ctx context.Context, s *store.Store, id, from uint64, buffer *store.ReadBuffer,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
-	var found [1]Delivery
+	var found [1]store.Delivery
 	for {
-		list, next, err := s.Read(ctx, ReadRequest{
+		list, next, err := s.Read(ctx, store.ReadRequest{
 			Queue: id, From: from, MaxMessages: 1, MarkDamaged: true, Buffer: buffer,
 		}, found[:0])
 		if err != nil || len(list) == 0 {
@@ -54,13 +55,13 @@ func publishedAt(
 	}
 }
 
-func end(s *Store, id uint64) (uint64, error) {
+func end(s *store.Store, id uint64) (uint64, error) {
 	next, ok := NextSequence(s, id)
 	if !ok {
 		if err := s.Usable(); err != nil {
 			return 0, err
 		}
-		return 0, ErrNoQueue
+		return 0, store.ErrNoQueue
 	}
 	return next, nil
 }
@@ -96,7 +97,7 @@ func searchTime(
 
 // OldestSequence returns the sequence of the first message in a queue that a subscription still needs. ok is false if
 // no such message exists.
-func OldestSequence(s *Store, id uint64) (sequence uint64, ok bool) {
+func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
 		if q == nil || q.Messages() == 0 {
@@ -113,8 +114,8 @@ func OldestSequence(s *Store, id uint64) (sequence uint64, ok bool) {
 
 // AcceptedAt returns the time at which the active accepted a message: the first one at or after sequence that a
 // subscription still needs. ok is false if no such message exists or if it cannot be read.
-func AcceptedAt(ctx context.Context, s *Store, id, sequence uint64) (at time.Time, ok bool) {
-	got, _, err := s.Read(ctx, ReadRequest{Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true},
+func AcceptedAt(ctx context.Context, s *store.Store, id, sequence uint64) (at time.Time, ok bool) {
+	got, _, err := s.Read(ctx, store.ReadRequest{Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true},
 		nil)
 	if err != nil || len(got) == 0 || got[0].Record == nil {
 		return time.Time{}, false
