@@ -61,7 +61,7 @@ func FetchMessages(
 				return store.FoundMessages{}, fmt.Errorf("%w: message %d of queue %d", ErrChecksum, m.GetSequence(),
 					queue)
 			}
-			found.Messages = append(found.Messages, store.Delivery{Sequence: m.GetSequence(), Record: m.GetRecord()})
+			found.Messages = append(found.Messages, store.Message{Sequence: m.GetSequence(), Record: m.GetRecord()})
 		}
 		found.Damaged = append(found.Damaged, r.GetDamaged()...)
 		if !r.GetFinished() {

@@ -134,7 +134,7 @@ func (s *Store) applyFrames(
 		s.clock.tell()
 	}
 	if s.sinceCheckpoint.Load() > s.o.CheckpointBytes {
-		s.wakePager()
+		s.pages.Wake()
 	}
 	return before, frames, err
 }
@@ -222,7 +222,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 			return ErrInterrupted
 		default:
 		}
-		s.wakePager()
+		s.pages.Wake()
 		s.room.Wait()
 	}
 	return s.Usable()
@@ -246,13 +246,13 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	defer context.AfterFunc(ctx, s.wakeRoom)()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	written, before, rest := s.written, s.state.TailBytes(), s.o.MemoryBudget/pagerRest
+	written, before, rest := s.written, s.state.TailBytes(), s.o.MemoryBudget/RestPart
 	for ctx.Err() == nil && s.Usable() == nil && s.tailLimit() == s.o.MemoryBudget/2 {
 		tail := s.state.TailBytes()
 		if tail <= rest || tail+bytes <= s.tailLimit() || s.written-written >= before-rest {
 			return
 		}
-		s.wakePager()
+		s.pages.Wake()
 		s.room.Wait()
 	}
 }
@@ -260,10 +260,10 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 // tailLimit returns the maximum number of message bytes in memory. On a full disk the pager cannot free memory, and
 // acknowledgements that would free some must still be applied. In that case messages may use the whole budget.
 func (s *Store) tailLimit() int64 {
-	if s.damage.giveUp.Load() {
+	if s.repair.GivenUp() {
 		return math.MaxInt64
 	}
-	if s.noSpace.Load() || s.IndexDamage() != nil {
+	if s.pages.DiskFull() || s.repair.Index() != nil {
 		return s.o.MemoryBudget
 	}
 	return s.o.MemoryBudget / 2

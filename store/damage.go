@@ -15,8 +15,10 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -24,10 +26,10 @@ import (
 // a new disk, not a longer list.
 const maxDamaged = 100_000
 
-// unreadable reports whether a read error means that the data on this disk is lost. It is either corrupt, or cannot
+// Unreadable reports whether a read error means that the data on this disk is lost. It is either corrupt, or cannot
 // be read at all, as with a bad sector. The other node still has the data. A failed write or sync is a different
 // error (INV-7).
-func unreadable(err error) bool {
+func Unreadable(err error) bool {
 	return errors.Is(err, page.ErrDamaged) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
 
@@ -103,8 +105,26 @@ type damaged struct {
 	tried  time.Time // time of the last repair attempt
 }
 
-// damage tracks and counts the corruption in a store.
-type damage struct {
+// RepairEngine is the store above a Repairer.
+type RepairEngine interface {
+	// Usable returns the reason why the store cannot be used, or nil.
+	Usable() error
+	// Applied returns the position of the last applied record.
+	Applied() lsn.Position
+	// View calls fn with the applied state.
+	View(fn func(*queue.State))
+	// WakeRoom wakes the callers that wait for memory.
+	WakeRoom()
+}
+
+// Repairer records the corruption in a store and repairs it.
+type Repairer struct {
+	engine   RepairEngine
+	governor *throttle.Governor
+	events   func(events.Event)
+	pages    *Pager
+	wal      *wal.Log
+
 	source atomic.Pointer[MessageSource] // nil if no other node can be asked
 	alone  atomic.Bool                   // the data was never replicated to another node
 	busy   chan struct{}                 // holds one token during a repair
@@ -120,66 +140,66 @@ type damage struct {
 	status   DamageStatus
 }
 
-func (d *damage) init() {
-	d.busy = make(chan struct{}, 1)
-	d.messages = make(map[messageKey]*damaged)
-	d.suspects = make(map[page.No]error)
+// NewRepairer returns a Repairer that records corruption. It repairs after Use. governor slows it down while it
+// delays commits.
+func NewRepairer(engine RepairEngine, governor *throttle.Governor, events func(events.Event)) *Repairer {
+	return &Repairer{
+		engine: engine, governor: governor, events: events, busy: make(chan struct{}, 1),
+		messages: make(map[messageKey]*damaged), suspects: make(map[page.No]error),
+	}
 }
 
-// use makes file the store's page file. mu is held, or the store is not yet in use.
-func (s *Store) use(file *page.File) {
-	s.file = file
-	file.UseCache(s.cacheUse())
-	file.OnDamage(func(no page.No, err error) {
-		d := &s.damage
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if len(d.suspects) < maxDamaged {
-			d.suspects[no] = err
-		}
-	})
+// Use sets the page file and the log to repair.
+func (r *Repairer) Use(pages *Pager, log *wal.Log) { r.pages, r.wal = pages, log }
+
+// FoundPage records a corrupt page. RepairAll determines its use.
+func (r *Repairer) FoundPage(no page.No, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.suspects) < maxDamaged {
+		r.suspects[no] = err
+	}
 }
 
-func (d *damage) count(fn func(*DamageStatus)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	fn(&d.status)
+func (r *Repairer) count(fn func(*DamageStatus)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn(&r.status)
 }
 
-// note records corrupt messages and logs new ones.
-func (s *Store) note(e *DamagedMessagesError) {
-	d := &s.damage
+// Note records corrupt messages and logs new ones.
+func (r *Repairer) Note(e *DamagedMessagesError) {
 	now := time.Now()
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	fresh := 0
 	for _, seq := range e.Sequences {
 		key := messageKey{e.Queue, seq}
-		m := d.messages[key]
+		m := r.messages[key]
 		if m == nil {
-			if len(d.messages) >= maxDamaged {
+			if len(r.messages) >= maxDamaged {
 				continue
 			}
 			fresh++
 			m = &damaged{since: now}
-			d.messages[key] = m
+			r.messages[key] = m
 		}
 		m.reason = e.Err.Error()
 	}
 	if fresh > 0 {
-		s.o.Events(events.MessagesDamaged{
+		r.events(events.MessagesDamaged{
 			Queue: e.Queue, First: e.Sequences[0], Last: e.Sequences[len(e.Sequences)-1], Messages: fresh, Err: e.Err,
 		})
 	}
 }
 
 // noteAnswer records the other node's response about corrupt messages.
-func (s *Store) noteAnswer(e *DamagedMessagesError, lost bool) {
-	s.note(e)
-	s.damage.mu.Lock()
-	defer s.damage.mu.Unlock()
+func (r *Repairer) noteAnswer(e *DamagedMessagesError, lost bool) {
+	r.Note(e)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, seq := range e.Sequences {
-		if m := s.damage.messages[messageKey{e.Queue, seq}]; m != nil {
+		if m := r.messages[messageKey{e.Queue, seq}]; m != nil {
 			m.lost = lost
 		}
 	}
@@ -187,14 +207,13 @@ func (s *Store) noteAnswer(e *DamagedMessagesError, lost bool) {
 
 // mayRepair returns an error if all missing messages had a recent repair attempt, within lostAgain or repairAgain.
 // With atOnce only lostAgain applies. Otherwise it records a new attempt.
-func (s *Store) mayRepair(queueID uint64, missing []uint64, why error, atOnce bool) error {
-	s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: why})
-	d := &s.damage
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce bool) error {
+	r.Note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: why})
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	now, recent, found := time.Now(), true, false
 	for _, q := range missing {
-		if m := d.messages[messageKey{queueID, q}]; m != nil {
+		if m := r.messages[messageKey{queueID, q}]; m != nil {
 			wait := repairAgain
 			switch {
 			case m.lost:
@@ -207,13 +226,13 @@ func (s *Store) mayRepair(queueID uint64, missing []uint64, why error, atOnce bo
 		}
 	}
 	if found {
-		d.status.FoundPages++
+		r.status.FoundPages++
 	}
 	if recent {
 		return fmt.Errorf("%w (its repair was tried a moment ago)", why)
 	}
 	for _, q := range missing {
-		if m := d.messages[messageKey{queueID, q}]; m != nil {
+		if m := r.messages[messageKey{queueID, q}]; m != nil {
 			m.tried = now
 		}
 	}
@@ -221,170 +240,189 @@ func (s *Store) mayRepair(queueID uint64, missing []uint64, why error, atOnce bo
 }
 
 // has reports whether a message is known to be corrupt.
-func (d *damage) has(queueID, seq uint64) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.messages[messageKey{queueID, seq}] != nil
+func (r *Repairer) has(queueID, seq uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.messages[messageKey{queueID, seq}] != nil
 }
 
 // forget removes messages that became readable or that no subscription needs.
-func (d *damage) forget(queueID uint64, sequences []uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (r *Repairer) forget(queueID uint64, sequences []uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, seq := range sequences {
-		delete(d.messages, messageKey{queueID, seq})
+		delete(r.messages, messageKey{queueID, seq})
 	}
 }
 
-// noteIndex records that data other than messages is corrupt. It returns the error, wrapped in ErrIndexDamaged.
-func (s *Store) noteIndex(err error) error {
-	err = fmt.Errorf("%w: %w", ErrIndexDamaged, err)
-	if s.damage.index.CompareAndSwap(nil, &err) {
-		s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
-		s.o.Events(events.IndexDamaged{Err: err})
+// noteIndex records that data other than messages is corrupt. It returns the error, wrapped in index.ErrDamaged.
+func (r *Repairer) noteIndex(err error) error {
+	err = fmt.Errorf("%w: %w", index.ErrDamaged, err)
+	if r.index.CompareAndSwap(nil, &err) {
+		r.count(func(st *DamageStatus) { st.FoundPages++ })
+		r.events(events.IndexDamaged{Err: err})
 	}
 	return err
 }
 
-// IndexDamage returns the reason why the store must be replaced by a copy of the other node's store, or nil.
-func (s *Store) IndexDamage() error {
-	if err := s.damage.index.Load(); err != nil {
+// IndexError returns the error of a failed index read, and records corruption.
+func (r *Repairer) IndexError(err error) error {
+	if Unreadable(err) {
+		return r.noteIndex(err)
+	}
+	return fmt.Errorf("read the index: %w", err)
+}
+
+// Survives reports whether an error of the pager is corruption that the other node can help to repair: the store
+// continues without checkpoints. Index then returns an error.
+func (r *Repairer) Survives(err error) bool {
+	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, index.ErrDamaged) || !r.HasSource() {
+		return false
+	}
+	if r.Index() == nil {
+		_ = r.noteIndex(err) // returned by Index from now on
+	}
+	return true
+}
+
+// Index returns the reason why the store must be replaced by a copy of the other node's store, or nil.
+func (r *Repairer) Index() error {
+	if err := r.index.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-// GiveUpPages is called before the store is replaced by a snapshot because of IndexDamage. Records applied until then
-// stay in memory regardless of the budget, because pages cannot be written.
-func (s *Store) GiveUpPages() {
-	s.damage.giveUp.Store(true)
-	s.wakeRoom()
+// GiveUpPages is called before the store is replaced by a snapshot because of Index. Records applied until then stay
+// in memory regardless of the budget, because pages cannot be written.
+func (r *Repairer) GiveUpPages() {
+	r.giveUp.Store(true)
+	r.engine.WakeRoom()
 }
 
-// replaced clears all recorded corruption after the affected files were replaced.
-func (d *damage) replaced() {
-	d.index.Store(nil)
-	d.giveUp.Store(false)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	clear(d.messages)
-	clear(d.suspects)
-	d.log = 0
+// GivenUp reports whether GiveUpPages was called for the current content.
+func (r *Repairer) GivenUp() bool { return r.giveUp.Load() }
+
+// Replaced clears all recorded corruption after the affected files were replaced.
+func (r *Repairer) Replaced() {
+	r.index.Store(nil)
+	r.giveUp.Store(false)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.messages)
+	clear(r.suspects)
+	r.log = 0
 }
 
-// NoteDamage schedules a check of the corruption described by err. It is for errors of callers that read pages
+// NoteError schedules a check of the corruption described by err. It is for errors of callers that read pages
 // directly, such as a backup.
-func (s *Store) NoteDamage(err error) {
+func (r *Repairer) NoteError(err error) {
 	var bad *DamagedMessagesError
 	if errors.As(err, &bad) {
-		s.note(bad)
+		r.Note(bad)
 		return
 	}
 	var in *page.DamagedError
 	if errors.As(err, &in) && in.Page != 0 {
-		s.damage.mu.Lock()
-		defer s.damage.mu.Unlock()
-		s.damage.suspects[in.Page] = err
+		r.FoundPage(in.Page, err)
 	}
 }
 
-// LogDamaged records that a log record cannot be read. The reader of the log calls it; the next RepairAll discards
+// NoteLogError records that a log record cannot be read. The reader of the log calls it; the next RepairAll discards
 // the record.
-func (s *Store) LogDamaged(err error) {
+func (r *Repairer) NoteLogError(err error) {
 	var in *wal.DamagedError
 	if !errors.As(err, &in) {
 		return
 	}
-	d := &s.damage
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.log < in.LSN {
-		d.log = in.LSN
-		d.status.FoundLog++
-		s.o.Events(events.LogDamaged{Err: err})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log < in.LSN {
+		r.log = in.LSN
+		r.status.FoundLog++
+		r.events(events.LogDamaged{Err: err})
 	}
 }
 
 // inLog returns the LSN of the last corrupt log record, or 0.
-func (d *damage) inLog() uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.log
+func (r *Repairer) inLog() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log
 }
 
 // logGivenUp records that the log up to a corrupt record was discarded. It reports whether that was the last known
 // one.
-func (d *damage) logGivenUp(at uint64) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.log != at {
+func (r *Repairer) logGivenUp(at uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log != at {
 		return false
 	}
-	d.log = 0
-	d.status.RepairedLog++
+	r.log = 0
+	r.status.RepairedLog++
 	return true
 }
 
 // suspectPages returns the corrupt pages that have not been resolved yet, with their errors.
-func (d *damage) suspectPages() map[page.No]error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return maps.Clone(d.suspects)
+func (r *Repairer) suspectPages() map[page.No]error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.suspects)
 }
 
 // lookedUp removes suspect pages after they were resolved.
-func (d *damage) lookedUp(suspects map[page.No]error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (r *Repairer) lookedUp(suspects map[page.No]error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for no := range suspects {
-		delete(d.suspects, no)
+		delete(r.suspects, no)
 	}
 }
 
 // Damaged lists up to limit messages that are needed but cannot be read, by queue and sequence. Messages acknowledged
 // since then are dropped from the list.
-func (s *Store) Damaged(limit int) []DamagedMessage {
-	d := &s.damage
-	d.mu.Lock()
-	all := make([]DamagedMessage, 0, len(d.messages))
-	for key, m := range d.messages {
+func (r *Repairer) Damaged(limit int) []DamagedMessage {
+	r.mu.Lock()
+	all := make([]DamagedMessage, 0, len(r.messages))
+	for key, m := range r.messages {
 		all = append(all, DamagedMessage{
 			Queue: key.queue, Sequence: key.seq, Reason: m.reason, Lost: m.lost,
 			Since: m.since,
 		})
 	}
-	d.mu.Unlock()
+	r.mu.Unlock()
 	slices.SortFunc(all, func(a, b DamagedMessage) int {
 		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Sequence, b.Sequence))
 	})
 	gone := make(map[uint64][]uint64)
-	s.mu.RLock()
-	all = slices.DeleteFunc(all, func(m DamagedMessage) bool {
-		q := s.state.Queue(m.Queue)
-		dead := q == nil || q.Dead(m.Sequence)
-		if dead {
-			gone[m.Queue] = append(gone[m.Queue], m.Sequence)
+	r.engine.View(func(state *queue.State) {
+		all = slices.DeleteFunc(all, func(m DamagedMessage) bool {
+			q := state.Queue(m.Queue)
+			dead := q == nil || q.Dead(m.Sequence)
+			if dead {
+				gone[m.Queue] = append(gone[m.Queue], m.Sequence)
+			}
+			return dead
+		})
+		for i := range all {
+			all[i].Name = state.Queue(all[i].Queue).Name()
 		}
-		return dead
 	})
-	for i := range all {
-		all[i].Name = s.state.Queue(all[i].Queue).Name()
-	}
-	s.mu.RUnlock()
 	for id, sequences := range maps.All(gone) {
-		d.forget(id, sequences)
+		r.forget(id, sequences)
 	}
 	return all[:min(limit, len(all))]
 }
 
-// DamageStatus returns the counters of found and repaired corruption.
-func (s *Store) DamageStatus() DamageStatus {
-	all := s.Damaged(maxDamaged)
-	s.damage.mu.Lock()
-	st := s.damage.status
-	st.DamagedLogLSN, st.SuspectPages = s.damage.log, uint64(len(s.damage.suspects))
-	s.damage.mu.Unlock()
-	st.DamagedMessages, st.Index = uint64(len(all)), s.IndexDamage()
+// Status returns the counters of found and repaired corruption.
+func (r *Repairer) Status() DamageStatus {
+	all := r.Damaged(maxDamaged)
+	r.mu.Lock()
+	st := r.status
+	st.DamagedLogLSN, st.SuspectPages = r.log, uint64(len(r.suspects))
+	r.mu.Unlock()
+	st.DamagedMessages, st.Index = uint64(len(all)), r.Index()
 	for i := range all {
 		if all[i].Lost {
 			st.LostMessages++
@@ -393,7 +431,7 @@ func (s *Store) DamageStatus() DamageStatus {
 	return st
 }
 
-// alive returns the sequences in [first, last] that a subscription needs. mu is held, at least for reading.
+// alive returns the sequences in [first, last] that a subscription needs.
 func alive(q *queue.Queue, first, last uint64) []uint64 {
 	if q == nil {
 		return nil

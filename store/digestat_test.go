@@ -87,7 +87,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	require.Eventually(t, func() bool { return twin.s.Holds() == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, receive(t, source.s, twin.s).Commit())
 	require.Greater(t, twin.s.Applied().LSN, uint64(5))
-	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, store.ErrSnapshotGone) })
+	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, store.ErrReplaced) })
 	within(t, "Apply", func() { twin.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
 }
 

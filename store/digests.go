@@ -46,7 +46,7 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Dura
 	}
 	out := s.queueDigests()
 	if at != 0 && out.LSN != at {
-		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrSnapshotGone,
+		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrReplaced,
 			out.LSN)
 	}
 	return out, nil

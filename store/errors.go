@@ -30,8 +30,6 @@ var (
 var (
 	// ErrInterrupted is returned by ApplyUntil when stop is closed.
 	ErrInterrupted = errors.New("applying was interrupted")
-	// ErrClosed is returned by every call after Close.
-	ErrClosed = errors.New("store is closed")
 	// ErrFailed is returned by every call after a write or fsync failed (INV-7). Only a restart can determine the
 	// content of the disk.
 	ErrFailed = errors.New("store has failed and must be reopened")
@@ -45,9 +43,6 @@ var (
 	ErrCommitted = errors.New("record is committed and cannot be cut")
 	// ErrNoQueue is returned when a queue or subscription does not exist.
 	ErrNoQueue = errors.New("no such queue or subscription")
-	// ErrIndexDamaged is returned when a page of the index is corrupt. The store must be replaced by a copy of the
-	// other node's store.
-	ErrIndexDamaged = errors.New("the store's index is damaged")
 	// ErrPast is returned when the content at a record is requested and later records were already applied.
 	ErrPast = errors.New("more was applied already")
 	// ErrSnapshotGone is returned when an interrupted snapshot transfer cannot be resumed.

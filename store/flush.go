@@ -41,11 +41,11 @@ type stagedRun struct {
 
 // writeTails writes the messages of the batch to new extents and returns their index entries. After an error all its
 // allocations are free again.
-func (p *pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
+func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	if p.buf == nil {
 		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // aligned for direct I/O
 	}
-	w := runWriter{file: p.s.file, buf: p.buf[:0]}
+	w := runWriter{file: p.file, buf: p.buf[:0]}
 	var err error
 	for i := range tails {
 		if err = w.writeTail(&tails[i]); err != nil {
@@ -60,7 +60,7 @@ func (p *pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	}
 	if err != nil {
 		for i := range w.entries {
-			p.s.file.Free(w.entries[i].Run)
+			p.file.Free(w.entries[i].Run)
 		}
 		return nil, fmt.Errorf("write messages to pages: %w", err)
 	}
@@ -200,7 +200,7 @@ func (w *runWriter) flush() error {
 
 // editTree applies everything except the new messages to the tree, and returns the extents that are no longer
 // referenced.
-func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
+func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 	var freed []page.Run
 	for _, kv := range b.Puts {
 		if err := edit.Put(kv.Key, kv.Value); err != nil {
@@ -222,7 +222,7 @@ func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 			return nil, err
 		}
 	}
-	return dropDead(edit, p.spans.in(p.s.index), b.Dead, freed)
+	return dropDead(edit, p.spans.in(p.index), b.Dead, freed)
 }
 
 // dropQueue removes all entries of a deleted queue.
@@ -295,7 +295,7 @@ func (d *deadRuns) learn(spans *runSpans, queueID, chunk uint64) error {
 	}
 	d.it.SeekFloor(index.AppendKey(nil, queueID, first), to)
 	for d.it.Next() {
-		e, ok, err := entryOf(d.it.Key(), d.it.Value(), true, queueID)
+		e, ok, err := index.EntryOf(d.it.Key(), d.it.Value(), true, queueID)
 		if err != nil {
 			return err
 		}
@@ -330,7 +330,7 @@ func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
 	}
 	d.it.SeekFloor(index.AppendKey(nil, r.Queue, first), to) // the extent that contains first may begin before it
 	for d.it.Next() {
-		e, ok, err := entryOf(d.it.Key(), d.it.Value(), true, r.Queue)
+		e, ok, err := index.EntryOf(d.it.Key(), d.it.Value(), true, r.Queue)
 		if err != nil {
 			return err
 		}

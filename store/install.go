@@ -106,10 +106,12 @@ func (in *Install) Commit() error {
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)
 	}
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
+	return s.pages.Exclusive(in.replace)
+}
+
+// replace replaces page.db and the log.
+func (in *Install) replace() error {
+	s := in.s
 	if err := s.Usable(); err != nil {
 		return err
 	}
@@ -123,7 +125,7 @@ func (in *Install) Commit() error {
 	}); err != nil {
 		return err
 	}
-	if err := s.swapPages(); err != nil {
+	if err := s.swapFiles(); err != nil {
 		s.fail(err)
 		return err
 	}
@@ -135,9 +137,9 @@ func (in *Install) Commit() error {
 	return nil
 }
 
-// swapPages renames page.db away and moves the received file into its place.
-func (s *Store) swapPages() error {
-	if err := s.file.Close(); err != nil {
+// swapFiles renames page.db away and moves the received file into its place.
+func (s *Store) swapFiles() error {
+	if err := s.pages.CloseFile(); err != nil {
 		return fmt.Errorf("close page.db: %w", err)
 	}
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
@@ -164,8 +166,7 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	}
 	s.recent.clear()
 	s.sinceCheckpoint.Store(0)
-	s.pager.previous, s.pager.todo, s.pager.repaired = h.Position.LSN, nil, false
-	s.damage.replaced()
+	s.repair.Replaced()
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Install, id.Quarantine, id.QuarantineReason = nil, "", ""
 		return nil

@@ -16,19 +16,18 @@ import (
 // maxMovedNodes bounds the tree nodes that a shrink moves, since they are held in memory.
 const maxMovedNodes = 4096
 
-// moveRuns copies extents into gaps, the last one first, and updates the index. more is false when there are no more
+// MoveRuns copies extents into gaps, the last one first, and updates the index. more is false when there are no more
 // gaps.
-func (p *pager) moveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
+func (p *Pager) MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
-	s := p.s
-	if err := s.Usable(); err != nil {
+	if err := p.engine.Usable(); err != nil {
 		return 0, false, err
 	}
-	if s.file != file || p.todo != nil {
+	if p.file != file || p.todo != nil {
 		return 0, false, nil // replaced concurrently, or the disk is full
 	}
-	edit := s.index.Edit()
+	edit := p.index.Edit()
 	defer edit.Discard()
 	var taken, left []page.Run
 	give := func(runs []page.Run) {
@@ -45,9 +44,7 @@ func (p *pager) moveRuns(file *page.File, runs []index.Entry) (moved uint64, mor
 		}
 	}
 	if err == nil {
-		s.mu.Lock()
-		err = edit.Commit()
-		s.mu.Unlock()
+		err = p.engine.Publish(edit.Commit, nil)
 	}
 	if err != nil {
 		give(taken)
@@ -58,8 +55,8 @@ func (p *pager) moveRuns(file *page.File, runs []index.Entry) (moved uint64, mor
 }
 
 // moveRun copies one extent, if the index still has it and there is a gap before it.
-func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool, err error) {
-	file := p.s.file
+func (p *Pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool, err error) {
+	file := p.file
 	key := index.AppendKey(nil, e.Queue, e.First)
 	value, ok, err := edit.Get(key)
 	if err != nil {
@@ -93,30 +90,29 @@ func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool
 	return to, true, nil
 }
 
-// cutEnd moves non-message pages away from the end, writes checkpoints until the old pages are unreferenced, and
+// CutEnd moves non-message pages away from the end, writes checkpoints until the old pages are unreferenced, and
 // truncates the file.
-func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
-	s := p.s
+func (p *Pager) CutEnd(ctx context.Context) (held bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	if err := s.Usable(); err != nil {
+	if err := p.engine.Usable(); err != nil {
 		return false, err
 	}
 	if err := p.makeGapsLocked(); err != nil {
 		return false, err
 	}
-	from := page.No(s.file.Stats().Used)
+	from := page.No(p.file.Stats().Used)
 	if err := p.moveNodes(from); err != nil {
 		return false, err
 	}
 	// The first checkpoint moves the pages away from the end. The second one overwrites the meta slot that still
 	// refers to them.
 	for range 2 {
-		s.file.AllocLow()
-		s.file.RelocateBitmap(from)
+		p.file.AllocLow()
+		p.file.RelocateBitmap(from)
 		if err := p.sameAgain(); err != nil {
 			return false, err
 		}
@@ -124,53 +120,50 @@ func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 			return false, err
 		}
 	}
-	if _, err := s.file.Trim(); err != nil {
+	if _, err := p.file.Trim(); err != nil {
 		return false, fmt.Errorf("cut page.db off: %w", err)
 	}
-	st := s.file.Stats()
+	st := p.file.Stats()
 	return st.Pins+st.Guards > 0 && st.Pending > 0, nil
 }
 
-// makeGaps writes a checkpoint, and then an identical one. Only then can the pages freed by the first one be reused.
-func (p *pager) makeGaps() error {
+// MakeGaps writes a checkpoint, and then an identical one. Only then can the pages freed by the first one be reused.
+func (p *Pager) MakeGaps() error {
 	p.hold()
 	defer p.mu.Unlock()
-	if err := p.s.Usable(); err != nil {
+	if err := p.engine.Usable(); err != nil {
 		return err
 	}
 	return p.makeGapsLocked()
 }
 
-func (p *pager) makeGapsLocked() error {
+func (p *Pager) makeGapsLocked() error {
 	if _, err := p.checkpointLocked(); err != nil {
 		return err
 	}
 	return p.sameAgain()
 }
 
-func (p *pager) moveNodes(from page.No) error {
-	edit := p.s.index.Edit()
+func (p *Pager) moveNodes(from page.No) error {
+	edit := p.index.Edit()
 	defer edit.Discard()
 	if _, err := edit.MoveNodes(from, maxMovedNodes); err != nil {
 		return fmt.Errorf("move the tree: %w", err)
 	}
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if err := edit.Commit(); err != nil {
+	if err := p.engine.Publish(edit.Commit, nil); err != nil {
 		return fmt.Errorf("move the tree: %w", err)
 	}
 	return nil
 }
 
 // sameAgain writes a checkpoint with the content of the last one and with moved pages. mu is held since the last one.
-func (p *pager) sameAgain() error {
-	s := p.s
-	root, err := s.index.Flush()
+func (p *Pager) sameAgain() error {
+	root, err := p.index.Flush()
 	if err != nil {
 		return fmt.Errorf("write the tree: %w", err)
 	}
-	meta := s.file.Meta()
-	if _, err := s.file.Checkpoint(page.Meta{
+	meta := p.file.Meta()
+	if _, err := p.file.Checkpoint(page.Meta{
 		Position: meta.Position, Root: root, CreatedMS: time.Now().UnixMilli(),
 		AppData: meta.AppData,
 	}); err != nil {

@@ -48,12 +48,12 @@ func ParsePageCache(text string) (PageCache, error) {
 	return 0, fmt.Errorf("store: page cache %q: it is one of %s", text, strings.Join(PageCacheNames(), ", "))
 }
 
-// use returns the cache use for a file that consumers may read.
-func (c PageCache) use() vfs.CacheUse {
-	switch c {
-	case CacheKeep:
+// use returns the cache use of large writes; serving reports whether consumers may read the file.
+func (c PageCache) use(serving bool) vfs.CacheUse {
+	switch {
+	case c == CacheKeep:
 		return vfs.UseCache
-	case CacheDrop:
+	case c == CacheDrop, !serving:
 		return vfs.AvoidCache
 	default:
 		return vfs.FasterWay

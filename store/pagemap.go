@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
 // pageMapCacheBytes bounds the index nodes that are held in memory while a map is created.
@@ -45,16 +46,15 @@ type PageMap struct {
 // PageMap returns the use of the pages of page.db, in at most the given number of regions of at least one page. It
 // works online: it reads the inner nodes of the last checkpoint's index and no messages. It holds no lock for longer
 // than counting the pages of a region takes. The result is not a consistent snapshot. Index pages that were just
-// written by a checkpoint in progress count as messages. It returns ErrSnapshotGone if page.db was replaced in the
-// meantime.
-func (s *Store) PageMap(ctx context.Context, regions int) (PageMap, error) {
-	file, pin, err := s.pinFile()
+// written by a checkpoint in progress count as messages. It returns ErrReplaced if page.db was replaced in the meantime.
+func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) (PageMap, error) {
+	file, pin, err := p.Pin()
 	if err != nil {
 		return PageMap{}, err
 	}
 	each := max((file.Stats().Pages+uint64(regions)-1)/uint64(max(regions, 1)), 1)
 	index, bitmap := make(map[uint64]uint64), make(map[uint64]uint64)
-	c := checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: pageMapCacheBytes, Pace: s.Pace(ctx, 0)})
+	c := checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: pageMapCacheBytes, Pace: pace})
 	err = c.OwnRuns(ctx, func(runs []page.Run, own bool) {
 		to := index
 		if own {
@@ -65,7 +65,7 @@ func (s *Store) PageMap(ctx context.Context, regions int) (PageMap, error) {
 		}
 	})
 	c.Close() // before counting: its own pin must not count as a reader
-	if gone := s.stillUses(file); gone != nil {
+	if gone := p.StillUses(file); gone != nil {
 		return PageMap{}, gone
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,27 +17,99 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 const (
 	// flushRoundBytes is the amount of messages that one background flush round takes out of the tail.
 	flushRoundBytes = 4 << 20
-	// pagerRest is the divisor of the memory budget left to messages in memory while no checkpoint is due.
-	pagerRest = 4
+	// RestPart is the divisor of the memory budget left to messages in memory while no checkpoint is due.
+	RestPart = 4
+	// maxScheduleChanges is the number of schedule changes in memory at which a checkpoint is due: about 10 MiB.
+	maxScheduleChanges = 1 << 18
 	// pagerTick is the interval at which the pager checks the time.
 	pagerTick = 500 * time.Millisecond
 )
 
-// pager is the goroutine that writes old tail messages to pages and writes checkpoints. Only the pager edits the
-// tree.
-type pager struct {
-	s       *Store
+// Engine is the store above a Pager: it has the applied state and the log.
+type Engine interface {
+	// Usable returns the reason why the store cannot be used, or nil.
+	Usable() error
+	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
+	Fail(err error) error
+	// Unwritten returns the changes that no checkpoint contains.
+	Unwritten() Unwritten
+	// Collect takes messages of about maxBytes out of the state, the oldest first.
+	Collect(maxBytes int64) *queue.Batch
+	// CollectAll takes all changes after a checkpoint out of the state, up to record at. logBytes is their size in
+	// the log. If nothing was applied after it and force is not set, the batch is nil.
+	CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64)
+	// Publish calls commit, which publishes the index, and discards the messages of b in memory, in one step for
+	// readers. b may be nil.
+	Publish(commit func() error, b *queue.Batch) error
+	// Checkpointed reports that a checkpoint contains logBytes more of the log, and that the log is no longer needed
+	// up to LSN upTo.
+	Checkpointed(logBytes int64, upTo uint64)
+	// WakeRoom wakes the callers that wait for memory.
+	WakeRoom()
+}
+
+// Damage records corruption in page.db.
+type Damage interface {
+	// FoundPage records a corrupt page.
+	FoundPage(no page.No, err error)
+	// IndexError returns the error of a failed read of the index, and records corruption.
+	IndexError(err error) error
+	// Index returns the reason why the store must be replaced, or nil.
+	Index() error
+	// Survives reports whether the store continues without checkpoints after an error, because a page is corrupt and
+	// the other node has a copy. Index then returns an error.
+	Survives(err error) bool
+}
+
+// Unwritten is the amount of changes that no checkpoint contains.
+type Unwritten struct {
+	// TailBytes is the size of the messages in memory, LogBytes the size of the applied log.
+	TailBytes, LogBytes int64
+	// ScheduleChanges is the number of changes of the schedule.
+	ScheduleChanges int
+}
+
+// PagerOptions configures a Pager.
+type PagerOptions struct {
+	FS           vfs.FS
+	MemoryBudget int64
+	// CheckpointBytes and CheckpointInterval start a checkpoint: the size of the log since the last one, and its age
+	// if the state has changed.
+	CheckpointBytes    int64
+	CheckpointInterval time.Duration
+	Events             func(events.Event)
+	Engine             Engine
+	Damage             Damage
+}
+
+// Pager owns page.db and its tree. Its goroutine writes old messages to pages and writes checkpoints. Only the pager
+// edits the tree.
+type Pager struct {
+	o      PagerOptions
+	engine Engine
+	damage Damage
+
+	fileMu sync.RWMutex // guards file and index against replacement: held for reading during page I/O
+	file   *page.File
+	index  *tree.Tree
+
+	cacheUse atomic.Int32 // vfs.CacheUse of checkpoint writes
+	diskFull atomic.Bool  // the disk was full at the last write
+	closed   atomic.Bool
+	retired  retired
+
 	wakeups chan struct{}
 	ask     chan chan checkpointReply
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when the goroutine has ended
 
-	mu   sync.Mutex // guards the page file, the tree's edits and the fields below, against Close and Install
+	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
 	last time.Time  // time of the last checkpoint
 	// previous is the LSN of the checkpoint before the last one. The log is kept from there, so that a corrupt meta
 	// slot loses nothing.
@@ -77,29 +150,59 @@ type CheckpointInfo struct {
 	Position lsn.Position
 }
 
-func (p *pager) start(s *Store) {
-	p.s, p.wakeups, p.ask, p.ended = s, make(chan struct{}, 1), make(chan chan checkpointReply), make(chan struct{})
-	p.synced = make(chan struct{}, 1)
-	p.last, p.previous = time.Now(), s.file.Meta().Position.LSN
+// NewPager returns a pager without a page file: Use and Start follow.
+func NewPager(o PagerOptions) *Pager {
+	return &Pager{
+		o: o, engine: o.Engine, damage: o.Damage, retired: retired{stop: make(chan struct{})},
+		wakeups: make(chan struct{}, 1), ask: make(chan chan checkpointReply), ended: make(chan struct{}),
+		synced: make(chan struct{}, 1),
+	}
+}
+
+// Start starts the goroutine.
+func (p *Pager) Start() {
+	p.last = time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	go p.run(ctx)
 }
 
-// stop ends the goroutine and waits for it.
-func (p *pager) stop() {
+// Stop ends the goroutine and writes a last checkpoint if the store has not failed. Close must follow.
+func (p *Pager) Stop(failed bool) error {
+	p.closed.Store(true)
 	p.cancel()
 	<-p.ended
+	p.hold()
+	defer p.mu.Unlock()
+	if failed {
+		return nil
+	}
+	_, err := p.checkpointLocked()
+	return err
 }
 
-func (p *pager) wake() {
+// Close closes page.db and the files that it replaced.
+func (p *Pager) Close() error {
+	p.hold()
+	defer p.mu.Unlock()
+	p.fileMu.Lock()
+	defer p.fileMu.Unlock()
+	p.retired.close()
+	if p.file == nil {
+		return nil
+	}
+	return p.file.Close()
+}
+
+// Wake makes the goroutine check for work.
+func (p *Pager) Wake() {
 	select {
 	case p.wakeups <- struct{}{}:
 	default: // already awake
 	}
 }
 
-func (p *pager) run(ctx context.Context) {
+func (p *Pager) run(ctx context.Context) {
 	defer close(p.ended)
 	tick := time.NewTicker(pagerTick)
 	defer tick.Stop()
@@ -115,7 +218,7 @@ func (p *pager) run(ctx context.Context) {
 			reply <- checkpointReply{info, err}
 		case <-p.synced:
 			if err = p.settled(); err == nil {
-				p.wake() // for postponed work
+				p.Wake() // for postponed work
 			}
 		case <-wakeups:
 			err = p.once()
@@ -123,104 +226,85 @@ func (p *pager) run(ctx context.Context) {
 			err = p.once()
 		}
 		p.noteError(err)
-		if wakeups = p.wakeups; p.s.noSpace.Load() || p.s.IndexDamage() != nil {
+		if wakeups = p.wakeups; p.diskFull.Load() || p.damage.Index() != nil {
 			wakeups = nil // retry at the next tick, not whenever a writer waits for room
 		}
 	}
 }
 
-// noteRepair forces the next checkpoint even if nothing was applied since the last one.
-func (p *pager) noteRepair() {
+// ForceCheckpoint writes a checkpoint even if nothing was applied since the last one.
+func (p *Pager) ForceCheckpoint(ctx context.Context) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.repaired = true
+	p.mu.Unlock()
+	_, err := p.Checkpoint(ctx)
+	return err
 }
 
+// DiskFull reports whether the disk was full at the last write.
+func (p *Pager) DiskFull() bool { return p.diskFull.Load() }
+
 // noteError makes an I/O error fatal (INV-7), except for a full disk, which is resolved by deleting files.
-func (p *pager) noteError(err error) {
+func (p *Pager) noteError(err error) {
 	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
-	if p.damaged(err) {
-		return
+	if p.damage.Survives(err) {
+		return // all messages stay in memory for now
 	}
 	if err != nil && !full {
-		if p.s.Usable() == nil {
-			p.s.fail(fmt.Errorf("write pages: %w", err))
+		if p.engine.Usable() == nil {
+			_ = p.engine.Fail(fmt.Errorf("write pages: %w", err)) // reported by events.Failed
 		}
 		return
 	}
-	if p.s.noSpace.Swap(full) == full {
+	if p.diskFull.Swap(full) == full {
 		return
 	}
 	if !full {
-		p.s.o.Events(events.DiskHasSpace{})
+		p.o.Events(events.DiskHasSpace{})
 		return
 	}
-	p.s.o.Events(events.DiskFull{Err: err})
-	p.s.wakeRoom() // the limit is higher now, see tailLimit
-}
-
-// damaged reports whether an error concerns a corrupt page that another node may help to repair. In that case all
-// messages stay in memory for now.
-func (p *pager) damaged(err error) bool {
-	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, ErrIndexDamaged) || p.s.damage.source.Load() == nil {
-		return false
-	}
-	if p.s.IndexDamage() == nil {
-		_ = p.s.noteIndex(err) // returned by IndexDamage from now on
-	}
-	return true
+	p.o.Events(events.DiskFull{Err: err})
+	p.engine.WakeRoom() // more messages may stay in memory now
 }
 
 // once does one unit of work that is due. Further work waits for the next round, so that a steady stream of one kind
 // does not delay another kind, or callers that request a checkpoint.
-func (p *pager) once() error {
+func (p *Pager) once() error {
 	var err error
 	switch {
-	case p.s.Usable() != nil:
+	case p.engine.Usable() != nil:
 		return nil //nolint:nilerr // a failed store writes nothing more; what is left at the end is up to Close
 	case p.unfinished():
 		err = p.flush()
 	case p.checkpointDue():
 		err = p.begin()
-	case p.tailBytes() > p.s.o.MemoryBudget/pagerRest:
+	case p.engine.Unwritten().TailBytes > p.o.MemoryBudget/RestPart:
 		err = p.flush()
 	default:
 		return nil
 	}
 	if err == nil {
-		p.wake()
+		p.Wake()
 	}
 	return err
 }
 
 // unfinished reports whether an error interrupted the work.
-func (p *pager) unfinished() bool {
+func (p *Pager) unfinished() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.todo != nil
 }
 
-func (p *pager) scheduleChanges() int {
-	p.s.mu.RLock()
-	defer p.s.mu.RUnlock()
-	return p.s.state.ScheduleChanges()
-}
-
-func (p *pager) tailBytes() int64 {
-	p.s.mu.RLock()
-	defer p.s.mu.RUnlock()
-	return p.s.state.TailBytes()
-}
-
-func (p *pager) checkpointDue() bool {
-	n, changes := p.s.sinceCheckpoint.Load(), p.scheduleChanges()
+func (p *Pager) checkpointDue() bool {
+	u := p.engine.Unwritten()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.syncing != nil {
 		return false
 	}
-	return n > p.s.o.CheckpointBytes || changes > maxScheduleChanges ||
-		(n > 0 || p.repaired) && time.Since(p.last) > p.s.o.CheckpointInterval
+	return u.LogBytes > p.o.CheckpointBytes || u.ScheduleChanges > maxScheduleChanges ||
+		(u.LogBytes > 0 || p.repaired) && time.Since(p.last) > p.o.CheckpointInterval
 }
 
 // work is a batch that was taken out of the state. It is finished before the next batch is taken, so that a transient
@@ -237,20 +321,18 @@ type work struct {
 }
 
 // flush writes some of the oldest tail messages to pages, or finishes interrupted work.
-func (p *pager) flush() error {
+func (p *Pager) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.todo != nil {
 		return p.finish()
 	}
-	p.s.mu.Lock()
-	p.todo = &work{batch: p.s.state.Collect(flushRoundBytes, false)}
-	p.s.mu.Unlock()
+	p.todo = &work{batch: p.engine.Collect(flushRoundBytes)}
 	return p.finish()
 }
 
 // begin starts a checkpoint of everything applied up to now, and does not wait for its sync.
-func (p *pager) begin() error {
+func (p *Pager) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, _, err := p.beginLocked()
@@ -260,7 +342,7 @@ func (p *pager) begin() error {
 // hold locks mu for callers that need a stable last checkpoint: no checkpoint is in progress when it returns, and
 // none begins before mu.Unlock. An error of the checkpoint that was in progress is handled by the pager: it is fatal,
 // or the checkpoint is still due.
-func (p *pager) hold() {
+func (p *Pager) hold() {
 	p.mu.Lock()
 	if _, err := p.settle(); err != nil {
 		p.noteError(err)
@@ -268,7 +350,7 @@ func (p *pager) hold() {
 }
 
 // settled processes a finished checkpoint, if any.
-func (p *pager) settled() error {
+func (p *Pager) settled() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.syncing == nil {
@@ -284,14 +366,14 @@ func (p *pager) settled() error {
 }
 
 // checkpoint makes everything applied up to now durable in page.db.
-func (p *pager) checkpoint() (CheckpointInfo, error) {
+func (p *Pager) checkpoint() (CheckpointInfo, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.checkpointLocked()
 }
 
 // checkpointLocked is like checkpoint, with mu held.
-func (p *pager) checkpointLocked() (CheckpointInfo, error) {
+func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
 	if _, err := p.settle(); err != nil {
 		return CheckpointInfo{}, err
 	}
@@ -304,30 +386,25 @@ func (p *pager) checkpointLocked() (CheckpointInfo, error) {
 
 // beginLocked starts a checkpoint. If the last one already contains everything, it returns that one instead. mu is
 // held, and no checkpoint is in progress.
-func (p *pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
+func (p *Pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	if p.todo != nil {
 		if err := p.finish(); err != nil || p.syncing != nil {
 			return CheckpointInfo{}, err == nil, err
 		}
 	}
-	s := p.s
-	s.mu.Lock()
-	at, meta := s.applied, s.file.Meta()
-	if at == meta.Position && !p.repaired {
-		s.sinceCheckpoint.Store(0)
-		s.mu.Unlock()
+	meta := p.file.Meta()
+	batch, at, logBytes := p.engine.CollectAll(meta.Position, p.repaired)
+	if batch == nil {
 		p.last = time.Now()
 		return CheckpointInfo{Checkpoint: meta.Checkpoint, Position: meta.Position}, false, nil
 	}
-	p.todo = &work{batch: s.state.Collect(0, true), checkpoint: true, at: at, logBytes: s.sinceCheckpoint.Load()}
-	s.mu.Unlock()
+	p.todo = &work{batch: batch, checkpoint: true, at: at, logBytes: logBytes}
 	return CheckpointInfo{}, true, p.finish()
 }
 
 // finish completes the work in progress. A checkpoint is then being synced.
-func (p *pager) finish() error {
-	w, s := p.todo, p.s
-	s.lanes.expire()
+func (p *Pager) finish() error {
+	w := p.todo
 	if !w.written {
 		if err := p.write(w.batch); err != nil {
 			return err
@@ -335,11 +412,11 @@ func (p *pager) finish() error {
 		w.written, w.batch = true, nil
 	}
 	if w.checkpoint {
-		root, err := s.index.Flush()
+		root, err := p.index.Flush()
 		if err != nil {
 			return fmt.Errorf("checkpoint at %v: write the tree: %w", w.at, err)
 		}
-		pending, err := s.file.BeginCheckpoint(page.Meta{Position: w.at, Root: root, CreatedMS: time.Now().UnixMilli()})
+		pending, err := p.file.BeginCheckpoint(page.Meta{Position: w.at, Root: root, CreatedMS: time.Now().UnixMilli()})
 		if err != nil {
 			return fmt.Errorf("checkpoint at %v: %w", w.at, err)
 		}
@@ -350,13 +427,13 @@ func (p *pager) finish() error {
 }
 
 // sync makes a checkpoint durable in a goroutine that settle waits for.
-func (p *pager) sync(w *work, pending *page.PendingCheckpoint) {
+func (p *Pager) sync(w *work, pending *page.PendingCheckpoint) {
 	c := &syncing{work: w, repaired: p.repaired, done: make(chan struct{})}
 	p.syncing, p.repaired = c, false
 	go func() {
 		began := time.Now()
 		if c.meta, c.err = pending.Finish(); c.err == nil {
-			p.s.o.Events(events.CheckpointWritten{Number: c.meta.Checkpoint, Position: w.at, Took: time.Since(began)})
+			p.o.Events(events.CheckpointWritten{Number: c.meta.Checkpoint, Position: w.at, Took: time.Since(began)})
 		}
 		close(c.done)
 		select {
@@ -368,7 +445,7 @@ func (p *pager) sync(w *work, pending *page.PendingCheckpoint) {
 
 // settle waits for the checkpoint that is being synced, if any, and handles its result. mu is held. After an error
 // the previous checkpoint is still the last one, and another one is due.
-func (p *pager) settle() (CheckpointInfo, error) {
+func (p *Pager) settle() (CheckpointInfo, error) {
 	c := p.syncing
 	if c == nil {
 		return CheckpointInfo{}, nil
@@ -379,15 +456,14 @@ func (p *pager) settle() (CheckpointInfo, error) {
 		p.repaired = p.repaired || c.repaired
 		return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: %w", c.work.at, c.err)
 	}
-	p.s.sinceCheckpoint.Add(-c.work.logBytes)
-	p.s.log.Release(p.previous)
+	p.engine.Checkpointed(c.work.logBytes, p.previous)
 	p.previous, p.last = c.work.at.LSN, time.Now()
 	return CheckpointInfo{Checkpoint: c.meta.Checkpoint, Position: c.work.at}, nil
 }
 
 // write writes the batch's messages to pages and the rest to the tree, and publishes both in one step. After an error
 // nothing is changed.
-func (p *pager) write(b *queue.Batch) error {
+func (p *Pager) write(b *queue.Batch) error {
 	entries, err := p.writeTails(b.Tails)
 	if err != nil {
 		return err
@@ -395,21 +471,21 @@ func (p *pager) write(b *queue.Batch) error {
 	freed, err := p.edit(entries, b)
 	if err != nil {
 		for i := range entries {
-			p.s.file.Free(entries[i].Run) // a retry writes them again
+			p.file.Free(entries[i].Run) // a retry writes them again
 		}
 		return err
 	}
 	for _, run := range freed {
-		p.s.file.Free(run) // from here on no new reader finds it
+		p.file.Free(run) // from here on no new reader finds it
 	}
 	return nil
 }
 
 // edit changes the tree and publishes it. It returns the extents that are no longer referenced.
-func (p *pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) {
-	edit := p.s.index.Edit()
+func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) {
+	edit := p.index.Edit()
 	defer edit.Discard()
-	spans := p.spans.in(p.s.index)
+	spans := p.spans.in(p.index)
 	key, value := make([]byte, 0, index.KeyBytes), make([]byte, 0, 32)
 	for i := range entries {
 		key = index.AppendKey(key[:0], entries[i].Queue, entries[i].First)
@@ -427,35 +503,24 @@ func (p *pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) 
 }
 
 // publish makes the messages in their pages visible to readers and removes them from memory, in one step.
-func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if err := edit.Commit(); err != nil {
+func (p *Pager) publish(edit *tree.Edit, b *queue.Batch) error {
+	if err := p.engine.Publish(edit.Commit, b); err != nil {
 		return fmt.Errorf("publish the index: %w", err)
 	}
-	tail := p.s.state.TailBytes()
-	for i := range b.Tails {
-		p.s.state.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
-	}
-	p.s.written += tail - p.s.state.TailBytes()
-	if b.Everything {
-		p.s.state.ScheduleWritten()
-	}
-	p.s.room.Broadcast()
 	return nil
 }
 
 // Checkpoint makes everything applied so far durable in page.db before it returns. If ctx ends first it returns that
 // error, and the checkpoint may still be written. It returns an error that wraps page.ErrFull or syscall.ENOSPC when
 // the disk is full; the store continues without the checkpoint. Any other failed write is final (INV-7).
-func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
-	if err := s.Usable(); err != nil {
+func (p *Pager) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
+	if err := p.engine.Usable(); err != nil {
 		return CheckpointInfo{}, err
 	}
 	reply := make(chan checkpointReply, 1)
 	select {
-	case s.pager.ask <- reply:
-	case <-s.pager.ended:
+	case p.ask <- reply:
+	case <-p.ended:
 		return CheckpointInfo{}, ErrClosed
 	case <-ctx.Done():
 		return CheckpointInfo{}, fmt.Errorf("wait for the pager: %w", ctx.Err())

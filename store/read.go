@@ -123,7 +123,7 @@ func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Deliver
 		if len(out) > before {
 			return out, next, nil
 		}
-		if !tried && s.repairMessages(ctx, bad, false) == nil {
+		if !tried && s.repair.Repair(ctx, bad) == nil {
 			continue
 		}
 		if !req.MarkDamaged || ctx.Err() != nil {
@@ -138,12 +138,15 @@ func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Deliver
 
 // read is Read without repair.
 func (s *Store) read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
+	pages := s.pages.Acquire()
+	defer s.pages.Release()
 	if err := s.Usable(); err != nil {
 		return dst, req.From, err
 	}
-	r := reading{s: s, req: req, dst: dst, next: max(req.From, 1), limit: len(dst) + max(req.MaxMessages, 1)}
+	r := reading{
+		s: s, file: pages.File, index: pages.Index, req: req, dst: dst, next: max(req.From, 1),
+		limit: len(dst) + max(req.MaxMessages, 1),
+	}
 	if req.lane != nil && req.Buffer == nil {
 		r.sparse = newSparseRead()
 		defer r.sparse.release()
@@ -171,6 +174,8 @@ type wanted struct {
 // reading is the state of one Read.
 type reading struct {
 	s     *Store
+	file  *page.File
+	index *tree.Tree
 	req   ReadRequest
 	dst   []Delivery
 	next  uint64
@@ -212,7 +217,7 @@ func (r *reading) fromTail() (stored bool, err error) {
 	if r.sparse != nil {
 		most = maxSparse // how many of them fit is unknown
 		r.laneBytes = r.s.laneCacheBytes(r.s.state.TailBytes())
-		kept = r.s.lanes.lock(r.s.file, r.req.Queue, *r.req.lane)
+		kept = r.s.lanes.lock(r.file, r.req.Queue, *r.req.lane)
 		defer r.s.lanes.unlock(kept)
 	}
 	for len(r.dst)+len(r.want) < r.limit && len(r.want) < most {
@@ -246,8 +251,8 @@ func (r *reading) fromTail() (stored bool, err error) {
 	if len(r.want) == 0 {
 		return false, nil
 	}
-	r.guard = r.s.file.ReadGuard() // before the view, so that no page of it can be overwritten
-	r.view = r.s.index.View()
+	r.guard = r.file.ReadGuard() // before the view, so that no page of it can be overwritten
+	r.view = r.index.View()
 	return true, nil
 }
 
@@ -325,9 +330,9 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
 	if err != nil {
-		return nil, r.s.indexError(err)
+		return nil, r.s.repair.IndexError(err)
 	}
-	first, found, err := entryOf(k, v, ok, r.req.Queue)
+	first, found, err := index.EntryOf(k, v, ok, r.req.Queue)
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +354,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		}
 		before := group[len(group)-1].Run
 		if e.Run.First != before.First+page.No(before.Pages) ||
-			(pages+int64(e.Run.Pages))*int64(r.s.file.PageSize()) > readAheadBytes {
+			(pages+int64(e.Run.Pages))*int64(r.file.PageSize()) > readAheadBytes {
 			break
 		}
 		for len(want) > 0 && want[0].seq < e.First {
@@ -358,7 +363,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		if len(want) == 0 {
 			break
 		}
-		if gap += int64(e.Run.Pages) * int64(r.s.file.PageSize()); want[0].seq <= e.Last() {
+		if gap += int64(e.Run.Pages) * int64(r.file.PageSize()); want[0].seq <= e.Last() {
 			gap = 0
 		} else if gap > most {
 			break
@@ -367,20 +372,9 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		group = append(group, e)
 	}
 	if err := it.Err(); err != nil {
-		return nil, r.s.indexError(err)
+		return nil, r.s.repair.IndexError(err)
 	}
 	return group, nil
-}
-
-func entryOf(k, v []byte, ok bool, queueID uint64) (index.Entry, bool, error) {
-	if !ok || len(k) != index.KeyBytes || k[0] != index.Letter {
-		return index.Entry{}, false, nil
-	}
-	e, err := index.Decode(k, v)
-	if err != nil || e.Queue != queueID {
-		return index.Entry{}, false, err
-	}
-	return e, true, nil
 }
 
 // readGroup reads adjacent extents with one read and takes the wanted messages from them.
@@ -388,7 +382,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 	if group = r.fromCache(group); len(group) == 0 {
 		return nil
 	}
-	size := r.s.file.PageSize()
+	size := r.file.PageSize()
 	pages := 0
 	for i := range group {
 		pages += int(group[i].Run.Pages)
@@ -399,10 +393,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 		group = ahead
 	} else {
 		err := r.readNow(group, buf)
-		if r.sparse != nil && len(group) > 1 && unreadable(err) {
+		if r.sparse != nil && len(group) > 1 && Unreadable(err) {
 			return r.readGroup(group[:1]) // another extent of the group may be the unreadable one, and not all are wanted
 		}
-		if unreadable(err) {
+		if Unreadable(err) {
 			return r.damaged(group[0].Last(), "%w", err)
 		} else if err != nil {
 			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].Run.First, err)
@@ -423,10 +417,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 			return err
 		}
 		if r.sparse != nil {
-			r.s.lanes.keep(r.s.file, e, payload, *r.req.lane, r.next-1, r.laneBytes)
+			r.s.lanes.keep(r.file, e, payload, *r.req.lane, r.next-1, r.laneBytes)
 		}
 		if r.shared && r.sparse == nil && r.req.Buffer == nil {
-			r.s.runs.put(r.s.file, e, payload, r.s.runCacheBytes())
+			r.s.runs.put(r.file, e, payload, r.s.runCacheBytes())
 		}
 		if r.full {
 			return nil
@@ -439,10 +433,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 // not every system reports the content of its page cache.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
-	if err := r.s.file.ReadExactly(group[0].Run.First, buf); err != nil {
+	if err := r.file.ReadExactly(group[0].Run.First, buf); err != nil {
 		return err
 	}
-	if time.Since(begin) > slowRead && r.s.file.HasCache() && r.streams(buf) {
+	if time.Since(begin) > slowRead && r.file.HasCache() && r.streams(buf) {
 		r.aheadFrom(group[len(group)-1].Last() + 1)
 	}
 	return nil
@@ -451,15 +445,15 @@ func (r *reading) readNow(group []index.Entry, buf []byte) error {
 // decode verifies an extent. Data that was read ahead may be stale.
 func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	if ahead {
-		if _, payload, err := page.DecodeRun(b, r.s.file.PageSize(), e.Run); err == nil {
+		if _, payload, err := page.DecodeRun(b, r.file.PageSize(), e.Run); err == nil {
 			return payload, nil
 		}
-		r.s.ahead.forget(r.s.file, e.Run.First)
-		if err := r.s.file.ReadPages(e.Run.First, b); err != nil {
+		r.s.ahead.forget(r.file, e.Run.First)
+		if err := r.file.ReadPages(e.Run.First, b); err != nil {
 			return nil, err
 		}
 	}
-	_, payload, err := r.s.file.DecodeRun(e.Run, b)
+	_, payload, err := r.file.DecodeRun(e.Run, b)
 	return payload, err
 }
 

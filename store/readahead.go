@@ -188,7 +188,7 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	if !r.streams(buf) {
 		return nil
 	}
-	a, file, first := &r.s.ahead, r.s.file, group[0].Run.First
+	a, file, first := &r.s.ahead, r.file, group[0].Run.First
 	p := a.find(file, first)
 	if p == nil {
 		cached, known := file.IsCached(first, int64(len(buf)))
@@ -240,11 +240,11 @@ func (r *reading) lead(p *aheadPiece) {
 // aheadFrom starts to read adjacent extents from the first one at or after a sequence. It returns nil if the system's
 // cache contains them.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
-	p := stretchAt(r.view, r.s.file, r.req.Queue, seq)
+	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {
 		return nil
 	}
-	if cached, known := r.s.file.CachedAhead(p.first); cached && known {
+	if cached, known := r.file.CachedAhead(p.first); cached && known {
 		return nil
 	}
 	return r.s.ahead.begin(p, r.s.aheadPieces())

@@ -25,8 +25,6 @@ const (
 	lostAgain = time.Minute
 	// repairWait bounds how long a reader waits for the other node.
 	repairWait = 3 * time.Second
-	// copyBytes bounds the result of CopyMessages, except for a single larger message.
-	copyBytes = 8 << 20
 )
 
 // MessageSource provides good copies of messages: the other node of the pair.
@@ -37,93 +35,68 @@ type MessageSource interface {
 	FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (FoundMessages, error)
 }
 
+// Message is a stored message.
+type Message struct {
+	// Sequence in the queue.
+	Sequence uint64
+	// Record is the stored message, for txn.DecodeMessage. It must not be modified.
+	Record []byte
+}
+
 // FoundMessages are the copies that a node has of a range of messages.
 type FoundMessages struct {
 	// Messages are the available copies, by sequence.
-	Messages []Delivery
+	Messages []Message
 	// Damaged are messages that are needed but cannot be read on that node either.
 	Damaged []uint64
 	// Last is the last sequence that was covered. It is lower than requested if the result is partial.
 	Last uint64
 }
 
-// SetMessageSource sets the source of good copies of corrupt messages. Without a source, a corrupt page that a
-// checkpoint needs is fatal.
-func (s *Store) SetMessageSource(m MessageSource) { s.damage.source.Store(&m) }
+// SetSource sets the source of good copies of corrupt messages. Without a source, a corrupt page that a checkpoint
+// needs is fatal.
+func (r *Repairer) SetSource(m MessageSource) { r.source.Store(&m) }
+
+// HasSource reports whether SetSource was called.
+func (r *Repairer) HasSource() bool { return r.source.Load() != nil }
 
 // StandAlone records that no other node has a copy: corrupt messages are lost.
-func (s *Store) StandAlone() { s.damage.alone.Store(true) }
-
-// CopyMessages returns this node's copies of a queue's messages from sequence first to last, for the other node to
-// repair its own. If they are large it returns a part of them (FoundMessages.Last). Messages that are corrupt on this
-// node are listed in the result.
-func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (FoundMessages, error) {
-	found := FoundMessages{Last: last}
-	size := 0
-	for from := first; from <= last; {
-		if size >= copyBytes {
-			found.Last = from - 1
-			break
-		}
-		n := int(min(last-from+1, queue.MaxRunSpan))
-		got, next, err := s.read(ctx, ReadRequest{Queue: queueID, From: from, MaxMessages: n, MaxBytes: copyBytes}, nil)
-		for i := range got {
-			if got[i].Sequence <= last {
-				found.Messages = append(found.Messages, got[i])
-				size += len(got[i].Record)
-			}
-		}
-		var bad *DamagedMessagesError
-		switch {
-		case errors.As(err, &bad):
-			s.note(bad) // repair it on this node too
-			for _, seq := range bad.Sequences {
-				if seq <= last {
-					found.Damaged = append(found.Damaged, seq)
-				}
-			}
-			from = bad.Sequences[len(bad.Sequences)-1] + 1
-		case err != nil:
-			return FoundMessages{}, err
-		case next <= from: // no further messages
-			return found, nil
-		default:
-			from = next
-		}
-	}
-	return found, nil
-}
+func (r *Repairer) StandAlone() { r.alone.Store(true) }
 
 // errNoCopy is returned when the other node could not be asked.
 var errNoCopy = errors.New("the other node's copy cannot be had")
 
-// repairMessages repairs the messages that a read found corrupt, within repairWait. The error is the reason for a
-// failure. atOnce ignores repairAgain, for callers that do not retry frequently.
-func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError, atOnce bool) error {
-	s.note(bad)
+// Repair repairs the messages that a read found corrupt, within repairWait. The error is the reason for a failure.
+func (r *Repairer) Repair(ctx context.Context, bad *DamagedMessagesError) error {
+	return r.repair(ctx, bad, false)
+}
+
+// repair is Repair. atOnce ignores repairAgain, for callers that do not retry frequently.
+func (r *Repairer) repair(ctx context.Context, bad *DamagedMessagesError, atOnce bool) error {
+	r.Note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
 	defer cancel()
 	select {
-	case s.damage.busy <- struct{}{}:
+	case r.busy <- struct{}{}:
 	case <-ctx.Done():
 		return fmt.Errorf("repair: %w", ctx.Err())
 	}
-	defer func() { <-s.damage.busy }()
-	return s.repairOne(ctx, bad.Queue, bad.Sequences[0], atOnce)
+	defer func() { <-r.busy }()
+	return r.repairOne(ctx, bad.Queue, bad.Sequences[0], atOnce)
 }
 
 // RepairAll tries to repair all known corruption. It returns the number of messages that are still corrupt.
-func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
-	if err := s.lookUpSuspects(); err != nil {
+func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
+	if err := r.lookUpSuspects(); err != nil {
 		return 0, err
 	}
-	all := s.Damaged(maxDamaged)
+	all := r.Damaged(maxDamaged)
 	for i, m := range all {
 		bad := &DamagedMessagesError{Queue: m.Queue, Sequences: []uint64{m.Sequence}, Err: errors.New(m.Reason)}
-		if !s.damage.has(m.Queue, m.Sequence) {
+		if !r.has(m.Queue, m.Sequence) {
 			continue // repaired together with an earlier one
 		}
-		err := s.repairMessages(ctx, bad, true)
+		err := r.repair(ctx, bad, true)
 		if err != nil {
 			left++
 		}
@@ -135,31 +108,31 @@ func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
 			break
 		}
 	}
-	return left, s.dropDamagedLog(ctx)
+	return left, r.dropDamagedLog(ctx)
 }
 
 // runState is the local state of the extent that contains a sequence.
 type runState struct {
 	entry index.Entry // its Run is zero if the extent does not exist
 	alive []uint64    // sequences that are needed
-	have  []Delivery  // those that can be read
+	have  []Message   // those that can be read
 	why   error       // why the others cannot be read; nil if all can be
 }
 
 // lookAt reads the extent that contains a needed message.
-func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	if err := s.Usable(); err != nil {
+func (r *Repairer) lookAt(queueID, seq uint64) (runState, error) {
+	pages := r.pages.Acquire()
+	defer r.pages.Release()
+	if err := r.engine.Usable(); err != nil {
 		return runState{}, err
 	}
-	guard := s.file.ReadGuard()
+	guard := pages.File.ReadGuard()
 	defer guard.Release()
-	k, v, ok, err := s.index.View().SeekFloor(index.AppendKey(nil, queueID, seq))
+	k, v, ok, err := pages.Index.View().SeekFloor(index.AppendKey(nil, queueID, seq))
 	if err != nil {
-		return runState{}, s.indexError(err)
+		return runState{}, r.IndexError(err)
 	}
-	e, found, err := entryOf(k, v, ok, queueID)
+	e, found, err := index.EntryOf(k, v, ok, queueID)
 	if err != nil {
 		return runState{}, err
 	}
@@ -167,22 +140,23 @@ func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 		e = index.Entry{Queue: queueID, First: seq, Span: 1}
 	}
 	st := runState{entry: e}
-	s.mu.RLock()
-	st.alive = alive(s.state.Queue(queueID), e.First, e.Last())
-	if e.Run.IsZero() {
-		st.alive = slices.DeleteFunc(st.alive, func(q uint64) bool {
-			_, inMemory := s.state.Queue(queueID).TailRecord(q)
-			return inMemory
-		})
-	}
-	s.mu.RUnlock()
+	r.engine.View(func(state *queue.State) {
+		q := state.Queue(queueID)
+		st.alive = alive(q, e.First, e.Last())
+		if e.Run.IsZero() {
+			st.alive = slices.DeleteFunc(st.alive, func(seq uint64) bool {
+				_, inMemory := q.TailRecord(seq)
+				return inMemory
+			})
+		}
+	})
 	if e.Run.IsZero() {
 		st.why = fmt.Errorf("%w: no page has it", index.ErrDataLoss)
 		return st, nil
 	}
-	_, payload, err := s.file.ReadRun(e.Run, nil)
+	_, payload, err := pages.File.ReadRun(e.Run, nil)
 	if err != nil {
-		if unreadable(err) {
+		if Unreadable(err) {
 			st.why = err
 			return st, nil
 		}
@@ -193,7 +167,7 @@ func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 }
 
 // wantedOf takes the needed messages from an extent; the error reports missing ones.
-func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
+func wantedOf(payload []byte, want []uint64) (have []Message, err error) {
 	r, err := index.NewRunReader(payload)
 	if err != nil {
 		return nil, err
@@ -207,7 +181,7 @@ func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
 			break
 		}
 		if _, wanted := slices.BinarySearch(want, seq); wanted {
-			have = append(have, Delivery{Sequence: seq, Record: record})
+			have = append(have, Message{Sequence: seq, Record: record})
 		}
 	}
 	if len(have) < len(want) {
@@ -216,68 +190,78 @@ func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
 	return have, nil
 }
 
-// indexError returns the error of a failed index read, and records corruption.
-func (s *Store) indexError(err error) error {
-	if unreadable(err) {
-		return s.noteIndex(err)
-	}
-	return fmt.Errorf("read the index: %w", err)
-}
-
 // repairOne repairs the extent that contains a needed message. It returns nil if the message is readable again, or no
-// longer needed. The token of damage.busy is held.
-func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool) error {
-	st, err := s.lookAt(queueID, seq)
+// longer needed. The token of busy is held.
+func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool) error {
+	st, err := r.lookAt(queueID, seq)
 	if err != nil {
 		return err
 	}
 	if st.why == nil || len(st.alive) == 0 {
-		s.damage.forget(queueID, append(st.alive, seq))
+		r.forget(queueID, append(st.alive, seq))
 		return nil
 	}
 	missing := st.missing()
-	if err := s.mayRepair(queueID, missing, st.why, atOnce); err != nil {
+	if err := r.mayRepair(queueID, missing, st.why, atOnce); err != nil {
 		return err
 	}
-	source := s.damage.source.Load()
+	source := r.source.Load()
 	if source == nil {
 		err := fmt.Errorf("%w; and %w: there is no other node", st.why, errNoCopy)
-		if s.damage.alone.Load() {
-			s.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err}, true)
+		if r.alone.Load() {
+			r.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err}, true)
 		}
 		return err
 	}
-	found, err := s.fetchAll(ctx, *source, queueID, missing)
+	found, err := r.fetchAll(ctx, *source, queueID, missing)
 	if err != nil {
 		err = fmt.Errorf("%w; and %w: %w", st.why, errNoCopy, err)
-		s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
+		r.Note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
 		return err
 	}
 	gained, err := st.merge(&found, missing)
 	if err != nil {
-		s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
+		r.Note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
 		return err
 	}
 	if gained > 0 {
-		if err := s.pager.replaceRun(&st); err != nil {
+		if err := r.pages.ReplaceRun(&st.entry, func() queue.TailRun { return r.tailOf(&st) }); err != nil {
 			return fmt.Errorf("repair queue %d, sequences %d to %d: %w", queueID, st.entry.First, st.entry.Last(), err)
 		}
-		s.damage.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) })
-		s.o.Events(events.PageRepaired{
+		r.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) })
+		r.events(events.PageRepaired{
 			Queue: queueID, First: st.entry.First, Last: st.entry.Last(), Messages: gained, Was: st.why,
 		})
 		restored := make([]uint64, 0, len(st.have))
 		for i := range st.have {
 			restored = append(restored, st.have[i].Sequence)
 		}
-		s.damage.forget(queueID, restored)
+		r.forget(queueID, restored)
 	}
-	return s.stillMissing(queueID, seq, &st, &found)
+	return r.stillMissing(queueID, seq, &st, &found)
+}
+
+// tailOf returns the readable messages of an extent that a subscription still needs.
+func (r *Repairer) tailOf(st *runState) queue.TailRun {
+	tail := queue.TailRun{Queue: st.entry.Queue, First: st.have[0].Sequence}
+	last := st.have[len(st.have)-1].Sequence
+	tail.Records = make([][]byte, last-tail.First+1)
+	r.engine.View(func(state *queue.State) {
+		q := state.Queue(st.entry.Queue)
+		for i := range st.have {
+			// The last batch may already have removed messages consumed in the meantime from the index. No later
+			// batch would remove them again.
+			if m := &st.have[i]; q != nil && !q.Dead(m.Sequence) {
+				tail.Records[m.Sequence-tail.First] = m.Record
+			}
+		}
+	})
+	return tail
 }
 
 // stillMissing records the messages that a repair could not restore. It returns nil if the requested message is not
 // among them.
-func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMessages) error {
+func (r *Repairer) stillMissing(queueID, seq uint64, st *runState, found *FoundMessages) error {
 	var lost, later []uint64
 	for _, q := range st.missing() {
 		if _, there := slices.BinarySearch(found.Damaged, q); there {
@@ -289,7 +273,7 @@ func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMess
 	var err error
 	if len(lost) > 0 {
 		why := fmt.Errorf("%w; and it is damaged on the other node as well", st.why)
-		s.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: lost, Err: why}, true)
+		r.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: lost, Err: why}, true)
 		if slices.Contains(lost, seq) {
 			err = why
 		}
@@ -297,7 +281,7 @@ func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMess
 	if len(later) > 0 {
 		// Either applied and consumed there, as it will be here soon, or not applied there yet.
 		why := fmt.Errorf("%w; and the other node does not have it now", st.why)
-		s.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: later, Err: why}, false)
+		r.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: later, Err: why}, false)
 		if slices.Contains(later, seq) {
 			err = why
 		}
@@ -309,7 +293,7 @@ func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMess
 func (st *runState) missing() []uint64 {
 	var out []uint64
 	for _, q := range st.alive {
-		if !slices.ContainsFunc(st.have, func(d Delivery) bool { return d.Sequence == q }) {
+		if !slices.ContainsFunc(st.have, func(d Message) bool { return d.Sequence == q }) {
 			out = append(out, q)
 		}
 	}
@@ -317,13 +301,13 @@ func (st *runState) missing() []uint64 {
 }
 
 // fetchAll queries the other node until it has covered the whole range.
-func (s *Store) fetchAll(
+func (r *Repairer) fetchAll(
 	ctx context.Context, source MessageSource, queueID uint64, missing []uint64,
 ) (FoundMessages, error) {
 	first, last := missing[0], missing[len(missing)-1]
 	all := FoundMessages{Last: last}
 	for first <= last {
-		got, err := source.FetchMessages(ctx, queueID, first, last, s.Applied())
+		got, err := source.FetchMessages(ctx, queueID, first, last, r.engine.Applied())
 		if err != nil {
 			return all, err
 		}
@@ -349,11 +333,11 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 			return 0, fmt.Errorf("%w; and what the other node has for sequence %d is no message: %w", st.why,
 				m.Sequence, err)
 		}
-		st.have = append(st.have, Delivery{Sequence: m.Sequence, Record: bytes.Clone(m.Record)})
+		st.have = append(st.have, Message{Sequence: m.Sequence, Record: bytes.Clone(m.Record)})
 		gained++
 	}
-	slices.SortFunc(st.have, func(a, b Delivery) int { return int(int64(a.Sequence) - int64(b.Sequence)) })
-	st.have = slices.CompactFunc(st.have, func(a, b Delivery) bool { return a.Sequence == b.Sequence })
+	slices.SortFunc(st.have, func(a, b Message) int { return int(int64(a.Sequence) - int64(b.Sequence)) })
+	st.have = slices.CompactFunc(st.have, func(a, b Message) bool { return a.Sequence == b.Sequence })
 	if e := &st.entry; !e.Run.IsZero() && uint64(len(st.have)) == e.Count {
 		size := 0
 		for i := range st.have {
@@ -366,4 +350,41 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 		}
 	}
 	return gained, nil
+}
+
+// lookUpSuspects determines the use of corrupt pages. Messages are recorded for repair. The map of used pages is
+// rewritten by the next checkpoint. Other pages were freed, or are tree nodes, whose next reader reports the
+// corruption.
+func (r *Repairer) lookUpSuspects() error {
+	suspects := r.suspectPages()
+	if len(suspects) == 0 {
+		return nil
+	}
+	pages := r.pages.Acquire()
+	defer r.pages.Release()
+	if err := r.engine.Usable(); err != nil {
+		return err
+	}
+	for no := range suspects {
+		pages.File.RelocateOwn(no)
+	}
+	guard := pages.File.ReadGuard()
+	defer guard.Release()
+	it := pages.Index.View().Scan([]byte{index.Letter}, []byte{index.Letter + 1})
+	for it.Next() {
+		e, err := index.Decode(it.Key(), it.Value())
+		if err != nil {
+			return err
+		}
+		if why := suspects[e.Run.First]; why != nil {
+			if b := r.wantedIn(&e, why); b != nil {
+				r.Note(b)
+			}
+		}
+	}
+	if err := it.Err(); err != nil {
+		return r.IndexError(err)
+	}
+	r.lookedUp(suspects)
+	return nil
 }

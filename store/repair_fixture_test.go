@@ -84,7 +84,7 @@ func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	o.PageSize = 8192
 	twin, _ := filled(t, o)
 	peer = &other{s: twin.s}
-	n.s.SetMessageSource(peer)
+	n.s.Repair().SetSource(peer)
 	return n, mem, peer, m
 }
 
@@ -162,7 +162,7 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 	t.Helper()
 	_, err := s.Checkpoint(context.Background())
 	require.NoError(t, err)
-	before := s.DamageStatus().FoundPages
+	before := s.Repair().Status().FoundPages
 	stats, err := s.Stats()
 	require.NoError(t, err)
 	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
@@ -174,7 +174,7 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 		require.NoError(t, err)
 		flip(t, fs, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
 		if len(report.Problems) > 0 {
-			require.Equal(t, before, s.DamageStatus().FoundPages)
+			require.Equal(t, before, s.Repair().Status().FoundPages)
 			return no
 		}
 	}
@@ -184,7 +184,7 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 
 // lookedUp repairs all known corruption.
 func lookedUp(s *store.Store) error {
-	left, err := s.RepairAll(context.Background())
+	left, err := s.Repair().RepairAll(context.Background())
 	if err == nil && left > 0 {
 		err = fmt.Errorf("%d messages are left", left)
 	}

@@ -13,10 +13,10 @@ import (
 // CheckRunSpans compares the pager's span cache with the index: an extent must not be shorter than the cached span of
 // each group that it overlaps.
 func (s *Store) CheckRunSpans() error {
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	spans := s.pager.spans.in(s.index)
-	it := s.index.View().Scan([]byte{index.Letter}, []byte{index.Letter + 1})
+	s.pages.hold()
+	defer s.pages.mu.Unlock()
+	spans := s.pages.spans.in(s.pages.index)
+	it := s.pages.index.View().Scan([]byte{index.Letter}, []byte{index.Letter + 1})
 	for it.Next() {
 		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
@@ -39,21 +39,21 @@ func (s *Store) CheckRunSpans() error {
 
 // KnownChunks returns the number of chunks in the pager's span cache.
 func (s *Store) KnownChunks() int {
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	return len(s.pager.spans.in(s.index).chunks)
+	s.pages.hold()
+	defer s.pages.mu.Unlock()
+	return len(s.pages.spans.in(s.pages.index).chunks)
 }
 
 // ForgetRunSpans clears the pager's span cache, as a restart does.
 func (s *Store) ForgetRunSpans() {
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	s.pager.spans.of = nil
+	s.pages.hold()
+	defer s.pages.mu.Unlock()
+	s.pages.spans.of = nil
 }
 
 // IndexLooks returns the number of the pager's index lookups for extents that lost their last message.
 func (s *Store) IndexLooks() uint64 {
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	return s.pager.spans.looks
+	s.pages.hold()
+	defer s.pages.mu.Unlock()
+	return s.pages.spans.looks
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -34,27 +35,28 @@ type ScrubResult struct {
 }
 
 // Scrub reads every page and the whole log from the disk, with at most bytesPerSecond (0: unlimited), and repairs
-// corruption. DamageStatus, Damaged and IndexDamage report the remaining corruption. It works online: no transaction
+// corruption. Status, Damaged and Index report the remaining corruption. It works online: no transaction
 // waits for it, and freed pages are not retained. An error means that the scrub could not continue; the result covers
 // the part that was read.
-func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
-	sc := scrub{s: s, pace: s.paceGoverned(bytesPerSecond)}
+func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
+	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {
-		sc.pace = throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond})
+		limits.Governor = nil
 	}
+	sc := scrub{r: r, pace: throttle.New(limits)}
 	err := sc.pages(ctx)
 	if lerr := sc.log(ctx); err == nil {
 		err = lerr
 	}
 	if err == nil {
-		s.damage.count(func(st *DamageStatus) { st.Scrubs++; st.LastScrub = time.Now() })
+		r.count(func(st *DamageStatus) { st.Scrubs++; st.LastScrub = time.Now() })
 	}
 	return sc.result, err
 }
 
 // scrub is a scrub in progress.
 type scrub struct {
-	s      *Store
+	r      *Repairer
 	pace   *throttle.Pacer
 	result ScrubResult
 	buf    []byte
@@ -63,7 +65,7 @@ type scrub struct {
 // did counts the bytes read, and pauses.
 func (sc *scrub) did(ctx context.Context, pages uint64, bytes int) error {
 	sc.result.Pages += pages
-	sc.s.damage.count(func(st *DamageStatus) { st.ScrubbedPages += pages })
+	sc.r.count(func(st *DamageStatus) { st.ScrubbedPages += pages })
 	if err := sc.pace.Did(ctx, bytes); err != nil {
 		return fmt.Errorf("scrub: %w", err)
 	}
@@ -84,11 +86,11 @@ func (sc *scrub) pages(ctx context.Context) error {
 		}
 		for _, b := range bad {
 			sc.result.DamagedPages++
-			if err := sc.s.repairMessages(ctx, b, true); err != nil && ctx.Err() != nil {
+			if err := sc.r.repair(ctx, b, true); err != nil && ctx.Err() != nil {
 				return fmt.Errorf("scrub: %w", ctx.Err())
 			}
 		}
-		if err := sc.did(ctx, pages, int(pages)*sc.s.pageSize()); err != nil {
+		if err := sc.did(ctx, pages, int(pages)*sc.r.pageSize()); err != nil {
 			return err
 		}
 		key = next
@@ -96,22 +98,15 @@ func (sc *scrub) pages(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) pageSize() int {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	return s.file.PageSize()
+func (r *Repairer) pageSize() int {
+	defer r.pages.Release()
+	return r.pages.Acquire().File.PageSize()
 }
 
 // head checks header and meta slots. A corrupt slot is overwritten by the second of two checkpoints at the latest.
 func (sc *scrub) head(ctx context.Context) error {
-	s := sc.s
-	s.ioMu.RLock()
-	if err := s.Usable(); err != nil {
-		s.ioMu.RUnlock()
-		return err
-	}
-	damage, err := s.file.ReadHead()
-	s.ioMu.RUnlock()
+	r := sc.r
+	damage, err := r.readHead()
 	if err != nil {
 		return fmt.Errorf("scrub: %w", err)
 	}
@@ -120,30 +115,32 @@ func (sc *scrub) head(ctx context.Context) error {
 	}
 	sc.found(damage)
 	for range 2 {
-		if err := s.mendedCheckpoint(ctx); err != nil {
+		if err := r.pages.ForceCheckpoint(ctx); err != nil {
 			return err
 		}
 	}
-	s.damage.count(func(st *DamageStatus) { st.RepairedPages++ })
+	r.count(func(st *DamageStatus) { st.RepairedPages++ })
 	return nil
 }
 
-// mendedCheckpoint writes a checkpoint even if nothing was applied since the last one.
-func (s *Store) mendedCheckpoint(ctx context.Context) error {
-	s.pager.noteRepair()
-	_, err := s.Checkpoint(ctx)
-	return err
+func (r *Repairer) readHead() (damage, err error) {
+	pages := r.pages.Acquire()
+	defer r.pages.Release()
+	if err := r.engine.Usable(); err != nil {
+		return nil, err
+	}
+	return pages.File.ReadHead()
 }
 
 func (sc *scrub) found(damage error) {
 	sc.result.DamagedPages++
-	sc.s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
-	sc.s.o.Events(events.PageDamaged{Err: damage})
+	sc.r.count(func(st *DamageStatus) { st.FoundPages++ })
+	sc.r.events(events.PageDamaged{Err: damage})
 }
 
 // own checks the map of used pages. The next checkpoint rewrites corrupt parts from memory.
 func (sc *scrub) own(ctx context.Context) error {
-	file, pin, err := sc.s.pinFile()
+	file, pin, err := sc.r.pages.Pin()
 	if err != nil {
 		return err
 	}
@@ -152,10 +149,10 @@ func (sc *scrub) own(ctx context.Context) error {
 	if err != nil || renewed == 0 {
 		return err
 	}
-	if err := sc.s.mendedCheckpoint(ctx); err != nil {
+	if err := sc.r.pages.ForceCheckpoint(ctx); err != nil {
 		return err
 	}
-	sc.s.damage.count(func(st *DamageStatus) { st.RepairedPages += renewed })
+	sc.r.count(func(st *DamageStatus) { st.RepairedPages += renewed })
 	return nil
 }
 
@@ -200,7 +197,7 @@ func (sc *scrub) buffer(file *page.File, run page.Run) []byte {
 
 // over returns the reason why a file became unreadable.
 func (sc *scrub) over(file *page.File, err error) error {
-	if gone := sc.s.stillUses(file); gone != nil {
+	if gone := sc.r.pages.StillUses(file); gone != nil {
 		return gone
 	}
 	return fmt.Errorf("scrub: %w", err)
@@ -212,7 +209,7 @@ func (sc *scrub) over(file *page.File, err error) error {
 func (sc *scrub) stretch(
 	ctx context.Context, from []byte,
 ) (next []byte, pages uint64, bad []*DamagedMessagesError, err error) {
-	file, pin, err := sc.s.pinFile()
+	file, pin, err := sc.r.pages.Pin()
 	if err != nil {
 		return nil, 0, nil, err
 	}
@@ -234,39 +231,39 @@ func (sc *scrub) stretch(
 		}
 		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
-			return nil, pages, bad, sc.s.noteIndex(err)
+			return nil, pages, bad, sc.r.noteIndex(err)
 		}
 		_, _, err = file.ReadRun(e.Run, sc.buffer(file, e.Run))
 		pages += uint64(e.Run.Pages)
 		if err == nil {
 			continue
 		}
-		if !unreadable(err) {
+		if !Unreadable(err) {
 			return nil, pages, bad, sc.over(file, err)
 		}
-		if b := sc.s.wantedIn(&e, err); b != nil {
+		if b := sc.r.wantedIn(&e, err); b != nil {
 			bad = append(bad, b)
 		}
 	}
 	err = it.Err()
-	if gone := sc.s.stillUses(file); err != nil && gone != nil {
+	if gone := sc.r.pages.StillUses(file); err != nil && gone != nil {
 		return nil, pages, bad, gone
 	}
 	if err != nil {
 		sc.result.DamagedPages++
-		return nil, pages, bad, sc.s.indexError(err)
+		return nil, pages, bad, sc.r.IndexError(err)
 	}
 	return nil, pages + counted.pages, bad, nil
 }
 
 // wantedIn returns the needed messages of a corrupt extent, or nil.
-func (s *Store) wantedIn(e *index.Entry, why error) *DamagedMessagesError {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if wanted := alive(s.state.Queue(e.Queue), e.First, e.Last()); len(wanted) > 0 {
-		return &DamagedMessagesError{Queue: e.Queue, Sequences: wanted, Err: why}
+func (r *Repairer) wantedIn(e *index.Entry, why error) *DamagedMessagesError {
+	var wanted []uint64
+	r.engine.View(func(state *queue.State) { wanted = alive(state.Queue(e.Queue), e.First, e.Last()) })
+	if len(wanted) == 0 {
+		return nil
 	}
-	return nil
+	return &DamagedMessagesError{Queue: e.Queue, Sequences: wanted, Err: why}
 }
 
 // countingPager counts the pages that a tree reads.
@@ -283,23 +280,23 @@ func (c *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, er
 
 // log reads the log like a standby that catches up.
 func (sc *scrub) log(ctx context.Context) error {
-	r, err := sc.s.log.ReadFrom(max(sc.s.log.First(), 1))
+	in, err := sc.r.wal.ReadFrom(max(sc.r.wal.First(), 1))
 	var size int
 	for err == nil {
 		var frames []byte
-		if frames, _, _, err = r.ReadBatch(scrubBytes); err == nil {
+		if frames, _, _, err = in.ReadBatch(scrubBytes); err == nil {
 			size = len(frames)
 			sc.result.LogBytes += uint64(size)
-			sc.s.damage.count(func(st *DamageStatus) { st.ScrubbedLogBytes += uint64(size) })
+			sc.r.count(func(st *DamageStatus) { st.ScrubbedLogBytes += uint64(size) })
 			err = sc.pace.Did(ctx, size)
 		}
 	}
 	switch {
 	case errors.Is(err, wal.ErrDamaged):
 		sc.result.DamagedLog++
-		sc.s.LogDamaged(err)
-		first := sc.s.log.First()
-		if err := sc.s.dropDamagedLog(ctx); err != nil || sc.s.log.First() <= first {
+		sc.r.NoteLogError(err)
+		first := sc.r.wal.First()
+		if err := sc.r.dropDamagedLog(ctx); err != nil || sc.r.wal.First() <= first {
 			return err
 		}
 		return sc.log(ctx) // the records after it
@@ -315,24 +312,24 @@ func (sc *scrub) log(ctx context.Context) error {
 // dropDamagedLog discards the log up to a corrupt record, once the record is contained in two checkpoints. Then only
 // a standby that lags far behind needs it, and gets a snapshot instead. It does nothing while the record is not yet
 // applied.
-func (s *Store) dropDamagedLog(ctx context.Context) error {
-	at := s.damage.inLog()
-	if at == 0 || s.Applied().LSN < at {
+func (r *Repairer) dropDamagedLog(ctx context.Context) error {
+	at := r.inLog()
+	if at == 0 || r.engine.Applied().LSN < at {
 		return nil
 	}
-	if s.log.First() <= at {
-		for s.log.Released() < at { // the log is kept from the checkpoint before the last
-			if err := s.mendedCheckpoint(ctx); err != nil {
+	if r.wal.First() <= at {
+		for r.wal.Released() < at { // the log is kept from the checkpoint before the last
+			if err := r.pages.ForceCheckpoint(ctx); err != nil {
 				return err
 			}
 		}
-		s.log.GiveUp(at)
+		r.wal.GiveUp(at)
 	}
-	if s.log.First() <= at {
+	if r.wal.First() <= at {
 		return nil // it is in the current segment; retry later
 	}
-	if s.damage.logGivenUp(at) {
-		s.o.Events(events.LogGivenUp{UpTo: at})
+	if r.logGivenUp(at) {
+		r.events(events.LogGivenUp{UpTo: at})
 	}
 	return nil
 }

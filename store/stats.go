@@ -46,11 +46,11 @@ func (s *Store) Room() (Room, error) {
 		return Room{}, fmt.Errorf("look at the free space: %w", err)
 	}
 	r := Room{FreeBytes: usage.AvailableBytes}
-	s.ioMu.RLock()
-	pages, size := s.file.Stats(), uint64(s.file.PageSize())
+	file := s.pages.Acquire().File
+	pages, size := file.Stats(), uint64(file.PageSize())
 	r.PageBytes = pages.Free * size
 	r.PendingBytes = (pages.Pages - min(pages.Pages, pages.Used+pages.Free)) * size
-	s.ioMu.RUnlock()
+	s.pages.Release()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	r.TailBytes = uint64(max(s.state.TailBytes(), 0))
@@ -99,12 +99,12 @@ func (s *Store) Stats() (Stats, error) {
 	if err := s.Usable(); err != nil {
 		return Stats{}, err
 	}
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	meta, pages := s.file.Meta(), s.file.Stats()
+	file := s.pages.Acquire().File
+	defer s.pages.Release()
+	meta, pages := file.Meta(), file.Stats()
 	st := Stats{
 		End: s.log.End(), Durable: s.log.Durable(), FirstLSN: s.log.First(), LogBytes: s.log.Bytes(),
-		Checkpoint: meta.Checkpoint, CheckpointLSN: meta.Position.LSN, PageSize: s.file.PageSize(),
+		Checkpoint: meta.Checkpoint, CheckpointLSN: meta.Position.LSN, PageSize: file.PageSize(),
 		Pages: pages.Pages, PagesUsed: pages.Used, Sync: s.o.Sync.String(),
 	}
 	if meta.CreatedMS > 0 {

@@ -22,7 +22,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/throttle"
-	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -41,10 +40,6 @@ type Store struct {
 	id   identityFile
 
 	log *wal.Log
-
-	ioMu  sync.RWMutex // guards file and index against replacement; see doc.go
-	file  *page.File
-	index *tree.Tree
 
 	mu      sync.RWMutex // guards the fields below up to written
 	state   *queue.State
@@ -72,14 +67,11 @@ type Store struct {
 	clock     clock
 	filters   atomic.Uint64 // see Filters
 	snapshots snapshotSet
-	pager     pager
+	pages     *Pager
+	repair    *Repairer
 	maint     *rewrite.Maintenance
-	retired   retired
-	damage    damage
 
 	closed   atomic.Bool
-	idle     atomic.Bool // no consumer reads messages: this is a standby
-	noSpace  atomic.Bool // the disk was full at the pager's last write
 	failed   atomic.Pointer[error]
 	failOnce sync.Once
 }
@@ -99,10 +91,15 @@ func Open(o Options) (*Store, error) {
 }
 
 func open(o Options) (_ *Store, err error) {
-	s := &Store{o: o, retired: retired{stop: make(chan struct{})}, governor: throttle.NewGovernor()}
+	s := &Store{o: o, governor: throttle.NewGovernor()}
+	s.repair = NewRepairer(engine{s}, s.governor, o.Events)
+	s.pages = NewPager(PagerOptions{
+		FS: o.FS, MemoryBudget: o.MemoryBudget, CheckpointBytes: o.CheckpointBytes,
+		CheckpointInterval: o.CheckpointInterval, Events: o.Events, Engine: engine{s}, Damage: s.repair,
+	})
+	s.ServeReaders(true)
 	s.maint = s.newMaintenance()
 	s.SetBackgroundPercent(o.BackgroundPercent)
-	s.damage.init()
 	s.clock.init()
 	s.room = sync.NewCond(&s.mu)
 	defer func() {
@@ -129,11 +126,12 @@ func open(o Options) (_ *Store, err error) {
 	if err := s.openPages(); err != nil {
 		return nil, err
 	}
-	if err := s.openLog(emptied); err != nil {
+	if err := s.openLog(s.applied, emptied); err != nil {
 		return nil, err
 	}
 	s.state.CountAfter(s.log.End().LSN)
-	s.pager.start(s)
+	s.repair.Use(s.pages, s.log)
+	s.pages.Start()
 	return s, nil
 }
 
@@ -174,27 +172,25 @@ func (s *Store) openPages() error {
 // usePages makes file the store's page file and its checkpoint the store's state.
 func (s *Store) usePages(file *page.File) error {
 	meta := file.Meta()
-	index := tree.New(file, meta.Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
-	state, err := checkpoint.LoadState(index.View(), meta)
+	pages := s.pages.Use(file)
+	state, err := checkpoint.LoadState(pages.Index.View(), meta)
 	if err != nil {
-		return errors.Join(fmt.Errorf("load checkpoint %d: %w", meta.Checkpoint, err), file.Close())
+		return fmt.Errorf("load checkpoint %d: %w", meta.Checkpoint, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.use(file)
 	if s.state != nil {
 		state.CountOn(s.state)
 	}
-	s.index, s.state, s.applied = index, state, meta.Position
+	s.state, s.applied = state, meta.Position
 	s.holds.reach(s.applied.LSN)
 	s.watch.wake([]uint64{queue.AccessQueue}) // an installed snapshot may have another table
 	return nil
 }
 
-// openLog opens the log and verifies that it continues the checkpoint. emptied reports that the log was emptied on
+// openLog opens the log and verifies that it continues the checkpoint at a position. emptied reports that the log was emptied on
 // purpose.
-func (s *Store) openLog(emptied bool) error {
-	at := s.file.Meta().Position
+func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
 		return err
@@ -209,7 +205,7 @@ func (s *Store) openLog(emptied bool) error {
 	s.log, err = wal.Open(wal.Options{
 		FS: s.o.FS, Dir: datadir.LogDir(s.o.Dir), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
 		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
-		Cache: s.o.PageCache.use(), Start: at, VerifyFrom: at.LSN, Events: s.logEvent,
+		Cache: s.o.PageCache.use(true), Start: at, VerifyFrom: at.LSN, Events: s.logEvent,
 	})
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)
@@ -287,19 +283,10 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.maint.Close()
-	s.pager.stop()
 	s.wakeRoom()
 	s.snapshots.closeAll()
 	s.ahead.close()
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	var err error
-	if s.failed.Load() == nil {
-		_, err = s.pager.checkpointLocked()
-	}
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
-	s.retired.close()
+	err := s.pages.Stop(s.failed.Load() != nil)
 	return errors.Join(err, s.closeFiles())
 }
 
@@ -309,9 +296,7 @@ func (s *Store) closeFiles() error {
 	if s.log != nil {
 		err = errors.Join(err, s.log.Close())
 	}
-	if s.file != nil {
-		err = errors.Join(err, s.file.Close())
-	}
+	err = errors.Join(err, s.pages.Close())
 	if err == nil && s.log != nil && s.failed.Load() == nil {
 		s.idMu.Lock()
 		s.id.Clean = true
@@ -359,22 +344,7 @@ func (s *Store) Usable() error {
 }
 
 // ServeReaders sets whether messages are read from this store, for CacheAuto. The default is true.
-func (s *Store) ServeReaders(on bool) {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	s.idle.Store(!on)
-	s.file.UseCache(s.cacheUse())
-}
-
-// cacheUse returns the cache use of checkpoint writes.
-func (s *Store) cacheUse() vfs.CacheUse {
-	if s.o.PageCache == CacheAuto && s.idle.Load() {
-		return vfs.AvoidCache
-	}
-	return s.o.PageCache.use()
-}
-
-func (s *Store) wakePager() { s.pager.wake() }
+func (s *Store) ServeReaders(on bool) { s.pages.SetCacheUse(s.o.PageCache.use(on)) }
 
 // View calls fn with the applied state, which does not change during the call. fn must not modify or keep the state,
 // wait, or perform I/O. The answers to usual questions are in package query.
@@ -400,3 +370,6 @@ func (s *Store) QueueName(id uint64) string {
 // Filters returns a version that changes whenever a subscription's filter is altered, before any later message
 // becomes readable.
 func (s *Store) Filters() uint64 { return s.filters.Load() }
+
+// Repair returns the records and the repair of corruption.
+func (s *Store) Repair() *Repairer { return s.repair }

@@ -219,7 +219,7 @@ func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 
 // content reports corruption.
 func (l *conditionMonitor) content(f *findings) {
-	st := l.n.store.DamageStatus()
+	st := l.n.store.Repair().Status()
 	f.node(st.DamagedMessages > 0, conditions.CorruptMessages,
 		"%s messages are corrupt, %s of them on both nodes",
 		units.Count(st.DamagedMessages), units.Count(st.LostMessages))

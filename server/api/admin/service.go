@@ -87,7 +87,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
 		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
 		Maintenance: wire.ActivityToProto(st.Maintenance), Plan: wire.PlanToProto(st.Plan),
-		Damage:     wire.DamageToProto(a.store.DamageStatus()),
+		Damage:     wire.DamageToProto(a.store.Repair().Status()),
 		Alarms:     wire.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
 		Conditions: wire.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
 		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats), Console: st.Console,

@@ -28,8 +28,8 @@ func (a *Service) GetQueueDigests(
 		return nil, wire.ToStatus(err)
 	}
 	out := &pb.GetQueueDigestsResponse{
-		Lsn: d.LSN, Digest: d.Digest, Damage: wire.DamageToProto(a.store.DamageStatus()),
-		Damaged: wire.DamagedToProto(a.store.Damaged(wire.MaxListedDamage)),
+		Lsn: d.LSN, Digest: d.Digest, Damage: wire.DamageToProto(a.store.Repair().Status()),
+		Damaged: wire.DamagedToProto(a.store.Repair().Damaged(wire.MaxListedDamage)),
 	}
 	for _, q := range d.Queues {
 		out.Queues = append(out.Queues, &pb.QueueDigest{
@@ -46,8 +46,8 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 		return nil, wire.ToStatus(fmt.Errorf("scrub: %w", err))
 	}
 	return &pb.ScrubResponse{
-		Pages: r.Pages, LogBytes: r.LogBytes, Damage: wire.DamageToProto(a.store.DamageStatus()),
-		Damaged: wire.DamagedToProto(a.store.Damaged(wire.MaxListedDamage)),
+		Pages: r.Pages, LogBytes: r.LogBytes, Damage: wire.DamageToProto(a.store.Repair().Status()),
+		Damaged: wire.DamagedToProto(a.store.Repair().Damaged(wire.MaxListedDamage)),
 	}, nil
 }
 

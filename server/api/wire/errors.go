@@ -147,7 +147,7 @@ var errorTable = []mapping{
 	{backup.ErrEncrypted, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED},
 	{maintenance.ErrDiffer, codes.DataLoss, pb.ErrorReason_ERROR_REASON_NODES_DIFFER},
 	{maintenance.ErrNoPartner, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_PEER},
-	{store.ErrIndexDamaged, codes.Unavailable, pb.ErrorReason_ERROR_REASON_INDEX_CORRUPT},
+	{index.ErrDamaged, codes.Unavailable, pb.ErrorReason_ERROR_REASON_INDEX_CORRUPT},
 	{store.ErrPast, codes.OutOfRange, pb.ErrorReason_ERROR_REASON_LSN_PASSED},
 	{index.ErrDataLoss, codes.DataLoss, pb.ErrorReason_ERROR_REASON_DATA_LOSS},
 	{page.ErrDamaged, codes.DataLoss, pb.ErrorReason_ERROR_REASON_PAGE_CORRUPT},

@@ -100,7 +100,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	s := snapshot{
 		node: c.o.State(), more: c.o.More(), store: stats,
-		damage: c.store.DamageStatus(),
+		damage: c.store.Repair().Status(),
 		queues: c.busiest(),
 	}
 	for i := range c.families {

@@ -278,7 +278,7 @@ func (m *Manager) Backup(
 	}
 	set, err := backup.Run(ctx, m.store, o)
 	if err != nil {
-		m.store.NoteDamage(err) // a backup reads pages without the store
+		m.store.Repair().NoteError(err) // a backup reads pages without the store
 		return set, fmt.Errorf("backup: %w", cause(ctx, err))
 	}
 	if m.o.Archiver != nil {

@@ -106,9 +106,9 @@ func (g *Guard) every(ctx context.Context, first, interval time.Duration, fn fun
 }
 
 func (g *Guard) repair(ctx context.Context) {
-	st := g.o.Store.DamageStatus()
+	st := g.o.Store.Repair().Status()
 	if st.DamagedMessages > 0 || st.DamagedLogLSN != 0 || st.SuspectPages > 0 {
-		if _, err := g.o.Store.RepairAll(ctx); err != nil && ctx.Err() == nil {
+		if _, err := g.o.Store.Repair().RepairAll(ctx); err != nil && ctx.Err() == nil {
 			g.log.Warn("repair of corrupt data failed", zap.Error(err))
 		}
 	}
@@ -129,7 +129,7 @@ func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, e
 		g.scrubbed.Lock()
 		defer g.scrubbed.Unlock()
 	}
-	return g.o.Store.Scrub(ctx, rate)
+	return g.o.Store.Repair().Scrub(ctx, rate)
 }
 
 // watchIndex replaces a store with a corrupt index: on a standby with a snapshot of the active. An active switches over
@@ -144,7 +144,7 @@ func (g *Guard) watchIndex(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		damage := g.o.Store.IndexDamage()
+		damage := g.o.Store.Repair().Index()
 		if damage == nil {
 			continue
 		}
@@ -188,7 +188,7 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	}
 	var sequences []uint64
 	var ranges []txn.Range
-	for _, m := range g.o.Store.Damaged(txn.MaxOps) {
+	for _, m := range g.o.Store.Repair().Damaged(txn.MaxOps) {
 		if m.Queue == info.ID && m.Lost && (len(only) == 0 || slices.Contains(only, m.Sequence)) {
 			sequences = append(sequences, m.Sequence)
 			ranges = append(ranges, txn.Range{First: m.Sequence, Last: m.Sequence})

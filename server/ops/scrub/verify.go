@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/wire"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -54,7 +55,7 @@ func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyRes
 	}
 	for began, replaced := time.Now(), false; ; {
 		resp, err := g.verifyPair(ctx, deep, fullSpeed)
-		replaced = replaced || errors.Is(err, store.ErrIndexDamaged) || errors.Is(err, maintenance.ErrNoPartner) &&
+		replaced = replaced || errors.Is(err, index.ErrDamaged) || errors.Is(err, maintenance.ErrNoPartner) &&
 			g.catchesUp()
 		if err == nil || !deep || !replaced || time.Since(began) > indexWait ||
 			errors.Is(err, replication.ErrNotActive) {
@@ -103,8 +104,8 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	self := g.o.Runner.Status().Self
 	resp.Nodes = []*pb.NodeVerification{
 		{
-			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.DamageStatus()),
-			Damaged: wire.DamagedToProto(g.o.Store.Damaged(wire.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.Repair().Status()),
+			Damaged: wire.DamagedToProto(g.o.Store.Repair().Damaged(wire.MaxListedDamage)),
 		},
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
@@ -126,8 +127,8 @@ func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.Veri
 	return &pb.VerifyResponse{
 		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
 		Nodes: []*pb.NodeVerification{{
-			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.DamageStatus()),
-			Damaged: wire.DamagedToProto(g.o.Store.Damaged(wire.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.Repair().Status()),
+			Damaged: wire.DamagedToProto(g.o.Store.Repair().Damaged(wire.MaxListedDamage)),
 		}},
 	}, nil
 }
