@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -246,7 +247,7 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	defer context.AfterFunc(ctx, s.wakeRoom)()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	written, before, rest := s.written, s.state.TailBytes(), s.o.MemoryBudget/RestPart
+	written, before, rest := s.written, s.state.TailBytes(), s.o.MemoryBudget/pager.RestPart
 	for ctx.Err() == nil && s.Usable() == nil && s.tailLimit() == s.o.MemoryBudget/2 {
 		tail := s.state.TailBytes()
 		if tail <= rest || tail+bytes <= s.tailLimit() || s.written-written >= before-rest {

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
 // copyBytes bounds the result of CopyMessages, except for a single larger message.
@@ -15,8 +16,8 @@ const copyBytes = 8 << 20
 // CopyMessages returns this node's copies of a queue's messages from sequence first to last, for the other node to
 // repair its own. If they are large it returns a part of them (FoundMessages.Last). Messages that are corrupt on this
 // node are listed in the result.
-func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (FoundMessages, error) {
-	found := FoundMessages{Last: last}
+func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (repair.FoundMessages, error) {
+	found := repair.FoundMessages{Last: last}
 	size := 0
 	for from := first; from <= last; {
 		if size >= copyBytes {
@@ -27,11 +28,11 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 		got, next, err := s.read(ctx, ReadRequest{Queue: queueID, From: from, MaxMessages: n, MaxBytes: copyBytes}, nil)
 		for i := range got {
 			if got[i].Sequence <= last {
-				found.Messages = append(found.Messages, Message{Sequence: got[i].Sequence, Record: got[i].Record})
+				found.Messages = append(found.Messages, repair.Message{Sequence: got[i].Sequence, Record: got[i].Record})
 				size += len(got[i].Record)
 			}
 		}
-		var bad *DamagedMessagesError
+		var bad *repair.CorruptError
 		switch {
 		case errors.As(err, &bad):
 			s.repair.Note(bad) // repair it on this node too
@@ -42,7 +43,7 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 			}
 			from = bad.Sequences[len(bad.Sequences)-1] + 1
 		case err != nil:
-			return FoundMessages{}, err
+			return repair.FoundMessages{}, err
 		case next <= from: // no further messages
 			return found, nil
 		default:

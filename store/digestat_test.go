@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -87,7 +88,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	require.Eventually(t, func() bool { return twin.s.Holds() == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, receive(t, source.s, twin.s).Commit())
 	require.Greater(t, twin.s.Applied().LSN, uint64(5))
-	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, store.ErrReplaced) })
+	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, pager.ErrReplaced) })
 	within(t, "Apply", func() { twin.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
 }
 

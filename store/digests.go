@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"time"
 )
 
@@ -46,7 +47,7 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Dura
 	}
 	out := s.queueDigests()
 	if at != 0 && out.LSN != at {
-		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrReplaced,
+		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", pager.ErrReplaced,
 			out.LSN)
 	}
 	return out, nil

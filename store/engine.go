@@ -10,7 +10,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
@@ -24,13 +26,13 @@ type engine struct{ *Store }
 // maintained is the store as package rewrite uses it.
 type maintained struct {
 	engine
-	*Pager
+	*pager.Pager
 }
 
 var (
 	_ rewrite.Engine = maintained{}
-	_ Engine         = engine{}
-	_ RepairEngine   = engine{}
+	_ pager.Engine   = engine{}
+	_ repair.Engine  = engine{}
 )
 
 func (s *Store) newMaintenance() *rewrite.Maintenance {
@@ -78,7 +80,7 @@ func (e engine) SetPaused(paused bool) {
 // Swap replaces old with the page file that rename moves into its place. The state is the same.
 func (m maintained) Swap(old *page.File, rename func() (done bool, err error)) error {
 	err := m.Pager.Swap(old, rename)
-	if errors.Is(err, ErrReplaced) {
+	if errors.Is(err, pager.ErrReplaced) {
 		return fmt.Errorf("%w: page.db was replaced meanwhile", rewrite.ErrCanceled)
 	}
 	return err
@@ -102,10 +104,10 @@ func (m maintained) Governed(bytesPerSecond int64) *throttle.Pacer {
 func (e engine) WakeRoom() { e.wakeRoom() }
 
 // Unwritten returns the changes that no checkpoint contains.
-func (e engine) Unwritten() Unwritten {
+func (e engine) Unwritten() pager.Unwritten {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return Unwritten{
+	return pager.Unwritten{
 		TailBytes: e.state.TailBytes(), LogBytes: e.sinceCheckpoint.Load(), ScheduleChanges: e.state.ScheduleChanges(),
 	}
 }

@@ -5,6 +5,8 @@ package store
 import (
 	"errors"
 	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
 // Errors of Open.
@@ -30,6 +32,8 @@ var (
 var (
 	// ErrInterrupted is returned by ApplyUntil when stop is closed.
 	ErrInterrupted = errors.New("applying was interrupted")
+	// ErrClosed is returned by every call after Close.
+	ErrClosed = pager.ErrClosed
 	// ErrFailed is returned by every call after a write or fsync failed (INV-7). Only a restart can determine the
 	// content of the disk.
 	ErrFailed = errors.New("store has failed and must be reopened")

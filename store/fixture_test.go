@@ -136,7 +136,7 @@ func (n *node) check() {
 	report, err := checkStore(context.Background(), n.s, nil)
 	require.NoError(n.t, err)
 	require.Empty(n.t, report.Problems)
-	require.NoError(n.t, n.s.CheckRunSpans())
+	require.NoError(n.t, n.s.Pager().CheckSpans())
 }
 
 // model is the trivial reference implementation of a store.

@@ -5,12 +5,11 @@ package store_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/stretchr/testify/require"
 )
 
 func TestLookup(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
@@ -116,7 +117,7 @@ func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	for before, tried := len(dst), false; ; tried = true {
 		out, next, err := s.read(ctx, req, dst)
-		var bad *DamagedMessagesError
+		var bad *repair.CorruptError
 		if !errors.As(err, &bad) {
 			return out, next, err
 		}
@@ -314,7 +315,7 @@ func (r *reading) fromPages(ctx context.Context) error {
 
 // damaged returns an error for the wanted messages up to a sequence, at least for the first of them.
 func (r *reading) damaged(upTo uint64, format string, args ...any) error {
-	e := &DamagedMessagesError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
+	e := &repair.CorruptError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
 	for i, w := range r.want {
 		if i > 0 && w.seq > upTo {
 			break
@@ -393,10 +394,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 		group = ahead
 	} else {
 		err := r.readNow(group, buf)
-		if r.sparse != nil && len(group) > 1 && Unreadable(err) {
+		if r.sparse != nil && len(group) > 1 && repair.Unreadable(err) {
 			return r.readGroup(group[:1]) // another extent of the group may be the unreadable one, and not all are wanted
 		}
-		if Unreadable(err) {
+		if repair.Unreadable(err) {
 			return r.damaged(group[0].Last(), "%w", err)
 		} else if err != nil {
 			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].Run.First, err)

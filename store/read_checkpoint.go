@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
@@ -68,7 +69,7 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 	if have := pin.Meta().Position.LSN; o.At != 0 && have != o.At {
 		pin.Release()
 		return nil, nil, fmt.Errorf("checkpoint at LSN %d: %w: the store was replaced by its peer's, it stands at %d",
-			o.At, ErrReplaced, have)
+			o.At, pager.ErrReplaced, have)
 	}
 	return file, pin, nil
 }
@@ -95,11 +96,11 @@ func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer 
 // Checkpoint makes everything applied so far durable in page.db before it returns. If ctx ends first it returns that
 // error, and the checkpoint may still be written. It returns an error that wraps page.ErrFull or syscall.ENOSPC when
 // the disk is full; the store continues without the checkpoint. Any other failed write is final (INV-7).
-func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
+func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
 	return s.pages.Checkpoint(ctx)
 }
 
 // PageMap returns the use of the pages of page.db: see Pager.PageMap.
-func (s *Store) PageMap(ctx context.Context, regions int) (PageMap, error) {
+func (s *Store) PageMap(ctx context.Context, regions int) (pager.PageMap, error) {
 	return s.pages.PageMap(ctx, regions, s.Pace(ctx, 0))
 }

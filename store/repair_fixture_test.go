@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -34,13 +35,13 @@ type other struct {
 
 func (o *other) FetchMessages(
 	ctx context.Context, queue, first, last uint64, applied lsn.Position,
-) (store.FoundMessages, error) {
+) (repair.FoundMessages, error) {
 	o.asked.Add(1)
 	if o.away.Load() {
-		return store.FoundMessages{}, errAway
+		return repair.FoundMessages{}, errAway
 	}
 	if have, ok := o.s.PositionOf(applied.LSN); !ok || have != applied {
-		return store.FoundMessages{}, fmt.Errorf("other history: %v", applied)
+		return repair.FoundMessages{}, fmt.Errorf("other history: %v", applied)
 	}
 	return o.s.CopyMessages(ctx, queue, first, last)
 }

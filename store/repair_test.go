@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -176,7 +177,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 
 	// A read without MarkDamaged returns DATA_LOSS for one of them, after the messages before it.
 	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: 21, MaxMessages: 5}, nil)
-	var bad *store.DamagedMessagesError
+	var bad *repair.CorruptError
 	require.ErrorAs(t, err, &bad)
 	require.ErrorIs(t, err, index.ErrDataLoss)
 	require.True(t, slices.Contains(bad.Sequences, 21))

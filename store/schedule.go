@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -120,7 +121,7 @@ func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.D
 	}
 }
 
-func (s *Store) scheduleView(pages Pages) (*tree.View, *page.Guard, uint64) {
+func (s *Store) scheduleView(pages pager.Pages) (*tree.View, *page.Guard, uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	guard := pages.File.ReadGuard() // before the view, so that no page of it can be overwritten

@@ -19,7 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -67,8 +69,8 @@ type Store struct {
 	clock     clock
 	filters   atomic.Uint64 // see Filters
 	snapshots snapshotSet
-	pages     *Pager
-	repair    *Repairer
+	pages     *pager.Pager
+	repair    *repair.Repairer
 	maint     *rewrite.Maintenance
 
 	closed   atomic.Bool
@@ -92,8 +94,8 @@ func Open(o Options) (*Store, error) {
 
 func open(o Options) (_ *Store, err error) {
 	s := &Store{o: o, governor: throttle.NewGovernor()}
-	s.repair = NewRepairer(engine{s}, s.governor, o.Events)
-	s.pages = NewPager(PagerOptions{
+	s.repair = repair.New(engine{s}, s.governor, o.Events)
+	s.pages = pager.New(pager.Options{
 		FS: o.FS, MemoryBudget: o.MemoryBudget, CheckpointBytes: o.CheckpointBytes,
 		CheckpointInterval: o.CheckpointInterval, Events: o.Events, Engine: engine{s}, Damage: s.repair,
 	})
@@ -372,4 +374,4 @@ func (s *Store) QueueName(id uint64) string {
 func (s *Store) Filters() uint64 { return s.filters.Load() }
 
 // Repair returns the records and the repair of corruption.
-func (s *Store) Repair() *Repairer { return s.repair }
+func (s *Store) Repair() *repair.Repairer { return s.repair }

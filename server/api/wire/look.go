@@ -5,7 +5,7 @@ package wire
 import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
 // VerifiedToProto converts the result of a backup verification.
@@ -24,7 +24,7 @@ func VerifiedToProto(r *maintenance.VerifyReport) *pb.VerifyBackupResult {
 }
 
 // PageMapToProto converts a page map.
-func PageMapToProto(m *store.PageMap) *pb.GetPageMapResponse {
+func PageMapToProto(m *pager.PageMap) *pb.GetPageMapResponse {
 	out := &pb.GetPageMapResponse{
 		PageSize: Uint32(m.PageSize), Total: regionToProto(&m.Total), FreeTail: m.FreeTail, Readers: Uint32(m.Readers),
 	}
@@ -34,7 +34,7 @@ func PageMapToProto(m *store.PageMap) *pb.GetPageMapResponse {
 	return out
 }
 
-func regionToProto(r *store.PageRegion) *pb.PageRegion {
+func regionToProto(r *pager.PageRegion) *pb.PageRegion {
 	return &pb.PageRegion{
 		FirstPage: uint64(r.First), Pages: r.Pages, Messages: r.Messages(), Index: r.Index, Bitmap: r.Bitmap,
 		HeldCheckpoint: r.Held - r.HeldByReaders, HeldReader: r.HeldByReaders, Free: r.Free(),

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
 // namespace is the prefix of all metrics of this program.
@@ -28,7 +29,7 @@ type snapshot struct {
 	node   nodestatus.Node
 	more   More
 	store  store.Stats
-	damage store.DamageStatus
+	damage repair.Status
 	queues []queueSnapshot
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -121,7 +122,7 @@ func (g *Guard) scrubNow(ctx context.Context) {
 }
 
 // Scrub reads all data from disk.
-func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error) {
+func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, error) {
 	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
 		rate = 0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package repair
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -49,7 +50,7 @@ func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult
 		err = lerr
 	}
 	if err == nil {
-		r.count(func(st *DamageStatus) { st.Scrubs++; st.LastScrub = time.Now() })
+		r.count(func(st *Status) { st.Scrubs++; st.LastScrub = time.Now() })
 	}
 	return sc.result, err
 }
@@ -65,7 +66,7 @@ type scrub struct {
 // did counts the bytes read, and pauses.
 func (sc *scrub) did(ctx context.Context, pages uint64, bytes int) error {
 	sc.result.Pages += pages
-	sc.r.count(func(st *DamageStatus) { st.ScrubbedPages += pages })
+	sc.r.count(func(st *Status) { st.ScrubbedPages += pages })
 	if err := sc.pace.Did(ctx, bytes); err != nil {
 		return fmt.Errorf("scrub: %w", err)
 	}
@@ -119,7 +120,7 @@ func (sc *scrub) head(ctx context.Context) error {
 			return err
 		}
 	}
-	r.count(func(st *DamageStatus) { st.RepairedPages++ })
+	r.count(func(st *Status) { st.RepairedPages++ })
 	return nil
 }
 
@@ -134,7 +135,7 @@ func (r *Repairer) readHead() (damage, err error) {
 
 func (sc *scrub) found(damage error) {
 	sc.result.DamagedPages++
-	sc.r.count(func(st *DamageStatus) { st.FoundPages++ })
+	sc.r.count(func(st *Status) { st.FoundPages++ })
 	sc.r.events(events.PageDamaged{Err: damage})
 }
 
@@ -152,7 +153,7 @@ func (sc *scrub) own(ctx context.Context) error {
 	if err := sc.r.pages.ForceCheckpoint(ctx); err != nil {
 		return err
 	}
-	sc.r.count(func(st *DamageStatus) { st.RepairedPages += renewed })
+	sc.r.count(func(st *Status) { st.RepairedPages += renewed })
 	return nil
 }
 
@@ -208,7 +209,7 @@ func (sc *scrub) over(file *page.File, err error) error {
 // replaced.
 func (sc *scrub) stretch(
 	ctx context.Context, from []byte,
-) (next []byte, pages uint64, bad []*DamagedMessagesError, err error) {
+) (next []byte, pages uint64, bad []*CorruptError, err error) {
 	file, pin, err := sc.r.pages.Pin()
 	if err != nil {
 		return nil, 0, nil, err
@@ -257,13 +258,13 @@ func (sc *scrub) stretch(
 }
 
 // wantedIn returns the needed messages of a corrupt extent, or nil.
-func (r *Repairer) wantedIn(e *index.Entry, why error) *DamagedMessagesError {
+func (r *Repairer) wantedIn(e *index.Entry, why error) *CorruptError {
 	var wanted []uint64
 	r.engine.View(func(state *queue.State) { wanted = alive(state.Queue(e.Queue), e.First, e.Last()) })
 	if len(wanted) == 0 {
 		return nil
 	}
-	return &DamagedMessagesError{Queue: e.Queue, Sequences: wanted, Err: why}
+	return &CorruptError{Queue: e.Queue, Sequences: wanted, Err: why}
 }
 
 // countingPager counts the pages that a tree reads.
@@ -287,7 +288,7 @@ func (sc *scrub) log(ctx context.Context) error {
 		if frames, _, _, err = in.ReadBatch(scrubBytes); err == nil {
 			size = len(frames)
 			sc.result.LogBytes += uint64(size)
-			sc.r.count(func(st *DamageStatus) { st.ScrubbedLogBytes += uint64(size) })
+			sc.r.count(func(st *Status) { st.ScrubbedLogBytes += uint64(size) })
 			err = sc.pace.Did(ctx, size)
 		}
 	}
@@ -304,7 +305,7 @@ func (sc *scrub) log(ctx context.Context) error {
 		errors.Is(err, wal.ErrNotInLog):
 		return nil // at the end; or the log is trimmed faster than it is read
 	case errors.Is(err, wal.ErrClosed):
-		return ErrClosed
+		return pager.ErrClosed
 	}
 	return fmt.Errorf("scrub the log: %w", err)
 }

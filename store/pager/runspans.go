@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package pager
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -85,4 +86,39 @@ func (g *groupSpans) note(chunk uint64, e *index.Entry) {
 			g[w] = span
 		}
 	}
+}
+
+// CheckSpans compares the cached spans with the index, for tests: an extent must not be shorter than the cached span
+// of each group that it overlaps.
+func (p *Pager) CheckSpans() error {
+	p.hold()
+	defer p.mu.Unlock()
+	spans := p.spans.in(p.index)
+	it := p.index.View().Scan([]byte{index.Letter}, []byte{index.Letter + 1})
+	for it.Next() {
+		e, err := index.Decode(it.Key(), it.Value())
+		if err != nil {
+			return err
+		}
+		for seq := e.First; seq <= e.Last(); seq++ {
+			g := spans.get(e.Queue, seq/queue.ChunkSize)
+			if g == nil {
+				continue
+			}
+			if n := g[seq%queue.ChunkSize/queue.Group]; n == 0 || uint64(n) > min(e.Span, math.MaxUint8) {
+				return fmt.Errorf("queue %d: extent of %d sequences from %d has the cached span %d", e.Queue, e.Span,
+					e.First, n)
+			}
+		}
+	}
+	return it.Err()
+}
+
+// SpanStats returns the number of chunks with cached spans, and the number of index lookups for extents that may have
+// lost their last message.
+func (p *Pager) SpanStats() (chunks int, lookups uint64) {
+	p.hold()
+	defer p.mu.Unlock()
+	spans := p.spans.in(p.index)
+	return len(spans.chunks), spans.looks
 }

@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+// Package pager owns the page file of a store. It writes messages from memory to pages, writes checkpoints, frees
+// pages, and replaces the file. Its client is package store; the state that it writes belongs to the store and is
+// reached through Engine.
+//
+// Locks: Pager.mu is held by code that edits the tree and writes checkpoints: the pager's goroutine, Stop, and
+// Exclusive. While a checkpoint is being synced, only the goroutine takes it, to write more messages. The others wait
+// (Pager.hold). Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing while page.db
+// is replaced. Long operations (check, digest, copying a snapshot) do not hold it throughout. They pin a checkpoint
+// (Pin), and fail if the file is replaced or closed (StillUses). Order: mu, fileMu, then locks of the Engine.
+package pager
 
 import (
 	"context"
@@ -75,8 +84,8 @@ type Unwritten struct {
 	ScheduleChanges int
 }
 
-// PagerOptions configures a Pager.
-type PagerOptions struct {
+// Options configures a Pager.
+type Options struct {
 	FS           vfs.FS
 	MemoryBudget int64
 	// CheckpointBytes and CheckpointInterval start a checkpoint: the size of the log since the last one, and its age
@@ -91,7 +100,7 @@ type PagerOptions struct {
 // Pager owns page.db and its tree. Its goroutine writes old messages to pages and writes checkpoints. Only the pager
 // edits the tree.
 type Pager struct {
-	o      PagerOptions
+	o      Options
 	engine Engine
 	damage Damage
 
@@ -150,8 +159,8 @@ type CheckpointInfo struct {
 	Position lsn.Position
 }
 
-// NewPager returns a pager without a page file: Use and Start follow.
-func NewPager(o PagerOptions) *Pager {
+// New returns a pager without a page file: Use and Start follow.
+func New(o Options) *Pager {
 	return &Pager{
 		o: o, engine: o.Engine, damage: o.Damage, retired: retired{stop: make(chan struct{})},
 		wakeups: make(chan struct{}, 1), ask: make(chan chan checkpointReply), ended: make(chan struct{}),

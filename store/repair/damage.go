@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+// Package repair records the corruption in a store, finds more of it with a scrub, and repairs it with the other
+// node's copies of messages.
+package repair
 
 import (
 	"cmp"
@@ -17,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -33,8 +36,8 @@ func Unreadable(err error) bool {
 	return errors.Is(err, page.ErrDamaged) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
 
-// DamagedMessagesError lists the messages of a queue that cannot be read. It matches index.ErrDataLoss.
-type DamagedMessagesError struct {
+// CorruptError lists the messages of a queue that cannot be read. It matches index.ErrDataLoss.
+type CorruptError struct {
 	// Queue that contains the messages.
 	Queue uint64
 	// Sequences of the requested messages that are corrupt, in ascending order.
@@ -44,7 +47,7 @@ type DamagedMessagesError struct {
 }
 
 // Error returns the queue, the sequences and the underlying error.
-func (e *DamagedMessagesError) Error() string {
+func (e *CorruptError) Error() string {
 	what := fmt.Sprintf("sequence %d", e.Sequences[0])
 	if n := len(e.Sequences); n > 1 {
 		what = fmt.Sprintf("%d messages from sequence %d to %d", n, e.Sequences[0], e.Sequences[n-1])
@@ -53,13 +56,13 @@ func (e *DamagedMessagesError) Error() string {
 }
 
 // Is reports whether target is index.ErrDataLoss.
-func (e *DamagedMessagesError) Is(target error) bool { return target == index.ErrDataLoss }
+func (e *CorruptError) Is(target error) bool { return target == index.ErrDataLoss }
 
 // Unwrap returns the underlying error.
-func (e *DamagedMessagesError) Unwrap() error { return e.Err }
+func (e *CorruptError) Unwrap() error { return e.Err }
 
-// DamagedMessage is a message that a subscription needs and that this node cannot read.
-type DamagedMessage struct {
+// CorruptMessage is a message that a subscription needs and that this node cannot read.
+type CorruptMessage struct {
 	// Queue is the number of the queue, Name its name.
 	Queue uint64
 	Name  string
@@ -73,8 +76,8 @@ type DamagedMessage struct {
 	Since time.Time
 }
 
-// DamageStatus counts corruption found and repaired since the store was opened.
-type DamageStatus struct {
+// Status counts corruption found and repaired since the store was opened.
+type Status struct {
 	// ScrubbedPages and ScrubbedLogBytes were checked by the scrub. Scrubs is the number of complete scrubs; the last
 	// one finished at LastScrub.
 	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
@@ -105,8 +108,8 @@ type damaged struct {
 	tried  time.Time // time of the last repair attempt
 }
 
-// RepairEngine is the store above a Repairer.
-type RepairEngine interface {
+// Engine is the store above a Repairer.
+type Engine interface {
 	// Usable returns the reason why the store cannot be used, or nil.
 	Usable() error
 	// Applied returns the position of the last applied record.
@@ -119,15 +122,15 @@ type RepairEngine interface {
 
 // Repairer records the corruption in a store and repairs it.
 type Repairer struct {
-	engine   RepairEngine
+	engine   Engine
 	governor *throttle.Governor
 	events   func(events.Event)
-	pages    *Pager
+	pages    *pager.Pager
 	wal      *wal.Log
 
-	source atomic.Pointer[MessageSource] // nil if no other node can be asked
-	alone  atomic.Bool                   // the data was never replicated to another node
-	busy   chan struct{}                 // holds one token during a repair
+	source atomic.Pointer[Source] // nil if no other node can be asked
+	alone  atomic.Bool            // the data was never replicated to another node
+	busy   chan struct{}          // holds one token during a repair
 
 	// index is the reason why the store must be replaced, if any.
 	index  atomic.Pointer[error]
@@ -137,12 +140,12 @@ type Repairer struct {
 	messages map[messageKey]*damaged
 	suspects map[page.No]error // corrupt pages; RepairAll determines their extents
 	log      uint64            // LSN of a corrupt log record that must be discarded; 0 if none
-	status   DamageStatus
+	status   Status
 }
 
-// NewRepairer returns a Repairer that records corruption. It repairs after Use. governor slows it down while it
+// New returns a Repairer that records corruption. It repairs after Use. governor slows it down while it
 // delays commits.
-func NewRepairer(engine RepairEngine, governor *throttle.Governor, events func(events.Event)) *Repairer {
+func New(engine Engine, governor *throttle.Governor, events func(events.Event)) *Repairer {
 	return &Repairer{
 		engine: engine, governor: governor, events: events, busy: make(chan struct{}, 1),
 		messages: make(map[messageKey]*damaged), suspects: make(map[page.No]error),
@@ -150,7 +153,7 @@ func NewRepairer(engine RepairEngine, governor *throttle.Governor, events func(e
 }
 
 // Use sets the page file and the log to repair.
-func (r *Repairer) Use(pages *Pager, log *wal.Log) { r.pages, r.wal = pages, log }
+func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
 
 // FoundPage records a corrupt page. RepairAll determines its use.
 func (r *Repairer) FoundPage(no page.No, err error) {
@@ -161,14 +164,14 @@ func (r *Repairer) FoundPage(no page.No, err error) {
 	}
 }
 
-func (r *Repairer) count(fn func(*DamageStatus)) {
+func (r *Repairer) count(fn func(*Status)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fn(&r.status)
 }
 
 // Note records corrupt messages and logs new ones.
-func (r *Repairer) Note(e *DamagedMessagesError) {
+func (r *Repairer) Note(e *CorruptError) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +197,7 @@ func (r *Repairer) Note(e *DamagedMessagesError) {
 }
 
 // noteAnswer records the other node's response about corrupt messages.
-func (r *Repairer) noteAnswer(e *DamagedMessagesError, lost bool) {
+func (r *Repairer) noteAnswer(e *CorruptError, lost bool) {
 	r.Note(e)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,7 +211,7 @@ func (r *Repairer) noteAnswer(e *DamagedMessagesError, lost bool) {
 // mayRepair returns an error if all missing messages had a recent repair attempt, within lostAgain or repairAgain.
 // With atOnce only lostAgain applies. Otherwise it records a new attempt.
 func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce bool) error {
-	r.Note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: why})
+	r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: why})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, recent, found := time.Now(), true, false
@@ -259,7 +262,7 @@ func (r *Repairer) forget(queueID uint64, sequences []uint64) {
 func (r *Repairer) noteIndex(err error) error {
 	err = fmt.Errorf("%w: %w", index.ErrDamaged, err)
 	if r.index.CompareAndSwap(nil, &err) {
-		r.count(func(st *DamageStatus) { st.FoundPages++ })
+		r.count(func(st *Status) { st.FoundPages++ })
 		r.events(events.IndexDamaged{Err: err})
 	}
 	return err
@@ -317,7 +320,7 @@ func (r *Repairer) Replaced() {
 // NoteError schedules a check of the corruption described by err. It is for errors of callers that read pages
 // directly, such as a backup.
 func (r *Repairer) NoteError(err error) {
-	var bad *DamagedMessagesError
+	var bad *CorruptError
 	if errors.As(err, &bad) {
 		r.Note(bad)
 		return
@@ -382,22 +385,22 @@ func (r *Repairer) lookedUp(suspects map[page.No]error) {
 
 // Damaged lists up to limit messages that are needed but cannot be read, by queue and sequence. Messages acknowledged
 // since then are dropped from the list.
-func (r *Repairer) Damaged(limit int) []DamagedMessage {
+func (r *Repairer) Damaged(limit int) []CorruptMessage {
 	r.mu.Lock()
-	all := make([]DamagedMessage, 0, len(r.messages))
+	all := make([]CorruptMessage, 0, len(r.messages))
 	for key, m := range r.messages {
-		all = append(all, DamagedMessage{
+		all = append(all, CorruptMessage{
 			Queue: key.queue, Sequence: key.seq, Reason: m.reason, Lost: m.lost,
 			Since: m.since,
 		})
 	}
 	r.mu.Unlock()
-	slices.SortFunc(all, func(a, b DamagedMessage) int {
+	slices.SortFunc(all, func(a, b CorruptMessage) int {
 		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Sequence, b.Sequence))
 	})
 	gone := make(map[uint64][]uint64)
 	r.engine.View(func(state *queue.State) {
-		all = slices.DeleteFunc(all, func(m DamagedMessage) bool {
+		all = slices.DeleteFunc(all, func(m CorruptMessage) bool {
 			q := state.Queue(m.Queue)
 			dead := q == nil || q.Dead(m.Sequence)
 			if dead {
@@ -416,7 +419,7 @@ func (r *Repairer) Damaged(limit int) []DamagedMessage {
 }
 
 // Status returns the counters of found and repaired corruption.
-func (r *Repairer) Status() DamageStatus {
+func (r *Repairer) Status() Status {
 	all := r.Damaged(maxDamaged)
 	r.mu.Lock()
 	st := r.status

@@ -2,6 +2,18 @@
 
 package store
 
+import "github.com/lockstep-mq/lockstep/store/pager"
+
+// Pager returns the pager.
+func (s *Store) Pager() *pager.Pager { return s.pages }
+
+// Holds returns the number of records at which applying must stop.
+func (s *Store) Holds() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.holds.list)
+}
+
 // LaneBytes returns the bytes cached for reads of lower priorities.
 func (s *Store) LaneBytes() int64 { return s.lanes.bytes.Load() }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package repair
 
 import (
 	"bytes"
@@ -27,8 +27,8 @@ const (
 	repairWait = 3 * time.Second
 )
 
-// MessageSource provides good copies of messages: the other node of the pair.
-type MessageSource interface {
+// Source provides good copies of messages: the other node of the pair.
+type Source interface {
 	// FetchMessages returns the other node's copies of a queue's messages from sequence first to last. applied is the
 	// last record that this node has applied. The source must verify that both nodes have the same history up to the
 	// lower of that and its own. Only then does a sequence identify the same message.
@@ -55,7 +55,7 @@ type FoundMessages struct {
 
 // SetSource sets the source of good copies of corrupt messages. Without a source, a corrupt page that a checkpoint
 // needs is fatal.
-func (r *Repairer) SetSource(m MessageSource) { r.source.Store(&m) }
+func (r *Repairer) SetSource(m Source) { r.source.Store(&m) }
 
 // HasSource reports whether SetSource was called.
 func (r *Repairer) HasSource() bool { return r.source.Load() != nil }
@@ -67,12 +67,12 @@ func (r *Repairer) StandAlone() { r.alone.Store(true) }
 var errNoCopy = errors.New("the other node's copy cannot be had")
 
 // Repair repairs the messages that a read found corrupt, within repairWait. The error is the reason for a failure.
-func (r *Repairer) Repair(ctx context.Context, bad *DamagedMessagesError) error {
+func (r *Repairer) Repair(ctx context.Context, bad *CorruptError) error {
 	return r.repair(ctx, bad, false)
 }
 
 // repair is Repair. atOnce ignores repairAgain, for callers that do not retry frequently.
-func (r *Repairer) repair(ctx context.Context, bad *DamagedMessagesError, atOnce bool) error {
+func (r *Repairer) repair(ctx context.Context, bad *CorruptError, atOnce bool) error {
 	r.Note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
 	defer cancel()
@@ -92,7 +92,7 @@ func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
 	}
 	all := r.Damaged(maxDamaged)
 	for i, m := range all {
-		bad := &DamagedMessagesError{Queue: m.Queue, Sequences: []uint64{m.Sequence}, Err: errors.New(m.Reason)}
+		bad := &CorruptError{Queue: m.Queue, Sequences: []uint64{m.Sequence}, Err: errors.New(m.Reason)}
 		if !r.has(m.Queue, m.Sequence) {
 			continue // repaired together with an earlier one
 		}
@@ -209,26 +209,26 @@ func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bo
 	if source == nil {
 		err := fmt.Errorf("%w; and %w: there is no other node", st.why, errNoCopy)
 		if r.alone.Load() {
-			r.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err}, true)
+			r.noteAnswer(&CorruptError{Queue: queueID, Sequences: missing, Err: err}, true)
 		}
 		return err
 	}
 	found, err := r.fetchAll(ctx, *source, queueID, missing)
 	if err != nil {
 		err = fmt.Errorf("%w; and %w: %w", st.why, errNoCopy, err)
-		r.Note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
+		r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: err})
 		return err
 	}
 	gained, err := st.merge(&found, missing)
 	if err != nil {
-		r.Note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
+		r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: err})
 		return err
 	}
 	if gained > 0 {
 		if err := r.pages.ReplaceRun(&st.entry, func() queue.TailRun { return r.tailOf(&st) }); err != nil {
 			return fmt.Errorf("repair queue %d, sequences %d to %d: %w", queueID, st.entry.First, st.entry.Last(), err)
 		}
-		r.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) })
+		r.count(func(d *Status) { d.RepairedPages++; d.RepairedMessages += uint64(gained) })
 		r.events(events.PageRepaired{
 			Queue: queueID, First: st.entry.First, Last: st.entry.Last(), Messages: gained, Was: st.why,
 		})
@@ -273,7 +273,7 @@ func (r *Repairer) stillMissing(queueID, seq uint64, st *runState, found *FoundM
 	var err error
 	if len(lost) > 0 {
 		why := fmt.Errorf("%w; and it is damaged on the other node as well", st.why)
-		r.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: lost, Err: why}, true)
+		r.noteAnswer(&CorruptError{Queue: queueID, Sequences: lost, Err: why}, true)
 		if slices.Contains(lost, seq) {
 			err = why
 		}
@@ -281,7 +281,7 @@ func (r *Repairer) stillMissing(queueID, seq uint64, st *runState, found *FoundM
 	if len(later) > 0 {
 		// Either applied and consumed there, as it will be here soon, or not applied there yet.
 		why := fmt.Errorf("%w; and the other node does not have it now", st.why)
-		r.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: later, Err: why}, false)
+		r.noteAnswer(&CorruptError{Queue: queueID, Sequences: later, Err: why}, false)
 		if slices.Contains(later, seq) {
 			err = why
 		}
@@ -302,7 +302,7 @@ func (st *runState) missing() []uint64 {
 
 // fetchAll queries the other node until it has covered the whole range.
 func (r *Repairer) fetchAll(
-	ctx context.Context, source MessageSource, queueID uint64, missing []uint64,
+	ctx context.Context, source Source, queueID uint64, missing []uint64,
 ) (FoundMessages, error) {
 	first, last := missing[0], missing[len(missing)-1]
 	all := FoundMessages{Last: last}
