@@ -4,28 +4,16 @@ package store
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
 // Errors of Open.
 var (
-	// ErrInUse is returned when another process has the data directory open.
-	ErrInUse = errors.New("data directory is in use by another process")
-	// ErrIdentity is returned when the identity file is corrupt or has a newer format.
-	ErrIdentity = errors.New("identity file cannot be used")
-	// ErrIdentityLost is returned when the identity file is corrupt, or is missing although the directory contains a
-	// node's data. It matches ErrIdentity.
-	ErrIdentityLost = fmt.Errorf("%w: it is damaged or missing", ErrIdentity)
 	// ErrPagesMissing is returned when page.db is missing and the log does not reach back far enough to rebuild it.
 	ErrPagesMissing = errors.New("page.db is missing")
 	// ErrLogGap is returned when the log does not continue the checkpoint in page.db.
 	ErrLogGap = errors.New("log does not continue the checkpoint")
-	// ErrRestoring is returned when the restore of a backup into the directory was interrupted.
-	ErrRestoring = errors.New("restore of the data directory was not finished")
-	// ErrNotEmpty is returned when the target directory of a restore is not empty.
-	ErrNotEmpty = errors.New("directory is not empty")
 )
 
 // Errors of an open store.

@@ -259,7 +259,7 @@ func TestIdentity(t *testing.T) {
 	require.ErrorIs(t, n.s.SetFence(identity.Fence{Config: 5, Term: 1}), store.ErrFenceLower)
 
 	_, err := store.Open(o)
-	require.ErrorIs(t, err, store.ErrInUse)
+	require.ErrorIs(t, err, datadir.ErrInUse)
 
 	crashed := openNode(t, options(mem.CrashClone(nil)))
 	got := crashed.s.Identity()

@@ -72,8 +72,8 @@ func (id *Identity) Member() identity.Member {
 	return m
 }
 
-// identityFile is the JSON form of the identity file.
-type identityFile struct {
+// IdentityFile is the JSON form of the identity file.
+type IdentityFile struct {
 	Version     int            `json:"version"`
 	NodeID      uuid.UUID      `json:"node_id"`
 	StoreID     uuid.UUID      `json:"store_id"`
@@ -92,7 +92,7 @@ type identityFile struct {
 	// MayHaveLost persists until ClearLoss.
 	MayHaveLost bool `json:"may_have_lost,omitempty"`
 	// Install is set while a received snapshot replaces page.db and the log.
-	Install *installMark `json:"install,omitempty"`
+	Install *InstallMark `json:"install,omitempty"`
 	// Restoring names the backup that is being restored. Until the restore is complete, the directory must not be
 	// used otherwise.
 	Restoring string `json:"restoring,omitempty"`
@@ -106,14 +106,14 @@ type identityFile struct {
 	QuarantineReason string `json:"set_aside_why,omitempty"`
 }
 
-// installMark makes the replacement of page.db and log by a snapshot atomic: see Install.Commit.
-type installMark struct {
+// InstallMark makes the replacement of page.db and log by a snapshot atomic: see store.Install.
+type InstallMark struct {
 	Position lsn.Position `json:"position"`
 }
 
 // readIdentity returns fs.ErrNotExist if the directory has no identity file yet.
-func readIdentity(fsys vfs.FS, dir string) (identityFile, error) {
-	var id identityFile
+func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
+	var id IdentityFile
 	name := filepath.Join(dir, identityName)
 	f, err := fsys.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
@@ -135,8 +135,8 @@ func readIdentity(fsys vfs.FS, dir string) (identityFile, error) {
 }
 
 // decodeIdentity verifies the second line, a CRC32C of the first, before it decodes the first.
-func decodeIdentity(name string, raw []byte) (identityFile, error) {
-	var id identityFile
+func decodeIdentity(name string, raw []byte) (IdentityFile, error) {
+	var id IdentityFile
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
 	want := fmt.Sprintf("crc32c=%08x", crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli)))
 	if !ok || strings.TrimSpace(string(sum)) != want {
@@ -152,8 +152,8 @@ func decodeIdentity(name string, raw []byte) (identityFile, error) {
 	return id, nil
 }
 
-// writeIdentity replaces the file atomically. The file is durable when it returns.
-func writeIdentity(fsys vfs.FS, dir string, id identityFile) error {
+// Write replaces the file atomically. The file is durable when it returns.
+func (id IdentityFile) Write(fsys vfs.FS, dir string) error {
 	line, err := json.Marshal(id)
 	if err != nil {
 		return fmt.Errorf("encode identity: %w", err)
@@ -190,16 +190,26 @@ func writeFileSync(fsys vfs.FS, name string, raw []byte) error {
 	return nil
 }
 
-// openIdentity reads or creates the identity and determines whether bytes may have been lost since the last process
+// DirOptions describes a data directory and its next use.
+type DirOptions struct {
+	FS  vfs.FS
+	Dir string
+	// BootID identifies the operating system's boot; empty if unknown.
+	BootID string
+	// Sync is the sync mode of this process.
+	Sync wal.SyncMode
+}
+
+// OpenIdentity reads or creates the identity and determines whether bytes may have been lost since the last process
 // generation (INV-6).
-func openIdentity(o *Options) (identityFile, error) {
+func OpenIdentity(o DirOptions) (IdentityFile, error) {
 	id, err := readIdentity(o.FS, o.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := noContent(o.FS, o.Dir); err != nil {
 			return id, err
 		}
-		id = identityFile{Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1}
+		id = IdentityFile{Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1}
 	case err != nil:
 		return id, err
 	case id.Restoring != "":
@@ -210,17 +220,10 @@ func openIdentity(o *Options) (identityFile, error) {
 		id.MayHaveLost = true
 	}
 	id.BootID, id.Clean, id.Sync = o.BootID, false, o.Sync.String()
-	if err := writeIdentity(o.FS, o.Dir, id); err != nil {
+	if err := id.Write(o.FS, o.Dir); err != nil {
 		return id, err
 	}
 	return id, nil
-}
-
-// Identity returns the identity of this node and store.
-func (s *Store) Identity() Identity {
-	s.idMu.Lock()
-	defer s.idMu.Unlock()
-	return s.id.public()
 }
 
 // ReadIdentity reads the identity of the node in a data directory. It does not modify the directory.
@@ -229,108 +232,14 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	return id.public(), nil
+	return id.Identity(), nil
 }
 
-func (id *identityFile) public() Identity {
+// Identity returns the identity.
+func (id *IdentityFile) Identity() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,
 		Fence: id.Fence, Run: id.Run, ClaimedRun: id.ClaimedRun, MayHaveLost: id.MayHaveLost, Restored: id.Restored,
 		Quarantine: id.Quarantine, QuarantineReason: id.QuarantineReason,
 	}
-}
-
-// ClaimRun records the generation of a process that is about to take part in the pair, and the generation that the
-// cluster record names now, zero if none. The change is durable when ClaimRun returns: the record may name the
-// claimed generation from then on (INV-11).
-func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
-	return s.changeIdentity(func(id *identityFile) error {
-		id.Run, id.ClaimedRun = named, claimed
-		return nil
-	})
-}
-
-// ConfirmRun records that the cluster record names the generation as in sync. By then, the content of a quarantined
-// store has been refilled by a snapshot or from the log. The change is durable when ConfirmRun returns.
-func (s *Store) ConfirmRun(run uuid.UUID) error {
-	return s.changeIdentity(func(id *identityFile) error {
-		id.Run, id.ClaimedRun = run, uuid.Nil
-		id.Quarantine, id.QuarantineReason = "", ""
-		return nil
-	})
-}
-
-// SetFence persists the configuration and term that the node obeys from now on; durable when it returns (INV-1).
-// Setting the current fence again costs nothing. It returns ErrFenceLower for a lower fence.
-func (s *Store) SetFence(f identity.Fence) error {
-	return s.changeIdentity(func(id *identityFile) error {
-		if f.Less(id.Fence) {
-			return fmt.Errorf("%w: asked for config %d term %d, have config %d term %d",
-				ErrFenceLower, f.Config, f.Term, id.Fence.Config, id.Fence.Term)
-		}
-		if mutate.Off("INV-1-fence-is-not-persisted") {
-			s.id.Fence = f
-			return nil
-		}
-		id.Fence = f
-		return nil
-	})
-}
-
-// MarkLoss records that acknowledged bytes may be lost (INV-6): because a machine went down, or because the directory
-// was restored from an older copy (INV-11, INV-12). The change is durable when it returns.
-func (s *Store) MarkLoss() error {
-	return s.changeIdentity(func(id *identityFile) error {
-		id.MayHaveLost = true
-		return nil
-	})
-}
-
-// ClearLoss clears MayHaveLost and increments the incarnation. A record that still treats this store as complete can
-// then no longer match it. It must be called after the cluster record no longer names the store in sync. The change
-// is durable when it returns.
-func (s *Store) ClearLoss() error {
-	return s.changeIdentity(func(id *identityFile) error {
-		if id.MayHaveLost {
-			id.MayHaveLost = false
-			id.Incarnation++
-		}
-		return nil
-	})
-}
-
-// JoinPair makes the node a permanent member of a pair; durable when it returns. It returns ErrOtherPair if the node
-// is a member of another pair.
-func (s *Store) JoinPair(pair uuid.UUID) error {
-	return s.changeIdentity(func(id *identityFile) error {
-		if id.PairID != uuid.Nil && id.PairID != pair {
-			return fmt.Errorf("%w: %s belongs to pair %s, and the coordinator names pair %s; point the node at its own "+
-				"data directory, or at its own pair's prefix in the coordinator", ErrOtherPair, s.o.Dir, id.PairID,
-				pair)
-		}
-		id.PairID, id.Restored = pair, ""
-		return nil
-	})
-}
-
-// changeIdentity applies change to the identity and persists it if it differs.
-func (s *Store) changeIdentity(change func(*identityFile) error) error {
-	s.idMu.Lock()
-	defer s.idMu.Unlock()
-	if s.closed.Load() {
-		return ErrClosed // another process may already use the directory
-	}
-	next := s.id
-	if err := change(&next); err != nil {
-		return err
-	}
-	if next == s.id {
-		return nil
-	}
-	if err := writeIdentity(s.o.FS, s.o.Dir, next); err != nil {
-		s.fail(err)
-		return err
-	}
-	s.id = next
-	return nil
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
+// CutPrefix is the prefix of the name of a file with records that were cut from the log.
+const CutPrefix = "cut-"
+
 // Kinds of LeftBehind.
 const (
 	LeftDamagedStore = "damaged-store"
@@ -28,9 +31,9 @@ type LeftBehind struct {
 	Bytes uint64
 }
 
-// LeftBehind lists the files and directories that may be removed.
-func (s *Store) LeftBehind() ([]LeftBehind, error) {
-	names, err := s.o.FS.ReadDir(s.o.Dir)
+// ListLeftBehind lists the files and directories that may be removed.
+func ListLeftBehind(fsys vfs.FS, dir string) ([]LeftBehind, error) {
+	names, err := fsys.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("look for what is left in the data directory: %w", err)
 	}
@@ -40,8 +43,8 @@ func (s *Store) LeftBehind() ([]LeftBehind, error) {
 		if kind == "" {
 			continue
 		}
-		path := filepath.Join(s.o.Dir, name)
-		n, err := SizeOf(s.o.FS, path)
+		path := filepath.Join(dir, name)
+		n, err := SizeOf(fsys, path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // removed concurrently
 		case err != nil:
@@ -59,7 +62,7 @@ func leftKind(name string) string {
 		return LeftDamagedStore
 	case name == datadir.OldFileName:
 		return LeftOldPageFile
-	case strings.HasPrefix(name, cutPrefix) && strings.HasSuffix(name, ".seg"):
+	case strings.HasPrefix(name, CutPrefix) && strings.HasSuffix(name, ".seg"):
 		return LeftCutLog
 	default:
 		return ""

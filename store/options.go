@@ -151,3 +151,7 @@ func kernelBootID() string {
 	}
 	return strings.TrimSpace(string(raw))
 }
+
+func (o *Options) directory() DirOptions {
+	return DirOptions{FS: o.FS, Dir: o.Dir, BootID: o.BootID, Sync: o.Sync}
+}

@@ -12,10 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/lockstep-mq/lockstep/store/datadir"
-	"github.com/lockstep-mq/lockstep/store/events"
-	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/mutate"
-	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -32,40 +29,6 @@ import (
 
 // quarantinePrefix is the prefix of the name of a quarantine directory.
 const quarantinePrefix = "damaged-"
-
-// openOrReplace opens the store. If it is too corrupt to be opened and the options allow it, it is quarantined.
-func openOrReplace(o Options) (*Store, error) {
-	s, err := open(o)
-	if err == nil || !cannotOpen(err) {
-		return s, err
-	}
-	name, aerr := quarantine(&o, err)
-	if aerr != nil {
-		return nil, errors.Join(err, aerr)
-	}
-	if name == "" {
-		return nil, fmt.Errorf("%w. No other node is known to hold what was stored here, so nothing was changed. Put "+
-			"the file back if there is a copy of it as it was when the node stopped; or restore a backup into an "+
-			"empty directory (lockstep store restore); or, to begin with nothing, or if this node of a pair may be "+
-			"filled by the other one, move everything in %s elsewhere and start again", err, o.Dir)
-	}
-	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, name), Err: err})
-	return open(o)
-}
-
-// cannotOpen reports whether the content of the files prevents opening the store, as opposed to, for example, their
-// permissions.
-func cannotOpen(err error) bool {
-	for _, damage := range []error{
-		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
-		ErrIdentityLost,
-	} {
-		if errors.Is(err, damage) {
-			return true
-		}
-	}
-	return false
-}
 
 // noContent returns ErrIdentityLost for a directory that has a node's files but no identity. A new node creates its
 // identity before any other file.
@@ -106,9 +69,10 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	return names, true, nil
 }
 
-// quarantine quarantines a store and returns the name of its directory. It returns "" if the options do not permit
-// it, or if the store is not in a pair, because then no other node has its content.
-func quarantine(o *Options, why error) (name string, err error) {
+// Quarantine quarantines a store that cannot be opened and returns the name of its directory. member permits it for a
+// member of a pair, unknown for a store without an identity. It returns "" if it is not permitted: no other node is
+// known to have the content.
+func Quarantine(o DirOptions, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, datadir.LockName))
 	if err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
@@ -117,16 +81,16 @@ func quarantine(o *Options, why error) (name string, err error) {
 	id, err := readIdentity(o.FS, o.Dir)
 	lost := errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrIdentityLost)
 	switch {
-	case lost && !o.ReplaceUnknown:
+	case lost && !unknown:
 		return "", nil
 	case lost:
-		id = identityFile{
+		id = IdentityFile{
 			Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), BootID: o.BootID,
 			Sync: o.Sync.String(),
 		}
 	case err != nil:
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
-	case !o.ReplaceDamaged || id.PairID == uuid.Nil && id.Quarantine == "":
+	case !member || id.PairID == uuid.Nil && id.Quarantine == "":
 		return "", nil
 	}
 	name = quarantinePrefix + time.Now().UTC().Format("20060102T150405.000000000")
@@ -136,10 +100,10 @@ func quarantine(o *Options, why error) (name string, err error) {
 	if err := keepIdentity(o, name); err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
 	}
-	if err := writeIdentity(o.FS, o.Dir, id); err != nil {
+	if err := id.Write(o.FS, o.Dir); err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
 	}
-	return name, finishQuarantine(o, &id)
+	return name, FinishQuarantine(o, &id)
 }
 
 // whyBytes bounds the error text kept in the identity, in bytes.
@@ -153,7 +117,7 @@ func shortened(text string) string {
 }
 
 // keepIdentity copies the identity, as it is, to the quarantine directory.
-func keepIdentity(o *Options, name string) error {
+func keepIdentity(o DirOptions, name string) error {
 	to := filepath.Join(o.Dir, name)
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
 		return err
@@ -171,8 +135,8 @@ func keepIdentity(o *Options, name string) error {
 	return o.FS.SyncDir(to)
 }
 
-// finishQuarantine moves the remaining files of a store in quarantine, and then removes the mark from the identity.
-func finishQuarantine(o *Options, id *identityFile) error {
+// FinishQuarantine moves the remaining files of a store in quarantine, and then removes the mark from the identity.
+func FinishQuarantine(o DirOptions, id *IdentityFile) error {
 	if id.Quarantining == "" {
 		return nil
 	}
@@ -203,5 +167,5 @@ func finishQuarantine(o *Options, id *identityFile) error {
 		}
 	}
 	id.Quarantining = ""
-	return writeIdentity(o.FS, o.Dir, *id)
+	return id.Write(o.FS, o.Dir)
 }

@@ -25,14 +25,14 @@ type RestoreTarget struct {
 	fsys vfs.FS
 	dir  string
 	lock io.Closer
-	id   identityFile
+	id   IdentityFile
 }
 
 // BeginRestore prepares a directory for the restore of the backup named source; durable when it returns. The
 // directory must be empty, or contain an interrupted restore, whose files are removed. The directory gets a new node
 // and store UUID, no pair and no fence. The caller must finish with Commit or Abort, then Close.
 //
-// It returns ErrNotEmpty if the directory contains other files, and ErrInUse if a process has it open.
+// It returns ErrNotEmpty if the directory contains other files, and datadir.ErrInUse if a process has it open.
 func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	if err := CheckRestore(fsys, dir); err != nil { // before any file is created
 		return nil, err
@@ -42,14 +42,14 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	}
 	lock, err := fsys.Lock(filepath.Join(dir, datadir.LockName))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrInUse, dir, err)
+		return nil, fmt.Errorf("%w: %s: %w", datadir.ErrInUse, dir, err)
 	}
-	t := &RestoreTarget{fsys: fsys, dir: dir, lock: lock, id: identityFile{
+	t := &RestoreTarget{fsys: fsys, dir: dir, lock: lock, id: IdentityFile{
 		Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1, Restoring: source,
 		Sync: wal.SyncAlways.String(),
 	}}
 	if err = CheckRestore(fsys, dir); err == nil {
-		err = writeIdentity(fsys, dir, t.id)
+		err = t.id.Write(fsys, dir)
 	}
 	if err == nil {
 		err = t.clear()
@@ -125,7 +125,7 @@ func (t *RestoreTarget) Commit() error {
 	}
 	id := t.id
 	id.Restored, id.Restoring, id.Clean = id.Restoring, "", true
-	if err := writeIdentity(t.fsys, t.dir, id); err != nil {
+	if err := id.Write(t.fsys, t.dir); err != nil {
 		return fmt.Errorf("end the restore: %w", err)
 	}
 	return nil

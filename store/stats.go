@@ -122,3 +122,6 @@ func (s *Store) Stats() (Stats, error) {
 	st.DiskFree, st.DiskTotal = usage.AvailableBytes, usage.TotalBytes
 	return st, nil
 }
+
+// LeftBehind lists the files and directories in the data directory that may be removed.
+func (s *Store) LeftBehind() ([]LeftBehind, error) { return ListLeftBehind(s.o.FS, s.o.Dir) }

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/identity"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/pager"
@@ -28,9 +29,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// cutPrefix is the prefix of the name of a file with records that were cut from the log.
-const cutPrefix = "cut-"
-
 // Store is the message store of one node. Its methods are safe for concurrent use, with the documented exceptions.
 type Store struct {
 	o          Options
@@ -39,7 +37,7 @@ type Store struct {
 	governor   *throttle.Governor
 
 	idMu sync.Mutex
-	id   identityFile
+	id   IdentityFile
 
 	log *wal.Log
 
@@ -81,7 +79,7 @@ type Store struct {
 // Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is available, but not
 // applied: the caller must determine whether it is committed (INV-5).
 //
-// Errors: ErrInUse, ErrIdentity, ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of packages page (not a page
+// Errors: datadir.ErrInUse, ErrIdentity, ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of packages page (not a page
 // file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy. With
 // Options.ReplaceDamaged a corrupt store is quarantined instead.
 func Open(o Options) (*Store, error) {
@@ -90,6 +88,40 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	return openOrReplace(o)
+}
+
+// openOrReplace opens the store. If it is too corrupt to be opened and the options allow it, it is quarantined.
+func openOrReplace(o Options) (*Store, error) {
+	s, err := open(o)
+	if err == nil || !cannotOpen(err) {
+		return s, err
+	}
+	name, aerr := Quarantine(o.directory(), err, o.ReplaceDamaged, o.ReplaceUnknown)
+	if aerr != nil {
+		return nil, errors.Join(err, aerr)
+	}
+	if name == "" {
+		return nil, fmt.Errorf("%w. No other node is known to hold what was stored here, so nothing was changed. Put "+
+			"the file back if there is a copy of it as it was when the node stopped; or restore a backup into an "+
+			"empty directory (lockstep store restore); or, to begin with nothing, or if this node of a pair may be "+
+			"filled by the other one, move everything in %s elsewhere and start again", err, o.Dir)
+	}
+	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, name), Err: err})
+	return open(o)
+}
+
+// cannotOpen reports whether the content of the files prevents opening the store, as opposed to, for example, their
+// permissions.
+func cannotOpen(err error) bool {
+	for _, damage := range []error{
+		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
+		ErrIdentityLost,
+	} {
+		if errors.Is(err, damage) {
+			return true
+		}
+	}
+	return false
 }
 
 func open(o Options) (_ *Store, err error) {
@@ -112,10 +144,10 @@ func open(o Options) (_ *Store, err error) {
 	if err := s.lockDir(); err != nil {
 		return nil, err
 	}
-	if s.id, err = openIdentity(&s.o); err != nil {
+	if s.id, err = OpenIdentity(o.directory()); err != nil {
 		return nil, err
 	}
-	if err := finishQuarantine(&s.o, &s.id); err != nil {
+	if err := FinishQuarantine(o.directory(), &s.id); err != nil {
 		return nil, err
 	}
 	emptied, err := s.recoverInstall()
@@ -147,7 +179,7 @@ func (s *Store) lockDir() error {
 	var err error
 	s.lock, err = s.o.FS.Lock(filepath.Join(s.o.Dir, datadir.LockName))
 	if errors.Is(err, vfs.ErrLocked) {
-		return fmt.Errorf("%w: %s; stop that process, or give this node a data directory of its own", ErrInUse, s.o.Dir)
+		return fmt.Errorf("%w: %s; stop that process, or give this node a data directory of its own", datadir.ErrInUse, s.o.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("lock the data directory: %w", err)
@@ -302,7 +334,7 @@ func (s *Store) closeFiles() error {
 	if err == nil && s.log != nil && s.failed.Load() == nil {
 		s.idMu.Lock()
 		s.id.Clean = true
-		err = writeIdentity(s.o.FS, s.o.Dir, s.id)
+		err = s.id.Write(s.o.FS, s.o.Dir)
 		s.idMu.Unlock()
 	}
 	if s.lock != nil {

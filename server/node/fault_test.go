@@ -71,7 +71,7 @@ func testDataInUse(t *testing.T) {
 	c := n.config
 	c.Listen = "127.0.0.1:0"
 	err := fails(t, c)
-	require.ErrorIs(t, err, store.ErrInUse)
+	require.ErrorIs(t, err, datadir.ErrInUse)
 	require.ErrorContains(t, err, c.Data.Dir)
 	n.createQueue("q") // the first node still works
 }
