@@ -282,7 +282,7 @@ func TestDamagedIdentity(t *testing.T) {
 	_, err = f.WriteAt([]byte{b[0] ^ 1}, 30)
 	require.NoError(t, err)
 	_, err = store.Open(options(mem))
-	require.ErrorIs(t, err, store.ErrIdentity)
+	require.ErrorIs(t, err, datadir.ErrIdentity)
 }
 
 // Only the combination of another boot, an unclean stop and a sync mode other than always may have lost records

@@ -118,8 +118,8 @@ func (in *Install) replace() error {
 	s.snapshots.closeAll() // they belong to the replaced file
 	// The incarnation is incremented together with the mark. The snapshot may end before records that this store has
 	// acknowledged, so a record that names the old content in sync must not match the new one (INV-4).
-	if err := s.changeIdentity(func(id *IdentityFile) error {
-		id.Install = &InstallMark{Position: in.header.Position}
+	if err := s.changeIdentity(func(id *datadir.IdentityFile) error {
+		id.Install = &datadir.InstallMark{Position: in.header.Position}
 		id.Incarnation++
 		return nil
 	}); err != nil {
@@ -167,7 +167,7 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	s.recent.clear()
 	s.sinceCheckpoint.Store(0)
 	s.repair.Replaced()
-	return s.changeIdentity(func(id *IdentityFile) error {
+	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Install, id.Quarantine, id.QuarantineReason = nil, "", ""
 		return nil
 	})
@@ -210,7 +210,7 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 
 // resetLogAfterInstall removes the log that belonged to the old page.db if the new page.db is in place. It reports
 // whether it is.
-func (s *Store) resetLogAfterInstall(mark InstallMark) (bool, error) {
+func (s *Store) resetLogAfterInstall(mark datadir.InstallMark) (bool, error) {
 	file, err := page.Open(s.o.FS, datadir.PageFile(s.o.Dir), page.Options{ReadOnly: true})
 	if err != nil {
 		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -155,6 +156,6 @@ func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err erro
 
 // cutName returns the name of the file for the log records from an LSN on.
 func (s *Store) cutName(first uint64) string {
-	return filepath.Join(s.o.Dir, fmt.Sprintf(CutPrefix+"%020d-%s.seg", first,
+	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.CutPrefix+"%020d-%s.seg", first,
 		time.Now().UTC().Format("20060102T150405.000")))
 }

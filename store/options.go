@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -152,6 +153,6 @@ func kernelBootID() string {
 	return strings.TrimSpace(string(raw))
 }
 
-func (o *Options) directory() DirOptions {
-	return DirOptions{FS: o.FS, Dir: o.Dir, BootID: o.BootID, Sync: o.Sync}
+func (o *Options) directory() datadir.Options {
+	return datadir.Options{FS: o.FS, Dir: o.Dir, BootID: o.BootID, Sync: o.Sync}
 }

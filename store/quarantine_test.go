@@ -209,7 +209,7 @@ func setAsideAndFilled(t *testing.T, h startDamage) {
 		kinds[l.Kind] = l.Path
 	}
 	require.Equal(t, map[string]string{
-		store.LeftDamagedStore: "/data/" + now.Quarantine, store.LeftOldPageFile: "/data/page.db_old",
+		datadir.LeftDamagedStore: "/data/" + now.Quarantine, datadir.LeftOldPageFile: "/data/page.db_old",
 	}, kinds)
 	require.NoError(t, s.Close())
 	again, err := store.Open(o)

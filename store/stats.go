@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
@@ -124,4 +125,6 @@ func (s *Store) Stats() (Stats, error) {
 }
 
 // LeftBehind lists the files and directories in the data directory that may be removed.
-func (s *Store) LeftBehind() ([]LeftBehind, error) { return ListLeftBehind(s.o.FS, s.o.Dir) }
+func (s *Store) LeftBehind() ([]datadir.LeftBehind, error) {
+	return datadir.ListLeftBehind(s.o.FS, s.o.Dir)
+}

@@ -37,7 +37,7 @@ type Store struct {
 	governor   *throttle.Governor
 
 	idMu sync.Mutex
-	id   IdentityFile
+	id   datadir.IdentityFile
 
 	log *wal.Log
 
@@ -96,7 +96,7 @@ func openOrReplace(o Options) (*Store, error) {
 	if err == nil || !cannotOpen(err) {
 		return s, err
 	}
-	name, aerr := Quarantine(o.directory(), err, o.ReplaceDamaged, o.ReplaceUnknown)
+	name, aerr := datadir.Quarantine(o.directory(), err, o.ReplaceDamaged, o.ReplaceUnknown)
 	if aerr != nil {
 		return nil, errors.Join(err, aerr)
 	}
@@ -115,7 +115,7 @@ func openOrReplace(o Options) (*Store, error) {
 func cannotOpen(err error) bool {
 	for _, damage := range []error{
 		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
-		ErrIdentityLost,
+		datadir.ErrIdentityLost,
 	} {
 		if errors.Is(err, damage) {
 			return true
@@ -144,10 +144,10 @@ func open(o Options) (_ *Store, err error) {
 	if err := s.lockDir(); err != nil {
 		return nil, err
 	}
-	if s.id, err = OpenIdentity(o.directory()); err != nil {
+	if s.id, err = datadir.OpenIdentity(o.directory()); err != nil {
 		return nil, err
 	}
-	if err := FinishQuarantine(o.directory(), &s.id); err != nil {
+	if err := datadir.FinishQuarantine(o.directory(), &s.id); err != nil {
 		return nil, err
 	}
 	emptied, err := s.recoverInstall()

@@ -22,7 +22,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -98,7 +97,7 @@ func testNotAStore(t *testing.T) {
 	c := settingsOnDisk(t, "a")
 	require.NoError(t, os.WriteFile(datadir.PageFile(c.Data.Dir), []byte("Dear diary"), 0o600))
 	err := fails(t, c)
-	require.ErrorIs(t, err, store.ErrIdentityLost)
+	require.ErrorIs(t, err, datadir.ErrIdentityLost)
 	require.ErrorContains(t, err, "data.dir")
 }
 

@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/wire"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -142,7 +142,7 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 }
 
 // adoptable returns an error if this node sees nothing to adopt; the failover machine checks this again.
-func adoptable(st nodestatus.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
+func adoptable(st nodestatus.Node, found failover.Found, own datadir.Identity, fence failover.Fence, leads bool) error {
 	switch {
 	case st.Coordinator == "none":
 		return errors.New("node is standalone (coordinator.type is none)")
@@ -226,7 +226,7 @@ func (a *Service) askOther(
 // compare returns an error if the other node is the better choice. The log that contains every committed transaction
 // ends in the highest term and, among logs of that term, is the longest: the node that begins a term has everything
 // committed before (INV-4), and each term has only one log.
-func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
+func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
 	theirs := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}
 	ahead := cmp.Or(cmp.Compare(theirs.Term, end.Term), cmp.Compare(theirs.LSN, end.LSN)) > 0
@@ -252,7 +252,7 @@ func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStat
 }
 
 // warnings returns the risks that the operator should consider.
-func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
+func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
 		out = append(out, "other node is unreachable: before you use --without-other, verify that it "+

@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -124,11 +125,11 @@ func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 			a.o.Logger.Debug("log archive cannot be listed", zap.Error(err))
 		}
 		for _, dir := range formers {
-			n, err := store.SizeOf(vfs.OS(), dir)
+			n, err := datadir.SizeOf(vfs.OS(), dir)
 			if err != nil {
 				continue // removed in the meantime
 			}
-			left = append(left, store.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
+			left = append(left, datadir.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
 		}
 	}
 	out := make([]*pb.UnusedFile, len(left))
@@ -198,7 +199,7 @@ func knownNodes(st *failover.Status) []failover.NodeInfo {
 	return nodes
 }
 
-func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
+func storeStatus(id datadir.Identity, s *store.Stats) *pb.StoreStatus {
 	pair := ""
 	if id.PairID != uuid.Nil {
 		pair = id.PairID.String()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package datadir
 
 import (
 	"bytes"
@@ -190,8 +190,8 @@ func writeFileSync(fsys vfs.FS, name string, raw []byte) error {
 	return nil
 }
 
-// DirOptions describes a data directory and its next use.
-type DirOptions struct {
+// Options describes a data directory and its next use.
+type Options struct {
 	FS  vfs.FS
 	Dir string
 	// BootID identifies the operating system's boot; empty if unknown.
@@ -202,7 +202,7 @@ type DirOptions struct {
 
 // OpenIdentity reads or creates the identity and determines whether bytes may have been lost since the last process
 // generation (INV-6).
-func OpenIdentity(o DirOptions) (IdentityFile, error) {
+func OpenIdentity(o Options) (IdentityFile, error) {
 	id, err := readIdentity(o.FS, o.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

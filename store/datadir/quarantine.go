@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package datadir
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -40,7 +39,7 @@ func noContent(fsys vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("look for the log: %w", err)
 	}
-	for _, name := range append(names, datadir.PageFileName, datadir.NewFileName) {
+	for _, name := range append(names, PageFileName, NewFileName) {
 		switch _, err := fsys.Stat(filepath.Join(dir, name)); {
 		case err == nil:
 			return fmt.Errorf("%w: %s is not there, but %s is", ErrIdentityLost, filepath.Join(dir, identityName), name)
@@ -54,7 +53,7 @@ func noContent(fsys vfs.FS, dir string) error {
 // logFiles returns the names of the log's files, relative to the data directory. Other files in a directory called
 // log do not belong to the store: the data directory may be the wrong one.
 func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
-	all, err := fsys.ReadDir(datadir.LogDir(dir))
+	all, err := fsys.ReadDir(LogDir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
@@ -63,7 +62,7 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	}
 	for _, name := range all {
 		if wal.IsLogFile(name) {
-			names = append(names, filepath.Join(datadir.LogName, name))
+			names = append(names, filepath.Join(LogName, name))
 		}
 	}
 	return names, true, nil
@@ -72,8 +71,8 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 // Quarantine quarantines a store that cannot be opened and returns the name of its directory. member permits it for a
 // member of a pair, unknown for a store without an identity. It returns "" if it is not permitted: no other node is
 // known to have the content.
-func Quarantine(o DirOptions, why error, member, unknown bool) (name string, err error) {
-	lock, err := o.FS.Lock(filepath.Join(o.Dir, datadir.LockName))
+func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
+	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
 	}
@@ -117,9 +116,9 @@ func shortened(text string) string {
 }
 
 // keepIdentity copies the identity, as it is, to the quarantine directory.
-func keepIdentity(o DirOptions, name string) error {
+func keepIdentity(o Options, name string) error {
 	to := filepath.Join(o.Dir, name)
-	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
+	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, LogName), 0o750); err != nil {
 		return err
 	}
 	raw, err := vfs.ReadFile(o.FS, filepath.Join(o.Dir, identityName), identityMaxBytes)
@@ -136,13 +135,13 @@ func keepIdentity(o DirOptions, name string) error {
 }
 
 // FinishQuarantine moves the remaining files of a store in quarantine, and then removes the mark from the identity.
-func FinishQuarantine(o DirOptions, id *IdentityFile) error {
+func FinishQuarantine(o Options, id *IdentityFile) error {
 	if id.Quarantining == "" {
 		return nil
 	}
 	to := filepath.Join(o.Dir, id.Quarantining)
 	fail := func(err error) error { return fmt.Errorf("set the damaged store aside in %s: %w", to, err) }
-	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
+	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, LogName), 0o750); err != nil {
 		return fail(err)
 	}
 	names, hadLog, err := logFiles(o.FS, o.Dir)
@@ -151,15 +150,15 @@ func FinishQuarantine(o DirOptions, id *IdentityFile) error {
 	}
 	// Move the log first: a page file without a log is treated as one that may have lost data. An unfinished rewrite
 	// or snapshot would be mistaken for the page file of the new store.
-	for _, name := range append(names, datadir.PageFileName, datadir.NewFileName, datadir.ReceiveName) {
+	for _, name := range append(names, PageFileName, NewFileName, ReceiveName) {
 		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fail(err)
 		}
 	}
-	dirs := []string{filepath.Join(to, datadir.LogName), to, o.Dir}
+	dirs := []string{filepath.Join(to, LogName), to, o.Dir}
 	if hadLog {
-		dirs = append(dirs, datadir.LogDir(o.Dir))
+		dirs = append(dirs, LogDir(o.Dir))
 	}
 	for _, dir := range dirs {
 		if err := o.FS.SyncDir(dir); err != nil {

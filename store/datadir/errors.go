@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package datadir
 
 import (
 	"errors"
@@ -9,6 +9,10 @@ import (
 
 // Errors of a data directory.
 var (
+	// ErrInUse is returned when another process has the data directory open.
+	ErrInUse = errors.New("data directory is in use by another process")
+	// ErrNone is returned when the directory does not exist.
+	ErrNone = errors.New("not a data directory")
 	// ErrIdentity is returned when the identity file is corrupt or has a newer format.
 	ErrIdentity = errors.New("identity file cannot be used")
 	// ErrIdentityLost is returned when the identity file is corrupt, or is missing although the directory contains a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package datadir
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -32,7 +31,7 @@ type RestoreTarget struct {
 // directory must be empty, or contain an interrupted restore, whose files are removed. The directory gets a new node
 // and store UUID, no pair and no fence. The caller must finish with Commit or Abort, then Close.
 //
-// It returns ErrNotEmpty if the directory contains other files, and datadir.ErrInUse if a process has it open.
+// It returns ErrNotEmpty if the directory contains other files, and ErrInUse if a process has it open.
 func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	if err := CheckRestore(fsys, dir); err != nil { // before any file is created
 		return nil, err
@@ -40,9 +39,9 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	if err := vfs.MkdirAllSync(fsys, dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the data directory: %w", err)
 	}
-	lock, err := fsys.Lock(filepath.Join(dir, datadir.LockName))
+	lock, err := fsys.Lock(filepath.Join(dir, LockName))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", datadir.ErrInUse, dir, err)
+		return nil, fmt.Errorf("%w: %s: %w", ErrInUse, dir, err)
 	}
 	t := &RestoreTarget{fsys: fsys, dir: dir, lock: lock, id: IdentityFile{
 		Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1, Restoring: source,
@@ -76,7 +75,7 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 	}
 	for _, name := range names {
 		switch name {
-		case datadir.LockName, identityName + ".tmp", "lost+found": // lost+found is in the root of a new filesystem
+		case LockName, identityName + ".tmp", "lost+found": // lost+found is in the root of a new filesystem
 		default:
 			return fmt.Errorf("%w: there is %s; name another directory, or move this one away", ErrNotEmpty,
 				filepath.Join(dir, name))
@@ -93,13 +92,13 @@ func (t *RestoreTarget) StoreID() uuid.UUID { return t.id.StoreID }
 
 // clear removes the files of an earlier attempt.
 func (t *RestoreTarget) clear() error {
-	logDir := datadir.LogDir(t.dir)
+	logDir := LogDir(t.dir)
 	names, err := t.fsys.ReadDir(logDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the rest of an interrupted restore: %w", err)
 	}
 	hadLog := err == nil
-	remove := []string{datadir.PageFile(t.dir), datadir.PageFile(t.dir) + ".tmp"}
+	remove := []string{PageFile(t.dir), PageFile(t.dir) + ".tmp"}
 	for _, name := range names {
 		remove = append(remove, filepath.Join(logDir, name))
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package store
+package datadir
 
 import (
 	"errors"
@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -60,7 +59,7 @@ func leftKind(name string) string {
 	switch {
 	case strings.HasPrefix(name, quarantinePrefix):
 		return LeftDamagedStore
-	case name == datadir.OldFileName:
+	case name == OldFileName:
 		return LeftOldPageFile
 	case strings.HasPrefix(name, CutPrefix) && strings.HasSuffix(name, ".seg"):
 		return LeftCutLog
