@@ -63,11 +63,7 @@ func (m maintained) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) er
 }
 
 // Live returns the set of messages that are currently needed.
-func (e engine) Live() checkpoint.Liveness {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return checkpoint.NewLiveness(e.state, e.mu.RLocker())
-}
+func (e engine) Live() checkpoint.Liveness { return checkpoint.NewLiveness(e.View) }
 
 // SetPaused pauses or resumes Apply.
 func (e engine) SetPaused(paused bool) {
