@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tally counts, for a test, the bytes of large messages that a node copies in memory and checksums between the
-// client and the disk. In production nothing is counted: the overhead is one nil check per piece of at least Least
-// bytes.
-package tally
+package crc
 
 import "sync/atomic"
 
-// Least is the minimum size of a counted piece, in bytes. It excludes the data around the bodies of large messages.
-const Least = 4 << 10
+// minCounted is the minimum size of a counted piece, in bytes. It excludes the data around the bodies of large messages.
+const minCounted = 4 << 10
 
-// Counts are the counted bytes.
+// Counts are, for a test, the bytes of large messages that a node copies in memory and checksums between the client and
+// the disk. In production nothing is counted: the overhead is one nil check per piece of at least minCounted bytes.
 type Counts struct {
 	// Copied bytes in memory.
 	Copied atomic.Uint64
@@ -20,22 +18,22 @@ type Counts struct {
 
 var counts *Counts //nolint:gochecknoglobals // set once, before anything is counted
 
-// Start starts counting. It is for tests, and must be called before anything is counted.
-func Start() *Counts {
+// StartCounts starts counting. It is for tests, and must be called before anything is counted.
+func StartCounts() *Counts {
 	counts = &Counts{}
 	return counts
 }
 
 // Copied counts n copied bytes.
 func Copied(n int) {
-	if n >= Least && counts != nil {
+	if n >= minCounted && counts != nil {
 		counts.Copied.Add(uint64(n))
 	}
 }
 
 // Summed counts n checksummed bytes.
 func Summed(n int) {
-	if n >= Least && counts != nil {
+	if n >= minCounted && counts != nil {
 		counts.Summed.Add(uint64(n))
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
-	"github.com/lockstep-mq/lockstep/store/tally"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -92,7 +91,7 @@ func (w *runWriter) writeTail(t *queue.TailRun) error {
 			w.sum = t.Sum(i)
 			w.begin(&b, t.Queue)
 		}
-		tally.Copied(len(record))
+		crc.Copied(len(record))
 		b.Add(seq, record)
 	}
 	if b.Count == 0 {
