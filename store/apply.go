@@ -121,7 +121,7 @@ func (s *Store) applyFrames(
 		before, frames, err = s.applySome(frames, before, stop)
 		s.holds.reach(s.applied.LSN)
 		s.touched = s.state.TakeTouched(s.touched[:0])
-		s.clock.note(s.state)
+		s.clock.update(s.state)
 		s.filters.Store(s.state.Filters())
 		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
@@ -132,7 +132,7 @@ func (s *Store) applyFrames(
 			}
 		}
 		s.watch.wake(s.touched)
-		s.clock.tell()
+		s.clock.notify()
 	}
 	if s.sinceCheckpoint.Load() > s.o.CheckpointBytes {
 		s.pages.Wake()

@@ -47,7 +47,7 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Dura
 	}
 	out := s.queueDigests()
 	if at != 0 && out.LSN != at {
-		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", pager.ErrReplaced,
+		return QueueDigests{}, fmt.Errorf("%w by the peer's: applied up to LSN %d", pager.ErrReplaced,
 			out.LSN)
 	}
 	return out, nil

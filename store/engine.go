@@ -77,7 +77,7 @@ func (e engine) SetPaused(paused bool) {
 func (m maintained) Swap(old *page.File, rename func() (done bool, err error)) error {
 	err := m.Pager.Swap(old, rename)
 	if errors.Is(err, pager.ErrReplaced) {
-		return fmt.Errorf("%w: page.db was replaced meanwhile", rewrite.ErrCanceled)
+		return fmt.Errorf("%w: page.db was replaced concurrently", rewrite.ErrCanceled)
 	}
 	return err
 }

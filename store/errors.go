@@ -19,7 +19,7 @@ var (
 // Errors of an open store.
 var (
 	// ErrInterrupted is returned by ApplyUntil when stop is closed.
-	ErrInterrupted = errors.New("applying was interrupted")
+	ErrInterrupted = errors.New("apply interrupted")
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = pager.ErrClosed
 	// ErrFailed is returned by every call after a write or fsync failed (INV-7). Only a restart can determine the
@@ -34,9 +34,9 @@ var (
 	// ErrCommitted is returned when a cut would remove records that are known to be committed (INV-13).
 	ErrCommitted = errors.New("record is committed and cannot be cut")
 	// ErrNoQueue is returned when a queue or subscription does not exist.
-	ErrNoQueue = errors.New("no such queue or subscription")
+	ErrNoQueue = errors.New("queue or subscription not found")
 	// ErrPast is returned when the content at a record is requested and later records were already applied.
-	ErrPast = errors.New("more was applied already")
+	ErrPast = errors.New("later records are already applied")
 	// ErrSnapshotGone is returned when an interrupted snapshot transfer cannot be resumed.
-	ErrSnapshotGone = errors.New("snapshot is no longer kept")
+	ErrSnapshotGone = errors.New("snapshot is no longer available")
 )

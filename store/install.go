@@ -70,7 +70,7 @@ func (in *Install) begin(data []byte) error {
 	}
 	if at := imp.Meta().Position; at != h.Position {
 		imp.Abort()
-		return fmt.Errorf("receive snapshot: announced for %v, and stands at %v", h.Position, at)
+		return fmt.Errorf("receive snapshot: announced for %v, contains %v", h.Position, at)
 	}
 	in.imp, in.offset, in.bytes = imp, uint64(len(data)), uint64(len(data))
 	return nil
@@ -91,11 +91,11 @@ func (in *Install) Abort() {
 func (in *Install) Commit() error {
 	s := in.s
 	if in.imp == nil {
-		return errors.New("receive snapshot: nothing was received")
+		return errors.New("receive snapshot: no data received")
 	}
 	if in.bytes != in.header.DataBytes {
 		in.imp.Abort()
-		return fmt.Errorf("receive snapshot: %d bytes were announced and %d received", in.header.DataBytes, in.bytes)
+		return fmt.Errorf("receive snapshot: %d bytes announced, %d received", in.header.DataBytes, in.bytes)
 	}
 	if err := in.imp.Finish(); err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
@@ -144,14 +144,14 @@ func (s *Store) swapFiles() error {
 	}
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
 	if err := s.o.FS.Rename(at(datadir.PageFileName), at(datadir.OldFileName)); err != nil {
-		return fmt.Errorf("keep the old page.db: %w", err)
+		return fmt.Errorf("rename the old page.db: %w", err)
 	}
 	// A crash here leaves no page.db: recoverInstall finishes the second rename.
 	if err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName)); err != nil {
-		return fmt.Errorf("put the snapshot in place: %w", err)
+		return fmt.Errorf("rename the snapshot: %w", err)
 	}
 	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
-		return fmt.Errorf("put the snapshot in place: %w", err)
+		return fmt.Errorf("rename the snapshot: %w", err)
 	}
 	return nil
 }
@@ -183,13 +183,13 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, fmt.Errorf("%w, and so is the snapshot that was to take its place", ErrPagesMissing)
+				return false, fmt.Errorf("%w, and the received snapshot as well", ErrPagesMissing)
 			}
 			if err != nil {
 				return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
 			}
 		} else if err != nil {
-			return false, fmt.Errorf("look at page.db: %w", err)
+			return false, fmt.Errorf("stat page.db: %w", err)
 		}
 		if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
 			return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
@@ -203,7 +203,7 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 		}
 	}
 	if err := s.o.FS.Remove(at(datadir.ReceiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("remove a half received snapshot: %w", err)
+		return false, fmt.Errorf("remove a partially received snapshot: %w", err)
 	}
 	return emptied, nil
 }

@@ -44,7 +44,7 @@ func (s *Store) ConfirmRun(run uuid.UUID) error {
 func (s *Store) SetFence(f identity.Fence) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if f.Less(id.Fence) {
-			return fmt.Errorf("%w: asked for config %d term %d, have config %d term %d",
+			return fmt.Errorf("%w: requested config %d term %d, persisted config %d term %d",
 				ErrFenceLower, f.Config, f.Term, id.Fence.Config, id.Fence.Term)
 		}
 		if mutate.Off("INV-1-fence-is-not-persisted") {

@@ -46,7 +46,7 @@ func ParsePageCache(text string) (PageCache, error) {
 	if i := slices.Index(PageCacheNames(), text); i >= 0 {
 		return PageCache(i), nil
 	}
-	return 0, fmt.Errorf("store: page cache %q: it is one of %s", text, strings.Join(PageCacheNames(), ", "))
+	return 0, fmt.Errorf("store: invalid page cache %q: expected one of %s", text, strings.Join(PageCacheNames(), ", "))
 }
 
 // use returns the cache use of large writes; serving reports whether consumers may read the file.
@@ -111,7 +111,7 @@ type Options struct {
 // withDefaults fills in the defaults and validates the options.
 func (o Options) withDefaults() (Options, error) {
 	if o.Dir == "" {
-		return o, errors.New("store: no data directory given")
+		return o, errors.New("store: data directory not set")
 	}
 	if o.FS == nil {
 		o.FS = vfs.OS()

@@ -112,21 +112,21 @@ func startDamages() []startDamage {
 			}
 		}},
 		{
-			name: "identity flipped", identity: true, says: []string{"/data/identity", "fails its checksum"},
+			name: "identity flipped", identity: true, says: []string{"/data/identity", "checksum mismatch"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				flip(t, fsys, "/data/identity", 30)
 			},
 		},
 		{
-			name: "identity empty", identity: true, says: []string{"/data/identity", "fails its checksum"},
+			name: "identity empty", identity: true, says: []string{"/data/identity", "checksum mismatch"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				overwrite(t, fsys, "/data/identity", nil)
 			},
 		},
 		{
-			name: "identity missing", identity: true, says: []string{"/data/identity is not there"},
+			name: "identity missing", identity: true, says: []string{"/data/identity does not exist"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				require.NoError(t, fsys.Remove("/data/identity"))

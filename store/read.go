@@ -338,7 +338,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		return nil, err
 	}
 	if !found || first.Last() < seq {
-		return nil, r.damaged(seq, "no page has it")
+		return nil, r.damaged(seq, "not found in any page")
 	}
 	// A small gap between extents is read for lower priorities, if it can be cached until then.
 	gap, most := int64(0), int64(0)
@@ -474,7 +474,7 @@ func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
 			return r.damaged(e.Last(), "%w", err)
 		}
 		if !ok || seq > r.want[0].seq {
-			return r.damaged(r.want[0].seq, "it is not in its page, %d", e.Run.First)
+			return r.damaged(r.want[0].seq, "not found in its page, %d", e.Run.First)
 		}
 		if seq < r.want[0].seq {
 			continue

@@ -68,7 +68,7 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 	}
 	if have := pin.Meta().Position.LSN; o.At != 0 && have != o.At {
 		pin.Release()
-		return nil, nil, fmt.Errorf("checkpoint at LSN %d: %w: the store was replaced by its peer's, it stands at %d",
+		return nil, nil, fmt.Errorf("checkpoint at LSN %d: %w by the peer's: applied up to LSN %d",
 			o.At, pager.ErrReplaced, have)
 	}
 	return file, pin, nil

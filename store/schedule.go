@@ -32,8 +32,8 @@ func (c *clock) init() {
 	c.early = make(chan struct{}, 1)
 }
 
-// note takes newly due messages and times from the state. Store.mu is held.
-func (c *clock) note(state *queue.State) {
+// update takes newly due messages and times from the state. Store.mu is held.
+func (c *clock) update(state *queue.State) {
 	c.due = state.TakeDue(c.due[:0])
 	soonest := state.TakeSoonest()
 	if soonest == queue.NeverMS {
@@ -50,8 +50,8 @@ func (c *clock) note(state *queue.State) {
 	}
 }
 
-// tell passes deliverable messages to onDue.
-func (c *clock) tell() {
+// notify passes deliverable messages to onDue.
+func (c *clock) notify() {
 	if len(c.due) == 0 {
 		return
 	}

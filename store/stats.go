@@ -44,7 +44,7 @@ func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 func (s *Store) Room() (Room, error) {
 	usage, err := s.o.FS.Usage(s.o.Dir)
 	if err != nil {
-		return Room{}, fmt.Errorf("look at the free space: %w", err)
+		return Room{}, fmt.Errorf("read the free space: %w", err)
 	}
 	r := Room{FreeBytes: usage.AvailableBytes}
 	file := s.pages.Acquire().File
@@ -118,7 +118,7 @@ func (s *Store) Stats() (Stats, error) {
 	s.mu.RUnlock()
 	usage, err := s.o.FS.Usage(s.o.Dir)
 	if err != nil {
-		return st, fmt.Errorf("look at the free space: %w", err)
+		return st, fmt.Errorf("read the free space: %w", err)
 	}
 	st.DiskFree, st.DiskTotal = usage.AvailableBytes, usage.TotalBytes
 	return st, nil

@@ -79,9 +79,9 @@ type Store struct {
 // Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is available, but not
 // applied: the caller must determine whether it is committed (INV-5).
 //
-// Errors: datadir.ErrInUse, ErrIdentity, ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of packages page (not a page
-// file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy. With
-// Options.ReplaceDamaged a corrupt store is quarantined instead.
+// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of
+// packages page (not a page file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy.
+// With Options.ReplaceDamaged a corrupt store is quarantined instead.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -101,10 +101,10 @@ func openOrReplace(o Options) (*Store, error) {
 		return nil, errors.Join(err, aerr)
 	}
 	if name == "" {
-		return nil, fmt.Errorf("%w. No other node is known to hold what was stored here, so nothing was changed. Put "+
-			"the file back if there is a copy of it as it was when the node stopped; or restore a backup into an "+
-			"empty directory (lockstep store restore); or, to begin with nothing, or if this node of a pair may be "+
-			"filled by the other one, move everything in %s elsewhere and start again", err, o.Dir)
+		return nil, fmt.Errorf("%w. No other node is known to have a copy, so nothing was changed. Restore the file as it "+
+			"was when the node stopped; or restore a backup into an empty directory (lockstep store restore); or move "+
+			"everything in %s elsewhere and start again: the node then begins empty, or is filled by the other node of "+
+			"its pair", err, o.Dir)
 	}
 	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, name), Err: err})
 	return open(o)
@@ -171,15 +171,15 @@ func open(o Options) (_ *Store, err error) {
 
 func (s *Store) lockDir() error {
 	if err := s.o.FS.MkdirAll(s.o.Dir, 0o750); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+		return fmt.Errorf("create the data directory: %w", err)
 	}
 	if err := s.o.FS.SyncDir(filepath.Dir(filepath.Clean(s.o.Dir))); err != nil {
-		return fmt.Errorf("make the data directory durable: %w", err)
+		return fmt.Errorf("sync the parent of the data directory: %w", err)
 	}
 	var err error
 	s.lock, err = s.o.FS.Lock(filepath.Join(s.o.Dir, datadir.LockName))
 	if errors.Is(err, vfs.ErrLocked) {
-		return fmt.Errorf("%w: %s; stop that process, or give this node a data directory of its own", datadir.ErrInUse, s.o.Dir)
+		return fmt.Errorf("%w: %s; stop that process, or configure another data directory", datadir.ErrInUse, s.o.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("lock the data directory: %w", err)
@@ -222,8 +222,8 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog opens the log and verifies that it continues the checkpoint at a position. emptied reports that the log was emptied on
-// purpose.
+// openLog opens the log and verifies that it continues the checkpoint at a position. emptied reports that the log was
+// emptied on purpose.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
@@ -280,7 +280,7 @@ func (s *Store) mayBegin() error {
 	if len(segments) > 0 && segments[0] == wal.FirstSegment {
 		return nil
 	}
-	return fmt.Errorf("%w: %s is not there, and the log does not have every record from the first one on",
+	return fmt.Errorf("%w: %s does not exist, and the log does not begin with the first record",
 		ErrPagesMissing, datadir.PageFile(s.o.Dir))
 }
 
@@ -288,7 +288,7 @@ func (s *Store) mayBegin() error {
 func (s *Store) segments() ([]string, error) {
 	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("look for the log: %w", err)
+		return nil, fmt.Errorf("list the log: %w", err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return filepath.Ext(name) != ".seg" })
 	slices.Sort(names)
@@ -303,7 +303,7 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	}
 	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("look for the log: %w", err)
+		return false, fmt.Errorf("list the log: %w", err)
 	}
 	return !slices.ContainsFunc(names, func(name string) bool {
 		return filepath.Ext(name) == ".seg" ||

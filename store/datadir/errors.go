@@ -17,9 +17,9 @@ var (
 	ErrIdentity = errors.New("identity file cannot be used")
 	// ErrIdentityLost is returned when the identity file is corrupt, or is missing although the directory contains a
 	// node's data. It matches ErrIdentity.
-	ErrIdentityLost = fmt.Errorf("%w: it is damaged or missing", ErrIdentity)
+	ErrIdentityLost = fmt.Errorf("%w: corrupt or missing", ErrIdentity)
 	// ErrRestoring is returned when the restore of a backup into the directory was interrupted.
-	ErrRestoring = errors.New("restore of the data directory was not finished")
+	ErrRestoring = errors.New("restore of the data directory is incomplete")
 	// ErrNotEmpty is returned when the target directory of a restore is not empty.
 	ErrNotEmpty = errors.New("directory is not empty")
 )

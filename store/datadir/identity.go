@@ -125,7 +125,7 @@ func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 		return id, fmt.Errorf("read identity: %w", err)
 	}
 	if size > identityMaxBytes {
-		return id, fmt.Errorf("%w: %s has %d bytes, more than any identity file", ErrIdentityLost, name, size)
+		return id, fmt.Errorf("%w: %s is too large: %d bytes", ErrIdentityLost, name, size)
 	}
 	raw := make([]byte, size)
 	if _, err := f.ReadAt(raw, 0); err != nil && size > 0 {
@@ -140,13 +140,13 @@ func decodeIdentity(name string, raw []byte) (IdentityFile, error) {
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
 	want := fmt.Sprintf("crc32c=%08x", crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli)))
 	if !ok || strings.TrimSpace(string(sum)) != want {
-		return id, fmt.Errorf("%w: %s fails its checksum", ErrIdentityLost, name)
+		return id, fmt.Errorf("%w: %s: checksum mismatch", ErrIdentityLost, name)
 	}
 	if err := json.Unmarshal(line, &id); err != nil {
 		return id, fmt.Errorf("%w: %s: %w", ErrIdentityLost, name, err)
 	}
 	if id.Version > identityVersion {
-		return id, fmt.Errorf("%w: %s has format %d and this program knows up to %d; start the newer program that wrote it",
+		return id, fmt.Errorf("%w: %s has format %d, this version supports %d; start the newer version that wrote it",
 			ErrIdentity, name, id.Version, identityVersion)
 	}
 	return id, nil
@@ -213,7 +213,7 @@ func OpenIdentity(o Options) (IdentityFile, error) {
 	case err != nil:
 		return id, err
 	case id.Restoring != "":
-		return id, fmt.Errorf("%w: %s holds a part of the backup %s; restore it again, or empty the directory",
+		return id, fmt.Errorf("%w: %s contains a part of backup %s; restore it again, or empty the directory",
 			ErrRestoring, o.Dir, id.Restoring)
 	case mutate.Off("INV-6-loss-is-not-noticed"):
 	case !id.Clean && id.Sync != wal.SyncAlways.String() && (id.BootID == "" || id.BootID != o.BootID):

@@ -34,7 +34,7 @@ type LeftBehind struct {
 func ListLeftBehind(fsys vfs.FS, dir string) ([]LeftBehind, error) {
 	names, err := fsys.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("look for what is left in the data directory: %w", err)
+		return nil, fmt.Errorf("list the data directory: %w", err)
 	}
 	var left []LeftBehind
 	for _, name := range names {
@@ -47,7 +47,7 @@ func ListLeftBehind(fsys vfs.FS, dir string) ([]LeftBehind, error) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // removed concurrently
 		case err != nil:
-			return nil, fmt.Errorf("look at what is left in the data directory: %w", err)
+			return nil, fmt.Errorf("read sizes in the data directory: %w", err)
 		default:
 			left = append(left, LeftBehind{Path: path, Kind: kind, Bytes: n})
 		}

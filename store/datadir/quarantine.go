@@ -37,14 +37,14 @@ func noContent(fsys vfs.FS, dir string) error {
 	}
 	names, _, err := logFiles(fsys, dir)
 	if err != nil {
-		return fmt.Errorf("look for the log: %w", err)
+		return fmt.Errorf("list the log: %w", err)
 	}
 	for _, name := range append(names, PageFileName, NewFileName) {
 		switch _, err := fsys.Stat(filepath.Join(dir, name)); {
 		case err == nil:
-			return fmt.Errorf("%w: %s is not there, but %s is", ErrIdentityLost, filepath.Join(dir, identityName), name)
+			return fmt.Errorf("%w: %s does not exist, but %s does", ErrIdentityLost, filepath.Join(dir, identityName), name)
 		case !errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("look for %s: %w", name, err)
+			return fmt.Errorf("stat %s: %w", name, err)
 		}
 	}
 	return nil
@@ -74,7 +74,7 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {
-		return "", fmt.Errorf("set the damaged store aside: %w", err)
+		return "", fmt.Errorf("quarantine the store: %w", err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	id, err := readIdentity(o.FS, o.Dir)
@@ -88,7 +88,7 @@ func Quarantine(o Options, why error, member, unknown bool) (name string, err er
 			Sync: o.Sync.String(),
 		}
 	case err != nil:
-		return "", fmt.Errorf("set the damaged store aside: %w", err)
+		return "", fmt.Errorf("quarantine the store: %w", err)
 	case !member || id.PairID == uuid.Nil && id.Quarantine == "":
 		return "", nil
 	}
@@ -97,10 +97,10 @@ func Quarantine(o Options, why error, member, unknown bool) (name string, err er
 	id.MayHaveLost, id.Install = true, nil
 	id.Quarantining, id.Quarantine, id.QuarantineReason = name, name, shortened(why.Error())
 	if err := keepIdentity(o, name); err != nil {
-		return "", fmt.Errorf("set the damaged store aside: %w", err)
+		return "", fmt.Errorf("quarantine the store: %w", err)
 	}
 	if err := id.Write(o.FS, o.Dir); err != nil {
-		return "", fmt.Errorf("set the damaged store aside: %w", err)
+		return "", fmt.Errorf("quarantine the store: %w", err)
 	}
 	return name, FinishQuarantine(o, &id)
 }
@@ -140,7 +140,7 @@ func FinishQuarantine(o Options, id *IdentityFile) error {
 		return nil
 	}
 	to := filepath.Join(o.Dir, id.Quarantining)
-	fail := func(err error) error { return fmt.Errorf("set the damaged store aside in %s: %w", to, err) }
+	fail := func(err error) error { return fmt.Errorf("quarantine the store in %s: %w", to, err) }
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, LogName), 0o750); err != nil {
 		return fail(err)
 	}

@@ -37,7 +37,7 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 		return nil, err
 	}
 	if err := vfs.MkdirAllSync(fsys, dir, 0o750); err != nil {
-		return nil, fmt.Errorf("make the data directory: %w", err)
+		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
 	lock, err := fsys.Lock(filepath.Join(dir, LockName))
 	if err != nil {
@@ -67,7 +67,7 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at the data directory: %w", err)
+		return fmt.Errorf("list the data directory: %w", err)
 	}
 	id, err := readIdentity(fsys, dir)
 	if err == nil && id.Restoring != "" {
@@ -77,7 +77,7 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 		switch name {
 		case LockName, identityName + ".tmp", "lost+found": // lost+found is in the root of a new filesystem
 		default:
-			return fmt.Errorf("%w: there is %s; name another directory, or move this one away", ErrNotEmpty,
+			return fmt.Errorf("%w: found %s; use another directory, or move this one away", ErrNotEmpty,
 				filepath.Join(dir, name))
 		}
 	}
@@ -95,7 +95,7 @@ func (t *RestoreTarget) clear() error {
 	logDir := LogDir(t.dir)
 	names, err := t.fsys.ReadDir(logDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the rest of an interrupted restore: %w", err)
+		return fmt.Errorf("remove files of an interrupted restore: %w", err)
 	}
 	hadLog := err == nil
 	remove := []string{PageFile(t.dir), PageFile(t.dir) + ".tmp"}
@@ -107,11 +107,11 @@ func (t *RestoreTarget) clear() error {
 	}
 	for _, name := range remove {
 		if err := t.fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the rest of an interrupted restore: %w", err)
+			return fmt.Errorf("remove files of an interrupted restore: %w", err)
 		}
 	}
 	if err := t.fsys.SyncDir(t.dir); err != nil {
-		return fmt.Errorf("remove the rest of an interrupted restore: %w", err)
+		return fmt.Errorf("remove files of an interrupted restore: %w", err)
 	}
 	return nil
 }
@@ -120,12 +120,12 @@ func (t *RestoreTarget) clear() error {
 // durable. The commit is durable when it returns.
 func (t *RestoreTarget) Commit() error {
 	if err := t.fsys.SyncDir(t.dir); err != nil {
-		return fmt.Errorf("end the restore: %w", err)
+		return fmt.Errorf("finish the restore: %w", err)
 	}
 	id := t.id
 	id.Restored, id.Restoring, id.Clean = id.Restoring, "", true
 	if err := id.Write(t.fsys, t.dir); err != nil {
-		return fmt.Errorf("end the restore: %w", err)
+		return fmt.Errorf("finish the restore: %w", err)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ var ErrDataLoss = errors.New("stored message is damaged")
 
 // ErrDamaged is returned if a page of the index or of the state is corrupt. The store must be replaced by a copy of
 // the other node's store.
-var ErrDamaged = errors.New("the store's index is damaged")
+var ErrDamaged = errors.New("store index is corrupt")
 
 var errIndexEntry = errors.New("index entry does not decode")
 

@@ -269,7 +269,7 @@ func (d *deadRuns) drop(spans *runSpans, r queue.DeadRange) error {
 	found := false
 	for first, last := range r.Parts {
 		n := d.total
-		spans.looks++
+		spans.lookups++
 		if err := d.find(&r, first, last); err != nil {
 			return err
 		}

@@ -113,7 +113,7 @@ func (p *Pager) CutEnd(ctx context.Context) (held bool, err error) {
 	for range 2 {
 		p.file.AllocLow()
 		p.file.RelocateBitmap(from)
-		if err := p.sameAgain(); err != nil {
+		if err := p.repeatCheckpoint(); err != nil {
 			return false, err
 		}
 		if err := ctx.Err(); err != nil {
@@ -121,7 +121,7 @@ func (p *Pager) CutEnd(ctx context.Context) (held bool, err error) {
 		}
 	}
 	if _, err := p.file.Trim(); err != nil {
-		return false, fmt.Errorf("cut page.db off: %w", err)
+		return false, fmt.Errorf("truncate page.db: %w", err)
 	}
 	st := p.file.Stats()
 	return st.Pins+st.Guards > 0 && st.Pending > 0, nil
@@ -141,7 +141,7 @@ func (p *Pager) makeGapsLocked() error {
 	if _, err := p.checkpointLocked(); err != nil {
 		return err
 	}
-	return p.sameAgain()
+	return p.repeatCheckpoint()
 }
 
 func (p *Pager) moveNodes(from page.No) error {
@@ -156,8 +156,9 @@ func (p *Pager) moveNodes(from page.No) error {
 	return nil
 }
 
-// sameAgain writes a checkpoint with the content of the last one and with moved pages. mu is held since the last one.
-func (p *Pager) sameAgain() error {
+// repeatCheckpoint writes a checkpoint with the content of the last one and with moved pages. mu is held since the last
+// one.
+func (p *Pager) repeatCheckpoint() error {
 	root, err := p.index.Flush()
 	if err != nil {
 		return fmt.Errorf("write the tree: %w", err)

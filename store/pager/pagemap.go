@@ -46,7 +46,8 @@ type PageMap struct {
 // PageMap returns the use of the pages of page.db, in at most the given number of regions of at least one page. It
 // works online: it reads the inner nodes of the last checkpoint's index and no messages. It holds no lock for longer
 // than counting the pages of a region takes. The result is not a consistent snapshot. Index pages that were just
-// written by a checkpoint in progress count as messages. It returns ErrReplaced if page.db was replaced in the meantime.
+// written by a checkpoint in progress count as messages. It returns ErrReplaced if page.db was replaced in the
+// meantime.
 func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) (PageMap, error) {
 	file, pin, err := p.Pin()
 	if err != nil {

@@ -500,7 +500,7 @@ func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) 
 		key = index.AppendKey(key[:0], entries[i].Queue, entries[i].First)
 		value = entries[i].AppendValue(value[:0])
 		if err := edit.Put(key, value); err != nil {
-			return nil, fmt.Errorf("index a run: %w", err)
+			return nil, fmt.Errorf("index an extent: %w", err)
 		}
 		spans.wrote(&entries[i])
 	}

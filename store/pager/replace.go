@@ -29,7 +29,7 @@ func (p *Pager) ReplaceRun(old *index.Entry, messages func() queue.TailRun) erro
 			}
 		}
 	}
-	if errors.Is(err, errRunGone) {
+	if errors.Is(err, errExtentGone) {
 		return nil
 	}
 	if err != nil && !errors.Is(err, page.ErrFull) && !errors.Is(err, syscall.ENOSPC) &&
@@ -39,8 +39,8 @@ func (p *Pager) ReplaceRun(old *index.Entry, messages func() queue.TailRun) erro
 	return err
 }
 
-// errRunGone is returned when an extent is no longer in the index.
-var errRunGone = errors.New("the run is gone")
+// errExtentGone is returned when an extent is no longer in the index.
+var errExtentGone = errors.New("extent is no longer in the index")
 
 // exchange replaces a corrupt extent in the index with new ones.
 func (p *Pager) exchange(old *index.Entry, entries []index.Entry) error {
@@ -56,7 +56,7 @@ func (p *Pager) exchange(old *index.Entry, entries []index.Entry) error {
 	}
 	switch {
 	case old.Run.IsZero() && found && now.Last() >= old.First, !old.Run.IsZero() && (!found || now.Run != old.Run):
-		return errRunGone
+		return errExtentGone
 	case !old.Run.IsZero():
 		if _, err := edit.Delete(index.AppendKey(nil, old.Queue, old.First)); err != nil {
 			return p.damage.IndexError(err)

@@ -24,8 +24,8 @@ import (
 type runSpans struct {
 	of     *tree.Tree
 	chunks map[spanKey]*groupSpans
-	// looks counts the index lookups for extents whose last message may have been consumed.
-	looks uint64
+	// lookups counts the index lookups for extents whose last message may have been consumed.
+	lookups uint64
 }
 
 // spanKey identifies a chunk of a queue.
@@ -120,5 +120,5 @@ func (p *Pager) SpanStats() (chunks int, lookups uint64) {
 	p.hold()
 	defer p.mu.Unlock()
 	spans := p.spans.in(p.index)
-	return len(spans.chunks), spans.looks
+	return len(spans.chunks), spans.lookups
 }

@@ -14,7 +14,7 @@ import (
 // OverflowQueue is the queue number with which Watch signals queues that exceed their limits: see Expiry.Overflow.
 const OverflowQueue = queue.OverflowQueue
 
-// Expiry describes a queue that retains messages, or whose overflow is moved, for the expiry on the active.
+// Expiry describes a queue with a retention, or with an overflow that is moved, for the expiry on the active.
 type Expiry struct {
 	// ID is the queue's number, Config its configuration.
 	ID     uint64

@@ -149,7 +149,7 @@ func PendingMessages(
 			return
 		}
 		if n := len(ranges); n > 0 && ranges[n-1].Last >= q.NextSequence() {
-			err = fmt.Errorf("%w: sequence %d, and the queue's last one is %d", txn.ErrBeyondEnd, ranges[n-1].Last,
+			err = fmt.Errorf("%w: sequence %d, and the last one is %d", txn.ErrBeyondEnd, ranges[n-1].Last,
 				q.NextSequence()-1)
 			return
 		}

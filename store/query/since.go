@@ -115,8 +115,9 @@ func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 // AcceptedAt returns the time at which the active accepted a message: the first one at or after sequence that a
 // subscription still needs. ok is false if no such message exists or if it cannot be read.
 func AcceptedAt(ctx context.Context, s *store.Store, id, sequence uint64) (at time.Time, ok bool) {
-	got, _, err := s.Read(ctx, store.ReadRequest{Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true},
-		nil)
+	got, _, err := s.Read(ctx, store.ReadRequest{
+		Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true,
+	}, nil)
 	if err != nil || len(got) == 0 || got[0].Record == nil {
 		return time.Time{}, false
 	}

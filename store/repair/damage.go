@@ -133,8 +133,8 @@ type Repairer struct {
 	busy   chan struct{}          // holds one token during a repair
 
 	// index is the reason why the store must be replaced, if any.
-	index  atomic.Pointer[error]
-	giveUp atomic.Bool // the store is about to be replaced: nothing waits for its pages
+	index   atomic.Pointer[error]
+	givenUp atomic.Bool // the store is about to be replaced: nothing waits for its pages
 
 	mu       sync.Mutex // guards the fields below
 	messages map[messageKey]*damaged
@@ -196,8 +196,8 @@ func (r *Repairer) Note(e *CorruptError) {
 	}
 }
 
-// noteAnswer records the other node's response about corrupt messages.
-func (r *Repairer) noteAnswer(e *CorruptError, lost bool) {
+// recordAnswer records the other node's response about corrupt messages.
+func (r *Repairer) recordAnswer(e *CorruptError, lost bool) {
 	r.Note(e)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,8 +208,8 @@ func (r *Repairer) noteAnswer(e *CorruptError, lost bool) {
 	}
 }
 
-// mayRepair returns an error if all missing messages had a recent repair attempt, within lostAgain or repairAgain.
-// With atOnce only lostAgain applies. Otherwise it records a new attempt.
+// mayRepair returns an error if all missing messages had a recent repair attempt, within lostInterval or
+// repairInterval. With atOnce only lostInterval applies. Otherwise it records a new attempt.
 func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce bool) error {
 	r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: why})
 	r.mu.Lock()
@@ -217,10 +217,10 @@ func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce
 	now, recent, found := time.Now(), true, false
 	for _, q := range missing {
 		if m := r.messages[messageKey{queueID, q}]; m != nil {
-			wait := repairAgain
+			wait := repairInterval
 			switch {
 			case m.lost:
-				wait = lostAgain
+				wait = lostInterval
 			case atOnce:
 				wait = 0
 			}
@@ -232,7 +232,7 @@ func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce
 		r.status.FoundPages++
 	}
 	if recent {
-		return fmt.Errorf("%w (its repair was tried a moment ago)", why)
+		return fmt.Errorf("%w (repair was tried recently)", why)
 	}
 	for _, q := range missing {
 		if m := r.messages[messageKey{queueID, q}]; m != nil {
@@ -258,8 +258,8 @@ func (r *Repairer) forget(queueID uint64, sequences []uint64) {
 	}
 }
 
-// noteIndex records that data other than messages is corrupt. It returns the error, wrapped in index.ErrDamaged.
-func (r *Repairer) noteIndex(err error) error {
+// recordIndex records that data other than messages is corrupt. It returns the error, wrapped in index.ErrDamaged.
+func (r *Repairer) recordIndex(err error) error {
 	err = fmt.Errorf("%w: %w", index.ErrDamaged, err)
 	if r.index.CompareAndSwap(nil, &err) {
 		r.count(func(st *Status) { st.FoundPages++ })
@@ -271,7 +271,7 @@ func (r *Repairer) noteIndex(err error) error {
 // IndexError returns the error of a failed index read, and records corruption.
 func (r *Repairer) IndexError(err error) error {
 	if Unreadable(err) {
-		return r.noteIndex(err)
+		return r.recordIndex(err)
 	}
 	return fmt.Errorf("read the index: %w", err)
 }
@@ -283,7 +283,7 @@ func (r *Repairer) Survives(err error) bool {
 		return false
 	}
 	if r.Index() == nil {
-		_ = r.noteIndex(err) // returned by Index from now on
+		_ = r.recordIndex(err) // returned by Index from now on
 	}
 	return true
 }
@@ -299,17 +299,17 @@ func (r *Repairer) Index() error {
 // GiveUpPages is called before the store is replaced by a snapshot because of Index. Records applied until then stay
 // in memory regardless of the budget, because pages cannot be written.
 func (r *Repairer) GiveUpPages() {
-	r.giveUp.Store(true)
+	r.givenUp.Store(true)
 	r.engine.WakeRoom()
 }
 
 // GivenUp reports whether GiveUpPages was called for the current content.
-func (r *Repairer) GivenUp() bool { return r.giveUp.Load() }
+func (r *Repairer) GivenUp() bool { return r.givenUp.Load() }
 
 // Replaced clears all recorded corruption after the affected files were replaced.
 func (r *Repairer) Replaced() {
 	r.index.Store(nil)
-	r.giveUp.Store(false)
+	r.givenUp.Store(false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.messages)
@@ -347,16 +347,16 @@ func (r *Repairer) NoteLogError(err error) {
 	}
 }
 
-// inLog returns the LSN of the last corrupt log record, or 0.
-func (r *Repairer) inLog() uint64 {
+// corruptLSN returns the LSN of the last corrupt log record, or 0.
+func (r *Repairer) corruptLSN() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log
 }
 
-// logGivenUp records that the log up to a corrupt record was discarded. It reports whether that was the last known
+// logDiscarded records that the log up to a corrupt record was discarded. It reports whether that was the last known
 // one.
-func (r *Repairer) logGivenUp(at uint64) bool {
+func (r *Repairer) logDiscarded(at uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.log != at {
@@ -374,8 +374,8 @@ func (r *Repairer) suspectPages() map[page.No]error {
 	return maps.Clone(r.suspects)
 }
 
-// lookedUp removes suspect pages after they were resolved.
-func (r *Repairer) lookedUp(suspects map[page.No]error) {
+// suspectsResolved removes suspect pages after they were resolved.
+func (r *Repairer) suspectsResolved(suspects map[page.No]error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for no := range suspects {

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// repairAgain is the minimum time between repair attempts for a message. Readers that request it in the meantime
+	// repairInterval is the minimum time between repair attempts for a message. Readers that request it in the meantime
 	// get an error immediately.
-	repairAgain = 5 * time.Second
-	// lostAgain is the same for a message that is corrupt on the other node too.
-	lostAgain = time.Minute
+	repairInterval = 5 * time.Second
+	// lostInterval is the same for a message that is corrupt on the other node too.
+	lostInterval = time.Minute
 	// repairWait bounds how long a reader waits for the other node.
 	repairWait = 3 * time.Second
 )
@@ -64,14 +64,14 @@ func (r *Repairer) HasSource() bool { return r.source.Load() != nil }
 func (r *Repairer) StandAlone() { r.alone.Store(true) }
 
 // errNoCopy is returned when the other node could not be asked.
-var errNoCopy = errors.New("the other node's copy cannot be had")
+var errNoCopy = errors.New("copy of the other node is not available")
 
 // Repair repairs the messages that a read found corrupt, within repairWait. The error is the reason for a failure.
 func (r *Repairer) Repair(ctx context.Context, bad *CorruptError) error {
 	return r.repair(ctx, bad, false)
 }
 
-// repair is Repair. atOnce ignores repairAgain, for callers that do not retry frequently.
+// repair is Repair. atOnce ignores repairInterval, for callers that do not retry frequently.
 func (r *Repairer) repair(ctx context.Context, bad *CorruptError, atOnce bool) error {
 	r.Note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
@@ -87,7 +87,7 @@ func (r *Repairer) repair(ctx context.Context, bad *CorruptError, atOnce bool) e
 
 // RepairAll tries to repair all known corruption. It returns the number of messages that are still corrupt.
 func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
-	if err := r.lookUpSuspects(); err != nil {
+	if err := r.resolveSuspects(); err != nil {
 		return 0, err
 	}
 	all := r.Damaged(maxDamaged)
@@ -111,35 +111,35 @@ func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
 	return left, r.dropDamagedLog(ctx)
 }
 
-// runState is the local state of the extent that contains a sequence.
-type runState struct {
+// extentState is the local state of the extent that contains a sequence.
+type extentState struct {
 	entry index.Entry // its Run is zero if the extent does not exist
 	alive []uint64    // sequences that are needed
 	have  []Message   // those that can be read
 	why   error       // why the others cannot be read; nil if all can be
 }
 
-// lookAt reads the extent that contains a needed message.
-func (r *Repairer) lookAt(queueID, seq uint64) (runState, error) {
+// readExtent reads the extent that contains a needed message.
+func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {
 	pages := r.pages.Acquire()
 	defer r.pages.Release()
 	if err := r.engine.Usable(); err != nil {
-		return runState{}, err
+		return extentState{}, err
 	}
 	guard := pages.File.ReadGuard()
 	defer guard.Release()
 	k, v, ok, err := pages.Index.View().SeekFloor(index.AppendKey(nil, queueID, seq))
 	if err != nil {
-		return runState{}, r.IndexError(err)
+		return extentState{}, r.IndexError(err)
 	}
 	e, found, err := index.EntryOf(k, v, ok, queueID)
 	if err != nil {
-		return runState{}, err
+		return extentState{}, err
 	}
 	if !found || e.Last() < seq {
 		e = index.Entry{Queue: queueID, First: seq, Span: 1}
 	}
-	st := runState{entry: e}
+	st := extentState{entry: e}
 	r.engine.View(func(state *queue.State) {
 		q := state.Queue(queueID)
 		st.alive = alive(q, e.First, e.Last())
@@ -151,7 +151,7 @@ func (r *Repairer) lookAt(queueID, seq uint64) (runState, error) {
 		}
 	})
 	if e.Run.IsZero() {
-		st.why = fmt.Errorf("%w: no page has it", index.ErrDataLoss)
+		st.why = fmt.Errorf("%w: not found in any page", index.ErrDataLoss)
 		return st, nil
 	}
 	_, payload, err := pages.File.ReadRun(e.Run, nil)
@@ -160,7 +160,7 @@ func (r *Repairer) lookAt(queueID, seq uint64) (runState, error) {
 			st.why = err
 			return st, nil
 		}
-		return st, fmt.Errorf("look at a run: %w", err)
+		return st, fmt.Errorf("read an extent: %w", err)
 	}
 	st.have, st.why = wantedOf(payload, st.alive)
 	return st, nil
@@ -185,7 +185,7 @@ func wantedOf(payload []byte, want []uint64) (have []Message, err error) {
 		}
 	}
 	if len(have) < len(want) {
-		return have, fmt.Errorf("%w: the page has only %d of %d messages", index.ErrDataLoss, len(have), len(want))
+		return have, fmt.Errorf("%w: page contains %d of %d messages", index.ErrDataLoss, len(have), len(want))
 	}
 	return have, nil
 }
@@ -193,7 +193,7 @@ func wantedOf(payload []byte, want []uint64) (have []Message, err error) {
 // repairOne repairs the extent that contains a needed message. It returns nil if the message is readable again, or no
 // longer needed. The token of busy is held.
 func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool) error {
-	st, err := r.lookAt(queueID, seq)
+	st, err := r.readExtent(queueID, seq)
 	if err != nil {
 		return err
 	}
@@ -207,15 +207,15 @@ func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bo
 	}
 	source := r.source.Load()
 	if source == nil {
-		err := fmt.Errorf("%w; and %w: there is no other node", st.why, errNoCopy)
+		err := fmt.Errorf("%w; %w: no other node", st.why, errNoCopy)
 		if r.alone.Load() {
-			r.noteAnswer(&CorruptError{Queue: queueID, Sequences: missing, Err: err}, true)
+			r.recordAnswer(&CorruptError{Queue: queueID, Sequences: missing, Err: err}, true)
 		}
 		return err
 	}
 	found, err := r.fetchAll(ctx, *source, queueID, missing)
 	if err != nil {
-		err = fmt.Errorf("%w; and %w: %w", st.why, errNoCopy, err)
+		err = fmt.Errorf("%w; %w: %w", st.why, errNoCopy, err)
 		r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: err})
 		return err
 	}
@@ -242,7 +242,7 @@ func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bo
 }
 
 // tailOf returns the readable messages of an extent that a subscription still needs.
-func (r *Repairer) tailOf(st *runState) queue.TailRun {
+func (r *Repairer) tailOf(st *extentState) queue.TailRun {
 	tail := queue.TailRun{Queue: st.entry.Queue, First: st.have[0].Sequence}
 	last := st.have[len(st.have)-1].Sequence
 	tail.Records = make([][]byte, last-tail.First+1)
@@ -261,7 +261,7 @@ func (r *Repairer) tailOf(st *runState) queue.TailRun {
 
 // stillMissing records the messages that a repair could not restore. It returns nil if the requested message is not
 // among them.
-func (r *Repairer) stillMissing(queueID, seq uint64, st *runState, found *FoundMessages) error {
+func (r *Repairer) stillMissing(queueID, seq uint64, st *extentState, found *FoundMessages) error {
 	var lost, later []uint64
 	for _, q := range st.missing() {
 		if _, there := slices.BinarySearch(found.Damaged, q); there {
@@ -272,16 +272,16 @@ func (r *Repairer) stillMissing(queueID, seq uint64, st *runState, found *FoundM
 	}
 	var err error
 	if len(lost) > 0 {
-		why := fmt.Errorf("%w; and it is damaged on the other node as well", st.why)
-		r.noteAnswer(&CorruptError{Queue: queueID, Sequences: lost, Err: why}, true)
+		why := fmt.Errorf("%w; it is corrupt on the other node as well", st.why)
+		r.recordAnswer(&CorruptError{Queue: queueID, Sequences: lost, Err: why}, true)
 		if slices.Contains(lost, seq) {
 			err = why
 		}
 	}
 	if len(later) > 0 {
 		// Either applied and consumed there, as it will be here soon, or not applied there yet.
-		why := fmt.Errorf("%w; and the other node does not have it now", st.why)
-		r.noteAnswer(&CorruptError{Queue: queueID, Sequences: later, Err: why}, false)
+		why := fmt.Errorf("%w; the other node does not have it now", st.why)
+		r.recordAnswer(&CorruptError{Queue: queueID, Sequences: later, Err: why}, false)
 		if slices.Contains(later, seq) {
 			err = why
 		}
@@ -290,7 +290,7 @@ func (r *Repairer) stillMissing(queueID, seq uint64, st *runState, found *FoundM
 }
 
 // missing returns the needed messages that cannot be read.
-func (st *runState) missing() []uint64 {
+func (st *extentState) missing() []uint64 {
 	var out []uint64
 	for _, q := range st.alive {
 		if !slices.ContainsFunc(st.have, func(d Message) bool { return d.Sequence == q }) {
@@ -314,7 +314,7 @@ func (r *Repairer) fetchAll(
 		all.Messages = append(all.Messages, got.Messages...)
 		all.Damaged = append(all.Damaged, got.Damaged...)
 		if got.Last < first {
-			return all, fmt.Errorf("%w: an answer that leads nowhere", index.ErrDataLoss)
+			return all, fmt.Errorf("%w: response without progress", index.ErrDataLoss)
 		}
 		first = got.Last + 1
 	}
@@ -323,14 +323,14 @@ func (r *Repairer) fetchAll(
 }
 
 // merge adds the other node's copies. It rejects copies that cannot match the messages written here.
-func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, err error) {
+func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int, err error) {
 	for i := range found.Messages {
 		m := &found.Messages[i]
 		if _, wanted := slices.BinarySearch(missing, m.Sequence); !wanted {
 			continue
 		}
 		if _, err := txn.DecodeMessage(m.Record); err != nil {
-			return 0, fmt.Errorf("%w; and what the other node has for sequence %d is no message: %w", st.why,
+			return 0, fmt.Errorf("%w; invalid message from the other node for sequence %d: %w", st.why,
 				m.Sequence, err)
 		}
 		st.have = append(st.have, Message{Sequence: m.Sequence, Record: bytes.Clone(m.Record)})
@@ -344,7 +344,7 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 			size += txn.UvarintBytes(st.have[i].Sequence-e.First) + len(st.have[i].Record)
 		}
 		if uint64(size) != e.Bytes {
-			return 0, fmt.Errorf("%w; and the other node's messages are not the same: they take %d bytes, not %d; "+
+			return 0, fmt.Errorf("%w; the other node's messages differ: %d bytes instead of %d; "+
 				"run `lockstep verify`",
 				st.why, size, e.Bytes)
 		}
@@ -352,10 +352,10 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 	return gained, nil
 }
 
-// lookUpSuspects determines the use of corrupt pages. Messages are recorded for repair. The map of used pages is
+// resolveSuspects determines the use of corrupt pages. Messages are recorded for repair. The map of used pages is
 // rewritten by the next checkpoint. Other pages were freed, or are tree nodes, whose next reader reports the
 // corruption.
-func (r *Repairer) lookUpSuspects() error {
+func (r *Repairer) resolveSuspects() error {
 	suspects := r.suspectPages()
 	if len(suspects) == 0 {
 		return nil
@@ -385,6 +385,6 @@ func (r *Repairer) lookUpSuspects() error {
 	if err := it.Err(); err != nil {
 		return r.IndexError(err)
 	}
-	r.lookedUp(suspects)
+	r.suspectsResolved(suspects)
 	return nil
 }

@@ -81,7 +81,7 @@ func (sc *scrub) pages(ctx context.Context) error {
 		return err
 	}
 	for key := []byte{}; key != nil; {
-		next, pages, bad, err := sc.stretch(ctx, key)
+		next, pages, bad, err := sc.scrubTree(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -204,10 +204,10 @@ func (sc *scrub) over(file *page.File, err error) error {
 	return fmt.Errorf("scrub: %w", err)
 }
 
-// stretch reads the tree from a key on, and the messages it refers to, for the duration of one pin. next is the key
+// scrubTree reads the tree from a key on, and the messages it refers to, for the duration of one pin. next is the key
 // to continue from, nil at the end. It returns corrupt messages; any other corruption means that the store must be
 // replaced.
-func (sc *scrub) stretch(
+func (sc *scrub) scrubTree(
 	ctx context.Context, from []byte,
 ) (next []byte, pages uint64, bad []*CorruptError, err error) {
 	file, pin, err := sc.r.pages.Pin()
@@ -232,7 +232,7 @@ func (sc *scrub) stretch(
 		}
 		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
-			return nil, pages, bad, sc.r.noteIndex(err)
+			return nil, pages, bad, sc.r.recordIndex(err)
 		}
 		_, _, err = file.ReadRun(e.Run, sc.buffer(file, e.Run))
 		pages += uint64(e.Run.Pages)
@@ -314,7 +314,7 @@ func (sc *scrub) log(ctx context.Context) error {
 // a standby that lags far behind needs it, and gets a snapshot instead. It does nothing while the record is not yet
 // applied.
 func (r *Repairer) dropDamagedLog(ctx context.Context) error {
-	at := r.inLog()
+	at := r.corruptLSN()
 	if at == 0 || r.engine.Applied().LSN < at {
 		return nil
 	}
@@ -329,7 +329,7 @@ func (r *Repairer) dropDamagedLog(ctx context.Context) error {
 	if r.wal.First() <= at {
 		return nil // it is in the current segment; retry later
 	}
-	if r.logGivenUp(at) {
+	if r.logDiscarded(at) {
 		r.events(events.LogGivenUp{UpTo: at})
 	}
 	return nil
