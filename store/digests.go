@@ -5,8 +5,9 @@ package store
 import (
 	"context"
 	"fmt"
-	"github.com/lockstep-mq/lockstep/store/pager"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
 // QueueDigests summarizes the state of all queues at one record.

@@ -4,7 +4,7 @@ package crc
 
 import "sync/atomic"
 
-// minCounted is the minimum size of a counted piece, in bytes. It excludes the data around the bodies of large messages.
+// minCounted is the minimum size in bytes of a counted piece. It excludes the data around the bodies of large messages.
 const minCounted = 4 << 10
 
 // Counts are, for a test, the bytes of large messages that a node copies in memory and checksums between the client and
