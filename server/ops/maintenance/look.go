@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/pager"
