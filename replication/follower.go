@@ -148,7 +148,7 @@ func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
 		return
 	}
-	f.o.Store.GiveUpPages()
+	f.o.Store.Repair().GiveUpPages()
 	f.mu.Lock()
 	cancel := f.cancel
 	f.mu.Unlock()

@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -403,7 +404,7 @@ func requireEqual(a, b *node) {
 func (n *node) messages() (bodies [][]byte) {
 	t := n.w.t
 	t.Helper()
-	q, err := n.store.QueueByName("q")
+	q, err := query.QueueByName(n.store, "q")
 	if err != nil {
 		require.ErrorIs(t, err, store.ErrNoQueue)
 		return nil

@@ -11,7 +11,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/tally"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -130,7 +129,7 @@ func (q *queue) encode(kind wal.Kind, item *Item, wake bool) {
 		q.waiting = append(q.waiting, g)
 	}
 	if len(item.Refs) == 0 {
-		tally.Copied(size)
+		crc.Copied(size)
 		g.frames, q.end = wal.AppendFrame(g.frames, q.end, q.term, kind, item.Payload)
 	} else {
 		g.frames, q.end = appendReferring(g.frames, q.end, q.term, kind, item, size)
@@ -152,7 +151,7 @@ func appendReferring(
 	for i := range item.Refs {
 		ref := &item.Refs[i]
 		piece := item.Payload[at:ref.At]
-		tally.Copied(len(ref.Data))
+		crc.Copied(len(ref.Data))
 		dst = append(append(dst, piece...), ref.Data...)
 		sum = crc.Join(crc.Update(sum, piece), ref.Sum, len(ref.Data))
 		at = ref.At

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
 // connect connects to a node's gRPC services.
@@ -62,7 +62,7 @@ func testFetchMessages(t *testing.T) {
 	// A missing queue has no messages and causes no error: the requester's log will delete the queue as well.
 	found, err := replication.FetchMessages(t.Context(), connect(t, b), a.store, 99, 1, 5, a.store.Applied())
 	require.NoError(t, err)
-	require.Equal(t, store.FoundMessages{Last: 5}, found)
+	require.Equal(t, repair.FoundMessages{Last: 5}, found)
 }
 
 // Messages are only served to a node of the same pair with the same history. For any other node the sequence may be a

@@ -254,14 +254,14 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	if sd.reader == nil {
 		r, err := sd.p.o.Store.ReadLog(sd.cursor.LSN + 1)
 		if err != nil {
-			sd.p.o.Store.LogDamaged(err)
+			sd.p.o.Store.Repair().NoteLogError(err)
 			return false, fmt.Errorf("catch-up after %v: %w", sd.cursor, err)
 		}
 		sd.reader = r
 	}
 	frames, last, n, err := sd.reader.ReadBatch(limit)
 	if err != nil && !errors.Is(err, io.EOF) {
-		sd.p.o.Store.LogDamaged(err) // when that part of the log is discarded, the standby gets a snapshot
+		sd.p.o.Store.Repair().NoteLogError(err) // when that part of the log is discarded, the standby gets a snapshot
 		return false, fmt.Errorf("catch-up after %v: %w", sd.cursor, err)
 	}
 	if n == 0 {

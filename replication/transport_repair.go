@@ -15,6 +15,7 @@ import (
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -33,10 +34,10 @@ const (
 // different message.
 var ErrHistory = errors.New("other node has another history, or its log is too short to compare")
 
-// FetchMessages fetches intact copies of messages from the node at the other end of cc. See store.MessageSource.
+// FetchMessages fetches intact copies of messages from the node at the other end of cc. See repair.Source.
 func FetchMessages(
 	ctx context.Context, cc grpc.ClientConnInterface, s *store.Store, queue, first, last uint64, applied lsn.Position,
-) (store.FoundMessages, error) {
+) (repair.FoundMessages, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	id := s.Identity()
@@ -45,23 +46,23 @@ func FetchMessages(
 		Applied: toPosition(applied),
 	}, grpc.MaxCallRecvMsgSize(txn.MaxTransactionBytes+repairSlackBytes))
 	if err != nil {
-		return store.FoundMessages{}, fromStatus(err)
+		return repair.FoundMessages{}, fromStatus(err)
 	}
-	var found store.FoundMessages
+	var found repair.FoundMessages
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return store.FoundMessages{}, fmt.Errorf("fetch messages: %w", io.ErrUnexpectedEOF)
+			return repair.FoundMessages{}, fmt.Errorf("fetch messages: %w", io.ErrUnexpectedEOF)
 		}
 		if err != nil {
-			return store.FoundMessages{}, fromStatus(err)
+			return repair.FoundMessages{}, fromStatus(err)
 		}
 		for _, m := range r.GetMessages() {
 			if crc32.Checksum(m.GetRecord(), castagnoli) != m.GetChecksum() {
-				return store.FoundMessages{}, fmt.Errorf("%w: message %d of queue %d", ErrChecksum, m.GetSequence(),
+				return repair.FoundMessages{}, fmt.Errorf("%w: message %d of queue %d", ErrChecksum, m.GetSequence(),
 					queue)
 			}
-			found.Messages = append(found.Messages, store.Delivery{Sequence: m.GetSequence(), Record: m.GetRecord()})
+			found.Messages = append(found.Messages, repair.Message{Sequence: m.GetSequence(), Record: m.GetRecord()})
 		}
 		found.Damaged = append(found.Damaged, r.GetDamaged()...)
 		if !r.GetFinished() {
@@ -69,7 +70,7 @@ func FetchMessages(
 		}
 		found.Last = r.GetLastSequence()
 		if theirs := fromPosition(r.GetApplied()); !theirs.IsZero() && !sameHistory(s, theirs) {
-			return store.FoundMessages{}, fmt.Errorf("%w: it is at %v", ErrHistory, theirs)
+			return repair.FoundMessages{}, fmt.Errorf("%w: it is at %v", ErrHistory, theirs)
 		}
 		return found, nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -120,7 +121,7 @@ func (s *Store) applyFrames(
 		before, frames, err = s.applySome(frames, before, stop)
 		s.holds.reach(s.applied.LSN)
 		s.touched = s.state.TakeTouched(s.touched[:0])
-		s.clock.note(s.state)
+		s.clock.update(s.state)
 		s.filters.Store(s.state.Filters())
 		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
@@ -131,10 +132,10 @@ func (s *Store) applyFrames(
 			}
 		}
 		s.watch.wake(s.touched)
-		s.clock.tell()
+		s.clock.notify()
 	}
 	if s.sinceCheckpoint.Load() > s.o.CheckpointBytes {
-		s.wakePager()
+		s.pages.Wake()
 	}
 	return before, frames, err
 }
@@ -202,7 +203,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.mustWait() {
-		return s.usable()
+		return s.Usable()
 	}
 	waited := make(chan struct{})
 	defer close(waited)
@@ -214,7 +215,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 		}
 	}()
 	for s.mustWait() {
-		if err := s.usable(); err != nil {
+		if err := s.Usable(); err != nil {
 			return err
 		}
 		select {
@@ -222,10 +223,10 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 			return ErrInterrupted
 		default:
 		}
-		s.wakePager()
+		s.pages.Wake()
 		s.room.Wait()
 	}
-	return s.usable()
+	return s.Usable()
 }
 
 // mustWait reports whether applying is currently blocked. mu is held.
@@ -246,13 +247,13 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	defer context.AfterFunc(ctx, s.wakeRoom)()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	written, before, rest := s.written, s.state.TailBytes(), s.o.MemoryBudget/pagerRest
-	for ctx.Err() == nil && s.usable() == nil && s.tailLimit() == s.o.MemoryBudget/2 {
+	written, before, rest := s.written, s.state.TailBytes(), s.o.MemoryBudget/pager.RestPart
+	for ctx.Err() == nil && s.Usable() == nil && s.tailLimit() == s.o.MemoryBudget/2 {
 		tail := s.state.TailBytes()
 		if tail <= rest || tail+bytes <= s.tailLimit() || s.written-written >= before-rest {
 			return
 		}
-		s.wakePager()
+		s.pages.Wake()
 		s.room.Wait()
 	}
 }
@@ -260,10 +261,10 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 // tailLimit returns the maximum number of message bytes in memory. On a full disk the pager cannot free memory, and
 // acknowledgements that would free some must still be applied. In that case messages may use the whole budget.
 func (s *Store) tailLimit() int64 {
-	if s.damage.giveUp.Load() {
+	if s.repair.GivenUp() {
 		return math.MaxInt64
 	}
-	if s.noSpace.Load() || s.IndexDamage() != nil {
+	if s.pages.DiskFull() || s.repair.Index() != nil {
 		return s.o.MemoryBudget
 	}
 	return s.o.MemoryBudget / 2

@@ -59,15 +59,15 @@ func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (r
 	defer cancel()
 	select {
 	case <-h.reached:
-		return func() { s.letGo(h) }, nil
+		return func() { s.removeHold(h) }, nil
 	case <-ctx.Done():
-		s.letGo(h)
+		s.removeHold(h)
 		return nil, ctx.Err()
 	}
 }
 
 func (s *Store) holdAt(at uint64) (*hold, error) {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -81,7 +81,7 @@ func (s *Store) holdAt(at uint64) (*hold, error) {
 	return h, nil
 }
 
-func (s *Store) letGo(h *hold) {
+func (s *Store) removeHold(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holds.list = slices.DeleteFunc(s.holds.list, func(o *hold) bool { return o == h })

@@ -13,6 +13,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/pager"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -86,7 +88,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	require.Eventually(t, func() bool { return twin.s.Holds() == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, receive(t, source.s, twin.s).Commit())
 	require.Greater(t, twin.s.Applied().LSN, uint64(5))
-	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, store.ErrSnapshotGone) })
+	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, pager.ErrReplaced) })
 	within(t, "Apply", func() { twin.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
 }
 
@@ -94,7 +96,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 func TestMetaSurvives(t *testing.T) {
 	o := options(memfs.New())
 	n := openNode(t, o)
-	changed, cancel := n.s.WatchMeta()
+	changed, cancel := query.WatchMeta(n.s)
 	defer cancel()
 	n.commit(func(b *txn.Builder) { b.PutMeta("maintenance/a", []byte("1")) })
 	<-changed
@@ -108,16 +110,16 @@ func TestMetaSurvives(t *testing.T) {
 
 	n = openNode(t, o)
 	n.applyAll()
-	v, ok := n.s.Meta("maintenance/a")
+	v, ok := query.Meta(n.s, "maintenance/a")
 	require.True(t, ok)
 	require.Equal(t, "1", string(v))
-	entries := n.s.MetaPrefix("maintenance/")
+	entries := query.MetaPrefix(n.s, "maintenance/")
 	require.Len(t, entries, 2)
 	require.Equal(t, "2", string(entries[1].Value))
 	after, err := digestOf(t.Context(), n.s)
 	require.NoError(t, err)
 	require.Equal(t, before.Content, after.Content)
-	_, ok = n.s.Meta("none")
+	_, ok = query.Meta(n.s, "none")
 	require.False(t, ok)
 	n.check()
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
 // QueueDigests summarizes the state of all queues at one record.
@@ -41,12 +43,12 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Dura
 		}
 		defer release()
 	}
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return QueueDigests{}, err
 	}
 	out := s.queueDigests()
 	if at != 0 && out.LSN != at {
-		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrSnapshotGone,
+		return QueueDigests{}, fmt.Errorf("%w by the peer's: applied up to LSN %d", pager.ErrReplaced,
 			out.LSN)
 	}
 	return out, nil

@@ -20,16 +20,19 @@
 // backup, snapshot) also use direct I/O, since they would evict useful pages. Large writes bypass the cache where
 // that is faster, or on a standby, which has no consumers (Options.PageCache).
 //
+// # Packages
+//
+//   - store opens the files, appends to the log, applies committed records, and reads messages.
+//   - pager owns page.db and its tree: flush, checkpoints, replacement of the file.
+//   - repair records corruption and repairs it.
+//   - query answers read-only questions about the state; it is above store.
+//   - datadir has the data directory's other files.
+//
+// pager and repair reach the state through small interfaces that type engine implements.
+//
 // # Locks
 //
-//   - Store.mu guards the state, the tail and the published tree view. Apply takes it for writing, a few hundred
-//     records at a time. Queries take it for reading and never do I/O under it.
-//   - Store.ioMu is held for reading during page I/O by queries, and for writing while a snapshot replaces page.db.
-//     Long operations (check, digest, copying a snapshot) do not hold it throughout. They pin a checkpoint, and fail
-//     if the file is replaced or closed.
-//   - pager.mu is held by code that edits the tree and writes checkpoints: the pager goroutine, Close, and
-//     Install.Commit. While a checkpoint is being synced, only the pager goroutine takes it, to write more messages.
-//     The others wait (pager.hold).
-//
-// Order: pager.mu, ioMu, mu.
+// Store.mu guards the state and the messages in memory. Apply takes it for writing, a few hundred records at a time.
+// View and Read take it for reading and never do I/O under it. The locks of page.db are in package pager and are
+// taken before Store.mu.
 package store

@@ -4,37 +4,46 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
-	"github.com/lockstep-mq/lockstep/store/events"
-	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/throttle"
-	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
 // Maintenance returns the operations that change the whole page file: rewrite and shrink.
 func (s *Store) Maintenance() *rewrite.Maintenance { return s.maint }
 
-// engine adapts the store to rewrite.Engine.
+// engine is the store as the packages below it use it.
 type engine struct{ *Store }
 
-var _ rewrite.Engine = engine{}
+// maintained is the store as package rewrite uses it.
+type maintained struct {
+	engine
+	*pager.Pager
+}
+
+var (
+	_ rewrite.Engine = maintained{}
+	_ pager.Engine   = engine{}
+	_ repair.Engine  = engine{}
+)
 
 func (s *Store) newMaintenance() *rewrite.Maintenance {
 	return rewrite.New(rewrite.Config{
 		FS: s.o.FS, Dir: s.o.Dir, CacheBytes: s.o.MemoryBudget / 32, ReserveBytes: uint64(s.o.SegmentBytes),
 		Events: s.o.Events,
-	}, engine{s})
+	}, maintained{engine{s}, s.pages})
 }
 
-// Usable returns the reason why the store cannot be used, or nil.
-func (e engine) Usable() error { return e.usable() }
-
 // Failed reports whether a write has failed.
-func (e engine) Failed() bool { return e.failed.Load() != nil }
+func (m maintained) Failed() bool { return m.failed.Load() != nil }
 
 // Fail makes the store permanently unusable.
 func (e engine) Fail(err error) error {
@@ -43,25 +52,18 @@ func (e engine) Fail(err error) error {
 }
 
 // Checkpoint makes all applied records durable in page.db.
-func (e engine) Checkpoint(ctx context.Context) error {
-	_, err := e.Store.Checkpoint(ctx)
+func (m maintained) Checkpoint(ctx context.Context) error {
+	_, err := m.Store.Checkpoint(ctx)
 	return err
 }
 
 // Read calls fn with a checkpoint of the current state.
-func (e engine) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error {
-	return e.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
+func (m maintained) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error {
+	return m.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
 }
-
-// Pin pins the last durable checkpoint.
-func (e engine) Pin() (*page.File, *page.Pin, error) { return e.pinFile() }
 
 // Live returns the set of messages that are currently needed.
-func (e engine) Live() checkpoint.Liveness {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return checkpoint.NewLiveness(e.state, e.mu.RLocker())
-}
+func (e engine) Live() checkpoint.Liveness { return checkpoint.NewLiveness(e.View) }
 
 // SetPaused pauses or resumes Apply.
 func (e engine) SetPaused(paused bool) {
@@ -72,52 +74,81 @@ func (e engine) SetPaused(paused bool) {
 }
 
 // Swap replaces old with the page file that rename moves into its place. The state is the same.
-func (e engine) Swap(old *page.File, rename func() (done bool, err error)) error {
-	s := e.Store
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
-	if err := s.usable(); err != nil {
-		return err
+func (m maintained) Swap(old *page.File, rename func() (done bool, err error)) error {
+	err := m.Pager.Swap(old, rename)
+	if errors.Is(err, pager.ErrReplaced) {
+		return fmt.Errorf("%w: page.db was replaced concurrently", rewrite.ErrCanceled)
 	}
-	if s.file != old || s.pager.todo != nil {
-		return fmt.Errorf("%w: page.db was replaced meanwhile", rewrite.ErrCanceled)
-	}
-	if done, err := rename(); err != nil || !done {
-		return err
-	}
-	file, err := page.Open(s.o.FS, old.Path(), page.Options{})
-	if err != nil {
-		return e.Fail(fmt.Errorf("open the new page.db: %w", err))
-	}
-	s.mu.Lock()
-	s.use(file)
-	s.index = tree.New(file, file.Meta().Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
-	s.mu.Unlock()
-	s.retired.add(old, func(err error) { s.o.Events(events.OldFileNotClosed{Err: err}) })
-	return nil
+	return err
 }
 
 // Repair tries to repair all known corruption.
-func (e engine) Repair(ctx context.Context) bool {
-	if e.damage.source.Load() == nil {
+func (m maintained) Repair(ctx context.Context) bool {
+	if !m.repair.HasSource() {
 		return false
 	}
-	left, err := e.RepairAll(ctx)
+	left, err := m.repair.RepairAll(ctx)
 	return err == nil && left == 0
 }
 
 // Governed returns the rate limits of a rewrite.
-func (e engine) Governed(bytesPerSecond int64) *throttle.Pacer { return e.paceGoverned(bytesPerSecond) }
-
-// MakeGaps writes checkpoints until unreferenced pages become reusable.
-func (e engine) MakeGaps() error { return e.pager.makeGaps() }
-
-// MoveRuns copies extents of messages into gaps.
-func (e engine) MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
-	return e.pager.moveRuns(file, runs)
+func (m maintained) Governed(bytesPerSecond int64) *throttle.Pacer {
+	return throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: m.governor})
 }
 
-// CutEnd truncates the free end of page.db.
-func (e engine) CutEnd(ctx context.Context) (held bool, err error) { return e.pager.cutEnd(ctx) }
+// WakeRoom wakes the callers that wait for memory.
+func (e engine) WakeRoom() { e.wakeRoom() }
+
+// Unwritten returns the changes that no checkpoint contains.
+func (e engine) Unwritten() pager.Unwritten {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return pager.Unwritten{
+		TailBytes: e.state.TailBytes(), LogBytes: e.sinceCheckpoint.Load(), ScheduleChanges: e.state.ScheduleChanges(),
+	}
+}
+
+// Collect takes messages of about maxBytes out of the state.
+func (e engine) Collect(maxBytes int64) *queue.Batch {
+	e.lanes.expire()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.state.Collect(maxBytes, false)
+}
+
+// CollectAll takes all changes after a checkpoint out of the state.
+func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64) {
+	e.lanes.expire()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.applied == checkpoint && !force {
+		e.sinceCheckpoint.Store(0)
+		return nil, e.applied, 0
+	}
+	return e.state.Collect(0, true), e.applied, e.sinceCheckpoint.Load()
+}
+
+// Publish calls commit, and discards the messages of b in memory.
+func (e engine) Publish(commit func() error, b *queue.Batch) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := commit(); err != nil || b == nil {
+		return err
+	}
+	tail := e.state.TailBytes()
+	for i := range b.Tails {
+		e.state.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
+	}
+	e.written += tail - e.state.TailBytes()
+	if b.Everything {
+		e.state.ScheduleWritten()
+	}
+	e.room.Broadcast()
+	return nil
+}
+
+// Checkpointed releases the log that a checkpoint made obsolete.
+func (e engine) Checkpointed(logBytes int64, upTo uint64) {
+	e.sinceCheckpoint.Add(-logBytes)
+	e.log.Release(upTo)
+}

@@ -4,34 +4,24 @@ package store
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
 // Errors of Open.
 var (
-	// ErrInUse is returned when another process has the data directory open.
-	ErrInUse = errors.New("data directory is in use by another process")
-	// ErrIdentity is returned when the identity file is corrupt or has a newer format.
-	ErrIdentity = errors.New("identity file cannot be used")
-	// ErrIdentityLost is returned when the identity file is corrupt, or is missing although the directory contains a
-	// node's data. It matches ErrIdentity.
-	ErrIdentityLost = fmt.Errorf("%w: it is damaged or missing", ErrIdentity)
 	// ErrPagesMissing is returned when page.db is missing and the log does not reach back far enough to rebuild it.
 	ErrPagesMissing = errors.New("page.db is missing")
 	// ErrLogGap is returned when the log does not continue the checkpoint in page.db.
 	ErrLogGap = errors.New("log does not continue the checkpoint")
-	// ErrRestoring is returned when the restore of a backup into the directory was interrupted.
-	ErrRestoring = errors.New("restore of the data directory was not finished")
-	// ErrNotEmpty is returned when the target directory of a restore is not empty.
-	ErrNotEmpty = errors.New("directory is not empty")
 )
 
 // Errors of an open store.
 var (
 	// ErrInterrupted is returned by ApplyUntil when stop is closed.
-	ErrInterrupted = errors.New("applying was interrupted")
+	ErrInterrupted = errors.New("apply interrupted")
 	// ErrClosed is returned by every call after Close.
-	ErrClosed = errors.New("store is closed")
+	ErrClosed = pager.ErrClosed
 	// ErrFailed is returned by every call after a write or fsync failed (INV-7). Only a restart can determine the
 	// content of the disk.
 	ErrFailed = errors.New("store has failed and must be reopened")
@@ -44,12 +34,9 @@ var (
 	// ErrCommitted is returned when a cut would remove records that are known to be committed (INV-13).
 	ErrCommitted = errors.New("record is committed and cannot be cut")
 	// ErrNoQueue is returned when a queue or subscription does not exist.
-	ErrNoQueue = errors.New("no such queue or subscription")
-	// ErrIndexDamaged is returned when a page of the index is corrupt. The store must be replaced by a copy of the
-	// other node's store.
-	ErrIndexDamaged = errors.New("the store's index is damaged")
+	ErrNoQueue = errors.New("queue or subscription not found")
 	// ErrPast is returned when the content at a record is requested and later records were already applied.
-	ErrPast = errors.New("more was applied already")
+	ErrPast = errors.New("later records are already applied")
 	// ErrSnapshotGone is returned when an interrupted snapshot transfer cannot be resumed.
-	ErrSnapshotGone = errors.New("snapshot is no longer kept")
+	ErrSnapshotGone = errors.New("snapshot is no longer available")
 )

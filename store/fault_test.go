@@ -259,7 +259,7 @@ func TestIdentity(t *testing.T) {
 	require.ErrorIs(t, n.s.SetFence(identity.Fence{Config: 5, Term: 1}), store.ErrFenceLower)
 
 	_, err := store.Open(o)
-	require.ErrorIs(t, err, store.ErrInUse)
+	require.ErrorIs(t, err, datadir.ErrInUse)
 
 	crashed := openNode(t, options(mem.CrashClone(nil)))
 	got := crashed.s.Identity()
@@ -282,7 +282,7 @@ func TestDamagedIdentity(t *testing.T) {
 	_, err = f.WriteAt([]byte{b[0] ^ 1}, 30)
 	require.NoError(t, err)
 	_, err = store.Open(options(mem))
-	require.ErrorIs(t, err, store.ErrIdentity)
+	require.ErrorIs(t, err, datadir.ErrIdentity)
 }
 
 // Only the combination of another boot, an unclean stop and a sync mode other than always may have lost records

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -135,7 +136,7 @@ func (n *node) check() {
 	report, err := checkStore(context.Background(), n.s, nil)
 	require.NoError(n.t, err)
 	require.Empty(n.t, report.Problems)
-	require.NoError(n.t, n.s.CheckRunSpans())
+	require.NoError(n.t, n.s.Pager().CheckSpans())
 }
 
 // model is the trivial reference implementation of a store.
@@ -180,9 +181,9 @@ func (m *model) dump() string {
 	return b.String()
 }
 
-func queueInfos(t *testing.T, s *store.Store) []store.QueueInfo {
+func queueInfos(t *testing.T, s *store.Store) []query.QueueInfo {
 	t.Helper()
-	infos, _, err := s.Queues(store.QueueRange{MaxQueues: 1000, MaxSubscriptions: 1000})
+	infos, _, err := query.Queues(s, query.QueueRange{MaxQueues: 1000, MaxSubscriptions: 1000})
 	require.NoError(t, err)
 	return infos
 }
@@ -192,7 +193,7 @@ func dumpStore(t *testing.T, s *store.Store) string {
 	t.Helper()
 	var b strings.Builder
 	infos := queueInfos(t, s)
-	slices.SortFunc(infos, func(a, b store.QueueInfo) int { return int(a.ID) - int(b.ID) })
+	slices.SortFunc(infos, func(a, b query.QueueInfo) int { return int(a.ID) - int(b.ID) })
 	for _, q := range infos {
 		fmt.Fprintf(&b, "queue %d %s next=%d\n", q.ID, q.Name, q.NextSequence)
 		for _, sub := range q.Subscriptions {

@@ -30,7 +30,7 @@ type Install struct {
 
 // BeginInstall starts to receive a snapshot. Remains of an earlier Install are removed. The node must not be serving.
 func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return nil, err
 	}
 	return &Install{s: s, header: h}, nil
@@ -70,7 +70,7 @@ func (in *Install) begin(data []byte) error {
 	}
 	if at := imp.Meta().Position; at != h.Position {
 		imp.Abort()
-		return fmt.Errorf("receive snapshot: announced for %v, and stands at %v", h.Position, at)
+		return fmt.Errorf("receive snapshot: announced for %v, contains %v", h.Position, at)
 	}
 	in.imp, in.offset, in.bytes = imp, uint64(len(data)), uint64(len(data))
 	return nil
@@ -91,11 +91,11 @@ func (in *Install) Abort() {
 func (in *Install) Commit() error {
 	s := in.s
 	if in.imp == nil {
-		return errors.New("receive snapshot: nothing was received")
+		return errors.New("receive snapshot: no data received")
 	}
 	if in.bytes != in.header.DataBytes {
 		in.imp.Abort()
-		return fmt.Errorf("receive snapshot: %d bytes were announced and %d received", in.header.DataBytes, in.bytes)
+		return fmt.Errorf("receive snapshot: %d bytes announced, %d received", in.header.DataBytes, in.bytes)
 	}
 	if err := in.imp.Finish(); err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
@@ -106,24 +106,26 @@ func (in *Install) Commit() error {
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)
 	}
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
-	if err := s.usable(); err != nil {
+	return s.pages.Exclusive(in.replace)
+}
+
+// replace replaces page.db and the log.
+func (in *Install) replace() error {
+	s := in.s
+	if err := s.Usable(); err != nil {
 		return err
 	}
 	s.snapshots.closeAll() // they belong to the replaced file
 	// The incarnation is incremented together with the mark. The snapshot may end before records that this store has
 	// acknowledged, so a record that names the old content in sync must not match the new one (INV-4).
-	if err := s.changeIdentity(func(id *identityFile) error {
-		id.Install = &installMark{Position: in.header.Position}
+	if err := s.changeIdentity(func(id *datadir.IdentityFile) error {
+		id.Install = &datadir.InstallMark{Position: in.header.Position}
 		id.Incarnation++
 		return nil
 	}); err != nil {
 		return err
 	}
-	if err := s.swapPages(); err != nil {
+	if err := s.swapFiles(); err != nil {
 		s.fail(err)
 		return err
 	}
@@ -135,21 +137,21 @@ func (in *Install) Commit() error {
 	return nil
 }
 
-// swapPages renames page.db away and moves the received file into its place.
-func (s *Store) swapPages() error {
-	if err := s.file.Close(); err != nil {
+// swapFiles renames page.db away and moves the received file into its place.
+func (s *Store) swapFiles() error {
+	if err := s.pages.CloseFile(); err != nil {
 		return fmt.Errorf("close page.db: %w", err)
 	}
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
 	if err := s.o.FS.Rename(at(datadir.PageFileName), at(datadir.OldFileName)); err != nil {
-		return fmt.Errorf("keep the old page.db: %w", err)
+		return fmt.Errorf("rename the old page.db: %w", err)
 	}
 	// A crash here leaves no page.db: recoverInstall finishes the second rename.
 	if err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName)); err != nil {
-		return fmt.Errorf("put the snapshot in place: %w", err)
+		return fmt.Errorf("rename the snapshot: %w", err)
 	}
 	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
-		return fmt.Errorf("put the snapshot in place: %w", err)
+		return fmt.Errorf("rename the snapshot: %w", err)
 	}
 	return nil
 }
@@ -164,9 +166,8 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	}
 	s.recent.clear()
 	s.sinceCheckpoint.Store(0)
-	s.pager.previous, s.pager.todo, s.pager.repaired = h.Position.LSN, nil, false
-	s.damage.replaced()
-	return s.changeIdentity(func(id *identityFile) error {
+	s.repair.Replaced()
+	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Install, id.Quarantine, id.QuarantineReason = nil, "", ""
 		return nil
 	})
@@ -182,13 +183,13 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, fmt.Errorf("%w, and so is the snapshot that was to take its place", ErrPagesMissing)
+				return false, fmt.Errorf("%w, and the received snapshot as well", ErrPagesMissing)
 			}
 			if err != nil {
 				return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
 			}
 		} else if err != nil {
-			return false, fmt.Errorf("look at page.db: %w", err)
+			return false, fmt.Errorf("stat page.db: %w", err)
 		}
 		if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
 			return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
@@ -197,19 +198,19 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 			return false, err
 		}
 		s.id.Install = nil
-		if err := writeIdentity(s.o.FS, s.o.Dir, s.id); err != nil {
+		if err := s.id.Write(s.o.FS, s.o.Dir); err != nil {
 			return false, err
 		}
 	}
 	if err := s.o.FS.Remove(at(datadir.ReceiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("remove a half received snapshot: %w", err)
+		return false, fmt.Errorf("remove a partially received snapshot: %w", err)
 	}
 	return emptied, nil
 }
 
 // resetLogAfterInstall removes the log that belonged to the old page.db if the new page.db is in place. It reports
 // whether it is.
-func (s *Store) resetLogAfterInstall(mark installMark) (bool, error) {
+func (s *Store) resetLogAfterInstall(mark datadir.InstallMark) (bool, error) {
 	file, err := page.Open(s.o.FS, datadir.PageFile(s.o.Dir), page.Options{ReadOnly: true})
 	if err != nil {
 		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)

@@ -187,7 +187,7 @@ func TestUseAfterClose(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrClosed)
 	_, err = n.s.Checkpoint(context.Background())
 	require.ErrorIs(t, err, store.ErrClosed)
-	id, err := store.ReadIdentity(mem, "/data")
+	id, err := datadir.ReadIdentity(mem, "/data")
 	require.NoError(t, err)
 	require.Zero(t, id.Fence)
 }

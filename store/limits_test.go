@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -146,7 +147,7 @@ func TestFullDiskStillApplies(t *testing.T) {
 		}
 		n.commit(func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: messages}) })
 	})
-	q, err := n.s.QueueByName("q")
+	q, err := query.QueueByName(n.s, "q")
 	require.NoError(t, err)
 	require.Zero(t, q.Messages)
 	full.Store(false)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -20,7 +21,7 @@ import (
 // can be appended later. Frames that are too large or do not continue End are rejected with wal.ErrTooLarge and
 // wal.ErrNotContiguous; nothing was written. Every failed write is final (INV-7).
 func (s *Store) Append(frames []byte, end lsn.Position) error {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return err
 	}
 	before := s.log.End()
@@ -44,7 +45,7 @@ func (s *Store) logError(what string, err error) error {
 
 // Sync makes all appended records durable, according to the sync mode. A failed fsync is fatal (INV-7).
 func (s *Store) Sync() error {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return err
 	}
 	if err := s.log.Sync(); err != nil {
@@ -113,7 +114,7 @@ type CutReport struct {
 // ErrCommitted if one of them is known to be committed (INV-13), unless void is set because a forced failover
 // discarded them. The cut is durable when CutTail returns. No append or apply may be in progress.
 func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return CutReport{}, err
 	}
 	if applied := s.Applied(); after.LSN < applied.LSN {
@@ -139,7 +140,7 @@ func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 // the log is replaced although the pair has no copy of these records. The report contains their number; from the
 // first of them on, the file is complete. The copy is durable when KeepTail returns. No append may be in progress.
 func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err error) {
-	if err := s.usable(); err != nil {
+	if err := s.Usable(); err != nil {
 		return CutReport{}, 0, err
 	}
 	name := s.cutName(max(after+1, s.log.First()))
@@ -155,6 +156,6 @@ func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err erro
 
 // cutName returns the name of the file for the log records from an LSN on.
 func (s *Store) cutName(first uint64) string {
-	return filepath.Join(s.o.Dir, fmt.Sprintf(cutPrefix+"%020d-%s.seg", first,
+	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.CutPrefix+"%020d-%s.seg", first,
 		time.Now().UTC().Format("20060102T150405.000")))
 }

@@ -5,11 +5,11 @@ package store_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/stretchr/testify/require"
 )
 
 func TestLookup(t *testing.T) {
@@ -17,10 +17,10 @@ func TestLookup(t *testing.T) {
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{MaxMessages: 9}, "a", "b") })
 	n.publish([]byte("body"))
 
-	names := []store.Lookup{
+	names := []query.Target{
 		{Queue: "q"}, {Queue: "q", Subscription: "b"}, {Queue: "q", Subscription: "none"}, {Queue: "none"},
 	}
-	prior, err := n.s.Lookup(nil, false, names)
+	prior, err := query.Lookup(n.s, nil, false, names)
 	require.NoError(t, err)
 	require.Nil(t, prior)
 	for i, sub := range []uint32{txn.NoSub, 2, txn.NoSub} {
@@ -35,11 +35,11 @@ func TestLookup(t *testing.T) {
 
 	names = names[:1]
 	producer := &txn.Producer{ID: []byte("p"), Epoch: 1, Sequence: 1}
-	require.Zero(t, testing.AllocsPerRun(100, func() { _, err = n.s.Lookup(producer, false, names) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, err = query.Lookup(n.s, producer, false, names) }))
 	require.NoError(t, err)
 
 	require.NoError(t, n.s.Close())
-	_, err = n.s.Lookup(nil, false, names)
+	_, err = query.Lookup(n.s, nil, false, names)
 	require.ErrorIs(t, err, store.ErrClosed)
 }
 
@@ -49,18 +49,18 @@ func TestQueuesWithinLimits(t *testing.T) {
 		n.commit(func(b *txn.Builder) { b.CreateQueue(name, txn.Config{}, "x", "y", "z") })
 	}
 	for _, c := range []struct {
-		r     store.QueueRange
+		r     query.QueueRange
 		names []string
 		more  bool
 	}{
-		{store.QueueRange{MaxQueues: 4, MaxSubscriptions: 12}, []string{"a1", "a2", "a3", "b1"}, false},
-		{store.QueueRange{MaxQueues: 3, MaxSubscriptions: 12}, []string{"a1", "a2", "a3"}, true},
-		{store.QueueRange{MaxQueues: 4, MaxSubscriptions: 11}, []string{"a1", "a2", "a3"}, true},
-		{store.QueueRange{MaxQueues: 4, MaxSubscriptions: 1}, []string{"a1"}, true},
-		{store.QueueRange{Prefix: "a", After: "a1", MaxQueues: 4, MaxSubscriptions: 12}, []string{"a2", "a3"}, false},
-		{store.QueueRange{After: "b1", MaxQueues: 4, MaxSubscriptions: 12}, nil, false},
+		{query.QueueRange{MaxQueues: 4, MaxSubscriptions: 12}, []string{"a1", "a2", "a3", "b1"}, false},
+		{query.QueueRange{MaxQueues: 3, MaxSubscriptions: 12}, []string{"a1", "a2", "a3"}, true},
+		{query.QueueRange{MaxQueues: 4, MaxSubscriptions: 11}, []string{"a1", "a2", "a3"}, true},
+		{query.QueueRange{MaxQueues: 4, MaxSubscriptions: 1}, []string{"a1"}, true},
+		{query.QueueRange{Prefix: "a", After: "a1", MaxQueues: 4, MaxSubscriptions: 12}, []string{"a2", "a3"}, false},
+		{query.QueueRange{After: "b1", MaxQueues: 4, MaxSubscriptions: 12}, nil, false},
 	} {
-		infos, more, err := n.s.Queues(c.r)
+		infos, more, err := query.Queues(n.s, c.r)
 		require.NoError(t, err)
 		var names []string
 		for _, q := range infos {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -45,15 +46,15 @@ func ParsePageCache(text string) (PageCache, error) {
 	if i := slices.Index(PageCacheNames(), text); i >= 0 {
 		return PageCache(i), nil
 	}
-	return 0, fmt.Errorf("store: page cache %q: it is one of %s", text, strings.Join(PageCacheNames(), ", "))
+	return 0, fmt.Errorf("store: invalid page cache %q: expected one of %s", text, strings.Join(PageCacheNames(), ", "))
 }
 
-// use returns the cache use for a file that consumers may read.
-func (c PageCache) use() vfs.CacheUse {
-	switch c {
-	case CacheKeep:
+// use returns the cache use of large writes; serving reports whether consumers may read the file.
+func (c PageCache) use(serving bool) vfs.CacheUse {
+	switch {
+	case c == CacheKeep:
 		return vfs.UseCache
-	case CacheDrop:
+	case c == CacheDrop, !serving:
 		return vfs.AvoidCache
 	default:
 		return vfs.FasterPath
@@ -110,7 +111,7 @@ type Options struct {
 // withDefaults fills in the defaults and validates the options.
 func (o Options) withDefaults() (Options, error) {
 	if o.Dir == "" {
-		return o, errors.New("store: no data directory given")
+		return o, errors.New("store: data directory not set")
 	}
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -150,4 +151,8 @@ func kernelBootID() string {
 		return ""
 	}
 	return strings.TrimSpace(string(raw))
+}
+
+func (o *Options) directory() datadir.Options {
+	return datadir.Options{FS: o.FS, Dir: o.Dir, BootID: o.BootID, Sync: o.Sync}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -36,7 +37,7 @@ func TestPageMap(t *testing.T) {
 }
 
 // compareMap counts the pages of messages from the index, and compares held and free pages with the totals.
-func compareMap(t *testing.T, n *node, m *store.PageMap) {
+func compareMap(t *testing.T, n *node, m *pager.PageMap) {
 	t.Helper()
 	each := m.Regions[0].Pages
 	messages := make([]uint64, len(m.Regions))

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -44,10 +45,10 @@ func TestPreparedIsCarriedAlong(t *testing.T) {
 	left := 3
 	check := func(s *store.Store) {
 		t.Helper()
-		list, total, _, err := s.PreparedList(0, 100)
+		list, total, _, err := query.PreparedList(s, 0, 100)
 		require.NoError(t, err)
 		require.Equal(t, left, total)
-		require.Equal(t, []store.PreparedQueue{{Queue: "in", Acks: 1}, {Queue: "out", Publishes: 1}}, list[0].Queues)
+		require.Equal(t, []query.PreparedQueue{{Queue: "in", Acks: 1}, {Queue: "out", Publishes: 1}}, list[0].Queues)
 		got, _, err := s.Read(t.Context(), store.ReadRequest{Queue: 1, Sub: 1, From: 1, MaxMessages: 10}, nil)
 		require.NoError(t, err)
 		require.Len(t, got, 1, "what is prepared is not delivered")
@@ -60,7 +61,7 @@ func TestPreparedIsCarriedAlong(t *testing.T) {
 		require.NoError(t, new(n.commit(func(b *txn.Builder) { b.CommitPrepared("a", txn.ByCoordinator, 0) })).Err())
 		require.ErrorIs(t, new(n.commit(func(b *txn.Builder) { b.CommitPrepared("b", txn.ByCoordinator, 0) })).Err(),
 			txn.ErrHeuristicRollback)
-		q, err := n.s.QueueByName("out")
+		q, err := query.QueueByName(n.s, "out")
 		require.NoError(t, err)
 		require.Equal(t, uint64(4-left), q.Messages)
 	}

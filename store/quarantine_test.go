@@ -112,21 +112,21 @@ func startDamages() []startDamage {
 			}
 		}},
 		{
-			name: "identity flipped", identity: true, says: []string{"/data/identity", "fails its checksum"},
+			name: "identity flipped", identity: true, says: []string{"/data/identity", "checksum mismatch"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				flip(t, fsys, "/data/identity", 30)
 			},
 		},
 		{
-			name: "identity empty", identity: true, says: []string{"/data/identity", "fails its checksum"},
+			name: "identity empty", identity: true, says: []string{"/data/identity", "checksum mismatch"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				overwrite(t, fsys, "/data/identity", nil)
 			},
 		},
 		{
-			name: "identity missing", identity: true, says: []string{"/data/identity is not there"},
+			name: "identity missing", identity: true, says: []string{"/data/identity does not exist"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				require.NoError(t, fsys.Remove("/data/identity"))
@@ -209,7 +209,7 @@ func setAsideAndFilled(t *testing.T, h startDamage) {
 		kinds[l.Kind] = l.Path
 	}
 	require.Equal(t, map[string]string{
-		store.LeftDamagedStore: "/data/" + now.Quarantine, store.LeftOldPageFile: "/data/page.db_old",
+		datadir.LeftDamagedStore: "/data/" + now.Quarantine, datadir.LeftOldPageFile: "/data/page.db_old",
 	}, kinds)
 	require.NoError(t, s.Close())
 	again, err := store.Open(o)

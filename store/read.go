@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
@@ -116,14 +117,14 @@ func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	for before, tried := len(dst), false; ; tried = true {
 		out, next, err := s.read(ctx, req, dst)
-		var bad *DamagedMessagesError
+		var bad *repair.CorruptError
 		if !errors.As(err, &bad) {
 			return out, next, err
 		}
 		if len(out) > before {
 			return out, next, nil
 		}
-		if !tried && s.repairMessages(ctx, bad, false) == nil {
+		if !tried && s.repair.Repair(ctx, bad) == nil {
 			continue
 		}
 		if !req.MarkDamaged || ctx.Err() != nil {
@@ -138,12 +139,15 @@ func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Deliver
 
 // read is Read without repair.
 func (s *Store) read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	if err := s.usable(); err != nil {
+	pages := s.pages.Acquire()
+	defer s.pages.Release()
+	if err := s.Usable(); err != nil {
 		return dst, req.From, err
 	}
-	r := reading{s: s, req: req, dst: dst, next: max(req.From, 1), limit: len(dst) + max(req.MaxMessages, 1)}
+	r := reading{
+		s: s, file: pages.File, index: pages.Index, req: req, dst: dst, next: max(req.From, 1),
+		limit: len(dst) + max(req.MaxMessages, 1),
+	}
 	if req.lane != nil && req.Buffer == nil {
 		r.sparse = newSparseRead()
 		defer r.sparse.release()
@@ -171,6 +175,8 @@ type wanted struct {
 // reading is the state of one Read.
 type reading struct {
 	s     *Store
+	file  *page.File
+	index *tree.Tree
 	req   ReadRequest
 	dst   []Delivery
 	next  uint64
@@ -212,7 +218,7 @@ func (r *reading) fromTail() (stored bool, err error) {
 	if r.sparse != nil {
 		most = maxSparse // how many of them fit is unknown
 		r.laneBytes = r.s.laneCacheBytes(r.s.state.TailBytes())
-		kept = r.s.lanes.lock(r.s.file, r.req.Queue, *r.req.lane)
+		kept = r.s.lanes.lock(r.file, r.req.Queue, *r.req.lane)
 		defer r.s.lanes.unlock(kept)
 	}
 	for len(r.dst)+len(r.want) < r.limit && len(r.want) < most {
@@ -246,8 +252,8 @@ func (r *reading) fromTail() (stored bool, err error) {
 	if len(r.want) == 0 {
 		return false, nil
 	}
-	r.guard = r.s.file.ReadGuard() // before the view, so that no page of it can be overwritten
-	r.view = r.s.index.View()
+	r.guard = r.file.ReadGuard() // before the view, so that no page of it can be overwritten
+	r.view = r.index.View()
 	return true, nil
 }
 
@@ -309,7 +315,7 @@ func (r *reading) fromPages(ctx context.Context) error {
 
 // damaged returns an error for the wanted messages up to a sequence, at least for the first of them.
 func (r *reading) damaged(upTo uint64, format string, args ...any) error {
-	e := &DamagedMessagesError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
+	e := &repair.CorruptError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
 	for i, w := range r.want {
 		if i > 0 && w.seq > upTo {
 			break
@@ -325,14 +331,14 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
 	if err != nil {
-		return nil, r.s.indexError(err)
+		return nil, r.s.repair.IndexError(err)
 	}
-	first, found, err := entryOf(k, v, ok, r.req.Queue)
+	first, found, err := index.EntryOf(k, v, ok, r.req.Queue)
 	if err != nil {
 		return nil, err
 	}
 	if !found || first.Last() < seq {
-		return nil, r.damaged(seq, "no page has it")
+		return nil, r.damaged(seq, "not found in any page")
 	}
 	// A small gap between extents is read for lower priorities, if it can be cached until then.
 	gap, most := int64(0), int64(0)
@@ -349,7 +355,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		}
 		before := group[len(group)-1].Run
 		if e.Run.First != before.First+page.No(before.Pages) ||
-			(pages+int64(e.Run.Pages))*int64(r.s.file.PageSize()) > readAheadBytes {
+			(pages+int64(e.Run.Pages))*int64(r.file.PageSize()) > readAheadBytes {
 			break
 		}
 		for len(want) > 0 && want[0].seq < e.First {
@@ -358,7 +364,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		if len(want) == 0 {
 			break
 		}
-		if gap += int64(e.Run.Pages) * int64(r.s.file.PageSize()); want[0].seq <= e.Last() {
+		if gap += int64(e.Run.Pages) * int64(r.file.PageSize()); want[0].seq <= e.Last() {
 			gap = 0
 		} else if gap > most {
 			break
@@ -367,20 +373,9 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		group = append(group, e)
 	}
 	if err := it.Err(); err != nil {
-		return nil, r.s.indexError(err)
+		return nil, r.s.repair.IndexError(err)
 	}
 	return group, nil
-}
-
-func entryOf(k, v []byte, ok bool, queueID uint64) (index.Entry, bool, error) {
-	if !ok || len(k) != index.KeyBytes || k[0] != index.Letter {
-		return index.Entry{}, false, nil
-	}
-	e, err := index.Decode(k, v)
-	if err != nil || e.Queue != queueID {
-		return index.Entry{}, false, err
-	}
-	return e, true, nil
 }
 
 // readGroup reads adjacent extents with one read and takes the wanted messages from them.
@@ -388,7 +383,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 	if group = r.fromCache(group); len(group) == 0 {
 		return nil
 	}
-	size := r.s.file.PageSize()
+	size := r.file.PageSize()
 	pages := 0
 	for i := range group {
 		pages += int(group[i].Run.Pages)
@@ -399,10 +394,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 		group = ahead
 	} else {
 		err := r.readNow(group, buf)
-		if r.sparse != nil && len(group) > 1 && unreadable(err) {
+		if r.sparse != nil && len(group) > 1 && repair.Unreadable(err) {
 			return r.readGroup(group[:1]) // another extent of the group may be the unreadable one, and not all are wanted
 		}
-		if unreadable(err) {
+		if repair.Unreadable(err) {
 			return r.damaged(group[0].Last(), "%w", err)
 		} else if err != nil {
 			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].Run.First, err)
@@ -423,10 +418,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 			return err
 		}
 		if r.sparse != nil {
-			r.s.lanes.keep(r.s.file, e, payload, *r.req.lane, r.next-1, r.laneBytes)
+			r.s.lanes.keep(r.file, e, payload, *r.req.lane, r.next-1, r.laneBytes)
 		}
 		if r.shared && r.sparse == nil && r.req.Buffer == nil {
-			r.s.runs.put(r.s.file, e, payload, r.s.runCacheBytes())
+			r.s.runs.put(r.file, e, payload, r.s.runCacheBytes())
 		}
 		if r.full {
 			return nil
@@ -439,10 +434,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 // not every system reports the content of its page cache.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
-	if err := r.s.file.ReadExactly(group[0].Run.First, buf); err != nil {
+	if err := r.file.ReadExactly(group[0].Run.First, buf); err != nil {
 		return err
 	}
-	if time.Since(begin) > slowRead && r.s.file.HasCache() && r.streams(buf) {
+	if time.Since(begin) > slowRead && r.file.HasCache() && r.streams(buf) {
 		r.aheadFrom(group[len(group)-1].Last() + 1)
 	}
 	return nil
@@ -451,15 +446,15 @@ func (r *reading) readNow(group []index.Entry, buf []byte) error {
 // decode verifies an extent. Data that was read ahead may be stale.
 func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	if ahead {
-		if _, payload, err := page.DecodeRun(b, r.s.file.PageSize(), e.Run); err == nil {
+		if _, payload, err := page.DecodeRun(b, r.file.PageSize(), e.Run); err == nil {
 			return payload, nil
 		}
-		r.s.ahead.forget(r.s.file, e.Run.First)
-		if err := r.s.file.ReadPages(e.Run.First, b); err != nil {
+		r.s.ahead.forget(r.file, e.Run.First)
+		if err := r.file.ReadPages(e.Run.First, b); err != nil {
 			return nil, err
 		}
 	}
-	_, payload, err := r.s.file.DecodeRun(e.Run, b)
+	_, payload, err := r.file.DecodeRun(e.Run, b)
 	return payload, err
 }
 
@@ -479,7 +474,7 @@ func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
 			return r.damaged(e.Last(), "%w", err)
 		}
 		if !ok || seq > r.want[0].seq {
-			return r.damaged(r.want[0].seq, "it is not in its page, %d", e.Run.First)
+			return r.damaged(r.want[0].seq, "not found in its page, %d", e.Run.First)
 		}
 		if seq < r.want[0].seq {
 			continue

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
@@ -29,7 +30,7 @@ type ReadOptions struct {
 // ReadOptions.At it waits until that record is applied, and blocks applying at that record while the checkpoint is
 // written. Writing another checkpoint shortly before shortens this.
 //
-// It returns the error of fn. ErrSnapshotGone means that page.db was replaced in the meantime, so that the data read
+// It returns the error of fn. ErrReplaced means that page.db was replaced in the meantime, so that the data read
 // by fn is invalid. ErrPast means that records after At were already applied, and context.DeadlineExceeded that At
 // did not arrive in time.
 func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
@@ -40,7 +41,7 @@ func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*chec
 	c := checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: s.o.MemoryBudget / 16, Pace: s.Pace(ctx, 0)})
 	defer c.Close()
 	err = fn(c)
-	if gone := s.stillUses(file); gone != nil {
+	if gone := s.pages.StillUses(file); gone != nil {
 		return gone // fn's error is only that the file was closed during the read
 	}
 	return err
@@ -61,14 +62,14 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 	if err != nil && (!o.OlderIfFull || !errors.Is(err, page.ErrFull) && !errors.Is(err, syscall.ENOSPC)) {
 		return nil, nil, err
 	}
-	file, pin, err := s.pinFile()
+	file, pin, err := s.pages.Pin()
 	if err != nil {
 		return nil, nil, err
 	}
 	if have := pin.Meta().Position.LSN; o.At != 0 && have != o.At {
 		pin.Release()
-		return nil, nil, fmt.Errorf("checkpoint at LSN %d: %w: the store was replaced by its peer's, it stands at %d",
-			o.At, ErrSnapshotGone, have)
+		return nil, nil, fmt.Errorf("checkpoint at LSN %d: %w by the peer's: applied up to LSN %d",
+			o.At, pager.ErrReplaced, have)
 	}
 	return file, pin, nil
 }
@@ -92,33 +93,14 @@ func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer 
 	})
 }
 
-// paceGoverned is Pace without Options.BackgroundPercent, for work with its own limit, or work that a caller waits
-// for.
-func (s *Store) paceGoverned(bytesPerSecond int64) *throttle.Pacer {
-	return throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: s.governor})
+// Checkpoint makes everything applied so far durable in page.db before it returns. If ctx ends first it returns that
+// error, and the checkpoint may still be written. It returns an error that wraps page.ErrFull or syscall.ENOSPC when
+// the disk is full; the store continues without the checkpoint. Any other failed write is final (INV-7).
+func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
+	return s.pages.Checkpoint(ctx)
 }
 
-// pinFile pins the last durable checkpoint for a long operation. It does not block Close or Install: they close the
-// file, and later reads fail. stillUses returns the reason.
-func (s *Store) pinFile() (*page.File, *page.Pin, error) {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	if err := s.usable(); err != nil {
-		return nil, nil, err
-	}
-	return s.file, s.file.Pin(), nil
-}
-
-// stillUses returns an error if file was closed since pinFile, so that the data read from it is invalid. A file that
-// a rewrite replaced stays open while it is pinned.
-func (s *Store) stillUses(file *page.File) error {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	if s.closed.Load() {
-		return ErrClosed
-	}
-	if s.file != file && errors.Is(file.ReadPages(1, nil), page.ErrClosed) {
-		return fmt.Errorf("%w: page.db was replaced while it was read; try again", ErrSnapshotGone)
-	}
-	return nil
+// PageMap returns the use of the pages of page.db: see Pager.PageMap.
+func (s *Store) PageMap(ctx context.Context, regions int) (pager.PageMap, error) {
+	return s.pages.PageMap(ctx, regions, s.Pace(ctx, 0))
 }

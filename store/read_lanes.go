@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/lockstep-mq/lockstep/store/queue"
-	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // Lanes is the position of a read in a queue with priorities.
@@ -103,31 +102,4 @@ func (r *reading) buffer() *ReadBuffer {
 	}
 	r.sparse.pages.reset()
 	return &r.sparse.pages
-}
-
-// DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation.
-// It also reports whether only one consumer at a time of each subscription receives messages.
-func (s *Store) DeliveryOrder(queueID uint64) (prioritized, exclusive bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	q := s.state.Queue(queueID)
-	if q == nil {
-		return false, false
-	}
-	return q.Prioritized(), q.Config().Exclusive != 0
-}
-
-// Priorities returns the priorities of messages of a queue, in the order of sequences. It returns DefaultPriority for
-// acknowledged messages.
-func (s *Store) Priorities(queueID uint64, sequences []uint64) []uint8 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	q, list := s.state.Queue(queueID), make([]uint8, len(sequences))
-	for i, seq := range sequences {
-		list[i] = txn.DefaultPriority
-		if q != nil {
-			list[i] = q.Priority(seq)
-		}
-	}
-	return list
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -74,6 +75,6 @@ func TestHighPriorityBehindMany(t *testing.T) {
 	got = read(n.s, new(store.Lanes), 2)
 	require.Equal(t, uint64(backlog+1), got[0].Sequence)
 	require.Equal(t, uint64(1), got[1].Sequence)
-	require.Equal(t, []uint8{9, 1}, n.s.Priorities(1, []uint64{uint64(backlog + 1), 7}))
+	require.Equal(t, []uint8{9, 1}, query.Priorities(n.s, 1, []uint64{uint64(backlog + 1), 7}))
 	require.NotZero(t, lanes.Empty&(1<<5), "nothing has that priority")
 }

@@ -23,8 +23,8 @@ const (
 	// streamBytes is the amount of adjacent wanted data from which on more is read than requested. A reader of
 	// scattered messages does not benefit from the data between them.
 	streamBytes = 32 << 10
-	// aheadPatience is the time after which unread data may be discarded.
-	aheadPatience = time.Second
+	// aheadTimeout is the time after which unread data may be discarded.
+	aheadTimeout = time.Second
 )
 
 // readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk
@@ -53,10 +53,10 @@ type aheadPiece struct {
 	err  error
 
 	// Guarded by readAhead.mu.
-	users int       // readers that copy from it, or wait to
-	taken int       // end of the consumed part
-	asked time.Time // time of the last request
-	led   bool      // read-ahead of the following pieces was decided
+	users     int       // readers that copy from it, or wait to
+	taken     int       // end of the consumed part
+	requested time.Time // time of the last request
+	led       bool      // read-ahead of the following pieces was decided
 	// follows is the following piece, if its read was started.
 	follows *aheadPiece
 	bad     bool // it does not match the index
@@ -74,20 +74,20 @@ func (p *aheadPiece) at(file *page.File, no page.No) int {
 func (p *aheadPiece) idle(now time.Time) bool {
 	select {
 	case <-p.done:
-		return p.users == 0 && (p.bad || p.taken >= p.bytes || now.Sub(p.asked) > aheadPatience)
+		return p.users == 0 && (p.bad || p.taken >= p.bytes || now.Sub(p.requested) > aheadTimeout)
 	default:
 		return false // a read into its memory is in progress
 	}
 }
 
-// find returns the piece that contains a page, for copyFrom, or nil. A new piece is kept for at least aheadPatience.
+// find returns the piece that contains a page, for copyFrom, or nil. A new piece is kept for at least aheadTimeout.
 func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.pieces {
 		if p.at(file, no) >= 0 {
 			p.users++
-			p.asked = time.Now()
+			p.requested = time.Now()
 			return p
 		}
 	}
@@ -119,7 +119,7 @@ func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 		if old.at(p.file, p.first) >= 0 {
 			return nil
 		}
-		if old.idle(now) && (at < 0 || old.asked.Before(a.pieces[at].asked)) {
+		if old.idle(now) && (at < 0 || old.requested.Before(a.pieces[at].requested)) {
 			at = i
 		}
 	}
@@ -135,7 +135,7 @@ func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	default:
 		return nil
 	}
-	p.asked, p.done = now, make(chan struct{})
+	p.requested, p.done = now, make(chan struct{})
 	a.running.Go(func() {
 		defer close(p.done)
 		p.data, p.err = p.file.ReadUncached(p.first, p.bytes, p.room)
@@ -188,7 +188,7 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	if !r.streams(buf) {
 		return nil
 	}
-	a, file, first := &r.s.ahead, r.s.file, group[0].Run.First
+	a, file, first := &r.s.ahead, r.file, group[0].Run.First
 	p := a.find(file, first)
 	if p == nil {
 		cached, known := file.IsCached(first, int64(len(buf)))
@@ -240,11 +240,11 @@ func (r *reading) lead(p *aheadPiece) {
 // aheadFrom starts to read adjacent extents from the first one at or after a sequence. It returns nil if the system's
 // cache contains them.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
-	p := stretchAt(r.view, r.s.file, r.req.Queue, seq)
+	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {
 		return nil
 	}
-	if cached, known := r.s.file.CachedAhead(p.first); cached && known {
+	if cached, known := r.file.CachedAhead(p.first); cached && known {
 		return nil
 	}
 	return r.s.ahead.begin(p, r.s.aheadPieces())

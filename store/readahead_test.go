@@ -162,7 +162,7 @@ func TestReadAheadOutOfDate(t *testing.T) {
 		b.publish(600)
 		b.read(before+1, b.last, 1000)
 	}
-	require.Empty(t, b.s.Damaged(10))
+	require.Empty(t, b.s.Repair().Damaged(10))
 	b.check()
 }
 

@@ -89,7 +89,7 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 		return group
 	}
 	for i := range group {
-		payload := r.s.runs.get(r.s.file, &group[i])
+		payload := r.s.runs.get(r.file, &group[i])
 		if payload != nil && r.takeFrom(&group[i], payload) != nil {
 			r.s.runs.drop(&group[i]) // discard the copy: the file may be repaired
 			payload = nil
@@ -107,7 +107,7 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 // missing returns the first extents of the group that are not cached.
 func (r *reading) missing(group []index.Entry) []index.Entry {
 	for n := 1; n < len(group); n++ {
-		if r.s.runs.get(r.s.file, &group[n]) != nil {
+		if r.s.runs.get(r.file, &group[n]) != nil {
 			return group[:n]
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -34,13 +35,13 @@ type other struct {
 
 func (o *other) FetchMessages(
 	ctx context.Context, queue, first, last uint64, applied lsn.Position,
-) (store.FoundMessages, error) {
+) (repair.FoundMessages, error) {
 	o.asked.Add(1)
 	if o.away.Load() {
-		return store.FoundMessages{}, errAway
+		return repair.FoundMessages{}, errAway
 	}
 	if have, ok := o.s.PositionOf(applied.LSN); !ok || have != applied {
-		return store.FoundMessages{}, fmt.Errorf("other history: %v", applied)
+		return repair.FoundMessages{}, fmt.Errorf("other history: %v", applied)
 	}
 	return o.s.CopyMessages(ctx, queue, first, last)
 }
@@ -84,7 +85,7 @@ func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	o.PageSize = 8192
 	twin, _ := filled(t, o)
 	peer = &other{s: twin.s}
-	n.s.SetMessageSource(peer)
+	n.s.Repair().SetSource(peer)
 	return n, mem, peer, m
 }
 
@@ -162,7 +163,7 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 	t.Helper()
 	_, err := s.Checkpoint(context.Background())
 	require.NoError(t, err)
-	before := s.DamageStatus().FoundPages
+	before := s.Repair().Status().FoundPages
 	stats, err := s.Stats()
 	require.NoError(t, err)
 	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
@@ -174,7 +175,7 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 		require.NoError(t, err)
 		flip(t, fs, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
 		if len(report.Problems) > 0 {
-			require.Equal(t, before, s.DamageStatus().FoundPages)
+			require.Equal(t, before, s.Repair().Status().FoundPages)
 			return no
 		}
 	}
@@ -184,7 +185,7 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 
 // lookedUp repairs all known corruption.
 func lookedUp(s *store.Store) error {
-	left, err := s.RepairAll(context.Background())
+	left, err := s.Repair().RepairAll(context.Background())
 	if err == nil && left > 0 {
 		err = fmt.Errorf("%d messages are left", left)
 	}

@@ -24,7 +24,7 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 	o := options(memfs.New())
 	o.PageSize = 4096
 	twin, _ := filled(t, o)
-	n.s.SetMessageSource(&other{s: twin.s})
+	n.s.Repair().SetSource(&other{s: twin.s})
 	want := mustDigest(t, n.s)
 
 	var mu sync.Mutex
@@ -53,11 +53,11 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 		return nil
 	})
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
-	st := n.s.DamageStatus()
+	st := n.s.Repair().Status()
 	require.Positive(t, st.RepairedPages)
 	require.Zero(t, st.DamagedMessages)
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
-	_, err = n.s.Scrub(context.Background(), 0)
+	_, err = n.s.Repair().Scrub(context.Background(), 0)
 	require.NoError(t, err)
 	n.check()
 }

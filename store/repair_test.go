@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -35,15 +36,15 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 	damage := func(no page.No) {
 		kind := kindAt(t, mem, no)
 		flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+37)
-		before := n.s.DamageStatus()
-		_, err := n.s.Scrub(context.Background(), 0)
-		if errors.Is(err, store.ErrIndexDamaged) { // see TestDamagedIndex
+		before := n.s.Repair().Status()
+		_, err := n.s.Repair().Scrub(context.Background(), 0)
+		if errors.Is(err, index.ErrCorrupt) { // see TestDamagedIndex
 			require.Equal(t, "node", kind)
 			n, mem, peer, m = pairOf(t)
 			return
 		}
 		require.NoError(t, err)
-		after := n.s.DamageStatus()
+		after := n.s.Repair().Status()
 		if after.RepairedPages > before.RepairedPages {
 			require.Equal(t, before.FoundPages+1, after.FoundPages)
 			repaired[kind]++
@@ -85,15 +86,15 @@ func TestDamagedIndex(t *testing.T) {
 		}
 		n, mem, peer, m := pairOf(t)
 		flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+37)
-		if _, err := n.s.Scrub(context.Background(), 0); err == nil {
-			require.NoError(t, n.s.IndexDamage())
+		if _, err := n.s.Repair().Scrub(context.Background(), 0); err == nil {
+			require.NoError(t, n.s.Repair().Index())
 			continue // a node of an earlier checkpoint
 		}
 		found++
-		require.ErrorIs(t, n.s.IndexDamage(), store.ErrIndexDamaged)
-		n.s.GiveUpPages()
+		require.ErrorIs(t, n.s.Repair().Index(), index.ErrCorrupt)
+		n.s.Repair().GiveUpPages()
 		require.NoError(t, receive(t, peer.s, n.s).Commit())
-		require.NoError(t, n.s.IndexDamage())
+		require.NoError(t, n.s.Repair().Index())
 		require.Equal(t, m.dump(), dumpStore(t, n.s))
 		n.check()
 	}
@@ -105,13 +106,13 @@ func TestScrubRepairsTheHead(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	for _, at := range []int64{20, 16<<10 + 60, 32<<10 + 60} {
 		flip(t, mem, datadir.PageFile("/data"), at)
-		before := n.s.DamageStatus()
-		_, err := n.s.Scrub(context.Background(), 0)
+		before := n.s.Repair().Status()
+		_, err := n.s.Repair().Scrub(context.Background(), 0)
 		require.NoError(t, err)
-		require.Equal(t, before.RepairedPages+1, n.s.DamageStatus().RepairedPages)
-		_, err = n.s.Scrub(context.Background(), 0)
+		require.Equal(t, before.RepairedPages+1, n.s.Repair().Status().RepairedPages)
+		_, err = n.s.Repair().Scrub(context.Background(), 0)
 		require.NoError(t, err)
-		require.Equal(t, before.FoundPages+1, n.s.DamageStatus().FoundPages, "the second scrub finds nothing")
+		require.Equal(t, before.FoundPages+1, n.s.Repair().Status().FoundPages, "the second scrub finds nothing")
 	}
 	require.NoError(t, n.s.Close())
 	again := openNode(t, options(mem))
@@ -126,9 +127,9 @@ func TestReadRepairs(t *testing.T) {
 	damaged := damageMessages(t, n.s, mem)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	require.Positive(t, damaged)
-	require.Positive(t, n.s.DamageStatus().RepairedPages)
+	require.Positive(t, n.s.Repair().Status().RepairedPages)
 	asked := peer.asked.Load()
-	_, err := n.s.Scrub(context.Background(), 0)
+	_, err := n.s.Repair().Scrub(context.Background(), 0)
 	require.NoError(t, err)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	require.Equal(t, asked, peer.asked.Load(), "everything is good again")
@@ -151,7 +152,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	o.PageSize = 8192
 	n, twin := small(t, options(mem)), small(t, o)
 	peer := &other{s: twin.s}
-	n.s.SetMessageSource(peer)
+	n.s.Repair().SetSource(peer)
 	text := fmt.Sprintf("%0500d", 20)
 	mine, theirs := pageWith(t, mem, 2048, text), pageWith(t, there, 8192, text)
 	flip(t, there, datadir.PageFile("/data"), page.OffsetOf(theirs, 8192)+100)
@@ -164,11 +165,11 @@ func TestBothCopiesDamaged(t *testing.T) {
 	require.Contains(t, lost, uint64(21))
 	require.Subset(t, lostThere, lost)
 	require.Len(t, append(got, lost...), 40, "all the others are served")
-	status := n.s.DamageStatus()
+	status := n.s.Repair().Status()
 	require.Equal(t, uint64(len(lost)), status.LostMessages)
 	require.Equal(t, uint64(len(lost)), status.DamagedMessages)
 	require.Positive(t, status.RepairedPages)
-	for i, d := range n.s.Damaged(100) {
+	for i, d := range n.s.Repair().Damaged(100) {
 		require.Equal(t, lost[i], d.Sequence)
 		require.True(t, d.Lost)
 		require.Equal(t, "q", d.Name)
@@ -176,7 +177,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 
 	// A read without MarkDamaged returns DATA_LOSS for one of them, after the messages before it.
 	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: 21, MaxMessages: 5}, nil)
-	var bad *store.DamagedMessagesError
+	var bad *repair.CorruptError
 	require.ErrorAs(t, err, &bad)
 	require.ErrorIs(t, err, index.ErrDataLoss)
 	require.True(t, slices.Contains(bad.Sequences, 21))
@@ -190,7 +191,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 			b.Ack(1, 1, txn.Range{First: seq, Last: seq})
 		}
 	})
-	require.Zero(t, n.s.DamageStatus().DamagedMessages)
+	require.Zero(t, n.s.Repair().Status().DamagedMessages)
 	got, lost = readMarked(t, n.s)
 	require.Empty(t, lost)
 	n.commit(func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: 40}) })
@@ -204,18 +205,18 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	n, twin := small(t, options(mem)), small(t, options(memfs.New()))
 	peer := &other{s: twin.s}
 	peer.away.Store(true)
-	n.s.SetMessageSource(peer)
+	n.s.Repair().SetSource(peer)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(pageWith(t, mem, 2048, fmt.Sprintf("%0500d", 20)), 2048)+100)
 	_, damaged := readMarked(t, n.s)
 	require.Contains(t, damaged, uint64(21))
-	require.Zero(t, n.s.DamageStatus().LostMessages)
+	require.Zero(t, n.s.Repair().Status().LostMessages)
 	asked := peer.asked.Load()
 	_, again := readMarked(t, n.s)
 	require.Equal(t, damaged, again)
 	require.Equal(t, asked, peer.asked.Load(), "it is not asked all the time")
 	peer.away.Store(false)
 	require.Eventually(t, func() bool {
-		left, err := n.s.RepairAll(context.Background())
+		left, err := n.s.Repair().RepairAll(context.Background())
 		return err == nil && left == 0
 	}, time.Minute, 100*time.Millisecond)
 	_, damaged = readMarked(t, n.s)
@@ -233,7 +234,7 @@ func TestRewriteRepairs(t *testing.T) {
 	require.ErrorIs(t, err, index.ErrDataLoss)
 	peer.away.Store(false)
 	require.Eventually(t, func() bool {
-		left, err := n.s.RepairAll(context.Background())
+		left, err := n.s.Repair().RepairAll(context.Background())
 		return err == nil && left == 0
 	}, time.Minute, 100*time.Millisecond)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
@@ -257,21 +258,21 @@ func TestDamagedLog(t *testing.T) {
 	require.Greater(t, len(names), 1)
 	for i, name := range []string{names[0], names[len(names)-1]} {
 		flip(t, mem, "/data/log/"+name, 4096+200)
-		_, err = n.s.Scrub(context.Background(), 0)
+		_, err = n.s.Repair().Scrub(context.Background(), 0)
 		require.NoError(t, err)
-		st := n.s.DamageStatus()
+		st := n.s.Repair().Status()
 		require.Equal(t, uint64(i+1), st.FoundLog, name)
 		if st.DamagedLogLSN != 0 { // in the current segment: the next transaction starts another one
 			n.commit(func(b *txn.Builder) { b.CreateQueue("another", txn.Config{}, "default") })
-			_, err = n.s.RepairAll(context.Background())
+			_, err = n.s.Repair().RepairAll(context.Background())
 			require.NoError(t, err)
 		}
-		st = n.s.DamageStatus()
+		st = n.s.Repair().Status()
 		require.Zero(t, st.DamagedLogLSN)
 		require.Equal(t, uint64(i+1), st.RepairedLog)
-		_, err = n.s.Scrub(context.Background(), 0)
+		_, err = n.s.Repair().Scrub(context.Background(), 0)
 		require.NoError(t, err)
-		require.Equal(t, uint64(i+1), n.s.DamageStatus().FoundLog, "the second scrub finds nothing")
+		require.Equal(t, uint64(i+1), n.s.Repair().Status().FoundLog, "the second scrub finds nothing")
 	}
 	want := dumpStore(t, n.s)
 	require.NoError(t, n.s.Close())
@@ -291,7 +292,7 @@ func TestPagerMeetsDamage(t *testing.T) {
 	require.NotZero(t, stats.Pages)
 	// After a restart only the part of the tree from which the state was loaded is in memory.
 	n = openNode(t, options(mem))
-	n.s.SetMessageSource(peer)
+	n.s.Repair().SetSource(peer)
 	n.applyAll()
 	st, err := n.s.Stats()
 	require.NoError(t, err)
@@ -300,13 +301,13 @@ func TestPagerMeetsDamage(t *testing.T) {
 			flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
 		}
 	}
-	_, err = n.s.Scrub(context.Background(), 0)
-	require.ErrorIs(t, err, store.ErrIndexDamaged)
-	require.ErrorIs(t, n.s.IndexDamage(), store.ErrIndexDamaged)
+	_, err = n.s.Repair().Scrub(context.Background(), 0)
+	require.ErrorIs(t, err, index.ErrCorrupt)
+	require.ErrorIs(t, n.s.Repair().Index(), index.ErrCorrupt)
 	n.commit(func(b *txn.Builder) { b.CreateQueue("more", txn.Config{}, "default") })
-	n.s.GiveUpPages()
+	n.s.Repair().GiveUpPages()
 	require.NoError(t, receive(t, peer.s, n.s).Commit())
-	require.NoError(t, n.s.IndexDamage())
+	require.NoError(t, n.s.Repair().Index())
 	n.check()
 }
 
@@ -388,9 +389,9 @@ func TestSnapshotWithDamage(t *testing.T) {
 	to := openNode(t, options(memfs.New()))
 	in := receive(t, n.s, to.s)
 	defer in.Abort()
-	require.Positive(t, n.s.DamageStatus().SuspectPages)
+	require.Positive(t, n.s.Repair().Status().SuspectPages)
 	require.NoError(t, lookedUp(n.s))
-	require.Positive(t, n.s.DamageStatus().RepairedMessages)
+	require.Positive(t, n.s.Repair().Status().RepairedMessages)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	n.check()
 }

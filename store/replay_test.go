@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -89,7 +90,7 @@ func TestReplayEndsInABatch(t *testing.T) {
 		require.LessOrEqual(t, applied, 181)
 	}))
 	require.Equal(t, end, second.s.Applied())
-	q, err := second.s.QueueByName("q")
+	q, err := query.QueueByName(second.s, "q")
 	require.NoError(t, err)
 	require.Equal(t, uint64(180), q.Messages)
 	second.check()

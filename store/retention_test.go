@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -41,9 +42,9 @@ func TestRetentionFreesPages(t *testing.T) {
 	full, err := s.s.Stats()
 	require.NoError(t, err)
 	require.Equal(t, uint64(n), full.Messages)
-	q, ok := s.s.Swept(1)
+	q, ok := query.ExpiryOf(s.s, 1)
 	require.True(t, ok)
-	require.Equal(t, []uint64{1}, s.s.SweptQueues())
+	require.Equal(t, []uint64{1}, query.ExpiryQueues(s.s))
 	require.Equal(t, []uint64{1, n - n/10 + 1}, []uint64{q.Retained, q.RetainFrom})
 
 	s.commit(func(b *txn.Builder) { b.Trim(1, q.RetainFrom, &retained) })
@@ -95,7 +96,7 @@ func TestFirstSince(t *testing.T) {
 		for want <= n && !alive(want) {
 			want++
 		}
-		seq, ms, ok, err := s.s.FirstSince(t.Context(), 1, 1, since)
+		seq, ms, ok, err := query.FirstSince(t.Context(), s.s, 1, 1, since)
 		require.NoError(t, err)
 		require.Equal(t, min(want, n+1), int(seq), "since %d", since)
 		require.Equal(t, want <= n, ok)
@@ -104,6 +105,6 @@ func TestFirstSince(t *testing.T) {
 		}
 	}
 	t.Logf("%d messages: %s for each look-up", n, time.Since(began)/200)
-	_, _, _, err := s.s.FirstSince(t.Context(), 7, 1, 0)
+	_, _, _, err := query.FirstSince(t.Context(), s.s, 7, 1, 0)
 	require.ErrorIs(t, err, store.ErrNoQueue)
 }

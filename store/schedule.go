@@ -8,14 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
-
-// maxScheduleChanges is the number of schedule changes in memory at which a checkpoint is due: about 10 MiB.
-const maxScheduleChanges = 1 << 18
 
 // clock notifies the components that process due messages.
 type clock struct {
@@ -33,8 +32,8 @@ func (c *clock) init() {
 	c.early = make(chan struct{}, 1)
 }
 
-// note takes newly due messages and times from the state. Store.mu is held.
-func (c *clock) note(state *queue.State) {
+// update takes newly due messages and times from the state. Store.mu is held.
+func (c *clock) update(state *queue.State) {
 	c.due = state.TakeDue(c.due[:0])
 	soonest := state.TakeSoonest()
 	if soonest == queue.NeverMS {
@@ -51,8 +50,8 @@ func (c *clock) note(state *queue.State) {
 	}
 }
 
-// tell passes deliverable messages to onDue.
-func (c *clock) tell() {
+// notify passes deliverable messages to onDue.
+func (c *clock) notify() {
 	if len(c.due) == 0 {
 		return
 	}
@@ -86,19 +85,19 @@ func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS
 // the time of a later entry; queue.NeverMS if none. That entry may already have been removed.
 //
 // Changes since the last checkpoint are in memory, and are merged with the tree's entries. Scheduled reads pages, and
-// never blocks a transaction. Errors: ErrClosed, ErrFailed, ErrIndexDamaged.
+// never blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
 func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.Due, next int64, err error) {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
+	pages := s.pages.Acquire()
+	defer s.pages.Release()
 	for {
-		if err := s.usable(); err != nil {
+		if err := s.Usable(); err != nil {
 			return nil, 0, err
 		}
-		view, guard, version := s.scheduleView()
+		view, guard, version := s.scheduleView(pages)
 		stored, beyond, err := readSchedule(view, after, byMS, limit)
 		guard.Release()
 		if err != nil {
-			return nil, 0, s.indexError(err)
+			return nil, 0, s.repair.IndexError(err)
 		}
 		upTo := txn.Due{TimeMS: byMS, Queue: math.MaxUint64, Sequence: math.MaxUint64, Kind: math.MaxUint8}
 		if len(stored) == limit {
@@ -122,11 +121,11 @@ func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.D
 	}
 }
 
-func (s *Store) scheduleView() (*tree.View, *page.Guard, uint64) {
+func (s *Store) scheduleView(pages pager.Pages) (*tree.View, *page.Guard, uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	guard := s.file.ReadGuard() // before the view, so that no page of it can be overwritten
-	return s.index.View(), guard, s.state.ScheduleVersion()
+	guard := pages.File.ReadGuard() // before the view, so that no page of it can be overwritten
+	return pages.Index.View(), guard, s.state.ScheduleVersion()
 }
 
 // readSchedule reads the entries of the tree that follow after and are due by byMS, and the time of the next one.
@@ -135,7 +134,7 @@ func readSchedule(view *tree.View, after txn.Due, byMS int64, limit int) (found 
 	for it.Next() {
 		e, err := queue.ParseScheduleKey(it.Key())
 		if err != nil {
-			return nil, 0, fmt.Errorf("%w: schedule: %w", ErrIndexDamaged, err)
+			return nil, 0, fmt.Errorf("%w: schedule: %w", index.ErrCorrupt, err)
 		}
 		if e.TimeMS > byMS || len(found) == limit {
 			return found, e.TimeMS, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -154,7 +155,7 @@ func TestSchedule(t *testing.T) {
 			n.compare()
 		}
 		n.check()
-		info, err := n.s.QueueByName("q")
+		info, err := query.QueueByName(n.s, "q")
 		require.NoError(t, err)
 		require.Positive(t, info.Delayed)
 		require.Positive(t, info.Expired)

@@ -65,20 +65,20 @@ type snapshotSet struct {
 
 // OpenSnapshot pins the last durable checkpoint. The caller must call Close.
 func (s *Store) OpenSnapshot() (*Snapshot, error) {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	if err := s.usable(); err != nil {
+	file := s.pages.Acquire().File
+	defer s.pages.Release()
+	if err := s.Usable(); err != nil {
 		return nil, err
 	}
 	// First hold the whole log, so that checkpoints between the two lines cannot release the records after the pinned
 	// one.
 	hold := s.log.Hold(1)
-	pin := s.file.Pin()
+	pin := file.Pin()
 	meta := pin.Meta()
 	hold.Advance(meta.Position.LSN + 1)
-	snap := &Snapshot{ID: uuid.NewString(), s: s, file: s.file, pin: pin, hold: hold, meta: meta.Encode()}
+	snap := &Snapshot{ID: uuid.NewString(), s: s, file: file, pin: pin, hold: hold, meta: meta.Encode()}
 	var pages uint64
-	for ext, err := range s.file.UsedExtents(pin) {
+	for ext, err := range file.UsedExtents(pin) {
 		if err != nil {
 			snap.release()
 			return nil, fmt.Errorf("open snapshot: %w", err)
@@ -172,7 +172,7 @@ func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
 	sn.next = from + uint64(len(data))
 	if err := sn.stream.Write(page.NoAt(int64(from), size), data); err != nil {
 		sn.s.o.Events(events.SnapshotCorrupt{ID: sn.ID, Err: err})
-		sn.s.NoteDamage(err)
+		sn.s.repair.NoteError(err)
 		sn.stream = nil
 	}
 }

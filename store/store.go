@@ -17,18 +17,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/identity"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/throttle"
-	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
-
-// cutPrefix is the prefix of the name of a file with records that were cut from the log.
-const cutPrefix = "cut-"
 
 // Store is the message store of one node. Its methods are safe for concurrent use, with the documented exceptions.
 type Store struct {
@@ -38,13 +37,9 @@ type Store struct {
 	governor   *throttle.Governor
 
 	idMu sync.Mutex
-	id   identityFile
+	id   datadir.IdentityFile
 
 	log *wal.Log
-
-	ioMu  sync.RWMutex // guards file and index against replacement; see doc.go
-	file  *page.File
-	index *tree.Tree
 
 	mu      sync.RWMutex // guards the fields below up to written
 	state   *queue.State
@@ -72,14 +67,11 @@ type Store struct {
 	clock     clock
 	filters   atomic.Uint64 // see Filters
 	snapshots snapshotSet
-	pager     pager
+	pages     *pager.Pager
+	repair    *repair.Repairer
 	maint     *rewrite.Maintenance
-	retired   retired
-	damage    damage
 
 	closed   atomic.Bool
-	idle     atomic.Bool // no consumer reads messages: this is a standby
-	noSpace  atomic.Bool // the disk was full at the pager's last write
 	failed   atomic.Pointer[error]
 	failOnce sync.Once
 }
@@ -87,9 +79,9 @@ type Store struct {
 // Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is available, but not
 // applied: the caller must determine whether it is committed (INV-5).
 //
-// Errors: ErrInUse, ErrIdentity, ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of packages page (not a page
-// file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy. With
-// Options.ReplaceDamaged a corrupt store is quarantined instead.
+// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of
+// packages page (not a page file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy.
+// With Options.ReplaceDamaged a corrupt store is quarantined instead.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -98,11 +90,50 @@ func Open(o Options) (*Store, error) {
 	return openOrReplace(o)
 }
 
+// openOrReplace opens the store. If it is too corrupt to be opened and the options allow it, it is quarantined.
+func openOrReplace(o Options) (*Store, error) {
+	s, err := open(o)
+	if err == nil || !cannotOpen(err) {
+		return s, err
+	}
+	name, aerr := datadir.Quarantine(o.directory(), err, o.ReplaceDamaged, o.ReplaceUnknown)
+	if aerr != nil {
+		return nil, errors.Join(err, aerr)
+	}
+	if name == "" {
+		return nil, fmt.Errorf("%w. No other node is known to have a copy, so nothing was changed. Restore the file as it "+
+			"was when the node stopped; or restore a backup into an empty directory (lockstep store restore); or move "+
+			"everything in %s elsewhere and start again: the node then begins empty, or is filled by the other node of "+
+			"its pair", err, o.Dir)
+	}
+	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, name), Err: err})
+	return open(o)
+}
+
+// cannotOpen reports whether the content of the files prevents opening the store, as opposed to, for example, their
+// permissions.
+func cannotOpen(err error) bool {
+	for _, damage := range []error{
+		page.ErrCorrupt, page.ErrNotPageFile, wal.ErrCorrupt, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
+		datadir.ErrIdentityLost,
+	} {
+		if errors.Is(err, damage) {
+			return true
+		}
+	}
+	return false
+}
+
 func open(o Options) (_ *Store, err error) {
-	s := &Store{o: o, retired: retired{stop: make(chan struct{})}, governor: throttle.NewGovernor()}
+	s := &Store{o: o, governor: throttle.NewGovernor()}
+	s.repair = repair.New(engine{s}, s.governor, o.Events)
+	s.pages = pager.New(pager.Options{
+		FS: o.FS, MemoryBudget: o.MemoryBudget, CheckpointBytes: o.CheckpointBytes,
+		CheckpointInterval: o.CheckpointInterval, Events: o.Events, Engine: engine{s}, Damage: s.repair,
+	})
+	s.ServeReaders(true)
 	s.maint = s.newMaintenance()
 	s.SetBackgroundPercent(o.BackgroundPercent)
-	s.damage.init()
 	s.clock.init()
 	s.room = sync.NewCond(&s.mu)
 	defer func() {
@@ -113,10 +144,10 @@ func open(o Options) (_ *Store, err error) {
 	if err := s.lockDir(); err != nil {
 		return nil, err
 	}
-	if s.id, err = openIdentity(&s.o); err != nil {
+	if s.id, err = datadir.OpenIdentity(o.directory()); err != nil {
 		return nil, err
 	}
-	if err := finishQuarantine(&s.o, &s.id); err != nil {
+	if err := datadir.FinishQuarantine(o.directory(), &s.id); err != nil {
 		return nil, err
 	}
 	emptied, err := s.recoverInstall()
@@ -129,25 +160,26 @@ func open(o Options) (_ *Store, err error) {
 	if err := s.openPages(); err != nil {
 		return nil, err
 	}
-	if err := s.openLog(emptied); err != nil {
+	if err := s.openLog(s.applied, emptied); err != nil {
 		return nil, err
 	}
 	s.state.CountAfter(s.log.End().LSN)
-	s.pager.start(s)
+	s.repair.Use(s.pages, s.log)
+	s.pages.Start()
 	return s, nil
 }
 
 func (s *Store) lockDir() error {
 	if err := s.o.FS.MkdirAll(s.o.Dir, 0o750); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+		return fmt.Errorf("create the data directory: %w", err)
 	}
 	if err := s.o.FS.SyncDir(filepath.Dir(filepath.Clean(s.o.Dir))); err != nil {
-		return fmt.Errorf("make the data directory durable: %w", err)
+		return fmt.Errorf("sync the parent of the data directory: %w", err)
 	}
 	var err error
 	s.lock, err = s.o.FS.Lock(filepath.Join(s.o.Dir, datadir.LockName))
 	if errors.Is(err, vfs.ErrLocked) {
-		return fmt.Errorf("%w: %s; stop that process, or give this node a data directory of its own", ErrInUse, s.o.Dir)
+		return fmt.Errorf("%w: %s; stop that process, or configure another data directory", datadir.ErrInUse, s.o.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("lock the data directory: %w", err)
@@ -174,27 +206,25 @@ func (s *Store) openPages() error {
 // usePages makes file the store's page file and its checkpoint the store's state.
 func (s *Store) usePages(file *page.File) error {
 	meta := file.Meta()
-	index := tree.New(file, meta.Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
-	state, err := checkpoint.LoadState(index.View(), meta)
+	pages := s.pages.Use(file)
+	state, err := checkpoint.LoadState(pages.Index.View(), meta)
 	if err != nil {
-		return errors.Join(fmt.Errorf("load checkpoint %d: %w", meta.Checkpoint, err), file.Close())
+		return fmt.Errorf("load checkpoint %d: %w", meta.Checkpoint, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.use(file)
 	if s.state != nil {
 		state.CountOn(s.state)
 	}
-	s.index, s.state, s.applied = index, state, meta.Position
+	s.state, s.applied = state, meta.Position
 	s.holds.reach(s.applied.LSN)
 	s.watch.wake([]uint64{queue.AccessQueue}) // an installed snapshot may have another table
 	return nil
 }
 
-// openLog opens the log and verifies that it continues the checkpoint. emptied reports that the log was emptied on
-// purpose.
-func (s *Store) openLog(emptied bool) error {
-	at := s.file.Meta().Position
+// openLog opens the log and verifies that it continues the checkpoint at a position. emptied reports that the log was
+// emptied on purpose.
+func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
 		return err
@@ -209,7 +239,7 @@ func (s *Store) openLog(emptied bool) error {
 	s.log, err = wal.Open(wal.Options{
 		FS: s.o.FS, Dir: datadir.LogDir(s.o.Dir), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
 		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
-		Cache: s.o.PageCache.use(), Start: at, VerifyFrom: at.LSN, Events: s.logEvent,
+		Cache: s.o.PageCache.use(true), Start: at, VerifyFrom: at.LSN, Events: s.logEvent,
 	})
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)
@@ -250,7 +280,7 @@ func (s *Store) mayBegin() error {
 	if len(segments) > 0 && segments[0] == wal.FirstSegment {
 		return nil
 	}
-	return fmt.Errorf("%w: %s is not there, and the log does not have every record from the first one on",
+	return fmt.Errorf("%w: %s does not exist, and the log does not begin with the first record",
 		ErrPagesMissing, datadir.PageFile(s.o.Dir))
 }
 
@@ -258,7 +288,7 @@ func (s *Store) mayBegin() error {
 func (s *Store) segments() ([]string, error) {
 	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("look for the log: %w", err)
+		return nil, fmt.Errorf("list the log: %w", err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return filepath.Ext(name) != ".seg" })
 	slices.Sort(names)
@@ -273,7 +303,7 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	}
 	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("look for the log: %w", err)
+		return false, fmt.Errorf("list the log: %w", err)
 	}
 	return !slices.ContainsFunc(names, func(name string) bool {
 		return filepath.Ext(name) == ".seg" ||
@@ -287,19 +317,10 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.maint.Close()
-	s.pager.stop()
 	s.wakeRoom()
 	s.snapshots.closeAll()
 	s.ahead.close()
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	var err error
-	if s.failed.Load() == nil {
-		_, err = s.pager.checkpointLocked()
-	}
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
-	s.retired.close()
+	err := s.pages.Stop(s.failed.Load() != nil)
 	return errors.Join(err, s.closeFiles())
 }
 
@@ -309,13 +330,11 @@ func (s *Store) closeFiles() error {
 	if s.log != nil {
 		err = errors.Join(err, s.log.Close())
 	}
-	if s.file != nil {
-		err = errors.Join(err, s.file.Close())
-	}
+	err = errors.Join(err, s.pages.Close())
 	if err == nil && s.log != nil && s.failed.Load() == nil {
 		s.idMu.Lock()
 		s.id.Clean = true
-		err = writeIdentity(s.o.FS, s.o.Dir, s.id)
+		err = s.id.Write(s.o.FS, s.o.Dir)
 		s.idMu.Unlock()
 	}
 	if s.lock != nil {
@@ -347,8 +366,8 @@ func (s *Store) wakeRoom() {
 	s.room.Broadcast()
 }
 
-// usable returns why the store cannot be used, or nil.
-func (s *Store) usable() error {
+// Usable returns the reason why the store cannot be used, or nil: it is closed, or has failed.
+func (s *Store) Usable() error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
@@ -359,19 +378,32 @@ func (s *Store) usable() error {
 }
 
 // ServeReaders sets whether messages are read from this store, for CacheAuto. The default is true.
-func (s *Store) ServeReaders(on bool) {
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	s.idle.Store(!on)
-	s.file.UseCache(s.cacheUse())
+func (s *Store) ServeReaders(on bool) { s.pages.SetCacheUse(s.o.PageCache.use(on)) }
+
+// View calls fn with the applied state, which does not change during the call. fn must not modify or keep the state,
+// wait, or perform I/O. The answers to usual questions are in package query.
+func (s *Store) View(fn func(state *queue.State)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	fn(s.state)
 }
 
-// cacheUse returns the cache use of checkpoint writes.
-func (s *Store) cacheUse() vfs.CacheUse {
-	if s.o.PageCache == CacheAuto && s.idle.Load() {
-		return vfs.AvoidCache
+// QueueName returns the name of a queue, for log lines; empty if the queue does not exist. It never blocks: it also
+// returns "" while the store's state is being changed.
+func (s *Store) QueueName(id uint64) string {
+	if !s.mu.TryRLock() {
+		return ""
 	}
-	return s.o.PageCache.use()
+	defer s.mu.RUnlock()
+	if q := s.state.Queue(id); q != nil {
+		return q.Name()
+	}
+	return ""
 }
 
-func (s *Store) wakePager() { s.pager.wake() }
+// Filters returns a version that changes whenever a subscription's filter is altered, before any later message
+// becomes readable.
+func (s *Store) Filters() uint64 { return s.filters.Load() }
+
+// Repair returns the records and the repair of corruption.
+func (s *Store) Repair() *repair.Repairer { return s.repair }

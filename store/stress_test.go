@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -85,7 +86,7 @@ func TestEverythingAtOnce(t *testing.T) {
 
 // randomWork adds one random operation.
 func randomWork(s *store.Store, b *txn.Builder, rng *rand.Rand) {
-	queues, _, _ := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
+	queues, _, _ := query.Queues(s, query.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
 	if len(queues) < 2 || len(queues) < 6 && rng.IntN(10) == 0 {
 		b.CreateQueue(fmt.Sprintf("q%d", rng.Uint64()), txn.Config{}, "a", "b")
 		return
@@ -119,7 +120,7 @@ func randomWork(s *store.Store, b *txn.Builder, rng *rand.Rand) {
 
 // readSome reads a part of a random queue and checks each message.
 func readSome(s *store.Store, rng *rand.Rand) error {
-	queues, _, err := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
+	queues, _, err := query.Queues(s, query.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
 	if len(queues) == 0 {
 		return err
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -59,7 +61,7 @@ func (peerSecret) RequireTransportSecurity() bool { return false }
 
 // loadAccess reloads the rules from the applied state.
 func (n *node) loadAccess() {
-	if err := n.rules.LoadFrom(n.store.Access); err != nil {
+	if err := n.rules.LoadFrom(func() (uint64, []queue.AccessEntry) { return query.Access(n.store) }); err != nil {
 		n.log.Error("some access rules cannot be decoded and grant nothing; upgrade this node", zap.Error(err))
 	}
 	n.queues.RulesChanged()
@@ -68,7 +70,7 @@ func (n *node) loadAccess() {
 // watchAccess reloads the rules on each change until ctx ends, and writes a checkpoint. A restarted node then has the
 // rules before it has applied its log.
 func (n *node) watchAccess(ctx context.Context) {
-	changed, cancel := n.store.WatchAccess()
+	changed, cancel := query.WatchAccess(n.store)
 	defer cancel()
 	for {
 		n.loadAccess()
@@ -137,7 +139,7 @@ func removeMarker(fsys vfs.FS, marker string) error {
 func (n *node) resetAccess(ctx context.Context, session *session.Session) error {
 	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
 	defer cancel()
-	version, entries := n.store.Access()
+	version, entries := query.Access(n.store)
 	var changes []txn.AccessChange
 	for _, e := range entries {
 		if e.Kind == access.KindRule || e.Kind == access.KindMode {

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -97,7 +98,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	n := l.n
 	in := &conditions.Input{
 		Now: now, Self: l.self(), Config: n.settings.Live(), Pair: n.runner.Status(), Other: l.other.last(),
-		StandbyFull: n.standbyFull.Load(), Damage: n.store.DamageStatus(), Difference: n.guard.Difference(),
+		StandbyFull: n.standbyFull.Load(), Damage: n.store.Repair().Status(), Difference: n.guard.Difference(),
 		CacheOnly: l.cacheOnly, MemoryUsed: int64(runtimeMemory()), MemoryAllowed: memoryAllowed(n.cfg.Memory.Budget.Bytes()),
 		Unrestricted: n.rules.Open(),
 	}
@@ -105,7 +106,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	if room, err := n.store.Room(); err == nil {
 		in.Room = &room
 	}
-	if xid, _, timeMS, ok := n.store.OldestPrepared(); ok {
+	if xid, _, timeMS, ok := query.OldestPrepared(n.store); ok {
 		in.OldestPrepared = &conditions.Prepared{XID: xid, At: time.UnixMilli(timeMS)}
 	}
 	if session := n.serving.Get(); session != nil {

@@ -21,7 +21,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -69,7 +68,7 @@ func testDataInUse(t *testing.T) {
 	c := n.config
 	c.Listen = "127.0.0.1:0"
 	err := fails(t, c)
-	require.ErrorIs(t, err, store.ErrInUse)
+	require.ErrorIs(t, err, datadir.ErrInUse)
 	require.ErrorContains(t, err, c.Data.Dir)
 	n.createQueue("q") // the first node still works
 }
@@ -95,7 +94,7 @@ func testNotAStore(t *testing.T) {
 	c := settingsOnDisk(t, "a")
 	require.NoError(t, os.WriteFile(datadir.PageFile(c.Data.Dir), []byte("Dear diary"), 0o600))
 	err := fails(t, c)
-	require.ErrorIs(t, err, store.ErrIdentityLost)
+	require.ErrorIs(t, err, datadir.ErrIdentityLost)
 	require.ErrorContains(t, err, "data.dir")
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
@@ -92,7 +93,7 @@ func (n *node) extraMetrics() metrics.Extra {
 	if s, ok := (maintainedNode{n}).session(); ok {
 		m.Consumers = s.Consumers.Attached()
 	}
-	if _, total, _, err := n.store.PreparedList(0, 0); err == nil {
+	if _, total, _, err := query.PreparedList(n.store, 0, 0); err == nil {
 		m.Prepared = total
 	}
 	if jobs, err := n.maintenance.Jobs(); err == nil {

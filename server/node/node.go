@@ -163,9 +163,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	defer func() { _ = n.peers.Close() }() // nothing depends on the outcome of its calls
 	if n.alone() {
-		n.store.StandAlone()
+		n.store.Repair().StandAlone()
 	} else {
-		n.store.SetMessageSource(peerclient.MessageSource{Peers: n.peers, Runner: n.runner, Store: n.store})
+		n.store.Repair().SetSource(peerclient.MessageSource{Peers: n.peers, Runner: n.runner, Store: n.store})
 	}
 	if n.cfg.Metrics.Listen != "" {
 		if n.metrics, err = metrics.Listen(ctx, n.metricsOptions()); err != nil {

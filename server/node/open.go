@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -104,7 +105,7 @@ func openStore(
 	case errors.Is(err, page.ErrNewerVersion), errors.Is(err, wal.ErrNewerVersion):
 		hint = "; data was written by a newer version of lockstep: start that version, or wipe the directory to copy " +
 			"everything from the other node"
-	case errors.Is(err, store.ErrIdentityLost):
+	case errors.Is(err, datadir.ErrIdentityLost):
 		hint = ". If this is not the directory of a node, correct data.dir"
 	case errors.Is(err, os.ErrPermission):
 		hint = "; the directory must belong to the user of the lockstep process"

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
 // maxDigestBytes exceeds the size of the digests of the maximum number of queues.
@@ -46,13 +47,13 @@ func (p *Peers) Scrub(ctx context.Context, address string, fullSpeed bool) (*pb.
 	return r, fromPeer(err)
 }
 
-// FetchMessages returns intact copies of messages from the node at an address. See store.MessageSource.
+// FetchMessages returns intact copies of messages from the node at an address. See repair.Source.
 func (p *Peers) FetchMessages(
 	ctx context.Context, address string, s *store.Store, queue, first, last uint64, applied lsn.Position,
-) (store.FoundMessages, error) {
+) (repair.FoundMessages, error) {
 	c, err := p.conn(address)
 	if err != nil {
-		return store.FoundMessages{}, err
+		return repair.FoundMessages{}, err
 	}
 	return replication.FetchMessages(ctx, c, s, queue, first, last, applied)
 }
@@ -64,17 +65,17 @@ type MessageSource struct {
 	Store  *store.Store
 }
 
-var _ store.MessageSource = MessageSource{}
+var _ repair.Source = MessageSource{}
 
 var errNoOther = errors.New("other node is unknown or unreachable")
 
 // FetchMessages queries the other node.
 func (m MessageSource) FetchMessages(
 	ctx context.Context, queue, first, last uint64, applied lsn.Position,
-) (store.FoundMessages, error) {
+) (repair.FoundMessages, error) {
 	st := m.Runner.Status()
 	if st.Record == nil {
-		return store.FoundMessages{}, errNoOther
+		return repair.FoundMessages{}, errNoOther
 	}
 	nodes := slices.Clone(st.Record.Nodes)
 	for _, l := range st.Live {
@@ -82,11 +83,11 @@ func (m MessageSource) FetchMessages(
 	}
 	i := slices.IndexFunc(nodes, func(i failover.NodeInfo) bool { return i.ID != st.Self.ID })
 	if i < 0 {
-		return store.FoundMessages{}, errNoOther
+		return repair.FoundMessages{}, errNoOther
 	}
 	other, ok := st.Node(nodes[i].ID)
 	if !ok || other.Address == "" {
-		return store.FoundMessages{}, errNoOther
+		return repair.FoundMessages{}, errNoOther
 	}
 	return m.Peers.FetchMessages(ctx, other.Address, m.Store, queue, first, last, applied)
 }

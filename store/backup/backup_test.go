@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -97,7 +98,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-func requireNewIdentity(t *testing.T, old store.Identity, s *store.Store, res backup.RestoreResult) {
+func requireNewIdentity(t *testing.T, old datadir.Identity, s *store.Store, res backup.RestoreResult) {
 	t.Helper()
 	id := s.Identity()
 	require.Equal(t, []uuid.UUID{res.NodeID, res.StoreID}, []uuid.UUID{id.NodeID, id.StoreID})

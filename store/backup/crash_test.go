@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -136,21 +137,21 @@ func TestCrashRestore(t *testing.T) {
 		_, err := backup.Restore(ctx, set.Path, "/new/restored", o(fault))
 		require.NoError(t, err)
 	}, func(step int, after *memfs.FS) {
-		if err := store.CheckRestore(after, "/new/restored"); err == nil {
+		if err := datadir.CheckRestore(after, "/new/restored"); err == nil {
 			what := "nothing"
-			if _, err := store.ReadIdentity(after, "/new/restored"); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := datadir.ReadIdentity(after, "/new/restored"); !errors.Is(err, fs.ErrNotExist) {
 				require.NoError(t, err, "step %d", step)
 				so := n.o
 				so.FS, so.Dir = after, "/new/restored"
 				_, err = store.Open(so)
-				require.ErrorIs(t, err, store.ErrRestoring, "step %d", step)
+				require.ErrorIs(t, err, datadir.ErrRestoring, "step %d", step)
 				what = "refused"
 			}
 			counts[what]++
 			_, err := backup.Restore(ctx, set.Path, "/new/restored", o(after))
 			require.NoError(t, err, "step %d", step)
 		} else {
-			require.ErrorIs(t, err, store.ErrNotEmpty)
+			require.ErrorIs(t, err, datadir.ErrNotEmpty)
 			counts["whole"]++
 		}
 		s := restored(t, after, "/new/restored")
@@ -192,8 +193,8 @@ func TestFailRestore(t *testing.T) {
 			continue
 		}
 		require.ErrorIs(t, err, broken)
-		if store.CheckRestore(target, "/restored") != nil { // complete except for the last sync of the directory
-			_, err := store.ReadIdentity(target, "/restored")
+		if datadir.CheckRestore(target, "/restored") != nil { // complete except for the last sync of the directory
+			_, err := datadir.ReadIdentity(target, "/restored")
 			require.NoError(t, err)
 		} else {
 			_, err = backup.Restore(ctx, set.Path, "/restored",

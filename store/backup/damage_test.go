@@ -8,13 +8,12 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/stretchr/testify/require"
 )
 
 // refused verifies that Verify and Restore reject a backup.
@@ -137,11 +136,11 @@ func TestNotEmpty(t *testing.T) {
 	set := n.backup("/backups")
 	o := backup.RestoreOptions{FS: mem, SegmentBytes: 64 << 10}
 	_, err := backup.Restore(ctx, set.Path, "/data", o)
-	require.ErrorIs(t, err, store.ErrNotEmpty)
+	require.ErrorIs(t, err, datadir.ErrNotEmpty)
 	require.NoError(t, mem.MkdirAll("/target", 0o700))
 	require.NoError(t, vfs.WriteFileAtomic(mem, "/target/notes.txt", []byte("mine")))
 	_, err = backup.Restore(ctx, set.Path, "/target", o)
-	require.ErrorIs(t, err, store.ErrNotEmpty)
+	require.ErrorIs(t, err, datadir.ErrNotEmpty)
 	names, err := mem.ReadDir("/target")
 	require.NoError(t, err)
 	require.Equal(t, []string{"notes.txt"}, names)
@@ -151,7 +150,7 @@ func TestNotEmpty(t *testing.T) {
 	_, err = backup.Restore(ctx, set.Path, "/target", o)
 	require.NoError(t, err)
 	_, err = backup.Restore(ctx, set.Path, "/target", o)
-	require.ErrorIs(t, err, store.ErrNotEmpty, "a finished restore is a data directory")
+	require.ErrorIs(t, err, datadir.ErrNotEmpty, "a finished restore is a data directory")
 	require.Equal(t, n.history[12], dumpStore(t, restored(t, mem, "/target")))
 }
 

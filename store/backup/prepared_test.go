@@ -6,12 +6,11 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/stretchr/testify/require"
 )
 
 // A restored store has the prepared transactions and outcomes of the backup.
@@ -37,17 +36,17 @@ func TestPreparedIsRestored(t *testing.T) {
 	require.NoError(t, err)
 	s := restored(t, mem, "/restored")
 	require.Equal(t, n.replayed(lsn).Content, digest(t, s).Content)
-	list, _, _, err := s.PreparedList(0, 10)
+	list, _, _, err := query.PreparedList(s, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, "a", list[0].XID)
-	require.Equal(t, []store.PreparedQueue{{Queue: "q", Publishes: 1}}, list[0].Queues)
-	before, err := s.QueueByName("q")
+	require.Equal(t, []query.PreparedQueue{{Queue: "q", Publishes: 1}}, list[0].Queues)
+	before, err := query.QueueByName(s, "q")
 	require.NoError(t, err)
 	require.NoError(t, s.Append(n.raw[lsn+1], n.ends[lsn+1])) // the decision
 	require.NoError(t, s.Sync())
 	require.NoError(t, s.Apply(lsn+1, func(_ uint64, r *txn.Result) { require.NoError(t, r.Err()) }))
-	after, err := s.QueueByName("q")
+	after, err := query.QueueByName(s, "q")
 	require.NoError(t, err)
 	require.Equal(t, before.Messages+1, after.Messages)
 }

@@ -14,15 +14,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/time/rate"
-
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
+	"golang.org/x/time/rate"
 )
 
 // RestoreOptions are the options of Restore.
@@ -92,7 +90,7 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 	if o.ToLSN != 0 && !o.ToTime.IsZero() {
 		return RestoreResult{}, fmt.Errorf("%w: a record and a time are mutually exclusive", ErrTarget)
 	}
-	if err := store.CheckRestore(o.FS, target); err != nil {
+	if err := datadir.CheckRestore(o.FS, target); err != nil {
 		return RestoreResult{}, err
 	}
 	j := restoreJob{o: o, set: dir, dir: target, limit: newLimiter(o.BytesPerSecond)}
@@ -108,7 +106,7 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 	if o.DryRun {
 		return j.res, nil
 	}
-	t, err := store.BeginRestore(o.FS, target, j.res.Manifest.Name)
+	t, err := datadir.BeginRestore(o.FS, target, j.res.Manifest.Name)
 	if err != nil {
 		return j.res, err
 	}
@@ -284,7 +282,7 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 }
 
 // fill writes page file and log, and verifies them.
-func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
+func (j *restoreJob) fill(ctx context.Context, t *datadir.RestoreTarget) error {
 	j.res.NodeID, j.res.StoreID = t.NodeID(), t.StoreID()
 	if err := j.writePages(ctx, t); err != nil {
 		return noSpace(err)
@@ -308,7 +306,7 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 }
 
 // writePages writes page.db. It is durable when writePages returns.
-func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (err error) {
+func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (err error) {
 	m := &j.res.Manifest
 	r, err := openPack(ctx, j.o.Place, j.set, m, j.o.Unseal)
 	if err != nil {
@@ -349,7 +347,7 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 
 // writeLog writes the log that continues the page file. It is durable when writeLog returns. It is also created if it
 // is empty, since a node treats a missing log as a lost one.
-func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err error) {
+func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget) (err error) {
 	log, err := wal.Open(wal.Options{
 		FS: j.o.FS, Dir: datadir.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes,
 		MaxFrameBytes: wal.MaxPayloadBytes,

@@ -66,7 +66,7 @@ func (c *Checkpoint) State() (*queue.State, error) {
 // Live returns the liveness of messages in the checkpoint's own state.
 func (c *Checkpoint) Live() (Liveness, error) {
 	state, err := c.State()
-	return Liveness{state: state, lock: noLock{}}, err
+	return NewLiveness(func(fn func(*queue.State)) { fn(state) }), err
 }
 
 // CountMessages returns the number of stored messages, including unneeded ones that share a page with others. It reads

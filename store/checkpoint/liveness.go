@@ -4,7 +4,6 @@ package checkpoint
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -12,41 +11,35 @@ import (
 
 // Liveness determines the messages of an extent that a subscription needs.
 type Liveness struct {
-	state *queue.State
-	lock  sync.Locker // held during access to the state
+	view func(fn func(*queue.State))
 }
 
-// NewLiveness returns the Liveness of a state that is guarded by lock.
-func NewLiveness(state *queue.State, lock sync.Locker) Liveness {
-	return Liveness{state: state, lock: lock}
+// NewLiveness returns the Liveness of a state. view calls its argument with the state, which does not change during
+// the call.
+func NewLiveness(view func(fn func(*queue.State))) Liveness {
+	return Liveness{view: view}
 }
 
 // Messages returns the number of messages that a subscription needs.
-func (l *Liveness) Messages() uint64 {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	return l.state.Messages()
+func (l *Liveness) Messages() (n uint64) {
+	l.view(func(state *queue.State) { n = state.Messages() })
+	return n
 }
 
 // Applied returns the LSN of the last record applied to the state.
-func (l *Liveness) Applied() uint64 {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	return l.state.Applied()
+func (l *Liveness) Applied() (n uint64) {
+	l.view(func(state *queue.State) { n = state.Applied() })
+	return n
 }
 
 // Holds reports whether another state has the same content.
-func (l *Liveness) Holds(other *queue.State) bool {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	return other.Digest() == l.state.Digest() && other.Messages() == l.state.Messages() &&
-		other.Applied() == l.state.Applied()
+func (l *Liveness) Holds(other *queue.State) (same bool) {
+	l.view(func(state *queue.State) {
+		same = other.Digest() == state.Digest() && other.Messages() == state.Messages() &&
+			other.Applied() == state.Applied()
+	})
+	return same
 }
-
-type noLock struct{}
-
-func (noLock) Lock()   {}
-func (noLock) Unlock() {}
 
 // AliveSet has a bit for each sequence of an extent that a subscription needs.
 type AliveSet struct {
@@ -65,24 +58,25 @@ func (a *AliveSet) Has(seq uint64) bool {
 }
 
 // Of sets a to the live messages of an extent. It returns ErrDataLoss if the index entry is invalid.
-func (l *Liveness) Of(e *index.Entry, a *AliveSet) error {
+func (l *Liveness) Of(e *index.Entry, a *AliveSet) (err error) {
 	if e.Span > queue.MaxRunSpan {
 		return fmt.Errorf("%w: queue %d, sequence %d: a range of %d sequences", index.ErrDataLoss, e.Queue, e.First,
 			e.Span)
 	}
 	clear(a.bits[:(e.Span+63)/64])
 	a.first, a.n = e.First, 0
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	q := l.state.Queue(e.Queue)
-	if q == nil {
-		return fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Run.First,
-			e.Queue)
-	}
-	end := min(e.First+e.Span, q.NextSequence())
-	for seq := q.NextAlive(e.First); seq < end; seq = q.NextAlive(seq + 1) {
-		a.bits[(seq-e.First)/64] |= 1 << ((seq - e.First) % 64)
-		a.n++
-	}
-	return nil
+	l.view(func(state *queue.State) {
+		q := state.Queue(e.Queue)
+		if q == nil {
+			err = fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Run.First,
+				e.Queue)
+			return
+		}
+		end := min(e.First+e.Span, q.NextSequence())
+		for seq := q.NextAlive(e.First); seq < end; seq = q.NextAlive(seq + 1) {
+			a.bits[(seq-e.First)/64] |= 1 << ((seq - e.First) % 64)
+			a.n++
+		}
+	})
+	return err
 }

@@ -102,7 +102,7 @@ func (c *Checkpoint) Scan(ctx context.Context, o ScanOptions) (ScanResult, error
 		return ScanResult{}, fmt.Errorf("scan: %w", err)
 	}
 	m := NewMeter(o.Progress)
-	m.Expect(live.state.Messages(), live.state.Bytes())
+	m.Expect(c.state.Messages(), c.state.Bytes())
 	m.Phase("scan", c.meta.UsedPages)
 	v := survey{c: c, live: live, meter: m, tolerant: true}
 	if err := v.run(ctx, candidateSizes(c.meta.PageSize, o.MaxPageSize)); err != nil {

@@ -12,8 +12,6 @@ package crc
 import (
 	"hash/crc32"
 	"sync"
-
-	"github.com/lockstep-mq/lockstep/store/tally"
 )
 
 // polynomial is Castagnoli's, with x^0 in the highest bit.
@@ -29,7 +27,7 @@ func Of(b []byte) uint32 { return Update(0, b) }
 
 // Update continues the checksum of preceding bytes with b.
 func Update(sum uint32, b []byte) uint32 {
-	tally.Summed(len(b))
+	Summed(len(b))
 	return crc32.Update(sum, table, b)
 }
 

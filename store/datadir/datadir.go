@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package datadir defines the names in a node's data directory, and its lock.
+// Package datadir defines the files in a node's data directory: names, lock, identity, quarantine of an unusable
+// store, restore of a backup, and files that are left behind. The formats are in store/FORMAT.md.
 package datadir
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Names in the data directory. The formats are in store/FORMAT.md.
+// Names in the data directory.
 const (
 	LockName = "lock"
 	// LogName is the directory of the log.
@@ -26,14 +27,6 @@ const (
 	OldFileName  = "page.db_old"
 	// AccessResetName exists if the node must delete all access rules.
 	AccessResetName = "access.reset"
-)
-
-// Errors of Lock.
-var (
-	// ErrInUse is returned when another process has the data directory open.
-	ErrInUse = errors.New("data directory is in use by another process")
-	// ErrNone is returned when the directory does not exist.
-	ErrNone = errors.New("not a data directory")
 )
 
 // PageFile returns the path of the page file.

@@ -66,6 +66,10 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 // ErrDataLoss is returned if a stored message cannot be read because its page is corrupt.
 var ErrDataLoss = errors.New("stored message is corrupt")
 
+// ErrCorrupt is returned if a page of the index or of the state is corrupt. The store must be replaced by a copy of
+// the other node's store.
+var ErrCorrupt = errors.New("store index is corrupt")
+
 var errIndexEntry = errors.New("invalid index entry")
 
 // Decode decodes an entry from its key and value.
@@ -183,4 +187,16 @@ func (r *RunReader) Next() (seq uint64, record []byte, ok bool, err error) {
 	r.rest = r.rest[n+size:]
 	r.Left--
 	return r.First + delta, record, true, nil
+}
+
+// EntryOf decodes the result of a tree search; found is false if it is not an index entry of the queue.
+func EntryOf(k, v []byte, ok bool, queueID uint64) (e Entry, found bool, err error) {
+	if !ok || len(k) != KeyBytes || k[0] != Letter {
+		return Entry{}, false, nil
+	}
+	e, err = Decode(k, v)
+	if err != nil || e.Queue != queueID {
+		return Entry{}, false, err
+	}
+	return e, true, nil
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/crc"
-	"github.com/lockstep-mq/lockstep/store/tally"
 )
 
 // fingerprintPrime is the FNV prime, used to mix in numbers.
@@ -105,7 +104,7 @@ func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32)
 	if known != 0 {
 		return crc.Join(sum, crc.Suffix(known, crc.Of(rec[:recordHeaderBytes]), len(rest)), len(rest))
 	}
-	tally.Summed(len(rest))
+	crc.Summed(len(rest))
 	return crc32.Update(sum, table, rest)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -82,7 +83,7 @@ func install(t *testing.T, fsys *memfs.FS) *store.Store {
 
 // store shows the contents of a store and verifies it.
 func (d *dumper) store(s *store.Store) {
-	queues, _, err := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 100})
+	queues, _, err := query.Queues(s, query.QueueRange{MaxQueues: 100, MaxSubscriptions: 100})
 	require.NoError(d.t, err)
 	for _, q := range queues {
 		d.line(1, "queue %d %q: %s, next sequence %d, %d messages, %d bytes, digest %016x", q.ID, q.Name, config(q.Config),
@@ -102,10 +103,10 @@ func (d *dumper) store(s *store.Store) {
 			}
 		}
 	}
-	for _, e := range s.MetaPrefix("") {
+	for _, e := range query.MetaPrefix(s, "") {
 		d.line(1, "entry %q: %s", e.Key, text(e.Value))
 	}
-	if version, entries := s.Access(); version != 0 {
+	if version, entries := query.Access(s); version != 0 {
 		d.line(1, "access table of LSN %d", version)
 		for _, e := range entries {
 			d.line(2, "%c %q: %s", e.Kind, e.Name, text(e.Value))

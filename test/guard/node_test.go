@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
-	"github.com/lockstep-mq/lockstep/store/tally"
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
@@ -88,8 +88,8 @@ func TestMain(m *testing.M) {
 
 // runNode runs a node until in ends. It prints its address, and then its counts for each line that it reads.
 func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
-	large := tally.Start()
-	codec.CountCopies(tally.Copied)
+	large := crc.StartCounts()
+	codec.CountCopies(crc.Copied)
 	codec.Poison() // detects a body that was released too early
 	c := config.Default()
 	c.Metrics.Listen = "127.0.0.1:0" // the metrics must add no countable cost

@@ -22,8 +22,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/objectstore"
 	"github.com/lockstep-mq/lockstep/server/objectstore/s3"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -205,7 +205,7 @@ func TestKilled(t *testing.T) {
 		count[fmt.Sprintf("restore %t", err == nil)]++
 		if err != nil {
 			require.ErrorIs(t, err, backup.ErrRemote)
-			require.NoError(t, store.CheckRestore(vfs.OS(), target), "it can be restored again")
+			require.NoError(t, datadir.CheckRestore(vfs.OS(), target), "it can be restored again")
 			require.NoError(t, restore(location))
 		}
 		got, _ := restored(t, target)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -242,7 +242,7 @@ func possibleLoss(s *pb.GetStatusResponse) bool {
 }
 
 // forceWarnings returns the risks that the operator should consider.
-func forceWarnings(id store.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
+func forceWarnings(id datadir.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
 	out := []string{
 		"make sure that the other node is stopped: a node that is only partitioned from the coordinator and from here " +
 			"keeps acknowledging to clients that reach it, and those messages are lost, too",

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -144,7 +144,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 }
 
 // canRebuild returns an error if this node sees nothing to adopt; the failover machine checks this again.
-func canRebuild(st nodestatus.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
+func canRebuild(st nodestatus.Node, found failover.Found, own datadir.Identity, fence failover.Fence, leads bool) error {
 	switch {
 	case st.Coordinator == "none":
 		return errors.New("node is standalone (coordinator.type is none)")
@@ -228,7 +228,7 @@ func (a *Service) queryPeer(
 // compare returns an error if the other node is the better choice. The log that contains every committed transaction
 // ends in the highest term and, among logs of that term, is the longest: the node that begins a term has everything
 // committed before (INV-4), and each term has only one log.
-func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
+func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
 	peers := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}
 	ahead := cmp.Or(cmp.Compare(peers.Term, end.Term), cmp.Compare(peers.LSN, end.LSN)) > 0
@@ -254,7 +254,7 @@ func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStat
 }
 
 // warnings returns the risks that the operator should consider.
-func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
+func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
 		out = append(out, "other node is unreachable: before you use --without-other, verify that it "+

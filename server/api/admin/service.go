@@ -28,6 +28,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -88,7 +89,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
 		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
 		Maintenance: protoconv.ActivityToProto(st.Maintenance), Plan: protoconv.PlanToProto(st.Plan),
-		Damage:     protoconv.DamageToProto(a.store.DamageStatus()),
+		Damage:     protoconv.DamageToProto(a.store.Repair().Status()),
 		Alarms:     protoconv.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
 		Conditions: protoconv.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
 		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats), Console: st.Console,
@@ -125,11 +126,11 @@ func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 			a.o.Logger.Debug("log archive cannot be listed", zap.Error(err))
 		}
 		for _, dir := range formerPeers {
-			n, err := store.SizeOf(vfs.OS(), dir)
+			n, err := datadir.SizeOf(vfs.OS(), dir)
 			if err != nil {
 				continue // removed in the meantime
 			}
-			left = append(left, store.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
+			left = append(left, datadir.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
 		}
 	}
 	out := make([]*pb.UnusedFile, len(left))
@@ -199,7 +200,7 @@ func knownNodes(st *failover.Status) []failover.NodeInfo {
 	return nodes
 }
 
-func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
+func storeStatus(id datadir.Identity, s *store.Stats) *pb.StoreStatus {
 	pair := ""
 	if id.PairID != uuid.Nil {
 		pair = id.PairID.String()

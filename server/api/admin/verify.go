@@ -29,8 +29,8 @@ func (a *Service) GetQueueDigests(
 		return nil, apierror.ToStatus(err)
 	}
 	out := &pb.GetQueueDigestsResponse{
-		Lsn: d.LSN, Digest: d.Digest, Damage: protoconv.DamageToProto(a.store.DamageStatus()),
-		Damaged: protoconv.DamagedToProto(a.store.Damaged(protoconv.MaxListedDamage)),
+		Lsn: d.LSN, Digest: d.Digest, Damage: protoconv.DamageToProto(a.store.Repair().Status()),
+		Damaged: protoconv.DamagedToProto(a.store.Repair().Damaged(protoconv.MaxListedDamage)),
 	}
 	for _, q := range d.Queues {
 		out.Queues = append(out.Queues, &pb.QueueDigest{
@@ -47,8 +47,8 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 		return nil, apierror.ToStatus(fmt.Errorf("scrub: %w", err))
 	}
 	return &pb.ScrubResponse{
-		Pages: r.Pages, LogBytes: r.LogBytes, Damage: protoconv.DamageToProto(a.store.DamageStatus()),
-		Damaged: protoconv.DamagedToProto(a.store.Damaged(protoconv.MaxListedDamage)),
+		Pages: r.Pages, LogBytes: r.LogBytes, Damage: protoconv.DamageToProto(a.store.Repair().Status()),
+		Damaged: protoconv.DamagedToProto(a.store.Repair().Damaged(protoconv.MaxListedDamage)),
 	}, nil
 }
 

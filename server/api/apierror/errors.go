@@ -150,7 +150,7 @@ var errorTable = []mapping{
 	{backup.ErrEncrypted, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED},
 	{maintenance.ErrDiffer, pb.ErrorReason_ERROR_REASON_NODES_DIFFER},
 	{maintenance.ErrNoPartner, pb.ErrorReason_ERROR_REASON_NO_PEER},
-	{store.ErrIndexDamaged, pb.ErrorReason_ERROR_REASON_INDEX_CORRUPT},
+	{index.ErrCorrupt, pb.ErrorReason_ERROR_REASON_INDEX_CORRUPT},
 	{store.ErrPast, pb.ErrorReason_ERROR_REASON_LSN_PASSED},
 	{index.ErrDataLoss, pb.ErrorReason_ERROR_REASON_DATA_LOSS},
 	{page.ErrCorrupt, pb.ErrorReason_ERROR_REASON_PAGE_CORRUPT},

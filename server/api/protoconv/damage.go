@@ -7,6 +7,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
 // MaxListedDamage is the maximum number of corrupt messages listed in a response.
@@ -25,7 +26,7 @@ func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 }
 
 // DamageToProto converts the corruption counters of a store.
-func DamageToProto(st store.DamageStatus) *pb.DamageStatus {
+func DamageToProto(st repair.Status) *pb.DamageStatus {
 	out := &pb.DamageStatus{
 		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs,
 		FoundPages: st.FoundPages,
@@ -43,7 +44,7 @@ func DamageToProto(st store.DamageStatus) *pb.DamageStatus {
 }
 
 // DamagedToProto converts corrupt messages.
-func DamagedToProto(all []store.DamagedMessage) []*pb.DamagedMessage {
+func DamagedToProto(all []repair.CorruptMessage) []*pb.DamagedMessage {
 	out := make([]*pb.DamagedMessage, 0, len(all))
 	for i := range all {
 		m := &all[i]

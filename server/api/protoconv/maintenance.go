@@ -14,9 +14,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
@@ -314,7 +314,7 @@ func VerifiedToProto(r *maintenance.VerifyReport) *pb.VerifyBackupResult {
 }
 
 // PageMapToProto converts a page map.
-func PageMapToProto(m *store.PageMap) *pb.GetPageMapResponse {
+func PageMapToProto(m *pager.PageMap) *pb.GetPageMapResponse {
 	out := &pb.GetPageMapResponse{
 		PageSize: Uint32(m.PageSize), Total: regionToProto(&m.Total), FreeTail: m.FreeTail, Readers: Uint32(m.Readers),
 	}
@@ -324,7 +324,7 @@ func PageMapToProto(m *store.PageMap) *pb.GetPageMapResponse {
 	return out
 }
 
-func regionToProto(r *store.PageRegion) *pb.PageRegion {
+func regionToProto(r *pager.PageRegion) *pb.PageRegion {
 	return &pb.PageRegion{
 		FirstPage: uint64(r.First), Pages: r.Pages, Messages: r.Messages(), Index: r.Index, Bitmap: r.Bitmap,
 		HeldCheckpoint: r.Held - r.HeldByReaders, HeldReader: r.HeldByReaders, Free: r.Free(),

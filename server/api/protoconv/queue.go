@@ -14,12 +14,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // QueueToProto converts a queue. consumers adds the state of a subscription that only the active has: the number of
 // messages in flight, and the consumers.
-func QueueToProto(q *store.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
+func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID,
 		Config:       ConfigToProto(&q.Config, q.DeadLetter),

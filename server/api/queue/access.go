@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
+	"github.com/lockstep-mq/lockstep/store/query"
 )
 
 // This file checks the rights of callers on queues. Operations that the pair performs itself (dead-lettering,
@@ -262,7 +263,7 @@ func (s *Service) mayDecide(ctx context.Context, d twophase.Decision) error {
 	if d.By.Heuristic() {
 		return s.rules.Check(ctx, access.Operate, "")
 	}
-	for _, q := range s.store.PreparedQueues(d.XID) {
+	for _, q := range query.PreparedQueues(s.store, d.XID) {
 		if q.Publishes > 0 {
 			if err := s.rules.Check(ctx, access.Publish, q.Queue); err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 )
 
 const (
@@ -41,7 +42,7 @@ type activity struct {
 
 // queueActivity is one queue in a sample.
 type queueActivity struct {
-	store.QueueSample
+	query.QueueSample
 
 	consumers uint32
 	delivered uint64
@@ -62,10 +63,10 @@ type queueAge struct {
 func (a *activity) sample(s *store.Store, session *session.Session) {
 	now := time.Now()
 	recently := a.session == session && now.Sub(a.at) < sampleEvery
-	if recently && s.QueueCount() == len(a.queues) {
+	if recently && query.QueueCount(s) == len(a.queues) {
 		return
 	}
-	found := s.Sample(make([]store.QueueSample, 0, len(a.queues)+16))
+	found := query.Sample(s, make([]query.QueueSample, 0, len(a.queues)+16))
 	if recently { // queues were created or deleted
 		a.follow(found)
 		return
@@ -88,7 +89,7 @@ func (a *activity) sample(s *store.Store, session *session.Session) {
 }
 
 // follow adds queues created since the last sample, and removes deleted ones. mu is held.
-func (a *activity) follow(found []store.QueueSample) {
+func (a *activity) follow(found []query.QueueSample) {
 	queues, byID := make([]queueActivity, len(found)), make(map[uint64]int, len(found))
 	for i := range found {
 		queues[i].QueueSample = found[i]
@@ -154,7 +155,7 @@ func (s *Service) describeActivity(ctx context.Context, session *session.Session
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {
-	first, ok := s.OldestSequence(id)
+	first, ok := query.OldestSequence(s, id)
 	if !ok {
 		delete(a.ages, id)
 		return time.Time{}, true
@@ -165,7 +166,7 @@ func (a *activity) oldest(
 	if ctx.Err() != nil || time.Now().After(deadline) {
 		return time.Time{}, false
 	}
-	at, ok := s.AcceptedAt(ctx, id, first)
+	at, ok := query.AcceptedAt(ctx, s, id, first)
 	if !ok {
 		return time.Time{}, false
 	}

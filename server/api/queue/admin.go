@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -76,14 +76,14 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 // checkNewQueue refuses a request that would fail anyway before it is logged, and enforces the node's limit. An
 // existing queue may have been created by an earlier attempt.
 func (s *Service) checkNewQueue(name string, retry bool) error {
-	names := [1]store.Lookup{{Queue: name}}
-	_, err := s.store.Lookup(nil, false, names[:])
+	names := [1]query.Target{{Queue: name}}
+	_, err := query.Lookup(s.store, nil, false, names[:])
 	switch {
 	case err != nil:
 		return err
 	case names[0].Found && !retry:
 		return txn.ErrQueueExists
-	case !names[0].Found && s.store.QueueCount() >= s.limits.Load().Queues:
+	case !names[0].Found && query.QueueCount(s.store) >= s.limits.Load().Queues:
 		return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Load().Queues)
 	}
 	return nil
@@ -237,8 +237,8 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	}
 	resp := &pb.ListQueuesResponse{}
 	for samples, more := 0, true; more && len(resp.GetQueues()) < size && samples < maxListScans; samples++ {
-		var infos []store.QueueInfo
-		infos, more, err = s.store.Queues(store.QueueRange{
+		var infos []query.QueueInfo
+		infos, more, err = query.Queues(s.store, query.QueueRange{
 			Prefix: req.GetPrefix(), After: after, MaxQueues: size - len(resp.GetQueues()),
 			MaxSubscriptions: maxPageSubscriptions,
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -164,11 +165,11 @@ func (s *Service) choose(ctx context.Context, req interface {
 }
 
 // pending returns the selected messages that are not acknowledged.
-func (c *chosen) pending() ([]store.Pending, error) {
+func (c *chosen) pending() ([]query.Pending, error) {
 	if c.session.Paused() { // INV-2: the data read may be stale
 		return nil, apierror.ErrPaused
 	}
-	return c.service.store.Pending(c.key.Queue, c.key.Sub, c.ranges, maxChosen)
+	return query.PendingMessages(c.service.store, c.key.Queue, c.key.Sub, c.ranges, maxChosen)
 }
 
 // move moves the remaining messages in one transaction. A message of several subscriptions is moved from the first of
@@ -243,7 +244,7 @@ type moveGroup struct {
 }
 
 // plan reads the messages and determines their targets.
-func (c *chosen) plan(ctx context.Context, pending []store.Pending) (*movePlan, error) {
+func (c *chosen) plan(ctx context.Context, pending []query.Pending) (*movePlan, error) {
 	p := &movePlan{from: make(map[uint32][]txn.Range), acks: make(map[uint32][]txn.Range)}
 	sizeBytes, taken := 0, 0
 	for len(pending) > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -166,12 +166,12 @@ func positive(in []*pb.SequenceRange) ([]txn.Range, error) {
 }
 
 // resolve resolves the names of all operations, or the stored result of a retry (INV-10), atomically.
-func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*store.Prior, error) {
-	names := make([]store.Lookup, len(ops))
+func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*query.Prior, error) {
+	names := make([]query.Target, len(ops))
 	for i := range ops {
 		names[i].Queue, names[i].Subscription = ops[i].queue, ops[i].sub
 	}
-	prior, err := s.store.Lookup(producer, retry, names)
+	prior, err := query.Lookup(s.store, producer, retry, names)
 	if err != nil || prior != nil {
 		return prior, err
 	}
@@ -190,7 +190,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 }
 
 // resolve sets the IDs found for the names of one operation.
-func (o *operation) resolve(found *store.Lookup) error {
+func (o *operation) resolve(found *query.Target) error {
 	o.key = dispatch.Key{Queue: txn.NoQueue, Sub: txn.NoSub}
 	if !found.Found {
 		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, o.queue)

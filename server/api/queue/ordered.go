@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -48,7 +49,7 @@ func (s *Service) listOrdered(
 	resp := &pb.ListQueuesResponse{Total: uint32(total), OrderUncertain: uncertain}
 	subscriptions := 0
 	for _, name := range page {
-		info, err := s.store.QueueByName(name)
+		info, err := query.QueueByName(s.store, name)
 		if err != nil {
 			continue // it was deleted since
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -169,7 +169,7 @@ func (s *Service) ListPrepared(_ context.Context, req *pb.ListPreparedRequest) (
 	if limit == 0 || limit > maxPreparedPage {
 		limit = maxPreparedPage
 	}
-	list, total, size, err := s.store.PreparedList(req.GetAfterLsn(), limit+1)
+	list, total, size, err := query.PreparedList(s.store, req.GetAfterLsn(), limit+1)
 	if err != nil {
 		return nil, s.status(err)
 	}
@@ -180,7 +180,7 @@ func (s *Service) ListPrepared(_ context.Context, req *pb.ListPreparedRequest) (
 	return resp, nil
 }
 
-func preparedToProto(p *store.PreparedInfo) *pb.PreparedTransaction {
+func preparedToProto(p *query.PreparedInfo) *pb.PreparedTransaction {
 	out := &pb.PreparedTransaction{
 		Xid: p.XID, Lsn: p.LSN, PreparedAt: timestamppb.New(time.UnixMilli(p.TimeMS)), Bytes: uint64(p.Bytes),
 	}

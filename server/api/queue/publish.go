@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
@@ -86,10 +86,10 @@ func errOtherTransaction(p *pb.Producer) error {
 
 // checkSame refuses a request with the sequence of a different one, as far as that is still stored. encode appends
 // the request's transaction.
-func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*txn.Builder)) error {
+func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*txn.Builder)) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
-		known = s.store.LoggedFingerprint(prior.Result.LSN)
+		known = query.LoggedFingerprint(s.store, prior.Result.LSN)
 	}
 	if known == 0 {
 		return nil
@@ -116,7 +116,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*tx
 // may be full. wait is the delay for the caller.
 func (s *Service) encodePublish(
 	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller,
-) (prior *store.Prior, wait time.Duration, err error) {
+) (prior *query.Prior, wait time.Duration, err error) {
 	producer, err := checkProducer(req.GetProducer())
 	if err != nil {
 		return nil, 0, err
@@ -131,9 +131,9 @@ func (s *Service) encodePublish(
 	if err := txn.CheckName(req.GetQueue()); err != nil {
 		return nil, 0, err
 	}
-	names := [1]store.Lookup{{Queue: req.GetQueue()}}
+	names := [1]query.Target{{Queue: req.GetQueue()}}
 	retry := req.GetProducer().GetRetry()
-	prior, err = s.store.Lookup(producer, retry, names[:])
+	prior, err = query.Lookup(s.store, producer, retry, names[:])
 	if err != nil {
 		return nil, 0, err
 	}
@@ -215,7 +215,7 @@ const recordOverhead = 64
 
 // mayNotFit reports whether a queue may refuse messages when they are applied, since others publish to it
 // concurrently. For a queue that discards old messages, it reports whether the messages exceed the limit themselves.
-func mayNotFit(q *store.Lookup, messages, sizeBytes int) bool {
+func mayNotFit(q *query.Target, messages, sizeBytes int) bool {
 	c := q.Config
 	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
 		return false
@@ -243,7 +243,7 @@ func splittable(err error) bool {
 
 // checkRoom refuses a request that the store would refuse anyway, before it is logged. The store makes the final
 // decision, since others may publish concurrently.
-func checkRoom(q *store.Lookup, messages, sizeBytes int) error {
+func checkRoom(q *query.Target, messages, sizeBytes int) error {
 	c := q.Config
 	if q.Subscriptions == 0 && !c.Retains() {
 		return nil // no message will be stored

@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/store/query"
 )
 
 const (
@@ -107,7 +108,7 @@ func (m *meter) sample(s *Service) {
 }
 
 func (m *meter) usage(s *Service) (queues, bytes uint64) {
-	return s.store.Usage(access.LiteralPrefix(m.GetQueue()), func(name string) bool {
+	return query.Usage(s.store, access.LiteralPrefix(m.GetQueue()), func(name string) bool {
 		return access.MatchGlob(m.GetQueue(), name)
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -82,7 +83,7 @@ type replay struct {
 
 // run processes the current messages of the subscription. Messages that arrive later are skipped.
 func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
-	end, ok := r.service.store.NextSequence(r.key.Queue)
+	end, ok := query.NextSequence(r.service.store, r.key.Queue)
 	if !ok {
 		return nil, txn.ErrQueueNotFound
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -116,7 +117,7 @@ func (s *Service) seekPosition(ctx context.Context, queueID uint64, req *pb.Seek
 	if at, ok := req.GetTo().(*pb.SeekSubscriptionRequest_Time); ok {
 		return s.since(ctx, queueID, at.Time)
 	}
-	next, ok := s.store.NextSequence(queueID)
+	next, ok := query.NextSequence(s.store, queueID)
 	switch {
 	case !ok:
 		return 0, txn.ErrQueueNotFound
@@ -139,7 +140,7 @@ func checkSequence(sequence, next uint64) error {
 // since returns the sequence of the first message published at a time or later. Message times are rounded down to
 // milliseconds: messages published later in the same millisecond are included.
 func (s *Service) since(ctx context.Context, queueID uint64, t *timestamppb.Timestamp) (uint64, error) {
-	sequence, _, _, err := s.store.FirstSince(ctx, queueID, 1, t.AsTime().UnixMilli())
+	sequence, _, _, err := query.FirstSince(ctx, s.store, queueID, 1, t.AsTime().UnixMilli())
 	return sequence, err
 }
 
@@ -184,6 +185,6 @@ func (s *Service) startPosition(
 		sequence, err = s.since(ctx, id, req.GetStartTime())
 		return txn.StartSequence, sequence, err
 	}
-	next, _ := s.store.NextSequence(id)
+	next, _ := query.NextSequence(s.store, id)
 	return txn.StartSequence, req.GetStartSequence(), checkSequence(req.GetStartSequence(), next)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -105,7 +106,7 @@ type origin struct {
 	producer *txn.Producer // nil if it has none
 	// retry: the request was sent before, and may be in the log by now: the records applied before this one decide.
 	retry bool
-	prior *store.Prior // stored result, if it was executed before
+	prior *query.Prior // stored result, if it was executed before
 }
 
 // identify looks up the stored result of a request (INV-10).
@@ -114,7 +115,7 @@ func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
 		return o, err
 	}
-	o.prior, err = s.store.Lookup(o.producer, o.retry, nil)
+	o.prior, err = query.Lookup(s.store, o.producer, o.retry, nil)
 	return o, err
 }
 
@@ -180,12 +181,12 @@ func noSubscription(sub, queue string) error {
 }
 
 // lookup resolves a queue, and a subscription of it unless sub is empty.
-func (s *Service) lookup(name, sub string) (store.Lookup, error) {
-	names := [1]store.Lookup{{Queue: name, Subscription: sub}}
+func (s *Service) lookup(name, sub string) (query.Target, error) {
+	names := [1]query.Target{{Queue: name, Subscription: sub}}
 	if err := txn.CheckName(name); err != nil {
 		return names[0], err
 	}
-	_, err := s.store.Lookup(nil, false, names[:])
+	_, err := query.Lookup(s.store, nil, false, names[:])
 	if err == nil && !names[0].Found {
 		err = fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
 	}
@@ -207,7 +208,7 @@ func (s *Service) describe(session *session.Session, name string) (*pb.Queue, er
 	if err := txn.CheckName(name); err != nil {
 		return nil, err
 	}
-	info, err := s.store.QueueByName(name)
+	info, err := query.QueueByName(s.store, name)
 	if errors.Is(err, store.ErrNoQueue) {
 		return nil, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
 	}
@@ -218,7 +219,7 @@ func (s *Service) describe(session *session.Session, name string) (*pb.Queue, er
 }
 
 // queueToProto describes a queue, with its consumers in the session.
-func queueToProto(q *store.QueueInfo, session *session.Session) *pb.Queue {
+func queueToProto(q *query.QueueInfo, session *session.Session) *pb.Queue {
 	return protoconv.QueueToProto(q, func(sub uint32, out *pb.Subscription) {
 		key := dispatch.Key{Queue: q.ID, Sub: sub}
 		out.InFlight, out.Consumers = session.Consumers.Stats(key)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -184,7 +185,7 @@ func (x *expiry) expire(ctx context.Context, entries []txn.Due) (postponed []txn
 	var drop []txn.Due
 	for _, id := range slices.Sorted(maps.Keys(byQueue)) {
 		entries := x.postponeHeld(id, byQueue[id], &postponed)
-		subs := x.o.Store.DeadLetters(id)
+		subs := query.DeadLetters(x.o.Store, id)
 		if len(subs) == 0 {
 			drop = append(drop, entries...)
 			continue
@@ -206,7 +207,7 @@ func (x *expiry) postponeHeld(id uint64, entries []txn.Due, postponed *[]txn.Due
 	for i := range entries {
 		sequences[i] = entries[i].Sequence
 	}
-	held := append(x.o.Consumers.InFlight(id, sequences), x.o.Store.HeldPrepared(id, sequences)...)
+	held := append(x.o.Consumers.InFlight(id, sequences), query.HeldPrepared(x.o.Store, id, sequences)...)
 	if len(held) == 0 {
 		return entries
 	}
@@ -264,7 +265,7 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
 	for i, sub := range subs {
 		key := dispatch.Key{Queue: id, Sub: sub}
-		origin, err := x.o.Store.Origin(id, sub)
+		origin, err := query.OriginOf(x.o.Store, id, sub)
 		if err != nil {
 			return err
 		}
@@ -313,16 +314,16 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 // moves returns a function that moves the messages that a subscription needs, or nil if it needs none. It returns a
 // *dispatch.FullError if not all of them fit.
 func (x *expiry) moves(
-	key dispatch.Key, origin *store.Origin, entries []txn.Due, records [][]byte,
+	key dispatch.Key, origin *query.Origin, entries []txn.Due, records [][]byte,
 ) (func(*txn.Builder), error) {
 	if origin.DeadLetter == txn.NoQueue {
 		return nil, nil //nolint:nilnil // nothing is to be moved
 	}
-	now, room := time.Now().UnixMilli(), x.o.Store.RoomIn(origin.DeadLetter)
+	now, room := time.Now().UnixMilli(), query.RoomIn(x.o.Store, origin.DeadLetter)
 	var sequences []uint64
 	var moved [][]byte
 	for i, e := range entries {
-		deliveries, needs := x.o.Store.Needs(key.Queue, key.Sub, e.Sequence)
+		deliveries, needs := query.Needs(x.o.Store, key.Queue, key.Sub, e.Sequence)
 		if !needs || records[i] == nil {
 			continue
 		}

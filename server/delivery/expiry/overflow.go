@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -36,7 +37,7 @@ type overflow struct {
 
 func newOverflow(o Options) *overflow {
 	t := &overflow{o: o, full: make(map[uint64]bool)}
-	t.wake, t.cancel = o.Store.Watch(store.OverflowQueue)
+	t.wake, t.cancel = o.Store.Watch(query.OverflowQueue)
 	return t
 }
 
@@ -52,7 +53,7 @@ func (t *overflow) Close() { t.cancel() }
 // RunOnce moves the excess of all queues.
 func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	wait = overflowEvery
-	for _, id := range t.o.Store.SweptQueues() {
+	for _, id := range query.ExpiryQueues(t.o.Store) {
 		full, queueErr := t.processQueue(ctx, id)
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("overflow: %w", ctx.Err())
@@ -69,7 +70,7 @@ func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) 
 // dead-letter queue, or cannot be read.
 func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool, err error) {
 	for {
-		q, ok := t.o.Store.Swept(id)
+		q, ok := query.ExpiryOf(t.o.Store, id)
 		if !ok || q.Overflow == 0 {
 			delete(t.full, id)
 			return false, nil
@@ -113,7 +114,7 @@ func (t *overflow) recordFull(id uint64, full *dispatch.FullError) {
 
 // moveHead moves the excess messages that a subscription needs, as many as fit, and returns their number. A corrupt
 // message is not moved until it is repaired or discarded.
-func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Key) (moved int, err error) {
+func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.Key) (moved int, err error) {
 	var tooLarge error
 	for from := uint64(1); from < q.Overflow; {
 		messages, next, err := t.o.Store.Read(ctx, store.ReadRequest{
@@ -146,9 +147,9 @@ func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Ke
 
 // moveBatch moves messages in one transaction, as far as they belong to the excess, are not in flight, and fit.
 func (t *overflow) moveBatch(
-	ctx context.Context, q *store.Swept, key dispatch.Key, messages []store.Delivery,
+	ctx context.Context, q *query.Expiry, key dispatch.Key, messages []store.Delivery,
 ) (moved int, err error) {
-	origin, err := t.o.Store.Origin(key.Queue, key.Sub)
+	origin, err := query.OriginOf(t.o.Store, key.Queue, key.Sub)
 	if err != nil || origin.QueueDeadLetter == txn.NoQueue {
 		return 0, err
 	}
@@ -190,9 +191,9 @@ func (t *overflow) moveBatch(
 // fittingPrefix returns the oldest messages that fit into the dead-letter queue, with their new records; full is a
 // *dispatch.FullError if some do not fit.
 func (t *overflow) fittingPrefix(
-	origin *store.Origin, free []uint64, messages map[uint64]*store.Delivery,
+	origin *query.Origin, free []uint64, messages map[uint64]*store.Delivery,
 ) (taken []uint64, records [][]byte, full, err error) {
-	room, now := t.o.Store.RoomIn(origin.QueueDeadLetter), time.Now().UnixMilli()
+	room, now := query.RoomIn(t.o.Store, origin.QueueDeadLetter), time.Now().UnixMilli()
 	for _, sequence := range free {
 		m := messages[sequence]
 		rec, err := txn.Relabel(m.Record, &txn.DeadLetter{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -43,7 +44,7 @@ func (*retention) Wake() <-chan struct{} { return nil }
 // RunOnce frees messages beyond the retention limits.
 func (r *retention) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	seen := make(map[uint64]head, len(r.heads))
-	for _, id := range r.o.Store.SweptQueues() {
+	for _, id := range query.ExpiryQueues(r.o.Store) {
 		queueErr := r.processQueue(ctx, id)
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("retention: %w", ctx.Err())
@@ -59,7 +60,7 @@ func (r *retention) RunOnce(ctx context.Context) (wait time.Duration, err error)
 
 func (r *retention) processQueue(ctx context.Context, id uint64) error {
 	for {
-		q, ok := r.o.Store.Swept(id)
+		q, ok := query.ExpiryOf(r.o.Store, id)
 		if !ok || !q.Config.Retains() {
 			return nil
 		}
@@ -74,13 +75,13 @@ func (r *retention) processQueue(ctx context.Context, id uint64) error {
 }
 
 // keepFrom returns the sequence of the first message within the retention limits.
-func (r *retention) keepFrom(ctx context.Context, q *store.Swept) (uint64, error) {
+func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, error) {
 	if q.Config.RetentionAge == 0 {
 		return q.RetainFrom, nil
 	}
 	h, known := r.heads[q.ID]
 	if !known || h.sequence < q.RetainFrom {
-		seq, ms, ok, err := r.o.Store.PublishedAt(ctx, q.ID, q.RetainFrom)
+		seq, ms, ok, err := query.PublishedAt(ctx, r.o.Store, q.ID, q.RetainFrom)
 		if errors.Is(err, store.ErrNoQueue) || err == nil && !ok {
 			return q.RetainFrom, nil
 		}
@@ -94,7 +95,7 @@ func (r *retention) keepFrom(ctx context.Context, q *store.Swept) (uint64, error
 	if h.publishedMS >= oldest {
 		return q.RetainFrom, nil
 	}
-	seq, _, _, err := r.o.Store.FirstSince(ctx, q.ID, q.RetainFrom, oldest)
+	seq, _, _, err := query.FirstSince(ctx, r.o.Store, q.ID, q.RetainFrom, oldest)
 	if errors.Is(err, store.ErrNoQueue) {
 		return q.RetainFrom, nil
 	}
@@ -106,7 +107,7 @@ func (r *retention) keepFrom(ctx context.Context, q *store.Swept) (uint64, error
 
 // trim proposes to end the retention of the messages below a sequence. The proposal is refused, or changes nothing,
 // if the queue was deleted or its retention altered (INV-15).
-func (r *retention) trim(ctx context.Context, q *store.Swept, to uint64) error {
+func (r *retention) trim(ctx context.Context, q *query.Expiry, to uint64) error {
 	return propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
 }
 

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -21,7 +21,7 @@ const temporaryEvery = 250 * time.Millisecond
 // temporary deletes temporary queues without consumers for their grace period. The period restarts with each term,
 // so that clients that follow a failover have time to reattach.
 type temporary struct {
-	queues    func() []store.TemporaryQueue
+	queues    func() []query.TemporaryQueue
 	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)
 	commit    Committer
 	log       *zap.Logger
@@ -31,7 +31,8 @@ type temporary struct {
 
 func newTemporary(o Options) *temporary {
 	return &temporary{
-		queues: o.Store.Temporary, consumers: o.Consumers.Stats, commit: o.Primary, log: o.Log,
+		queues:    func() []query.TemporaryQueue { return query.TemporaryQueues(o.Store) },
+		consumers: o.Consumers.Stats, commit: o.Primary, log: o.Log,
 		used: make(map[uint64]time.Time),
 	}
 }
@@ -68,7 +69,7 @@ func (t *temporary) RunOnce(ctx context.Context) (wait time.Duration, err error)
 }
 
 // attached reports whether a queue has a consumer.
-func (t *temporary) attached(q *store.TemporaryQueue) bool {
+func (t *temporary) attached(q *query.TemporaryQueue) bool {
 	for _, sub := range q.Subscriptions {
 		if _, n := t.consumers(dispatch.Key{Queue: q.ID, Sub: sub}); n > 0 {
 			return true
@@ -78,7 +79,7 @@ func (t *temporary) attached(q *store.TemporaryQueue) bool {
 }
 
 // remove proposes the deletion of a queue. A consumer that attaches concurrently ends when the deletion is applied.
-func (t *temporary) remove(ctx context.Context, q *store.TemporaryQueue) error {
+func (t *temporary) remove(ctx context.Context, q *query.TemporaryQueue) error {
 	var b txn.Builder
 	b.Begin(nil, time.Now().UnixMilli(), nil)
 	b.DeleteTemporary(q.ID, q.GraceMS)

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -46,7 +46,7 @@ func (f *fakeCommits) Commit(_ context.Context, payload []byte) (*txn.Result, er
 // check with a consumer, or from the first check of the queue.
 func TestTemporaryQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		queues := []store.TemporaryQueue{
+		queues := []query.TemporaryQueue{
 			{ID: 1, GraceMS: 30_000, Subscriptions: []uint32{1, 2}},
 			{ID: 2, GraceMS: 30_000, Subscriptions: []uint32{1}},
 			{ID: 3, GraceMS: 30_000},
@@ -54,7 +54,7 @@ func TestTemporaryQueues(t *testing.T) {
 		attached := map[dispatch.Key]uint32{{Queue: 1, Sub: 2}: 1}
 		commits := &fakeCommits{t: t}
 		task := &temporary{
-			queues:    func() []store.TemporaryQueue { return queues },
+			queues:    func() []query.TemporaryQueue { return queues },
 			consumers: func(k dispatch.Key) (uint64, uint32) { return 0, attached[k] },
 			commit:    commits, log: zap.NewNop(),
 		}
@@ -79,7 +79,7 @@ func TestTemporaryQueues(t *testing.T) {
 		require.Contains(t, commits.deleted, uint64(2))
 		require.NotContains(t, commits.deleted, uint64(1))
 
-		queues = []store.TemporaryQueue{{ID: 4, GraceMS: 30_000}}
+		queues = []query.TemporaryQueue{{ID: 4, GraceMS: 30_000}}
 		commits.deleted, commits.inUse = nil, true
 		run(40 * time.Second)
 		commits.inUse = false

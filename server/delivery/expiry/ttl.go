@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -44,7 +45,7 @@ func (t *ttl) RunOnce(ctx context.Context) (time.Duration, error) {
 	wait := ttlWait
 	scannedAt := make(map[uint64]rescanInterval, len(t.scannedAt))
 	var failed error
-	for id, ttlMS := range t.o.Store.TTLs() {
+	for id, ttlMS := range query.TTLs(t.o.Store) {
 		l := t.scannedAt[id]
 		if l.ttl != ttlMS || !time.Now().Before(l.next) {
 			next, err := t.processQueue(ctx, id, ttlMS)

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -155,28 +156,30 @@ func (s storeSource) ReadPriorities(
 
 // Priorities returns the priorities of messages.
 func (s storeSource) Priorities(id uint64, sequences []uint64) []uint8 {
-	return s.store.Priorities(id, sequences)
+	return query.Priorities(s.store, id, sequences)
 }
 
 // TTL returns the TTL of the queue's messages.
-func (s storeSource) TTL(id uint64) int64 { return s.store.TTL(id) }
+func (s storeSource) TTL(id uint64) int64 { return query.TTL(s.store, id) }
 
 // RedeliveryDelays returns the redelivery delays of requeued messages.
 func (s storeSource) RedeliveryDelays(key dispatch.Key, sequences []uint64) []time.Duration {
-	return s.store.RedeliveryDelays(key.Queue, key.Sub, sequences)
+	return query.RedeliveryDelays(s.store, key.Queue, key.Sub, sequences)
 }
 
 // Order returns the ordering settings of the queue.
-func (s storeSource) Order(id uint64) (prioritized, exclusive bool) { return s.store.DeliveryOrder(id) }
+func (s storeSource) Order(id uint64) (prioritized, exclusive bool) {
+	return query.DeliveryOrder(s.store, id)
+}
 
 // NextSequence returns the sequence of the queue's next message.
 func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
-	return s.store.NextSequence(id)
+	return query.NextSequence(s.store, id)
 }
 
 // MaxDeliveries returns the delivery limit of a subscription.
 func (s storeSource) MaxDeliveries(key dispatch.Key) uint64 {
-	return s.store.MaxDeliveries(key.Queue, key.Sub)
+	return query.MaxDeliveries(s.store, key.Queue, key.Sub)
 }
 
 // Filters returns a value that changes whenever a filter was altered.
@@ -184,12 +187,12 @@ func (s storeSource) Filters() uint64 { return s.store.Filters() }
 
 // Exhausted returns those of the sequences that have reached the delivery limit.
 func (s storeSource) Exhausted(key dispatch.Key, sequences []uint64) []uint64 {
-	return s.store.Exhausted(key.Queue, key.Sub, sequences)
+	return query.Exhausted(s.store, key.Queue, key.Sub, sequences)
 }
 
 // Filter compiles the filter of a subscription, if it has one.
 func (s storeSource) Filter(key dispatch.Key) (func([]byte) bool, error) {
-	text := s.store.Filter(key.Queue, key.Sub)
+	text := query.Filter(s.store, key.Queue, key.Sub)
 	if text == "" {
 		return nil, nil //nolint:nilnil // it gets all messages
 	}
@@ -231,7 +234,7 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 // Move moves dead messages to the dead-letter queue, as many as fit. A message moved by an attempt with an unknown
 // outcome is then acknowledged, and is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
-	from, err := s.store.Origin(key.Queue, key.Sub)
+	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +244,7 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 		if records, err = relabeled(&from, dead); err != nil {
 			return nil, err
 		}
-		dead, records, waiting, full.Oversized = fitting(s.store.RoomIn(from.DeadLetter), dead, records)
+		dead, records, waiting, full.Oversized = fitting(query.RoomIn(s.store, from.DeadLetter), dead, records)
 	}
 	for len(dead) > 0 {
 		err = s.moveAll(ctx, key, from.DeadLetter, dead, records)
@@ -263,7 +266,7 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 }
 
 // relabeled returns the records of dead messages for the dead-letter queue.
-func relabeled(from *store.Origin, dead []dispatch.Dead) (records [][]byte, err error) {
+func relabeled(from *query.Origin, dead []dispatch.Dead) (records [][]byte, err error) {
 	now := time.Now().UnixMilli()
 	for i := range dead {
 		m := &dead[i]

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -76,7 +77,7 @@ func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn
 	if err != nil || result.Code != txn.OK || result.Duplicate {
 		return result, err
 	}
-	for _, held := range m.store.Reserved(xid) {
+	for _, held := range query.ReservedBy(m.store, xid) {
 		m.consumers.Settled(dispatch.Key{Queue: held.Queue, Sub: held.Sub}, held.Ranges, nil)
 	}
 	return result, nil
@@ -125,7 +126,7 @@ func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err e
 		_, by = queue.OutcomeOf(&result.Ops[0])
 		return nil
 	}
-	for _, held := range m.store.Reserved(d.XID) {
+	for _, held := range query.ReservedBy(m.store, d.XID) {
 		if d.Commit {
 			break // no message is redelivered
 		}

@@ -7,10 +7,9 @@ import (
 	"errors"
 	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"go.uber.org/zap"
 )
 
 const (
@@ -45,7 +44,7 @@ func (m *Manager) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 		return time.Hour, nil
 	}
 	for {
-		list, _, _, err := m.store.PreparedList(0, timeoutPage)
+		list, _, _, err := query.PreparedList(m.store, 0, timeoutPage)
 		if err != nil {
 			return 0, err
 		}
@@ -65,7 +64,7 @@ func (m *Manager) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 }
 
 // expire rolls one back, unless it has been decided.
-func (m *Manager) expire(ctx context.Context, p *store.PreparedInfo, timeout time.Duration) error {
+func (m *Manager) expire(ctx context.Context, p *query.PreparedInfo, timeout time.Duration) error {
 	_, err := m.Decide(ctx, Decision{XID: p.XID, By: txn.ByTimeout, Number: p.LSN})
 	switch code := txn.OK; {
 	case errors.As(err, &code):

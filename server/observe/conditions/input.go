@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
 // Input is the state of a node from which the rules derive its conditions. Nil fields do not apply, or are unknown.
@@ -35,7 +36,7 @@ type Input struct {
 	Room        *store.Room
 	StandbyFull bool
 	// Damage is the corruption of the store, Difference the difference to the content of the other node.
-	Damage     store.DamageStatus
+	Damage     repair.Status
 	Difference string
 	// OldestPrepared is the oldest prepared transaction.
 	OldestPrepared *Prepared

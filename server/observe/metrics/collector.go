@@ -14,6 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
 // namespace is the prefix of all metrics of this program.
@@ -27,13 +29,13 @@ type snapshot struct {
 	node       nodestatus.Node
 	extra      Extra
 	store      store.Stats
-	corruption store.DamageStatus
+	corruption repair.Status
 	queues     []queueSnapshot
 }
 
 // queueSnapshot is a queue included in the scrape.
 type queueSnapshot struct {
-	store.QueueInfo
+	query.QueueInfo
 
 	age      time.Duration
 	ageKnown bool
@@ -99,7 +101,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	s := snapshot{
 		node: c.o.State(), extra: c.o.Extra(), store: stats,
-		corruption: c.store.DamageStatus(),
+		corruption: c.store.Repair().Status(),
 		queues:     c.exportedQueues(),
 	}
 	for i := range c.families {
@@ -120,12 +122,12 @@ func (c *collector) exportedQueues() []queueSnapshot {
 	defer cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found := c.store.Busiest(c.o.Queues)
+	found := query.Busiest(c.store, c.o.Queues)
 	out := make([]queueSnapshot, 0, len(found))
 	kept := make(map[uint64]oldestMessage, len(found))
 	for _, q := range found {
 		if len(q.Subscriptions) > c.o.Queues {
-			slices.SortFunc(q.Subscriptions, func(a, b store.SubscriptionInfo) int {
+			slices.SortFunc(q.Subscriptions, func(a, b query.SubscriptionInfo) int {
 				return cmp.Or(cmp.Compare(b.Backlog, a.Backlog), cmp.Compare(a.ID, b.ID))
 			})
 			q.Subscriptions = q.Subscriptions[:c.o.Queues]
@@ -142,17 +144,17 @@ func (c *collector) exportedQueues() []queueSnapshot {
 }
 
 // oldestMessage returns the oldest message of a queue. mu is held.
-func (c *collector) oldestMessage(ctx context.Context, q *store.QueueInfo) (oldestMessage, bool) {
+func (c *collector) oldestMessage(ctx context.Context, q *query.QueueInfo) (oldestMessage, bool) {
 	if q.Messages == 0 {
 		return oldestMessage{}, false
 	}
-	first, ok := c.store.OldestSequence(q.ID)
+	first, ok := query.OldestSequence(c.store, q.ID)
 	if !ok {
 		return oldestMessage{}, false
 	}
 	if known, ok := c.oldest[q.ID]; ok && known.sequence == first {
 		return known, true
 	}
-	at, ok := c.store.AcceptedAt(ctx, q.ID, first)
+	at, ok := query.AcceptedAt(ctx, c.store, q.ID, first)
 	return oldestMessage{sequence: first, accepted: at}, ok
 }

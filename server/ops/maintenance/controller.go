@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
@@ -39,7 +40,7 @@ const (
 // drive executes the plan while this node is active. Its state is entirely in the plan and in the nodes' roles, so
 // that the next active can continue.
 func (m *Manager) drive(ctx context.Context) {
-	entries, unwatch := m.store.WatchMeta()
+	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
 	failures := 0
 	for {

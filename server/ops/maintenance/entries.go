@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -26,7 +27,7 @@ var errUnchanged = errors.New("unchanged")
 
 // read returns an applied entry; ok is false if it does not exist.
 func read[T any](m *Manager, key string) (v T, ok bool, err error) {
-	raw, ok := m.store.Meta(key)
+	raw, ok := query.Meta(m.store, key)
 	if !ok {
 		return v, false, nil
 	}

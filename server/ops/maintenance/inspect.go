@@ -7,9 +7,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
 // Bounds of a page map.
@@ -21,9 +21,9 @@ const (
 
 // PageMap returns the usage of this node's page file in at most that many regions; 0 means PageMapRegions. It returns
 // ErrSetting for more than PageMapMost.
-func (m *Manager) PageMap(ctx context.Context, regions uint32) (store.PageMap, error) {
+func (m *Manager) PageMap(ctx context.Context, regions uint32) (pager.PageMap, error) {
 	if regions > PageMapMost {
-		return store.PageMap{}, fmt.Errorf("%w: page map of %d regions, maximum is %d", ErrSetting,
+		return pager.PageMap{}, fmt.Errorf("%w: page map of %d regions, maximum is %d", ErrSetting,
 			regions, PageMapMost)
 	}
 	return m.store.PageMap(ctx, int(cmp.Or(regions, PageMapRegions)))

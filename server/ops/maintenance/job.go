@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -137,7 +137,7 @@ func (j *Job) check() error {
 // Jobs lists the jobs by name, as applied on this node.
 func (m *Manager) Jobs() ([]JobInfo, error) {
 	var out []JobInfo
-	for _, e := range m.store.MetaPrefix(keyJob) {
+	for _, e := range query.MetaPrefix(m.store, keyJob) {
 		j, ok, err := m.job(strings.TrimPrefix(e.Key, keyJob))
 		if err != nil {
 			return nil, err
@@ -232,7 +232,7 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	}
 	j.UpdatedAt = m.o.Now()
 	_, err := change(ctx, m, keyJob+j.Name, func(old *Job) error {
-		if old.Name == "" && len(m.store.MetaPrefix(keyJob)) >= MaxJobs {
+		if old.Name == "" && len(query.MetaPrefix(m.store, keyJob)) >= MaxJobs {
 			return ErrTooManyJobs
 		}
 		*old = j
@@ -253,7 +253,7 @@ func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	}
 	defer m.committing.Release(1)
 	if _, ok := m.node.Serving(); ok {
-		if _, there := m.store.Meta(keyJob + name); !there {
+		if _, there := query.Meta(m.store, keyJob+name); !there {
 			return fmt.Errorf("delete job %s: %w", name, ErrNoJob)
 		}
 	}
@@ -269,7 +269,7 @@ func (m *Manager) recordRun(ctx context.Context, name string, r Run) error {
 		r.Detail = strings.ToValidUTF8(r.Detail[:maxDetailBytes], "")
 	}
 	_, err := change(ctx, m, keyRuns+name, func(h *runHistory) error {
-		if _, there := m.store.Meta(keyJob + name); !there {
+		if _, there := query.Meta(m.store, keyJob+name); !there {
 			return errUnchanged
 		}
 		if i := slices.IndexFunc(h.Runs, func(o Run) bool { return o.ID == r.ID }); i >= 0 {

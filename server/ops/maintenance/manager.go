@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -152,7 +153,7 @@ var errLeft = errors.New("this node is no longer active")
 // after a change of the pair's entries. stop must be called.
 func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entries, unwatch := m.store.WatchMeta()
+	entries, unwatch := query.WatchMeta(m.store)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for {

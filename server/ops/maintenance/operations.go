@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
@@ -156,7 +157,7 @@ func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, awaitPlanLimit)
 	defer cancel()
-	entries, unwatch := m.store.WatchMeta()
+	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
 	for {
 		p, _, err := read[Plan](m, keyPlan)
@@ -277,7 +278,7 @@ func (m *Manager) Backup(
 	}
 	set, err := backup.Run(ctx, m.store, o)
 	if err != nil {
-		m.store.NoteDamage(err) // a backup reads pages without the store
+		m.store.Repair().NoteError(err) // a backup reads pages without the store
 		return set, fmt.Errorf("backup: %w", cause(ctx, err))
 	}
 	if m.o.Archiver != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/query"
 )
 
 // PlanKind is the operation of a plan on each node.
@@ -120,7 +121,7 @@ func (m *Manager) Plan() (*Plan, error) {
 // WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or
 // fn returns an error.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
-	entries, unwatch := m.store.WatchMeta()
+	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
 	for {
 		p, err := m.Plan()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
@@ -186,7 +187,7 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 // reportStartDone reports to the pair that this node has executed the operations requested for its start, until the
 // report is applied.
 func (m *Manager) reportStartDone(ctx context.Context) {
-	entries, unwatch := m.store.WatchMeta()
+	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
 	for {
 		changed := m.node.Changed()

@@ -19,6 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/settings"
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -105,9 +107,9 @@ func (g *Guard) every(ctx context.Context, first, interval time.Duration, fn fun
 }
 
 func (g *Guard) repair(ctx context.Context) {
-	st := g.o.Store.DamageStatus()
+	st := g.o.Store.Repair().Status()
 	if st.DamagedMessages > 0 || st.DamagedLogLSN != 0 || st.SuspectPages > 0 {
-		if _, err := g.o.Store.RepairAll(ctx); err != nil && ctx.Err() == nil {
+		if _, err := g.o.Store.Repair().RepairAll(ctx); err != nil && ctx.Err() == nil {
 			g.log.Warn("repair of corrupt data failed", zap.Error(err))
 		}
 	}
@@ -120,7 +122,7 @@ func (g *Guard) scrubNow(ctx context.Context) {
 }
 
 // Scrub reads all data from disk.
-func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error) {
+func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, error) {
 	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
 		rate = 0
@@ -128,7 +130,7 @@ func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, e
 		g.scrubbed.Lock()
 		defer g.scrubbed.Unlock()
 	}
-	return g.o.Store.Scrub(ctx, rate)
+	return g.o.Store.Repair().Scrub(ctx, rate)
 }
 
 // watchIndex replaces a store with a corrupt index: on a standby with a snapshot of the active. An active switches over
@@ -143,7 +145,7 @@ func (g *Guard) watchIndex(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		corruption := g.o.Store.IndexDamage()
+		corruption := g.o.Store.Repair().Index()
 		if corruption == nil {
 			continue
 		}
@@ -178,7 +180,7 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	if err != nil {
 		return nil, err
 	}
-	info, err := g.o.Store.QueueByName(name)
+	info, err := query.QueueByName(g.o.Store, name)
 	if errors.Is(err, store.ErrNoQueue) {
 		return nil, txn.ErrQueueNotFound
 	}
@@ -187,7 +189,7 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	}
 	var sequences []uint64
 	var ranges []txn.Range
-	for _, m := range g.o.Store.Damaged(txn.MaxOps) {
+	for _, m := range g.o.Store.Repair().Damaged(txn.MaxOps) {
 		if m.Queue == info.ID && m.Lost && (len(only) == 0 || slices.Contains(only, m.Sequence)) {
 			sequences = append(sequences, m.Sequence)
 			ranges = append(ranges, txn.Range{First: m.Sequence, Last: m.Sequence})

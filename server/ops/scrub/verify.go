@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -54,7 +55,7 @@ func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyRes
 	}
 	for start, replaced := time.Now(), false; ; {
 		resp, err := g.verifyPair(ctx, deep, fullSpeed)
-		replaced = replaced || errors.Is(err, store.ErrIndexDamaged) || errors.Is(err, maintenance.ErrNoPartner) &&
+		replaced = replaced || errors.Is(err, index.ErrCorrupt) || errors.Is(err, maintenance.ErrNoPartner) &&
 			g.isCatchingUp()
 		if err == nil || !deep || !replaced || time.Since(start) > indexWait ||
 			errors.Is(err, replication.ErrNotActive) {
@@ -103,8 +104,8 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	self := g.o.Runner.Status().Self
 	resp.Nodes = []*pb.NodeVerification{
 		{
-			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.DamageStatus()),
-			Damaged: protoconv.DamagedToProto(g.o.Store.Damaged(protoconv.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.Repair().Status()),
+			Damaged: protoconv.DamagedToProto(g.o.Store.Repair().Damaged(protoconv.MaxListedDamage)),
 		},
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
@@ -126,8 +127,8 @@ func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.Veri
 	return &pb.VerifyResponse{
 		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
 		Nodes: []*pb.NodeVerification{{
-			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.DamageStatus()),
-			Damaged: protoconv.DamagedToProto(g.o.Store.Damaged(protoconv.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.Repair().Status()),
+			Damaged: protoconv.DamagedToProto(g.o.Store.Repair().Damaged(protoconv.MaxListedDamage)),
 		}},
 	}, nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 )
 
 const (
@@ -84,7 +85,7 @@ func (s *Settings) Run(ctx context.Context) {
 func (s *Settings) Apply() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	raw, _ := s.o.Store.Meta(maintenance.KeyRunning)
+	raw, _ := query.Meta(s.o.Store, maintenance.KeyRunning)
 	if s.begun && bytes.Equal(raw, s.applied) {
 		return
 	}

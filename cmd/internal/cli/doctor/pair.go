@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -27,7 +27,7 @@ const offClock = 500 * time.Millisecond
 
 // checkPair compares the data directory with the cluster record.
 func checkPair(_ context.Context, in *inspector) []Finding {
-	id, err := store.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
+	id, err := datadir.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return one(OK, "no store in "+in.cfg.Data.Dir+" yet", "", "")
 	}
@@ -97,7 +97,7 @@ func (in *inspector) peerAddress() (address, name string) {
 	if own == "" {
 		own = in.cfg.Listen
 	}
-	id, err := store.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
+	id, err := datadir.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
 	for _, n := range record.Nodes {
 		if err == nil && n.ID == id.NodeID || n.Address == own || n.Address == "" {
 			continue
@@ -164,7 +164,7 @@ func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took t
 		}
 	}
 	record, _ := in.pairRecord()
-	id, err := store.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
+	id, err := datadir.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
 	pair := st.GetPair().GetPairId()
 	switch {
 	case err == nil && st.GetNode().GetNodeId() == id.NodeID.String():

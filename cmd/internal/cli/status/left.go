@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
 // printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair holds their content.
@@ -26,9 +26,9 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 		for _, l := range n.LeftBehind {
 			text := fmt.Sprintf("%s (%s)", l.Path, output.Bytes(l.Bytes))
 			switch l.Kind {
-			case store.LeftCutLog:
+			case datadir.LeftCutLog:
 				cut = append(cut, text)
-			case store.LeftOldPageFile:
+			case datadir.LeftOldPageFile:
 				unused = append(unused, text+", with lockstep store drop-old --node "+n.Name)
 			default:
 				unused = append(unused, text)

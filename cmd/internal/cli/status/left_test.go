@@ -11,13 +11,13 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
 // status never recommends removing the only copy of messages. A quarantined store may be removed when both nodes are in
 // sync. A truncated log tail is described as such.
 func TestStatusReportsLastCopy(t *testing.T) {
-	aside := []pairstatus.Left{{Path: "/data/damaged-1", Kind: store.LeftDamagedStore, Bytes: 1024}}
+	aside := []pairstatus.Left{{Path: "/data/damaged-1", Kind: datadir.LeftDamagedStore, Bytes: 1024}}
 	both := []string{"a", "b"}
 	const removable = "may be removed: /data/damaged-1 (1.0 KiB)"
 	for name, c := range map[string]struct {
@@ -59,8 +59,8 @@ func TestStatusReportsLastCopy(t *testing.T) {
 	}
 	text := leftText(t, pairstatus.Status{Pair: &pairstatus.Pair{InSync: both}, Nodes: []pairstatus.Node{
 		{Name: "a", Role: "active", LeftBehind: []pairstatus.Left{
-			{Path: "/data/cut-1.seg", Kind: store.LeftCutLog},
-			{Path: "/data/page.db_old", Kind: store.LeftOldPageFile},
+			{Path: "/data/cut-1.seg", Kind: datadir.LeftCutLog},
+			{Path: "/data/page.db_old", Kind: datadir.LeftOldPageFile},
 		}},
 	}})
 	require.Contains(t, string(text), "may be removed: /data/page.db_old (0 B), with lockstep store drop-old --node a\n")

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -231,7 +231,7 @@ For a running node, use lockstep status.`,
 			if err != nil {
 				return err
 			}
-			id, err := store.ReadIdentity(vfs.OS(), args[0])
+			id, err := datadir.ReadIdentity(vfs.OS(), args[0])
 			if err != nil {
 				return err
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -80,7 +81,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	asked := checksum(req)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	prior, err := s.o.Store.Lookup(producer, req.GetProducer().GetRetry(), nil)
+	prior, err := query.Lookup(s.o.Store, producer, req.GetProducer().GetRetry(), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +91,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 		}
 		return result(&prior.Result, true)
 	}
-	at, entries := s.o.Store.Access()
+	at, entries := query.Access(s.o.Store)
 	table, err := access.Compile(at, entries)
 	if err != nil {
 		return 0, fmt.Errorf("%w; upgrade this node before changing rules", err)
@@ -211,10 +212,10 @@ func checksum(req request) uint32 {
 }
 
 // checkSame rejects a different request with the same sequence, as far as the earlier one is still known.
-func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, asked uint32) error {
+func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
-		known = s.o.Store.LoggedFingerprint(prior.Result.LSN)
+		known = query.LoggedFingerprint(s.o.Store, prior.Result.LSN)
 	}
 	op := txn.Op{Code: txn.OpAccess, Asked: asked}
 	if known == 0 || known == op.Fingerprint(0, crc32.MakeTable(crc32.Castagnoli)) {

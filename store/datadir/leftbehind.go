@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// CutPrefix is the prefix of the name of a file with records that were cut from the log.
+const CutPrefix = "cut-"
+
+// Kinds of LeftBehind.
+const (
+	LeftDamagedStore = "damaged-store"
+	LeftOldPageFile  = "old-page-file"
+	LeftCutLog       = "cut-log"
+)
+
+// LeftBehind is a file or directory in the data directory that the store keeps for an operator and does not use.
+type LeftBehind struct {
+	// Path of the file or directory, and Kind: one of the constants.
+	Path, Kind string
+	// Bytes is its size.
+	Bytes uint64
+}
+
+// ListLeftBehind lists the files and directories that may be removed.
+func ListLeftBehind(fsys vfs.FS, dir string) ([]LeftBehind, error) {
+	names, err := fsys.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list the data directory: %w", err)
+	}
+	var left []LeftBehind
+	for _, name := range names {
+		kind := leftKind(name)
+		if kind == "" {
+			continue
+		}
+		path := filepath.Join(dir, name)
+		n, err := SizeOf(fsys, path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed concurrently
+		case err != nil:
+			return nil, fmt.Errorf("read sizes in the data directory: %w", err)
+		default:
+			left = append(left, LeftBehind{Path: path, Kind: kind, Bytes: n})
+		}
+	}
+	return left, nil
+}
+
+func leftKind(name string) string {
+	switch {
+	case strings.HasPrefix(name, quarantinePrefix):
+		return LeftDamagedStore
+	case name == OldFileName:
+		return LeftOldPageFile
+	case strings.HasPrefix(name, CutPrefix) && strings.HasSuffix(name, ".seg"):
+		return LeftCutLog
+	default:
+		return ""
+	}
+}
+
+// SizeOf returns the size of a file, or the total size of the files in a directory tree.
+func SizeOf(fsys vfs.FS, path string) (bytes uint64, err error) {
+	info, err := fsys.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	if !info.IsDir {
+		return uint64(max(info.SizeBytes, 0)), nil
+	}
+	names, err := fsys.ReadDir(path)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		n, err := SizeOf(fsys, filepath.Join(path, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+		bytes += n
+	}
+	return bytes, nil
+}

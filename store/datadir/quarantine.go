@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/lockstep-mq/lockstep/store/mutate"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// A store of a pair that cannot be opened is quarantined: its files are moved to a subdirectory. The store then
+// begins empty, as a standby that the other node must fill. A crash at any point must not leave a store that is
+// considered complete, or a directory that is considered new. The identity is therefore written first. It has the
+// mark Quarantining until all files are moved; a start that finds the mark continues moving.
+//
+// From the first write on, the cluster record no longer names this store in sync: it has a higher incarnation, or a
+// new node ID (INV-4). It may also have lost acknowledged messages, so it waits for an operator if no other node is
+// in sync (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new one
+// would create a pair (INV-9).
+
+// quarantinePrefix is the prefix of the name of a quarantine directory.
+const quarantinePrefix = "damaged-"
+
+// noContent returns ErrIdentityLost for a directory that has a node's files but no identity. A new node creates its
+// identity before any other file.
+func noContent(fsys vfs.FS, dir string) error {
+	if mutate.Off("INV-9-lost-identity-is-a-new-node") {
+		return nil
+	}
+	names, _, err := logFiles(fsys, dir)
+	if err != nil {
+		return fmt.Errorf("list the log: %w", err)
+	}
+	for _, name := range append(names, PageFileName, NewFileName) {
+		switch _, err := fsys.Stat(filepath.Join(dir, name)); {
+		case err == nil:
+			return fmt.Errorf("%w: %s does not exist, but %s does", ErrIdentityLost, filepath.Join(dir, identityName), name)
+		case !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("stat %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// logFiles returns the names of the log's files, relative to the data directory. Other files in a directory called
+// log do not belong to the store: the data directory may be the wrong one.
+func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
+	all, err := fsys.ReadDir(LogDir(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	for _, name := range all {
+		if wal.IsLogFile(name) {
+			names = append(names, filepath.Join(LogName, name))
+		}
+	}
+	return names, true, nil
+}
+
+// Quarantine quarantines a store that cannot be opened and returns the name of its directory. member permits it for a
+// member of a pair, unknown for a store without an identity. It returns "" if it is not permitted: no other node is
+// known to have the content.
+func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
+	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
+	if err != nil {
+		return "", fmt.Errorf("quarantine the store: %w", err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	id, err := readIdentity(o.FS, o.Dir)
+	lost := errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrIdentityLost)
+	switch {
+	case lost && !unknown:
+		return "", nil
+	case lost:
+		id = IdentityFile{
+			Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), BootID: o.BootID,
+			Sync: o.Sync.String(),
+		}
+	case err != nil:
+		return "", fmt.Errorf("quarantine the store: %w", err)
+	case !member || id.PairID == uuid.Nil && id.Quarantine == "":
+		return "", nil
+	}
+	name = quarantinePrefix + time.Now().UTC().Format("20060102T150405.000000000")
+	id.Incarnation++
+	id.MayHaveLost, id.Install = true, nil
+	id.Quarantining, id.Quarantine, id.QuarantineReason = name, name, shortened(why.Error())
+	if err := keepIdentity(o, name); err != nil {
+		return "", fmt.Errorf("quarantine the store: %w", err)
+	}
+	if err := id.Write(o.FS, o.Dir); err != nil {
+		return "", fmt.Errorf("quarantine the store: %w", err)
+	}
+	return name, FinishQuarantine(o, &id)
+}
+
+// whyBytes bounds the error text kept in the identity, in bytes.
+const whyBytes = 500
+
+func shortened(text string) string {
+	if len(text) > whyBytes {
+		return strings.ToValidUTF8(text[:whyBytes], "") + "…"
+	}
+	return text
+}
+
+// keepIdentity copies the identity, as it is, to the quarantine directory.
+func keepIdentity(o Options, name string) error {
+	to := filepath.Join(o.Dir, name)
+	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, LogName), 0o750); err != nil {
+		return err
+	}
+	raw, err := vfs.ReadFile(o.FS, filepath.Join(o.Dir, identityName), identityMaxBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read identity: %w", err)
+	}
+	if err := writeFileSync(o.FS, filepath.Join(to, identityName), raw); err != nil {
+		return err
+	}
+	return o.FS.SyncDir(to)
+}
+
+// FinishQuarantine moves the remaining files of a store in quarantine, and then removes the mark from the identity.
+func FinishQuarantine(o Options, id *IdentityFile) error {
+	if id.Quarantining == "" {
+		return nil
+	}
+	to := filepath.Join(o.Dir, id.Quarantining)
+	fail := func(err error) error { return fmt.Errorf("quarantine the store in %s: %w", to, err) }
+	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, LogName), 0o750); err != nil {
+		return fail(err)
+	}
+	names, hadLog, err := logFiles(o.FS, o.Dir)
+	if err != nil {
+		return fail(err)
+	}
+	// Move the log first: a page file without a log is treated as one that may have lost data. An unfinished rewrite
+	// or snapshot would be mistaken for the page file of the new store.
+	for _, name := range append(names, PageFileName, NewFileName, ReceiveName) {
+		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fail(err)
+		}
+	}
+	dirs := []string{filepath.Join(to, LogName), to, o.Dir}
+	if hadLog {
+		dirs = append(dirs, LogDir(o.Dir))
+	}
+	for _, dir := range dirs {
+		if err := o.FS.SyncDir(dir); err != nil {
+			return fail(err)
+		}
+	}
+	id.Quarantining = ""
+	return id.Write(o.FS, o.Dir)
+}

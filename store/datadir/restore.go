@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// RestoreTarget is a data directory that is being filled from a backup.
+//
+// The identity file makes the restore atomic. It is written first, with a mark that makes Open reject the directory
+// (ErrRestoring), and replaced last, without the mark. In between, page.db and the log may be in any state. A restore
+// that finds the mark may start again; no other operation may use the directory.
+type RestoreTarget struct {
+	fsys vfs.FS
+	dir  string
+	lock io.Closer
+	id   IdentityFile
+}
+
+// BeginRestore prepares a directory for the restore of the backup named source; durable when it returns. The
+// directory must be empty, or contain an interrupted restore, whose files are removed. The directory gets a new node
+// and store UUID, no pair and no fence. The caller must finish with Commit or Abort, then Close.
+//
+// It returns ErrNotEmpty if the directory contains other files, and ErrInUse if a process has it open.
+func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
+	if err := CheckRestore(fsys, dir); err != nil { // before any file is created
+		return nil, err
+	}
+	if err := vfs.MkdirAllSync(fsys, dir, 0o750); err != nil {
+		return nil, fmt.Errorf("create the data directory: %w", err)
+	}
+	lock, err := fsys.Lock(filepath.Join(dir, LockName))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrInUse, dir, err)
+	}
+	t := &RestoreTarget{fsys: fsys, dir: dir, lock: lock, id: IdentityFile{
+		Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1, Restoring: source,
+		Sync: wal.SyncAlways.String(),
+	}}
+	if err = CheckRestore(fsys, dir); err == nil {
+		err = t.id.Write(fsys, dir)
+	}
+	if err == nil {
+		err = t.clear()
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return t, nil
+}
+
+// CheckRestore checks, without changing anything, whether BeginRestore would accept the directory. It returns nil or
+// ErrNotEmpty.
+func CheckRestore(fsys vfs.FS, dir string) error {
+	names, err := fsys.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list the data directory: %w", err)
+	}
+	id, err := readIdentity(fsys, dir)
+	if err == nil && id.Restoring != "" {
+		return nil
+	}
+	for _, name := range names {
+		switch name {
+		case LockName, identityName + ".tmp", "lost+found": // lost+found is in the root of a new filesystem
+		default:
+			return fmt.Errorf("%w: found %s; use another directory, or move this one away", ErrNotEmpty,
+				filepath.Join(dir, name))
+		}
+	}
+	return nil
+}
+
+// NodeID returns the new node UUID.
+func (t *RestoreTarget) NodeID() uuid.UUID { return t.id.NodeID }
+
+// StoreID returns the new store UUID, used in the page file and in the log.
+func (t *RestoreTarget) StoreID() uuid.UUID { return t.id.StoreID }
+
+// clear removes the files of an earlier attempt.
+func (t *RestoreTarget) clear() error {
+	logDir := LogDir(t.dir)
+	names, err := t.fsys.ReadDir(logDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove files of an interrupted restore: %w", err)
+	}
+	hadLog := err == nil
+	remove := []string{PageFile(t.dir), PageFile(t.dir) + ".tmp"}
+	for _, name := range names {
+		remove = append(remove, filepath.Join(logDir, name))
+	}
+	if hadLog {
+		remove = append(remove, logDir)
+	}
+	for _, name := range remove {
+		if err := t.fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove files of an interrupted restore: %w", err)
+		}
+	}
+	if err := t.fsys.SyncDir(t.dir); err != nil {
+		return fmt.Errorf("remove files of an interrupted restore: %w", err)
+	}
+	return nil
+}
+
+// Commit turns the directory into a data directory that Open accepts. page.db and the log must be complete and
+// durable. The commit is durable when it returns.
+func (t *RestoreTarget) Commit() error {
+	if err := t.fsys.SyncDir(t.dir); err != nil {
+		return fmt.Errorf("finish the restore: %w", err)
+	}
+	id := t.id
+	id.Restored, id.Restoring, id.Clean = id.Restoring, "", true
+	if err := id.Write(t.fsys, t.dir); err != nil {
+		return fmt.Errorf("finish the restore: %w", err)
+	}
+	return nil
+}
+
+// Abort empties the directory again, if possible; the mark is removed last.
+func (t *RestoreTarget) Abort() error {
+	if err := t.clear(); err != nil {
+		return err
+	}
+	if err := t.fsys.Remove(filepath.Join(t.dir, identityName)); err != nil {
+		return fmt.Errorf("empty the directory of a failed restore: %w", err)
+	}
+	if err := t.fsys.SyncDir(t.dir); err != nil {
+		return fmt.Errorf("empty the directory of a failed restore: %w", err)
+	}
+	return nil
+}
+
+// Close unlocks the directory.
+func (t *RestoreTarget) Close() error {
+	if err := t.lock.Close(); err != nil {
+		return fmt.Errorf("unlock the data directory: %w", err)
+	}
+	return nil
+}

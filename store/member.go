@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/identity"
+	"github.com/lockstep-mq/lockstep/store/mutate"
+)
+
+// Identity returns the identity of this node and store.
+func (s *Store) Identity() datadir.Identity {
+	s.idMu.Lock()
+	defer s.idMu.Unlock()
+	return s.id.Identity()
+}
+
+// ClaimRun records the generation of a process that is about to take part in the pair, and the generation that the
+// cluster record names now, zero if none. The change is durable when ClaimRun returns: the record may name the
+// claimed generation from then on (INV-11).
+func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
+	return s.changeIdentity(func(id *datadir.IdentityFile) error {
+		id.Run, id.ClaimedRun = named, claimed
+		return nil
+	})
+}
+
+// ConfirmRun records that the cluster record names the generation as in sync. By then, the content of a quarantined
+// store has been refilled by a snapshot or from the log. The change is durable when ConfirmRun returns.
+func (s *Store) ConfirmRun(run uuid.UUID) error {
+	return s.changeIdentity(func(id *datadir.IdentityFile) error {
+		id.Run, id.ClaimedRun = run, uuid.Nil
+		id.Quarantine, id.QuarantineReason = "", ""
+		return nil
+	})
+}
+
+// SetFence persists the configuration and term that the node obeys from now on; durable when it returns (INV-1).
+// Setting the current fence again costs nothing. It returns ErrFenceLower for a lower fence.
+func (s *Store) SetFence(f identity.Fence) error {
+	return s.changeIdentity(func(id *datadir.IdentityFile) error {
+		if f.Less(id.Fence) {
+			return fmt.Errorf("%w: requested config %d term %d, persisted config %d term %d",
+				ErrFenceLower, f.Config, f.Term, id.Fence.Config, id.Fence.Term)
+		}
+		if mutate.Off("INV-1-fence-is-not-persisted") {
+			s.id.Fence = f
+			return nil
+		}
+		id.Fence = f
+		return nil
+	})
+}
+
+// MarkLoss records that acknowledged bytes may be lost (INV-6): because a machine went down, or because the directory
+// was restored from an older copy (INV-11, INV-12). The change is durable when it returns.
+func (s *Store) MarkLoss() error {
+	return s.changeIdentity(func(id *datadir.IdentityFile) error {
+		id.MayHaveLost = true
+		return nil
+	})
+}
+
+// ClearLoss clears MayHaveLost and increments the incarnation. A record that still treats this store as complete can
+// then no longer match it. It must be called after the cluster record no longer names the store in sync. The change
+// is durable when it returns.
+func (s *Store) ClearLoss() error {
+	return s.changeIdentity(func(id *datadir.IdentityFile) error {
+		if id.MayHaveLost {
+			id.MayHaveLost = false
+			id.Incarnation++
+		}
+		return nil
+	})
+}
+
+// JoinPair makes the node a permanent member of a pair; durable when it returns. It returns ErrOtherPair if the node
+// is a member of another pair.
+func (s *Store) JoinPair(pair uuid.UUID) error {
+	return s.changeIdentity(func(id *datadir.IdentityFile) error {
+		if id.PairID != uuid.Nil && id.PairID != pair {
+			return fmt.Errorf("%w: %s belongs to pair %s, and the coordinator names pair %s; point the node at its own "+
+				"data directory, or at its own pair's prefix in the coordinator", ErrOtherPair, s.o.Dir, id.PairID,
+				pair)
+		}
+		id.PairID, id.Restored = pair, ""
+		return nil
+	})
+}
+
+// changeIdentity applies change to the identity and persists it if it differs.
+func (s *Store) changeIdentity(change func(*datadir.IdentityFile) error) error {
+	s.idMu.Lock()
+	defer s.idMu.Unlock()
+	if s.closed.Load() {
+		return ErrClosed // another process may already use the directory
+	}
+	next := s.id
+	if err := change(&next); err != nil {
+		return err
+	}
+	if next == s.id {
+		return nil
+	}
+	if err := next.Write(s.o.FS, s.o.Dir); err != nil {
+		s.fail(err)
+		return err
+	}
+	s.id = next
+	return nil
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pager
+
+import (
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// writeBufferBytes is the size at which adjacent pages are written.
+const writeBufferBytes = 1 << 20
+
+// runWriter builds extents in their on-disk form and writes about a megabyte of them at a time. This needs one
+// allocation for all of them, and as few writes as the free space allows.
+type runWriter struct {
+	file    *page.File
+	buf     []byte
+	staged  []stagedRun
+	pages   []uint32
+	entries []index.Entry
+	// record and sum describe the last added message if it is the first one of its extent.
+	record int
+	sum    uint32
+}
+
+// stagedRun is an extent that is built but not yet written.
+type stagedRun struct {
+	offset, payload int // offset is the start in buf, payload the length of the payload
+	entry           index.Entry
+	// record is the length of the only message's record, and sum its CRC32C (0 if unknown).
+	record int
+	sum    uint32
+}
+
+// writeTails writes the messages of the batch to new extents and returns their index entries. After an error all its
+// allocations are free again.
+func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
+	if p.buf == nil {
+		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // aligned for direct I/O
+	}
+	w := runWriter{file: p.file, buf: p.buf[:0]}
+	var err error
+	for i := range tails {
+		if err = w.writeTail(&tails[i]); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = w.flush()
+	}
+	if cap(w.buf) > cap(p.buf) {
+		p.buf = nil // do not keep the memory of a very large message
+	}
+	if err != nil {
+		for i := range w.entries {
+			p.file.Free(w.entries[i].Run)
+		}
+		return nil, fmt.Errorf("write messages to pages: %w", err)
+	}
+	return w.entries, nil
+}
+
+// writeTail packs the messages of one queue into extents of up to index.Room bytes. A larger message gets its own
+// extent.
+func (w *runWriter) writeTail(t *queue.TailRun) error {
+	room := index.Room(w.file.PageSize())
+	var b index.RunBuilder
+	for i, record := range t.Records {
+		if record == nil {
+			continue // consumed before it was written
+		}
+		seq := t.First + uint64(i)
+		if b.Count > 0 && (b.SizeWith(seq, record) > room || seq-b.First >= queue.MaxRunSpan) {
+			if err := w.end(&b); err != nil {
+				return err
+			}
+		}
+		if b.Count == 0 && len(record) > max(writeBufferBytes, room) {
+			if err := w.writeLarge(t.Queue, seq, record, t.Sum(i)); err != nil {
+				return err
+			}
+			continue
+		}
+		if w.record, w.sum = len(record), 0; b.Count == 0 {
+			w.sum = t.Sum(i)
+			w.begin(&b, t.Queue)
+		}
+		crc.Copied(len(record))
+		b.Add(seq, record)
+	}
+	if b.Count == 0 {
+		return nil
+	}
+	return w.end(&b)
+}
+
+// writeLarge writes a message into its own extent without copying it, since a copy would double the memory of a very
+// large message. sum is the record's CRC32C, 0 if unknown.
+func (w *runWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32) error {
+	if err := w.flush(); err != nil { // entries must be in message order
+		return err
+	}
+	var b index.RunBuilder
+	w.begin(&b, queueID)
+	b.Add(seq, nil)
+	b.Finish()
+	w.buf = b.Buf[:0]
+	payload := b.Size() + len(record)
+	pages := w.file.PagesFor(payload)
+	runs, err := w.file.AllocRuns([]uint32{pages})
+	if err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	w.entries = append(w.entries, index.Entry{
+		Queue: queueID, First: seq, Span: 1, Count: 1, Bytes: uint64(payload - index.RunHeaderBytes), Run: runs[0],
+	})
+	if sum == 0 {
+		sum = crc.Of(record)
+	}
+	page.SealRunWith(b.Buf, runs[0], index.RunKind(1, pages), payload, len(record), sum)
+	padding := make([]byte, int(pages)*w.file.PageSize()-len(b.Buf)-len(record))
+	if err := w.file.WritePieces(runs[0], b.Buf, record, padding); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// begin starts an extent at the end of the buffer.
+func (w *runWriter) begin(b *index.RunBuilder, queueID uint64) {
+	start := len(w.buf)
+	w.buf = append(w.buf, make([]byte, page.RunHeaderBytes)...)
+	b.Begin(w.buf, start+page.RunHeaderBytes, queueID)
+}
+
+// end closes the current extent, and writes the staged extents if there are enough of them.
+func (w *runWriter) end(b *index.RunBuilder) error {
+	b.Finish()
+	w.buf = b.Buf
+	payload := b.Size()
+	pages := w.file.PagesFor(payload)
+	w.staged = append(w.staged, stagedRun{offset: b.Start - page.RunHeaderBytes, payload: payload, entry: index.Entry{
+		Queue: b.Queue, First: b.First, Span: b.Last - b.First + 1,
+		Count: uint64(b.Count), Bytes: uint64(payload - index.RunHeaderBytes),
+	}, record: w.record, sum: w.sum})
+	w.pages = append(w.pages, pages)
+	whole := b.Start - page.RunHeaderBytes + int(pages)*w.file.PageSize()
+	w.buf = append(w.buf, make([]byte, whole-len(w.buf))...)
+	b.Count = 0
+	if len(w.buf) < writeBufferBytes {
+		return nil
+	}
+	return w.flush()
+}
+
+// flush allocates pages for the staged extents and writes them.
+func (w *runWriter) flush() error {
+	if len(w.staged) == 0 {
+		return nil
+	}
+	runs, err := w.file.AllocRuns(w.pages)
+	if err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	begin := 0 // start of the current sequence of adjacent extents
+	for i := range w.staged {
+		st := &w.staged[i]
+		st.entry.Run = runs[i]
+		w.entries = append(w.entries, st.entry)
+		kind := index.RunKind(st.entry.Count, runs[i].Pages)
+		end := st.offset + int(runs[i].Pages)*w.file.PageSize()
+		if st.sum != 0 {
+			page.SealRunWith(w.buf[st.offset:end], runs[i], kind, st.payload, st.record, st.sum)
+			continue
+		}
+		page.SealRun(w.buf[st.offset:end], runs[i], kind, st.payload)
+	}
+	for i := range w.staged {
+		if i+1 < len(w.staged) && runs[i+1].First == runs[i].End() {
+			continue
+		}
+		from, to := w.staged[begin].offset, len(w.buf)
+		if i+1 < len(w.staged) {
+			to = w.staged[i+1].offset
+		}
+		if err := w.file.WriteRuns(runs[begin].First, w.buf[from:to]); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		begin = i + 1
+	}
+	w.buf, w.staged, w.pages = w.buf[:0], w.staged[:0], w.pages[:0]
+	return nil
+}
+
+// editTree applies everything except the new messages to the tree, and returns the extents that are no longer
+// referenced.
+func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
+	var freed []page.Run
+	for _, kv := range b.Puts {
+		if err := edit.Put(kv.Key, kv.Value); err != nil {
+			return nil, fmt.Errorf("write the tree: %w", err)
+		}
+	}
+	for _, key := range b.Deletes {
+		if _, err := edit.Delete(key); err != nil {
+			return nil, fmt.Errorf("write the tree: %w", err)
+		}
+	}
+	err := editSchedule(edit, &b.Schedule)
+	if err != nil {
+		return nil, err
+	}
+	p.spans.forgetQueues(b.DeletedQueues)
+	for _, id := range b.DeletedQueues {
+		if freed, err = dropQueue(edit, id, freed); err != nil {
+			return nil, err
+		}
+	}
+	return dropDead(edit, p.spans.in(p.index), b.Dead, freed)
+}
+
+// dropQueue removes all entries of a deleted queue.
+func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error) {
+	from, to := index.KeyRange(id)
+	it := edit.Scan(from, to)
+	for it.Next() {
+		e, err := index.Decode(it.Key(), it.Value())
+		if err != nil {
+			return nil, err
+		}
+		freed = append(freed, e.Run)
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("read the index of deleted queue %d: %w", id, err)
+	}
+	for _, r := range append(queue.QueueKeys(id), queue.KeyRange{From: from, To: to}) {
+		if err := edit.DeleteRange(r.From, r.To); err != nil {
+			return nil, fmt.Errorf("remove deleted queue %d: %w", id, err)
+		}
+	}
+	return freed, nil
+}
+
+// dropDead frees the extents within the ranges that contain no needed message.
+func dropDead(edit *tree.Edit, spans *runSpans, ranges []queue.DeadRange, freed []page.Run) ([]page.Run, error) {
+	// Use one iterator for all ranges, since many of them are close to each other.
+	d := deadRuns{edit: edit, it: edit.Scan(nil, nil), freed: freed}
+	for i := range ranges {
+		if err := d.drop(spans, ranges[i]); err != nil {
+			return nil, err
+		}
+	}
+	err := d.remove()
+	return d.freed, err
+}
+
+// drop frees the extents in one range. It does not change the range, since the batch is retried after an error.
+func (d *deadRuns) drop(spans *runSpans, r queue.DeadRange) error {
+	chunk, single := r.Single()
+	known := spans.get(r.Queue, chunk)
+	if single && known != nil && !r.Prune((*[queue.GroupsOfChunk]uint8)(known)) {
+		return nil
+	}
+	found := false
+	for first, last := range r.Parts {
+		n := d.total
+		spans.lookups++
+		if err := d.find(&r, first, last); err != nil {
+			return err
+		}
+		found = found || d.total > n
+	}
+	for dead := range r.DeadChunks {
+		spans.forget(r.Queue, dead)
+	}
+	if single && known == nil && !found { // the search found nothing: avoid the next one
+		return d.learn(spans, r.Queue, chunk)
+	}
+	return nil
+}
+
+// learn caches the spans of a chunk's extents.
+func (d *deadRuns) learn(spans *runSpans, queueID, chunk uint64) error {
+	known := new(groupSpans)
+	first, end := chunk*queue.ChunkSize, (chunk+1)*queue.ChunkSize
+	_, to := index.KeyRange(queueID)
+	if end != 0 {
+		to = index.AppendKey(nil, queueID, end)
+	}
+	d.it.SeekFloor(index.AppendKey(nil, queueID, first), to)
+	for d.it.Next() {
+		e, ok, err := index.EntryOf(d.it.Key(), d.it.Value(), true, queueID)
+		if err != nil {
+			return err
+		}
+		if ok && e.Last() >= first {
+			known.note(chunk, &e)
+		}
+	}
+	if err := d.it.Err(); err != nil {
+		return fmt.Errorf("read the index: %w", err)
+	}
+	spans.chunks[spanKey{queueID, chunk}] = known
+	return nil
+}
+
+// maxDead bounds the index entries that are collected before they are removed: one purge can leave millions.
+const maxDead = 1 << 14
+
+// deadRuns collects the index entries of dead extents, and removes them.
+type deadRuns struct {
+	edit  *tree.Edit
+	it    *tree.Iterator
+	dead  []index.Entry
+	freed []page.Run
+	total int // number of dead extents found
+}
+
+// find visits the extents that overlap a part of a range.
+func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
+	_, to := index.KeyRange(r.Queue)
+	if last != ^uint64(0) {
+		to = index.AppendKey(nil, r.Queue, last+1)
+	}
+	d.it.SeekFloor(index.AppendKey(nil, r.Queue, first), to) // the extent that contains first may begin before it
+	for d.it.Next() {
+		e, ok, err := index.EntryOf(d.it.Key(), d.it.Value(), true, r.Queue)
+		if err != nil {
+			return err
+		}
+		if !ok || e.Last() < first || !r.AllDead(e.First, e.Span) {
+			continue
+		}
+		d.total++
+		if d.dead = append(d.dead, e); len(d.dead) < maxDead {
+			continue
+		}
+		if err := d.remove(); err != nil {
+			return err
+		}
+		d.it.SeekFloor(index.AppendKey(nil, r.Queue, e.First), to)
+	}
+	if err := d.it.Err(); err != nil {
+		return fmt.Errorf("read the index: %w", err)
+	}
+	return nil
+}
+
+// remove removes the collected entries key by key. This is cheap even for the whole prefix of a queue, as left by a
+// plain consumer, because each delete finds its leaf in memory. An entry may occur twice, because an extent can
+// overlap two ranges.
+func (d *deadRuns) remove() error {
+	var key []byte
+	for i := range d.dead {
+		key = index.AppendKey(key[:0], d.dead[i].Queue, d.dead[i].First)
+		found, err := d.edit.Delete(key)
+		if err != nil {
+			return fmt.Errorf("remove index entries: %w", err)
+		}
+		if found {
+			d.freed = append(d.freed, d.dead[i].Run)
+		}
+	}
+	d.dead, d.it = d.dead[:0], d.edit.Scan(nil, nil)
+	return nil
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pager
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// maxMovedNodes bounds the tree nodes that a shrink moves, since they are held in memory.
+const maxMovedNodes = 4096
+
+// MoveRuns copies extents into gaps, the last one first, and updates the index. more is false when there are no more
+// gaps.
+func (p *Pager) MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
+	p.hold()
+	defer p.mu.Unlock()
+	if err := p.engine.Usable(); err != nil {
+		return 0, false, err
+	}
+	if p.file != file || p.todo != nil {
+		return 0, false, nil // replaced concurrently, or the disk is full
+	}
+	edit := p.index.Edit()
+	defer edit.Discard()
+	var taken, left []page.Run
+	give := func(runs []page.Run) {
+		for _, r := range runs {
+			file.Free(r)
+		}
+	}
+	more = true
+	for i := len(runs) - 1; i >= 0 && more && err == nil; i-- {
+		var to page.Run
+		if to, more, err = p.moveRun(edit, &runs[i]); err == nil && !to.IsZero() {
+			taken, left = append(taken, to), append(left, runs[i].Run)
+			moved += uint64(to.Pages) * uint64(file.PageSize())
+		}
+	}
+	if err == nil {
+		err = p.engine.Publish(edit.Commit, nil)
+	}
+	if err != nil {
+		give(taken)
+		return 0, false, fmt.Errorf("move messages: %w", err)
+	}
+	give(left) // from here on no new reader finds them
+	return moved, more, nil
+}
+
+// moveRun copies one extent, if the index still has it and there is a gap before it.
+func (p *Pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool, err error) {
+	file := p.file
+	key := index.AppendKey(nil, e.Queue, e.First)
+	value, ok, err := edit.Get(key)
+	if err != nil {
+		return to, false, err
+	}
+	if !ok || !bytes.Equal(value, e.AppendValue(nil)) {
+		return to, true, nil // consumed concurrently
+	}
+	buf := make([]byte, int(e.Run.Pages)*file.PageSize())
+	kind, payload, err := file.ReadRun(e.Run, buf)
+	if err != nil {
+		return to, true, nil //nolint:nilerr // damaged: it stays, for the repair
+	}
+	file.AllocLow()
+	if to, err = file.Alloc(e.Run.Pages); err != nil {
+		return page.Run{}, false, err
+	}
+	if to.First > e.Run.First {
+		file.Free(to)
+		return page.Run{}, false, nil
+	}
+	if err = file.WriteRun(to, kind, payload); err == nil {
+		moved := *e
+		moved.Run = to
+		err = edit.Put(key, moved.AppendValue(nil))
+	}
+	if err != nil {
+		file.Free(to)
+		return page.Run{}, false, err
+	}
+	return to, true, nil
+}
+
+// CutEnd moves non-message pages away from the end, writes checkpoints until the old pages are unreferenced, and
+// truncates the file.
+func (p *Pager) CutEnd(ctx context.Context) (held bool, err error) {
+	p.hold()
+	defer p.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if err := p.engine.Usable(); err != nil {
+		return false, err
+	}
+	if err := p.makeGapsLocked(); err != nil {
+		return false, err
+	}
+	from := page.No(p.file.Stats().Used)
+	if err := p.moveNodes(from); err != nil {
+		return false, err
+	}
+	// The first checkpoint moves the pages away from the end. The second one overwrites the meta slot that still
+	// refers to them.
+	for range 2 {
+		p.file.AllocLow()
+		p.file.RelocateBitmap(from)
+		if err := p.repeatCheckpoint(); err != nil {
+			return false, err
+		}
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+	}
+	if _, err := p.file.Trim(); err != nil {
+		return false, fmt.Errorf("truncate page.db: %w", err)
+	}
+	st := p.file.Stats()
+	return st.Pins+st.Guards > 0 && st.Pending > 0, nil
+}
+
+// MakeGaps writes a checkpoint, and then an identical one. Only then can the pages freed by the first one be reused.
+func (p *Pager) MakeGaps() error {
+	p.hold()
+	defer p.mu.Unlock()
+	if err := p.engine.Usable(); err != nil {
+		return err
+	}
+	return p.makeGapsLocked()
+}
+
+func (p *Pager) makeGapsLocked() error {
+	if _, err := p.checkpointLocked(); err != nil {
+		return err
+	}
+	return p.repeatCheckpoint()
+}
+
+func (p *Pager) moveNodes(from page.No) error {
+	edit := p.index.Edit()
+	defer edit.Discard()
+	if _, err := edit.MoveNodes(from, maxMovedNodes); err != nil {
+		return fmt.Errorf("move the tree: %w", err)
+	}
+	if err := p.engine.Publish(edit.Commit, nil); err != nil {
+		return fmt.Errorf("move the tree: %w", err)
+	}
+	return nil
+}
+
+// repeatCheckpoint writes a checkpoint with the content of the last one and with moved pages. mu is held since the last
+// one.
+func (p *Pager) repeatCheckpoint() error {
+	root, err := p.index.Flush()
+	if err != nil {
+		return fmt.Errorf("write the tree: %w", err)
+	}
+	meta := p.file.Meta()
+	if _, err := p.file.Checkpoint(page.Meta{
+		Position: meta.Position, Root: root, CreatedMS: time.Now().UnixMilli(),
+		AppData: meta.AppData,
+	}); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pager
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
+)
+
+// pageMapCacheBytes bounds the index nodes that are held in memory while a map is created.
+const pageMapCacheBytes = 4 << 20
+
+// PageRegion describes the use of the pages in a region of page.db.
+type PageRegion struct {
+	page.Region
+
+	// Index counts the live pages that belong to the tree, Bitmap those of the map of used pages. The others hold
+	// messages.
+	Index, Bitmap uint64
+}
+
+// Messages returns the number of pages that hold messages.
+func (r *PageRegion) Messages() uint64 { return r.Live - r.Index - r.Bitmap }
+
+// Free returns the number of pages that can be used immediately.
+func (r *PageRegion) Free() uint64 { return r.Pages - r.Live - r.Held }
+
+// PageMap is the map of page.db.
+type PageMap struct {
+	// PageSize in bytes.
+	PageSize int
+	// Regions from the beginning to the end of the file. All but the last one have the same number of pages.
+	Regions []PageRegion
+	// Total is the sum of all regions.
+	Total PageRegion
+	// FreeTail is the number of free pages at the end.
+	FreeTail uint64
+	// Readers is the number of readers of older checkpoints.
+	Readers int
+}
+
+// PageMap returns the use of the pages of page.db, in at most the given number of regions of at least one page. It
+// works online: it reads the inner nodes of the last checkpoint's index and no messages. It holds no lock for longer
+// than counting the pages of a region takes. The result is not a consistent snapshot. Index pages that were just
+// written by a checkpoint in progress count as messages. It returns ErrReplaced if page.db was replaced in the
+// meantime.
+func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) (PageMap, error) {
+	file, pin, err := p.Pin()
+	if err != nil {
+		return PageMap{}, err
+	}
+	each := max((file.Stats().Pages+uint64(regions)-1)/uint64(max(regions, 1)), 1)
+	index, bitmap := make(map[uint64]uint64), make(map[uint64]uint64)
+	c := checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: pageMapCacheBytes, Pace: pace})
+	err = c.OwnRuns(ctx, func(runs []page.Run, own bool) {
+		to := index
+		if own {
+			to = bitmap
+		}
+		for _, r := range file.Live(runs) {
+			countPages(to, r, each)
+		}
+	})
+	c.Close() // before counting: its own pin must not count as a reader
+	if gone := p.StillUses(file); gone != nil {
+		return PageMap{}, gone
+	}
+	if err != nil {
+		return PageMap{}, fmt.Errorf("page map: %w", err)
+	}
+	m := PageMap{PageSize: file.PageSize(), FreeTail: file.FreeTail(), Readers: file.Stats().Pins}
+	m.Total.First = 1
+	for r := range file.Regions(each) {
+		at := uint64(r.First-1) / each
+		one := PageRegion{Region: r, Bitmap: min(bitmap[at], r.Live)}
+		one.Index = min(index[at], r.Live-one.Bitmap)
+		if len(m.Regions) == regions { // the file has grown concurrently
+			m.Regions[regions-1].add(&one)
+		} else {
+			m.Regions = append(m.Regions, one)
+		}
+		m.Total.add(&one)
+	}
+	return m, nil
+}
+
+// countPages adds the pages of an extent to their regions, which have each pages.
+func countPages(to map[uint64]uint64, r page.Run, each uint64) {
+	for at, end := uint64(r.First-1), uint64(r.First-1)+uint64(r.Pages); at < end; {
+		i := at / each
+		n := min(end, (i+1)*each) - at
+		to[i] += n
+		at += n
+	}
+}
+
+func (r *PageRegion) add(other *PageRegion) {
+	r.Pages += other.Pages
+	r.Live += other.Live
+	r.Held += other.Held
+	r.HeldByReaders += other.HeldByReaders
+	r.Index += other.Index
+	r.Bitmap += other.Bitmap
+}

@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pager owns the page file of a store. It writes messages from memory to pages, writes checkpoints, frees
+// pages, and replaces the file. Its client is package store; the state that it writes belongs to the store and is
+// reached through Engine.
+//
+// Locks: Pager.mu is held by code that edits the tree and writes checkpoints: the pager's goroutine, Stop, and
+// Exclusive. While a checkpoint is being synced, only the goroutine takes it, to write more messages. The others wait
+// (Pager.hold). Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing while page.db
+// is replaced. Long operations (check, digest, copying a snapshot) do not hold it throughout. They pin a checkpoint
+// (Pin), and fail if the file is replaced or closed (StillUses). Order: mu, fileMu, then locks of the Engine.
+package pager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/events"
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+const (
+	// flushRoundBytes is the amount of messages that one background flush round takes out of the tail.
+	flushRoundBytes = 4 << 20
+	// RestPart is the divisor of the memory budget left to messages in memory while no checkpoint is due.
+	RestPart = 4
+	// maxScheduleChanges is the number of schedule changes in memory at which a checkpoint is due: about 10 MiB.
+	maxScheduleChanges = 1 << 18
+	// pagerTick is the interval at which the pager checks the time.
+	pagerTick = 500 * time.Millisecond
+)
+
+// Engine is the store above a Pager: it has the applied state and the log.
+type Engine interface {
+	// Usable returns the reason why the store cannot be used, or nil.
+	Usable() error
+	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
+	Fail(err error) error
+	// Unwritten returns the changes that no checkpoint contains.
+	Unwritten() Unwritten
+	// Collect takes messages of about maxBytes out of the state, the oldest first.
+	Collect(maxBytes int64) *queue.Batch
+	// CollectAll takes all changes after a checkpoint out of the state, up to record at. logBytes is their size in
+	// the log. If nothing was applied after it and force is not set, the batch is nil.
+	CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64)
+	// Publish calls commit, which publishes the index, and discards the messages of b in memory, in one step for
+	// readers. b may be nil.
+	Publish(commit func() error, b *queue.Batch) error
+	// Checkpointed reports that a checkpoint contains logBytes more of the log, and that the log is no longer needed
+	// up to LSN upTo.
+	Checkpointed(logBytes int64, upTo uint64)
+	// WakeRoom wakes the callers that wait for memory.
+	WakeRoom()
+}
+
+// Damage records corruption in page.db.
+type Damage interface {
+	// FoundPage records a corrupt page.
+	FoundPage(no page.No, err error)
+	// IndexError returns the error of a failed read of the index, and records corruption.
+	IndexError(err error) error
+	// Index returns the reason why the store must be replaced, or nil.
+	Index() error
+	// Survives reports whether the store continues without checkpoints after an error, because a page is corrupt and
+	// the other node has a copy. Index then returns an error.
+	Survives(err error) bool
+}
+
+// Unwritten is the amount of changes that no checkpoint contains.
+type Unwritten struct {
+	// TailBytes is the size of the messages in memory, LogBytes the size of the applied log.
+	TailBytes, LogBytes int64
+	// ScheduleChanges is the number of changes of the schedule.
+	ScheduleChanges int
+}
+
+// Options configures a Pager.
+type Options struct {
+	FS           vfs.FS
+	MemoryBudget int64
+	// CheckpointBytes and CheckpointInterval start a checkpoint: the size of the log since the last one, and its age
+	// if the state has changed.
+	CheckpointBytes    int64
+	CheckpointInterval time.Duration
+	Events             func(events.Event)
+	Engine             Engine
+	Damage             Damage
+}
+
+// Pager owns page.db and its tree. Its goroutine writes old messages to pages and writes checkpoints. Only the pager
+// edits the tree.
+type Pager struct {
+	o      Options
+	engine Engine
+	damage Damage
+
+	fileMu sync.RWMutex // guards file and index against replacement: held for reading during page I/O
+	file   *page.File
+	index  *tree.Tree
+
+	cacheUse atomic.Int32 // vfs.CacheUse of checkpoint writes
+	diskFull atomic.Bool  // the disk was full at the last write
+	closed   atomic.Bool
+	retired  retired
+
+	wakeups chan struct{}
+	ask     chan chan checkpointReply
+	cancel  context.CancelFunc
+	ended   chan struct{} // closed when the goroutine has ended
+
+	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
+	last time.Time  // time of the last checkpoint
+	// previous is the LSN of the checkpoint before the last one. The log is kept from there, so that a corrupt meta
+	// slot loses nothing.
+	previous uint64
+	todo     *work
+	buf      []byte
+	spans    runSpans
+	// repaired is set when pages were repaired and no checkpoint contains that yet.
+	repaired bool
+	// syncing is a checkpoint that is being synced in its own goroutine; nil if none. Tail messages are still written
+	// to pages in the meantime. At full load the disk is busy with checkpoints most of the time, and the tail would
+	// fill up.
+	syncing *syncing
+	synced  chan struct{} // signalled when syncing has finished
+}
+
+// syncing is a checkpoint that is being made durable.
+type syncing struct {
+	work *work
+	// repaired is the value of pager.repaired when the sync began.
+	repaired bool
+	// done is closed when meta or err is set.
+	done chan struct{}
+	meta page.Meta
+	err  error
+}
+
+type checkpointReply struct {
+	info CheckpointInfo
+	err  error
+}
+
+// CheckpointInfo describes a checkpoint.
+type CheckpointInfo struct {
+	// Checkpoint is its number.
+	Checkpoint uint64
+	// Position is the last record that it contains.
+	Position lsn.Position
+}
+
+// New returns a pager without a page file: Use and Start follow.
+func New(o Options) *Pager {
+	return &Pager{
+		o: o, engine: o.Engine, damage: o.Damage, retired: retired{stop: make(chan struct{})},
+		wakeups: make(chan struct{}, 1), ask: make(chan chan checkpointReply), ended: make(chan struct{}),
+		synced: make(chan struct{}, 1),
+	}
+}
+
+// Start starts the goroutine.
+func (p *Pager) Start() {
+	p.last = time.Now()
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	go p.run(ctx)
+}
+
+// Stop ends the goroutine and writes a last checkpoint if the store has not failed. Close must follow.
+func (p *Pager) Stop(failed bool) error {
+	p.closed.Store(true)
+	p.cancel()
+	<-p.ended
+	p.hold()
+	defer p.mu.Unlock()
+	if failed {
+		return nil
+	}
+	_, err := p.checkpointLocked()
+	return err
+}
+
+// Close closes page.db and the files that it replaced.
+func (p *Pager) Close() error {
+	p.hold()
+	defer p.mu.Unlock()
+	p.fileMu.Lock()
+	defer p.fileMu.Unlock()
+	p.retired.close()
+	if p.file == nil {
+		return nil
+	}
+	return p.file.Close()
+}
+
+// Wake makes the goroutine check for work.
+func (p *Pager) Wake() {
+	select {
+	case p.wakeups <- struct{}{}:
+	default: // already awake
+	}
+}
+
+func (p *Pager) run(ctx context.Context) {
+	defer close(p.ended)
+	tick := time.NewTicker(pagerTick)
+	defer tick.Stop()
+	wakeups := p.wakeups
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case reply := <-p.ask:
+			var info CheckpointInfo
+			info, err = p.checkpoint()
+			reply <- checkpointReply{info, err}
+		case <-p.synced:
+			if err = p.settled(); err == nil {
+				p.Wake() // for postponed work
+			}
+		case <-wakeups:
+			err = p.once()
+		case <-tick.C:
+			err = p.once()
+		}
+		p.noteError(err)
+		if wakeups = p.wakeups; p.diskFull.Load() || p.damage.Index() != nil {
+			wakeups = nil // retry at the next tick, not whenever a writer waits for room
+		}
+	}
+}
+
+// ForceCheckpoint writes a checkpoint even if nothing was applied since the last one.
+func (p *Pager) ForceCheckpoint(ctx context.Context) error {
+	p.mu.Lock()
+	p.repaired = true
+	p.mu.Unlock()
+	_, err := p.Checkpoint(ctx)
+	return err
+}
+
+// DiskFull reports whether the disk was full at the last write.
+func (p *Pager) DiskFull() bool { return p.diskFull.Load() }
+
+// noteError makes an I/O error fatal (INV-7), except for a full disk, which is resolved by deleting files.
+func (p *Pager) noteError(err error) {
+	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
+	if p.damage.Survives(err) {
+		return // all messages stay in memory for now
+	}
+	if err != nil && !full {
+		if p.engine.Usable() == nil {
+			_ = p.engine.Fail(fmt.Errorf("write pages: %w", err)) // reported by events.Failed
+		}
+		return
+	}
+	if p.diskFull.Swap(full) == full {
+		return
+	}
+	if !full {
+		p.o.Events(events.DiskHasSpace{})
+		return
+	}
+	p.o.Events(events.DiskFull{Err: err})
+	p.engine.WakeRoom() // more messages may stay in memory now
+}
+
+// once does one unit of work that is due. Further work waits for the next round, so that a steady stream of one kind
+// does not delay another kind, or callers that request a checkpoint.
+func (p *Pager) once() error {
+	var err error
+	switch {
+	case p.engine.Usable() != nil:
+		return nil //nolint:nilerr // a failed store writes nothing more; what is left at the end is up to Close
+	case p.unfinished():
+		err = p.flush()
+	case p.checkpointDue():
+		err = p.begin()
+	case p.engine.Unwritten().TailBytes > p.o.MemoryBudget/RestPart:
+		err = p.flush()
+	default:
+		return nil
+	}
+	if err == nil {
+		p.Wake()
+	}
+	return err
+}
+
+// unfinished reports whether an error interrupted the work.
+func (p *Pager) unfinished() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.todo != nil
+}
+
+func (p *Pager) checkpointDue() bool {
+	u := p.engine.Unwritten()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.syncing != nil {
+		return false
+	}
+	return u.LogBytes > p.o.CheckpointBytes || u.ScheduleChanges > maxScheduleChanges ||
+		(u.LogBytes > 0 || p.repaired) && time.Since(p.last) > p.o.CheckpointInterval
+}
+
+// work is a batch that was taken out of the state. It is finished before the next batch is taken, so that a transient
+// error (a full disk) loses nothing.
+type work struct {
+	batch *queue.Batch
+	// checkpoint is true when the batch contains everything up to at, and must end in a checkpoint.
+	checkpoint bool
+	at         lsn.Position
+	// logBytes is the log applied since the last checkpoint when the batch was taken.
+	logBytes int64
+	// written is set when the batch is in pages and tree.
+	written bool
+}
+
+// flush writes some of the oldest tail messages to pages, or finishes interrupted work.
+func (p *Pager) flush() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.todo != nil {
+		return p.finish()
+	}
+	p.todo = &work{batch: p.engine.Collect(flushRoundBytes)}
+	return p.finish()
+}
+
+// begin starts a checkpoint of everything applied up to now, and does not wait for its sync.
+func (p *Pager) begin() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _, err := p.beginLocked()
+	return err
+}
+
+// hold locks mu for callers that need a stable last checkpoint: no checkpoint is in progress when it returns, and
+// none begins before mu.Unlock. An error of the checkpoint that was in progress is handled by the pager: it is fatal,
+// or the checkpoint is still due.
+func (p *Pager) hold() {
+	p.mu.Lock()
+	if _, err := p.settle(); err != nil {
+		p.noteError(err)
+	}
+}
+
+// settled processes a finished checkpoint, if any.
+func (p *Pager) settled() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.syncing == nil {
+		return nil // another caller was faster
+	}
+	select {
+	case <-p.syncing.done:
+		_, err := p.settle()
+		return err
+	default:
+		return nil
+	}
+}
+
+// checkpoint makes everything applied up to now durable in page.db.
+func (p *Pager) checkpoint() (CheckpointInfo, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.checkpointLocked()
+}
+
+// checkpointLocked is like checkpoint, with mu held.
+func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
+	if _, err := p.settle(); err != nil {
+		return CheckpointInfo{}, err
+	}
+	info, begun, err := p.beginLocked()
+	if err != nil || !begun {
+		return info, err
+	}
+	return p.settle()
+}
+
+// beginLocked starts a checkpoint. If the last one already contains everything, it returns that one instead. mu is
+// held, and no checkpoint is in progress.
+func (p *Pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
+	if p.todo != nil {
+		if err := p.finish(); err != nil || p.syncing != nil {
+			return CheckpointInfo{}, err == nil, err
+		}
+	}
+	meta := p.file.Meta()
+	batch, at, logBytes := p.engine.CollectAll(meta.Position, p.repaired)
+	if batch == nil {
+		p.last = time.Now()
+		return CheckpointInfo{Checkpoint: meta.Checkpoint, Position: meta.Position}, false, nil
+	}
+	p.todo = &work{batch: batch, checkpoint: true, at: at, logBytes: logBytes}
+	return CheckpointInfo{}, true, p.finish()
+}
+
+// finish completes the work in progress. A checkpoint is then being synced.
+func (p *Pager) finish() error {
+	w := p.todo
+	if !w.written {
+		if err := p.write(w.batch); err != nil {
+			return err
+		}
+		w.written, w.batch = true, nil
+	}
+	if w.checkpoint {
+		root, err := p.index.Flush()
+		if err != nil {
+			return fmt.Errorf("checkpoint at %v: write the tree: %w", w.at, err)
+		}
+		pending, err := p.file.BeginCheckpoint(page.Meta{Position: w.at, Root: root, CreatedMS: time.Now().UnixMilli()})
+		if err != nil {
+			return fmt.Errorf("checkpoint at %v: %w", w.at, err)
+		}
+		p.sync(w, pending)
+	}
+	p.todo = nil
+	return nil
+}
+
+// sync makes a checkpoint durable in a goroutine that settle waits for.
+func (p *Pager) sync(w *work, pending *page.PendingCheckpoint) {
+	c := &syncing{work: w, repaired: p.repaired, done: make(chan struct{})}
+	p.syncing, p.repaired = c, false
+	go func() {
+		began := time.Now()
+		if c.meta, c.err = pending.Finish(); c.err == nil {
+			p.o.Events(events.CheckpointWritten{Number: c.meta.Checkpoint, Position: w.at, Took: time.Since(began)})
+		}
+		close(c.done)
+		select {
+		case p.synced <- struct{}{}:
+		default: // a signal is already pending
+		}
+	}()
+}
+
+// settle waits for the checkpoint that is being synced, if any, and handles its result. mu is held. After an error
+// the previous checkpoint is still the last one, and another one is due.
+func (p *Pager) settle() (CheckpointInfo, error) {
+	c := p.syncing
+	if c == nil {
+		return CheckpointInfo{}, nil
+	}
+	<-c.done
+	p.syncing = nil
+	if c.err != nil {
+		p.repaired = p.repaired || c.repaired
+		return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: %w", c.work.at, c.err)
+	}
+	p.engine.Checkpointed(c.work.logBytes, p.previous)
+	p.previous, p.last = c.work.at.LSN, time.Now()
+	return CheckpointInfo{Checkpoint: c.meta.Checkpoint, Position: c.work.at}, nil
+}
+
+// write writes the batch's messages to pages and the rest to the tree, and publishes both in one step. After an error
+// nothing is changed.
+func (p *Pager) write(b *queue.Batch) error {
+	entries, err := p.writeTails(b.Tails)
+	if err != nil {
+		return err
+	}
+	freed, err := p.edit(entries, b)
+	if err != nil {
+		for i := range entries {
+			p.file.Free(entries[i].Run) // a retry writes them again
+		}
+		return err
+	}
+	for _, run := range freed {
+		p.file.Free(run) // from here on no new reader finds it
+	}
+	return nil
+}
+
+// edit changes the tree and publishes it. It returns the extents that are no longer referenced.
+func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) {
+	edit := p.index.Edit()
+	defer edit.Discard()
+	spans := p.spans.in(p.index)
+	key, value := make([]byte, 0, index.KeyBytes), make([]byte, 0, 32)
+	for i := range entries {
+		key = index.AppendKey(key[:0], entries[i].Queue, entries[i].First)
+		value = entries[i].AppendValue(value[:0])
+		if err := edit.Put(key, value); err != nil {
+			return nil, fmt.Errorf("index an extent: %w", err)
+		}
+		spans.wrote(&entries[i])
+	}
+	freed, err := p.editTree(edit, b)
+	if err != nil {
+		return nil, err
+	}
+	return freed, p.publish(edit, b)
+}
+
+// publish makes the messages in their pages visible to readers and removes them from memory, in one step.
+func (p *Pager) publish(edit *tree.Edit, b *queue.Batch) error {
+	if err := p.engine.Publish(edit.Commit, b); err != nil {
+		return fmt.Errorf("publish the index: %w", err)
+	}
+	return nil
+}
+
+// Checkpoint makes everything applied so far durable in page.db before it returns. If ctx ends first it returns that
+// error, and the checkpoint may still be written. It returns an error that wraps page.ErrFull or syscall.ENOSPC when
+// the disk is full; the store continues without the checkpoint. Any other failed write is final (INV-7).
+func (p *Pager) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
+	if err := p.engine.Usable(); err != nil {
+		return CheckpointInfo{}, err
+	}
+	reply := make(chan checkpointReply, 1)
+	select {
+	case p.ask <- reply:
+	case <-p.ended:
+		return CheckpointInfo{}, ErrClosed
+	case <-ctx.Done():
+		return CheckpointInfo{}, fmt.Errorf("wait for the pager: %w", ctx.Err())
+	}
+	select {
+	case r := <-reply:
+		return r.info, r.err
+	case <-ctx.Done():
+		return CheckpointInfo{}, fmt.Errorf("wait for the checkpoint: %w", ctx.Err())
+	}
+}

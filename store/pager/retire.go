@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pager
+
+import (
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// retireEvery is the interval at which a replaced page file is checked for readers.
+const retireEvery = 50 * time.Millisecond
+
+// retired holds replaced page files that still have readers.
+type retired struct {
+	stop   chan struct{} // closed by close
+	joined sync.WaitGroup
+}
+
+// add closes a replaced page file as soon as nothing reads it. Snapshots opened before stay usable.
+func (r *retired) add(file *page.File, failed func(error)) {
+	r.joined.Go(func() {
+		tick := time.NewTicker(retireEvery)
+		defer tick.Stop()
+		for st := file.Stats(); st.Pins+st.Guards > 0; st = file.Stats() {
+			select {
+			case <-tick.C:
+				continue
+			case <-r.stop:
+			}
+			break
+		}
+		if err := file.Close(); err != nil {
+			failed(err)
+		}
+	})
+}
+
+// close closes the remaining files and waits for that. add must not be called concurrently.
+func (r *retired) close() {
+	close(r.stop)
+	r.joined.Wait()
+}

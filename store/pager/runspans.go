@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pager
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// runSpans records how short the extents of messages are, to avoid index lookups. For each group of 64 sequences it
+// has the smallest span, in sequences, of an extent that overlaps the group. When messages are acknowledged in random
+// order, each of them is in another part of the index. Checking whether its extent is now dead would read a leaf each
+// time. But an extent cannot be dead if fewer adjacent messages are dead than it spans.
+//
+// It takes 64 bytes for each known chunk of 4096 sequences. A chunk is known when all its extents were seen: either
+// its first extent was written while the runSpans existed, or the spans were learned from the index. It is in memory
+// only, and belongs to one tree: another page file has other extents.
+type runSpans struct {
+	of     *tree.Tree
+	chunks map[spanKey]*groupSpans
+	// lookups counts the index lookups for extents whose last message may have been consumed.
+	lookups uint64
+}
+
+// spanKey identifies a chunk of a queue.
+type spanKey struct{ queue, chunk uint64 }
+
+// groupSpans has, for each group of a chunk, the smallest span of an extent that overlaps it, or overlapped it
+// earlier; 0 if none. Values above 255 are stored as 255.
+type groupSpans [queue.GroupsOfChunk]uint8
+
+// in returns the spans for a tree, and resets them if the tree is another one.
+func (s *runSpans) in(of *tree.Tree) *runSpans {
+	if s.of != of {
+		s.of, s.chunks = of, make(map[spanKey]*groupSpans)
+	}
+	return s
+}
+
+// get returns the spans of a chunk, or nil if unknown.
+func (s *runSpans) get(queueID, chunk uint64) *groupSpans { return s.chunks[spanKey{queueID, chunk}] }
+
+func (s *runSpans) forget(queueID, chunk uint64) { delete(s.chunks, spanKey{queueID, chunk}) }
+
+// forgetQueues removes the spans of deleted queues.
+func (s *runSpans) forgetQueues(ids []uint64) {
+	if len(ids) > 0 {
+		maps.DeleteFunc(s.chunks, func(key spanKey, _ *groupSpans) bool { return slices.Contains(ids, key.queue) })
+	}
+}
+
+// wrote records an extent that was written at the end of its queue. If it is the first one to reach into a chunk, the
+// chunk is known from then on. A queue that stays in its first chunk takes no memory.
+func (s *runSpans) wrote(e *index.Entry) {
+	last := e.Last() / queue.ChunkSize
+	if e.First%queue.ChunkSize == 0 || e.First/queue.ChunkSize != last {
+		if key := (spanKey{e.Queue, last}); s.chunks[key] == nil {
+			s.chunks[key] = new(groupSpans)
+		}
+	}
+	s.note(e)
+}
+
+// note adds an extent to the chunks that are known.
+func (s *runSpans) note(e *index.Entry) {
+	for chunk := e.First / queue.ChunkSize; chunk <= e.Last()/queue.ChunkSize; chunk++ {
+		if g := s.get(e.Queue, chunk); g != nil {
+			g.note(chunk, e)
+		}
+	}
+}
+
+// note adds an extent that overlaps the chunk.
+func (g *groupSpans) note(chunk uint64, e *index.Entry) {
+	first := max(e.First, chunk*queue.ChunkSize) % queue.ChunkSize / queue.Group
+	last := min(e.Last(), chunk*queue.ChunkSize+queue.ChunkSize-1) % queue.ChunkSize / queue.Group
+	span := uint8(min(e.Span, math.MaxUint8))
+	for w := first; w <= last; w++ {
+		if g[w] == 0 || span < g[w] {
+			g[w] = span
+		}
+	}
+}
+
+// CheckSpans compares the cached spans with the index, for tests: an extent must not be shorter than the cached span
+// of each group that it overlaps.
+func (p *Pager) CheckSpans() error {
+	p.hold()
+	defer p.mu.Unlock()
+	spans := p.spans.in(p.index)
+	it := p.index.View().Scan([]byte{index.Letter}, []byte{index.Letter + 1})
+	for it.Next() {
+		e, err := index.Decode(it.Key(), it.Value())
+		if err != nil {
+			return err
+		}
+		for seq := e.First; seq <= e.Last(); seq++ {
+			g := spans.get(e.Queue, seq/queue.ChunkSize)
+			if g == nil {
+				continue
+			}
+			if n := g[seq%queue.ChunkSize/queue.Group]; n == 0 || uint64(n) > min(e.Span, math.MaxUint8) {
+				return fmt.Errorf("queue %d: extent of %d sequences from %d has the cached span %d", e.Queue, e.Span,
+					e.First, n)
+			}
+		}
+	}
+	return it.Err()
+}
+
+// SpanStats returns the number of chunks with cached spans, and the number of index lookups for extents that may have
+// lost their last message.
+func (p *Pager) SpanStats() (chunks int, lookups uint64) {
+	p.hold()
+	defer p.mu.Unlock()
+	spans := p.spans.in(p.index)
+	return len(spans.chunks), spans.lookups
+}

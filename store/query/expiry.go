@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package query
+
+import (
+	"math"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// OverflowQueue is the queue number with which Watch signals queues that exceed their limits: see Expiry.Overflow.
+const OverflowQueue = queue.OverflowQueue
+
+// Expiry describes a queue with a retention, or with an overflow that is moved, for the expiry on the active.
+type Expiry struct {
+	// ID is the queue's number, Config its configuration.
+	ID     uint64
+	Config txn.Config
+	// Retained is the first sequence that is kept because of the retention; the queue's next sequence if none is.
+	// RetainFrom is the first sequence that is within the retention's number and bytes.
+	Retained, RetainFrom uint64
+	// Overflow is the sequence below which all messages must be moved to the dead-letter queue to bring the queue
+	// within its limits; 0 if none.
+	Overflow uint64
+	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
+	Subs []uint32
+}
+
+// ExpiryQueues returns the numbers of the queues that retain messages or have txn.OverflowDeadLetterHead, ascending.
+// Its cost does not depend on other queues.
+func ExpiryQueues(s *store.Store) (ids []uint64) {
+	s.View(func(state *queue.State) { ids = state.Expiring() })
+	return ids
+}
+
+// ExpiryOf describes one of them; ok is false if the queue does not exist.
+func ExpiryOf(s *store.Store, id uint64) (e Expiry, ok bool) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil {
+			return
+		}
+		ok = true
+		e = Expiry{ID: id, Config: q.Config(), Overflow: q.Overflowing()}
+		e.Retained, _ = q.Retained()
+		e.RetainFrom = e.Retained
+		if e.Config.RetentionMessages|e.Config.RetentionBytes != 0 {
+			e.RetainFrom = q.RetainFrom(e.Config.RetentionMessages, e.Config.RetentionBytes)
+		}
+		for sub := range q.Subs {
+			if e.Overflow > 0 && sub.NextUnacked(1) < e.Overflow {
+				e.Subs = append(e.Subs, sub.ID())
+			}
+		}
+	})
+	return e, ok
+}
+
+// TTL returns the time in milliseconds after which a message in a queue expires; 0 if never, or if the queue does not
+// exist.
+func TTL(s *store.Store, id uint64) (ms int64) {
+	s.View(func(state *queue.State) {
+		if q := state.Queue(id); q != nil {
+			ms = int64(q.Config().TTL)
+		}
+	})
+	return ms
+}
+
+// TTLs returns the TTL in milliseconds of each queue that has one, by queue number.
+func TTLs(s *store.Store) (ms map[uint64]int64) {
+	s.View(func(state *queue.State) { ms = state.TTLs() })
+	return ms
+}
+
+// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue,
+// configured for the subscription or for the queue. The result is empty if expired messages are not moved, or if the
+// queue does not exist.
+func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil || q.Config().DeadLetterExpired == 0 {
+			return
+		}
+		for sub := range q.Subs {
+			if sub.Config().DeadLetter != txn.NoQueue {
+				subs = append(subs, sub.ID())
+			}
+		}
+	})
+	return subs
+}
+
+// Needs reports whether a subscription has not yet acknowledged a message, and how often it has released the message.
+func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil || sequence >= q.NextSequence() {
+			return
+		}
+		if of := q.Sub(sub); of != nil && !of.Acked(sequence) {
+			deliveries, needs = of.DeliveryCount(sequence), true
+		}
+	})
+	return deliveries, needs
+}
+
+// RoomIn returns how much one transaction may currently publish to a queue, according to the queue's limits. A
+// missing queue has no room.
+func RoomIn(s *store.Store, id uint64) (room queue.Room) {
+	s.View(func(state *queue.State) {
+		if q := state.Queue(id); q != nil {
+			room = state.Room(q)
+		}
+	})
+	return room
+}
+
+// MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited, or if the
+// subscription does not exist.
+func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
+	s.View(func(state *queue.State) {
+		if q := state.Queue(id); q != nil && q.Sub(sub) != nil {
+			limit = q.Sub(sub).Config().MaxDeliveries
+		}
+	})
+	return limit
+}
+
+// Exhausted returns the sequences that have been released as often as the delivery limit allows. It costs nothing
+// without a limit.
+func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil || q.Sub(sub) == nil {
+			return
+		}
+		of := q.Sub(sub)
+		limit := of.Config().MaxDeliveries
+		if limit == 0 {
+			return
+		}
+		for _, sequence := range sequences {
+			if uint64(of.DeliveryCount(sequence)) >= limit {
+				exhausted = append(exhausted, sequence)
+			}
+		}
+	})
+	return exhausted
+}
+
+// RedeliveryDelays returns the redelivery delay of each sequence, according to the configuration and the number of
+// releases; nil if the subscription has no redelivery delay.
+func RedeliveryDelays(s *store.Store, id uint64, sub uint32, sequences []uint64) (delays []time.Duration) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil || q.Sub(sub) == nil {
+			return
+		}
+		of := q.Sub(sub)
+		config := of.Config()
+		if config.RedeliveryDelay == 0 {
+			return
+		}
+		delays = make([]time.Duration, len(sequences))
+		for i, sequence := range sequences {
+			delays[i] = redeliveryDelay(&config, of.DeliveryCount(sequence))
+		}
+	})
+	return delays
+}
+
+// redeliveryDelay returns the delay of a message after the given number of releases.
+func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
+	longest := float64(c.RedeliveryMaxDelay)
+	if c.RedeliveryMaxDelay == 0 {
+		longest = txn.MaxTime
+	}
+	ms := float64(c.RedeliveryDelay)
+	if c.RedeliveryMultiplier != 0 && times > 1 {
+		ms *= math.Pow(float64(c.RedeliveryMultiplier)/100, float64(times-1))
+	}
+	return time.Duration(min(ms, longest)) * time.Millisecond
+}
+
+// Filter returns the expression that the messages of a subscription must match; "" if it receives all messages, or
+// does not exist.
+func Filter(s *store.Store, id uint64, sub uint32) (filter string) {
+	s.View(func(state *queue.State) {
+		if q := state.Queue(id); q != nil && q.Sub(sub) != nil {
+			filter = q.Sub(sub).Filter()
+		}
+	})
+	return filter
+}
+
+// DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation.
+// It also reports whether only one consumer at a time of each subscription receives messages.
+func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
+	s.View(func(state *queue.State) {
+		if q := state.Queue(id); q != nil {
+			prioritized, exclusive = q.Prioritized(), q.Config().Exclusive != 0
+		}
+	})
+	return prioritized, exclusive
+}
+
+// Priorities returns the priorities of messages of a queue, in the order of sequences. It returns DefaultPriority for
+// acknowledged messages.
+func Priorities(s *store.Store, id uint64, sequences []uint64) []uint8 {
+	list := make([]uint8, len(sequences))
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		for i, seq := range sequences {
+			list[i] = txn.DefaultPriority
+			if q != nil {
+				list[i] = q.Priority(seq)
+			}
+		}
+	})
+	return list
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package query
+
+import (
+	"hash/crc32"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// Target names a queue, and optionally one of its subscriptions, for Lookup.
+type Target struct {
+	// Queue is the name of the queue, Subscription the name of the subscription or "".
+	Queue, Subscription string
+
+	// Found is set if the queue exists.
+	Found bool
+	// QueueID is the queue's number, or txn.NoQueue if it does not exist. Config is the configuration that can be
+	// altered.
+	QueueID uint64
+	Config  txn.Config
+	// Forwards are the queue's forwarding rules. The caller must not modify them.
+	Forwards []txn.Forward
+	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
+	Messages, Bytes uint64
+	// Subscriptions is the number of subscriptions of the queue.
+	Subscriptions int
+	// SubID is the subscription's number, or txn.NoSub if it does not exist or was not requested.
+	SubID uint32
+}
+
+// Prior is the result of a transaction that was applied before.
+type Prior struct {
+	Result txn.Result
+	// Fingerprint of the request (txn.Op.Fingerprint), or 0 if it is not in memory: see LoggedFingerprint.
+	Fingerprint uint32
+}
+
+// LoggedFingerprint returns Prior.Fingerprint from the log, if the log still has the committed record of the
+// transaction; 0 otherwise. It reads the whole record.
+func LoggedFingerprint(s *store.Store, record uint64) uint32 {
+	r, err := s.ReadLog(record)
+	if err != nil {
+		return 0 // usually trimmed
+	}
+	frame, err := r.Next()
+	if err != nil || frame.Kind != wal.KindTxn {
+		return 0
+	}
+	sum, err := txn.Fingerprint(frame.Payload, crc32.MakeTable(crc32.Castagnoli))
+	if err != nil {
+		return 0
+	}
+	return sum
+}
+
+// Lookup returns the state that a transaction of producer p would find, as of one moment. If the transaction was
+// applied before, Lookup returns the earlier result as prior and ignores the targets (INV-10). retry is the retry flag
+// of the request. Otherwise it fills in the targets. p is nil for a transaction without a producer.
+//
+// The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
+// ErrFailed. Lookup allocates only the prior result.
+func Lookup(s *store.Store, p *txn.Producer, retry bool, targets []Target) (prior *Prior, err error) {
+	if err := s.Usable(); err != nil {
+		return nil, err
+	}
+	s.View(func(state *queue.State) {
+		if p != nil {
+			if prior, err = priorOf(state, p, retry); err != nil || prior != nil {
+				return
+			}
+		}
+		for i := range targets {
+			targets[i].fill(state)
+		}
+	})
+	return prior, err
+}
+
+// priorOf returns the result of a transaction that was applied before, or nil.
+func priorOf(st *queue.State, p *txn.Producer, retry bool) (*Prior, error) {
+	result, ok, refused := st.CachedResult(*p)
+	if retry {
+		result, ok, refused = st.CachedResultOfRetry(*p)
+	}
+	switch {
+	case refused != txn.OK:
+		return nil, refused
+	case !ok:
+		return nil, nil //nolint:nilnil // it was not applied before
+	}
+	return &Prior{Result: result, Fingerprint: st.Fingerprint(*p)}, nil
+}
+
+func (t *Target) fill(st *queue.State) {
+	t.QueueID, t.SubID = txn.NoQueue, txn.NoSub
+	q := st.QueueByName(t.Queue)
+	if q == nil {
+		return
+	}
+	t.Found, t.QueueID, t.Config, t.Forwards = true, q.ID(), q.Config(), q.Forwards()
+	t.Messages, t.Bytes, t.Subscriptions = q.Messages(), q.Bytes(), q.SubCount()
+	if t.Subscription == "" {
+		return
+	}
+	if sub := q.SubByName(t.Subscription); sub != nil {
+		t.SubID = sub.ID()
+	}
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package query
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// PreparedInfo describes a prepared transaction.
+type PreparedInfo struct {
+	// XID is its name, LSN the LSN of the record that prepared it.
+	XID string
+	LSN uint64
+	// TimeMS is the time at which the active prepared it, in milliseconds since 1970.
+	TimeMS int64
+	// Bytes is the memory that it occupies.
+	Bytes int
+	// Queues that it publishes to or acknowledges in, by name.
+	Queues []PreparedQueue
+}
+
+// PreparedQueue describes the effect of a prepared transaction on one queue.
+type PreparedQueue struct {
+	// Queue is its name.
+	Queue string
+	// Publishes counts the messages that will be published, Acks those that will be acknowledged in any subscription.
+	Publishes, Acks uint64
+}
+
+// Reserved lists the messages of one subscription that a prepared transaction holds.
+type Reserved struct {
+	// Queue is the queue's number, Sub the subscription's.
+	Queue uint64
+	Sub   uint32
+	// Ranges of messages, in no particular order.
+	Ranges []txn.Range
+}
+
+// PreparedList returns at most limit prepared transactions that were prepared after a record, oldest first. total and
+// bytes cover all prepared transactions.
+func PreparedList(s *store.Store, after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
+	if err := s.Usable(); err != nil {
+		return nil, 0, 0, err
+	}
+	s.View(func(state *queue.State) {
+		for _, p := range state.AllPrepared() {
+			if p.Number() > after && len(list) < limit {
+				list = append(list, preparedInfo(state, p))
+			}
+		}
+		total, bytes = state.PreparedCount(), uint64(state.PreparedBytes())
+	})
+	return list, total, bytes, nil
+}
+
+// PreparedQueues returns the queues that the prepared transaction xid affects, or nil if it does not exist.
+func PreparedQueues(s *store.Store, xid string) (queues []PreparedQueue) {
+	s.View(func(state *queue.State) {
+		if p := state.Prepared(xid); p != nil {
+			queues = preparedInfo(state, p).Queues
+		}
+	})
+	return queues
+}
+
+// OldestPrepared returns the name, LSN and time of the oldest prepared transaction; ok is false if none exists. It
+// costs nothing while no transaction is prepared.
+func OldestPrepared(s *store.Store) (xid string, number uint64, timeMS int64, ok bool) {
+	if s.Usable() != nil {
+		return "", 0, 0, false
+	}
+	s.View(func(state *queue.State) {
+		if all := state.AllPrepared(); len(all) > 0 {
+			xid, number, timeMS, ok = all[0].XID(), all[0].Number(), all[0].TimeMS(), true
+		}
+	})
+	return xid, number, timeMS, ok
+}
+
+// ReservedBy returns the messages that the prepared transaction xid holds, or nil if it does not exist.
+func ReservedBy(s *store.Store, xid string) (held []Reserved) {
+	s.View(func(state *queue.State) {
+		p := state.Prepared(xid)
+		if p == nil {
+			return
+		}
+		for o := range p.Ops {
+			if o.Code == txn.OpPublish {
+				continue
+			}
+			i := slices.IndexFunc(held, func(r Reserved) bool { return r.Queue == o.Queue && r.Sub == o.Sub })
+			if i < 0 {
+				i = len(held)
+				held = append(held, Reserved{Queue: o.Queue, Sub: o.Sub})
+			}
+			held[i].Ranges = slices.AppendSeq(held[i].Ranges, o.Ranges)
+		}
+	})
+	return held
+}
+
+// HeldPrepared returns the sequences that a prepared transaction will acknowledge for some subscription.
+func HeldPrepared(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil {
+			return
+		}
+		for _, sequence := range sequences {
+			for sub := range q.Subs {
+				if sub.Reserved(sequence) {
+					reserved = append(reserved, sequence)
+					break
+				}
+			}
+		}
+	})
+	return reserved
+}
+
+// Pending is a message that some subscriptions have not yet acknowledged.
+type Pending struct {
+	// Sequence is the message's sequence in its queue.
+	Sequence uint64
+	// Subs are the numbers of those subscriptions.
+	Subs []uint32
+}
+
+// PendingMessages returns at most limit messages within ranges that a subscription has not yet acknowledged. With sub
+// 0, it returns messages that any subscription has not acknowledged. The ranges must be ascending and must not
+// overlap. Messages held by a prepared transaction are omitted. The error is ErrNoQueue if the queue or the
+// subscription is missing, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed or ErrFailed.
+func PendingMessages(
+	s *store.Store, id uint64, sub uint32, ranges []txn.Range, limit int,
+) (out []Pending, err error) {
+	if err := s.Usable(); err != nil {
+		return nil, err
+	}
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil || sub != 0 && q.Sub(sub) == nil {
+			err = fmt.Errorf("%w: queue %d, subscription %d", store.ErrNoQueue, id, sub)
+			return
+		}
+		if n := len(ranges); n > 0 && ranges[n-1].Last >= q.NextSequence() {
+			err = fmt.Errorf("%w: sequence %d, and the last one is %d", txn.ErrBeyondEnd, ranges[n-1].Last,
+				q.NextSequence()-1)
+			return
+		}
+		for _, r := range ranges {
+			for seq := r.First; seq <= r.Last && len(out) < limit; seq++ {
+				if subs := pendingIn(q, sub, seq); len(subs) > 0 {
+					out = append(out, Pending{Sequence: seq, Subs: subs})
+				}
+			}
+		}
+	})
+	return out, err
+}
+
+// pendingIn returns the subscriptions that have not acknowledged a message, or nil if a prepared transaction holds
+// it.
+func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
+	for sub := range q.Subs {
+		switch {
+		case only != 0 && sub.ID() != only, sub.Acked(seq):
+		case sub.Reserved(seq):
+			return nil
+		default:
+			subs = append(subs, sub.ID())
+		}
+	}
+	return subs
+}
+
+func preparedInfo(state *queue.State, p *queue.Prepared) PreparedInfo {
+	info := PreparedInfo{XID: p.XID(), LSN: p.Number(), TimeMS: p.TimeMS(), Bytes: p.Bytes()}
+	for o := range p.Ops {
+		name := state.Queue(o.Queue).Name() // the queue cannot be deleted
+		i := slices.IndexFunc(info.Queues, func(q PreparedQueue) bool { return q.Queue == name })
+		if i < 0 {
+			i = len(info.Queues)
+			info.Queues = append(info.Queues, PreparedQueue{Queue: name})
+		}
+		if o.Code == txn.OpPublish {
+			info.Queues[i].Publishes += uint64(o.Count)
+			continue
+		}
+		for r := range o.Ranges {
+			info.Queues[i].Acks += r.Last - r.First + 1
+		}
+	}
+	slices.SortFunc(info.Queues, func(a, b PreparedQueue) int { return cmp.Compare(a.Queue, b.Queue) })
+	return info
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package query
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// FirstSince finds the first message of a queue at or after sequence from that was published at or after sinceMS, in
+// milliseconds since 1970. It considers messages that a subscription has not yet acknowledged, or that are retained.
+// It returns the message's sequence and time. If no message matches, it returns the sequence of the next message, and
+// ok is false.
+//
+// The times of a queue's messages ascend with their sequences, except for clock differences between the nodes and for
+// moved messages. The search is binary: the number of single-message reads is about the number of binary digits of
+// the sequence range. Corrupt messages are skipped.
+//
+// Errors: ErrNoQueue, ErrIndexDamaged, ErrClosed, ErrFailed.
+func FirstSince(
+	ctx context.Context, s *store.Store, id, from uint64, sinceMS int64,
+) (sequence uint64, publishedMS int64, ok bool, err error) {
+	var buffer store.ReadBuffer
+	return searchTime(from, func() (uint64, error) { return end(s, id) },
+		func(from uint64) (uint64, int64, bool, error) { return publishedAt(ctx, s, id, from, &buffer) }, sinceMS)
+}
+
+// PublishedAt returns the sequence and time of the first message at or after a sequence that FirstSince considers; ok
+// is false if no such message exists.
+func PublishedAt(
+	ctx context.Context, s *store.Store, id, from uint64,
+) (sequence uint64, publishedMS int64, ok bool, err error) {
+	return publishedAt(ctx, s, id, from, nil)
+}
+
+func publishedAt(
+	ctx context.Context, s *store.Store, id, from uint64, buffer *store.ReadBuffer,
+) (sequence uint64, publishedMS int64, ok bool, err error) {
+	var found [1]store.Delivery
+	for {
+		list, next, err := s.Read(ctx, store.ReadRequest{
+			Queue: id, From: from, MaxMessages: 1, MarkDamaged: true, Buffer: buffer,
+		}, found[:0])
+		if err != nil || len(list) == 0 {
+			return 0, 0, false, err
+		}
+		if list[0].Record != nil {
+			return list[0].Sequence, txn.RecordPublishedMS(list[0].Record), true, nil
+		}
+		from = next
+	}
+}
+
+func end(s *store.Store, id uint64) (uint64, error) {
+	next, ok := NextSequence(s, id)
+	if !ok {
+		if err := s.Usable(); err != nil {
+			return 0, err
+		}
+		return 0, store.ErrNoQueue
+	}
+	return next, nil
+}
+
+// searchTime is FirstSince with a custom read function: read returns the first message at or after a sequence.
+func searchTime(
+	from uint64, end func() (uint64, error), read func(from uint64) (seq uint64, ms int64, ok bool, err error),
+	sinceMS int64,
+) (sequence uint64, publishedMS int64, ok bool, err error) {
+	last, err := end()
+	if err != nil {
+		return 0, 0, false, err
+	}
+	// Messages below low are too old. sequence is the first message known not to be.
+	sequence = last
+	low, high := max(from, 1), last
+	for low < high {
+		middle := low + (high-low)/2
+		seq, ms, found, err := read(middle)
+		switch {
+		case err != nil:
+			return 0, 0, false, err
+		case !found || seq >= high:
+			high = middle // no message in between
+		case ms < sinceMS:
+			low = seq + 1
+		default:
+			sequence, publishedMS, ok, high = seq, ms, true, middle
+		}
+	}
+	return sequence, publishedMS, ok, nil
+}
+
+// OldestSequence returns the sequence of the first message in a queue that a subscription still needs. ok is false if
+// no such message exists.
+func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
+	s.View(func(state *queue.State) {
+		q := state.Queue(id)
+		if q == nil || q.Messages() == 0 {
+			return
+		}
+		for sub := range q.Subs {
+			if first := sub.NextUnacked(sub.Floor()); !ok || first < sequence {
+				sequence, ok = first, true
+			}
+		}
+	})
+	return sequence, ok
+}
+
+// AcceptedAt returns the time at which the active accepted a message: the first one at or after sequence that a
+// subscription still needs. ok is false if no such message exists or if it cannot be read.
+func AcceptedAt(ctx context.Context, s *store.Store, id, sequence uint64) (at time.Time, ok bool) {
+	got, _, err := s.Read(ctx, store.ReadRequest{
+		Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true,
+	}, nil)
+	if err != nil || len(got) == 0 || got[0].Record == nil {
+		return time.Time{}, false
+	}
+	m, err := txn.DecodeMessage(got[0].Record)
+	if err != nil {
+		return time.Time{}, false
+	}
+	return time.UnixMilli(m.TimestampMS), true
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package repair records the corruption in a store, finds more of it with a scrub, and repairs it with the other
+// node's copies of messages.
+package repair
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/events"
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/throttle"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// maxDamaged bounds the number of corrupt messages that are tracked individually. A store with more corruption needs
+// a new disk, not a longer list.
+const maxDamaged = 100_000
+
+// Unreadable reports whether a read error means that the data on this disk is lost. It is either corrupt, or cannot
+// be read at all, as with a bad sector. The other node still has the data. A failed write or sync is a different
+// error (INV-7).
+func Unreadable(err error) bool {
+	return errors.Is(err, page.ErrCorrupt) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
+}
+
+// CorruptError lists the messages of a queue that cannot be read. It matches index.ErrDataLoss.
+type CorruptError struct {
+	// Queue that contains the messages.
+	Queue uint64
+	// Sequences of the requested messages that are corrupt, in ascending order.
+	Sequences []uint64
+	// Err is the underlying error.
+	Err error
+}
+
+// Error returns the queue, the sequences and the underlying error.
+func (e *CorruptError) Error() string {
+	what := fmt.Sprintf("sequence %d", e.Sequences[0])
+	if n := len(e.Sequences); n > 1 {
+		what = fmt.Sprintf("%d messages from sequence %d to %d", n, e.Sequences[0], e.Sequences[n-1])
+	}
+	return fmt.Sprintf("%v: queue %d, %s: %v", index.ErrDataLoss, e.Queue, what, e.Err)
+}
+
+// Is reports whether target is index.ErrDataLoss.
+func (e *CorruptError) Is(target error) bool { return target == index.ErrDataLoss }
+
+// Unwrap returns the underlying error.
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// CorruptMessage is a message that a subscription needs and that this node cannot read.
+type CorruptMessage struct {
+	// Queue is the number of the queue, Name its name.
+	Queue uint64
+	Name  string
+	// Sequence in the queue.
+	Sequence uint64
+	// Reason is the error on this node and the reason why the message was not repaired.
+	Reason string
+	// Lost is set if the other node reported that its copy is corrupt too. Otherwise the other node will be asked.
+	Lost bool
+	// Since is the time at which the corruption was detected.
+	Since time.Time
+}
+
+// Status counts corruption found and repaired since the store was opened.
+type Status struct {
+	// ScrubbedPages and ScrubbedLogBytes were checked by the scrub. Scrubs is the number of complete scrubs; the last
+	// one finished at LastScrub.
+	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
+	LastScrub                               time.Time
+	// FoundPages and FoundLog count corrupt extents and corrupt positions in the log.
+	FoundPages, FoundLog uint64
+	// RepairedPages counts repaired extents, RepairedMessages the messages fetched from the other node for them.
+	// RepairedLog counts corrupt log positions that were discarded because a checkpoint holds their content.
+	RepairedPages, RepairedMessages, RepairedLog uint64
+	// SuspectPages counts corrupt pages that have not yet been assigned to an extent.
+	SuspectPages uint64
+	// DamagedMessages counts messages that are needed but cannot be read. LostMessages of them are also corrupt on
+	// the other node.
+	DamagedMessages, LostMessages uint64
+	// DamagedLogLSN is a log record that cannot be read and is not yet discarded; 0 if none.
+	DamagedLogLSN uint64
+	// Index is set if data other than messages is corrupt. Only a copy of the other node's store repairs that.
+	Index error
+}
+
+type messageKey struct{ queue, seq uint64 }
+
+// damaged describes a corrupt message.
+type damaged struct {
+	reason string
+	lost   bool
+	since  time.Time
+	tried  time.Time // time of the last repair attempt
+}
+
+// Engine is the store above a Repairer.
+type Engine interface {
+	// Usable returns the reason why the store cannot be used, or nil.
+	Usable() error
+	// Applied returns the position of the last applied record.
+	Applied() lsn.Position
+	// View calls fn with the applied state.
+	View(fn func(*queue.State))
+	// WakeRoom wakes the callers that wait for memory.
+	WakeRoom()
+}
+
+// Repairer records the corruption in a store and repairs it.
+type Repairer struct {
+	engine   Engine
+	governor *throttle.Governor
+	events   func(events.Event)
+	pages    *pager.Pager
+	wal      *wal.Log
+
+	source atomic.Pointer[Source] // nil if no other node can be asked
+	alone  atomic.Bool            // the data was never replicated to another node
+	busy   chan struct{}          // holds one token during a repair
+
+	// index is the reason why the store must be replaced, if any.
+	index   atomic.Pointer[error]
+	givenUp atomic.Bool // the store is about to be replaced: nothing waits for its pages
+
+	mu       sync.Mutex // guards the fields below
+	messages map[messageKey]*damaged
+	suspects map[page.No]error // corrupt pages; RepairAll determines their extents
+	log      uint64            // LSN of a corrupt log record that must be discarded; 0 if none
+	status   Status
+}
+
+// New returns a Repairer that records corruption. It repairs after Use. governor slows it down while it
+// delays commits.
+func New(engine Engine, governor *throttle.Governor, events func(events.Event)) *Repairer {
+	return &Repairer{
+		engine: engine, governor: governor, events: events, busy: make(chan struct{}, 1),
+		messages: make(map[messageKey]*damaged), suspects: make(map[page.No]error),
+	}
+}
+
+// Use sets the page file and the log to repair.
+func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
+
+// FoundPage records a corrupt page. RepairAll determines its use.
+func (r *Repairer) FoundPage(no page.No, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.suspects) < maxDamaged {
+		r.suspects[no] = err
+	}
+}
+
+func (r *Repairer) count(fn func(*Status)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn(&r.status)
+}
+
+// Note records corrupt messages and logs new ones.
+func (r *Repairer) Note(e *CorruptError) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fresh := 0
+	for _, seq := range e.Sequences {
+		key := messageKey{e.Queue, seq}
+		m := r.messages[key]
+		if m == nil {
+			if len(r.messages) >= maxDamaged {
+				continue
+			}
+			fresh++
+			m = &damaged{since: now}
+			r.messages[key] = m
+		}
+		m.reason = e.Err.Error()
+	}
+	if fresh > 0 {
+		r.events(events.MessagesCorrupt{
+			Queue: e.Queue, First: e.Sequences[0], Last: e.Sequences[len(e.Sequences)-1], Messages: fresh, Err: e.Err,
+		})
+	}
+}
+
+// recordAnswer records the other node's response about corrupt messages.
+func (r *Repairer) recordAnswer(e *CorruptError, lost bool) {
+	r.Note(e)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, seq := range e.Sequences {
+		if m := r.messages[messageKey{e.Queue, seq}]; m != nil {
+			m.lost = lost
+		}
+	}
+}
+
+// mayRepair returns an error if all missing messages had a recent repair attempt, within lostInterval or
+// repairInterval. With atOnce only lostInterval applies. Otherwise it records a new attempt.
+func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce bool) error {
+	r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: why})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, recent, found := time.Now(), true, false
+	for _, q := range missing {
+		if m := r.messages[messageKey{queueID, q}]; m != nil {
+			wait := repairInterval
+			switch {
+			case m.lost:
+				wait = lostInterval
+			case atOnce:
+				wait = 0
+			}
+			found = found || m.tried.IsZero()
+			recent = recent && !m.tried.IsZero() && now.Sub(m.tried) < wait
+		}
+	}
+	if found {
+		r.status.FoundPages++
+	}
+	if recent {
+		return fmt.Errorf("%w (repair was tried recently)", why)
+	}
+	for _, q := range missing {
+		if m := r.messages[messageKey{queueID, q}]; m != nil {
+			m.tried = now
+		}
+	}
+	return nil
+}
+
+// has reports whether a message is known to be corrupt.
+func (r *Repairer) has(queueID, seq uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.messages[messageKey{queueID, seq}] != nil
+}
+
+// forget removes messages that became readable or that no subscription needs.
+func (r *Repairer) forget(queueID uint64, sequences []uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, seq := range sequences {
+		delete(r.messages, messageKey{queueID, seq})
+	}
+}
+
+// recordIndex records that data other than messages is corrupt. It returns the error, wrapped in index.ErrCorrupt.
+func (r *Repairer) recordIndex(err error) error {
+	err = fmt.Errorf("%w: %w", index.ErrCorrupt, err)
+	if r.index.CompareAndSwap(nil, &err) {
+		r.count(func(st *Status) { st.FoundPages++ })
+		r.events(events.IndexCorrupt{Err: err})
+	}
+	return err
+}
+
+// IndexError returns the error of a failed index read, and records corruption.
+func (r *Repairer) IndexError(err error) error {
+	if Unreadable(err) {
+		return r.recordIndex(err)
+	}
+	return fmt.Errorf("read the index: %w", err)
+}
+
+// Survives reports whether an error of the pager is corruption that the other node can help to repair: the store
+// continues without checkpoints. Index then returns an error.
+func (r *Repairer) Survives(err error) bool {
+	if !errors.Is(err, page.ErrCorrupt) && !errors.Is(err, index.ErrCorrupt) || !r.HasSource() {
+		return false
+	}
+	if r.Index() == nil {
+		_ = r.recordIndex(err) // returned by Index from now on
+	}
+	return true
+}
+
+// Index returns the reason why the store must be replaced by a copy of the other node's store, or nil.
+func (r *Repairer) Index() error {
+	if err := r.index.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// GiveUpPages is called before the store is replaced by a snapshot because of Index. Records applied until then stay
+// in memory regardless of the budget, because pages cannot be written.
+func (r *Repairer) GiveUpPages() {
+	r.givenUp.Store(true)
+	r.engine.WakeRoom()
+}
+
+// GivenUp reports whether GiveUpPages was called for the current content.
+func (r *Repairer) GivenUp() bool { return r.givenUp.Load() }
+
+// Replaced clears all recorded corruption after the affected files were replaced.
+func (r *Repairer) Replaced() {
+	r.index.Store(nil)
+	r.givenUp.Store(false)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.messages)
+	clear(r.suspects)
+	r.log = 0
+}
+
+// NoteError schedules a check of the corruption described by err. It is for errors of callers that read pages
+// directly, such as a backup.
+func (r *Repairer) NoteError(err error) {
+	var bad *CorruptError
+	if errors.As(err, &bad) {
+		r.Note(bad)
+		return
+	}
+	var in *page.CorruptError
+	if errors.As(err, &in) && in.Page != 0 {
+		r.FoundPage(in.Page, err)
+	}
+}
+
+// NoteLogError records that a log record cannot be read. The reader of the log calls it; the next RepairAll discards
+// the record.
+func (r *Repairer) NoteLogError(err error) {
+	var in *wal.CorruptError
+	if !errors.As(err, &in) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log < in.LSN {
+		r.log = in.LSN
+		r.status.FoundLog++
+		r.events(events.LogCorrupt{Err: err})
+	}
+}
+
+// corruptLSN returns the LSN of the last corrupt log record, or 0.
+func (r *Repairer) corruptLSN() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log
+}
+
+// logDiscarded records that the log up to a corrupt record was discarded. It reports whether that was the last known
+// one.
+func (r *Repairer) logDiscarded(at uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log != at {
+		return false
+	}
+	r.log = 0
+	r.status.RepairedLog++
+	return true
+}
+
+// suspectPages returns the corrupt pages that have not been resolved yet, with their errors.
+func (r *Repairer) suspectPages() map[page.No]error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.suspects)
+}
+
+// suspectsResolved removes suspect pages after they were resolved.
+func (r *Repairer) suspectsResolved(suspects map[page.No]error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for no := range suspects {
+		delete(r.suspects, no)
+	}
+}
+
+// Damaged lists up to limit messages that are needed but cannot be read, by queue and sequence. Messages acknowledged
+// since then are dropped from the list.
+func (r *Repairer) Damaged(limit int) []CorruptMessage {
+	r.mu.Lock()
+	all := make([]CorruptMessage, 0, len(r.messages))
+	for key, m := range r.messages {
+		all = append(all, CorruptMessage{
+			Queue: key.queue, Sequence: key.seq, Reason: m.reason, Lost: m.lost,
+			Since: m.since,
+		})
+	}
+	r.mu.Unlock()
+	slices.SortFunc(all, func(a, b CorruptMessage) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Sequence, b.Sequence))
+	})
+	gone := make(map[uint64][]uint64)
+	r.engine.View(func(state *queue.State) {
+		all = slices.DeleteFunc(all, func(m CorruptMessage) bool {
+			q := state.Queue(m.Queue)
+			dead := q == nil || q.Dead(m.Sequence)
+			if dead {
+				gone[m.Queue] = append(gone[m.Queue], m.Sequence)
+			}
+			return dead
+		})
+		for i := range all {
+			all[i].Name = state.Queue(all[i].Queue).Name()
+		}
+	})
+	for id, sequences := range maps.All(gone) {
+		r.forget(id, sequences)
+	}
+	return all[:min(limit, len(all))]
+}
+
+// Status returns the counters of found and repaired corruption.
+func (r *Repairer) Status() Status {
+	all := r.Damaged(maxDamaged)
+	r.mu.Lock()
+	st := r.status
+	st.DamagedLogLSN, st.SuspectPages = r.log, uint64(len(r.suspects))
+	r.mu.Unlock()
+	st.DamagedMessages, st.Index = uint64(len(all)), r.Index()
+	for i := range all {
+		if all[i].Lost {
+			st.LostMessages++
+		}
+	}
+	return st
+}
+
+// alive returns the sequences in [first, last] that a subscription needs.
+func alive(q *queue.Queue, first, last uint64) []uint64 {
+	if q == nil {
+		return nil
+	}
+	var out []uint64
+	for seq := q.NextAlive(first); seq <= last && seq < q.NextSequence(); seq = q.NextAlive(seq + 1) {
+		out = append(out, seq)
+	}
+	return out
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/events"
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/throttle"
+	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+const (
+	// scrubBytes is the amount that a scrub reads under one pin of a checkpoint. It bounds how long freed pages stay
+	// unusable.
+	scrubBytes = 1 << 20
+	// scrubCacheBytes bounds the scrub's tree cache. It is small because the scrub must read from the disk.
+	scrubCacheBytes = 64 << 10
+)
+
+// ScrubResult summarizes a scrub.
+type ScrubResult struct {
+	// Pages and LogBytes are the amounts that were read.
+	Pages, LogBytes uint64
+	// DamagedPages counts corrupt extents, DamagedLog corrupt positions in the log.
+	DamagedPages, DamagedLog uint64
+}
+
+// Scrub reads every page and the whole log from the disk, with at most bytesPerSecond (0: unlimited), and repairs
+// corruption. Status, Damaged and Index report the remaining corruption. It works online: no transaction
+// waits for it, and freed pages are not retained. An error means that the scrub could not continue; the result covers
+// the part that was read.
+func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
+	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
+	if throttle.IsFullSpeed(ctx) {
+		limits.Governor = nil
+	}
+	sc := scrub{r: r, pace: throttle.New(limits)}
+	err := sc.pages(ctx)
+	if lerr := sc.log(ctx); err == nil {
+		err = lerr
+	}
+	if err == nil {
+		r.count(func(st *Status) { st.Scrubs++; st.LastScrub = time.Now() })
+	}
+	return sc.result, err
+}
+
+// scrub is a scrub in progress.
+type scrub struct {
+	r      *Repairer
+	pace   *throttle.Pacer
+	result ScrubResult
+	buf    []byte
+}
+
+// did counts the bytes read, and pauses.
+func (sc *scrub) did(ctx context.Context, pages uint64, bytes int) error {
+	sc.result.Pages += pages
+	sc.r.count(func(st *Status) { st.ScrubbedPages += pages })
+	if err := sc.pace.Did(ctx, bytes); err != nil {
+		return fmt.Errorf("scrub: %w", err)
+	}
+	return nil
+}
+
+func (sc *scrub) pages(ctx context.Context) error {
+	if err := sc.head(ctx); err != nil {
+		return err
+	}
+	if err := sc.own(ctx); err != nil {
+		return err
+	}
+	for key := []byte{}; key != nil; {
+		next, pages, bad, err := sc.scrubTree(ctx, key)
+		if err != nil {
+			return err
+		}
+		for _, b := range bad {
+			sc.result.DamagedPages++
+			if err := sc.r.repair(ctx, b, true); err != nil && ctx.Err() != nil {
+				return fmt.Errorf("scrub: %w", ctx.Err())
+			}
+		}
+		if err := sc.did(ctx, pages, int(pages)*sc.r.pageSize()); err != nil {
+			return err
+		}
+		key = next
+	}
+	return nil
+}
+
+func (r *Repairer) pageSize() int {
+	defer r.pages.Release()
+	return r.pages.Acquire().File.PageSize()
+}
+
+// head checks header and meta slots. A corrupt slot is overwritten by the second of two checkpoints at the latest.
+func (sc *scrub) head(ctx context.Context) error {
+	r := sc.r
+	damage, err := r.readHead()
+	if err != nil {
+		return fmt.Errorf("scrub: %w", err)
+	}
+	if damage == nil {
+		return nil
+	}
+	sc.found(damage)
+	for range 2 {
+		if err := r.pages.ForceCheckpoint(ctx); err != nil {
+			return err
+		}
+	}
+	r.count(func(st *Status) { st.RepairedPages++ })
+	return nil
+}
+
+func (r *Repairer) readHead() (damage, err error) {
+	pages := r.pages.Acquire()
+	defer r.pages.Release()
+	if err := r.engine.Usable(); err != nil {
+		return nil, err
+	}
+	return pages.File.ReadHead()
+}
+
+func (sc *scrub) found(damage error) {
+	sc.result.DamagedPages++
+	sc.r.count(func(st *Status) { st.FoundPages++ })
+	sc.r.events(events.PageCorrupt{Err: damage})
+}
+
+// own checks the map of used pages. The next checkpoint rewrites corrupt parts from memory.
+func (sc *scrub) own(ctx context.Context) error {
+	file, pin, err := sc.r.pages.Pin()
+	if err != nil {
+		return err
+	}
+	defer pin.Release()
+	renewed, err := sc.ownRuns(ctx, file, pin)
+	if err != nil || renewed == 0 {
+		return err
+	}
+	if err := sc.r.pages.ForceCheckpoint(ctx); err != nil {
+		return err
+	}
+	sc.r.count(func(st *Status) { st.RepairedPages += renewed })
+	return nil
+}
+
+func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
+	runs, err := file.OwnRuns(pin)
+	in := &page.CorruptError{}
+	// A page of the directory is rewritten. The pages that it refers to are checked by the next scrub.
+	if errors.As(err, &in) && file.RelocateOwn(in.Page) {
+		sc.found(err)
+		renewed, err = 1, nil
+	}
+	if err != nil {
+		return renewed, sc.over(file, err)
+	}
+	for _, run := range runs {
+		if run.First == in.Page {
+			continue
+		}
+		_, _, err := file.ReadRun(run, sc.buffer(file, run))
+		if errors.Is(err, page.ErrCorrupt) {
+			if file.RelocateOwn(run.First) { // otherwise it was moved concurrently
+				sc.found(err)
+				renewed++
+			}
+		} else if err != nil {
+			return renewed, sc.over(file, err)
+		}
+		if err := sc.did(ctx, uint64(run.Pages), int(run.Pages)*file.PageSize()); err != nil {
+			return renewed, err
+		}
+	}
+	return renewed, nil
+}
+
+func (sc *scrub) buffer(file *page.File, run page.Run) []byte {
+	n := int(run.Pages) * file.PageSize()
+	if cap(sc.buf) < n {
+		sc.buf = make([]byte, n)
+	}
+	return sc.buf[:n]
+}
+
+// over returns the reason why a file became unreadable.
+func (sc *scrub) over(file *page.File, err error) error {
+	if gone := sc.r.pages.StillUses(file); gone != nil {
+		return gone
+	}
+	return fmt.Errorf("scrub: %w", err)
+}
+
+// scrubTree reads the tree from a key on, and the messages it refers to, for the duration of one pin. next is the key
+// to continue from, nil at the end. It returns corrupt messages; any other corruption means that the store must be
+// replaced.
+func (sc *scrub) scrubTree(
+	ctx context.Context, from []byte,
+) (next []byte, pages uint64, bad []*CorruptError, err error) {
+	file, pin, err := sc.r.pages.Pin()
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	defer pin.Release()
+	defer func() {
+		if sc.buf != nil && cap(sc.buf) > 4*scrubBytes {
+			sc.buf = nil
+		}
+	}()
+	counted := &countingPager{File: file}
+	it := tree.New(counted, pin.Meta().Root, tree.Options{CacheBytes: scrubCacheBytes}).View().Scan(from, nil)
+	size := uint64(file.PageSize())
+	for it.Next() {
+		if (pages+counted.pages)*size >= scrubBytes || ctx.Err() != nil {
+			return append([]byte{}, it.Key()...), pages + counted.pages, bad, nil
+		}
+		if it.Key()[0] != index.Letter {
+			continue
+		}
+		e, err := index.Decode(it.Key(), it.Value())
+		if err != nil {
+			return nil, pages, bad, sc.r.recordIndex(err)
+		}
+		_, _, err = file.ReadRun(e.Run, sc.buffer(file, e.Run))
+		pages += uint64(e.Run.Pages)
+		if err == nil {
+			continue
+		}
+		if !Unreadable(err) {
+			return nil, pages, bad, sc.over(file, err)
+		}
+		if b := sc.r.wantedIn(&e, err); b != nil {
+			bad = append(bad, b)
+		}
+	}
+	err = it.Err()
+	if gone := sc.r.pages.StillUses(file); err != nil && gone != nil {
+		return nil, pages, bad, gone
+	}
+	if err != nil {
+		sc.result.DamagedPages++
+		return nil, pages, bad, sc.r.IndexError(err)
+	}
+	return nil, pages + counted.pages, bad, nil
+}
+
+// wantedIn returns the needed messages of a corrupt extent, or nil.
+func (r *Repairer) wantedIn(e *index.Entry, why error) *CorruptError {
+	var wanted []uint64
+	r.engine.View(func(state *queue.State) { wanted = alive(state.Queue(e.Queue), e.First, e.Last()) })
+	if len(wanted) == 0 {
+		return nil
+	}
+	return &CorruptError{Queue: e.Queue, Sequences: wanted, Err: why}
+}
+
+// countingPager counts the pages that a tree reads.
+type countingPager struct {
+	*page.File
+	pages uint64
+}
+
+// ReadRun reads an extent and counts its pages.
+func (c *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
+	c.pages += uint64(run.Pages)
+	return c.File.ReadRun(run, buf)
+}
+
+// log reads the log like a standby that catches up.
+func (sc *scrub) log(ctx context.Context) error {
+	in, err := sc.r.wal.ReadFrom(max(sc.r.wal.First(), 1))
+	var size int
+	for err == nil {
+		var frames []byte
+		if frames, _, _, err = in.ReadBatch(scrubBytes); err == nil {
+			size = len(frames)
+			sc.result.LogBytes += uint64(size)
+			sc.r.count(func(st *Status) { st.ScrubbedLogBytes += uint64(size) })
+			err = sc.pace.Did(ctx, size)
+		}
+	}
+	switch {
+	case errors.Is(err, wal.ErrCorrupt):
+		sc.result.DamagedLog++
+		sc.r.NoteLogError(err)
+		first := sc.r.wal.First()
+		if err := sc.r.dropDamagedLog(ctx); err != nil || sc.r.wal.First() <= first {
+			return err
+		}
+		return sc.log(ctx) // the records after it
+	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrTruncated),
+		errors.Is(err, wal.ErrNotInLog):
+		return nil // at the end; or the log is trimmed faster than it is read
+	case errors.Is(err, wal.ErrClosed):
+		return pager.ErrClosed
+	}
+	return fmt.Errorf("scrub the log: %w", err)
+}
+
+// dropDamagedLog discards the log up to a corrupt record, once the record is contained in two checkpoints. Then only
+// a standby that lags far behind needs it, and gets a snapshot instead. It does nothing while the record is not yet
+// applied.
+func (r *Repairer) dropDamagedLog(ctx context.Context) error {
+	at := r.corruptLSN()
+	if at == 0 || r.engine.Applied().LSN < at {
+		return nil
+	}
+	if r.wal.First() <= at {
+		for r.wal.Released() < at { // the log is kept from the checkpoint before the last
+			if err := r.pages.ForceCheckpoint(ctx); err != nil {
+				return err
+			}
+		}
+		r.wal.Discard(at)
+	}
+	if r.wal.First() <= at {
+		return nil // it is in the current segment; retry later
+	}
+	if r.logDiscarded(at) {
+		r.events(events.LogDiscarded{UpTo: at})
+	}
+	return nil
+}

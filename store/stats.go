@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// Room is the available space of a store.
+type Room struct {
+	// FreeBytes is the space that this process may still use in the filesystem. PageBytes are free within the page
+	// file, and PendingBytes will become free after further checkpoints.
+	FreeBytes, PageBytes, PendingBytes uint64
+	// TailBytes is the space that the next checkpoint needs for messages that are only in memory.
+	TailBytes uint64
+}
+
+// Low reports whether there is less space than a low-watermark. Free pages count, but half of the watermark must be
+// free in the filesystem: the log needs it.
+func (r Room) Low(watermark uint64) bool {
+	return r.FreeBytes+r.PageBytes+r.PendingBytes < watermark+r.TailBytes || r.FreeBytes < watermark/2+r.beyondPages()
+}
+
+// beyondPages returns the part of the tail that does not fit into free pages.
+func (r Room) beyondPages() uint64 { return r.TailBytes - min(r.TailBytes, r.PageBytes) }
+
+// NearlyLow reports whether the log must discard the records kept for a standby, before the space is low.
+func (r Room) NearlyLow(watermark uint64) bool {
+	return r.FreeBytes < watermark+watermark/4+r.beyondPages()
+}
+
+// Held reports whether a standby that must write the given bytes has less than half of the watermark left.
+func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
+	need = watermark/2 + r.beyondPages() + 2*bytes
+	return need, r.FreeBytes < need
+}
+
+// Room measures the available space. It takes a few microseconds.
+func (s *Store) Room() (Room, error) {
+	usage, err := s.o.FS.Usage(s.o.Dir)
+	if err != nil {
+		return Room{}, fmt.Errorf("read the free space: %w", err)
+	}
+	r := Room{FreeBytes: usage.AvailableBytes}
+	file := s.pages.Acquire().File
+	pages, size := file.Stats(), uint64(file.PageSize())
+	r.PageBytes = pages.Free * size
+	r.PendingBytes = (pages.Pages - min(pages.Pages, pages.Used+pages.Free)) * size
+	s.pages.Release()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r.TailBytes = uint64(max(s.state.TailBytes(), 0))
+	return r, nil
+}
+
+// SetSpaceShort makes the log discard all records not needed for recovery while space is short.
+func (s *Store) SetSpaceShort(short bool) { s.log.SetLowSpace(short) }
+
+// Stats describes the store.
+type Stats struct {
+	// End and Durable are the last record in the log and the last durable one.
+	End, Durable lsn.Position
+	// Applied is the last applied record.
+	Applied lsn.Position
+	// FirstLSN is the oldest record in the log.
+	FirstLSN uint64
+	// LogBytes on disk.
+	LogBytes int64
+	// Checkpoint is the last checkpoint's number, CheckpointLSN its LSN.
+	Checkpoint, CheckpointLSN uint64
+	// PageSize in bytes.
+	PageSize int
+	// Pages is the number of pages in page.db, PagesUsed the number of pages in use.
+	Pages, PagesUsed uint64
+	// Queues is the number of queues, Messages the number of messages that some subscription needs, and MessageBytes
+	// their size.
+	Queues, Messages, MessageBytes uint64
+	// Delayed is the number of messages that are not yet deliverable.
+	Delayed uint64
+	// TailBytes is the size of messages in memory that are not yet in pages.
+	TailBytes int64
+	// DiskFree is the space that this process may still use in the filesystem, in bytes; DiskTotal is the
+	// filesystem's size.
+	DiskFree, DiskTotal uint64
+	// Sync is the sync mode.
+	Sync string
+	// Counts counts the operations applied since the store was opened.
+	Counts queue.Counts
+	// CheckpointAt is the time of the last checkpoint; zero if none.
+	CheckpointAt time.Time
+}
+
+// Stats returns the current statistics.
+func (s *Store) Stats() (Stats, error) {
+	if err := s.Usable(); err != nil {
+		return Stats{}, err
+	}
+	file := s.pages.Acquire().File
+	defer s.pages.Release()
+	meta, pages := file.Meta(), file.Stats()
+	st := Stats{
+		End: s.log.End(), Durable: s.log.Durable(), FirstLSN: s.log.First(), LogBytes: s.log.Bytes(),
+		Checkpoint: meta.Checkpoint, CheckpointLSN: meta.Position.LSN, PageSize: file.PageSize(),
+		Pages: pages.Pages, PagesUsed: pages.Used, Sync: s.o.Sync.String(),
+	}
+	if meta.CreatedMS > 0 {
+		st.CheckpointAt = time.UnixMilli(meta.CreatedMS)
+	}
+	s.mu.RLock()
+	st.Applied, st.TailBytes = s.applied, s.state.TailBytes()
+	st.Queues, st.Messages, st.MessageBytes = uint64(s.state.QueueCount()), s.state.Messages(), s.state.Bytes()
+	st.Counts, st.Delayed = s.state.Counts(), s.state.Delayed()
+	s.mu.RUnlock()
+	usage, err := s.o.FS.Usage(s.o.Dir)
+	if err != nil {
+		return st, fmt.Errorf("read the free space: %w", err)
+	}
+	st.DiskFree, st.DiskTotal = usage.AvailableBytes, usage.TotalBytes
+	return st, nil
+}
+
+// LeftBehind lists the files and directories in the data directory that may be removed.
+func (s *Store) LeftBehind() ([]datadir.LeftBehind, error) {
+	return datadir.ListLeftBehind(s.o.FS, s.o.Dir)
+}
