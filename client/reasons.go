@@ -17,7 +17,7 @@ import (
 )
 
 // kinds maps the kinds of errors.proto to Err variables; nil: the request must be retried.
-var kinds = map[pb.ErrorKind]error{
+var kinds = map[pb.ErrorKind]error{ //nolint:gochecknoglobals // a constant
 	pb.ErrorKind_ERROR_KIND_RETRY:                  nil,
 	pb.ErrorKind_ERROR_KIND_QUEUE_NOT_FOUND:        ErrQueueNotFound,
 	pb.ErrorKind_ERROR_KIND_SUBSCRIPTION_NOT_FOUND: ErrSubscriptionNotFound,

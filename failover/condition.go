@@ -4,9 +4,9 @@ package failover
 
 import "time"
 
-// Condition is a condition of this node or its pair that only failover detects and an operator must know. It exists while
-// the condition lasts. Package server/observe/conditions documents each kind with cause and action, under the same
-// names.
+// Condition is a condition of this node or its pair that only failover detects and an operator must know. It exists
+// while the condition lasts. Package server/observe/conditions documents each kind with cause and action, under the
+// same names.
 type Condition struct {
 	// Kind is one of the Notice constants.
 	Kind string

@@ -95,8 +95,8 @@ func (s *State) owns(run uuid.UUID) bool {
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
 }
 
-// participates reports whether this process may act on the record. Its log must have been compared with the pair's mark,
-// and no other process may be known to run under this node's identity.
+// participates reports whether this process may act on the record. Its log must have been compared with the pair's
+// mark, and no other process may be known to run under this node's identity.
 func (m *machine) participates() bool {
 	r := &m.run
 	switch {
@@ -213,6 +213,7 @@ func (m *machine) compareRun() {
 		m.supersede()
 	case r.rolledBack == "":
 		m.reportRollback("a newer process generation of this node has taken part in the pair: this data directory is a copy, " +
+
 			"or was restored from an older copy")
 	}
 }

@@ -49,8 +49,8 @@ func (f *Follower) discardedTerm() uint64 {
 	return f.o.DiscardedRange.Term
 }
 
-// checkHelloResponse rejects a welcome that would truncate or replace committed records. It records whether the active is
-// known to have all of them.
+// checkHelloResponse rejects a welcome that would truncate or replace committed records. It records whether the active
+// is known to have all of them.
 func (f *Follower) checkHelloResponse(w *HelloResponse) error {
 	n, at := f.committed(), w.ResumeAfter
 	if n == 0 || mutate.Off("INV-13-standby-believes-any-active") {

@@ -15,8 +15,8 @@ import (
 // records that the pair no longer has. An unapplied tail is truncated, which saves it to a file. An applied tail is
 // saved to the same kind of file before a snapshot replaces it.
 
-// DiscardedRange identifies the records discarded by a forced failover: those after LSN After, in a log that ends before Term.
-// The zero value means none.
+// DiscardedRange identifies the records discarded by a forced failover: those after LSN After, in a log that ends
+// before Term. The zero value means none.
 type DiscardedRange struct{ Term, After uint64 }
 
 // holds reports whether a log that ends at end has discarded records.

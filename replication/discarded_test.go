@@ -33,8 +33,8 @@ func forced(a, b *node) (after uint64) {
 	return after
 }
 
-// followDiscarded makes the node the standby of one that was forced to be active with term 2. This node's records after an
-// LSN are discarded.
+// followDiscarded makes the node the standby of one that was forced to be active with term 2. This node's records after
+// an LSN are discarded.
 func (n *node) followDiscarded(active *node, after uint64) {
 	f := replication.StartFollower(replication.FollowerOptions{
 		Store: n.store, Dialer: n.w.dialer(), Address: active.address, Events: n.event, Tuning: n.tuning,

@@ -132,9 +132,9 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeDeadline returns when to poll or send the commit LSN. An idle standby must not wait for the next heartbeat to apply
-// committed records; a busy one gets the LSN with the next batch. The zero time means that advance wakes the sender.
-// Only then, because a wakeup per transaction costs more than occasional polling.
+// noticeDeadline returns when to poll or send the commit LSN. An idle standby must not wait for the next heartbeat to
+// apply committed records; a busy one gets the LSN with the next batch. The zero time means that advance wakes the
+// sender. Only then, because a wakeup per transaction costs more than occasional polling.
 func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()

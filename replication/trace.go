@@ -211,8 +211,8 @@ func (p *Primary) endTraces(err error) {
 	p.tracing.Store(false)
 }
 
-// startFlightSpan starts the span of sending batches to the standby together; nil if none is traced. It is a child of the
-// first traced batch's span, and linked with the others.
+// startFlightSpan starts the span of sending batches to the standby together; nil if none is traced. It is a child of
+// the first traced batch's span, and linked with the others.
 func startFlightSpan(batches []batch) (way Span) {
 	for i := range batches {
 		switch t := batches[i].trace; {

@@ -35,8 +35,8 @@ type Negotiation struct {
 	Features []string
 }
 
-// negotiate returns the newest common protocol version and the common features. If the other end sends no oldest version,
-// it supports only one. It returns ErrProtocol without a common version.
+// negotiate returns the newest common protocol version and the common features. If the other end sends no oldest
+// version, it supports only one. It returns ErrProtocol without a common version.
 func negotiate(newest, oldest uint32, features []string) (Negotiation, error) {
 	if oldest == 0 {
 		oldest = newest

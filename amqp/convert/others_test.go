@@ -55,10 +55,14 @@ func TestNotKept(t *testing.T) {
 		body string
 	}{
 		"a string in place of data": {preserved{flags: bodyData, before: append(data, codeString8, 1)}, "x"},
-		"text that is no UTF-8": {preserved{flags: bodyText, before: append(section(nil, codeValue), codeString8, 1)},
-			"\xff"},
-		"text as binary": {preserved{flags: bodyText, before: append(section(nil, codeValue), codeBinary8, 1)},
-			"x"},
+		"text that is no UTF-8": {
+			preserved{flags: bodyText, before: append(section(nil, codeValue), codeString8, 1)},
+			"\xff",
+		},
+		"text as binary": {
+			preserved{flags: bodyText, before: append(section(nil, codeValue), codeBinary8, 1)},
+			"x",
+		},
 		"no body":         {preserved{flags: bodyData}, "x"},
 		"an invalid body": {preserved{}, "x"},
 		"a body in two kinds": {

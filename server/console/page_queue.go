@@ -99,7 +99,7 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 	d.Rates = s.chart("number", 220, []string{"published/s", "delivered/s", "acknowledged/s"}, 0, 1, 2)
 	d.Depth = s.chart("count", 220, []string{"messages"}, 3)
 	for _, f := range configFields(q.GetConfig()) {
-		if f.Checked || f.Value != "" && (f.Options == nil || f.Value != f.Options[0]) {
+		if f.Checked || f.Value != "" && (len(f.Options) == 0 || f.Value != f.Options[0]) {
 			d.Settings = append(d.Settings, f)
 		}
 	}

@@ -46,7 +46,8 @@ func (n *node) checkDisk() {
 	outside := zap.String("in_memory", units.Bytes(room.TailBytes))
 	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
-		n.log.Error("disk is nearly full: publishes are rejected; "+conditions.DiskAdvice(&room, mark), free, pages, outside, limit)
+		n.log.Error("disk is nearly full: publishes are rejected; "+conditions.DiskAdvice(&room, mark),
+			free, pages, outside, limit)
 	} else {
 		n.log.Info("disk has enough free space: publishes are accepted", free, pages, outside, limit)
 	}

@@ -283,7 +283,8 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"),
 		Tuning: p.tuning,
 		//nolint:contextcheck // what an event begins lives as long as the role
-		Events: func(e replication.Event) { p.report(e, post) }, DiscardedRange: discardedRange(spec.Forced), Room: p.node.room,
+		Events:         func(e replication.Event) { p.report(e, post) },
+		DiscardedRange: discardedRange(spec.Forced), Room: p.node.room,
 		Meter: p.node.meter(), Tracer: p.node.tracer(),
 	})
 	p.idleCh = make(chan struct{})

@@ -22,8 +22,8 @@ import (
 // previousPrefix is the name prefix of the subdirectory to which an archive of another history is moved.
 const previousPrefix = "other-"
 
-// restartArchive moves the files of the archive to a separate directory and starts a new archive: two histories must not be
-// mixed, and neither may be lost. A crash leaves complete files in both directories.
+// restartArchive moves the files of the archive to a separate directory and starts a new archive: two histories must
+// not be mixed, and neither may be lost. A crash leaves complete files in both directories.
 func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; moving it away failed: %w", why, err) }
 	names, err := listNames(ctx, a.o.Place)

@@ -186,8 +186,8 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// isOwnOrStale reports whether a marker is this node's, or so old that no other node can be running. Any node may complete
-// a removal.
+// isOwnOrStale reports whether a marker is this node's, or so old that no other node can be running. Any node may
+// complete a removal.
 func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true

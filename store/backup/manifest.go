@@ -125,7 +125,8 @@ func decodeManifest(b []byte) (Manifest, error) {
 		return damaged("%v", err)
 	}
 	if format.Format > sealedFormat {
-		return Manifest{}, fmt.Errorf("backup of format %d, this program supports formats up to %d: %w; use the newer program",
+		return Manifest{}, fmt.Errorf("backup of format %d, this program supports formats up to %d: %w; use the newer "+
+			"program",
 			format.Format, sealedFormat, ErrNewerVersion)
 	}
 	var m Manifest

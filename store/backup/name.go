@@ -16,8 +16,8 @@ const (
 	packName     = "pages.pack"
 	// sealedPackName is the name of an encrypted pack.
 	sealedPackName = packName + ".age"
-	// partialMarkerName is an object in the folder that marks a backup: partialPrefix plus its name while it is being made,
-	// removedPrefix plus its name while it is being removed.
+	// partialMarkerName is an object in the folder that marks a backup: partialPrefix plus its name while it is being
+	// made, removedPrefix plus its name while it is being removed.
 	partialMarkerName = "begun"
 	lockName          = ".lock"
 	partialPrefix     = ".partial-"

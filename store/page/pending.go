@@ -39,7 +39,8 @@ func (q *pendingPages) add(f freed) {
 	q.queue = append(q.queue, f)
 }
 
-// releaseFreed releases the pages that no reader can read. older is the number of the older checkpoint in the meta slots.
+// releaseFreed releases the pages that no reader can read. older is the number of the older checkpoint in the meta
+// slots.
 func (q *pendingPages) releaseFreed(older uint64, blocked func(freed) bool, release func(freed)) {
 	held := q.held[:0]
 	for _, f := range q.held {

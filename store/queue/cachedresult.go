@@ -15,8 +15,9 @@ func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused
 	return cachedResultOf(kept, code)
 }
 
-// CachedResultOfRetry is Prior for a transaction that the producer has sent before. An unknown producer is then not new: it
-// may have been forgotten together with the result. Apply cannot detect this and would apply a low sequence again.
+// CachedResultOfRetry is Prior for a transaction that the producer has sent before. An unknown producer is then not
+// new: it may have been forgotten together with the result. Apply cannot detect this and would apply a low sequence
+// again.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {

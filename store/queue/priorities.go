@@ -13,8 +13,8 @@ import (
 // PriorityLevels is the number of priorities. A lane contains the queue's messages of one priority.
 const PriorityLevels = txn.MaxPriority + 1
 
-// priorityIndex stores the priorities of the messages of a queue with priorities (txn.Config.Priorities): for each chunk
-// with live messages, which lanes occur in it and at which sequences. Bits of dead messages are undefined.
+// priorityIndex stores the priorities of the messages of a queue with priorities (txn.Config.Priorities): for each
+// chunk with live messages, which lanes occur in it and at which sequences. Bits of dead messages are undefined.
 //
 // A chunk with one lane takes about 100 bytes; any other chunk takes 512 bytes more per lane. This is at most 1.25
 // bytes per message, while the chunk has a live message.

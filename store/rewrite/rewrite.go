@@ -312,8 +312,8 @@ func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	return plan, err
 }
 
-// removePreviousOld removes the page.db_old of an earlier rewrite gradually. The rename would remove it in one step and block
-// all other work on page.db.
+// removePreviousOld removes the page.db_old of an earlier rewrite gradually. The rename would remove it in one step and
+// block all other work on page.db.
 func (rw *rewrite) removePreviousOld(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

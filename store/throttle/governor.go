@@ -245,8 +245,8 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	}
 }
 
-// increase increases the fraction after a window with tolerable latency. Below steady it doubles the fraction, at most up
-// to steady; above, it increases it by an eighth. The caller must hold mu.
+// increase increases the fraction after a window with tolerable latency. Below steady it doubles the fraction, at most
+// up to steady; above, it increases it by an eighth. The caller must hold mu.
 func (g *Governor) increase() {
 	step := max(g.share/8, minFraction/2)
 	if g.share < g.steady {

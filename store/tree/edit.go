@@ -47,8 +47,8 @@ func (t *Tree) Edit() *Edit {
 }
 
 // Commit publishes the version: later Views see it. Nothing is written; a crash before the next Flush and checkpoint
-// loses the version. After a failed call it publishes nothing and returns ErrEditFinished with that error: a partial edit
-// must not be visible.
+// loses the version. After a failed call it publishes nothing and returns ErrEditFinished with that error: a partial
+// edit must not be visible.
 func (e *Edit) Commit() error {
 	if e.over {
 		return ErrEditFinished

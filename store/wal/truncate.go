@@ -100,7 +100,8 @@ func (c *truncateIntent) writeSeal(f vfs.File) error {
 var errBadIntent = errors.New("truncation intent is unreadable")
 
 func decodeTruncateIntent(b []byte) (*truncateIntent, error) {
-	if len(b) != truncateBytes || string(b[:8]) != truncateMagic || checksum(0, b[:120]) != binary.LittleEndian.Uint32(b[120:]) {
+	if len(b) != truncateBytes || string(b[:8]) != truncateMagic ||
+		checksum(0, b[:120]) != binary.LittleEndian.Uint32(b[120:]) {
 		return nil, errBadIntent
 	}
 	if version := binary.LittleEndian.Uint32(b[8:]); version != truncateVersion {

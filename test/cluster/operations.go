@@ -203,7 +203,8 @@ func (a *application) attempt(o *historycheck.Operation, repeatable bool, call f
 		a.hold(o, err)
 		giveUp := o.Outcome == historycheck.Unknown && !repeatable || a.rng.IntN(8) == 0
 		a.aborted = a.aborted || errors.Is(err, client.ErrClosed)
-		if o.Outcome == historycheck.Acked || i == maxAttempts || giveUp || a.aborted || errors.Is(err, client.ErrOutcomeLost) {
+		if o.Outcome == historycheck.Acked || i == maxAttempts || giveUp || a.aborted ||
+			errors.Is(err, client.ErrOutcomeLost) {
 			return
 		}
 		wait(context.Background(), time.Duration(a.rng.Int64N(int64(100*time.Millisecond))))

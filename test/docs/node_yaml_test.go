@@ -16,7 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// settingsIn returns the settings and groups in a file, with their line numbers, including those that are commented out.
+// settingsIn returns the settings and groups in a file, with their line numbers, including those that are commented
+// out.
 func settingsIn(file string) map[string]int {
 	type group struct {
 		name   string

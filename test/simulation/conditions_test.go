@@ -115,7 +115,8 @@ func (w *world) reports(ctx context.Context, by *host, kind conditions.Kind) *pb
 
 // waitReports waits until a node reports a condition, or no longer reports it.
 func (w *world) waitReports(ctx context.Context, t *testing.T, by *host, kind conditions.Kind,
-	reported bool) *pb.Condition {
+	reported bool,
+) *pb.Condition {
 	t.Helper()
 	c := w.reports(ctx, by, kind)
 	for ; (c != nil) != reported && ctx.Err() == nil; c = w.reports(ctx, by, kind) {

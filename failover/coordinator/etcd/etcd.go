@@ -128,7 +128,8 @@ func Open(o Options) (*Coordinator, error) {
 	c := &Coordinator{
 		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark",
 		livedir: o.Prefix + "/live/",
-		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]dupdetect.Entry), newest: make(map[string]dupdetect.Entry),
+		rundir:  o.Prefix + "/run/", opts: o,
+		runs: make(map[string]dupdetect.Entry), newest: make(map[string]dupdetect.Entry),
 		unknown: make(chan struct{}, 1), replaced: make(chan struct{}, 1),
 		seen: latest.New(failover.Observation{}), stop: stop, lastError: lastError,
 	}

@@ -36,8 +36,8 @@ func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) boo
 	return other
 }
 
-// checkRevision lists the keys again if a response shows that etcd was restored or replaced, because a proxy may keep the
-// watch.
+// checkRevision lists the keys again if a response shows that etcd was restored or replaced, because a proxy may keep
+// the watch.
 func (c *Coordinator) checkRevision(header *etcdserverpb.ResponseHeader, before int64) {
 	if c.history.isOther(header, before) {
 		select {

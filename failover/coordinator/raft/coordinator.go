@@ -299,7 +299,8 @@ func differs(a, b failover.Observation) bool {
 		a.Revision != b.Revision || a.Missing != b.Missing ||
 		(a.Record == nil) != (b.Record == nil) || (a.RecordErr == nil) != (b.RecordErr == nil) ||
 		a.LiveKnown != b.LiveKnown ||
-		!slices.Equal(a.Live, b.Live) || (a.Duplicate == nil) != (b.Duplicate == nil) || a.Duplicate != nil && *a.Duplicate != *b.Duplicate
+		!slices.Equal(a.Live, b.Live) || (a.Duplicate == nil) != (b.Duplicate == nil) ||
+		a.Duplicate != nil && *a.Duplicate != *b.Duplicate
 }
 
 // reportUnreachable records that no voter has responded for too long.

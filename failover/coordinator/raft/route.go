@@ -79,7 +79,9 @@ func atLeader(
 }
 
 // once makes one try.
-func once(ctx context.Context, g leaderFinder, limit time.Duration, address string, do func(context.Context) error) error {
+func once(
+	ctx context.Context, g leaderFinder, limit time.Duration, address string, do func(context.Context) error,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	if limit > 0 {
 		defer time.AfterFunc(limit, cancel).Stop()

@@ -124,8 +124,8 @@ func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	})
 }
 
-// awaitHeartbeats waits for heartbeats in progress. The library handles them in goroutines that its Shutdown does not wait
-// for, and panics in one of them if it can no longer write the term. After Shutdown it starts no others.
+// awaitHeartbeats waits for heartbeats in progress. The library handles them in goroutines that its Shutdown does not
+// wait for, and panics in one of them if it can no longer write the term. After Shutdown it starts no others.
 func (t *transport) awaitHeartbeats() {
 	t.heartbeats.Lock()
 	t.heartbeats.Unlock() //nolint:staticcheck,gocritic // only to wait

@@ -144,7 +144,9 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 }
 
 // canRebuild returns an error if this node sees nothing to adopt; the failover machine checks this again.
-func canRebuild(st nodestatus.Node, found failover.Found, own datadir.Identity, fence failover.Fence, leads bool) error {
+func canRebuild(
+	st nodestatus.Node, found failover.Found, own datadir.Identity, fence failover.Fence, leads bool,
+) error {
 	switch {
 	case st.Coordinator == "none":
 		return errors.New("node is standalone (coordinator.type is none)")

@@ -342,7 +342,8 @@ func (l *Listener) pauseExcess() {
 // connection and per address; nil if no connection qualifies. awaited, if not nil, is the connection with the growing
 // request: neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
-	awaited *Conn) (largest *Conn) {
+	awaited *Conn,
+) (largest *Conn) {
 	a := &l.unprocessed
 	working := int64(0)
 	for _, c := range holding {

@@ -292,7 +292,8 @@ func (d *dispatcher) readOn(
 // again, then new ones, to be read by from. Unless want is 0, the caller must read, and call endRead. news reports
 // that the queue has changed; the order is already notified.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
-	queueChanged bool) {
+	queueChanged bool,
+) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.canDeliver() {

@@ -224,7 +224,8 @@ func (x *expiry) postponeHeld(id uint64, entries []txn.Due, postponed *[]txn.Due
 // move moves messages to the dead-letter queue of their queue, once for each subscription that needs them, in as many
 // transactions as needed. It returns the postponed entries.
 func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (postponed []txn.Due,
-	err error) {
+	err error,
+) {
 	slices.SortFunc(entries, func(a, b txn.Due) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	entries = slices.CompactFunc(entries, func(a, b txn.Due) bool { return a.Sequence == b.Sequence })
 	most := len(entries)

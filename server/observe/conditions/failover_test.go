@@ -83,7 +83,8 @@ func TestNoticesAreKinds(t *testing.T) {
 	for _, name := range []string{
 		failover.ConditionSuperseded, failover.ConditionDuplicateProcess, failover.ConditionStoreRolledBack,
 		failover.ConditionHistoriesDiverged,
-		failover.ConditionVoterMissing, failover.ConditionVoterBehind, failover.ConditionVoterRolledBack, failover.ConditionVoterWiped,
+		failover.ConditionVoterMissing, failover.ConditionVoterBehind, failover.ConditionVoterRolledBack,
+		failover.ConditionVoterWiped,
 	} {
 		require.NotNil(t, conditions.Find(conditions.Kind(name)), name)
 	}

@@ -426,7 +426,8 @@ func processFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.extra.Audit.Lost) }),
 		counterOf("connections_refused_total", "Connections rejected (full, address-full, too-many, handshakes), "+
 			"closed before their first authenticated call (handshake-timeout, unauthenticated, evicted), or closed "+
-			"for flooding (flood), for sending far more than they let the node process (memory), or because the client certificate "+
+			"for flooding (flood), for sending far more than they let the node process (memory), or because the client "+
+			"certificate "+
 			"expired (expired).",
 			[]string{"reason"}, func(s *snapshot, put emitFunc) {
 				for reason, n := range s.extra.Connections.Ended {

@@ -55,11 +55,11 @@ func (q queueState) MarshalJSON() ([]byte, error) {
 	type plain queueState
 	state, err := json.Marshal(plain(q))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode queue: %w", err)
 	}
 	config, err := json.Marshal(configJSON(&q.config))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode queue: %w", err)
 	}
 	return append(append(state[:len(state)-1], ','), config[1:]...), nil
 }

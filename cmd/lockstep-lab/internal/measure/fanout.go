@@ -40,8 +40,8 @@ type FanoutOptions struct {
 	Drain time.Duration
 }
 
-// emptyTimeout is how long a consumer waits for a message before it leaves a subscription that seems empty. It is longer
-// than the delivery of existing messages takes on a busy machine.
+// emptyTimeout is how long a consumer waits for a message before it leaves a subscription that seems empty. It is
+// longer than the delivery of existing messages takes on a busy machine.
 const emptyTimeout = time.Second
 
 // fanout is one measurement.

@@ -14,7 +14,8 @@ import (
 // SettingVariant measures publishing to nodes that were started with one changed setting. The result includes the
 // number of the active's checkpoints and the size of its log at the end. The setting is only copied to the result.
 func SettingVariant(ctx context.Context, t bench.Target, o bench.PublishOptions, setting,
-	value string) (bench.Result, error) {
+	value string,
+) (bench.Result, error) {
 	if t.Pair == nil {
 		return bench.Result{}, errors.New("comparing settings requires nodes started by the benchmark")
 	}
