@@ -212,9 +212,8 @@ func (m *machine) compareRun() {
 	case r.named:
 		m.supersede()
 	case r.rolledBack == "":
-		m.reportRollback("a newer process generation of this node has taken part in the pair: this data directory is a copy, " +
-
-			"or was restored from an older copy")
+		m.reportRollback("a newer process generation of this node has taken part in the pair: " +
+			"this data directory is a copy, or was restored from an older copy")
 	}
 }
 
