@@ -38,7 +38,7 @@ func TestMoveAndRemove(t *testing.T) {
 		{"begin at 1", cli.ExitUsage, []string{"move", "from", "--to", "to", "--sequence", "0"}},
 		{"nor a range", cli.ExitUsage, []string{"remove", "from", "--sequence", "5-3"}},
 		{"last one is", cli.ExitError, []string{"remove", "from", "--sequence", "99"}},
-		{"no such queue", cli.ExitError, []string{"move", "from", "--to", "none", "--sequence", "5"}},
+		{"queue not found", cli.ExitError, []string{"move", "from", "--to", "none", "--sequence", "5"}},
 	} {
 		_, stderr, code := c.Run("", append([]string{"queue"}, refused.args...)...)
 		require.Equal(t, refused.code, code, "%v: %s", refused.args, stderr)

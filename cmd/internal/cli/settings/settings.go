@@ -139,7 +139,7 @@ come from the configuration or were set at run time. docs/reference/configuratio
 					}
 					rows = append(rows, []any{r.Name, r.Value, r.KeptBy, from})
 				}
-				return env.Print.Table([]string{"Setting", "Value", "Kept by", "From"}, rows)
+				return env.Print.Table([]string{"Setting", "Value", "Scope", "From"}, rows)
 			})
 		},
 	}
