@@ -310,7 +310,8 @@ func (r Room) NearlyLow(watermark uint64) bool {
 	return r.FreeBytes < watermark+watermark/4+r.beyondPages()
 }
 
-// Held reports whether a standby that must write the given bytes has less than half of the watermark left.
+// Held reports whether the free space is too low for a standby to write the given bytes and keep half of the
+// watermark. It also returns the space needed.
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need
