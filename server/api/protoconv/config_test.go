@@ -87,7 +87,7 @@ func TestBadConfig(t *testing.T) {
 // Invalid messages are refused with the name of the field and the valid values.
 func TestBadMessage(t *testing.T) {
 	for want, m := range map[string]*pb.Message{
-		"priority is 10, 0 to 9 are possible":          {Priority: new(uint32(10))},
+		"priority 10, must be 0 to 9":                  {Priority: new(uint32(10))},
 		"set expires_at or ttl, not both":              {ExpiresAt: timestamppb.Now(), Ttl: durationpb.New(1e9)},
 		"set deliver_at or delay, not both":            {DeliverAt: timestamppb.Now(), Delay: durationpb.New(1e9)},
 		"ttl is 0s, must be at least 1 ms":             {Ttl: &durationpb.Duration{}},
@@ -96,7 +96,7 @@ func TestBadMessage(t *testing.T) {
 		"expires_at is 0 s and 0 ns since 1970":        {ExpiresAt: &timestamppb.Timestamp{}},
 		"deliver_at is 253402300800 s":                 {DeliverAt: &timestamppb.Timestamp{Seconds: 253_402_300_800}},
 		"deliver_at is 1 s and -1 ns since 1970":       {DeliverAt: &timestamppb.Timestamp{Seconds: 1, Nanos: -1}},
-		"property \"k\" has no value":                  {TypedProperties: map[string]*pb.PropertyValue{"k": {}}},
+		"property \"k\" has an unknown value type":     {TypedProperties: map[string]*pb.PropertyValue{"k": {}}},
 	} {
 		require.True(t, HasAttributes(m))
 		a, err := Attributes(m, 1)

@@ -111,7 +111,7 @@ func TestResponses(t *testing.T) {
 	require.Empty(t, sections, "sections of %s without a condition", page)
 }
 
-// Each kind is reported by a rule, or by failover as a notice.
+// Each kind is reported by a rule, or by package failover.
 func TestEachKindHasARule(t *testing.T) {
 	read := func(name string) string {
 		raw, err := os.ReadFile(name)
@@ -119,7 +119,7 @@ func TestEachKindHasARule(t *testing.T) {
 		return string(raw)
 	}
 	rules := read("rules.go") + read("rules_work.go") + read("rules_other.go") + read("failover.go") +
-		read("../../../failover/notice.go")
+		read("../../../failover/condition.go")
 	names := regexp.MustCompile(`(?m)^\t(\w+)\s+Kind = "(.+)"$`).FindAllStringSubmatch(read("kinds.go"), -1)
 	require.Len(t, names, len(conditions.All()))
 	for _, m := range names {
