@@ -38,7 +38,8 @@ func RunningSettings() []Running {
 	return list
 }
 
-// FindRunning returns one of them. It returns ErrInvalid if the setting does not exist or cannot be changed at run time.
+// FindRunning returns one of them. It returns ErrInvalid if the setting does not exist or cannot be changed at run
+// time.
 func FindRunning(key string) (Running, error) {
 	list := RunningSettings()
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {

@@ -128,7 +128,6 @@ func (c *Config) check(k *checker) {
 	c.checkReach(k)
 	c.checkAuth(k)
 	c.checkCoordinator(k)
-	c.checkStore(k)
 	c.checkMaintenance(k)
 	c.checkLimits(k)
 }
@@ -290,9 +289,6 @@ func (c *Config) checkBackup(k *checker) {
 	if s3.SessionTokenFile != "" && s3.AccessKeyFile == "" {
 		k.fail("backup.s3.session-token-file", "requires backup.s3.access-key-file and backup.s3.secret-key-file")
 	}
-}
-
-func (c *Config) checkStore(k *checker) {
 }
 
 func (c *Config) checkLimits(k *checker) {
