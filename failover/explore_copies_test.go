@@ -93,29 +93,29 @@ func diskStarts(t *testing.T) map[string]world {
 			w := imaged(t, of, sealed)
 			suffix := map[bool]string{true: "", false: ", the newest commit is not sealed"}[sealed]
 			back := placed(t, down(t, w, 0, 1), of)
-			add(name+" put back"+suffix, back, budget{tick: 3, write: 1})
-			add(name+" put back, faults"+suffix, back, budget{tick: 2, cut: 1, unknown: 1, crash: 1, write: 1})
-			add(name+" put back, marked"+suffix, placed(t, down(t, marked(t, w, 0), 0, 1), of),
+			add(name+" restored"+suffix, back, budget{tick: 3, write: 1})
+			add(name+" restored, faults"+suffix, back, budget{tick: 2, cut: 1, unknown: 1, crash: 1, write: 1})
+			add(name+" restored, marked"+suffix, placed(t, down(t, marked(t, w, 0), 0, 1), of),
 				budget{tick: 3, write: 1})
-			add(name+" put back under the other"+suffix, placed(t, down(t, w, of), of),
+			add(name+" restored under the other"+suffix, placed(t, down(t, w, of), of),
 				budget{tick: 3, write: 1, cut: 1})
 			add(name+" resumed"+suffix, w, budget{resume: 1, tick: 2, write: 1})
 		}
 		w := imaged(t, of, true)
 		add(name+" copied to the other's host", placed(t, down(t, marked(t, w, 0), 1-of), 1-of),
 			budget{tick: 3, write: 1})
-		add(name+" copied beside the pair", placed(t, marked(t, w, 0), 2), budget{tick: 3, write: 1, crash: 1})
-		add(name+" copied, newest, beside the pair",
+		add(name+" copied next to the pair", placed(t, marked(t, w, 0), 2), budget{tick: 3, write: 1, crash: 1})
+		add(name+" copied, newest, next to the pair",
 			placed(t, must(t, withLeft(w, budget{image: 1}), action{"image", of, len(w.hosts[of].log)}), 2),
 			budget{tick: 3, write: 1, crash: 1})
-		add(name+" copied beside the pair, which goes down", placed(t, down(t, marked(t, w, 0), 0, 1), 2),
+		add(name+" copied next to the pair, which goes down", placed(t, down(t, marked(t, w, 0), 0, 1), 2),
 			budget{tick: 3, write: 1})
 	}
 	alone := written(t, imagedAlone(t), 0)
-	add("alone, put back, marked", placed(t, down(t, marked(t, alone, 0), 0), 0), budget{tick: 3, write: 1})
+	add("alone, restored, marked", placed(t, down(t, marked(t, alone, 0), 0), 0), budget{tick: 3, write: 1})
 	add("alone, copied to the other's host, marked", placed(t, marked(t, alone, 0), 1),
 		budget{tick: 3, write: 1, crash: 1})
-	add("standby copied beside the original, which is named later", copiedStandby(t), budget{crash: 1, cut: 1, tick: 2})
+	add("standby copied next to the original, which is named later", copiedStandby(t), budget{crash: 1, cut: 1, tick: 2})
 	add("disks changed places", must(t, withLeft(down(t, pairWorld(t), 0, 1), budget{swap: 1}),
 		action{"swap-disks", 0, 0}), budget{tick: 3, write: 1})
 	add("standby empty", must(t, withLeft(down(t, pairWorld(t), 1), budget{empty: 1}), action{"empty", 1, 0}),

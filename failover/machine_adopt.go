@@ -14,7 +14,7 @@ import (
 // (INV-9). A starting node then waits, because it cannot determine which store is complete. An operator decides by
 // having one node adopt the pair.
 
-// AdoptAsked requests that this node writes the cluster record again. The caller has verified that the record is
+// AdoptAsked requests that this node rewrites the cluster record. The caller has verified that the record is
 // missing or old, and that the other node does not have additional records. The swap is applied only if the
 // coordinator is still in that state.
 type AdoptAsked struct {

@@ -89,7 +89,7 @@ func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	require.False(t, f.Settled)
 
 	swap = effect[SwapRecord](t, waiting(t, id).step(AdoptAsked{ID: "x", At: at}))
-	require.Nil(t, swap.Next.Forced, "the other node was asked, and holds no more")
+	require.Nil(t, swap.Next.Forced, "the other node reports no additional records")
 
 	old := recordWith(1, 1)
 	old.Config = 3

@@ -162,12 +162,12 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 		r.step(l)
 		return r
 	}
-	t.Run("adopt, beside one that may run", func(t *testing.T) {
+	t.Run("adopt, next to one that may run", func(t *testing.T) {
 		effects := begin(t, Loaded{Err: ErrNoRecord}).step(AdoptAsked{ID: "x"})
 		requireNo[SwapRecord](t, effects)
 		require.Error(t, effect[AdoptEnded](t, effects).Failure)
 	})
-	t.Run("adopt, beside one that runs", func(t *testing.T) {
+	t.Run("adopt, next to one that runs", func(t *testing.T) {
 		r := begin(t, Loaded{Err: ErrNoRecord})
 		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		effects := r.step(AdoptAsked{ID: "x"})

@@ -137,7 +137,7 @@ func TestForceUnknownOutcome(t *testing.T) {
 
 	r, next = unknown()
 	require.Equal(t, next, effect[SwapRecord](t, r.step(Loaded{Record: r.s.rec, Revision: 100})).Next,
-		"the same once more, by its OpID")
+		"a retry, identified by its OpID")
 	r.step(Swapped{OpID: next.OpID, Err: ErrUnknownOutcome})
 	r.step(Loaded{Err: ErrUnreachable})
 	err := effect[ForceEnded](t, r.after(time.Minute)).Failure

@@ -61,7 +61,7 @@ func TestLacks(t *testing.T) {
 		took  bool
 	}{
 		{"in the configuration that names it", FollowerLacks{Config: 5, Common: 4, Committed: 9}, true},
-		{"the active says that it had acknowledged more", FollowerLacks{}, true},
+		{"the active reports that it had acknowledged more", FollowerLacks{}, true},
 		{"before it was named in sync", FollowerLacks{Config: 4, Common: 4, Committed: 9}, false},
 		{"in a configuration that it does not know", FollowerLacks{Config: 6, Common: 4, Committed: 9}, false},
 	} {
@@ -98,7 +98,7 @@ func TestTwin(t *testing.T) {
 		r.read = Loaded{Record: recordWith(0, 0), Revision: 100}
 		return r, append(effects, r.step(r.read)...)
 	}
-	t.Run("at this node's own address: it cannot run any more", func(t *testing.T) {
+	t.Run("at this node's own address: it no longer runs", func(t *testing.T) {
 		_, effects := begin(t, Live{Node: testNodes[0], Process: "other"})
 		effect[Announce](t, effects)
 		effect[SwapRecord](t, effects)
@@ -120,7 +120,7 @@ func TestTwin(t *testing.T) {
 		require.Contains(t, r.s.Reason(), "duplicate node identity")
 		require.Equal(t, stale, *r.s.duplicate())
 		requireNo[SwapRecord](t, r.observe(true))
-		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(duplicateRetention), "so that the other one can tell, too")
+		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(duplicateRetention), "so that the other node detects it, too")
 		r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
 		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
 	})
@@ -132,7 +132,7 @@ func TestTwin(t *testing.T) {
 		})))
 		require.Contains(t, r.s.Reason(), "duplicate node identity")
 	})
-	t.Run("does not answer: its lease tells", func(t *testing.T) {
+	t.Run("does not respond: its lease decides", func(t *testing.T) {
 		r, _ := begin(t, stale)
 		requireNo[SwapRecord](t, r.step(Met{Address: "a:2", Err: ErrUnreachable}))
 		effect[LoadRecord](t, r.observe(true))
@@ -141,7 +141,7 @@ func TestTwin(t *testing.T) {
 			Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11},
 		}))
 	})
-	t.Run("the one that runs hears of it", func(t *testing.T) {
+	t.Run("the running one is notified", func(t *testing.T) {
 		r := activePair(t, Settings{})
 		r.step(DuplicateReported{Live: stale})
 		require.Equal(t, stale, *r.s.duplicate())

@@ -132,10 +132,10 @@ func TestWokenWithOldMemory(t *testing.T) {
 		require.Empty(t, r.step(MarkWritten{}))
 		require.True(t, r.s.act.sent.Serve)
 	})
-	t.Run("of its own, while the coordinator loses its data", func(t *testing.T) {
+	t.Run("its own mark, while the coordinator loses its data", func(t *testing.T) {
 		r, mark := woken(t)
 		r.step(Loaded{Err: ErrNoRecord}) // and no mark
-		require.Equal(t, mark(40), r.s.run.mark, "that there is none says nothing")
+		require.Equal(t, mark(40), r.s.run.mark, "a missing mark proves nothing")
 		r.step(MarkWritten{Before: mark(40)}) // the response to an earlier write
 		require.NotContains(t, r.s.Reason(), "resumed")
 		require.False(t, r.s.ident.MayHaveLost)
@@ -168,7 +168,7 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 			require.Equal(t, []Member{memberOf(1)}, swap.Next.InSync)
 		}
 	})
-	t.Run("the other one has no more", func(t *testing.T) {
+	t.Run("the other one has no additional records", func(t *testing.T) {
 		for _, m := range []Met{answer(2, 10), answer(2, 9), answer(1, 50)} {
 			require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, met(begin(t), m)).Next.Active)
 		}

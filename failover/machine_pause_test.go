@@ -45,7 +45,7 @@ func TestLateRecordIsNotActedOn(t *testing.T) {
 	requireNo[StartActive](t, r.seeRecord(late, 101))
 	requireNo[SwapRecord](t, r.after(time.Hour))
 	now := recordWith(1, 1, 0)
-	now.Config, now.Term, now.OpID = rec.Config+3, rec.Term+2, "taken back"
+	now.Config, now.Term, now.OpID = rec.Config+3, rec.Term+2, "withdrawn"
 	requireNo[StartActive](t, r.seeRecord(now, 103))
 	require.Equal(t, RoleStandby, r.s.Role())
 }

@@ -374,7 +374,7 @@ func TestMayHaveLost(t *testing.T) {
 		require.Contains(t, r.s.Reason(), "may have lost acknowledged transactions")
 		require.Contains(t, r.s.Reason(), "continue without them: lockstep failover --force")
 	})
-	t.Run("only member, beside a node that has left", func(t *testing.T) {
+	t.Run("only member, next to a node that has left", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		require.Empty(t, kinds(r.start(lossy, recordWith(1, 0), 0, 1)))
 		require.Contains(t, r.s.Reason(), "b (b:1) is running, too", "a forced failover is refused as long as it does")

@@ -78,7 +78,7 @@ func TestRunRenewed(t *testing.T) {
 			claim := effect[ClaimRun](t, effects)
 			require.Equal(t, runOf("p"), claim.Run)
 			if c.named != uuid.Nil {
-				require.Equal(t, c.named, claim.Named, "whatever happens next, the record's run is still on the disk")
+				require.Equal(t, c.named, claim.Named, "the generation in the record is still on the disk")
 			}
 			swap := effect[SwapRecord](t, effects)
 			require.Equal(t, runOf("p"), swap.Next.InSync[0].Run, "the record names this run")
@@ -162,7 +162,7 @@ func TestOldCopy(t *testing.T) {
 		rec := next(r.s.rec, "b/7/0")
 		rec.Active, rec.InSync = testNodes[1].ID, append(slices.Clone(rec.InSync), healed.Member())
 		r.seeRecord(rec, 102)
-		require.Empty(t, r.s.run.rolledBack, "it has got what it lacked")
+		require.Empty(t, r.s.run.rolledBack, "it has received the missing records")
 	})
 	t.Run("no other node is", func(t *testing.T) {
 		r := newRunRig(t)

@@ -149,7 +149,7 @@ func TestSwitchoverAskedOfStandbyTimesOut(t *testing.T) {
 	r.won()
 	effects := r.after(10 * time.Second)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "in time")
-	require.Nil(t, effect[SwapRecord](t, effects).Next.Switchover, "the request is taken back")
+	require.Nil(t, effect[SwapRecord](t, effects).Next.Switchover, "the request is withdrawn")
 }
 
 // A switchover to a named node is idempotent, and never activates the other node.

@@ -53,7 +53,7 @@ func TestFeatures(t *testing.T) {
 	upgraded := rec.Nodes[1]
 	upgraded.Features = KnownFeatures()
 	_, lacks = lacking(rec, []Live{{Node: upgraded}}, FeaturePause)
-	require.False(t, lacks, "what a node says of itself now counts")
+	require.False(t, lacks, "the node's own current report counts")
 	rec.Nodes = rec.Nodes[:1]
 	n, lacks = lacking(rec, nil, FeaturePause)
 	require.True(t, lacks, "a node in sync that has not been described")

@@ -75,12 +75,12 @@ func testCoordinatorRolledBackStandbyDies(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, failover.RoleActive, p.nodes[0].run.Status().Role)
 	p.kill(1)
-	p.nodes[0].await("it blocks and says why", func(s failover.Status) bool {
+	p.nodes[0].await("it blocks and reports the reason", func(s failover.Status) bool {
 		return s.Role == failover.RoleBlocked && strings.Contains(s.Reason, "config")
 	})
 	after, _, err := c.Load(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, before, after, "the record that was put back was built on")
+	require.Equal(t, before, after, "the restored record was used")
 	p.start(1, failover.Settings{})
 	adoptAfterRollback(t, p, 0)
 }
@@ -97,12 +97,12 @@ func testCoordinatorRolledBackActiveDies(t *testing.T) {
 	before, _, err := c.Load(t.Context())
 	require.NoError(t, err)
 	p.kill(0)
-	p.nodes[1].await("it says why it waits", func(s failover.Status) bool {
+	p.nodes[1].await("it reports why it waits", func(s failover.Status) bool {
 		return s.Role != failover.RoleStandby && strings.Contains(s.Reason, "config")
 	})
 	after, _, err := c.Load(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, before, after, "the record that was put back was built on")
+	require.Equal(t, before, after, "the restored record was used")
 	p.start(0, failover.Settings{})
 	adoptAfterRollback(t, p, 1)
 }

@@ -233,7 +233,7 @@ func testRolledBackActiveIsPolledSlowly(t *testing.T) {
 			n++
 		}
 	}
-	require.Equal(t, 1, n, "the standby says it once")
+	require.Equal(t, 1, n, "the standby reports it once")
 }
 
 // The standby started from a snapshot, and the active is restored from a copy older than that.
@@ -380,7 +380,7 @@ func testStandbyOfAnOldRelease(t *testing.T) {
 	_, err = w.handshake(b, a, func(m *replication.StandbyMessage) { m.Hello.Committed = b.store.End() }).Recv()
 	require.ErrorIs(t, err, replication.ErrBehind)
 	_, err = w.handshake(b, a, func(m *replication.StandbyMessage) { m.Hello.Committed = shared }).Recv()
-	require.NoError(t, err, "what it has is not missing")
+	require.NoError(t, err, "its records are not reported as missing")
 }
 
 // A standby that may have lost records follows as another member. The active must still have everything that the

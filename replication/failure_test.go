@@ -56,7 +56,7 @@ func TestTailCut(t *testing.T) {
 		require.Len(t, a.messages(), 150)
 		names, err := a.disk.ReadDir("/data")
 		require.NoError(t, err)
-		require.True(t, containsPrefix(names, "cut-"), "the tail is kept aside: %v", names)
+		require.True(t, containsPrefix(names, "cut-"), "the tail is saved in a file: %v", names)
 	})
 }
 
@@ -180,7 +180,7 @@ func TestSnapshotTransfer(t *testing.T) {
 		require.Greater(t, len(d.offsets), 3)
 		require.Zero(t, d.offsets[0])
 		for i := 1; i < len(d.offsets); i++ {
-			require.Greater(t, d.offsets[i], d.offsets[i-1], "each transfer goes on where the last one broke")
+			require.Greater(t, d.offsets[i], d.offsets[i-1], "each transfer resumes where the last one ended")
 		}
 	})
 }

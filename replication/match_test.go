@@ -140,7 +140,7 @@ func checkCommitted(t *testing.T, active, standby history, want int) {
 func TestMatchSaysWhatIsTrue(t *testing.T) {
 	active := history{}.grow(1, 4, 0).grow(3, 1, 0)
 	h := history{}.grow(1, 4, 0).grow(2, 2, 1).hello(lsn.Position{})
-	require.NotContains(t, matchLogs(active, h).Reason, "committed", "a release before 0.2 does not say")
+	require.NotContains(t, matchLogs(active, h).Reason, "committed", "a release before 0.2 does not report it")
 	h.Committed = active.records[3]
 	require.Contains(t, matchLogs(active, h).Reason, "knows none of them to be committed")
 	h.Committed = h.LogEnd

@@ -77,7 +77,7 @@ func TestBadPeers(t *testing.T) {
 			require.ErrorIs(t, err, c.want)
 		})
 	}
-	refused("an ack of what was never sent", func(t *testing.T, w *world, a, b *node) {
+	refused("an ack of records that were never sent", func(t *testing.T, w *world, a, b *node) {
 		s := w.handshake(b, a)
 		_, err := s.Recv()
 		require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 		defer l.Close()
 		b.followVia(w.dialer(), "fake")
 		require.Eventually(t, func() bool { return (<-fake.received).Durable == end }, patience, time.Millisecond)
-		require.Zero(t, b.store.Applied().LSN, "durable, but nothing was said of committed (INV-2)")
+		require.Zero(t, b.store.Applied().LSN, "durable, but not reported as committed (INV-2)")
 	})
 }
 

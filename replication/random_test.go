@@ -41,9 +41,9 @@ func TestRandomHistories(t *testing.T) {
 			refused, putBack = refused+h.refused, putBack+h.putBacks
 		})
 	}
-	t.Logf("%d nodes were put back to older images, and %d of them were refused as the active", putBack, refused)
+	t.Logf("%d nodes were restored from older images, and %d of them were refused as the active", putBack, refused)
 	if *seeds >= 8 && !t.Failed() {
-		require.Positive(t, refused, "no image was older than what the other node knew to be committed")
+		require.Positive(t, refused, "no image was older than the committed position of the other node")
 	}
 }
 

@@ -60,7 +60,7 @@ func testConnectionLostDuringRewrite(t *testing.T) {
 	require.Equal(t, before, b.store.Applied())
 	for _, e := range b.seen() {
 		if e, ok := e.(replication.FollowerLost); ok {
-			require.NotEqual(t, replication.LostSilence, e.Cause, "it was seen at once")
+			require.NotEqual(t, replication.LostSilence, e.Cause, "it was detected immediately")
 		}
 	}
 	free.Do(func() { close(goOn) })

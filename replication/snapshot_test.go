@@ -295,7 +295,7 @@ func TestLogStaysOverAReconnect(t *testing.T) {
 		a.forget()
 		checkpoint()
 		s, cut := a.stall(has, member)
-		require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "it goes on with the log")
+		require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "it continues with the log")
 		for sent := 0; sent < 2<<20; sent += len((<-s.sent).Records) {
 			checkpoint()
 		}
@@ -304,7 +304,7 @@ func TestLogStaysOverAReconnect(t *testing.T) {
 	}
 	checkpoint()
 	s, _ := a.stall(has, member)
-	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "it goes on with the log")
+	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "it continues with the log")
 	s.take(a, has)
 }
 

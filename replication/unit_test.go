@@ -69,7 +69,7 @@ func TestTailLetsGoOfAnOversizedBatch(t *testing.T) {
 	tl.publish(small)
 	tl.appended(1)
 	tl.release(1)
-	require.Equal(t, len(small.frames), tl.bytes, "what is within the limit stays")
+	require.Equal(t, len(small.frames), tl.bytes, "records within the limit are kept")
 	large := frames(small.end, 1, 1, 5000)
 	tl.publish(large)
 	tl.release(2)
@@ -233,7 +233,7 @@ func TestQueueAnswersEachOnce(t *testing.T) {
 		require.Nil(t, done, "answered by block")
 		room += free
 	}
-	require.EqualValues(t, 11, room, "all room came back, once")
+	require.EqualValues(t, 11, room, "all space was released, once")
 }
 
 func TestQueueGate(t *testing.T) {
@@ -330,7 +330,7 @@ func testAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	require.NoError(t, p.Submit(t.Context(), []byte("x"), func(_ *txn.Result, err error) { answer <- err }))
 	p.fail(errors.New("apply")) // the committer waits for more transactions
 	require.ErrorIs(t, <-answer, ErrOutcomeUnknown)
-	require.Eventually(t, ends(2), time.Minute, time.Millisecond, "it is logged all the same")
+	require.Eventually(t, ends(2), time.Minute, time.Millisecond, "it is still logged")
 }
 
 // A standby rejects an active below its fence, and persists a higher one before obeying it (INV-1).

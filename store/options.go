@@ -92,7 +92,7 @@ type Options struct {
 	// MaxFrameBytes bounds the size of one transaction.
 	MaxFrameBytes int
 	// BackgroundPercent is the percentage of time in which Scan, Check, Digest, PlanRewrite, Shrink and a backup may
-	// work. They pause for the rest, so that they do not slow down transactions (pace.FullSpeed disables that for one
+	// work. They pause for the rest, so that they do not slow down transactions (throttle.FullSpeed disables that for one
 	// of them). 0 means 100 percent.
 	BackgroundPercent int
 	// ReplaceDamaged quarantines a store of a pair that is too corrupt to be opened (moved to damaged-… in the data

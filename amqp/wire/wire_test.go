@@ -245,7 +245,7 @@ func TestFrames(t *testing.T) {
 	stream = wire.AppendFrame(stream, 0, nil, nil)
 	stream = wire.AppendFrame(stream, 1, &wire.Transfer{}, bytes.Repeat([]byte("y"), 100_000))
 	for name, in := range map[string]io.Reader{
-		"at once": bytes.NewReader(stream), "byte by byte": iotest.OneByteReader(bytes.NewReader(stream)),
+		"in one read": bytes.NewReader(stream), "byte by byte": iotest.OneByteReader(bytes.NewReader(stream)),
 		"half by half": iotest.HalfReader(bytes.NewReader(stream)),
 	} {
 		t.Run(name, func(t *testing.T) {

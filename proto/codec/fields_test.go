@@ -115,7 +115,7 @@ func strangeField(rng *rand.Rand, to protoreflect.MessageDescriptor) []byte {
 	case 0:
 		return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), rng.Uint64())
 	case 1:
-		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), []byte("what is to come"))
+		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), []byte("the remaining fields"))
 	case 2:
 		return protowire.AppendFixed32(protowire.AppendTag(nil, number, protowire.Fixed32Type), rng.Uint32())
 	default:

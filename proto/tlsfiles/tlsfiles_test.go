@@ -209,9 +209,9 @@ func TestBrokenFiles(t *testing.T) {
 		require.ErrorContains(t, <-server.told, want)
 		require.ErrorContains(t, server.Refused(), want)
 		require.Error(t, server.Reload())
-		require.Empty(t, server.told, "%s is told once", want)
+		require.Empty(t, server.told, "%s is reported once", want)
 		_, err = dial(t, client.Source, address, nil)
-		require.NoError(t, err, "what was read before is used")
+		require.NoError(t, err, "the previous files are used")
 	}
 	server.swap(map[string]string{"ca.pem": ca.File, "cert.pem": good, "key.pem": goodKey})
 	require.NoError(t, server.Reload())

@@ -179,7 +179,7 @@ func TestRefusals(t *testing.T) {
 			want: []string{"node.yaml:1: acess is not a setting; did you mean access?"},
 		},
 		"unknown group": {file: "sink:\n  a: 1\n", want: []string{"node.yaml:1: sink is not a setting"}},
-		"two at once": {
+		"two together": {
 			file: "synk: always\ndata: {dri: x}\n",
 			want: []string{"synk is not a setting; did you mean sync?", "did you mean data.dir?"},
 		},

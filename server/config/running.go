@@ -38,7 +38,8 @@ func RunningSettings() []Running {
 	return list
 }
 
-// FindRunning returns one of them. It returns ErrInvalid if the setting does not exist or is read only at start.
+// FindRunning returns one of them. It returns ErrInvalid if the setting does not exist or cannot be changed at run
+// time.
 func FindRunning(key string) (Running, error) {
 	list := RunningSettings()
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
@@ -50,8 +51,8 @@ func FindRunning(key string) (Running, error) {
 		names = append(names, r.Key)
 	}
 	if slices.ContainsFunc(fields(&c), func(f field) bool { return f.key == key }) {
-		return Running{}, fmt.Errorf("%w: %s is read only at start: set it in the file and run lockstep restart. "+
-			"Settings that can be changed at run time: %s", ErrInvalid, key, strings.Join(names, ", "))
+		return Running{}, fmt.Errorf("%w: %s cannot be changed at run time: set it in the configuration file and "+
+			"run lockstep restart. Settings that can be changed at run time: %s", ErrInvalid, key, strings.Join(names, ", "))
 	}
 	hint := ""
 	if n := nearest(key, names); n != "" {

@@ -119,7 +119,7 @@ func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInt
 	})
 	switch {
 	case status.Code(err) == codes.PermissionDenied:
-		d.NoConsumers = "Consumers are visible with the right operate."
+		d.NoConsumers = "Consumers are visible with the operate right."
 		return
 	case err != nil:
 		d.NoConsumers = describe(err).Text

@@ -270,7 +270,7 @@ func testLostRightEndsStreams(t *testing.T) {
 	denied(t, err)
 
 	require.NoError(t, staying.Send(&pb.PublishStreamRequest{Correlation: 10, Publish: &pb.PublishRequest{
-		Queue: "b", Messages: []*pb.Message{{Body: []byte("goes on")}},
+		Queue: "b", Messages: []*pb.Message{{Body: []byte("continues")}},
 	}}))
 	resp, err = staying.Recv()
 	require.NoError(t, err)

@@ -350,7 +350,7 @@ func TestOtherHistory(t *testing.T) {
 	former = e.Status().Former
 	require.Contains(t, former, "/archive/other-")
 	require.NoError(t, e.Flush(ctx))
-	require.Equal(t, b.s.Applied(), e.Status().Last, "the new one goes on")
+	require.Equal(t, b.s.Applied(), e.Status().Last, "the new one continues")
 	require.NoError(t, e.Close())
 	chains, err := backup.VerifyArchive(ctx, mem, former)
 	require.NoError(t, err)
@@ -363,7 +363,7 @@ func TestOtherHistory(t *testing.T) {
 	require.NoError(t, c.Close())
 	res, err := backup.Restore(ctx, set.Path, "/branch",
 		backup.RestoreOptions{FS: mem, ArchiveDir: "/archive-2", SegmentBytes: 64 << 10})
-	require.NoError(t, err, "the new archive has what was restored, and the new history behind it")
+	require.NoError(t, err, "the new archive has the restored records, and then the new history")
 	require.Equal(t, b.s.End(), res.End)
 	n.steps(20)
 	d := startArchiver(t, n, "/archive")

@@ -24,7 +24,7 @@ const (
 
 // LeftBehind is a file or directory in the data directory that the store keeps for an operator and does not use.
 type LeftBehind struct {
-	// Path of the file or directory, and Kind: one of the constants.
+	// Path is the file or directory. Kind is one of the constants, such as LeftCutLog.
 	Path, Kind string
 	// Bytes is its size.
 	Bytes uint64

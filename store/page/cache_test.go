@@ -79,7 +79,7 @@ func TestUseCache(t *testing.T) {
 	defer func() { require.NoError(t, w.f.Close()) }()
 	w.add(50)
 	w.checkpoint()
-	require.Empty(t, fsys.took(), "kept until told otherwise")
+	require.Empty(t, fsys.took(), "kept until evicted")
 
 	w.f.UseCache(vfs.AvoidCache)
 	old := len(w.runs)

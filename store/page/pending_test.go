@@ -54,17 +54,17 @@ func (a *watcher) check(op faultfs.Op) error {
 		no := NoAt(at, size)
 		for number, pages := range a.slots {
 			if pages[no] {
-				return fmt.Errorf("page %d of checkpoint %d is overwritten", no, number)
+				return fmt.Errorf("page %d of checkpoint %d was overwritten", no, number)
 			}
 		}
 		for _, pages := range a.pins {
 			if pages[no] {
-				return fmt.Errorf("page %d of a pinned checkpoint is overwritten", no)
+				return fmt.Errorf("page %d of a pinned checkpoint was overwritten", no)
 			}
 		}
 		for _, pages := range a.looks {
 			if pages[no] {
-				return fmt.Errorf("page %d is overwritten, and a guarded reader may look at it", no)
+				return fmt.Errorf("page %d was overwritten while a guarded reader may read it", no)
 			}
 		}
 	}

@@ -164,7 +164,7 @@ func (w *world) verify(f *File) (uint64, error) {
 		return 0, fmt.Errorf("no checkpoint was made at %d", at)
 	}
 	if m.AppData[63] != byte(at) || m.CreatedMS != int64(at) {
-		return 0, fmt.Errorf("application data of checkpoint %d are not what was given", at)
+		return 0, fmt.Errorf("application data of checkpoint %d differ from the input", at)
 	}
 	refs := make(map[No]bool)
 	claim := func(run Run) error {
@@ -195,7 +195,7 @@ func (w *world) verify(f *File) (uint64, error) {
 			return 0, fmt.Errorf("run %d: %w", id, err)
 		}
 		if kind != kindOf(id) || string(payload) != string(content(id)) {
-			return 0, fmt.Errorf("run %d does not hold what was written", id)
+			return 0, fmt.Errorf("extent %d does not hold the written data", id)
 		}
 		if err := claim(run); err != nil {
 			return 0, err

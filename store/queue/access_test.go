@@ -40,7 +40,7 @@ func TestAccess(t *testing.T) {
 	require.Equal(t, "0", d.entries())
 	d.reload()
 	require.Equal(t, txn.OK, d.access(nil, 0, set("b", "1"), set("a", "2")).Code)
-	require.Equal(t, []uint64{AccessQueue}, d.s.TakeTouched(nil), "told once")
+	require.Equal(t, []uint64{AccessQueue}, d.s.TakeTouched(nil), "reported once")
 	require.Empty(t, d.s.TakeTouched(nil))
 	require.Equal(t, "1 r/a=2 r/b=1", d.entries())
 
@@ -84,7 +84,7 @@ func TestAccessLimits(t *testing.T) {
 	d.s.setLimits(limits)
 	require.Equal(t, txn.OK, d.access(nil, 0, set("a", ""), set("b", "")).Code)
 	require.Equal(t, txn.ErrTooManyAccess, d.access(nil, 1, set("c", "")).Code)
-	require.Equal(t, txn.OK, d.access(nil, 1, set("a", "again")).Code, "what is there can be set again")
+	require.Equal(t, txn.OK, d.access(nil, 1, set("a", "again")).Code, "an existing entry can be set again")
 	require.Equal(t, txn.OK, d.access(nil, 3, set("c", ""), unset("a")).Code, "one goes, one comes")
 
 	for name, c := range map[string]txn.AccessChange{

@@ -47,7 +47,7 @@ func TestNextOfAPriorityIsFoundAtOnce(t *testing.T) {
 	sub := s.Queue(1).Sub(1)
 	require.Equal(t, uint64(batches*batch+1), sub.NextUnackedIn(9, 1))
 	require.Equal(t, uint64(1), sub.NextUnackedIn(1, 1))
-	require.Equal(t, uint64(batches*batch+2), sub.NextUnackedIn(4, 1), "there is none")
+	require.Equal(t, uint64(batches*batch+2), sub.NextUnackedIn(4, 1), "no message")
 	// Chunks of one priority need no bitmaps.
 	with := 0
 	for _, c := range s.Queue(1).lanes.chunks {

@@ -64,7 +64,7 @@ func use(t testing.TB, s *State) {
 		q.NextAlive(1)
 	}
 	if len(allOf(d.s)) != len(want) {
-		t.Fatal("a state that was loaded is not what it was after it was written and loaded again")
+		t.Fatal("a loaded state differs after it was written and loaded again")
 	}
 }
 

@@ -28,7 +28,7 @@ func TestRetentionKeepsWhatIsAcknowledged(t *testing.T) {
 	q := d.queue("q", retained, "a")
 	d.publish(q, 100)
 	require.Equal(t, uint64(100), d.ack(q, 1, 1, 100))
-	require.Equal(t, uint64(100), q.Messages(), "what is retained counts as held")
+	require.Equal(t, uint64(100), q.Messages(), "retained messages count as held")
 	require.Zero(t, q.Sub(1).Backlog())
 	require.Equal(t, 1, q.SubCount())
 	require.Nil(t, q.Sub(txn.RetentionSub))
@@ -65,9 +65,9 @@ func TestRetentionKeepsWhatIsAcknowledged(t *testing.T) {
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{RetentionAge: 1}, txn.FieldRetentionAge) })
 	floor, ok := q.Retained()
 	require.True(t, ok)
-	require.Equal(t, uint64(81), floor, "a retention that is set later begins with what is alive")
+	require.Equal(t, uint64(81), floor, "a retention that is set later begins with the live messages")
 	require.Equal(t, uint64(20), d.do(func(b *txn.Builder) { b.Purge(q.id, 0) }).Ops[0].Changed)
-	require.Zero(t, q.Messages(), "a purge of the whole queue takes what is retained")
+	require.Zero(t, q.Messages(), "a purge of the whole queue deletes retained messages")
 }
 
 // A trim proposal is ignored if another retention was set before it is applied.
@@ -128,7 +128,7 @@ func TestSeek(t *testing.T) {
 	require.Equal(t, txn.OpResult{FirstSequence: 10_001}, d.seek(q, 1, 10_001))
 	require.Equal(t, uint64(5100), q.Messages())
 	require.Equal(t, txn.OpResult{FirstSequence: 5001, Changed: 5000}, d.seek(q, 2, 200))
-	require.Equal(t, uint64(5000), q.Messages(), "what it has left behind, nobody needs")
+	require.Equal(t, uint64(5000), q.Messages(), "no subscription needs the messages it has passed")
 	r := d.apply(nil, func(b *txn.Builder) { b.Seek(q.id, 1, 10_002) })
 	require.ErrorIs(t, r.Err(), txn.ErrBeyondEnd)
 	r = d.apply(nil, func(b *txn.Builder) { b.Seek(q.id, 3, 1) })

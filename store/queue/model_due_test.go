@@ -238,7 +238,7 @@ func TestNothingExpiresBeforeItsTime(t *testing.T) {
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{TTL: 2000}, txn.FieldTTL) })
 	require.Zero(t, due(1600, ttl), "the queue has a longer TTL by now")
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.FieldTTL) })
-	require.Zero(t, due(9000, ttl), "the queue has no TTL any more")
+	require.Zero(t, due(9000, ttl), "the queue no longer has a TTL")
 	require.Equal(t, uint64(3), q.Messages())
 
 	d.ack(q, 1, 1, 1)
@@ -256,7 +256,7 @@ func TestNothingExpiresBeforeItsTime(t *testing.T) {
 	require.EqualValues(t, 1, d.s.Counts().Expired)
 	d.reload()
 	_, expired = d.s.Queue(q.id).Dropped()
-	require.EqualValues(t, 1, expired, "it is counted for good")
+	require.EqualValues(t, 1, expired, "it stays counted")
 	d.do(func(b *txn.Builder) { b.DeleteQueue(q.id, false) })
 	require.Zero(t, due(9000, deliver, ttl), "nothing of a queue that is gone")
 }
@@ -287,7 +287,7 @@ func TestDelayedTakeLittle(t *testing.T) {
 	d.reload()
 	require.Equal(t, uint64(50_001), d.s.Queue(q.id).Sub(1).NextDeliverable(1))
 	d.s.Apply(d.lsn+1, purged(t, q.id))
-	require.Zero(t, d.s.Delayed(), "what is dead is not delayed")
+	require.Zero(t, d.s.Delayed(), "dead messages are not delayed")
 	require.Empty(t, d.s.Check())
 }
 

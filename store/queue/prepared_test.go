@@ -234,7 +234,7 @@ func TestPreparedIsStamped(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(7777), m.TimestampMS)
 	require.Equal(t, "body", string(m.Body))
-	require.Equal(t, prepared, kept.payload, "what a batch may have handed out does not change")
+	require.Equal(t, prepared, kept.payload, "messages that a batch may have delivered do not change")
 }
 
 // A transaction larger than a tree value is reloaded unchanged.
@@ -280,6 +280,6 @@ func TestPreparedSkipsRuns(t *testing.T) {
 	require.Equal(t, uint64(20_000), got[70])
 	d.ack(q, 1, 1, 20_000)
 	require.Equal(t, q.NextSequence(), sub.NextDeliverable(1))
-	require.Equal(t, uint64(0), d.commitPrepared("a").Ops[0].Changed, "acknowledged from elsewhere meanwhile")
+	require.Equal(t, uint64(0), d.commitPrepared("a").Ops[0].Changed, "acknowledged by another client in the meantime")
 	require.Empty(t, d.s.Check())
 }

@@ -65,7 +65,7 @@ func TestEpochs(t *testing.T) {
 	d := newDriver(t)
 	d.queue("q", txn.Config{}, "a")
 	require.False(t, d.apply(origin("p", 1, 1), one).Duplicate)
-	require.False(t, d.apply(origin("p", 2, 1), one).Duplicate, "a new epoch begins anew")
+	require.False(t, d.apply(origin("p", 2, 1), one).Duplicate, "a new epoch starts at sequence 1")
 	_, _, code := d.s.CachedResult(*origin("p", 1, 5))
 	require.Equal(t, txn.ErrFenced, code)
 	for _, sequence := range []uint64{1, 2, 3} {

@@ -39,5 +39,5 @@ func TestTable(t *testing.T) {
 	for _, id := range ids {
 		tab.remove(want[id])
 	}
-	require.Empty(t, tab.pages, "what is empty takes no memory")
+	require.Empty(t, tab.pages, "an empty table uses no memory")
 }

@@ -26,7 +26,7 @@ func TestDeleteTemporary(t *testing.T) {
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.FieldTemporaryGrace) })
 	require.Empty(t, d.s.Temporary())
 	require.Zero(t, d.do(remove).Ops[0].Changed)
-	require.NotNil(t, d.s.Queue(q.id), "a queue that is not temporary any more was deleted")
+	require.NotNil(t, d.s.Queue(q.id), "a queue that is no longer temporary was deleted")
 
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{TemporaryGrace: 1000}, txn.FieldTemporaryGrace) })
 	d.do(func(b *txn.Builder) { b.AlterQueue(other.id, txn.Config{DeadLetter: q.id}, txn.FieldDeadLetter) })

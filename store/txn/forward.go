@@ -14,7 +14,7 @@ const MaxForwards = 16
 type Forward struct {
 	// Target is the number of the target queue.
 	Target uint64
-	// Move makes the messages go to the target only.
+	// Move moves messages to the target instead of copying them.
 	Move bool
 	// Filter is the filter expression, at most MaxFilterBytes bytes; "" for all messages. Log and state treat it as
 	// opaque: the active evaluates it and records the matching messages.

@@ -156,7 +156,7 @@ func FuzzReader(f *testing.F) {
 		var r2 Reader
 		var b2 Builder
 		if !copyTxn(&r2, &b2, again) {
-			t.Fatalf("what was encoded does not decode: %x", again)
+			t.Fatalf("the encoding does not decode: %x", again)
 		}
 		third, err := b2.Finish()
 		if err != nil || !bytes.Equal(again, third) {

@@ -54,7 +54,7 @@ func TestMessageLimits(t *testing.T) {
 	rec, err := AppendMessage(nil, 0, nil, largest, []byte("body"))
 	require.NoError(t, err)
 	m, err := DecodeMessage(rec)
-	require.NoError(t, err, "what the limits allow must decode")
+	require.NoError(t, err, "input within the limits must decode")
 	require.Equal(t, "body", string(m.Body))
 
 	rec, err = AppendMessage(nil, 0, nil, nil, []byte("body"))

@@ -137,7 +137,7 @@ func TestBypassUse(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, want, len(f.past) > 0)
 			n, err := b.Write(f.File, 0, make([]byte, vfs.BypassBytes))
-			require.NoError(t, err, "a file whose cache cannot be controlled")
+			require.NoError(t, err, "a file without cache control")
 			require.Equal(t, vfs.BypassBytes, n)
 		})
 	}

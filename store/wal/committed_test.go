@@ -40,9 +40,9 @@ func TestCommittedSurvives(t *testing.T) {
 	l.NoteCommitted(6)
 	committedAfterCrash(t, o, mem, 4) // the block contains the value at the time of its write
 	l.NoteCommitted(100)
-	require.EqualValues(t, 7, l.Committed(), "no more than the log has")
+	require.EqualValues(t, 7, l.Committed(), "at most the end of the log")
 	mustAppend(t, l, 1, 1, 100)
-	require.EqualValues(t, 7, l.Committed(), "and what comes then was not meant")
+	require.EqualValues(t, 7, l.Committed(), "and later records are not included")
 
 	require.NoError(t, l.Close())
 	committedAfterCrash(t, o, mem, 7)
@@ -51,7 +51,7 @@ func TestCommittedSurvives(t *testing.T) {
 	l = mustOpen(t, o)
 	require.EqualValues(t, 7, l.Committed())
 	require.NoError(t, l.Close())
-	require.Zero(t, l.Stats().Seals, "nothing new is to be said")
+	require.Zero(t, l.Stats().Seals, "there is no new position to write")
 }
 
 func committedAfterCrash(t *testing.T, o Options, mem *memfs.FS, want uint64) {
@@ -94,7 +94,7 @@ func TestCommittedIsSealed(t *testing.T) {
 				writes := fault.Count(faultfs.OpWrite)
 				l.NoteCommitted(10)
 				elapse(time.Minute)
-				require.Equal(t, writes, fault.Count(faultfs.OpWrite), "rests when there is nothing to say")
+				require.Equal(t, writes, fault.Count(faultfs.OpWrite), "idle when the position is unchanged")
 				require.NoError(t, l.Close())
 				o.FS = mem
 				l = mustOpen(t, o)
@@ -232,7 +232,7 @@ func TestCommittedOfAnEmptyLog(t *testing.T) {
 	require.Greater(t, first, uint64(50))
 	require.NoError(t, l.Close())
 	l = mustOpen(t, o)
-	require.Equal(t, first-1, l.Committed(), "what was trimmed is in a checkpoint")
+	require.Equal(t, first-1, l.Committed(), "trimmed records are in a checkpoint")
 	require.NoError(t, l.Reset(lsn.Position{Term: 1, LSN: 20, Chain: 9}))
 	require.EqualValues(t, 20, l.Committed())
 	require.NoError(t, l.Close())
@@ -257,13 +257,13 @@ func TestCommitLSNInAHeader(t *testing.T) {
 		require.Equal(t, h, got)
 	}
 	far := blockHeader{firstLSN: 1 << 40, committedLSN: 1<<40 - maxCommitBehind - 1, seal: true}
-	require.EqualValues(t, blockFlagSeal, far.flags(), "too far back to be said")
+	require.EqualValues(t, blockFlagSeal, far.flags(), "too old to be recorded")
 	var h blockHeader
 	h.firstLSN = 5
 	h.setFlags(5 << blockCommitShift)
 	require.Zero(t, h.committedLSN)
 	h.setFlags(1<<32 - 1)
-	require.Zero(t, h.committedLSN, "nonsense says nothing")
+	require.Zero(t, h.committedLSN, "an invalid value is ignored")
 }
 
 // oldSegment returns a segment that was written by release 0.1.0.
@@ -306,7 +306,7 @@ func TestSegmentOfTheFirstRelease(t *testing.T) {
 
 	raw, err := vfs.ReadFile(mem, segmentPath(1), 1<<20)
 	require.NoError(t, err)
-	require.Equal(t, old[:used], raw[:used], "what was there stays")
+	require.Equal(t, old[:used], raw[:used], "existing records are kept")
 	blocks, last := readAsFirstRelease(t, raw, o.LogID)
 	require.Equal(t, 6, blocks)
 	require.Equal(t, end, last)

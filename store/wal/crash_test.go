@@ -63,9 +63,9 @@ func (a allowed) find(l *Log) (model, error) {
 		case base > max(m.trimmed, m.start.LSN):
 			why = append(why, fmt.Errorf("it begins after %d, only %d was released", base, m.trimmed))
 		case l.Committed() > max(m.committed, m.trimmed, m.start.LSN):
-			why = append(why, fmt.Errorf("it says that %d is committed, only %d was", l.Committed(), m.committed))
+			why = append(why, fmt.Errorf("it reports %d as committed, only %d was", l.Committed(), m.committed))
 		case l.Committed() < min(m.promised, end.LSN):
-			why = append(why, fmt.Errorf("it says that %d is committed, and had said %d durably", l.Committed(),
+			why = append(why, fmt.Errorf("it reports %d as committed, and had recorded %d durably", l.Committed(),
 				m.promised))
 		default:
 			durable := m.durable

@@ -97,7 +97,7 @@ func TestInspectATornTail(t *testing.T) {
 	flip(t, torn, segmentPath(1), at+50, 1)
 	report, err := Inspect(torn, testDir, nil)
 	require.NoError(t, err)
-	require.NoError(t, report.Problem, "a torn tail is none")
+	require.NoError(t, report.Problem, "a torn tail is not corruption")
 	require.Equal(t, safe, report.End)
 	require.ErrorIs(t, report.Segments[0].Stop, ErrBadFrame)
 	require.EqualValues(t, 3, report.Segments[0].StopLSN)

@@ -233,7 +233,7 @@ func TestBothCopiesCorrupt(t *testing.T) {
 	require.Contains(t, out, "CRITICAL corrupt-messages")
 
 	// Discarding removes the message and its alarm.
-	out, err = lockstep(t, p, "queue", "drop-damaged", backlogQueue)
+	out, err = lockstep(t, p, "queue", "drop-corrupt", backlogQueue)
 	require.NoError(t, err, out)
 	require.Contains(t, out, fmt.Sprintf("discarded 1 message of %s: [%d]", backlogQueue, large))
 	require.Eventually(t, func() bool {

@@ -35,7 +35,7 @@ const (
 func TestConsoleCost(t *testing.T) {
 	pairs, _ := strconv.Atoi(os.Getenv("LOCKSTEP_CONSOLE_COST"))
 	if pairs == 0 {
-		t.Skip("LOCKSTEP_CONSOLE_COST says of how many pairs of windows the cost is taken")
+		t.Skip("LOCKSTEP_CONSOLE_COST must be the number of pairs of windows")
 	}
 	w := startOpen(t, map[string]string{"limits.queues": "20000"})
 	active, _ := w.inSync()

@@ -47,7 +47,7 @@ func (d *dumper) segment(name string) {
 	}
 	d.line(0, "%s: version %d, first LSN %d, previous %s", shown, le32(b[8:]), le64(b[32:]), position(b[40:]))
 	d.hex(1, b[:64])
-	d.zero(b[64:blocksAt], "what follows the header of a segment")
+	d.zero(b[64:blocksAt], "the rest of a segment header")
 	prev := lsn.Position{Term: le64(b[40:]), LSN: le64(b[48:]), Chain: le32(b[56:])}
 	for b = b[blocksAt:]; len(b) >= 32 && string(b[:4]) == "lLBK"; {
 		length, flags, durable, first := le32(b[8:]), le32(b[12:]), le64(b[16:]), le64(b[24:])
@@ -58,7 +58,7 @@ func (d *dumper) segment(name string) {
 		if flags&1 != 0 {
 			label = "seal"
 		}
-		commit := "not said"
+		commit := "not recorded"
 		if behind := flags >> 1; behind != 0 {
 			commit = fmt.Sprint(first - uint64(behind))
 		}

@@ -17,7 +17,7 @@ func (d *dumper) pages() {
 	b := read(d.t, d.fsys, nodeDir+"/page.db")
 	d.line(0, "header: version %d, page size %d, store id %x", le32(b[12:]), le32(b[16:]), b[24:40])
 	d.hex(1, b[:64])
-	d.zero(b[64:4096], "what follows the header of the page file")
+	d.zero(b[64:4096], "the rest of the page file header")
 	f := openPages(d, b)
 	for slot := range 2 {
 		d.slot(slot, b[16<<10*(slot+1):])

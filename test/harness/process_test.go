@@ -83,7 +83,7 @@ func TestProcessEnvironment(t *testing.T) {
 	require.NoError(t, p.Start())
 	logs(t, p, ",more\n")
 
-	broken := errors.New("no more")
+	broken := errors.New("no environment")
 	p.environment = func() ([]string, error) { return nil, broken }
 	<-p.Exited()
 	require.ErrorIs(t, p.Start(), broken)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var onlyFlag = flag.String("only", "", "measure only the ratios whose names match this")
+var onlyFlag = flag.String("only", "", "measure only the ratios with names that match this")
 
 // The measured ratios are within their ranges.
 func TestRatios(t *testing.T) {

@@ -61,7 +61,7 @@ type Result struct {
 	// of opening the store, or from starting the nodes until they serve
 	StartMS       float64 `json:"start_ms,omitempty"`
 	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // of the heap, after a start
-	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // of a plain read of the same file, in the same run
+	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // rate of a plain read of the same file
 	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`
 	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // of the process and its page cache together
 

@@ -18,7 +18,7 @@ import (
 )
 
 // ErrNoAnswer is returned when no node answers.
-var ErrNoAnswer = errors.New("no node responds; check the addresses (--addr, " + EnvAddr + ")?")
+var ErrNoAnswer = errors.New("no node responds; check the addresses (--addr, " + EnvAddr + ")")
 
 // Variants of ErrNoAnswer: a process answers, but the two ends disagree about TLS.
 var (

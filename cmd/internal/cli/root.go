@@ -52,9 +52,31 @@ Get started:
 	)
 	root.AddCommand(commands...)
 	root.AddCommand(optionsCommand(env, root))
+	wrapHelp(root)
 	const section = "Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}"
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), section, `Use "lockstep options" for global flags.`, 1))
 	return root
+}
+
+// helpColumns is the width of the long help texts.
+const helpColumns = 80
+
+// wrapHelp breaks the lines of the long texts of a command and its subcommands. Indented lines stay as they are.
+func wrapHelp(cmd *cobra.Command) {
+	var wrapped []string
+	text := ""
+	for line := range strings.SplitSeq(cmd.Long+"\n", "\n") {
+		if line != "" && !strings.HasPrefix(line, " ") {
+			text += " " + line
+			continue
+		}
+		wrapped = append(append(wrapped, output.Wrap(text, helpColumns)...), line)
+		text = ""
+	}
+	cmd.Long = strings.TrimSuffix(strings.Join(wrapped, "\n"), "\n")
+	for _, c := range cmd.Commands() {
+		wrapHelp(c)
+	}
 }
 
 // optionsCommand lists the global flags, which the help of other commands omits.

@@ -31,6 +31,9 @@ func TestHelp(t *testing.T) {
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			require.NotEmpty(t, f.Usage, "%s --%s", path, f.Name)
 		})
+		for line := range strings.Lines(cmd.Long) {
+			require.LessOrEqual(t, len(line), 81, "%s: the long text has a line of more than 80 columns", path)
+		}
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}

@@ -109,3 +109,33 @@ func Properties(m *client.Message) string {
 	}
 	return strings.Join(parts, " ")
 }
+
+// Wrap breaks a text into lines of the given number of columns, between words if possible.
+func Wrap(text string, columns int) []string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		for utf8.RuneCountInString(word) > columns {
+			if line != "" {
+				lines = append(lines, line)
+				line = ""
+			}
+			runes := []rune(word)
+			lines = append(lines, string(runes[:columns]))
+			word = string(runes[columns:])
+		}
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= columns:
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = word
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}

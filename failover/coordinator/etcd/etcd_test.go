@@ -211,7 +211,7 @@ func TestTwinOfOlderRelease(t *testing.T) {
 	require.NoError(t, err)
 	_, err = raw.Put(t.Context(), "/p/live/"+live.Node.ID.String(), string(value), clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	coordtest.Await(t, c, "the twin", func(o failover.Observation) bool {
+	coordtest.Await(t, c, "the duplicate process", func(o failover.Observation) bool {
 		return o.Duplicate != nil && o.Duplicate.Live == old &&
 			!o.Duplicate.Stale
 	})

@@ -251,7 +251,7 @@ func TestOutOfSpace(t *testing.T) {
 	require.Equal(t, rec, now)
 	require.Equal(t, rev, at)
 	until := coordtest.Await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	coordtest.Await(t, c, "a lease that is renewed all the same",
+	coordtest.Await(t, c, "a lease that is still renewed",
 		func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
 
 	_, err = admin.Compact(ctx, last, clientv3.WithCompactPhysical())

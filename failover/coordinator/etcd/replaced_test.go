@@ -57,7 +57,7 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 			way.Reset()
 			fits := replace(t, s, image)
 			way.Heal()
-			coordtest.Await(t, b, "what is there now", fits)
+			coordtest.Await(t, b, "the current value", fits)
 
 			// A change at a revision that was assigned before.
 			now, at, err := a.Load(t.Context())

@@ -75,7 +75,7 @@ func TestPutBackUnderConnection(t *testing.T) {
 
 	s.putBack(t, image)
 	for _, c := range []*etcd.Coordinator{a, b} {
-		o := coordtest.Await(t, c, "the record that was put back",
+		o := coordtest.Await(t, c, "the restored record",
 			func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" && o.Reachable })
 		require.Less(t, o.Revision, rev)
 	}
@@ -116,7 +116,7 @@ func TestPutBackUnderConnection(t *testing.T) {
 	_, err = b.Swap(t.Context(), at, next)
 	require.NoError(t, err)
 	for _, c := range []*etcd.Coordinator{a, b} {
-		coordtest.Await(t, c, "what comes after", func(o failover.Observation) bool {
+		coordtest.Await(t, c, "the next update", func(o failover.Observation) bool {
 			return o.Record != nil &&
 				o.Record.OpID == "adopted"
 		})
@@ -147,6 +147,6 @@ func TestPutBackUnderBrokenWatch(t *testing.T) {
 	way.Reset()
 	s.putBack(t, image)
 	way.Heal()
-	coordtest.Await(t, b, "the record that was put back",
+	coordtest.Await(t, b, "the restored record",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" })
 }

@@ -201,7 +201,7 @@ func TestLivenessOutlivesLeader(t *testing.T) {
 		require.NoError(t, <-done)
 	}()
 	seen := b.Watch(timed(t))
-	observed(t, seen, "the other one hears of it",
+	observed(t, seen, "the other one is notified",
 		func(o failover.Observation) bool { return len(o.Live) == 1 && o.LiveKnown })
 	c.stop(witness)
 	_, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1")) // another voter leads

@@ -254,7 +254,7 @@ func TestRecover(t *testing.T) {
 	done, err := raft.Recover(raft.RecoverOptions{Dir: dir, By: "operator", Reason: "fire"})
 	require.NoError(t, err)
 	require.Equal(t, old, done.OldID)
-	require.NotEqual(t, old, done.ID, "what is left of the old cluster can talk to it")
+	require.NotEqual(t, old, done.ID, "voters of the old cluster can connect to it")
 	require.Len(t, done.Lost, 2)
 	marker, err := os.ReadFile(done.Marker)
 	require.NoError(t, err)

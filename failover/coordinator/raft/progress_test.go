@@ -30,7 +30,7 @@ func TestSightingLacks(t *testing.T) {
 			require.Contains(t, got, tt.want, name)
 		}
 	}
-	require.Empty(t, peerProgress{}.lacks(diskState{}), "a voter of 0.1.0 tells nothing")
+	require.Empty(t, peerProgress{}.lacks(diskState{}), "a voter of 0.1.0 reports nothing")
 	require.Empty(t, peerProgress{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.lacks(diskState{Term: 5, Voted: 4, Last: 10}),
 		"a heartbeat of the leader that it stood against has set the term back: it was in it, and promised nothing")
 	require.Equal(t, peerProgress{Term: 7, Voted: 4, AckTerm: 6, Acked: 3},

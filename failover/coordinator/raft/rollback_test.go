@@ -40,7 +40,7 @@ func (c *cluster) putBack(name, image string) {
 func (c *cluster) awaitFenced(name string) {
 	c.t.Helper()
 	require.True(c.t, awaitTrue(func() bool { return c.voters[name].Status().Fenced == raft.FencedRolledBack }),
-		"%s takes part with a disk that was put back: %+v", name, c.voters[name].Status())
+		"%s participates with a restored disk: %+v", name, c.voters[name].Status())
 	require.False(c.t, c.voters[name].Status().Member)
 }
 

@@ -105,8 +105,8 @@ func TestUnforeseenErrors(t *testing.T) {
 	require.NoError(t, ToStatus(nil))
 	require.NoError(t, FromStatus(nil))
 	own := status.Error(codes.Unimplemented, "unknown method")
-	require.Equal(t, own, ToStatus(own), "a status stays what it is")
-	require.Equal(t, own, FromStatus(own), "another server's status stays what it is")
+	require.Equal(t, own, ToStatus(own), "a status is unchanged")
+	require.Equal(t, own, FromStatus(own), "another server's status is unchanged")
 	plain := errors.New("no status")
 	require.Equal(t, plain, FromStatus(plain))
 }

@@ -118,7 +118,7 @@ func TestTimesOfAMessage(t *testing.T) {
 	a, err := Attributes(&pb.Message{Ttl: durationpb.New(1_500_000_001), Delay: &durationpb.Duration{}}, 1000)
 	require.NoError(t, err)
 	require.EqualValues(t, 2501, a.ExpiresAtMS)
-	require.EqualValues(t, 1000, a.DeliverAtMS, "at once, whatever the queue says")
+	require.EqualValues(t, 1000, a.DeliverAtMS, "immediately, regardless of the queue's setting")
 	a, err = Attributes(&pb.Message{ExpiresAt: &timestamppb.Timestamp{Seconds: 7, Nanos: 1_999_999}}, 1000)
 	require.NoError(t, err)
 	require.EqualValues(t, 7001, a.ExpiresAtMS)

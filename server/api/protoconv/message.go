@@ -18,11 +18,11 @@ import (
 // HasAttributes reports whether a message has standard fields or typed properties.
 func HasAttributes(m *pb.Message) bool {
 	return m.GetMessageId() != "" || m.GetCorrelationId() != "" || m.GetReplyTo() != "" || m.GetContentType() != "" ||
-		m.GetSubject() != "" || len(m.GetTypedProperties()) > 0 || SaysHowDelivered(m)
+		m.GetSubject() != "" || len(m.GetTypedProperties()) > 0 || ControlsDelivery(m)
 }
 
-// SaysHowDelivered reports whether a message has a field that controls its delivery.
-func SaysHowDelivered(m *pb.Message) bool {
+// ControlsDelivery reports whether a message has a field that controls its delivery.
+func ControlsDelivery(m *pb.Message) bool {
 	return m.Group != "" || m.Priority != nil || m.ExpiresAt != nil || m.Ttl != nil || m.DeliverAt != nil || m.Delay != nil
 }
 
@@ -30,7 +30,7 @@ func SaysHowDelivered(m *pb.Message) bool {
 func AttributesBytes(m *pb.Message) int {
 	n := len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
 		len(m.GetSubject()) + len(m.GetGroup())
-	if SaysHowDelivered(m) {
+	if ControlsDelivery(m) {
 		n += timesBytes
 	}
 	for k, v := range m.GetTypedProperties() {
@@ -110,7 +110,7 @@ func Attributes(m *pb.Message, nowMS int64) (txn.Attributes, error) {
 		MessageID: m.GetMessageId(), CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(),
 		ContentType: m.GetContentType(), Subject: m.GetSubject(), Group: m.GetGroup(),
 	}
-	if SaysHowDelivered(m) {
+	if ControlsDelivery(m) {
 		if err := setDelivery(&a, m, nowMS); err != nil {
 			return a, err
 		}

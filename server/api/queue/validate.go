@@ -61,7 +61,7 @@ func (s *Service) checkMessages(session *session.Session, messages []*pb.Message
 		}
 		if protoconv.HasAttributes(m) {
 			sizeBytes += protoconv.AttributesBytes(m)
-			attributes, delivery = true, delivery || protoconv.SaysHowDelivered(m)
+			attributes, delivery = true, delivery || protoconv.ControlsDelivery(m)
 		}
 	}
 	if attributes {

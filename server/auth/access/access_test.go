@@ -265,7 +265,7 @@ func TestTokens(t *testing.T) {
 	_, _, _, ok = rules.Token(sha256.Sum256([]byte("lsk_y")))
 	require.False(t, ok)
 	require.NoError(t, rules.May(&access.Identity{Principal: "ci-bot"}, access.Publish, "q"))
-	require.False(t, rules.IsPeerSecret(nil), "there is none")
+	require.False(t, rules.IsPeerSecret(nil), "no secret is configured")
 	require.NoError(
 		t,
 		rules.Load(2, []queue.AccessEntry{{Kind: access.KindPeer, Name: access.PeerName, Value: []byte("s")}}),

@@ -154,7 +154,7 @@ func TestSlowDisk(t *testing.T) {
 	require.Len(t, records, memoryRecords, "the newest are in memory")
 	require.EqualValues(t, queueRecords+100-memoryRecords, missed)
 	close(hang)
-	require.Eventually(t, func() bool { return l.Stats().Error == "" }, time.Minute, time.Millisecond, "it is over")
+	require.Eventually(t, func() bool { return l.Stats().Error == "" }, time.Minute, time.Millisecond, "it has ended")
 }
 
 // Records observed before Close are written when Close returns, even on a slow disk.

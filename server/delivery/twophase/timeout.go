@@ -30,7 +30,7 @@ func (m *Manager) SetTimeout(timeout time.Duration) {
 	}
 }
 
-// Name implements sweep.Task.
+// Name implements expiry.Task.
 func (m *Manager) Name() string { return "roll back expired prepared transactions" }
 
 // Wake receives when the timeout has changed.

@@ -111,7 +111,7 @@ func TestResponses(t *testing.T) {
 	require.Empty(t, sections, "sections of %s without a condition", page)
 }
 
-// Each kind is reported by a rule, or by failover as a notice.
+// Each kind is reported by a rule, or by package failover.
 func TestEachKindHasARule(t *testing.T) {
 	read := func(name string) string {
 		raw, err := os.ReadFile(name)

@@ -70,7 +70,7 @@ func TestFromFailover(t *testing.T) {
 		require.Len(t, got, 1, want)
 		require.Equal(t, want, got[0].Kind)
 		scope := conditions.Find(want).Scope
-		require.Equal(t, scope == conditions.OfNode, got[0].Node.ID != "", "%s is of the node if the table says so",
+		require.Equal(t, scope == conditions.OfNode, got[0].Node.ID != "", "%s has the scope node if the table defines it",
 			want)
 	}
 	st := healthy()

@@ -352,7 +352,7 @@ func ofTheContent() []Definition {
 			Kind: CorruptMessages, Severity: Critical, Scope: OfNode,
 			Cause: "Messages on this node are corrupt.",
 			Action: "The node fetches them from the other node automatically. `lockstep verify` lists them; " +
-				"`lockstep queue drop-damaged` discards messages that are lost on both nodes.",
+				"`lockstep queue drop-corrupt` discards messages that are lost on both nodes.",
 		},
 		{
 			Kind: CorruptPageFile, Severity: Critical, Scope: OfNode,

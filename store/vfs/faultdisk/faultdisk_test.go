@@ -41,7 +41,7 @@ func TestRules(t *testing.T) {
 	require.ErrorIs(t, f.Sync(), syscall.EIO)
 	require.NoError(t, other.Sync(), "another file")
 	require.ErrorIs(t, f.Sync(), syscall.EIO)
-	require.NoError(t, f.Sync(), "no more than twice")
+	require.NoError(t, f.Sync(), "at most twice")
 
 	zeros := make([]byte, 100)
 	_, err := f.WriteAt(zeros, 0)

@@ -140,7 +140,7 @@ func TestFaultStall(t *testing.T) {
 	})
 	go func() { done <- f.Sync() }()
 	<-hanging
-	vfstest.Write(t, f, 0, "others go on")
+	vfstest.Write(t, f, 0, "others continue")
 	close(release)
 	require.NoError(t, <-done)
 }

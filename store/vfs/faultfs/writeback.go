@@ -22,7 +22,7 @@ const writeBackBlock = 512
 // writeBackRun is the maximum number of sectors per write: a system accepts at most 1024 buffers.
 const writeBackRun = 512
 
-// WriteBack is a filesystem that buffers file writes in memory until they are synced. Its user reads all writes; the
+// WriteBack is a filesystem that buffers file writes in memory until they are synced. Reads return all writes; the
 // inner filesystem contains only synced and leaked data. A killed process thus leaves the same files as a power
 // failure. A kill alone does not, because the system's page cache outlives the process.
 //

@@ -52,7 +52,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	again := vfstest.Open(t, w, moved, os.O_RDWR)
 	w.Hold(false, 0, 1)
 	vfstest.Write(t, again, 0, "B")
-	require.Equal(t, "before", vfstest.Content(t, under, moved), "nothing overtakes what is held back")
+	require.Equal(t, "before", vfstest.Content(t, under, moved), "no write overtakes a buffered one")
 	require.NoError(t, again.Sync())
 	require.Equal(t, "BefoXX and more", vfstest.Content(t, under, moved))
 

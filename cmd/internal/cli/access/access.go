@@ -285,7 +285,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List rules, roles, tokens and quotas",
 		Long: `List all rules with the caller that last changed them, roles, tokens without secrets, and quotas
-with their usage. This requires the right operate. To list your own rights, use lockstep access whoami.`,
+with their usage. This requires the operate right. To list your own rights, use "lockstep access
+whoami".`,
 		Example: "  lockstep access list\n  lockstep access list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -340,7 +341,7 @@ func testCommand(env *cli.Env) *cobra.Command {
 		Use: "test RIGHT [QUEUE]", Short: "Test who has a right",
 		Long: `List who has a right and by which rules. With --principal and --group, report whether that caller
 has it. The command changes nothing. The queue rights publish, consume, browse and manage require the queue name.
-The command requires the right operate.`,
+The command requires the operate right.`,
 		Example: `  lockstep access test publish orders.eu
   lockstep access test publish orders.eu --principal billing
   lockstep access test operate --principal alice --group ops --output json`,

@@ -30,7 +30,7 @@ from disk, repair corruption, and compare the contents of all messages.
 
 Messages that a node cannot read are listed. Messages that are corrupt on one node are repaired from the other
 node. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS, consumers skip them, and
-"lockstep queue drop-damaged" discards them.
+"lockstep queue drop-corrupt" discards them.
 
 The exit code is 1 if the nodes differ or messages cannot be read.`,
 		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --output json | jq " +

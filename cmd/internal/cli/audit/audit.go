@@ -45,7 +45,7 @@ func tailCommand(env *cli.Env) *cobra.Command {
 A node keeps the last thousand records in memory, also across a restart if audit.file is set. With --follow, print
 new records until Ctrl-C.
 
-If access rules exist, this requires the right audit.`,
+If access rules exist, this requires the audit right.`,
 		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +
 			"  lockstep audit tail --principal 'ci-*' --method DeleteQueue",
 		Args: cobra.NoArgs,

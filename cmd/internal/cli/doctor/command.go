@@ -16,7 +16,7 @@ import (
 )
 
 // ErrProblems is returned if a check found a problem.
-var ErrProblems = errors.New("fix the problems and run lockstep doctor again")
+var ErrProblems = errors.New("after the fix, run lockstep doctor again")
 
 // report is the result of all checks, for programs.
 type report struct {
@@ -99,7 +99,7 @@ func printReport(env *cli.Env, found []Finding) error {
 	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", output.Plural(r.Problems, "problem"),
 		output.Plural(r.Warnings, "warning"), r.NotChecked, output.Plural(len(found), "check"))
 	if err == nil && r.Problems > 0 {
-		err = fmt.Errorf("%s: %w", output.Plural(r.Problems, "problem"), ErrProblems)
+		err = fmt.Errorf("%s found: %w", output.Plural(r.Problems, "problem"), ErrProblems)
 	}
 	return err
 }

@@ -139,7 +139,7 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 			"use a disk with power-loss protection, or one without other load; concurrent publishers "+
 				"share a sync")
 	}
-	return one(OK, measured, fmt.Sprintf("a sequential publisher reaches at most about %.0f per second",
+	return one(OK, measured, fmt.Sprintf("a sequential publisher reaches at most about %.0f messages per second",
 		1/p50.Seconds()), "")
 }
 

@@ -88,6 +88,6 @@ func browse(
 	}
 	return fmt.Errorf("%w: %s of %s could not be read on any node and were skipped, first sequence %d; "+
 		"to list them, use lockstep verify; "+
-		"to discard them, lockstep queue drop-damaged %s", client.ErrDataLoss, output.Plural(len(corrupt), "message"), queue,
+		"to discard them, lockstep queue drop-corrupt %s", client.ErrDataLoss, output.Plural(len(corrupt), "message"), queue,
 		corrupt[0], queue)
 }

@@ -182,13 +182,13 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 	}
 	limit := func(n uint64, text string) string {
 		if n == 0 {
-			return "none"
+			return "unlimited"
 		}
 		return text
 	}
-	deadLetters := "are dropped"
+	deadLetters := "discarded"
 	if q.Config.DeadLetter != "" {
-		deadLetters = "are moved to " + q.Config.DeadLetter
+		deadLetters = "to " + q.Config.DeadLetter
 	}
 	pairs := [][2]string{
 		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},

@@ -16,12 +16,12 @@ import (
 func dropCorruptCommand(env *cli.Env) *cobra.Command {
 	var dry, yes bool
 	cmd := &cobra.Command{
-		Use: "drop-damaged NAME", Short: "Discard messages that cannot be read",
+		Use: "drop-corrupt NAME", Aliases: []string{"drop-damaged"}, Short: "Discard messages that cannot be read",
 		Long: `Acknowledge, for all subscriptions, the messages of a queue that cannot be read on either node, or
 on the only node. To list them, use "lockstep verify". The messages are lost permanently and no longer counted in
 the queue. Messages that can still be repaired are kept. A restarted node has to find corrupt messages again:
 "lockstep verify --deep" reads all data.`,
-		Example: "  lockstep queue drop-damaged orders --dry-run\n  lockstep queue drop-damaged orders",
+		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.OnActive(cmd.Context(), func(ctx context.Context, n *admin.Node) error {
@@ -46,7 +46,7 @@ the queue. Messages that can still be repaired are kept. A restarted node has to
 				if dry {
 					did = "would discard"
 				}
-				return env.Print.Sentence("%s %s of %s: %s", did, output.Plural(len(sequences), "message"), args[0],
+				return env.Print.Sentence("%s %s from %s: %s", did, output.Plural(len(sequences), "message"), args[0],
 					fmt.Sprint(sequences))
 			})
 		},

@@ -21,8 +21,8 @@ func TestDeadLetterConfig(t *testing.T) {
 	require.Equal(t, "dead", q["dead_letter"])
 	table := c.OK("queue", "show", "orders")
 	require.Contains(t, table, "deliveries per message: 3")
-	require.Regexp(t, `(?m)^Dead letters +are moved to dead$`, table)
-	require.Regexp(t, `(?m)^Dead letters +are dropped$`, c.OK("queue", "show", "dead"))
+	require.Regexp(t, `(?m)^Dead letters +to dead$`, table)
+	require.Regexp(t, `(?m)^Dead letters +discarded$`, c.OK("queue", "show", "dead"))
 	require.NotContains(t, c.Lines("queue", "show", "dead")[0], "max_deliveries")
 
 	q = c.Lines("queue", "alter", "orders", "--max-messages", "9")[0]

@@ -276,7 +276,7 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return countResult(env, "purged %s of "+args[0], n)
+				return countResult(env, "purged %s from "+args[0], n)
 			})
 		},
 	}

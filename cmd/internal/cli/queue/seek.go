@@ -30,13 +30,13 @@ func seekCommand(env *cli.Env) *cobra.Command {
 messages from there on are delivered, again if necessary. Messages are stored until all subscriptions have
 acknowledged them, or longer in a queue with retention (--retention-age, --retention-bytes, --retention-messages).
 
---to is one of
+--to is one of:
 
   earliest    the oldest stored message
   latest      the next published message
   SEQUENCE    the first stored message with at least this sequence
-  TIME        the first stored message published at or after this time: RFC 3339, 2026-11-21 09:30:00 in local time,
-              or an age, such as 90m or 36h
+  TIME        the first stored message published at or after this time:
+              RFC 3339, 2026-11-21 09:30:00 in local time, or an age such as 36h
 
 Attached consumers continue at the new position. Stop them first, so that none of them acknowledges messages that
 should be delivered again.`,

@@ -26,7 +26,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "settings", GroupID: "operate",
 		Short: "Show and change settings at run time",
 		Long: `Some settings can be changed without a restart: log level, rates, limits, the disk watermark,
-min-in-sync and the share of deliveries. Values set here take precedence over the configuration files, take effect
+min-in-sync and the fraction of deliveries. Values set here take precedence over the configuration files, take effect
 within a second, and survive restarts, until lockstep settings unset. The pair stores them with its messages, and
 min-in-sync in the cluster record.
 
@@ -140,7 +140,7 @@ come from the configuration or were set at run time. docs/reference/configuratio
 					}
 					rows = append(rows, []any{r.Name, r.Value, r.KeptBy, from})
 				}
-				return env.Print.Table([]string{"Setting", "Value", "Kept by", "From"}, rows)
+				return env.Print.Table([]string{"Setting", "Value", "Scope", "From"}, rows)
 			})
 		},
 	}

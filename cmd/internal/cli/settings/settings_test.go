@@ -97,9 +97,9 @@ func TestRunningMinInSync(t *testing.T) {
 func TestSettingsAreRefused(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	for want, args := range map[string][]string{
-		"did you mean log.level?":  {"set", "log.levle", "debug"},
-		"is read only at start":    {"set", "sync", "off"},
-		"is a setting of the pair": {"set", "limits.queues", "7", "--node", "a"},
+		"did you mean log.level?":       {"set", "log.levle", "debug"},
+		"cannot be changed at run time": {"set", "sync", "off"},
+		"is a setting of the pair":      {"set", "limits.queues", "7", "--node", "a"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
 		require.Equal(t, cli.ExitUsage, code, args)

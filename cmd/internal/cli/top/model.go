@@ -280,7 +280,7 @@ func (m *model) prompt(name string) {
 	case !m.reported || pair == nil:
 		refuse("switchover and pause require a pair: no node of a pair responds")
 	case !m.operate:
-		refuse("switchover and pause require the right operate, which is not confirmed for this caller: " +
+		refuse("switchover and pause require the operate right, which is not confirmed for this caller: " +
 			"lockstep access whoami")
 	case name == "S":
 		m.asking = &question{

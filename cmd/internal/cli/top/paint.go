@@ -62,36 +62,6 @@ func fit(text string, columns int) string {
 	return string([]rune(text)[:columns-1]) + "…"
 }
 
-// wrap breaks a text into lines of the given number of columns, between words if possible.
-func wrap(text string, columns int) []string {
-	var lines []string
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		for utf8.RuneCountInString(word) > columns {
-			if line != "" {
-				lines = append(lines, line)
-				line = ""
-			}
-			runes := []rune(word)
-			lines = append(lines, string(runes[:columns]))
-			word = string(runes[columns:])
-		}
-		switch {
-		case line == "":
-			line = word
-		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= columns:
-			line += " " + word
-		default:
-			lines = append(lines, line)
-			line = word
-		}
-	}
-	if line != "" {
-		lines = append(lines, line)
-	}
-	return lines
-}
-
 // column is a column of a table. Columns that do not fit are omitted, highest rank first; rank 0 is never omitted.
 type column struct {
 	title string

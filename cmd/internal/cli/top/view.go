@@ -31,7 +31,7 @@ func (m model) View() tea.View {
 // frame returns the lines of the screen, as many as the terminal has.
 func (m *model) frame() string {
 	if m.width < minWidth || m.height < minHeight {
-		lines := wrap(fmt.Sprintf("%d×%d is too small: lockstep top needs %d×%d. q: leave", m.width, m.height,
+		lines := output.Wrap(fmt.Sprintf("%d×%d is too small: lockstep top needs %d×%d. q: leave", m.width, m.height,
 			minWidth, minHeight), max(m.width, 1))
 		return strings.Join(lines[:min(len(lines), max(m.height, 1))], "\n")
 	}
@@ -217,14 +217,14 @@ func (m *model) alarmLines() []string {
 			if part.text == "" {
 				continue
 			}
-			for _, line := range wrap(part.name+part.text, m.width-2) {
+			for _, line := range output.Wrap(part.name+part.text, m.width-2) {
 				lines = append(lines, "  "+line)
 			}
 		}
 		lines = append(lines, "")
 	}
 	if text := m.status.status.PlanText; text != "" {
-		lines = append(lines, wrap(text, m.width)...)
+		lines = append(lines, output.Wrap(text, m.width)...)
 	}
 	return lines
 }
@@ -287,7 +287,7 @@ func (m *model) footer() []string {
 	var lines []string
 	switch {
 	case m.asking != nil:
-		for _, line := range wrap(m.asking.text, m.width) {
+		for _, line := range output.Wrap(m.asking.text, m.width) {
 			lines = append(lines, m.paint.warning(line))
 		}
 	case m.filtering:
@@ -295,7 +295,7 @@ func (m *model) footer() []string {
 	case m.busy != "":
 		lines = append(lines, m.paint.warning(fit(m.busy, m.width)))
 	case m.shownText != "":
-		shownText := wrap(m.shownText, m.width)
+		shownText := output.Wrap(m.shownText, m.width)
 		for _, line := range shownText[:min(len(shownText), 3)] {
 			if m.failed {
 				line = m.paint.critical(line)

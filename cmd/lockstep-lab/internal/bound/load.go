@@ -15,13 +15,13 @@ type LoadOptions struct {
 	Transport Transport
 	// Address of the first relay, host:port.
 	Address string
-	// Connections at the same time.
+	// Connections is the number of concurrent connections.
 	Connections int
 	// Window is the number of messages in flight per connection; 1 is synchronous.
 	Window int
-	// Body of each message.
+	// Body is the body of each message.
 	Body []byte
-	// Duration of sending.
+	// Duration is the time during which messages are sent.
 	Duration time.Duration
 	// Record is called with the time from sending each message to its answer, by one goroutine at a time.
 	Record func(time.Duration)
