@@ -73,7 +73,7 @@ func testPublishRefusals(t *testing.T) {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
 				TypedProperties: map[string]*pb.PropertyValue{"k": {}},
 			}}},
-			apierror.ErrInvalid, `property "k" has no value`,
+			apierror.ErrInvalid, `property "k" has no value of a known type`,
 		},
 		"typed property key": {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{

@@ -141,7 +141,7 @@ func (a *Attributes) check(props []Property) error {
 				MaxPropertyKeyBytes)
 		}
 		if p.Value.Kind < ValueBool || p.Value.Kind > ValueBytes || p.Value.Kind == ValueBool && p.Value.Bits > 1 {
-			return fmt.Errorf("%w: property %.40q has an unknown value type", ErrInvalidMessage, p.Key)
+			return fmt.Errorf("%w: property %.40q has no value of a known type", ErrInvalidMessage, p.Key)
 		}
 		if i > 0 && a.Values[i-1].Key >= p.Key {
 			return fmt.Errorf("%w: property %.40q is a duplicate, or out of order", ErrInvalidMessage, p.Key)

@@ -111,7 +111,7 @@ func TestAttributeLimits(t *testing.T) {
 		"late":     {Attributes{DeliverAtMS: MaxTimeMS + 1}, nil, ErrInvalidMessage, "deliver_at is 253402300800000"},
 		"no key":   {Attributes{Values: []TypedProperty{{"", value}}}, nil, ErrInvalidName, "property key of 0 bytes"},
 		"long key": {Attributes{Values: []TypedProperty{{strings.Repeat("k", 256), value}}}, nil, ErrInvalidName, "256"},
-		"no type":  {Attributes{Values: []TypedProperty{{"k", Value{}}}}, nil, ErrInvalidMessage, "unknown value type"},
+		"no type":  {Attributes{Values: []TypedProperty{{"k", Value{}}}}, nil, ErrInvalidMessage, "no value of a known type"},
 		"neither":  {Attributes{Values: []TypedProperty{{"k", Value{ValueBool, 2, nil}}}}, nil, ErrInvalidMessage, `"k"`},
 		"twice": {
 			Attributes{Values: []TypedProperty{{"k", value}, {"k", value}}}, nil, ErrInvalidMessage, "duplicate",

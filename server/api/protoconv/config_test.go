@@ -101,7 +101,7 @@ func TestBadMessage(t *testing.T) {
 		"expires_at is 0 s and 0 ns since 1970":        {ExpiresAt: &timestamppb.Timestamp{}},
 		"deliver_at is 253402300800 s":                 {DeliverAt: &timestamppb.Timestamp{Seconds: 253_402_300_800}},
 		"deliver_at is 1 s and -1 ns since 1970":       {DeliverAt: &timestamppb.Timestamp{Seconds: 1, Nanos: -1}},
-		"property \"k\" has an unknown value type":     {TypedProperties: map[string]*pb.PropertyValue{"k": {}}},
+		"property \"k\" has no value of a known type":  {TypedProperties: map[string]*pb.PropertyValue{"k": {}}},
 	} {
 		require.True(t, HasAttributes(m))
 		a, err := Attributes(m, 1)
