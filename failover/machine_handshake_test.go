@@ -120,7 +120,8 @@ func TestTwin(t *testing.T) {
 		require.Contains(t, r.s.Reason(), "duplicate node identity")
 		require.Equal(t, stale, *r.s.duplicate())
 		requireNo[SwapRecord](t, r.observe(true))
-		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(duplicateRetention), "so that the other node detects it, too")
+		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(duplicateRetention),
+			"so that the other node detects it, too")
 		r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
 		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
 	})

@@ -110,7 +110,8 @@ func TestGovernor(t *testing.T) {
 				require.Greater(t, share, 0.07)
 				require.Less(t, share, 0.3, "commits would take twice as long")
 				now := n.worker().Status().Baseline
-				require.InDelta(t, base.Seconds(), now.Seconds(), base.Seconds()/4, "disturbed commits are not part of the baseline")
+				require.InDelta(t, base.Seconds(), now.Seconds(), base.Seconds()/4,
+					"disturbed commits are not part of the baseline")
 
 				work(10 * time.Second)
 				New(Limits{Governor: n.worker()}).Unhindered() // still has a window with the earlier commits

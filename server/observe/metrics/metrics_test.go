@@ -100,7 +100,8 @@ func TestTable(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o600))
 		return
 	}
-	require.Equal(t, b.String(), table, "docs/reference/metrics.md differs from the metrics of a node: LOCKSTEP_UPDATE=1 go test "+
+	require.Equal(t, b.String(), table, "docs/reference/metrics.md differs from the metrics of a node: "+
+		"LOCKSTEP_UPDATE=1 go test "+
 		"./server/observe/metrics -run TestTable")
 }
 

@@ -67,8 +67,9 @@ func TestOutputFailed(t *testing.T) {
 func TestPublishToTopic(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "prices", "--topic")
-	_, stderr, code := c.Run("", "publish", "prices", "one")
+	stdout, stderr, code := c.Run("", "publish", "prices", "one")
 	require.Equal(t, cli.ExitOK, code)
+	require.Equal(t, "discarded 1 message: queue prices has no subscription\n", stdout)
 	require.Contains(t, stderr, "no message stored")
 	c.OK("subscription", "create", "prices", "audit")
 	_, stderr, code = c.Run("", "publish", "prices", "two")

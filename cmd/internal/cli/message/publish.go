@@ -307,12 +307,13 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		if last != first {
 			sequences = fmt.Sprintf("sequences %d to %d", first, last)
 		}
-		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", output.Plural(count, "message"), p.queue,
-			sequences))
 		if err == nil && p.storesNothing(ctx, c) {
 			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; "+
 				"create one with lockstep subscription create %s NAME\n", p.queue, p.queue)
+			return p.env.Print.Sentence("discarded %s: queue %s has no subscription", output.Plural(count, "message"), p.queue)
 		}
+		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", output.Plural(count, "message"), p.queue,
+			sequences))
 	} else if err == nil {
 		err = p.env.Print.Sentence("no messages to publish")
 	}
