@@ -286,8 +286,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	answers.Wait()
 	if first := p.failure(); first != nil {
 		err = first
-	} else if sourceErr != nil {
-		err = sourceErr
+	} else if sourceErr != nil && !errors.Is(err, client.ErrOutcomeUnknown) {
+		err = sourceErr // after an interruption, the unknown outcome of what was sent is reported instead
 	}
 	p.mu.Lock()
 	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused

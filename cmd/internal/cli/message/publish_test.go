@@ -22,7 +22,8 @@ import (
 type silentNode struct {
 	pb.UnimplementedQueueServiceServer
 	pb.UnimplementedAdminServiceServer
-	silent func() // called when it receives one
+	messages int // number of messages after which it calls silent
+	silent   func()
 }
 
 func (m *silentNode) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
@@ -38,11 +39,18 @@ func (m *silentNode) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetSt
 }
 
 func (m *silentNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
-	for {
-		if _, err := s.Recv(); err != nil {
+	for received := 0; ; {
+		r, err := s.Recv()
+		if err != nil {
 			return err
 		}
-		m.silent()
+		received += len(r.GetPublish().GetMessages())
+		for _, more := range r.GetMore() {
+			received += len(more.GetPublish().GetMessages())
+		}
+		if received >= m.messages {
+			m.silent()
+		}
 	}
 }
 
@@ -53,7 +61,7 @@ func TestPublishUnknown(t *testing.T) {
 	defer interrupt()
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	m := &silentNode{silent: interrupt}
+	m := &silentNode{messages: 3, silent: interrupt}
 	server := grpc.NewServer()
 	pb.RegisterQueueServiceServer(server, m)
 	pb.RegisterAdminServiceServer(server, m)
