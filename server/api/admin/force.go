@@ -22,34 +22,27 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file implements the forced failover: an operator makes this node active although another node, now lost, holds
-// more. The expected loss is reported before any change.
-
 const (
-	// forceTimeout limits a forced failover without a deadline from the caller.
 	forceTimeout = 40 * time.Second
-	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire; the lease is polled every
-	// forceLeasePause.
+	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire.
 	forceLeaseTime  = 10 * time.Second
 	forceLeasePause = 100 * time.Millisecond
-	// maxReportedTexts limits the operator's text, in bytes.
+	// maxReportedTexts limits the operator's name and reason, in bytes.
 	maxReportedTexts = 200
 )
 
 // Errors of ForceFailover; each matches failover.ErrForce.
 var (
-	// errNotAccepted is returned when the caller has not accepted that messages may be lost.
 	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost, and the " +
 		"caller must accept that")
-	// errPeerResponds is returned when the other node responds.
 	errPeerResponds = errors.New("it is running, no forced failover required: wait until it is active, or stop it if " +
 		"it is broken, and try again")
-	// errEmptyResponds is returned when the responding node is not the lost one, but its replacement.
+	// errEmptyResponds: the responding node replaces the lost one.
 	errEmptyResponds = errors.New("it is not the node that was in sync, whose data is lost if its data directory was " +
 		"wiped or replaced. If that " +
 		"directory can be restored, restore it; otherwise stop the new node there and try again")
-	// errNewerResponds and errOlderResponds are returned when, as far as is known, neither node holds everything and the
-	// other one responds: with more data than this node, or not.
+	// errNewerResponds and errOlderResponds: neither node is known to hold everything, and the other one responds, with
+	// more data than this node or not.
 	errNewerResponds = errors.New("it may lack acknowledged messages, too, but is ahead of this node: if the missing " +
 		"data cannot be restored, stop this node and check the expected loss there: lockstep failover " +
 		"--dry-run")
@@ -106,7 +99,7 @@ func (a *Service) carryOutForce(ctx context.Context, req failover.ForceRequest) 
 	return rec, nil
 }
 
-// planForce determines the expected loss, and refuses if a safer alternative exists.
+// planForce determines the expected loss. It returns an error if a safer alternative exists.
 func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	found, err := a.findRecord(ctx)
 	if err != nil {
@@ -144,7 +137,7 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	return p, nil
 }
 
-// findRecord reads the cluster record. A quorum that has just lost its leader needs a moment to respond.
+// findRecord also waits for a quorum that has just lost its leader.
 func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.find(ctx)
@@ -154,7 +147,6 @@ func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	}
 }
 
-// forcePause waits between two polls; it returns false after the deadline.
 func forcePause(ctx context.Context, deadline time.Time) bool {
 	if time.Now().After(deadline) {
 		return false
@@ -167,8 +159,8 @@ func forcePause(ctx context.Context, deadline time.Time) bool {
 	}
 }
 
-// mayForce checks with the failover machine, and whether the other node responds. It waits for the lease of an
-// unresponsive node to expire. The returned peer is the unresponsive address, or nil if no address is known.
+// mayForce checks that the failover machine permits a forced failover and that the other node does not respond. It
+// waits for the lease of an unresponsive node to expire. The returned peer is nil if no address is known.
 func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {
@@ -205,10 +197,8 @@ func (a *Service) mayForce(
 	}
 }
 
-// answeredBy returns the error for a responding node in place of the lost one.
-//
-// self is this node, and own the end of its log: according to the record this node may have held everything, and lost
-// it.
+// answeredBy returns the error for a responding node in place of the lost one. self is this node, and own the end of
+// its log: according to the record this node may have held everything, and lost it.
 func answeredBy(
 	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,
 ) error {
@@ -232,7 +222,6 @@ func answeredBy(
 		failover.Role(other.GetRole()), peer.GetAddress(), reason)
 }
 
-// possibleLoss reports whether a node's own store may lack acknowledged messages.
 func possibleLoss(s *pb.GetStatusResponse) bool {
 	return slices.ContainsFunc(s.GetConditions(), func(c *pb.Condition) bool {
 		k := conditions.Kind(c.GetKind())
@@ -241,7 +230,6 @@ func possibleLoss(s *pb.GetStatusResponse) bool {
 	})
 }
 
-// forceWarnings returns the risks that the operator should consider.
 func forceWarnings(id datadir.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
 	out := []string{
 		"make sure that the other node is stopped: a node that is only partitioned from the coordinator and from here " +

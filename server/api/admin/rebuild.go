@@ -22,18 +22,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file implements recovery after the coordinator has lost the cluster record or was restored to an older state
-// (INV-9): an operator makes one node rebuild the record. The state of the other node is checked first, as far as
-// possible.
+// After the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator makes one
+// node rebuild it. The state of the other node is checked first, as far as possible.
 
 const (
-	// rebuildTimeout limits an adoption without a deadline from the caller.
-	rebuildTimeout = 15 * time.Second
-	// rebuildQueryTimeout limits the status query to one address of the other node.
-	rebuildQueryTimeout = 2 * time.Second
-	// rebuildSearchTimeout limits the wait for the announcement of the other node, which is polled every
-	// rebuildSearchPause.
-	rebuildSearchTimeout = 4 * time.Second
+	rebuildTimeout       = 15 * time.Second
+	rebuildQueryTimeout  = 2 * time.Second // of one address
+	rebuildSearchTimeout = 4 * time.Second // for the announcement of the other node
 	rebuildSearchPause   = 100 * time.Millisecond
 )
 
@@ -46,7 +41,6 @@ var (
 		"address with --other; if it is permanently lost or certainly not ahead, use --without-other")
 )
 
-// rebuild is a planned adoption.
 type rebuild struct {
 	found failover.Found
 	above failover.Fence // of the other node
@@ -75,7 +69,6 @@ func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (
 	return p.plan, nil
 }
 
-// find reads the current content of the coordinator.
 func (a *Service) find(ctx context.Context) (failover.Found, error) {
 	found, err := a.o.Runner.Find(ctx)
 	if err != nil {
@@ -84,7 +77,6 @@ func (a *Service) find(ctx context.Context) (failover.Found, error) {
 	return found, nil
 }
 
-// rebuildRecord writes the rebuilt cluster record.
 func (a *Service) rebuildRecord(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
 	log := a.o.Logger
 	log.Warn("adopting the cluster record, requested by an operator", zap.Uint64("found_config", req.Found.Record.Config),
@@ -99,7 +91,7 @@ func (a *Service) rebuildRecord(ctx context.Context, req failover.AdoptRequest) 
 	return rec, nil
 }
 
-// planRebuild collects the state of both nodes, and refuses an unsafe adoption.
+// planRebuild collects the state of both nodes. It returns an error if the adoption is unsafe.
 func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (rebuild, error) {
 	found, err := a.find(ctx)
 	if err != nil {
@@ -166,7 +158,7 @@ func canRebuild(
 	}
 }
 
-// findPeer queries the other node. After the coordinator was wiped, that node may not have announced itself yet.
+// findPeer queries the other node. After a loss of the coordinator's data, it may not have announced itself yet.
 func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -185,8 +177,8 @@ func (a *Service) findPeer(
 	}
 }
 
-// queryPeer queries the other node at the operator's address, at the announced address, and at the address in an older
-// record. The status is nil if no node responds, the peer is nil if no address is known.
+// queryPeer queries the other node at the operator's address, the announced ones, and those in the records. The status
+// is nil if no node responds, the peer is nil if no address is known.
 func (a *Service) queryPeer(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -255,7 +247,6 @@ func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetSt
 	}
 }
 
-// warnings returns the risks that the operator should consider.
 func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
@@ -270,7 +261,6 @@ func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	return out
 }
 
-// members returns the node UUIDs.
 func members(list []failover.Member) []string {
 	var out []string
 	for _, m := range list {
