@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// addAccess adds the principal and the missing right to the error details, for programs.
 func addAccess(err error, info *errdetails.ErrorInfo) {
 	var denied *access.DeniedError
 	if !errors.As(err, &denied) {
@@ -30,7 +29,6 @@ func addAccess(err error, info *errdetails.ErrorInfo) {
 	}
 }
 
-// withQuota adds the exceeded quota.
 func withQuota(st *status.Status, err error) *status.Status {
 	var quota *access.QuotaError
 	if !errors.As(err, &quota) {
