@@ -25,8 +25,8 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// AlarmsToProto converts the conditions of the node self and of the pair that require attention to alarms, the
-// predecessor of conditions in the API.
+// AlarmsToProto converts the conditions of the node self and of the pair that require attention to alarms, which
+// conditions replace in the API.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))
 	for i := range all {

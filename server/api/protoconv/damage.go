@@ -13,7 +13,7 @@ import (
 // MaxListedDamage is the maximum number of corrupt messages listed in a response.
 const MaxListedDamage = 1000
 
-// DigestsFromProto converts the rolling digests received from another node.
+// DigestsFromProto converts rolling digests from the other node.
 func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 	out := store.QueueDigests{LSN: p.GetLsn(), Digest: p.GetDigest()}
 	for _, q := range p.GetQueues() {

@@ -23,7 +23,6 @@ import (
 // Uint32 converts a small non-negative number, such as a page size.
 func Uint32(n int) uint32 { return uint32(max(n, 0)) }
 
-// timeToProto returns nil for a zero time.
 func timeToProto(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -31,7 +30,6 @@ func timeToProto(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// intFromProto converts an optional number; it is validated later.
 func intFromProto(v *uint32) *int {
 	if v == nil {
 		return nil
@@ -50,7 +48,7 @@ func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 	}
 }
 
-// ChangeFromProto converts a change of settings; fields that are not set stay unchanged.
+// ChangeFromProto converts a change of settings. It does not validate the values.
 func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 	return maintenance.Change{
 		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup,
@@ -79,7 +77,7 @@ func ProgressFromProto(p *pb.Progress) checkpoint.Progress {
 	}
 }
 
-// ActivityToProto converts the running operation of this node; nil if idle.
+// ActivityToProto converts the running operation; nil if idle.
 func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	if a == nil {
 		return nil
@@ -90,7 +88,7 @@ func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	}
 }
 
-// ActivityFromProto converts the running operation of the other node; nil if idle.
+// ActivityFromProto converts the running operation; nil if idle.
 func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	if a == nil {
 		return nil
@@ -129,7 +127,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	return out
 }
 
-// ScanFromProto converts the fields of a scan result used by jobs.
+// ScanFromProto converts the fields that jobs use.
 func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	out := checkpoint.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
@@ -186,12 +184,12 @@ func SetToProto(s *backup.Set) *pb.SaveSet {
 	return out
 }
 
-// SetFromProto converts the fields of a backup that a job records.
+// SetFromProto converts the fields that jobs use.
 func SetFromProto(s *pb.SaveSet) backup.Set {
 	return backup.Set{Name: s.GetName(), Path: s.GetPath(), Complete: s.GetComplete()}
 }
 
-// PlanKindFromProto converts the kind of a rolling operation; zero if unknown to this release.
+// PlanKindFromProto returns an empty kind if this release does not support it.
 func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
 	switch k {
 	case pb.PlanKind_PLAN_KIND_RESIZE:
@@ -239,7 +237,7 @@ func planStateToProto(s maintenance.PlanState) pb.PlanState {
 	return pb.PlanState_PLAN_STATE_UNSPECIFIED
 }
 
-// PlanToProto converts a rolling operation; nil stays nil.
+// PlanToProto converts a rolling operation; nil if there is none.
 func PlanToProto(p *maintenance.Plan) *pb.Plan {
 	if p == nil {
 		return nil
@@ -281,7 +279,7 @@ func RunToProto(r *maintenance.Run) *pb.JobRun {
 	return out
 }
 
-// ReportFromProto converts the status report of the other node. It fails if the ID is not a UUID.
+// ReportFromProto converts the status report of the other node.
 func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	id, err := uuid.Parse(r.GetNodeId())
 	if err != nil {
@@ -290,7 +288,7 @@ func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	return maintenance.Report{Node: id, Recommended: int(r.GetPageSizeRecommended()), StartupID: r.GetStartupId()}, nil
 }
 
-// Paced passes on whether a request may run at full speed, without throttling.
+// Paced returns the context for a request that may disable throttling.
 func Paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Context {
 	if req.GetFullSpeed() {
 		return throttle.FullSpeed(ctx)

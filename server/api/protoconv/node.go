@@ -14,11 +14,10 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// retryAfter is the retry delay sent to clients while no node is active.
 const retryAfter = 50 * time.Millisecond
 
-// NotActive returns an error that redirects clients to next. If next is the zero value, it redirects to the active of
-// the cluster record in st.
+// NotActive returns an error that redirects clients to next, or, if next is the zero value, to the active of the
+// cluster record.
 func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active
@@ -30,7 +29,7 @@ func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveE
 	return out
 }
 
-// NodeCalled returns the node of the pair with a name or UUID. The error is ErrInvalid and lists the nodes.
+// NodeCalled returns the node of the pair with a name or UUID. Errors wrap ErrInvalid and list the nodes.
 func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 	nodes := slices.Clone(st.Record.Nodes)
 	for _, l := range st.Live {
