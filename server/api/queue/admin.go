@@ -73,8 +73,8 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	return &pb.CreateQueueResponse{Queue: described}, nil
 }
 
-// checkNewQueue refuses a request that would fail anyway before it is logged, and enforces the node's limit. An
-// existing queue may have been created by an earlier attempt.
+// checkNewQueue rejects a request that would fail anyway before it is logged, and enforces the node's limit. On a
+// retry, an earlier attempt may have created the queue.
 func (s *Service) checkNewQueue(name string, retry bool) error {
 	names := [1]query.Target{{Queue: name}}
 	_, err := query.Lookup(s.store, nil, false, names[:])
@@ -142,7 +142,6 @@ func (s *Service) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (
 	return &pb.DeleteQueueResponse{Messages: result.Ops[0].Changed}, nil
 }
 
-// change commits one operation on an existing queue.
 func (s *Service) change(
 	ctx context.Context, name string, producer *pb.Producer, operation func(*txn.Builder, uint64),
 ) (*session.Session, *txn.Result, error) {
@@ -152,7 +151,6 @@ func (s *Service) change(
 	}, func(b *txn.Builder, id uint64, _ uint32) { operation(b, id) })
 }
 
-// changeFound commits one operation on the queue or subscription that find returns.
 func (s *Service) changeFound(
 	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
 	operation func(*txn.Builder, uint64, uint32),
@@ -259,8 +257,8 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	return resp, nil
 }
 
-// maxListScans bounds the pages that are read for one page of queues visible to the caller. If that page is
-// incomplete, the response still contains a page token.
+// maxListScans bounds the pages that are read for one page of queues visible to the caller. An incomplete page still
+// has a token.
 const maxListScans = 20
 
 func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }

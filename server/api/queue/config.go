@@ -17,12 +17,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noSuchQueue is never the number of a queue: the log refuses a change that names it.
+// noSuchQueue is never a queue's ID: the log refuses a change that references it.
 const noSuchQueue = math.MaxUint64
 
-// config converts the fields of a queue's configuration in mask, and refuses fields that a node of the pair does not
-// support. It returns the mask to log for both nodes. With txn.ErrQueueNotFound for the dead-letter queue, the
-// configuration names a queue that does not exist.
+// config converts the fields in mask, and rejects fields that a node of the pair does not support. It returns the mask
+// to log. txn.ErrQueueNotFound for the dead-letter queue comes with a valid configuration that references noSuchQueue.
 func (s *Service) config(
 	session *session.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
@@ -67,7 +66,6 @@ const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDea
 // byteLimits are the fields that need an exact count of the queue's bytes.
 const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
 
-// configMask converts the names of the fields to change.
 func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
 	if len(in.GetPaths()) == 0 {
 		return txn.PlainFields, nil

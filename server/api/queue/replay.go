@@ -21,10 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxReplayMessages bounds the messages of one transaction that moves dead letters back.
-const maxReplayMessages = 256
+const maxReplayMessages = 256 // of one transaction
 
-// ReplayDeadLetters moves dead letters back to the queues that they come from, or to another one.
+// ReplayDeadLetters moves dead letters back to their origins, or to another queue.
 func (s *Service) ReplayDeadLetters(
 	ctx context.Context, req *pb.ReplayDeadLettersRequest,
 ) (*pb.ReplayDeadLettersResponse, error) {
@@ -71,17 +70,16 @@ func (s *Service) replayDeadLetters(
 	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
 }
 
-// replay moves dead letters in batches.
 type replay struct {
 	service *Service
 	session *session.Session
 	key     dispatch.Key
-	to      uint64         // txn.NoQueue: each to its origin
+	to      uint64         // txn.NoQueue: the message's origin
 	filter  *filter.Filter // nil: all of them
 	resp    pb.ReplayDeadLettersResponse
 }
 
-// run processes the current messages of the subscription. Messages that arrive later are skipped.
+// run processes the current messages of the subscription. Later messages are skipped.
 func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
 	end, ok := query.NextSequence(r.service.store, r.key.Queue)
 	if !ok {
@@ -120,8 +118,8 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 	return &r.resp, nil
 }
 
-// failure adds the number of moved messages to an error. An error that implies that nothing was done applies only to
-// the last batch: the outcome of the whole is then unknown.
+// failure adds the number of moved messages to an error. An error of the node applies only to the last batch: the
+// outcome of the whole is then unknown.
 func (r *replay) failure(err error) error {
 	moved := r.resp.GetMoved()
 	switch {
@@ -149,7 +147,6 @@ func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery, 
 	return r.moveFittingPrefix(ctx, batch[half:], end)
 }
 
-// move commits one batch: the messages of each target are one operation of the same transaction.
 func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) error {
 	var targets []uint64 // in order of arrival
 	moves := make(map[uint64][]dispatch.Message)
@@ -202,8 +199,7 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) e
 	return nil
 }
 
-// relabel returns the target queue of a message, and its record from before it became a dead letter. NoQueue: it is
-// not moved.
+// relabel returns the target queue of a message, or txn.NoQueue, and its record from before it became a dead letter.
 func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, rec []byte, err error) {
 	if m.Record == nil {
 		return txn.NoQueue, nil, nil // corrupt

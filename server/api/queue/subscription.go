@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// CreateSubscription adds a durable cursor to a queue.
+// CreateSubscription creates a subscription of a queue.
 func (s *Service) CreateSubscription(
 	ctx context.Context, req *pb.CreateSubscriptionRequest,
 ) (*pb.CreateSubscriptionResponse, error) {
@@ -70,8 +70,9 @@ func (s *Service) CreateSubscription(
 	return nil, s.status(fmt.Errorf("%w: %q was deleted concurrently", txn.ErrSubscriptionNotFound, req.GetName()))
 }
 
-// subscriptionOptions converts the options of a subscription, and refuses invalid ones, or those that a node of the
-// pair does not support. With txn.ErrQueueNotFound, the policy names a dead-letter queue that does not exist.
+// subscriptionOptions converts the options of a subscription, and rejects those that are invalid or that a node of the
+// pair does not support. txn.ErrQueueNotFound for the dead-letter queue comes with valid options that reference
+// noSuchQueue.
 func (s *Service) subscriptionOptions(
 	session *session.Session, filter string, policy *pb.RedeliveryPolicy,
 ) (o txn.SubscriptionOptions, err error) {
@@ -127,7 +128,7 @@ func (s *Service) alterSubscription(
 	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
 		return nil, optionsErr
 	}
-	// Set fields outside the mask are not changed.
+	// fields outside the mask stay unchanged
 	options.Own &= change.Fields
 	options.Policy = txn.Config{}.With(options.Policy, options.Own)
 	change.Options = options
@@ -151,7 +152,6 @@ func (s *Service) alterSubscription(
 	return &pb.AlterSubscriptionResponse{Subscription: &pb.Subscription{Name: name}}, nil
 }
 
-// subscriptionChange returns the fields to change, and the new filter.
 func subscriptionChange(req *pb.AlterSubscriptionRequest) (c txn.SubscriptionChange, err error) {
 	if c.Filter, c.Fields, err = protoconv.SubscriptionMask(req.GetUpdateMask()); c.Filter {
 		c.Options.Filter = req.GetFilter()
@@ -159,7 +159,6 @@ func subscriptionChange(req *pb.AlterSubscriptionRequest) (c txn.SubscriptionCha
 	return c, err
 }
 
-// checkFilter refuses an invalid filter, or one that a node of the pair does not support.
 func (s *Service) checkFilter(text string) error {
 	if text == "" {
 		return nil
@@ -174,7 +173,7 @@ func (s *Service) checkFilter(text string) error {
 	return s.serving.Require(session, failover.FeatureQueues)
 }
 
-// DeleteSubscription removes a cursor. Messages that only it had yet to read are deleted.
+// DeleteSubscription removes a subscription. Messages pending only for it are deleted.
 func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {
