@@ -30,7 +30,7 @@ func MatchGlob(glob, name string) bool {
 	return g == len(glob)
 }
 
-// matchPrincipal is MatchGlob for principals: only the exact name matches the anonymous principal.
+// matchPrincipal is MatchGlob, but no wildcard matches the anonymous principal.
 func matchPrincipal(glob, principal string) bool {
 	if principal == Anonymous {
 		return glob == Anonymous

@@ -32,27 +32,22 @@ func (m Method) String() string {
 	return "none"
 }
 
-// Anonymous is the principal of a caller without credentials. It has the rights that rules grant to that name.
+// Anonymous is the principal of a caller without credentials. Rules can grant it rights.
 const Anonymous = "anonymous"
 
 // Identity is an authenticated caller.
 type Identity struct {
-	// Principal is the name used in rules.
-	Principal string
-	// Groups of the principal.
-	Groups []string
-	// Method of authentication.
-	Method Method
-	// Via is the name of the node that has authenticated the caller and forwards its calls; empty: this node.
-	Via string
-	// Peer reports whether the caller is the other node of the pair.
-	Peer bool
-	// Expired is polled during a stream. It returns why the identity is no longer valid: its token expired or was revoked.
-	// nil: the identity is valid as long as the connection.
+	Principal string // the name used in rules
+	Groups    []string
+	Method    Method
+	Via       string // name of the node that authenticated the caller and forwards its calls; empty: this node
+	Peer      bool   // the caller is the other node of the pair
+	// Expired is polled during a stream. It returns an error once the token has expired or was revoked. nil: the identity
+	// is valid as long as the connection.
 	Expired func() error
 }
 
-// Shown returns how the identity was authenticated, for logs and the audit.
+// Shown returns how the identity was authenticated, for logs and the audit log.
 func (id *Identity) Shown() string {
 	if id.Via != "" {
 		return id.Method.String() + " via " + id.Via
@@ -69,8 +64,7 @@ func NewContext(ctx context.Context, id *Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// FromContext returns the identity that a call's context carries: never nil, and the anonymous one if it has none. It
-// must not be changed.
+// FromContext returns the identity of a call, which must not be modified: the anonymous one by default.
 func FromContext(ctx context.Context) *Identity {
 	if id, ok := ctx.Value(identityKey{}).(*Identity); ok {
 		return id

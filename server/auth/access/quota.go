@@ -10,16 +10,12 @@ import (
 // ErrQuota is returned for requests that would exceed a quota.
 var ErrQuota = errors.New("quota exceeded")
 
-// QuotaError describes the quota that would be exceeded. It matches ErrQuota.
+// QuotaError describes an exceeded quota. It matches ErrQuota.
 type QuotaError struct {
-	// Quota is the name of the limit, as in `lockstep access quota`: queues, bytes, rate or connections.
-	Quota string
-	// Pattern of the queues of the quota.
-	Pattern string
-	// Limit, and the amount Used without the request.
-	Limit, Used uint64
-	// Advice is the suggested action.
-	Advice string
+	Quota       string // as in `lockstep access quota`: queues, bytes, rate or connections
+	Pattern     string // of the queues
+	Limit, Used uint64 // Used does not include the request
+	Advice      string // suggested action
 }
 
 // Error returns the quota, its usage and the suggested action.

@@ -28,17 +28,17 @@ var (
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrNotFound is returned when the rule, role, token or quota does not exist.
 	ErrNotFound = errors.New("access entry not found")
-	// ErrInUse is returned on deletion of a role that rules refer to.
+	// ErrInUse is returned on deletion of a role that a rule references.
 	ErrInUse = errors.New("access entry is in use")
-	// ErrTokenExists is returned when a token with the name or the SHA-256 of a new token exists.
+	// ErrTokenExists is returned for a new token whose name or SHA-256 is in use.
 	ErrTokenExists = errors.New("token already exists")
 	// ErrLockOut is returned when the caller would lose its own right to operate.
 	ErrLockOut = errors.New("caller would be locked out")
 )
 
-// Rules is the access rules of the pair. Before the first rule everything is allowed unless Setting.Deny is set, except
-// calls reserved for the other node. From then on, only rights granted by a rule are allowed, even after the last rule
-// is revoked. A nil or zero Rules has no rules. Its methods may be called from any goroutine.
+// Rules is the access rules of the pair. Without rules everything is allowed, unless Setting.Deny is set, except calls
+// reserved for the other node. From the first rule on, only granted rights are allowed, even after the last rule is
+// revoked. A nil or zero Rules has no rules. It is safe for concurrent use.
 type Rules struct {
 	current atomic.Pointer[compiled]
 	loading sync.Mutex // held by LoadFrom
@@ -50,13 +50,11 @@ type Rules struct {
 
 // Setting is the part of the node's configuration that affects access.
 type Setting struct {
-	// Deny rights without a rule even before the first rule.
-	Deny bool
-	// Operators are globs of principals with all rights.
-	Operators []string
+	Deny      bool     // deny rights without a rule even before the first rule
+	Operators []string // globs of principals with all rights
 }
 
-// compiled is a table with a setting, and a cache of the grants of identities.
+// compiled is a table with a setting, and a cache of grants.
 type compiled struct {
 	table   *Table
 	setting Setting
@@ -66,14 +64,13 @@ type compiled struct {
 	grants map[identityName]*grants // at most maxIdentities
 }
 
-// The caches are bounded; entries beyond the limits are computed on each call.
+// The caches are cleared at these limits.
 const (
 	maxIdentities = 10_000
 	maxQueues     = 1000 // of one identity
 )
 
-// grants is the rights of one identity.
-type grants struct {
+type grants struct { // the rights of one identity
 	all    bool  // everything
 	pair   Right // on the pair
 	any    Right // on at least one queue
@@ -96,7 +93,7 @@ func (r *Rules) Configure(s Setting) {
 	r.swap(r.Table())
 }
 
-// Load replaces the rules with the access table of the store. The error lists unreadable entries; these grant nothing.
+// Load replaces the rules with the access table of the store. The error lists unreadable entries, which grant nothing.
 func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	t, err := Compile(version, entries)
 	r.mu.Lock()
@@ -108,15 +105,14 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	return err
 }
 
-// LoadFrom is Load for the result of read. It serializes read and Load: otherwise an older table could be loaded after
-// a newer one, and restore rules that were changed since.
+// LoadFrom is Load for the result of read. It serializes both: otherwise an older table could replace a newer one.
 func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
 	return r.Load(read())
 }
 
-// swap makes a table current. mu is held.
+// swap requires that mu is held.
 func (r *Rules) swap(t *Table) {
 	next := new(Table)
 	if t != nil {
@@ -193,8 +189,8 @@ func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return r.Table().Token(sum)
 }
 
-// PeerSecret returns the shared secret that a node sends to the other one if it has no better credentials; nil if not
-// set. It must not be modified.
+// PeerSecret returns the shared secret of the nodes, used without better credentials; nil if not set. It must not be
+// modified.
 func (r *Rules) PeerSecret() []byte {
 	if t := r.Table(); t != nil {
 		return t.peer
@@ -208,8 +204,8 @@ func (r *Rules) IsPeerSecret(shown []byte) bool {
 	return len(own) > 0 && subtle.ConstantTimeCompare(own, shown) == 1
 }
 
-// May returns nil if an identity has all given rights: on a queue for queue rights (empty name: on any queue),
-// otherwise on the pair. The error is a *DeniedError.
+// May returns a *DeniedError unless an identity has all given rights: queue rights on a queue (empty name: on any
+// queue), others on the pair.
 func (r *Rules) May(id *Identity, right Right, name string) error {
 	if right&Peer != 0 && !id.Peer {
 		return fmt.Errorf("%w: only the other node of the pair may make this call", ErrDenied)
@@ -248,7 +244,7 @@ func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	return denied(id, rights, name)
 }
 
-// Known returns nil if an identity has any right. The error is a *DeniedError.
+// Known returns a *DeniedError unless an identity has any right.
 func (r *Rules) Known(id *Identity) error {
 	c := r.get()
 	if c == nil || c.open {
@@ -260,8 +256,7 @@ func (r *Rules) Known(id *Identity) error {
 	return denied(id, 0, "")
 }
 
-// Rights returns the rights of an identity: those on the pair, and those on a queue. With an empty name, it returns the
-// rights that the identity has on any queue.
+// Rights returns the rights of an identity on the pair and on a queue; with an empty name, on any queue.
 func (r *Rules) Rights(id *Identity, name string) Right {
 	const all = QueueRights | Operate | Audit
 	c := r.get()
@@ -294,7 +289,6 @@ func (r *Rules) CheckAny(ctx context.Context, rights Right, queue string) error 
 	return r.MayAny(FromContext(ctx), rights, queue)
 }
 
-// of returns the grants of an identity.
 func (c *compiled) of(id *Identity) *grants {
 	key := id.key()
 	c.mu.RLock()
@@ -313,7 +307,7 @@ func (c *compiled) of(id *Identity) *grants {
 	return g
 }
 
-// key returns the part of an identity that rules can distinguish.
+// key returns what rules can distinguish of an identity.
 func (id *Identity) key() identityName {
 	name := identityName{principal: id.Principal, peer: id.Peer}
 	if len(id.Groups) > 0 {
@@ -351,7 +345,6 @@ func (c *compiled) grant(id *Identity) *grants {
 	return g
 }
 
-// on returns the rights on a queue.
 func (g *grants) on(name string) Right {
 	if len(g.queues) == 0 {
 		return 0
@@ -378,13 +371,10 @@ func (g *grants) on(name string) Right {
 
 // DeniedError describes a missing right. It matches ErrDenied.
 type DeniedError struct {
-	// Principal and Groups of the caller.
 	Principal string
 	Groups    []string
-	// Right that is missing; 0: the caller has no right at all.
-	Right Right
-	// Queue on which the right is missing; empty for a right on the pair, or on any queue.
-	Queue string
+	Right     Right  // 0: the caller has no right at all
+	Queue     string // empty for a right on the pair, or on any queue
 }
 
 func denied(id *Identity, right Right, name string) error {

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// The kinds of entries of the access table. Their values are messages of access.proto, except for KindPeer. An unknown
-// kind, of a newer release, grants nothing.
+// Kinds of entries of the access table. Values are messages of access.proto, except for KindPeer. An unknown kind, of a
+// newer release, grants nothing.
 const (
 	KindQuota = 'q' // AccessQuota, by its queue pattern
 	KindRole  = 'o' // AccessRole, by its name
@@ -45,21 +45,20 @@ type Table struct {
 	closed     bool
 }
 
-// rule is a rule with the rights of its roles.
+// rule includes the rights of its roles.
 type rule struct {
 	*pb.AccessRule
 
 	queues, pair Right
 }
 
-// RuleName returns the entry name of a rule: one per subject and queue pattern.
+// RuleName returns the entry name of a rule, one per subject and queue pattern.
 func RuleName(r *pb.AccessRule) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", r.GetPrincipal(), r.GetGroup(), r.GetQueue()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Compile creates a Table. Unreadable entries grant nothing and are listed in the error; the Table is valid even with
-// an error.
+// Compile creates a Table. Unreadable entries grant nothing and are listed in the error; the Table is valid even then.
 func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	t := &Table{
 		version: version, roles: map[string]*pb.AccessRole{}, tokens: map[string]*pb.AccessToken{},
@@ -114,7 +113,6 @@ func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	return t, errors.Join(wrong...)
 }
 
-// matches reports whether a rule applies to an identity.
 func (r *rule) matches(id *Identity) bool {
 	if r.GetGroup() == "" {
 		return matchPrincipal(r.GetPrincipal(), id.Principal)
@@ -127,7 +125,7 @@ func (r *rule) matches(id *Identity) bool {
 	return false
 }
 
-// RightsFromProto converts rights; rights unknown to this release are omitted.
+// RightsFromProto converts rights, except those unknown to this release.
 func RightsFromProto(in []pb.AccessRight) (rights Right) {
 	for _, r := range in {
 		if r > pb.AccessRight_ACCESS_RIGHT_UNSPECIFIED && r <= pb.AccessRight_ACCESS_RIGHT_AUDIT {
@@ -137,7 +135,7 @@ func RightsFromProto(in []pb.AccessRight) (rights Right) {
 	return rights
 }
 
-// RightsToProto is the inverse of RightsFromProto, except for Peer, in the order of the rights.
+// RightsToProto is the inverse of RightsFromProto. It omits Peer.
 func RightsToProto(rights Right) (out []pb.AccessRight) {
 	for r := pb.AccessRight_ACCESS_RIGHT_PUBLISH; r <= pb.AccessRight_ACCESS_RIGHT_AUDIT; r++ {
 		if rights>>(r-1)&1 == 1 {
@@ -206,7 +204,7 @@ func (t *Table) Closed() bool { return t != nil && (t.closed || len(t.rules) > 0
 // HasPeerSecret reports whether the two nodes have a shared secret.
 func (t *Table) HasPeerSecret() bool { return t != nil && len(t.peer) > 0 }
 
-// Token returns the owner of the token with that SHA-256. A zero expiry means that it does not expire.
+// Token returns the owner of the token with a SHA-256. A zero expiry means that it does not expire.
 func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool) {
 	if t == nil {
 		return "", nil, time.Time{}, false
@@ -221,7 +219,7 @@ func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return token.GetPrincipal(), token.GetGroups(), expiry, true
 }
 
-// Granting returns the rules that grant a right: on a queue, if it is a queue right.
+// Granting returns the rules that grant a right; for a queue right, on the named queue.
 func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 	if t == nil {
 		return nil

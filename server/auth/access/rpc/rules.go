@@ -50,7 +50,6 @@ func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantRes
 	return &pb.GrantResponse{Rule: granted, Version: version}, nil
 }
 
-// grant returns the existing rule with the requested rights added.
 func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	rule := proto.CloneOf(t.Rule(asked))
 	if rule == nil {
@@ -106,7 +105,6 @@ func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.Revoke
 	return &pb.RevokeResponse{Rule: s.o.Rules.Table().Rule(asked), Version: version}, nil
 }
 
-// revoke returns the existing rule with the requested rights removed.
 func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	rule := proto.CloneOf(t.Rule(asked))
 	if rule == nil {
@@ -132,7 +130,6 @@ func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	return rule, nil
 }
 
-// subject describes the subject and queue pattern of a rule.
 func subject(r *pb.AccessRule) string {
 	s := fmt.Sprintf("principal %q", r.GetPrincipal())
 	if r.GetGroup() != "" {
@@ -158,7 +155,6 @@ func checkSubject(r *pb.AccessRule) error {
 	return nil
 }
 
-// checkText rejects invalid names and patterns.
 func checkText(label, text string, mayBeEmpty bool) error {
 	switch {
 	case text == "" && !mayBeEmpty:
@@ -226,7 +222,6 @@ func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*p
 	return &pb.DeleteRoleResponse{Version: version}, nil
 }
 
-// sorted returns the values of a map, sorted by key.
 func sorted[V any](m map[string]V) []V {
 	list := make([]V, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {

@@ -26,23 +26,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// peerSecretBytes is the length of the shared secret of the two nodes.
 const peerSecretBytes = 32
 
 // Options configures New.
 type Options struct {
-	// Serving reports whether this node is the active.
+	// Serving holds the session while this node is the active.
 	Serving *session.Current
-	// Store stores the access table.
-	Store *store.Store
-	// Rules in force on this node.
-	Rules *access.Rules
-	// Load updates Rules from the applied state of the store.
+	Store   *store.Store
+	Rules   *access.Rules
+	// Load updates Rules from the store.
 	Load func()
 	// Used returns the current usage of the queues of a pattern.
-	Used func(pattern string) *pb.AccessQuota
-	// Alone: the node is not in a pair.
-	Alone bool
+	Used  func(pattern string) *pb.AccessQuota
+	Alone bool // standalone, not in a pair
 }
 
 // Service implements lockstep.v1.AccessService.
@@ -56,13 +52,12 @@ type Service struct {
 // New creates the service.
 func New(o Options) *Service { return &Service{o: o} }
 
-// request is a request that changes rules.
 type request interface {
 	proto.Message
 	GetProducer() *pb.Producer
 }
 
-// plan returns the changes for a request, based on the current table.
+// plan returns the changes for a request.
 type plan func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error)
 
 // change executes a request, unless it was executed before (INV-10), and returns the version of the table.
@@ -154,7 +149,6 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 		"the change with --lock-out", access.ErrLockOut, id.Principal, id.Principal)
 }
 
-// tokenKept reports whether a caller with a token of the pair still has one.
 func tokenKept(t *access.Table, id *access.Identity) bool {
 	for _, token := range t.Tokens() {
 		if token.GetPrincipal() == id.Principal {
@@ -164,7 +158,6 @@ func tokenKept(t *access.Table, id *access.Identity) bool {
 	return false
 }
 
-// after returns the table with the changes applied.
 func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.AccessEntry {
 	type name struct {
 		kind byte
@@ -187,7 +180,6 @@ func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.Acce
 	return next
 }
 
-// producerOf converts a request's producer for a transaction; nil if it has none.
 func producerOf(p *pb.Producer) (*txn.Producer, error) {
 	if p == nil {
 		return nil, nil //nolint:nilnil // no producer is no error
@@ -211,7 +203,7 @@ func checksum(req request) uint32 {
 	return max(sum, 1) // 0 means unknown
 }
 
-// checkSame rejects a different request with the same sequence, as far as the earlier one is still known.
+// checkSame rejects a different request with the same sequence, if the earlier one is still known.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -225,7 +217,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) e
 		"same request, a new request takes the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
 }
 
-// status converts an error for the response; a node that is not active names the active node.
+// status adds the address of the active to the error of a node that is not active.
 func (s *Service) status(op string, err error) error {
 	if err == nil {
 		return nil
@@ -238,7 +230,6 @@ func (s *Service) status(op string, err error) error {
 	return apierror.ToStatus(fmt.Errorf("%s: %w", op, err))
 }
 
-// put returns the change that sets an entry.
 func put(kind byte, name string, m proto.Message) ([]txn.AccessChange, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -255,7 +246,6 @@ func remove(kind byte, name string) []txn.AccessChange {
 	return []txn.AccessChange{{Kind: kind, Name: []byte(name), Remove: true}}
 }
 
-// by returns the author and the time of a change.
 func by(ctx context.Context) (string, *timestamppb.Timestamp) {
 	return access.FromContext(ctx).Principal, timestamppb.New(time.Now().Truncate(time.Millisecond))
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxGroups is the maximum number of groups of a token.
-const maxGroups = 32
+const maxGroups = 32 // of a token
 
 // CreateToken stores a token.
 func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (*pb.CreateTokenResponse, error) {

@@ -23,7 +23,7 @@ func (s *Service) WhoAmI(ctx context.Context, req *pb.WhoAmIRequest) (*pb.WhoAmI
 	}, nil
 }
 
-// ListAccess returns all entries without hashes.
+// ListAccess returns all entries, without hashes.
 func (s *Service) ListAccess(context.Context, *pb.ListAccessRequest) (*pb.ListAccessResponse, error) {
 	if _, err := s.o.Serving.Session(); err != nil {
 		return nil, s.status("list", err)
@@ -45,7 +45,6 @@ func (s *Service) ListAccess(context.Context, *pb.ListAccessRequest) (*pb.ListAc
 	return resp, nil
 }
 
-// byName sorts rules by subject and queue pattern.
 func byName(rules []*pb.AccessRule) []*pb.AccessRule {
 	rules = slices.Clone(rules)
 	slices.SortFunc(rules, func(a, b *pb.AccessRule) int {
