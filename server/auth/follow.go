@@ -15,16 +15,14 @@ import (
 )
 
 const (
-	// checkInterval is the interval at which the identity of a running stream is checked.
-	checkInterval = 500 * time.Millisecond
+	checkInterval = 500 * time.Millisecond // of the identity of a running stream
 	// endLimit is the time in which the handler of an ended stream may return the stream's progress. Without it, the
-	// client must treat unanswered requests as having an unknown outcome.
+	// outcome of unanswered requests is unknown to the client.
 	endLimit = 100 * time.Millisecond
 )
 
-// Follow runs the handler of a stream. It ends the stream early if the caller's identity becomes invalid, or if the
-// caller loses the right required by the method. Streams that publish and consume check the rules of their queues
-// themselves.
+// Follow runs the handler of a stream, and ends the stream when the caller's identity becomes invalid or the caller
+// loses the right required by the method. Streams that publish and consume check the rules of their queues themselves.
 func (g *Interceptor) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Expired
 	ctx, lost, changed := g.rights(ctx, method)
@@ -99,8 +97,7 @@ func (g *Interceptor) rights(ctx context.Context, method string) (
 	}, g.o.Rules.Changed
 }
 
-// ended returns the status of a stream after its identity became invalid: the reason, with the progress reported by the
-// handler.
+// ended returns the status of a stream whose identity became invalid, with the progress reported by the handler.
 func ended(reason, err error) error {
 	if err == nil {
 		return nil // the client had finished
