@@ -15,25 +15,20 @@ import (
 )
 
 const (
-	// forwardScheme is the authorization scheme of a call that a node makes for a caller it has authenticated. A
-	// release without forwarding refuses the call, since a call with any authorization header is not accepted as one of
-	// the other node.
-	forwardScheme = "Lockstep-Forwarded "
-	// maxForwardBytes limits the header.
-	maxForwardBytes = 8 << 10
-	// maxNameBytes limits a principal and a group.
-	maxNameBytes = 255
+	// forwardScheme is the authorization scheme of a call that a node makes for a caller it has authenticated. A release
+	// without forwarding refuses it: no call with an authorization header is accepted as the other node's.
+	forwardScheme   = "Lockstep-Forwarded "
+	maxForwardBytes = 8 << 10 // of the header
+	maxNameBytes    = 255     // of a principal or group
 )
 
-// forwardedCaller is the caller in the header.
 type forwardedCaller struct {
 	Principal string   `json:"principal"`
 	Groups    []string `json:"groups,omitempty"`
 }
 
 // Forward returns the context for a call to the other node on behalf of a caller authenticated by certificate on this
-// node. The connection must present this node's certificate. The call has only the rights of the caller, not those of
-// the node.
+// node. The connection must present this node's certificate, but the call has only the caller's rights.
 func Forward(ctx context.Context, principal string, groups []string) (context.Context, error) {
 	raw, err := json.Marshal(forwardedCaller{principal, groups})
 	if err != nil {
@@ -43,8 +38,8 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 		forwardScheme+base64.RawURLEncoding.EncodeToString(raw)), nil
 }
 
-// forwarded returns the caller of a forwarded call; nil if the call is not forwarded. Only a node of the pair may
-// forward calls, and only its certificate proves its identity.
+// forwarded returns the caller of a forwarded call; nil if it is not forwarded. Only a node of the pair, identified by
+// its certificate, may forward calls.
 func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	encoded, is := "", false
@@ -54,7 +49,7 @@ func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error
 		}
 	}
 	if !is {
-		return nil, nil //nolint:nilnil // that is how an authenticator says that it does not know the caller
+		return nil, nil //nolint:nilnil // no credentials of this kind
 	}
 	cert := CertificateOf(ctx)
 	if cert == nil || i.Names == nil || len(values) != 1 {
@@ -73,7 +68,6 @@ func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error
 	}, nil
 }
 
-// decodeForwarded parses and validates the header.
 func decodeForwarded(encoded string) (c forwardedCaller, err error) {
 	invalid := fmt.Errorf("%w: invalid forwarded caller", access.ErrUnauthenticated)
 	raw, err := base64.RawURLEncoding.DecodeString(encoded)

@@ -25,10 +25,8 @@ import (
 )
 
 const (
-	// tokenKey is the metadata key of the pair's secret.
-	tokenKey = "lockstep-peer-token"
-	// refusalInterval is the minimum interval between logged refusals.
-	refusalInterval = 10 * time.Second
+	tokenKey        = "lockstep-peer-token" // metadata key of the pair's secret
+	refusalInterval = 10 * time.Second      // minimum between logged refusals
 )
 
 // queueMethods is the prefix of methods that the other node never calls.
@@ -36,25 +34,25 @@ var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:
 
 // Identification authenticates calls of the other node of the pair.
 type Identification struct {
-	// Names of which the certificate of the other node has at least one; nil: certificates are ignored.
+	// Names returns names of which the other node's certificate must have one; nil: certificates are ignored.
 	Names func() []string
-	// Tokens of which the other node presents one; nil: none.
+	// Tokens has the secret that the other node presents; may be nil.
 	Tokens *secretfile.File
-	// Logger logs refusals; nil: no logging.
+	// Logger logs refusals; may be nil.
 	Logger *zap.Logger
 
 	mu     sync.Mutex // guards all below
 	logged time.Time
 }
 
-// Authenticate returns the identity of the other node if the call is from it, otherwise nil. It ignores methods that
-// the other node never calls, and calls with credentials of a user or application.
+// Authenticate returns the identity of the other node, or nil for another caller. It ignores methods that the other
+// node never calls, and calls with credentials of a user or application.
 func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, error) {
 	if id, err := i.forwarded(ctx); id != nil || err != nil {
 		return id, err
 	}
 	if method, ok := grpc.Method(ctx); ok && strings.HasPrefix(method, queueMethods) {
-		return nil, nil //nolint:nilnil // that is how an authenticator says that it does not know the caller
+		return nil, nil //nolint:nilnil // no credentials of this kind
 	}
 	if len(metadata.ValueFromIncomingContext(ctx, "authorization")) > 0 {
 		return nil, nil //nolint:nilnil // see above
@@ -74,7 +72,7 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 	return nil, nil //nolint:nilnil // see above
 }
 
-// NonPeer returns why the caller is not accepted as the other node, with a suggested action. The error matches
+// NonPeer returns why the caller is not accepted as the other node, with a suggested action. It matches
 // access.ErrNotPeer.
 func (i *Identification) NonPeer(ctx context.Context) error {
 	var reason []string
@@ -99,7 +97,6 @@ func (i *Identification) NonPeer(ctx context.Context) error {
 	return err
 }
 
-// log logs refusals with a rate limit.
 func (i *Identification) log(ctx context.Context, err error) {
 	if i.Logger == nil {
 		return
@@ -153,7 +150,6 @@ func Carries(cert *x509.Certificate, names []string) error {
 	return fmt.Errorf("%w is for %s, not for %s", errNames, listOf(cert), strings.Join(names, ", "))
 }
 
-// listOf lists all names in a certificate.
 func listOf(cert *x509.Certificate) string {
 	var all []string
 	for _, u := range cert.URIs {
@@ -169,7 +165,7 @@ func listOf(cert *x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
-// NameOf returns the principal of a certificate: its first URI, else its first DNS name, else its common name.
+// NameOf returns the principal of a certificate: its first URI, first DNS name or common name.
 func NameOf(cert *x509.Certificate) string {
 	switch {
 	case len(cert.URIs) > 0:
@@ -193,5 +189,5 @@ func (t tokenCredentials) GetRequestMetadata(context.Context, ...string) (map[st
 	return map[string]string{tokenKey: t.tokens.First()}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials: the secret is used by pairs without TLS.
+// RequireTransportSecurity returns false: pairs without TLS use the secret.
 func (tokenCredentials) RequireTransportSecurity() bool { return false }

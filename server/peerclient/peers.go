@@ -27,16 +27,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A peer is unreachable if it does not answer a ping, sent after peerPing without data, within peerTimeout. Its rewrite
-// is restarted later.
+// A peer is unreachable if it does not answer a ping, sent after peerPing without data, within peerTimeout.
 const (
 	peerPing    = 2 * time.Second
 	peerTimeout = 3 * time.Second
-	// peerBackoff is the maximum backoff before reconnecting to a peer.
+	// peerBackoff is the maximum backoff before reconnecting.
 	peerBackoff = 500 * time.Millisecond
 )
 
-// Peers is the connections to the other node used by maintenance. They are opened on demand.
+// Peers is the connections to the other node. They are opened on demand.
 type Peers struct {
 	options []grpc.DialOption // of every connection
 
@@ -47,8 +46,8 @@ type Peers struct {
 
 var _ maintenance.Peers = (*Peers)(nil)
 
-// NewPeers creates a Peers without connections. The options are added to each connection; without transport
-// credentials, connections are not encrypted. The caller must call Close.
+// NewPeers creates a Peers; options apply to each connection. Without transport credentials, connections are not
+// encrypted. The caller must call Close.
 func NewPeers(options ...grpc.DialOption) *Peers {
 	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
 }
@@ -136,7 +135,7 @@ func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Acti
 	return protoconv.ActivityFromProto(st.GetMaintenance()), nil
 }
 
-// Report reports the completed work of this node to the active at an address.
+// Report reports the completed work of this node to the active.
 func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report) error {
 	c, err := p.Maintenance(address)
 	if err != nil {
@@ -148,7 +147,7 @@ func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report
 	return fromPeer(err)
 }
 
-// peer implements maintenance.Operations for another node.
+// peer implements maintenance.Operations.
 type peer struct {
 	peers   *Peers
 	address string
@@ -186,7 +185,6 @@ func follow[Req, Resp, R any](
 	}
 }
 
-// Scan recommends a page size.
 func (p *peer) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
@@ -198,7 +196,6 @@ func (p *peer) Scan(
 	return protoconv.ScanFromProto(r), nil
 }
 
-// Rewrite rewrites the page file.
 func (p *peer) Rewrite(
 	ctx context.Context, req maintenance.RewriteRequest, progress func(checkpoint.Progress),
 ) (maintenance.RewriteResult, error) {
@@ -215,7 +212,6 @@ func (p *peer) Rewrite(
 	return protoconv.RewriteFromProto(r), nil
 }
 
-// Shrink releases the free pages at the end of the page file.
 func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResult, error) {
 	c, err := p.peers.Maintenance(p.address)
 	if err != nil {
@@ -228,7 +224,6 @@ func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResul
 	return maintenance.ShrinkResult{FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter()}, nil
 }
 
-// Backup creates a backup on that node.
 func (p *peer) Backup(
 	ctx context.Context, req maintenance.BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
@@ -242,7 +237,6 @@ func (p *peer) Backup(
 	return protoconv.SetFromProto(set), nil
 }
 
-// Checkpoint writes a checkpoint.
 func (p *peer) Checkpoint(ctx context.Context) error {
 	c, err := p.peers.conn(p.address)
 	if err != nil {
@@ -252,7 +246,6 @@ func (p *peer) Checkpoint(ctx context.Context) error {
 	return fromPeer(err)
 }
 
-// Digest hashes the content at exactly an LSN.
 func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	c, err := p.peers.conn(p.address)
 	if err != nil {
@@ -272,7 +265,6 @@ func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, err
 	return d, nil
 }
 
-// Restart restarts that node.
 func (p *peer) Restart(ctx context.Context, planID string) (done bool, err error) {
 	c, err := p.peers.Maintenance(p.address)
 	if err != nil {
