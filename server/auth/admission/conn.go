@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Conn is an admitted connection. A nil Conn stands for a call over other transports; its methods do nothing.
+// Conn is an admitted connection. A nil Conn represents a call over another transport; its methods do nothing.
 type Conn struct {
 	l      *Listener
 	source *source
@@ -48,14 +48,14 @@ type Conn struct {
 	reserved bool          // in a slot of the peer, not yet authenticated as the peer
 }
 
-// Remote is the remote address of a connection; it refers to the Conn.
+// Remote is the remote address of a connection, and refers to the Conn.
 type Remote struct {
 	net.Addr
 
 	conn *Conn
 }
 
-// FromContext returns the connection of a call, or nil if it was not accepted by a Listener.
+// FromContext returns the connection of a call, or nil if no Listener accepted it.
 func FromContext(ctx context.Context) *Conn {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -67,7 +67,7 @@ func FromContext(ctx context.Context) *Conn {
 	return nil
 }
 
-// Known records that a call has passed the auth interceptor, and whether only the other node may make that call.
+// Known records that a call has passed the auth interceptor. isPeer: only the other node may make that call.
 func (c *Conn) Known(isPeer bool) {
 	if c == nil || c.known.Load() && !isPeer {
 		return
@@ -88,8 +88,8 @@ func (c *Conn) Known(isPeer bool) {
 	}
 }
 
-// Unknown records a call that failed authentication or had no credentials. A connection without an admitted call is
-// closed after several of them.
+// Unknown records a call that failed authentication or had no credentials. After several of them, a connection without
+// an admitted call is closed.
 func (c *Conn) Unknown() {
 	if c == nil || c.known.Load() || c.wrong.Add(1) != maxFailures {
 		return
@@ -113,7 +113,7 @@ func (c *Conn) End() {
 	}
 }
 
-// removeFromNew removes the connection from the list of new ones. Listener.mu is held.
+// removeFromNew requires that Listener.mu is held.
 func (c *Conn) removeFromNew() {
 	if c.element != nil {
 		c.source.new.Remove(c.element)
@@ -122,7 +122,6 @@ func (c *Conn) removeFromNew() {
 	}
 }
 
-// expired closes the connection if it is still new.
 func (c *Conn) expired(timeout time.Duration) {
 	if c.known.Load() {
 		return
@@ -138,7 +137,7 @@ func (c *Conn) expired(timeout time.Duration) {
 	_ = c.end() // abandoned
 }
 
-// flooded closes the connection, and charges its address so that new connections are delayed.
+// flooded closes the connection, and charges its address to delay new connections.
 func (c *Conn) flooded() {
 	limits := c.l.o.Limits()
 	c.l.mu.Lock()
@@ -178,8 +177,8 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire wraps the bytes that gRPC reads and writes, and parses the HTTP/2 frames. It has its own buffer, so that the
-// bytes returned last are the frame that gRPC is processing.
+// wire parses the HTTP/2 frames that gRPC reads and writes. It has its own buffer, so that the bytes returned last are
+// the frame that gRPC is processing.
 type wire struct {
 	conn   *Conn
 	in     frames
@@ -189,10 +188,9 @@ type wire struct {
 	err    error // of the last read, returned after the buffered bytes
 }
 
-// wireBytes is the buffer length, the same as gRPC's own default.
-const wireBytes = 32 << 10
+const wireBytes = 32 << 10 // of the buffer, as gRPC's own default
 
-// read returns data from inner. A client that floods is first read more slowly, then closed.
+// read first slows down, then closes the connection of a client that floods.
 func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	if len(w.from) == 0 {
 		if w.err != nil {
@@ -226,14 +224,13 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	return n, nil
 }
 
-// write forwards data from gRPC, and detects the calls that it ends.
+// write detects the calls that gRPC ends.
 func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	n, err := inner.Write(b)
 	w.out.passOut(w.conn, b[:n])
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
-// tcpConn is a connection that keeps the methods of a TCP connection.
 type tcpConn struct {
 	*net.TCPConn
 
@@ -241,7 +238,6 @@ type tcpConn struct {
 	wire *wire // nil: an outer connection parses the frames, or the protocol has none
 }
 
-// Read reads data, and closes the connection of a client that floods. With TLS, securedConn does this instead.
 func (c *tcpConn) Read(b []byte) (n int, err error) {
 	if c.wire != nil {
 		n, err = c.wire.read(c.TCPConn, b)
@@ -269,7 +265,6 @@ func (c *tcpConn) Close() error { return c.conn.end() }
 // RemoteAddr returns a *Remote.
 func (c *tcpConn) RemoteAddr() net.Addr { return &c.conn.remote }
 
-// plainConn is a connection other than TCP.
 type plainConn struct {
 	net.Conn
 

@@ -11,8 +11,6 @@ import (
 	"time"
 )
 
-// This file describes the connections and their traffic.
-
 var (
 	// ErrNoConnection is returned for an unknown connection number.
 	ErrNoConnection = errors.New("connection not found; it may be closed already")
@@ -22,16 +20,13 @@ var (
 
 // Caller describes the client of a connection.
 type Caller struct {
-	// Principal of the last admitted call, and its authentication method.
-	Principal, Authentication string
-	// Client is the name sent by the client; TLS is the TLS version, empty without TLS.
-	Client, TLS string
-	// Peer reports whether it is the other node of the pair.
-	Peer bool
+	Principal, Authentication string // of the last admitted call
+	Client, TLS               string // name sent by the client, and TLS version; empty without TLS
+	Peer                      bool   // the other node of the pair
 }
 
-// Called records the caller of an admitted call. about returns the client's name and the TLS version; it is called for
-// the first call.
+// Called records the caller of an admitted call. about returns the client's name and the TLS version; only the first
+// call needs it.
 func (c *Conn) Called(principal, authentication string, isPeer bool, about func() (client, tls string)) {
 	if c == nil {
 		return
@@ -49,8 +44,7 @@ func (c *Conn) Called(principal, authentication string, isPeer bool, about func(
 	c.caller.Store(&now)
 }
 
-// Name sets the client name of an accepted connection, instead of the user agent of its calls. of is the address of the
-// connection.
+// Name sets the client name of the connection with a remote address, instead of the user agent of its calls.
 func Name(of net.Addr, client string) {
 	if r, ok := of.(*Remote); ok {
 		r.conn.named.Store(&client)
@@ -59,17 +53,13 @@ func Name(of net.Addr, client string) {
 
 // Use describes the activity of a stream.
 type Use struct {
-	// Consumes: the stream receives messages; otherwise it publishes.
-	Consumes bool
-	// Queues used by the stream, and its subscription if it consumes.
-	Queues       []string
-	Subscription string
-	// Credit is the number of further messages that may be delivered to a consumer; Unacknowledged is the number in
-	// flight.
-	Credit, Unacknowledged uint64
+	Consumes               bool // receives messages; otherwise it publishes
+	Queues                 []string
+	Subscription           string
+	Credit, Unacknowledged uint64 // further messages that may be delivered, and messages in flight
 }
 
-// Stream is an open publish or consume call. It is created by Conn.Open.
+// Stream is an open publish or consume call, created by Conn.Open.
 type Stream struct {
 	conn     *Conn
 	consumes bool
@@ -78,8 +68,8 @@ type Stream struct {
 	messages atomic.Uint64
 }
 
-// Open registers a stream of the connection. describe may be called by any goroutine until Close has returned. The
-// caller must call Close.
+// Open registers a stream. describe may be called by any goroutine until Close has returned. The caller must call
+// Close.
 func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 	s := &Stream{conn: c, consumes: consumes, describe: describe}
 	if c == nil {
@@ -98,7 +88,7 @@ func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 // Passed counts messages of the stream.
 func (s *Stream) Passed(messages int) { s.messages.Add(uint64(messages)) }
 
-// Close removes the stream; its messages remain counted for the connection.
+// Close removes the stream. Its messages remain counted for the connection.
 func (s *Stream) Close() {
 	c := s.conn
 	if c == nil {
@@ -128,7 +118,6 @@ type Traffic struct{ Bytes, Messages uint64 }
 type StreamInfo struct {
 	Use
 
-	// Since is the start of the stream, Messages the number of messages transferred.
 	Since    time.Time
 	Messages uint64
 }
@@ -137,16 +126,12 @@ type StreamInfo struct {
 type Info struct {
 	Caller
 
-	// ID is the connection number, Address the remote address, Since the time of accept.
-	ID      uint64
-	Address string
-	Since   time.Time
-	// Protocol: "gRPC", or the name given for its port.
-	Protocol string
-	// Received from the client, and Sent to it.
+	ID             uint64
+	Address        string
+	Since          time.Time
+	Protocol       string // "gRPC", or the name of the port's protocol
 	Received, Sent Traffic
-	// Streams that are open, oldest first.
-	Streams []StreamInfo
+	Streams        []StreamInfo // oldest first
 }
 
 // List describes all connections, oldest first.
@@ -165,7 +150,7 @@ func (l *Listener) List() []Info {
 	return out
 }
 
-// CloseConnection closes a connection unless it belongs to the other node, and returns its description.
+// CloseConnection closes a connection, unless it belongs to the other node, and returns its description.
 func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	l.mu.Lock()
 	c := l.conns[id]
