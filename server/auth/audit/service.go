@@ -16,8 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// responseRecords is the maximum number of records per response.
-const responseRecords = 100
+const responseRecords = 100 // maximum
 
 // Service serves the audit records of a node.
 type Service struct {
@@ -49,7 +48,6 @@ func (s *Service) TailAudit(req *pb.TailAuditRequest, stream grpc.ServerStreamin
 	}
 }
 
-// send sends the records that match.
 func send(
 	stream grpc.ServerStreamingServer[pb.TailAuditResponse], req *pb.TailAuditRequest, records []Record, missed uint64,
 ) error {
@@ -80,7 +78,7 @@ func wanted(req *pb.TailAuditRequest, r *Record) bool {
 	return m == "" || glob(m, r.Method) || glob(m, path.Base(r.Method))
 }
 
-// glob matches a text with a pattern in which * matches any text, including slashes.
+// glob matches a pattern in which * matches any text, including slashes.
 func glob(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if !strings.HasPrefix(text, parts[0]) {
