@@ -14,8 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// ofConnection returns the identity of the client certificate of a call's connection, verified against tls.ca; nil
-// without one.
+// ofConnection returns the identity of the connection's client certificate, verified against tls.ca, or nil.
 func ofConnection(ctx context.Context) (*access.Identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -28,8 +27,8 @@ func ofConnection(ctx context.Context) (*access.Identity, error) {
 	return ofCertificate(info.State.VerifiedChains[0][0])
 }
 
-// ofCertificate returns the identity of a certificate: its first URI, else its first DNS name, else the common name.
-// Its groups are the organizational units of the subject.
+// ofCertificate returns the identity of a certificate: its first URI, first DNS name or common name. Its groups are the
+// organizational units of the subject.
 func ofCertificate(cert *x509.Certificate) (*access.Identity, error) {
 	id := &access.Identity{Method: access.MethodCertificate, Groups: cert.Subject.OrganizationalUnit}
 	switch {
@@ -49,10 +48,9 @@ func ofCertificate(cert *x509.Certificate) (*access.Identity, error) {
 	return id, nil
 }
 
-// maxNameBytes limits a principal and a group.
-const maxNameBytes = 255
+const maxNameBytes = 255 // of a principal or group
 
-// nameable returns why a principal or group name is invalid, or an empty string.
+// nameable returns why a principal or group is invalid, or an empty string.
 func nameable(name string) string {
 	switch {
 	case name == "":

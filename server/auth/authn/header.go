@@ -9,13 +9,12 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// maxTokenBytes limits the size of a token, since the signature covers all of it.
+// maxTokenBytes limits a token, since the signature covers all of it.
 const maxTokenBytes = 16 << 10
 
-// header is the metadata key of the token.
-const header = "authorization"
+const header = "authorization" // metadata key of the token
 
-// shown returns the token in a call's metadata; empty if missing.
+// shown returns the token in a call's metadata, or an empty string.
 func shown(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, header)
 	switch len(values) {
@@ -27,8 +26,7 @@ func shown(ctx context.Context) (string, error) {
 	return "", wrong(CheckHeader, "metadata key authorization is repeated")
 }
 
-// parseHeader extracts the token from the value of an authorization header (RFC 6750): the scheme Bearer,
-// case-insensitive, spaces, and a b64token.
+// parseHeader parses an authorization header (RFC 6750): the scheme Bearer, case-insensitive, spaces, and a b64token.
 func parseHeader(value string) (string, error) {
 	scheme, token, found := strings.Cut(value, " ")
 	token = strings.Trim(token, " ")

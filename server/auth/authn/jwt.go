@@ -19,29 +19,27 @@ import (
 
 // JWT configures the accepted JWTs.
 type JWT struct {
-	// Issuer required in a token; empty: JWTs are not accepted.
+	// Issuer is required in a token; empty: JWTs are not accepted.
 	Issuer string
-	// Audience that must be among those of a token.
+	// Audience must be among those of a token.
 	Audience string
 	// KeysURL or KeysFile is the source of the issuer's keys, a JSON Web Key Set. Both empty: the URL in the issuer's
 	// discovery document.
 	KeysURL, KeysFile string
-	// KeysCA is a file with the CAs for the certificate of the issuer's server; empty: the system's CAs.
+	// KeysCA is a file with the CAs for the issuer's server; empty: the system's CAs.
 	KeysCA string
 	// PrincipalClaim and GroupsClaim are dotted paths of claims, such as realm_access.roles.
 	PrincipalClaim, GroupsClaim string
-	// Skew is the tolerated difference between the issuer's clock and this node's clock.
+	// Skew is the tolerated difference between the clocks of the issuer and this node.
 	Skew time.Duration
 }
 
 const (
-	// maxGroups is the maximum number of groups in a token.
-	maxGroups = 256
-	// quoted limits how much of a token's content an error repeats.
-	quoted = 100
+	maxGroups = 256 // in a token
+	quoted    = 100 // maximum of a token's content in an error
 )
 
-// algorithms lists the accepted signature algorithms: only asymmetric ones, so that the verification key cannot sign.
+// algorithms returns the accepted algorithms: only asymmetric ones, so that the verification key cannot sign.
 func algorithms() (names []string, algs []jose.SignatureAlgorithm) {
 	algs = []jose.SignatureAlgorithm{
 		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512,
@@ -59,14 +57,13 @@ type verifier struct {
 	now      func() time.Time
 }
 
-// verified is a valid JWT.
 type verified struct {
 	identity *access.Identity
 	expiry   time.Time // including the skew
 	version  uint64    // of the keys
 }
 
-// verify checks all properties of a token. It fetches the issuer's keys again if required and fetch is set.
+// verify checks all properties of a token. If fetch is set, it fetches the issuer's keys again if required.
 func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verified, error) {
 	names, algs := algorithms()
 	if _, err := jose.ParseSignedCompact(raw, algs); err != nil {
@@ -91,7 +88,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	return v.checkClaims(token, set.version)
 }
 
-// checkClaims checks the claims of a token with a valid signature.
+// checkClaims requires a token with a valid signature.
 func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, error) {
 	var claims map[string]any
 	var times struct {
@@ -135,7 +132,6 @@ func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, 
 	return out, v.name(out, claims)
 }
 
-// name extracts the principal and the groups of a token.
 func (v *verifier) name(out *verified, claims map[string]any) error {
 	principal, ok := claim(claims, v.settings.PrincipalClaim).(string)
 	if !ok {
@@ -155,7 +151,7 @@ func (v *verifier) name(out *verified, claims map[string]any) error {
 	return nil
 }
 
-// groupsOf parses groups: a list of names, or one name; none if the claim is missing.
+// groupsOf parses a list of names, or one name; a missing claim has none.
 func groupsOf(value any) (groups []string, reason string) {
 	var list []any
 	switch v := value.(type) {
@@ -200,7 +196,7 @@ func claim(claims map[string]any, path string) any {
 	return nil
 }
 
-// instant parses a NumericDate: seconds since 1970, optionally with a fraction.
+// instant parses a NumericDate, seconds since 1970 with an optional fraction.
 func instant(n *json.Number) (time.Time, bool) {
 	const latest = 253402300799 // the end of the year 9999
 	seconds, err := n.Float64()
@@ -219,7 +215,7 @@ func contains(all []string, one string) bool {
 	return false
 }
 
-// callKeys is the key set for one call. It keeps the error, since go-oidc preserves only the text of an error.
+// callKeys is the key set for one call. It keeps the error, of which go-oidc preserves only the text.
 type callKeys struct {
 	keys    *keys
 	algs    []jose.SignatureAlgorithm
@@ -228,7 +224,6 @@ type callKeys struct {
 	err     *Error
 }
 
-// VerifySignature is called by go-oidc.
 func (c *callKeys) VerifySignature(ctx context.Context, raw string) ([]byte, error) {
 	payload, err := c.check(ctx, raw)
 	if err != nil {
