@@ -20,7 +20,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// Delays between attempts, and the timeout of one attempt.
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 10 * time.Second
@@ -29,7 +28,7 @@ const (
 
 var errIncomplete = errors.New("truncated response")
 
-// errorResponse returns the server's error response; false if it did not respond.
+// errorResponse returns false if the server did not respond.
 func errorResponse(err error) (minio.ErrorResponse, bool) {
 	var r minio.ErrorResponse
 	ok := errors.As(err, &r)
@@ -79,8 +78,7 @@ func passes(err error) bool {
 	}, r.Code)
 }
 
-// try repeats a request until it succeeds, fails permanently, or RetryFor has elapsed. do may be called any number of
-// times.
+// try repeats a request until it succeeds, fails permanently, or RetryFor has elapsed.
 func (p *Store) try(ctx context.Context, label string, do func(ctx context.Context) error) error {
 	start, pause := time.Now(), firstPause
 	for attempt := 1; ; attempt++ {

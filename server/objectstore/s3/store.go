@@ -2,10 +2,10 @@
 
 // Package s3 implements backup.Objects with a bucket of an S3 server.
 //
-// Uploads are streamed in parts, several concurrently, from a fixed number of buffers. Each part has a checksum that
-// the server verifies. An object becomes visible when the upload is completed, and only if no object has its name
-// (If-None-Match, if the server supports it). Reads fetch blocks, with read-ahead. Each request is retried with
-// exponential backoff while the server is unreachable or busy.
+// Uploads are streamed in parts, several concurrently, from a fixed number of buffers. The server verifies the checksum
+// of each part. An object becomes visible when the upload is completed, and only if its name is unused (If-None-Match,
+// if the server supports it). Reads fetch blocks, with read-ahead. Each request is retried with exponential backoff
+// while the server is unreachable or busy.
 package s3
 
 import (
@@ -30,7 +30,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// Limits and defaults of Options.
 const (
 	// MinPartBytes is the minimum size of each part except the last one, as required by S3.
 	MinPartBytes = 5 << 20
@@ -48,7 +47,7 @@ var ErrOptions = errors.New("invalid S3 settings")
 
 // Options configures access to the server.
 type Options struct {
-	// Endpoint is the URL of the server, http:// or https://; empty: AWS.
+	// Endpoint is an http:// or https:// URL; empty: AWS.
 	Endpoint string
 	// Region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1.
 	Region string
@@ -61,32 +60,30 @@ type Options struct {
 	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; or else the AWS shared credentials file; or else, with the AWS
 	// endpoint, the IAM role of the host.
 	AccessKeyFile, SecretKeyFile, SessionTokenFile string
-	// PartBytes is the size of a part, at least MinPartBytes; it is increased for an object that would have too many
-	// parts.
+	// PartBytes is the size of a part, at least MinPartBytes. It is increased for an object with too many parts.
 	PartBytes int64
-	// Parallel is the maximum number of concurrent part uploads.
+	// Parallel limits the concurrent part uploads.
 	Parallel int
 	// MemoryBytes limits the buffers of one upload; two parts are always allowed. 0: unlimited.
 	MemoryBytes int64
-	// RetryFor is the time for which a request is retried that the server does not respond to or rejects temporarily.
+	// RetryFor limits the retries of a request that the server does not respond to or rejects temporarily.
 	RetryFor time.Duration
-	// Logger logs events for the operator; nil: no logging.
+	// Logger may be nil.
 	Logger *zap.Logger
 }
 
 // Store is a bucket, or a prefix in it.
 type Store struct {
-	o      Options
-	at     backup.Location
-	core   *minio.Core
-	client *http.Transport
-	// unconditional: the server does not support If-None-Match.
-	unconditional atomic.Bool
+	o             Options
+	at            backup.Location
+	core          *minio.Core
+	client        *http.Transport
+	unconditional atomic.Bool // the server does not support If-None-Match
 }
 
 var _ backup.Objects = (*Store)(nil)
 
-// Open creates a client of a bucket without any request to it. It returns ErrOptions for invalid options.
+// Open creates a client of a bucket without a request to it. It returns ErrOptions for invalid options.
 func Open(at backup.Location, o Options) (*Store, error) {
 	if !at.IsS3() {
 		return nil, fmt.Errorf("%w: %s is not a bucket", ErrOptions, at)
@@ -144,7 +141,6 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Timeouts of one request.
 const (
 	dialLimit      = 5 * time.Second
 	handshakeLimit = 10 * time.Second
@@ -179,7 +175,6 @@ func (p *Store) Close() error {
 	return nil
 }
 
-// key returns the name of an object in the bucket.
 func (p *Store) key(name string) string { return p.at.In(name).Prefix }
 
 // Path returns the URL of an object or a folder.
@@ -190,7 +185,6 @@ func (p *Store) Path(name string) string {
 	return p.at.In(name).String()
 }
 
-// folder returns the prefix of the objects in a folder.
 func (p *Store) folder(name string) string {
 	prefix := p.at.Prefix
 	if name != "" {
@@ -229,7 +223,6 @@ func (p *Store) List(ctx context.Context, folder string) ([]backup.Entry, error)
 	return entries, err
 }
 
-// stat describes an object.
 func (p *Store) stat(ctx context.Context, name string) (info minio.ObjectInfo, err error) {
 	err = p.try(ctx, "stat "+p.Path(name), func(ctx context.Context) (err error) {
 		info, err = p.core.Client.StatObject(ctx, p.at.Bucket, p.key(name), minio.StatObjectOptions{})
@@ -238,8 +231,8 @@ func (p *Store) stat(ctx context.Context, name string) (info minio.ObjectInfo, e
 	return info, err
 }
 
-// Delete removes an object. In a bucket with versioning or object lock, this hides the object; the lifecycle rules of
-// the bucket remove it.
+// Delete removes an object. In a bucket with versioning or object lock, this hides the object, and the lifecycle rules
+// of the bucket remove it.
 func (p *Store) Delete(ctx context.Context, name string) error {
 	err := p.try(ctx, "remove "+p.Path(name), func(ctx context.Context) error {
 		return p.core.Client.RemoveObject(ctx, p.at.Bucket, p.key(name), minio.RemoveObjectOptions{})
@@ -289,7 +282,6 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 	})
 }
 
-// noLock is the result of Lock: buckets have no locks.
 type noLock struct{}
 
 func (noLock) Close() error { return nil }
