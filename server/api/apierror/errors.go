@@ -12,6 +12,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -94,8 +95,8 @@ func Refusal(r *txn.Result, kept bool) error {
 }
 
 func isSettled(err error) bool {
-	var settled *settledError
-	return errors.As(err, &settled)
+	_, settled := errors.AsType[*settledError](err)
+	return settled
 }
 
 // mapping is one entry of the table. The reason determines the code, as defined in errors.proto.
@@ -218,8 +219,8 @@ var errorTable = []mapping{
 }
 
 func lookup(err error) mapping {
-	for i := range errorTable {
-		if m := errorTable[i]; errors.Is(err, m.err) {
+	for _, m := range errorTable {
+		if errors.Is(err, m.err) {
 			return m
 		}
 	}
@@ -240,23 +241,45 @@ func ToStatus(err error) error {
 	if isSettled(err) {
 		info.Metadata = map[string]string{reason.Settled: "true"}
 	}
-	addAccess(err, info)
-	st, detailErr := status.New(m.code(), err.Error()).WithDetails(info)
-	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
-		return status.Error(m.code(), err.Error())
+	details := []protoadapt.MessageV1{info}
+	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
+		addDenied(info, denied)
 	}
-	st = withQuota(st, err)
-	var notActive *NotActiveError
-	if errors.As(err, &notActive) {
-		with, detailErr := st.WithDetails(&pb.NotActive{
+	if quota, ok := errors.AsType[*access.QuotaError](err); ok {
+		details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
+			Subject:     "queues:" + quota.Pattern,
+			Description: fmt.Sprintf("%s: limit is %d, used %d", quota.Quota, quota.Limit, quota.Used),
+		}}})
+	}
+	if notActive, ok := errors.AsType[*NotActiveError](err); ok {
+		details = append(details, &pb.NotActive{
 			ActiveAddress: notActive.ActiveAddress, ActiveNode: notActive.ActiveNode, Role: notActive.Role,
 			RetryAfter: durationpb.New(notActive.RetryAfter),
 		})
-		if detailErr == nil {
-			st = with
-		}
 	}
-	return st.Err()
+	return withDetails(status.New(m.code(), err.Error()), details...)
+}
+
+// addDenied adds the principal and the missing right, for programs.
+func addDenied(info *errdetails.ErrorInfo, denied *access.DeniedError) {
+	if info.Metadata == nil {
+		info.Metadata = make(map[string]string)
+	}
+	info.Metadata["principal"] = denied.Principal
+	if denied.Right != 0 {
+		info.Metadata["right"] = denied.Right.String()
+	}
+	if denied.Queue != "" {
+		info.Metadata["queue"] = denied.Queue
+	}
+}
+
+func withDetails(st *status.Status, details ...protoadapt.MessageV1) error {
+	with, err := st.WithDetails(details...)
+	if err != nil { // unreachable: the code is not OK and the details are known messages
+		return st.Err()
+	}
+	return with.Err()
 }
 
 // WithSubmitted adds the progress of a publish stream to its final status. nil stays nil.
@@ -265,11 +288,7 @@ func WithSubmitted(err error, through uint64) error {
 	if err == nil || !is {
 		return err
 	}
-	with, detailErr := st.WithDetails(&pb.Submitted{Through: through})
-	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
-		return err
-	}
-	return with.Err()
+	return withDetails(st, &pb.Submitted{Through: through})
 }
 
 func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
@@ -278,12 +297,8 @@ func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
 
 // Undecodable returns the status for a request that is not valid protobuf of its type.
 func Undecodable(name string) error {
-	st, err := status.Newf(codes.InvalidArgument, "request cannot be decoded as %s", name).
-		WithDetails(errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
-	if err != nil { // unreachable: the code is not OK and the detail is a known message
-		return status.Errorf(codes.InvalidArgument, "request cannot be decoded as %s", name)
-	}
-	return st.Err()
+	return withDetails(status.Newf(codes.InvalidArgument, "request cannot be decoded as %s", name),
+		errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
 }
 
 // ToRequestError converts an error to the response to one request of a stream.
@@ -314,7 +329,7 @@ func FromStatus(err error) error {
 	if err == nil || !ok {
 		return err
 	}
-	why := ""
+	why := pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 	for _, d := range st.Details() {
 		switch d := d.(type) {
 		case *pb.NotActive:
@@ -324,26 +339,16 @@ func FromStatus(err error) error {
 			}
 		case *errdetails.ErrorInfo:
 			if d.GetDomain() == reason.Domain {
-				why = d.GetReason()
+				why = reason.Parse(d.GetReason())
 			}
 		}
 	}
-	return fromReason(err, why, st.Message())
-}
-
-// FromRequestError converts the error of one request of a stream to an error that matches the sentinel errors.
-func FromRequestError(e *pb.RequestError) error {
-	return fromReason(status.Error(codes.Code(e.GetCode()), e.GetMessage()), e.GetReason(), e.GetMessage())
-}
-
-func fromReason(fallback error, name, message string) error {
-	why := reason.Parse(name)
-	for i := range errorTable {
-		if m := errorTable[i]; m.reason == why {
-			return &remoteError{kind: m.err, message: message}
+	for _, m := range errorTable {
+		if m.reason == why {
+			return &remoteError{kind: m.err, message: st.Message()}
 		}
 	}
-	return fallback
+	return err
 }
 
 type remoteError struct {

@@ -35,7 +35,7 @@ func TestErrorTableBothWays(t *testing.T) {
 
 			request := ToRequestError(fmt.Errorf("request 7: %w", m.err))
 			require.Equal(t, uint32(m.code()), request.GetCode())
-			require.Equal(t, m.reason, lookup(FromRequestError(request)).reason)
+			require.Equal(t, reason.Name(m.reason), request.GetReason())
 		})
 	}
 }
