@@ -53,8 +53,7 @@ func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error
 	}
 	cert := CertificateOf(ctx)
 	if cert == nil || i.Names == nil || len(values) != 1 {
-		return nil, fmt.Errorf("%w: only a node of the pair with a certificate may forward calls",
-			access.ErrUnauthenticated)
+		return nil, fmt.Errorf("%w: only a node of the pair with a certificate may forward calls", access.ErrUnauthenticated)
 	}
 	if err := Carries(cert, i.Names()); err != nil {
 		return nil, fmt.Errorf("%w: only a node of the pair may forward calls: %w", access.ErrUnauthenticated, err)

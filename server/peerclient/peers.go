@@ -79,8 +79,7 @@ func (p *Peers) conn(address string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerPing, Timeout: peerTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
-				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-				MaxDelay: peerBackoff,
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: peerBackoff,
 			},
 			MinConnectTimeout: peerTimeout,
 		}),
@@ -200,8 +199,7 @@ func (p *peer) Rewrite(
 	ctx context.Context, req maintenance.RewriteRequest, progress func(checkpoint.Progress),
 ) (maintenance.RewriteResult, error) {
 	r, err := follow(ctx, p, &pb.RewriteRequest{
-		PageSize: protoconv.Uint32(req.PageSize), DryRun: req.DryRun,
-		PlanId: req.PlanID,
+		PageSize: protoconv.Uint32(req.PageSize), DryRun: req.DryRun, PlanId: req.PlanID,
 	},
 		pb.MaintenanceServiceClient.Rewrite,
 		func(r *pb.RewriteResponse) (*pb.Progress, *pb.RewriteResult) { return r.GetProgress(), r.GetResult() },
@@ -258,8 +256,7 @@ func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, err
 	d := checkpoint.Digest{Position: lsn.Position{LSN: r.GetLsn()}, Messages: r.GetMessages()}
 	content, err := hex.DecodeString(r.GetContent())
 	if err != nil || len(content) != len(d.Content) {
-		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent an invalid digest", maintenance.ErrUnreachable,
-			p.address)
+		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent an invalid digest", maintenance.ErrUnreachable, p.address)
 	}
 	copy(d.Content[:], content)
 	return d, nil

@@ -39,13 +39,11 @@ var (
 		"it is broken, and try again")
 	// errEmptyResponds: the responding node replaces the lost one.
 	errEmptyResponds = errors.New("it is not the node that was in sync, whose data is lost if its data directory was " +
-		"wiped or replaced. If that " +
-		"directory can be restored, restore it; otherwise stop the new node there and try again")
+		"wiped or replaced. If that directory can be restored, restore it; otherwise stop the new node there and try again")
 	// errNewerResponds and errOlderResponds: neither node is known to hold everything, and the other one responds, with
 	// more data than this node or not.
 	errNewerResponds = errors.New("it may lack acknowledged messages, too, but is ahead of this node: if the missing " +
-		"data cannot be restored, stop this node and check the expected loss there: lockstep failover " +
-		"--dry-run")
+		"data cannot be restored, stop this node and check the expected loss there: lockstep failover --dry-run")
 	errOlderResponds = errors.New("it may lack acknowledged messages, too, and is not ahead of this node: if the " +
 		"missing data cannot be restored, stop that node and try again")
 )
@@ -118,10 +116,8 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	kept := failover.GuaranteedLSN(rec, stats.Durable, stats.Applied.LSN)
 	p := &pb.ForceFailoverResponse{
 		PairId: rec.PairID.String(), NodeId: id.NodeID.String(), NodeName: st.Pair.Self.Name, Config: rec.Config,
-		Term:   rec.Term,
-		InSync: members(rec.InSync), LogEnd: protoconv.PositionToProto(stats.Durable), LostFromLsn: kept + 1,
-		LostToLsn:   kept,
-		LostAddress: lost.GetAddress(),
+		Term: rec.Term, InSync: members(rec.InSync), LogEnd: protoconv.PositionToProto(stats.Durable), LostFromLsn: kept + 1,
+		LostToLsn: kept, LostAddress: lost.GetAddress(),
 	}
 	if rec.Active != id.NodeID {
 		n, _ := st.Pair.Node(rec.Active)

@@ -102,8 +102,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	fence := own.Fence
 	p := rebuild{found: found, plan: &pb.AdoptRecordResponse{
 		PairId: own.PairID.String(), NodeId: own.NodeID.String(), NodeName: st.Pair.Self.Name,
-		FoundConfig: found.Record.Config,
-		LogEnd:      protoconv.PositionToProto(end), InSync: []string{own.NodeID.String()},
+		FoundConfig: found.Record.Config, LogEnd: protoconv.PositionToProto(end), InSync: []string{own.NodeID.String()},
 	}}
 	if leads {
 		fence = st.Pair.Record.Fence()
@@ -208,8 +207,7 @@ func (a *Service) queryPeer(
 			continue
 		}
 		return s, &pb.AdoptedPeer{
-			Address: address, Reached: true, NodeId: s.GetNode().GetNodeId(), Name: s.GetNode().GetName(),
-			Role:   s.GetRole(),
+			Address: address, Reached: true, NodeId: s.GetNode().GetNodeId(), Name: s.GetNode().GetName(), Role: s.GetRole(),
 			LogEnd: s.GetStore().GetLogEnd(), Config: s.GetStore().GetFenceConfig(),
 		}
 	}
@@ -234,11 +232,9 @@ func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetSt
 		return fmt.Errorf("%w: node at %s belongs to pair %s, this node to %s: check whether two pairs share a prefix",
 			failover.ErrOtherPair, address, s.GetPairId(), own.PairID)
 	case !leads && failover.Role(other.GetRole()).Acts():
-		return fmt.Errorf("%w: node at %s is active (%s)", ErrPeerAhead, address,
-			failover.Role(other.GetRole()))
+		return fmt.Errorf("%w: node at %s is active (%s)", ErrPeerAhead, address, failover.Role(other.GetRole()))
 	case ahead:
-		return fmt.Errorf("%w: log of the node at %s ends at %s, log of this node at %s", ErrPeerAhead, address,
-			peers, end)
+		return fmt.Errorf("%w: log of the node at %s ends at %s, log of this node at %s", ErrPeerAhead, address, peers, end)
 	case !leads && own.MayHaveLost && !s.GetMayHaveLost() && s.GetPairId() != "":
 		return fmt.Errorf("%w: acknowledged transactions may be missing here, but not on the node at %s",
 			ErrPeerAhead, address)

@@ -133,8 +133,7 @@ func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 
 func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {
 	out := &pb.NodeStatus{
-		NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID),
-		Version: n.Version,
+		NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID), Version: n.Version,
 	}
 	if st.Record != nil {
 		_, out.InSync = st.Record.Member(n.ID)
@@ -198,8 +197,7 @@ func storeStatus(id datadir.Identity, s *store.Stats) *pb.StoreStatus {
 	return &pb.StoreStatus{
 		PairId: pair, FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
 		StoreId: id.StoreID.String(),
-		LogEnd:  protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable),
-		CommitLsn:  s.Applied.LSN,
+		LogEnd:  protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable), CommitLsn: s.Applied.LSN,
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
 		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues,
 		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync,

@@ -74,8 +74,7 @@ func (l *Link) newCall(ctx context.Context, method string, o options) (*call, er
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
 	if n := metadataBytes(md); n > l.limits.MetadataBytes {
-		return nil, status.Errorf(codes.Internal, "metadata has %d bytes, maximum is %d", n,
-			l.limits.MetadataBytes)
+		return nil, status.Errorf(codes.Internal, "metadata has %d bytes, maximum is %d", n, l.limits.MetadataBytes)
 	}
 	from, err := l.begin(ctx)
 	if err != nil {

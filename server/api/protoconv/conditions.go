@@ -32,8 +32,7 @@ func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	for i := range all {
 		if c := &all[i]; c.Definition.Severity >= conditions.Warning && (c.Node.ID == "" || c.Node.ID == self) {
 			out = append(out, &pb.Alarm{
-				Kind: c.Definition.AlarmName(), Message: c.Text(),
-				Since: timestamppb.New(c.Since),
+				Kind: c.Definition.AlarmName(), Message: c.Text(), Since: timestamppb.New(c.Since),
 			})
 		}
 	}

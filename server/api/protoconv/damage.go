@@ -28,11 +28,9 @@ func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 // DamageToProto converts the corruption counters of a store.
 func DamageToProto(st repair.Status) *pb.DamageStatus {
 	out := &pb.DamageStatus{
-		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs,
-		FoundPages: st.FoundPages,
-		FoundLog:   st.FoundLog, RepairedPages: st.RepairedPages, RepairedLog: st.RepairedLog,
-		RepairedMessages: st.RepairedMessages,
-		DamagedMessages:  st.DamagedMessages, LostMessages: st.LostMessages,
+		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs, FoundPages: st.FoundPages,
+		FoundLog: st.FoundLog, RepairedPages: st.RepairedPages, RepairedLog: st.RepairedLog,
+		RepairedMessages: st.RepairedMessages, DamagedMessages: st.DamagedMessages, LostMessages: st.LostMessages,
 	}
 	if !st.LastScrub.IsZero() {
 		out.LastScrub = timestamppb.New(st.LastScrub)

@@ -51,9 +51,8 @@ func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 // ChangeFromProto converts a change of settings. It does not validate the values.
 func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 	return maintenance.Change{
-		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup,
-		CompactOnStartup: r.CompactOnStartup,
-		BackupPath:       r.BackupPath, BackupKeep: intFromProto(r.BackupKeepGenerations),
+		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup, CompactOnStartup: r.CompactOnStartup,
+		BackupPath: r.BackupPath, BackupKeep: intFromProto(r.BackupKeepGenerations),
 	}
 }
 
@@ -83,8 +82,7 @@ func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 		return nil
 	}
 	return &pb.MaintenanceActivity{
-		Operation: a.Operation, Since: timestamppb.New(a.Since), Progress: ProgressToProto(&a.Progress),
-		PlanId: a.PlanID,
+		Operation: a.Operation, Since: timestamppb.New(a.Since), Progress: ProgressToProto(&a.Progress), PlanId: a.PlanID,
 	}
 }
 
@@ -103,22 +101,19 @@ func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	out := &pb.ScanResult{
 		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes,
-		GainBytes: uint64(max(r.GainBytes, 0)),
-		Messages:  r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
+		GainBytes: uint64(max(r.GainBytes, 0)), Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
 	}
 	if !r.Time.IsZero() {
 		out.Time = timestamppb.New(r.Time)
 	}
 	for _, b := range r.Histogram {
 		out.Histogram = append(out.Histogram, &pb.SizeBucket{
-			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages,
-			Bytes: b.Bytes,
+			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages, Bytes: b.Bytes,
 		})
 	}
 	for _, c := range r.Candidates {
 		out.Candidates = append(out.Candidates, &pb.PageSizeCandidate{
-			PageSize: Uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes,
-			Runs: c.Runs,
+			PageSize: Uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes, Runs: c.Runs,
 		})
 	}
 	if len(r.Problems) > 0 {
@@ -146,11 +141,9 @@ func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 // RewriteToProto converts the actual or predicted result of a rewrite or shrink.
 func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	return &pb.RewriteResult{
-		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter),
-		FileBytesBefore: r.FileBytesBefore,
-		FileBytesAfter:  r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes,
-		Messages: r.Messages,
-		Took:     durationpb.New(r.Duration),
+		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter), FileBytesBefore: r.FileBytesBefore,
+		FileBytesAfter: r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes, Messages: r.Messages,
+		Took: durationpb.New(r.Duration),
 	}
 }
 
@@ -246,8 +239,7 @@ func PlanToProto(p *maintenance.Plan) *pb.Plan {
 		Id: p.ID, Kind: planKindToProto(p.Kind), PageSize: Uint32(p.PageSize), SwitchBack: p.SwitchBack,
 		State:  planStateToProto(p.State),
 		Reason: p.Reason, FirstActive: p.FirstActive.String(), Progress: ProgressToProto(p.Progress),
-		StartedAt: timeToProto(p.StartedAt),
-		EndedAt:   timeToProto(p.EndedAt), Retries: Uint32(p.Retries),
+		StartedAt: timeToProto(p.StartedAt), EndedAt: timeToProto(p.EndedAt), Retries: Uint32(p.Retries),
 	}
 	for _, n := range p.Done {
 		out.DoneNodes = append(out.DoneNodes, n.Node.String())
@@ -261,8 +253,7 @@ func PlanToProto(p *maintenance.Plan) *pb.Plan {
 // JobToProto converts a job.
 func JobToProto(j *maintenance.JobInfo) *pb.Job {
 	out := &pb.Job{
-		Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused,
-		NextRun: timeToProto(j.NextRun),
+		Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused, NextRun: timeToProto(j.NextRun),
 	}
 	for i := range j.History {
 		out.History = append(out.History, RunToProto(&j.History[i]))

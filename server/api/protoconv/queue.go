@@ -21,8 +21,7 @@ import (
 // QueueToProto converts a queue. consumers adds the state of a subscription that only the active node has.
 func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
-		Name: q.Name, Id: q.ID,
-		Config:       ConfigToProto(&q.Config, q.DeadLetter),
+		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),
 		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
 		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
@@ -39,8 +38,7 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 		out.Subscriptions = append(out.Subscriptions, described)
 	}
 	slices.SortFunc(out.GetSubscriptions(), func(a, b *pb.Subscription) int {
-		return strings.Compare(a.GetName(),
-			b.GetName())
+		return strings.Compare(a.GetName(), b.GetName())
 	})
 	return out
 }

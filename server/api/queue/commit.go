@@ -112,8 +112,7 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 // checkOperations performs the checks that do not need the store.
 func (s *Service) checkOperations(session *session.Session, in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
-		return nil, fmt.Errorf("%w: transaction has %d operations, must be 1 to %d", apierror.ErrInvalid, len(in),
-			txn.MaxOps)
+		return nil, fmt.Errorf("%w: transaction has %d operations, must be 1 to %d", apierror.ErrInvalid, len(in), txn.MaxOps)
 	}
 	ops := make([]operation, 0, len(in))
 	sizeBytes := 0

@@ -77,8 +77,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
-	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, addressOf(stream.Context()),
-		accepts)
+	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, addressOf(stream.Context()), accepts)
 	if err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
@@ -332,8 +331,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		return err
 	}
 	read := store.ReadRequest{
-		From: max(req.GetFromSequence(), 1), MaxBytes: session.DeliveryBatchBytes,
-		MarkDamaged: true,
+		From: max(req.GetFromSequence(), 1), MaxBytes: session.DeliveryBatchBytes, MarkDamaged: true,
 	}
 	if req.GetSubscription() == "" {
 		read.Queue, err = s.find(req.GetQueue())

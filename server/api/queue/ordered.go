@@ -72,8 +72,7 @@ func checkOrdered(req *pb.ListQueuesRequest) error {
 		return fmt.Errorf("%w: unknown order %d", apierror.ErrInvalid, req.GetOrder())
 	}
 	if req.GetPageToken() != "" {
-		return fmt.Errorf("%w: page_token does not support this order or filter; use `offset`",
-			apierror.ErrInvalid)
+		return fmt.Errorf("%w: page_token does not support this order or filter; use `offset`", apierror.ErrInvalid)
 	}
 	return nil
 }

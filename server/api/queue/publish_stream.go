@@ -103,12 +103,9 @@ func (s *Service) PublishStream(
 	}
 	limits := s.limits.Load()
 	p := &publishStream{
-		server: s, session: session, stream: stream,
-		began: make(chan struct{}), inFlight: limits.StreamInFlight,
-		room:   semaphore.NewWeighted(int64(limits.StreamInFlightBytes)),
-		bytes:  int64(limits.StreamInFlightBytes),
-		failed: make(chan error, 1), lost: make(chan struct{}),
-		caller: s.callerOf(stream.Context()),
+		server: s, session: session, stream: stream, began: make(chan struct{}), inFlight: limits.StreamInFlight,
+		room: semaphore.NewWeighted(int64(limits.StreamInFlightBytes)), bytes: int64(limits.StreamInFlightBytes),
+		failed: make(chan error, 1), lost: make(chan struct{}), caller: s.callerOf(stream.Context()),
 	}
 	p.caller.begin(access.Publish, p.lose, nil)
 	defer p.caller.end()

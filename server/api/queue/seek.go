@@ -159,8 +159,7 @@ func (s *Service) startPosition(
 	}
 	switch {
 	case named > 1:
-		return 0, 0, fmt.Errorf("%w: set only one of start, start_sequence and start_time",
-			apierror.ErrInvalid)
+		return 0, 0, fmt.Errorf("%w: set only one of start, start_sequence and start_time", apierror.ErrInvalid)
 	case req.GetStartSequence() == 0 && req.StartTime == nil:
 		return start, 0, nil
 	}

@@ -86,8 +86,7 @@ func (s *Service) checkTransactionBytes(sizeBytes int) error {
 
 func ranges(in []*pb.SequenceRange, limit int) ([]txn.Range, error) {
 	if len(in) > limit {
-		return nil, fmt.Errorf("%w: %d ranges, maximum is %d; use several requests", apierror.ErrInvalid,
-			len(in), limit)
+		return nil, fmt.Errorf("%w: %d ranges, maximum is %d; use several requests", apierror.ErrInvalid, len(in), limit)
 	}
 	out := make([]txn.Range, 0, len(in))
 	for _, r := range in {
@@ -115,8 +114,7 @@ func subscriptionNames(req *pb.CreateQueueRequest) ([]string, error) {
 	names := req.GetSubscriptions()
 	switch {
 	case req.GetTopic() && len(names) > 0:
-		return nil, fmt.Errorf("%w: `topic` creates no subscriptions, but %d are specified",
-			apierror.ErrInvalid, len(names))
+		return nil, fmt.Errorf("%w: `topic` creates no subscriptions, but %d are specified", apierror.ErrInvalid, len(names))
 	case req.GetTopic():
 		return nil, nil
 	case len(names) == 0:

@@ -409,10 +409,9 @@ func (l *Listener) refused(r Reason, host string, limits Limits) {
 }
 
 var texts = [reasons]string{ //nolint:gochecknoglobals // a table
-	Full: "connections refused: limits.connections reached; raise it, or find the clients with many connections",
-	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many " +
-		"clients share an address",
-	TooMany: "connections refused: too many recent connections without a call from the same address",
+	Full:        "connections refused: limits.connections reached; raise it, or find the clients with many connections",
+	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many clients share an address",
+	TooMany:     "connections refused: too many recent connections without a call from the same address",
 	HandshakeTimedOut: "connections closed: no successful call within limits.handshake-timeout; a client with " +
 		"another protocol, a client without valid credentials, or a client that keeps connections open",
 	Unauthenticated: "connections closed: many calls with an invalid or expired token or certificate, and " +
@@ -422,10 +421,8 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 		"call, or raise it if many clients connect concurrently",
 	ExcessiveMemory: "connections closed: clients sent much more data than the node could process, such as " +
 		"partial requests, or requests with unread responses; if clients are slow, raise memory.budget",
-	Expired: "connections closed: client certificate expired; a client that reloads its " +
-		"files reconnects with the new one",
-	Evicted: "new connections without a call closed before limits.handshake-timeout: others need " +
-		"their slots",
+	Expired: "connections closed: client certificate expired; a client that reloads its files reconnects with the new one",
+	Evicted: "new connections without a call closed before limits.handshake-timeout: others need their slots",
 }
 
 // network reduces an IPv6 address to its first 64 bits, usually one host.

@@ -85,8 +85,7 @@ func (p *Store) try(ctx context.Context, label string, do func(ctx context.Conte
 		err := p.attempt(ctx, do)
 		if err == nil {
 			if attempt > 1 {
-				p.o.Logger.Debug("S3 request succeeded after retries", zap.String("request", label),
-					zap.Int("attempts", attempt))
+				p.o.Logger.Debug("S3 request succeeded after retries", zap.String("request", label), zap.Int("attempts", attempt))
 			}
 			return nil
 		}

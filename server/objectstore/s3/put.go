@@ -187,8 +187,7 @@ func (u *upload) put(number int, data []byte) error {
 		return err
 	}
 	if got.ChecksumCRC32C != "" && got.ChecksumCRC32C != sum {
-		return fmt.Errorf("%s: %w: server stored checksum %s, sent %s", label,
-			backup.ErrRemote, got.ChecksumCRC32C, sum)
+		return fmt.Errorf("%s: %w: server stored checksum %s, sent %s", label, backup.ErrRemote, got.ChecksumCRC32C, sum)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()

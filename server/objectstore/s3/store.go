@@ -275,8 +275,7 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 			if err != nil && !isMissing(err) {
 				return err //nolint:wrapcheck // try says what was tried
 			}
-			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key),
-				zap.Time("begun", u.Initiated))
+			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key), zap.Time("begun", u.Initiated))
 		}
 		return nil
 	})

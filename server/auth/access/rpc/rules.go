@@ -117,8 +117,7 @@ func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	}
 	rights, has := access.RightsFromProto(asked.GetRights()), access.RightsFromProto(rule.GetRights())
 	if missing := rights &^ has; missing != 0 {
-		return nil, fmt.Errorf("%w: rule for %s does not grant %s, only %s", access.ErrNotFound, subject(asked),
-			missing, has)
+		return nil, fmt.Errorf("%w: rule for %s does not grant %s, only %s", access.ErrNotFound, subject(asked), missing, has)
 	}
 	for _, name := range asked.GetRoles() {
 		if !slices.Contains(rule.GetRoles(), name) {
@@ -210,8 +209,7 @@ func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*p
 		}
 		for _, r := range t.Rules() {
 			if slices.Contains(r.GetRoles(), req.GetName()) {
-				return nil, fmt.Errorf("%w: rule for %s has role %q; revoke it first", access.ErrInUse, subject(r),
-					req.GetName())
+				return nil, fmt.Errorf("%w: rule for %s has role %q; revoke it first", access.ErrInUse, subject(r), req.GetName())
 			}
 		}
 		return remove(access.KindRole, req.GetName()), nil

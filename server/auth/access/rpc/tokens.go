@@ -25,8 +25,7 @@ func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (
 	if err == nil {
 		version, err = s.change(ctx, req, false, func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error) {
 			if at := token.GetExpiresAt(); at != nil && !at.AsTime().After(time.Now()) {
-				return nil, fmt.Errorf("%w: expires_at %s is in the past", access.ErrInvalid,
-					at.AsTime().Format(time.RFC3339))
+				return nil, fmt.Errorf("%w: expires_at %s is in the past", access.ErrInvalid, at.AsTime().Format(time.RFC3339))
 			}
 			if t.Tokens()[token.GetName()] != nil {
 				return nil, fmt.Errorf("%w: token %q exists; revoke it first, or use another name",
@@ -101,8 +100,7 @@ func (s *Service) PutQuota(ctx context.Context, req *pb.PutQuotaRequest) (*pb.Pu
 	err := checkText("queue", quota.GetQueue(), false)
 	if err == nil &&
 		quota.GetQueues()|quota.GetBytes()|quota.GetMessagesPerSecond()|quota.GetConnections() == 0 {
-		err = fmt.Errorf("%w: empty quota; set queues, bytes, messages_per_second or connections",
-			access.ErrInvalid)
+		err = fmt.Errorf("%w: empty quota; set queues, bytes, messages_per_second or connections", access.ErrInvalid)
 	}
 	var version uint64
 	if err == nil {

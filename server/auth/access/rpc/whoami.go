@@ -61,11 +61,9 @@ func (s *Service) TestAccess(_ context.Context, req *pb.TestAccessRequest) (*pb.
 	case right == 0:
 		return nil, s.status("test", fmt.Errorf("%w: unknown right %d", access.ErrInvalid, req.GetRight()))
 	case right&access.QueueRights != 0 && req.GetQueue() == "":
-		return nil, s.status("test", fmt.Errorf("%w: right %s requires a queue", access.ErrInvalid,
-			right))
+		return nil, s.status("test", fmt.Errorf("%w: right %s requires a queue", access.ErrInvalid, right))
 	case right&access.QueueRights == 0 && req.GetQueue() != "":
-		return nil, s.status("test", fmt.Errorf("%w: right %s does not apply to queues", access.ErrInvalid,
-			right))
+		return nil, s.status("test", fmt.Errorf("%w: right %s does not apply to queues", access.ErrInvalid, right))
 	}
 	resp := &pb.TestAccessResponse{Open: s.o.Rules.Open(), Operators: s.o.Rules.Setting().Operators}
 	rules := s.o.Rules.Table().Granting(right, req.GetQueue())

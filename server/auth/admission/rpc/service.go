@@ -128,11 +128,9 @@ func perSecond(before, now admission.Traffic, seconds float64) [2]float64 {
 func (s *Service) toProto(info *admission.Info) *pb.Connection {
 	out := &pb.Connection{
 		Id: info.ID, Address: info.Address, Since: timestamppb.New(info.Since), Principal: info.Principal,
-		Authentication: info.Authentication, Client: info.Client, Tls: info.TLS, Peer: info.Peer,
-		Protocol:     info.Protocol,
-		Received:     &pb.Traffic{Bytes: info.Received.Bytes, Messages: info.Received.Messages},
-		Sent:         &pb.Traffic{Bytes: info.Sent.Bytes, Messages: info.Sent.Messages},
-		StreamsTotal: uint32(len(info.Streams)),
+		Authentication: info.Authentication, Client: info.Client, Tls: info.TLS, Peer: info.Peer, Protocol: info.Protocol,
+		Received: &pb.Traffic{Bytes: info.Received.Bytes, Messages: info.Received.Messages},
+		Sent:     &pb.Traffic{Bytes: info.Sent.Bytes, Messages: info.Sent.Messages}, StreamsTotal: uint32(len(info.Streams)),
 	}
 	if r := s.rates[info.ID]; r.known {
 		out.Received.BytesPerSecond, out.Received.MessagesPerSecond = proto.Float64(r.in[0]), proto.Float64(r.in[1])
