@@ -92,7 +92,7 @@ func (l *Link) newCall(ctx context.Context, method string, o options) (*call, er
 		cancel()
 	}
 	inner = peer.NewContext(metadata.NewIncomingContext(inner, md), from)
-	c.ctx = grpc.NewContextWithServerTransportStream(inner, (*transport)(c))
+	c.ctx = grpc.NewContextWithServerTransportStream(inner, transport{c})
 	return c, nil
 }
 
@@ -148,15 +148,11 @@ func (c *call) notify(o options) {
 }
 
 // transport implements grpc.ServerTransportStream, for grpc.Method, grpc.SetHeader and similar functions.
-type transport call
+type transport struct{ *call }
 
-func (t *transport) Method() string { return t.method }
+func (t transport) Method() string { return t.method }
 
-func (t *transport) SetHeader(md metadata.MD) error { return (*call)(t).setHeader(md, false) }
-
-func (t *transport) SendHeader(md metadata.MD) error { return (*call)(t).setHeader(md, true) }
-
-func (t *transport) SetTrailer(md metadata.MD) error {
+func (t transport) SetTrailer(md metadata.MD) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended {
@@ -167,6 +163,10 @@ func (t *transport) SetTrailer(md metadata.MD) error {
 }
 
 var errHeaderSent = errors.New("already sent")
+
+func (c *call) SetHeader(md metadata.MD) error { return c.setHeader(md, false) }
+
+func (c *call) SendHeader(md metadata.MD) error { return c.setHeader(md, true) }
 
 func (c *call) setHeader(md metadata.MD, send bool) error {
 	c.mu.Lock()
@@ -265,7 +265,7 @@ func (l *Link) NewStream(
 	}
 	go func() {
 		defer l.running.Done()
-		c.finish(m.Handler(s.impl, (*handlerEnd)(c)))
+		c.finish(m.Handler(s.impl, handlerEnd{c}))
 	}()
 	return &callerEnd{call: c, outer: ctx, options: o, single: !desc.ServerStreams, unaryIn: !desc.ClientStreams}, nil
 }

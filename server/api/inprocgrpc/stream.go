@@ -11,17 +11,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-type handlerEnd call
+type handlerEnd struct{ *call }
 
-func (h *handlerEnd) Context() context.Context { return h.ctx }
+func (h handlerEnd) Context() context.Context { return h.ctx }
 
-func (h *handlerEnd) SetHeader(md metadata.MD) error { return (*call)(h).setHeader(md, false) }
+func (h handlerEnd) SetTrailer(md metadata.MD) { _ = transport(h).SetTrailer(md) } // no error can be returned
 
-func (h *handlerEnd) SendHeader(md metadata.MD) error { return (*call)(h).setHeader(md, true) }
-
-func (h *handlerEnd) SetTrailer(md metadata.MD) { _ = (*transport)(h).SetTrailer(md) } // no error can be returned
-
-func (h *handlerEnd) SendMsg(v any) error {
+func (h handlerEnd) SendMsg(v any) error {
 	if err := h.ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
@@ -29,7 +25,7 @@ func (h *handlerEnd) SendMsg(v any) error {
 	if err != nil {
 		return err
 	}
-	_ = (*call)(h).setHeader(nil, true) // may already be sent
+	_ = h.setHeader(nil, true) // may already be sent
 	select {
 	case h.down <- out:
 		return nil
@@ -44,7 +40,7 @@ func (h *handlerEnd) SendMsg(v any) error {
 }
 
 // RecvMsg returns io.EOF after CloseSend.
-func (h *handlerEnd) RecvMsg(v any) error {
+func (h handlerEnd) RecvMsg(v any) error {
 	select {
 	case in := <-h.up:
 		return in.into(v, h.requestBytes)
