@@ -86,10 +86,7 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 // next appends a part with undefined content. Parts are filled in place: one has more than 200 bytes.
 func (d *Deliveries) next() *deliveryPart {
 	n := len(d.parts)
-	if n == cap(d.parts) {
-		d.parts = slices.Grow(d.parts, 1)
-	}
-	d.parts = d.parts[:n+1]
+	d.parts = slices.Grow(d.parts, 1)[:n+1]
 	return &d.parts[n]
 }
 

@@ -5,6 +5,7 @@ package protoconv
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,8 +35,7 @@ func intFromProto(v *uint32) *int {
 	if v == nil {
 		return nil
 	}
-	n := int(*v)
-	return &n
+	return new(int(*v))
 }
 
 // SettingsToProto converts the maintenance settings.
@@ -102,9 +102,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	out := &pb.ScanResult{
 		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes,
 		GainBytes: uint64(max(r.GainBytes, 0)), Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
-	}
-	if !r.Time.IsZero() {
-		out.Time = timestamppb.New(r.Time)
+		Time: timeToProto(r.Time),
 	}
 	for _, b := range r.Histogram {
 		out.Histogram = append(out.Histogram, &pb.SizeBucket{
@@ -184,51 +182,23 @@ func SetFromProto(s *pb.SaveSet) backup.Set {
 
 // PlanKindFromProto returns an empty kind if this release does not support it.
 func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
-	switch k {
-	case pb.PlanKind_PLAN_KIND_RESIZE:
-		return maintenance.PlanResize
-	case pb.PlanKind_PLAN_KIND_COMPACT:
-		return maintenance.PlanCompact
-	case pb.PlanKind_PLAN_KIND_RESTART:
-		return maintenance.PlanRestart
-	case pb.PlanKind_PLAN_KIND_UNSPECIFIED:
+	for _, kind := range []maintenance.PlanKind{maintenance.PlanResize, maintenance.PlanCompact, maintenance.PlanRestart} {
+		if planKindToProto(kind) == k {
+			return kind
+		}
 	}
 	return ""
 }
 
 func planKindToProto(k maintenance.PlanKind) pb.PlanKind {
-	switch k {
-	case maintenance.PlanResize:
-		return pb.PlanKind_PLAN_KIND_RESIZE
-	case maintenance.PlanCompact:
-		return pb.PlanKind_PLAN_KIND_COMPACT
-	case maintenance.PlanRestart:
-		return pb.PlanKind_PLAN_KIND_RESTART
-	}
-	return pb.PlanKind_PLAN_KIND_UNSPECIFIED
+	return pb.PlanKind(pb.PlanKind_value["PLAN_KIND_"+enumName(string(k))])
 }
 
 func planStateToProto(s maintenance.PlanState) pb.PlanState {
-	switch s {
-	case maintenance.PlanWaiting:
-		return pb.PlanState_PLAN_STATE_WAITING
-	case maintenance.PlanRewriting:
-		return pb.PlanState_PLAN_STATE_REWRITING
-	case maintenance.PlanCatchingUp:
-		return pb.PlanState_PLAN_STATE_CATCHING_UP
-	case maintenance.PlanSwitching:
-		return pb.PlanState_PLAN_STATE_SWITCHING
-	case maintenance.PlanDone:
-		return pb.PlanState_PLAN_STATE_DONE
-	case maintenance.PlanFailed:
-		return pb.PlanState_PLAN_STATE_FAILED
-	case maintenance.PlanCancelled:
-		return pb.PlanState_PLAN_STATE_CANCELLED
-	case maintenance.PlanRestarting:
-		return pb.PlanState_PLAN_STATE_RESTARTING
-	}
-	return pb.PlanState_PLAN_STATE_UNSPECIFIED
+	return pb.PlanState(pb.PlanState_value["PLAN_STATE_"+enumName(string(s))])
 }
+
+func enumName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
 
 // PlanToProto converts a rolling operation; nil if there is none.
 func PlanToProto(p *maintenance.Plan) *pb.Plan {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package protoconv converts between protobuf messages and internal types. It is independent of the services.
 package protoconv
 
 import (
@@ -43,22 +44,17 @@ const timesBytes = 16 // approximate size of a priority and two times
 
 // Millis converts a duration of 0 to txn.MaxTime, rounded up to a millisecond; nil is 0.
 func Millis(name string, d *durationpb.Duration) (uint64, error) {
-	ms, ok := millis(d)
-	if !ok {
-		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", apierror.ErrInvalid, name,
-			d.GetSeconds(), d.GetNanos())
-	}
-	return ms, nil
+	return millis(name, d, apierror.ErrInvalid)
 }
 
-func millis(d *durationpb.Duration) (ms uint64, ok bool) {
+func millis(name string, d *durationpb.Duration, invalid error) (uint64, error) {
 	if d == nil {
-		return 0, true
+		return 0, nil
 	}
 	if !d.IsValid() || d.GetSeconds() < 0 || d.GetNanos() < 0 || d.GetSeconds() > txn.MaxTime/1000 {
-		return 0, false
+		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", invalid, name, d.GetSeconds(), d.GetNanos())
 	}
-	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, true
+	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, nil
 }
 
 func setDelivery(a *txn.Attributes, m *pb.Message, nowMS int64) (err error) {
@@ -83,12 +79,8 @@ func atOrIn(
 	case at != nil && in != nil:
 		return 0, fmt.Errorf("%w: set %s or %s, not both", txn.ErrInvalidMessage, atName, inName)
 	case in != nil:
-		ms, ok := millis(in)
-		if !ok {
-			return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", txn.ErrInvalidMessage, inName,
-				in.GetSeconds(), in.GetNanos())
-		}
-		return min(nowMS+int64(ms), txn.MaxTimeMS), nil
+		ms, err := millis(inName, in, txn.ErrInvalidMessage)
+		return min(nowMS+int64(ms), txn.MaxTimeMS), err
 	case at == nil:
 		return 0, nil
 	}

@@ -90,3 +90,15 @@ func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.Stored
 func PositionToProto(p lsn.Position) *pb.Position {
 	return &pb.Position{Term: p.Term, Lsn: p.LSN, Chain: p.Chain}
 }
+
+// Producer converts the producer of a request; nil for a request without one.
+func Producer(p *pb.Producer) (*txn.Producer, error) {
+	if p == nil {
+		return nil, nil //nolint:nilnil // no producer is no error
+	}
+	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
+	if err := txn.CheckProducer(producer); err != nil {
+		return nil, err
+	}
+	return &producer, nil
+}

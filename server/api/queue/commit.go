@@ -9,6 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store/query"
@@ -40,7 +41,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	if err != nil {
 		return nil, err
 	}
-	producer, err := checkProducer(req.GetProducer())
+	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
 		return nil, err
 	}

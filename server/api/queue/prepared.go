@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
 	"github.com/lockstep-mq/lockstep/store/query"
@@ -34,7 +35,7 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 	if err != nil {
 		return nil, err
 	}
-	producer, err := checkProducer(req.GetProducer())
+	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
 		return nil, err
 	}

@@ -115,7 +115,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*tx
 func (s *Service) encodePublish(
 	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller,
 ) (prior *query.Prior, wait time.Duration, err error) {
-	producer, err := checkProducer(req.GetProducer())
+	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
 		return nil, 0, err
 	}

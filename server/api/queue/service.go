@@ -106,7 +106,7 @@ type origin struct {
 
 func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	o.retry = p.GetRetry()
-	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
+	if o.producer, err = protoconv.Producer(p); err != nil || o.producer == nil {
 		return o, err
 	}
 	o.prior, err = query.Lookup(s.store, o.producer, o.retry, nil) // INV-10

@@ -27,17 +27,6 @@ func subscriptionName(name string) string {
 	return name
 }
 
-func checkProducer(p *pb.Producer) (*txn.Producer, error) {
-	if p == nil {
-		return nil, nil // no producer is no error
-	}
-	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
-	if err := txn.CheckProducer(producer); err != nil {
-		return nil, err
-	}
-	return &producer, nil
-}
-
 // checkMessages checks the limits of the node and the features of the pair before any allocation, and returns the
 // minimum size of the batch in a transaction, in bytes. The builder checks the limits of each message.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {

@@ -18,6 +18,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
@@ -69,7 +70,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	if err := s.o.Serving.Require(session, failover.FeatureAccess); err != nil {
 		return 0, err
 	}
-	producer, err := producerOf(req.GetProducer())
+	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
 		return 0, err
 	}
@@ -178,17 +179,6 @@ func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.Acce
 		}
 	}
 	return next
-}
-
-func producerOf(p *pb.Producer) (*txn.Producer, error) {
-	if p == nil {
-		return nil, nil //nolint:nilnil // no producer is no error
-	}
-	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
-	if err := txn.CheckProducer(producer); err != nil {
-		return nil, err
-	}
-	return &producer, nil
 }
 
 // checksum identifies the content of a request, independent of its sender.
