@@ -227,6 +227,16 @@ func lookup(err error) mapping {
 	return mapping{err: err, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
+// WithRedirect replaces replication.ErrNotActive, unless the outcome is unknown, by redirect's error, which has the
+// address of the active.
+func WithRedirect(err error, redirect func() *NotActiveError) error {
+	if _, has := errors.AsType[*NotActiveError](err); has || !errors.Is(err, replication.ErrNotActive) ||
+		errors.Is(err, replication.ErrOutcomeUnknown) {
+		return err
+	}
+	return redirect()
+}
+
 // ToStatus converts an error to a gRPC status with the reason in an ErrorInfo, and a NotActive detail if the node is
 // not active. nil and statuses are returned unchanged.
 func ToStatus(err error) error {

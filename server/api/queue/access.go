@@ -159,11 +159,7 @@ func (c *caller) end() {
 func (s *Service) callers() []*caller {
 	s.runningMu.Lock()
 	defer s.runningMu.Unlock()
-	list := make([]*caller, 0, len(s.running))
-	for c := range s.running {
-		list = append(list, c)
-	}
-	return list
+	return slices.Collect(maps.Keys(s.running))
 }
 
 // RulesChanged applies the current rules, and ends streams that use a lost right.

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -117,8 +116,8 @@ func (a *activity) of(id uint64) *pb.QueueActivity {
 		return out
 	}
 	if q := &a.queues[at]; q.rates {
-		out.PublishedPerSecond, out.DeliveredPerSecond = proto.Float64(q.published), proto.Float64(q.delivers)
-		out.AcknowledgedPerSecond = proto.Float64(q.acks)
+		out.PublishedPerSecond, out.DeliveredPerSecond = new(q.published), new(q.delivers)
+		out.AcknowledgedPerSecond = new(q.acks)
 	}
 	return out
 }

@@ -229,10 +229,7 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	if err != nil {
 		return nil, s.status(err)
 	}
-	size := int(req.GetPageSize())
-	if size == 0 || size > maxPageSize {
-		size = maxPageSize
-	}
+	size := pageSize(req.GetPageSize(), maxPageSize)
 	resp := &pb.ListQueuesResponse{}
 	for samples, more := 0, true; more && len(resp.GetQueues()) < size && samples < maxListScans; samples++ {
 		var infos []query.QueueInfo

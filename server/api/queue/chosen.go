@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -46,16 +47,8 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 	if err := s.serving.Require(c.session, failover.FeatureDeadLetters); err != nil {
 		return nil, err
 	}
-	if req.GetTo() != "" {
-		if err := s.rules.Check(ctx, access.Publish, req.GetTo()); err != nil {
-			return nil, fmt.Errorf("to: %w", err)
-		}
-		if c.to, err = s.find(req.GetTo()); err != nil {
-			return nil, fmt.Errorf("to: %w", err)
-		}
-		if c.to == c.key.Queue {
-			return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, req.GetTo())
-		}
+	if err := c.setTarget(ctx, req.GetTo()); err != nil {
+		return nil, err
 	}
 	for decisions := 1; ; decisions++ {
 		moved, err := c.move(ctx)
@@ -98,7 +91,7 @@ func (s *Service) removeMessages(ctx context.Context, req *pb.RemoveMessagesRequ
 	}
 	var b txn.Builder
 	b.Begin(nil, now(), nil)
-	subs := sortedKeys(acks)
+	subs := slices.Sorted(maps.Keys(acks))
 	for _, sub := range subs {
 		b.Ack(c.key.Queue, sub, acks[sub]...)
 	}
@@ -204,21 +197,6 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	return moved, nil
 }
 
-func (c *chosen) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Result, error) {
-	payload, err := b.Finish()
-	if err != nil {
-		return nil, fmt.Errorf("encode the request: %w", err)
-	}
-	result, err := c.session.Primary.Commit(ctx, payload)
-	if err == nil {
-		err = result.Err()
-	}
-	if err == nil && len(result.Ops) != ops {
-		err = fmt.Errorf("%w: %d results of %d operations", txn.ErrMalformed, len(result.Ops), ops)
-	}
-	return result, err
-}
-
 type movePlan struct {
 	moves []moveGroup
 	// from has the messages to move from each subscription; acks those to acknowledge, which are moved from another one.
@@ -309,10 +287,11 @@ func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
 	if !p.required {
 		return ops
 	}
-	for _, sub := range sortedKeys(p.from) { // checked before the moves are applied, and without effect after them
+	// checked before the moves are applied, and without effect after them
+	for _, sub := range slices.Sorted(maps.Keys(p.from)) {
 		b.Take(queue, sub, p.from[sub]...)
 	}
-	for _, sub := range sortedKeys(p.acks) {
+	for _, sub := range slices.Sorted(maps.Keys(p.acks)) {
 		b.Ack(queue, sub, p.acks[sub]...)
 	}
 	return ops + len(p.from) + len(p.acks)
@@ -338,13 +317,4 @@ func union(in []txn.Range) []txn.Range {
 		out = append(out, r)
 	}
 	return out
-}
-
-func sortedKeys(m map[uint32][]txn.Range) []uint32 {
-	keys := make([]uint32, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -29,12 +29,7 @@ func (s *Service) config(
 		return c, 0, err
 	}
 	if name := in.GetDeadLetter(); name != "" && mask&txn.FieldDeadLetter != 0 {
-		c.DeadLetter, err = s.find(name)
-		if errors.Is(err, txn.ErrQueueNotFound) {
-			c.DeadLetter = noSuchQueue
-			err = fmt.Errorf("dead_letter: %w; create it first, with a subscription", err)
-		}
-		if err != nil {
+		if c.DeadLetter, err = s.findDeadLetter("dead_letter", name); err != nil {
 			return c, mask, err
 		}
 	}
@@ -58,6 +53,14 @@ func (s *Service) config(
 		return c, txn.PlainFields, nil // all fields that this pair supports
 	}
 	return c, mask, err
+}
+
+// findDeadLetter returns noSuchQueue with txn.ErrQueueNotFound.
+func (s *Service) findDeadLetter(field, name string) (id uint64, err error) {
+	if id, err = s.find(name); errors.Is(err, txn.ErrQueueNotFound) {
+		return noSuchQueue, fmt.Errorf("%s: %w; create it first, with a subscription", field, err)
+	}
+	return id, err
 }
 
 // deadLetterFields are the fields supported by a pair with failover.FeatureDeadLetters.

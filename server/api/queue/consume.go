@@ -173,35 +173,29 @@ func (c *consumeStream) read(ctx context.Context) {
 }
 
 func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) error {
-	acks, err := ranges(req.GetAck(), maxRequestRanges)
-	if err != nil {
-		return err
+	o := dispatch.Outcomes{Confirm: req.GetConfirm()}
+	total := 0
+	for _, f := range [...]struct {
+		in []*pb.SequenceRange
+		to *[]txn.Range
+	}{{req.GetAck(), &o.Acks}, {req.GetNack(), &o.Nacks}, {req.GetReject(), &o.Rejects}, {req.GetRelease(), &o.Releases}} {
+		var err error
+		if *f.to, err = ranges(f.in, maxRequestRanges); err != nil {
+			return err
+		}
+		total += len(f.in)
 	}
-	nacks, err := ranges(req.GetNack(), maxRequestRanges)
-	if err != nil {
-		return err
-	}
-	rejects, err := ranges(req.GetReject(), maxRequestRanges)
-	if err != nil {
-		return err
-	}
-	releases, err := ranges(req.GetRelease(), maxRequestRanges)
-	if err != nil {
-		return err
-	}
-	if len(rejects) > 0 {
+	if len(o.Rejects) > 0 {
 		if err := c.service.serving.Require(c.session, failover.FeatureDeadLetters); err != nil {
 			return fmt.Errorf("reject: %w", err)
 		}
 	}
-	if len(acks) > 0 || len(nacks) > 0 || len(rejects) > 0 || len(releases) > 0 || req.GetConfirm() != 0 {
-		answers := dispatch.Outcomes{
-			Acks: acks, Nacks: nacks, Rejects: rejects, Releases: releases, Confirm: req.GetConfirm(),
-		}
-		if answers.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
+	if total > 0 || o.Confirm != 0 {
+		var err error
+		if o.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
 			return err
 		}
-		if err := c.consumer.Settle(ctx, answers); err != nil {
+		if err := c.consumer.Settle(ctx, o); err != nil {
 			return err
 		}
 	}

@@ -109,10 +109,7 @@ func (s *Service) orderedPage(
 			a.orders[key] = list
 		}
 	}
-	size := int(req.GetPageSize())
-	if size == 0 || size > maxPageSize {
-		size = maxPageSize
-	}
+	size := pageSize(req.GetPageSize(), maxPageSize)
 	for _, at := range list[min(int(req.GetOffset()), len(list)):] {
 		if len(page) == size {
 			break

@@ -163,10 +163,7 @@ func (s *Service) ListPrepared(_ context.Context, req *pb.ListPreparedRequest) (
 	if _, err := s.serving.Session(); err != nil {
 		return nil, s.status(err)
 	}
-	limit := int(req.GetLimit())
-	if limit == 0 || limit > maxPreparedPage {
-		limit = maxPreparedPage
-	}
+	limit := pageSize(req.GetLimit(), maxPreparedPage)
 	list, total, size, err := query.PreparedList(s.store, req.GetAfterLsn(), limit+1)
 	if err != nil {
 		return nil, s.status(err)

@@ -41,24 +41,19 @@ func (c *streamCall) end(r *txn.Result, err error) {
 		// before a later request of the stream can be submitted to a node that has recovered
 		c.stream.broken.Store(true)
 	}
-	if c.span != nil {
-		c.trace(r, err)
-	}
+	c.trace(r, err)
 	c.done <- replication.CommitResult{Result: r, Err: err}
 }
 
 func (c *streamCall) trace(r *txn.Result, err error) {
+	if c.span == nil {
+		return
+	}
 	if err == nil {
 		c.span.Number(lsnAttribute, r.LSN)
 		err = apierror.Refusal(r, false)
 	}
 	c.span.End(time.Now(), err)
-}
-
-func (c *streamCall) traceEarly(r *txn.Result, err error) {
-	if c.span != nil {
-		c.trace(r, err)
-	}
 }
 
 // publishStream is one call: one goroutine reads and submits requests, and the handler's goroutine responds.
@@ -76,9 +71,9 @@ type publishStream struct {
 	failed      chan error  // why reading ended; capacity 1
 	acceptsMore atomic.Bool // the client accepts several responses in one message
 	held        *streamCall // received from calls and not answered
-	// acknowledged is the number of requests in calls, or submitted and about to be added.
-	acknowledged atomic.Int64
-	caller       caller
+	// queued is the number of requests in calls, or submitted and about to be added.
+	queued atomic.Int64
+	caller caller
 	// lost is closed, after lostErr is set, when the caller may not continue.
 	lost          chan struct{}
 	disconnecting sync.Once
@@ -135,8 +130,8 @@ func (p *publishStream) end(err error) error {
 
 var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream failed", replication.ErrBlocked)
 
-// maxExtraWatches bounds the additional requests or responses of one message.
-const maxExtraWatches = 256
+// maxMore bounds the additional requests or responses of one message.
+const maxMore = 256
 
 // read submits the requests in order of arrival. An error of a request becomes its response. An error of the node ends
 // the stream, since the client must find the active first.
@@ -204,7 +199,7 @@ type publishBatch struct { // the requests of one message; reused
 
 func (b *publishBatch) endTraces(err error) {
 	for _, call := range b.calls {
-		call.traceEarly(nil, err)
+		call.trace(nil, err)
 	}
 }
 
@@ -222,8 +217,8 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	if req.GetAcceptsMore() {
 		p.acceptsMore.Store(true)
 	}
-	if n := len(req.GetMore()); n > maxExtraWatches {
-		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", apierror.ErrInvalid, n, maxExtraWatches)
+	if n := len(req.GetMore()); n > maxMore {
+		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", apierror.ErrInvalid, n, maxMore)
 	}
 	buf := p.server.buffer()
 	defer p.server.release(buf)
@@ -242,7 +237,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		defer p.broken.Store(true) // once the preceding ones are submitted
 	}
 	if len(b.items) == 0 {
-		p.acknowledged.Add(int64(len(b.calls)))
+		p.queued.Add(int64(len(b.calls)))
 		return nil
 	}
 	b.bytes = b.join(*buf)
@@ -311,7 +306,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	if err != nil {
 		return err
 	}
-	p.acknowledged.Add(int64(len(b.calls)))
+	p.queued.Add(int64(len(b.calls)))
 	for _, call := range b.calls {
 		p.through = call.correlation
 		p.unnumbered = p.unnumbered || p.through == 0
@@ -346,11 +341,11 @@ func (p *publishStream) prepare(
 			err = fmt.Errorf("%w: %w", apierror.ErrSplit, err)
 		}
 		call.done <- replication.CommitResult{Err: err}
-		call.traceEarly(nil, err)
+		call.trace(nil, err)
 		return split
 	case prior != nil:
 		call.done <- replication.CommitResult{Result: &prior.Result}
-		call.traceEarly(&prior.Result, nil)
+		call.trace(&prior.Result, nil)
 		return false
 	}
 	item := replication.Item{Done: call.end}
@@ -400,7 +395,7 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 		if !more {
 			return nil, p.endReason()
 		}
-		p.acknowledged.Add(-1)
+		p.queued.Add(-1)
 		return call, nil
 	case <-p.session.Ended():
 		return p.answered(), p.session.Reason()
@@ -410,13 +405,13 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 }
 
 func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
-	for len(resp.GetMore()) < maxExtraWatches {
+	for len(resp.GetMore()) < maxMore {
 		select {
 		case call, more := <-p.calls:
 			if !more {
 				return nil // nextCall returns the reason
 			}
-			p.acknowledged.Add(-1)
+			p.queued.Add(-1)
 			if len(call.done) == 0 {
 				p.held = call
 				return nil

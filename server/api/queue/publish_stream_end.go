@@ -42,13 +42,13 @@ func (p *publishStream) waitForFirst() bool {
 // answered returns the next request if its outcome is known.
 func (p *publishStream) answered() *streamCall {
 	p.awaitSubmit()
-	if p.acknowledged.Load() == 0 {
+	if p.queued.Load() == 0 {
 		return nil
 	}
 	select {
 	case call, more := <-p.calls: // available, or about to be added
 		if more {
-			p.acknowledged.Add(-1)
+			p.queued.Add(-1)
 		}
 		if more && len(call.done) > 0 {
 			return call
@@ -85,7 +85,7 @@ func (p *publishStream) lose(reason error) {
 
 // submitted returns the next request that was submitted before the caller lost its right, or nil.
 func (p *publishStream) submitted() *streamCall {
-	if p.acknowledged.Load() == 0 {
+	if p.queued.Load() == 0 {
 		return nil
 	}
 	select {
@@ -93,7 +93,7 @@ func (p *publishStream) submitted() *streamCall {
 		if !more {
 			return nil
 		}
-		p.acknowledged.Add(-1)
+		p.queued.Add(-1)
 		return call
 	case <-p.session.Ended():
 	case <-p.stream.Context().Done():

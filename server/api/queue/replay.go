@@ -51,21 +51,13 @@ func (s *Service) replayDeadLetters(
 	if r.key.Queue, r.key.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription()); err != nil {
 		return nil, err
 	}
-	if req.GetTo() != "" {
-		if err := s.rules.Check(ctx, access.Publish, req.GetTo()); err != nil {
-			return nil, fmt.Errorf("to: %w", err)
-		}
-		if r.to, err = s.find(req.GetTo()); err != nil {
-			return nil, fmt.Errorf("to: %w", err)
-		}
+	if err := r.setTarget(ctx, req.GetTo()); err != nil {
+		return nil, err
 	}
 	if text := req.GetFilter(); text != "" {
 		if r.filter, err = filter.Compile(text); err != nil {
 			return nil, err
 		}
-	}
-	if r.to == r.key.Queue {
-		return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, req.GetTo())
 	}
 	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
 }
@@ -77,6 +69,23 @@ type replay struct {
 	to      uint64         // txn.NoQueue: the message's origin
 	filter  *filter.Filter // nil: all of them
 	resp    pb.ReplayDeadLettersResponse
+}
+
+// setTarget sets the target queue, unless its name is empty.
+func (r *replay) setTarget(ctx context.Context, name string) (err error) {
+	if name == "" {
+		return nil
+	}
+	if err := r.service.rules.Check(ctx, access.Publish, name); err != nil {
+		return fmt.Errorf("to: %w", err)
+	}
+	if r.to, err = r.service.find(name); err != nil {
+		return fmt.Errorf("to: %w", err)
+	}
+	if r.to == r.key.Queue {
+		return fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, name)
+	}
+	return nil
 }
 
 // run processes the current messages of the subscription. Later messages are skipped.
@@ -181,14 +190,7 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) e
 		}
 		b.EndMove()
 	}
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode the messages: %w", err)
-	}
-	result, err := r.session.Primary.Commit(ctx, payload)
-	if err == nil {
-		err = result.Err()
-	}
+	result, err := r.commit(ctx, &b, len(targets))
 	if err != nil {
 		return err
 	}
@@ -197,6 +199,21 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) e
 	}
 	r.session.Consumers.Settled(r.key, acks, nil)
 	return nil
+}
+
+func (r *replay) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Result, error) {
+	payload, err := b.Finish()
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	result, err := r.session.Primary.Commit(ctx, payload)
+	if err == nil {
+		err = result.Err()
+	}
+	if err == nil && len(result.Ops) != ops {
+		err = fmt.Errorf("%w: %d results of %d operations", txn.ErrMalformed, len(result.Ops), ops)
+	}
+	return result, err
 }
 
 // relabel returns the target queue of a message, or txn.NoQueue, and its record from before it became a dead letter.

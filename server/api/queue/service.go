@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package queue implements QueueService, through which clients publish, consume and manage queues, while the node has a
+// session (package session).
 package queue
 
 import (
@@ -13,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
@@ -82,17 +83,8 @@ func (s *Service) release(b *[]byte) {
 }
 
 // status converts an error to a handler's status. If the node is not active, it contains the address of the active.
-func (s *Service) status(err error) error { return apierror.ToStatus(s.withHint(err)) }
-
-func (s *Service) withHint(err error) error {
-	var has *apierror.NotActiveError
-	if errors.Is(err, replication.ErrOutcomeUnknown) {
-		return err
-	}
-	if errors.Is(err, replication.ErrNotActive) && !errors.As(err, &has) {
-		return s.serving.NotActive()
-	}
-	return err
+func (s *Service) status(err error) error {
+	return apierror.ToStatus(apierror.WithRedirect(err, s.serving.NotActive))
 }
 
 func now() int64 { return time.Now().UnixMilli() }

@@ -20,23 +20,33 @@ import (
 func (s *Service) CreateSubscription(
 	ctx context.Context, req *pb.CreateSubscriptionRequest,
 ) (*pb.CreateSubscriptionResponse, error) {
-	if err := s.mayConfigure(ctx, req.GetQueue(), req.GetRedelivery()); err != nil {
+	resp, err := s.createSubscription(ctx, req)
+	if err != nil {
 		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}
+	return resp, nil
+}
+
+func (s *Service) createSubscription(
+	ctx context.Context, req *pb.CreateSubscriptionRequest,
+) (*pb.CreateSubscriptionResponse, error) {
+	if err := s.mayConfigure(ctx, req.GetQueue(), req.GetRedelivery()); err != nil {
+		return nil, err
+	}
 	if err := txn.CheckName(req.GetName()); err != nil {
-		return nil, s.status(err)
+		return nil, err
 	}
 	session, err := s.serving.Session()
 	if err != nil {
-		return nil, s.status(err)
+		return nil, err
 	}
 	options, optionsErr := s.subscriptionOptions(session, req.GetFilter(), req.GetRedelivery())
 	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), optionsErr))
+		return nil, optionsErr
 	}
 	start, sequence, err := s.startPosition(ctx, session, req, req.GetProducer().GetRetry())
 	if err != nil {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+		return nil, err
 	}
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
@@ -53,7 +63,7 @@ func (s *Service) CreateSubscription(
 	})
 	created := err == nil
 	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+		return nil, err
 	}
 	described, err := s.describe(session, req.GetQueue())
 	for _, sub := range described.GetSubscriptions() {
@@ -65,9 +75,9 @@ func (s *Service) CreateSubscription(
 		return &pb.CreateSubscriptionResponse{Subscription: &pb.Subscription{Name: req.GetName()}, Created: true}, nil
 	}
 	if err != nil {
-		return nil, s.status(err)
+		return nil, err
 	}
-	return nil, s.status(fmt.Errorf("%w: %q was deleted concurrently", txn.ErrSubscriptionNotFound, req.GetName()))
+	return nil, fmt.Errorf("%w: %q was deleted concurrently", txn.ErrSubscriptionNotFound, req.GetName())
 }
 
 // subscriptionOptions converts the options of a subscription, and rejects those that are invalid or that a node of the
@@ -87,10 +97,7 @@ func (s *Service) subscriptionOptions(
 		return o, err
 	}
 	if name := policy.GetDeadLetter(); name != "" {
-		if o.Policy.DeadLetter, err = s.find(name); errors.Is(err, txn.ErrQueueNotFound) {
-			o.Policy.DeadLetter = noSuchQueue
-			err = fmt.Errorf("redelivery.dead_letter: %w; create it first, with a subscription", err)
-		}
+		o.Policy.DeadLetter, err = s.findDeadLetter("redelivery.dead_letter", name)
 	}
 	return o, err
 }
@@ -177,15 +184,15 @@ func (s *Service) checkFilter(text string) error {
 func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {
-	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
-		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	err := s.rules.Check(ctx, access.Manage, req.GetQueue())
+	if err == nil {
+		err = txn.CheckName(req.GetName())
 	}
-	if err := txn.CheckName(req.GetName()); err != nil {
-		return nil, s.status(err)
+	if err == nil {
+		_, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+			return s.findSub(req.GetQueue(), req.GetName())
+		}, (*txn.Builder).DeleteSubscription)
 	}
-	_, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
-		return s.findSub(req.GetQueue(), req.GetName())
-	}, (*txn.Builder).DeleteSubscription)
 	if err != nil {
 		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}

@@ -3,7 +3,9 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -20,11 +22,11 @@ const (
 	defaultSubscription  = "default"
 )
 
-func subscriptionName(name string) string {
-	if name == "" {
-		return defaultSubscription
-	}
-	return name
+func subscriptionName(name string) string { return cmp.Or(name, defaultSubscription) }
+
+// pageSize returns the requested size, or limit if it is 0 or too large.
+func pageSize(requested uint32, limit int) int {
+	return min(int(cmp.Or(requested, math.MaxUint32)), limit)
 }
 
 // checkMessages checks the limits of the node and the features of the pair before any allocation, and returns the
