@@ -25,10 +25,10 @@ import (
 const (
 	forceTimeout = 40 * time.Second
 	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire.
-	forceLeaseTime  = 10 * time.Second
-	forceLeasePause = 100 * time.Millisecond
-	// maxReportedTexts limits the operator's name and reason, in bytes.
-	maxReportedTexts = 200
+	forceLeaseTime = 10 * time.Second
+	pollInterval   = 100 * time.Millisecond
+	// maxTextBytes limits the operator's name and each reason.
+	maxTextBytes = 200
 )
 
 // Errors of ForceFailover; each matches failover.ErrForce.
@@ -60,8 +60,8 @@ func (a *Service) ForceFailover(
 
 func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	for _, text := range []string{req.GetBy(), req.GetReason()} {
-		if len(text) > maxReportedTexts {
-			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", apierror.ErrInvalid, maxReportedTexts)
+		if len(text) > maxTextBytes {
+			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", apierror.ErrInvalid, maxTextBytes)
 		}
 	}
 	if req.GetConfirm() && !req.GetAcceptDataLoss() {
@@ -137,18 +137,19 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.find(ctx)
-		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !forcePause(ctx, deadline) {
+		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !pollAgain(ctx, deadline) {
 			return found, err
 		}
 	}
 }
 
-func forcePause(ctx context.Context, deadline time.Time) bool {
+// pollAgain waits for the next poll. It returns false after the deadline.
+func pollAgain(ctx context.Context, deadline time.Time) bool {
 	if time.Now().After(deadline) {
 		return false
 	}
 	select {
-	case <-time.After(forceLeasePause):
+	case <-time.After(pollInterval):
 		return true
 	case <-ctx.Done():
 		return false
@@ -187,7 +188,7 @@ func (a *Service) mayForce(
 		if err == nil {
 			return peer, nil
 		}
-		if !forcePause(ctx, deadline) {
+		if !pollAgain(ctx, deadline) {
 			return nil, err
 		}
 	}
@@ -236,9 +237,8 @@ func forceWarnings(id datadir.Identity, rec *failover.Record, p *pb.ForceFailove
 	case end.GetLsn() == 0:
 		out = append(out, "THIS NODE IS EMPTY: every message of the pair is lost. Prefer restoring a backup")
 	case rec.Active != id.NodeID && end.GetTerm() < rec.Term:
-		out = append(out, fmt.Sprintf("log of this node ends in term %d, the pair is in term %d: it has no records "+
-			"of that term, and its last "+
-			"records may differ from the acknowledged ones", end.GetTerm(), rec.Term))
+		out = append(out, fmt.Sprintf("log of this node ends in term %d, the pair is in term %d: it has no records of that "+
+			"term, and its last records may differ from the acknowledged ones", end.GetTerm(), rec.Term))
 	}
 	if id.MayHaveLost {
 		out = append(out, "machine of this node went down without a clean stop and sync is not \"always\": "+

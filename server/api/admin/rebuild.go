@@ -29,7 +29,6 @@ const (
 	rebuildTimeout       = 15 * time.Second
 	rebuildQueryTimeout  = 2 * time.Second // of one address
 	rebuildSearchTimeout = 4 * time.Second // for the announcement of the other node
-	rebuildSearchPause   = 100 * time.Millisecond
 )
 
 // Errors of AdoptRecord; each matches failover.ErrAdopt.
@@ -165,13 +164,8 @@ func (a *Service) findPeer(
 	for {
 		st := a.o.State().Pair
 		other, peer := a.queryPeer(ctx, req.GetOtherAddress(), &st, found)
-		if other != nil || req.GetWithoutOther() || time.Now().After(deadline) {
+		if other != nil || req.GetWithoutOther() || !pollAgain(ctx, deadline) {
 			return other, peer
-		}
-		select {
-		case <-ctx.Done():
-			return other, peer
-		case <-time.After(rebuildSearchPause):
 		}
 	}
 }
@@ -246,9 +240,8 @@ func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetSt
 func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
-		out = append(out, "other node is unreachable: before you use --without-other, verify that it "+
-			"is not active and not ahead of this node; data that only it holds is "+
-			"discarded when it rejoins")
+		out = append(out, "other node is unreachable: before you use --without-other, verify that it is not active and "+
+			"not ahead of this node; data that only it holds is discarded when it rejoins")
 	}
 	if own.MayHaveLost {
 		out = append(out, "acknowledged transactions may be missing on this node: its machine went down "+

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package admin implements lockstep.v1.AdminService, used by operators and the other node: the status of a node, and
+// changes of the pair.
 package admin
 
 import (
@@ -270,13 +272,11 @@ func (a *Service) WatchStatus(
 	}
 }
 
-const maxPauseReason = 200
-
 // SetPaused pauses or resumes the pair.
 func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
-	if len(req.GetReason()) > maxPauseReason {
+	if len(req.GetReason()) > maxTextBytes {
 		return nil, apierror.ToStatus(fmt.Errorf("%w: reason has %d bytes, maximum is %d", apierror.ErrInvalid,
-			len(req.GetReason()), maxPauseReason))
+			len(req.GetReason()), maxTextBytes))
 	}
 	resp := &pb.SetPausedResponse{}
 	var p *failover.Pause
