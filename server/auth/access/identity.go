@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package access implements access control: identities, rights, the right required by each call, and the rules that
+// grant rights.
+//
+// Package server/auth authenticates each call, checks the requirements of its method, and stores the identity in its
+// context. Services check rights on queues (Need.PerQueue) themselves, for each queue named in a request.
 package access
 
-import "context"
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+)
 
 // Method is an authentication method.
 type Method uint8
@@ -18,18 +27,7 @@ const (
 
 // String returns the name used in logs and the audit log.
 func (m Method) String() string {
-	switch m {
-	case MethodCertificate:
-		return "certificate"
-	case MethodJWT:
-		return "jwt"
-	case MethodToken:
-		return "token"
-	case MethodPeerToken:
-		return "peer-token"
-	case MethodNone:
-	}
-	return "none"
+	return [...]string{"none", "certificate", "jwt", "token", "peer-token"}[m]
 }
 
 // Anonymous is the principal of a caller without credentials. Rules can grant it rights.
@@ -70,4 +68,67 @@ func FromContext(ctx context.Context) *Identity {
 		return id
 	}
 	return anonymous
+}
+
+// Right is a set of rights.
+type Right uint16
+
+// Publish to Manage are rights on queues; the others apply to the pair.
+const (
+	Publish Right = 1 << iota // publish to a queue
+	Consume                   // consume and acknowledge messages of a subscription
+	Browse                    // read messages without consuming them, and describe the queue
+	Manage                    // create, alter, purge and delete a queue and its subscriptions
+	Operate                   // operate the nodes: switchover, settings, maintenance, access rules
+	Audit                     // read the audit log
+	Peer                      // calls reserved for the other node of the pair
+
+	// QueueRights is the rights that a rule grants on queues.
+	QueueRights = Publish | Consume | Browse | Manage
+)
+
+// rightNames is in bit order.
+var rightNames = [...]string{"publish", "consume", "browse", "manage", "operate", "audit", "peer"}
+
+// String returns the names of the rights, comma-separated.
+func (r Right) String() string {
+	var names []string
+	for i, name := range rightNames {
+		if r>>i&1 == 1 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// StreamCheck is a condition that the handler of a running stream sets in addition to the requirements of its method: a
+// right on the requested queue. It is safe for concurrent use.
+type StreamCheck struct{ check atomic.Pointer[func() error] }
+
+// Check returns an error if the stream must end.
+func (h *StreamCheck) Check() error {
+	if check := h.check.Load(); check != nil {
+		return (*check)()
+	}
+	return nil
+}
+
+type streamCheckKey struct{}
+
+// WithStreamCheck returns a stream context with a StreamCheck for its handler.
+func WithStreamCheck(ctx context.Context, h *StreamCheck) context.Context {
+	return context.WithValue(ctx, streamCheckKey{}, h)
+}
+
+// EndUnless ends the stream of a context when check fails, immediately or after a change of the rules, even while the
+// handler waits for a slow client. check may be called from any goroutine.
+func EndUnless(ctx context.Context, check func() error) error {
+	if err := check(); err != nil {
+		return err
+	}
+	if h, ok := ctx.Value(streamCheckKey{}).(*StreamCheck); ok {
+		h.check.Store(&check)
+		return check() // the rules may have changed before the check was stored
+	}
+	return nil
 }

@@ -3,6 +3,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -26,12 +27,16 @@ var (
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when the credentials of a caller are invalid or no longer valid.
 	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrNotPeer is returned for calls reserved for the other node of the pair.
+	ErrNotPeer = errors.New("only the other node of the pair may make this call")
 	// ErrNotFound is returned when the rule, role, token or quota does not exist.
 	ErrNotFound = errors.New("access entry not found")
 	// ErrInUse is returned on deletion of a role that a rule references.
 	ErrInUse = errors.New("access entry is in use")
 	// ErrTokenExists is returned for a new token whose name or SHA-256 is in use.
 	ErrTokenExists = errors.New("token already exists")
+	// ErrQuota is returned for requests that would exceed a quota.
+	ErrQuota = errors.New("quota exceeded")
 	// ErrLockOut is returned when the caller would lose its own right to operate.
 	ErrLockOut = errors.New("caller would be locked out")
 )
@@ -98,9 +103,7 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	t, err := Compile(version, entries)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if old := r.Table(); old != nil {
-		t.generation = old.generation
-	}
+	t.generation = r.Table().generation
 	r.swap(t)
 	return err
 }
@@ -114,12 +117,9 @@ func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntr
 
 // swap requires that mu is held.
 func (r *Rules) swap(t *Table) {
-	next := new(Table)
-	if t != nil {
-		*next = *t
-	}
+	next := *t
 	next.generation++
-	r.current.Store(newCompiled(next, r.setting))
+	r.current.Store(newCompiled(&next, r.setting))
 	if r.changed != nil {
 		close(r.changed)
 	}
@@ -141,40 +141,24 @@ func (r *Rules) Changed() <-chan struct{} {
 }
 
 // Generation returns a number that changes with the rules.
-func (r *Rules) Generation() uint64 {
-	if c := r.get(); c != nil {
-		return c.table.generation
-	}
-	return 0
-}
+func (r *Rules) Generation() uint64 { return r.get().table.generation }
 
-// Table returns the current table; nil before the first one was loaded.
-func (r *Rules) Table() *Table {
-	if c := r.get(); c != nil {
-		return c.table
-	}
-	return nil
-}
+// Table returns the current table.
+func (r *Rules) Table() *Table { return r.get().table }
 
 // Open reports whether access is unrestricted.
-func (r *Rules) Open() bool {
-	c := r.get()
-	return c == nil || c.open
-}
+func (r *Rules) Open() bool { return r.get().open }
 
 // Setting returns the current setting.
-func (r *Rules) Setting() Setting {
-	if c := r.get(); c != nil {
-		return c.setting
-	}
-	return Setting{}
-}
+func (r *Rules) Setting() Setting { return r.get().setting }
+
+var noRules = newCompiled(new(Table), Setting{}) //nolint:gochecknoglobals // a constant
 
 func (r *Rules) get() *compiled {
 	if r == nil {
-		return nil
+		return noRules
 	}
-	return r.current.Load()
+	return cmp.Or(r.current.Load(), noRules)
 }
 
 // WithTable returns the rules for another table under the same setting.
@@ -191,12 +175,7 @@ func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string,
 
 // PeerSecret returns the shared secret of the nodes, used without better credentials; nil if not set. It must not be
 // modified.
-func (r *Rules) PeerSecret() []byte {
-	if t := r.Table(); t != nil {
-		return t.peer
-	}
-	return nil
-}
+func (r *Rules) PeerSecret() []byte { return r.Table().peer }
 
 // IsPeerSecret reports whether a secret is that of the pair.
 func (r *Rules) IsPeerSecret(shown []byte) bool {
@@ -211,7 +190,7 @@ func (r *Rules) May(id *Identity, right Right, name string) error {
 		return fmt.Errorf("%w: only the other node of the pair may make this call", ErrDenied)
 	}
 	c := r.get()
-	if c == nil || c.open {
+	if c.open {
 		return nil
 	}
 	g := c.of(id)
@@ -235,7 +214,7 @@ func (r *Rules) May(id *Identity, right Right, name string) error {
 // MayAny is May for at least one of the given rights on a queue.
 func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	c := r.get()
-	if c == nil || c.open {
+	if c.open {
 		return nil
 	}
 	if g := c.of(id); g.all || g.on(name)&rights != 0 {
@@ -247,7 +226,7 @@ func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 // Known returns a *DeniedError unless an identity has any right.
 func (r *Rules) Known(id *Identity) error {
 	c := r.get()
-	if c == nil || c.open {
+	if c.open {
 		return nil
 	}
 	if g := c.of(id); g.all || g.any|g.pair != 0 {
@@ -260,7 +239,7 @@ func (r *Rules) Known(id *Identity) error {
 func (r *Rules) Rights(id *Identity, name string) Right {
 	const all = QueueRights | Operate | Audit
 	c := r.get()
-	if c == nil || c.open {
+	if c.open {
 		return all
 	}
 	g := c.of(id)
@@ -418,9 +397,6 @@ func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 // About returns the rules that apply to an identity, and the matching globs of Setting.Operators.
 func (r *Rules) About(id *Identity) (rules []*pb.AccessRule, operators []string) {
 	c := r.get()
-	if c == nil {
-		return nil, nil
-	}
 	for i := range c.table.rules {
 		if c.table.rules[i].matches(id) {
 			rules = append(rules, c.table.rules[i].AccessRule)
@@ -433,3 +409,24 @@ func (r *Rules) About(id *Identity) (rules []*pb.AccessRule, operators []string)
 	}
 	return rules, operators
 }
+
+// QuotaError describes an exceeded quota. It matches ErrQuota.
+type QuotaError struct {
+	Quota       string // as in `lockstep access quota`: queues, bytes, rate or connections
+	Pattern     string // of the queues
+	Limit, Used uint64 // Used does not include the request
+	Advice      string // suggested action
+}
+
+// Error returns the quota, its usage and the suggested action.
+func (e *QuotaError) Error() string {
+	if e.Quota == "rate" {
+		return fmt.Sprintf("%s: limit is %d published messages per second for queues %q; %s", ErrQuota, e.Limit, e.Pattern,
+			e.Advice)
+	}
+	return fmt.Sprintf("%s: queues %q: %s limit is %d, used %d; %s", ErrQuota, e.Pattern, e.Quota, e.Limit, e.Used,
+		e.Advice)
+}
+
+// Is makes errors.Is(err, ErrQuota) true.
+func (e *QuotaError) Is(target error) bool { return target == ErrQuota }

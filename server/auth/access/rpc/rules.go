@@ -19,16 +19,11 @@ import (
 // Grant adds rights and roles to a rule.
 func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantResponse, error) {
 	asked := req.GetRule()
-	err := checkSubject(asked)
-	if err == nil {
-		err = checkRights(asked.GetRights())
-	}
+	err := checkRule(asked)
 	var granted *pb.AccessRule
 	var version uint64
 	if err == nil {
-		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, t *access.Table) (
-			[]txn.AccessChange, error,
-		) {
+		version, err = s.change(ctx, req, req.GetLockOut(), func(t *access.Table) ([]txn.AccessChange, error) {
 			granted, err = grant(t, asked)
 			if err != nil {
 				return nil, err
@@ -79,15 +74,10 @@ func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 // Revoke removes rights and roles from a rule.
 func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.RevokeResponse, error) {
 	asked := req.GetRule()
-	err := checkSubject(asked)
-	if err == nil {
-		err = checkRights(asked.GetRights())
-	}
+	err := checkRule(asked)
 	var version uint64
 	if err == nil {
-		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, t *access.Table) (
-			[]txn.AccessChange, error,
-		) {
+		version, err = s.change(ctx, req, req.GetLockOut(), func(t *access.Table) ([]txn.AccessChange, error) {
 			left, err := revoke(t, asked)
 			if err != nil {
 				return nil, err
@@ -140,7 +130,7 @@ func subject(r *pb.AccessRule) string {
 	return s + fmt.Sprintf(" and queue %q", r.GetQueue())
 }
 
-func checkSubject(r *pb.AccessRule) error {
+func checkRule(r *pb.AccessRule) error {
 	if (r.GetPrincipal() == "") == (r.GetGroup() == "") {
 		return fmt.Errorf("%w: specify either a principal or a group", access.ErrInvalid)
 	}
@@ -151,7 +141,7 @@ func checkSubject(r *pb.AccessRule) error {
 			return err
 		}
 	}
-	return nil
+	return checkRights(r.GetRights())
 }
 
 func checkText(label, text string, mayBeEmpty bool) error {
@@ -188,9 +178,7 @@ func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutR
 	var version uint64
 	if err == nil {
 		role.Rights = access.RightsToProto(access.RightsFromProto(role.GetRights()))
-		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, _ *access.Table) (
-			[]txn.AccessChange, error,
-		) {
+		version, err = s.change(ctx, req, req.GetLockOut(), func(_ *access.Table) ([]txn.AccessChange, error) {
 			role.ChangedBy, role.ChangedAt = by(ctx)
 			return put(access.KindRole, role.GetName(), role)
 		})
@@ -203,7 +191,7 @@ func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutR
 
 // DeleteRole removes a role that no rule refers to.
 func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*pb.DeleteRoleResponse, error) {
-	version, err := s.change(ctx, req, false, func(_ context.Context, t *access.Table) ([]txn.AccessChange, error) {
+	version, err := s.change(ctx, req, false, func(t *access.Table) ([]txn.AccessChange, error) {
 		if t.Roles()[req.GetName()] == nil {
 			return nil, fmt.Errorf("%w: no role %q", access.ErrNotFound, req.GetName())
 		}

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package rpc implements lockstep.v1.AccessService, the management of access rules. The active makes changes one at a
+// time. A change is committed only if the access table is unchanged since it was read.
 package rpc
 
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +18,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
@@ -59,7 +60,7 @@ type request interface {
 }
 
 // plan returns the changes for a request.
-type plan func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error)
+type plan func(t *access.Table) ([]txn.AccessChange, error)
 
 // change executes a request, unless it was executed before (INV-10), and returns the version of the table.
 func (s *Service) change(ctx context.Context, req request, lockOut bool, decide plan) (version uint64, err error) {
@@ -92,7 +93,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	if err != nil {
 		return 0, fmt.Errorf("%w; upgrade this node before changing rules", err)
 	}
-	changes, err := decide(ctx, table)
+	changes, err := decide(table)
 	if err != nil {
 		return 0, err
 	}
@@ -137,8 +138,9 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 		return err
 	}
 	if s.o.Rules.WithTable(next).May(id, access.Operate, "") == nil {
-		if id.Method != access.MethodToken || tokenKept(next, id) {
-			return nil
+		owns := func(t *pb.AccessToken) bool { return t.GetPrincipal() == id.Principal }
+		if id.Method != access.MethodToken || slices.ContainsFunc(sorted(next.Tokens()), owns) {
+			return nil // a caller with a token of the pair still has one
 		}
 	}
 	if id.Principal == access.Anonymous {
@@ -148,15 +150,6 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 	}
 	return fmt.Errorf("%w: %q would lose the operate right; grant it first: lockstep access grant %s operate; or force "+
 		"the change with --lock-out", access.ErrLockOut, id.Principal, id.Principal)
-}
-
-func tokenKept(t *access.Table, id *access.Identity) bool {
-	for _, token := range t.Tokens() {
-		if token.GetPrincipal() == id.Principal {
-			return true
-		}
-	}
-	return false
 }
 
 func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.AccessEntry {
@@ -209,15 +202,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) e
 
 // status adds the address of the active to the error of a node that is not active.
 func (s *Service) status(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	var has *apierror.NotActiveError
-	if errors.Is(err, replication.ErrNotActive) && !errors.Is(err, replication.ErrOutcomeUnknown) &&
-		!errors.As(err, &has) {
-		err = s.o.Serving.NotActive()
-	}
-	return apierror.ToStatus(fmt.Errorf("%s: %w", op, err))
+	return apierror.ToStatus(fmt.Errorf("%s: %w", op, apierror.WithRedirect(err, s.o.Serving.NotActive)))
 }
 
 func put(kind byte, name string, m proto.Message) ([]txn.AccessChange, error) {

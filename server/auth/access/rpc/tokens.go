@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -23,7 +24,7 @@ func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (
 	err := checkToken(token)
 	var version uint64
 	if err == nil {
-		version, err = s.change(ctx, req, false, func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error) {
+		version, err = s.change(ctx, req, false, func(t *access.Table) ([]txn.AccessChange, error) {
 			if at := token.GetExpiresAt(); at != nil && !at.AsTime().After(time.Now()) {
 				return nil, fmt.Errorf("%w: expires_at %s is in the past", access.ErrInvalid, at.AsTime().Format(time.RFC3339))
 			}
@@ -80,9 +81,7 @@ func withoutHash(t *pb.AccessToken) *pb.AccessToken {
 
 // RevokeToken invalidates a token.
 func (s *Service) RevokeToken(ctx context.Context, req *pb.RevokeTokenRequest) (*pb.RevokeTokenResponse, error) {
-	version, err := s.change(ctx, req, req.GetLockOut(), func(_ context.Context, t *access.Table) (
-		[]txn.AccessChange, error,
-	) {
+	version, err := s.change(ctx, req, req.GetLockOut(), func(t *access.Table) ([]txn.AccessChange, error) {
 		if t.Tokens()[req.GetName()] == nil {
 			return nil, fmt.Errorf("%w: no token %q", access.ErrNotFound, req.GetName())
 		}
@@ -104,7 +103,7 @@ func (s *Service) PutQuota(ctx context.Context, req *pb.PutQuotaRequest) (*pb.Pu
 	}
 	var version uint64
 	if err == nil {
-		version, err = s.change(ctx, req, false, func(ctx context.Context, _ *access.Table) ([]txn.AccessChange, error) {
+		version, err = s.change(ctx, req, false, func(_ *access.Table) ([]txn.AccessChange, error) {
 			quota.ChangedBy, quota.ChangedAt = by(ctx)
 			return put(access.KindQuota, quota.GetQueue(), quota)
 		})
@@ -117,13 +116,11 @@ func (s *Service) PutQuota(ctx context.Context, req *pb.PutQuotaRequest) (*pb.Pu
 
 // DeleteQuota removes a quota.
 func (s *Service) DeleteQuota(ctx context.Context, req *pb.DeleteQuotaRequest) (*pb.DeleteQuotaResponse, error) {
-	version, err := s.change(ctx, req, false, func(_ context.Context, t *access.Table) ([]txn.AccessChange, error) {
-		for _, q := range t.Quotas() {
-			if q.GetQueue() == req.GetQueue() {
-				return remove(access.KindQuota, req.GetQueue()), nil
-			}
+	version, err := s.change(ctx, req, false, func(t *access.Table) ([]txn.AccessChange, error) {
+		if !slices.ContainsFunc(t.Quotas(), func(q *pb.AccessQuota) bool { return q.GetQueue() == req.GetQueue() }) {
+			return nil, fmt.Errorf("%w: no quota for %q", access.ErrNotFound, req.GetQueue())
 		}
-		return nil, fmt.Errorf("%w: no quota for %q", access.ErrNotFound, req.GetQueue())
+		return remove(access.KindQuota, req.GetQueue()), nil
 	})
 	if err != nil {
 		return nil, s.status("delete the quota", err)
