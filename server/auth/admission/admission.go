@@ -165,8 +165,9 @@ type Stats struct {
 
 // Stats returns the statistics.
 func (l *Listener) Stats() Stats {
-	s := Stats{Accepted: l.accepted.Load(), UnprocessedBytes: l.unprocessed.total.Load(), Ended: make(map[string]uint64,
-		reasons)}
+	s := Stats{
+		Accepted: l.accepted.Load(), UnprocessedBytes: l.unprocessed.total.Load(), Ended: make(map[string]uint64, reasons),
+	}
 	for r := range reasons {
 		s.Ended[r.String()] = l.ended[r].Load()
 	}
@@ -210,7 +211,6 @@ type also struct {
 	refusals bucket
 }
 
-// Accept waits for the next admitted connection.
 func (a *also) Accept() (net.Conn, error) { return a.l.accept(a.Listener, a.protocol, &a.refusals) }
 
 // cut resets a refused connection instead of waiting for unread data.

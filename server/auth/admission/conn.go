@@ -83,9 +83,7 @@ func (c *Conn) Known(isPeer bool) {
 	}
 	c.timer.Stop()
 	c.removeFromNew()
-	if c.source.tries++; c.source.tries > float64(c.l.o.Limits().PerAddress) {
-		c.source.tries = float64(c.l.o.Limits().PerAddress)
-	}
+	c.source.tries = min(c.source.tries+1, float64(c.l.o.Limits().PerAddress))
 }
 
 // Unknown records a call that failed authentication or had no credentials. After several of them, a connection without
@@ -94,8 +92,7 @@ func (c *Conn) Unknown() {
 	if c == nil || c.known.Load() || c.wrong.Add(1) != maxFailures {
 		return
 	}
-	c.l.refused(Unauthenticated, c.source.host, c.l.o.Limits())
-	_ = c.end() // abandoned
+	c.closeFor(Unauthenticated)
 }
 
 // Begin records the start of a call without authentication. It does not mark the connection as known, but keeps it open
@@ -132,19 +129,20 @@ func (c *Conn) expired(timeout time.Duration) {
 		c.timer.Reset(timeout)
 		return
 	}
-	limits := c.l.o.Limits()
-	c.l.refused(HandshakeTimedOut, c.source.host, limits)
+	c.closeFor(HandshakeTimedOut)
+}
+
+func (c *Conn) closeFor(reason Reason) {
+	c.l.refused(reason, c.source.host, c.l.o.Limits())
 	_ = c.end() // abandoned
 }
 
-// flooded closes the connection, and charges its address to delay new connections.
-func (c *Conn) flooded() {
-	limits := c.l.o.Limits()
+// closeAndCharge also charges the address a fraction of its attempts, to delay new connections.
+func (c *Conn) closeAndCharge(reason Reason, fraction float64) {
 	c.l.mu.Lock()
-	c.source.charge(floodFraction, limits)
+	c.source.charge(fraction, c.l.o.Limits())
 	c.l.mu.Unlock()
-	c.l.refused(Flood, c.source.host, limits)
-	_ = c.end() // abandoned
+	c.closeFor(reason)
 }
 
 // end closes the connection and frees its slot, once.
@@ -210,7 +208,7 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	w.from = w.from[n:]
 	pause, ok := w.in.pass(w.conn, b[:n])
 	if !ok {
-		w.conn.flooded()
+		w.conn.closeAndCharge(Flood, floodFraction)
 		return 0, errFlood
 	}
 	if pause > 0 {
@@ -231,71 +229,49 @@ func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
-type tcpConn struct {
-	*net.TCPConn
+// A tcpConn keeps the methods of a TCP connection; plainConn is any other one. wire is nil if an outer connection, such
+// as securedConn, parses the frames, or if the protocol has none.
+type (
+	tcpConn struct {
+		*net.TCPConn
 
-	conn *Conn
-	wire *wire // nil: an outer connection parses the frames, or the protocol has none
-}
-
-func (c *tcpConn) Read(b []byte) (n int, err error) {
-	if c.wire != nil {
-		n, err = c.wire.read(c.TCPConn, b)
-	} else {
-		n, err = c.TCPConn.Read(b)
+		conn *Conn
+		wire *wire
 	}
-	c.conn.bytesIn.Add(uint64(n))
+	plainConn struct {
+		net.Conn
+
+		conn *Conn
+		wire *wire
+	}
+)
+
+func (c *tcpConn) Read(b []byte) (int, error)  { return c.conn.read(c.TCPConn, c.wire, b) }
+func (c *tcpConn) Write(b []byte) (int, error) { return c.conn.write(c.TCPConn, c.wire, b) }
+func (c *tcpConn) Close() error                { return c.conn.end() }
+func (c *tcpConn) RemoteAddr() net.Addr        { return &c.conn.remote }
+
+func (c *plainConn) Read(b []byte) (int, error)  { return c.conn.read(c.Conn, c.wire, b) }
+func (c *plainConn) Write(b []byte) (int, error) { return c.conn.write(c.Conn, c.wire, b) }
+func (c *plainConn) Close() error                { return c.conn.end() }
+func (c *plainConn) RemoteAddr() net.Addr        { return &c.conn.remote }
+
+func (c *Conn) read(inner net.Conn, w *wire, b []byte) (n int, err error) {
+	if w != nil {
+		n, err = w.read(inner, b)
+	} else {
+		n, err = inner.Read(b)
+	}
+	c.bytesIn.Add(uint64(n))
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
-// Write writes data.
-func (c *tcpConn) Write(b []byte) (n int, err error) {
-	if c.wire != nil {
-		n, err = c.wire.write(c.TCPConn, b)
+func (c *Conn) write(inner net.Conn, w *wire, b []byte) (n int, err error) {
+	if w != nil {
+		n, err = w.write(inner, b)
 	} else {
-		n, err = c.TCPConn.Write(b)
+		n, err = inner.Write(b)
 	}
-	c.conn.bytesOut.Add(uint64(n))
+	c.bytesOut.Add(uint64(n))
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
-
-// Close closes the connection.
-func (c *tcpConn) Close() error { return c.conn.end() }
-
-// RemoteAddr returns a *Remote.
-func (c *tcpConn) RemoteAddr() net.Addr { return &c.conn.remote }
-
-type plainConn struct {
-	net.Conn
-
-	conn *Conn
-	wire *wire // as in tcpConn
-}
-
-// Read reads data.
-func (c *plainConn) Read(b []byte) (n int, err error) {
-	if c.wire != nil {
-		n, err = c.wire.read(c.Conn, b)
-	} else {
-		n, err = c.Conn.Read(b)
-	}
-	c.conn.bytesIn.Add(uint64(n))
-	return n, err //nolint:wrapcheck // the error is the connection's
-}
-
-// Write writes data.
-func (c *plainConn) Write(b []byte) (n int, err error) {
-	if c.wire != nil {
-		n, err = c.wire.write(c.Conn, b)
-	} else {
-		n, err = c.Conn.Write(b)
-	}
-	c.conn.bytesOut.Add(uint64(n))
-	return n, err //nolint:wrapcheck // the error is the connection's
-}
-
-// Close closes the connection.
-func (c *plainConn) Close() error { return c.conn.end() }
-
-// RemoteAddr returns a *Remote.
-func (c *plainConn) RemoteAddr() net.Addr { return &c.conn.remote }

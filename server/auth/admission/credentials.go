@@ -23,7 +23,7 @@ type readStats struct {
 func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
-		return conn, info, err //nolint:wrapcheck // it is gRPC that reads it
+		return conn, info, err //nolint:wrapcheck // gRPC reports it
 	}
 	var of *Conn
 	switch c := raw.(type) {
@@ -56,11 +56,9 @@ func (c *Conn) endWith(chains [][]*x509.Certificate) {
 		}
 	}
 	timer := time.AfterFunc(time.Until(last), func() {
-		if c.isPeer() {
-			return
+		if !c.isPeer() {
+			c.closeFor(Expired)
 		}
-		c.l.refused(Expired, c.source.host, c.l.o.Limits())
-		_ = c.end() // the client notices
 	})
 	c.expiry.Store(timer)
 	select {

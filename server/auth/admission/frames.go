@@ -104,7 +104,7 @@ func (h *frameHeaders) passOut(c *Conn, b []byte) {
 			c.callEnded(h.call())
 		case kind == frameGoAway && len(b) >= goAwayBytes &&
 			binary.BigEndian.Uint32(b[goAwayCode:]) == enhanceYourCalm:
-			c.flooded()
+			c.closeAndCharge(Flood, floodFraction)
 			return
 		}
 	}

@@ -5,6 +5,7 @@ package admission
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -137,10 +138,7 @@ type Info struct {
 // List describes all connections, oldest first.
 func (l *Listener) List() []Info {
 	l.mu.Lock()
-	all := make([]*Conn, 0, len(l.conns))
-	for _, c := range l.conns {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(l.conns))
 	l.mu.Unlock()
 	slices.SortFunc(all, func(a, b *Conn) int { return cmp.Compare(a.id, b.id) })
 	out := make([]Info, len(all))
@@ -167,12 +165,9 @@ func (l *Listener) CloseConnection(id uint64) (Info, error) {
 }
 
 func (c *Conn) info() Info {
-	out := Info{ID: c.id, Address: c.remote.String(), Since: c.since}
+	out := Info{ID: c.id, Address: c.remote.String(), Since: c.since, Protocol: cmp.Or(c.protocol, "gRPC")}
 	if caller := c.caller.Load(); caller != nil {
 		out.Caller = *caller
-	}
-	if out.Protocol = c.protocol; c.protocol == "" {
-		out.Protocol = "gRPC"
 	}
 	if name := c.named.Load(); name != nil {
 		out.Client = *name

@@ -384,14 +384,7 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 
 // CloseHolding closes the connection of a client that holds memory that others need, while hardly any of its data can
 // be processed.
-func (c *Conn) CloseHolding() {
-	limits := c.l.o.Limits()
-	c.l.mu.Lock()
-	c.source.charge(abandonedFraction, limits)
-	c.l.mu.Unlock()
-	c.l.refused(ExcessiveMemory, c.source.host, limits)
-	_ = c.end() // abandoned
-}
+func (c *Conn) CloseHolding() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
 
 // holdsMoreThan compares the addresses first.
 func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {

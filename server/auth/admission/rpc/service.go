@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -133,8 +132,8 @@ func (s *Service) toProto(info *admission.Info) *pb.Connection {
 		Sent:     &pb.Traffic{Bytes: info.Sent.Bytes, Messages: info.Sent.Messages}, StreamsTotal: uint32(len(info.Streams)),
 	}
 	if r := s.rates[info.ID]; r.known {
-		out.Received.BytesPerSecond, out.Received.MessagesPerSecond = proto.Float64(r.in[0]), proto.Float64(r.in[1])
-		out.Sent.BytesPerSecond, out.Sent.MessagesPerSecond = proto.Float64(r.out[0]), proto.Float64(r.out[1])
+		out.Received.BytesPerSecond, out.Received.MessagesPerSecond = new(r.in[0]), new(r.in[1])
+		out.Sent.BytesPerSecond, out.Sent.MessagesPerSecond = new(r.out[0]), new(r.out[1])
 	}
 	for i := range info.Streams[:min(len(info.Streams), maxStreams)] {
 		stream := &info.Streams[i]
