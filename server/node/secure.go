@@ -113,9 +113,9 @@ func (n *node) mayRead(r *http.Request) error {
 func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
 	id, err := n.rewriteBarrier.Identify(ctx)
-	if cert := peerclient.CertificateOf(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
+	if cert := access.Certificate(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
 		id = &access.Identity{
-			Principal: peerclient.NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
+			Principal: access.CertificateName(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
 		}
 	}
 	if token := n.secrets.metricsToken; token != nil && token.Holds(bearer(r)) {

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/metadata"
@@ -42,28 +43,23 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 // its certificate, may forward calls.
 func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
-	encoded, is := "", false
-	for _, v := range values {
-		if e, has := strings.CutPrefix(v, forwardScheme); has {
-			encoded, is = e, true
-		}
-	}
-	if !is {
+	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, forwardScheme) }) {
 		return nil, nil //nolint:nilnil // no credentials of this kind
 	}
-	cert := CertificateOf(ctx)
+	cert := access.Certificate(ctx)
 	if cert == nil || i.Names == nil || len(values) != 1 {
 		return nil, fmt.Errorf("%w: only a node of the pair with a certificate may forward calls", access.ErrUnauthenticated)
 	}
 	if err := Carries(cert, i.Names()); err != nil {
 		return nil, fmt.Errorf("%w: only a node of the pair may forward calls: %w", access.ErrUnauthenticated, err)
 	}
-	caller, err := decodeForwarded(encoded)
+	caller, err := decodeForwarded(strings.TrimPrefix(values[0], forwardScheme))
 	if err != nil {
 		return nil, err
 	}
 	return &access.Identity{
-		Principal: caller.Principal, Groups: caller.Groups, Method: access.MethodCertificate, Via: NameOf(cert),
+		Principal: caller.Principal, Groups: caller.Groups, Method: access.MethodCertificate,
+		Via: access.CertificateName(cert),
 	}, nil
 }
 

@@ -5,7 +5,6 @@ package peerclient
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
 
@@ -64,9 +62,9 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 			}
 		}
 	}
-	if cert := CertificateOf(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
+	if cert := access.Certificate(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
 		return &access.Identity{
-			Principal: NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate, Peer: true,
+			Principal: access.CertificateName(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate, Peer: true,
 		}, nil
 	}
 	return nil, nil //nolint:nilnil // see above
@@ -77,7 +75,7 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 func (i *Identification) NonPeer(ctx context.Context) error {
 	var reason []string
 	if i.Names != nil {
-		cert := CertificateOf(ctx)
+		cert := access.Certificate(ctx)
 		if cert == nil {
 			reason = append(reason, "no client certificate")
 		} else if err := Carries(cert, i.Names()); err != nil {
@@ -119,22 +117,6 @@ func (i *Identification) log(ctx context.Context, err error) {
 		zap.String("from", from), zap.String("method", method), zap.Error(err))
 }
 
-// CertificateOf returns the verified client certificate, or nil.
-func CertificateOf(ctx context.Context) *x509.Certificate {
-	p, ok := grpcpeer.FromContext(ctx)
-	if !ok {
-		return nil
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-		return nil
-	}
-	return info.State.VerifiedChains[0][0]
-}
-
-// errNames is returned when a certificate does not belong to the pair.
-var errNames = errors.New("certificate")
-
 // Carries returns nil if a certificate has one of the given names: DNS names, IP addresses, URIs. The error lists the
 // names in the certificate.
 func Carries(cert *x509.Certificate, names []string) error {
@@ -147,7 +129,7 @@ func Carries(cert *x509.Certificate, names []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w is for %s, not for %s", errNames, listOf(cert), strings.Join(names, ", "))
+	return fmt.Errorf("certificate is for %s, not for %s", listOf(cert), strings.Join(names, ", "))
 }
 
 func listOf(cert *x509.Certificate) string {
@@ -163,18 +145,6 @@ func listOf(cert *x509.Certificate) string {
 		return fmt.Sprintf("%q, without subject alternative names", cert.Subject.CommonName)
 	}
 	return strings.Join(all, ", ")
-}
-
-// NameOf returns the principal of a certificate: its first URI, first DNS name or common name.
-func NameOf(cert *x509.Certificate) string {
-	switch {
-	case len(cert.URIs) > 0:
-		return cert.URIs[0].String()
-	case len(cert.DNSNames) > 0:
-		return cert.DNSNames[0]
-	default:
-		return cert.Subject.CommonName
-	}
 }
 
 // ShowToken adds the pair's secret to each call of a connection to the other node.

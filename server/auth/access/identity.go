@@ -9,8 +9,12 @@ package access
 
 import (
 	"context"
+	"crypto/x509"
 	"strings"
 	"sync/atomic"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 )
 
 // Method is an authentication method.
@@ -131,4 +135,29 @@ func EndUnless(ctx context.Context, check func() error) error {
 		return check() // the rules may have changed before the check was stored
 	}
 	return nil
+}
+
+// Certificate returns the verified client certificate of a call's connection, or nil.
+func Certificate(ctx context.Context) *x509.Certificate {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+		return nil
+	}
+	return info.State.VerifiedChains[0][0]
+}
+
+// CertificateName returns the principal of a certificate: its first URI, first DNS name or common name.
+func CertificateName(cert *x509.Certificate) string {
+	switch {
+	case len(cert.URIs) > 0:
+		return cert.URIs[0].String()
+	case len(cert.DNSNames) > 0:
+		return cert.DNSNames[0]
+	default:
+		return cert.Subject.CommonName
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
 const responseRecords = 100 // maximum
@@ -71,31 +72,11 @@ func send(
 }
 
 func wanted(req *pb.TailAuditRequest, r *Record) bool {
-	if p := req.GetPrincipal(); p != "" && !glob(p, r.Principal) {
+	if p := req.GetPrincipal(); p != "" && !access.MatchGlob(p, r.Principal) {
 		return false
 	}
 	m := strings.TrimPrefix(req.GetMethod(), "/")
-	return m == "" || glob(m, r.Method) || glob(m, path.Base(r.Method))
-}
-
-// glob matches a pattern in which * matches any text, including slashes.
-func glob(pattern, text string) bool {
-	parts := strings.Split(pattern, "*")
-	if !strings.HasPrefix(text, parts[0]) {
-		return false
-	}
-	if len(parts) == 1 {
-		return text == pattern
-	}
-	text = text[len(parts[0]):]
-	for _, part := range parts[1 : len(parts)-1] {
-		i := strings.Index(text, part)
-		if i < 0 {
-			return false
-		}
-		text = text[i+len(part):]
-	}
-	return strings.HasSuffix(text, parts[len(parts)-1])
+	return m == "" || access.MatchGlob(m, r.Method) || access.MatchGlob(m, path.Base(r.Method))
 }
 
 // FromProto converts a record of the API.
@@ -111,13 +92,7 @@ func FromProto(r *pb.AuditRecord) Record {
 }
 
 func toProto(r *Record) *pb.AuditRecord {
-	outcome := pb.AuditOutcome_AUDIT_OUTCOME_DONE
-	switch r.Outcome {
-	case Refused:
-		outcome = pb.AuditOutcome_AUDIT_OUTCOME_REFUSED
-	case Failed:
-		outcome = pb.AuditOutcome_AUDIT_OUTCOME_FAILED
-	}
+	outcome := pb.AuditOutcome(pb.AuditOutcome_value["AUDIT_OUTCOME_"+strings.ToUpper(r.Outcome)])
 	return &pb.AuditRecord{
 		Time: timestamppb.New(r.Time), Node: r.Node, Principal: r.Principal, Groups: r.Groups, Authentication: r.Shown,
 		Address: r.Address, Method: r.Method, Object: r.Object, Arguments: string(r.Arguments), Outcome: outcome,

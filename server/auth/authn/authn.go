@@ -145,8 +145,8 @@ func (a *Authn) Authenticate(ctx context.Context) (*access.Identity, error) {
 	if err == nil {
 		return id, nil
 	}
-	var e *Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
 		return nil, err
 	}
 	now, from := a.now(), addressOf(ctx)
@@ -245,8 +245,7 @@ func (a *Authn) expiryCheck(token string, v verified) func() error {
 			return nil
 		}
 		_, err := a.jwt.verify(context.Background(), token, false)
-		var e *Error
-		if errors.As(err, &e) && e.code == codes.Unauthenticated {
+		if e, ok := errors.AsType[*Error](err); ok && e.code == codes.Unauthenticated {
 			return errStreamEnds("key of the JWT was withdrawn by the issuer")
 		}
 		v.version = generation

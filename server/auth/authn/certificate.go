@@ -4,40 +4,21 @@ package authn
 
 import (
 	"context"
-	"crypto/x509"
 	"slices"
 	"strings"
-
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// ofConnection returns the identity of the connection's client certificate, verified against tls.ca, or nil.
+// ofConnection returns the identity of the connection's client certificate, verified against tls.ca, or nil. Its groups
+// are the organizational units of the subject.
 func ofConnection(ctx context.Context) (*access.Identity, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return nil, nil //nolint:nilnil // no connection, no certificate
+	cert := access.Certificate(ctx)
+	if cert == nil {
+		return nil, nil //nolint:nilnil // none was sent
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-		return nil, nil //nolint:nilnil // none was shown
-	}
-	return ofCertificate(info.State.VerifiedChains[0][0])
-}
-
-// ofCertificate returns the identity of a certificate: its first URI, first DNS name or common name. Its groups are the
-// organizational units of the subject.
-func ofCertificate(cert *x509.Certificate) (*access.Identity, error) {
-	id := &access.Identity{Method: access.MethodCertificate, Groups: cert.Subject.OrganizationalUnit}
-	switch {
-	case len(cert.URIs) > 0:
-		id.Principal = cert.URIs[0].String()
-	case len(cert.DNSNames) > 0:
-		id.Principal = cert.DNSNames[0]
-	default:
-		id.Principal = cert.Subject.CommonName
+	id := &access.Identity{
+		Principal: access.CertificateName(cert), Method: access.MethodCertificate, Groups: cert.Subject.OrganizationalUnit,
 	}
 	if err := nameable(id.Principal); err != "" {
 		return nil, wrong(CheckCertificate, "URI, DNS name or common name of the certificate "+err)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,8 +68,7 @@ type verified struct {
 func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verified, error) {
 	names, algs := algorithms()
 	if _, err := jose.ParseSignedCompact(raw, algs); err != nil {
-		var other *jose.ErrUnexpectedSignatureAlgorithm
-		if errors.As(err, &other) {
+		if other, ok := errors.AsType[*jose.ErrUnexpectedSignatureAlgorithm](err); ok {
 			return nil, wrong(CheckAlgorithm, fmt.Sprintf("JWT is signed with %.20q; only asymmetric algorithms are "+
 				"accepted: %s", string(other.Got), strings.Join(names, ", ")))
 		}
@@ -102,7 +102,7 @@ func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, 
 		return nil, wrong(CheckIssuer, fmt.Sprintf("JWT has issuer %.*q; auth.jwt.issuer is %q", quoted,
 			token.Issuer, v.settings.Issuer))
 	}
-	if !contains(token.Audience, v.settings.Audience) {
+	if !slices.Contains(token.Audience, v.settings.Audience) {
 		return nil, wrong(CheckAudience, fmt.Sprintf("JWT has audience %.*q; auth.jwt.audience is %q", quoted,
 			strings.Join(token.Audience, ", "), v.settings.Audience))
 	}
@@ -206,15 +206,6 @@ func instant(n *json.Number) (time.Time, bool) {
 	return time.Unix(0, 0).Add(time.Duration(seconds) * time.Second), true
 }
 
-func contains(all []string, one string) bool {
-	for _, s := range all {
-		if s == one {
-			return true
-		}
-	}
-	return false
-}
-
 // callKeys is the key set for one call. It keeps the error, of which go-oidc preserves only the text.
 type callKeys struct {
 	keys    *keys
@@ -241,9 +232,9 @@ func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 	protected := jws.Signatures[0].Protected
 	found, version, err := c.keys.find(ctx, protected.KeyID, c.fetch)
 	c.version = version
-	var none *unavailableError
+	none, unavailable := errors.AsType[*unavailableError](err)
 	switch {
-	case errors.As(err, &none):
+	case unavailable:
 		return nil, unchecked(CheckUnavailable, codes.Unavailable, none.wait, "JWT not checked: "+
 			"keys of the issuer are not available (auth.jwt): "+none.Error())
 	case err != nil:

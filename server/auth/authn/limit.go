@@ -89,12 +89,6 @@ func (l *limiter) evict(now time.Time) {
 	delete(l.addresses, evicted)
 }
 
-func (l *limiter) known() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.addresses)
-}
-
 // The prefix of an address is the whole IPv4 address, or the network half of an IPv6 address, whose other half a host
 // can choose freely.
 const (
