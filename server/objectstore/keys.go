@@ -79,8 +79,7 @@ func ReadIdentities(files ...string) (backup.Unsealer, error) {
 
 func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error) {
 	plain, n, err := age.DecryptReaderAt(r, size, i.keys...)
-	var none *age.NoIdentityMatchError
-	if errors.As(err, &none) {
+	if _, none := errors.AsType[*age.NoIdentityMatchError](err); none {
 		return nil, 0, backup.ErrIdentity
 	}
 	if err != nil {

@@ -137,15 +137,9 @@ func (u *upload) next() error {
 	return nil
 }
 
-func (u *upload) options() minio.PutObjectOptions {
-	o := minio.PutObjectOptions{UserMetadata: map[string]string{putID: u.id}}
-	return o
-}
-
 func (u *upload) send() error {
 	if u.uploadID == "" {
-		o := u.options()
-		o.UserMetadata[checksumAlgorithm] = "CRC32C"
+		o := minio.PutObjectOptions{UserMetadata: map[string]string{putID: u.id, checksumAlgorithm: "CRC32C"}}
 		err := u.p.try(u.ctx, "start the upload of "+u.p.Path(u.name), func(ctx context.Context) (err error) {
 			u.uploadID, err = u.p.core.NewMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), o)
 			return err //nolint:wrapcheck // try says what was tried

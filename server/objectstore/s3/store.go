@@ -9,6 +9,7 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -115,26 +116,11 @@ func Open(at backup.Location, o Options) (*Store, error) {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Endpoint == "" {
-		o.Endpoint = amazon
-	}
-	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
-		if o.Region == "" {
-			o.Region = os.Getenv(name)
-		}
-	}
-	if o.Region == "" {
-		o.Region = defaultRegion
-	}
-	if o.PartBytes == 0 {
-		o.PartBytes = DefaultPartBytes
-	}
-	if o.Parallel == 0 {
-		o.Parallel = DefaultParallel
-	}
-	if o.RetryFor == 0 {
-		o.RetryFor = DefaultRetryFor
-	}
+	o.Endpoint = cmp.Or(o.Endpoint, amazon)
+	o.Region = cmp.Or(o.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), defaultRegion)
+	o.PartBytes = cmp.Or(o.PartBytes, DefaultPartBytes)
+	o.Parallel = cmp.Or(o.Parallel, DefaultParallel)
+	o.RetryFor = cmp.Or(o.RetryFor, DefaultRetryFor)
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
@@ -281,12 +267,8 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 	})
 }
 
-type noLock struct{}
-
-func (noLock) Close() error { return nil }
-
 // Lock does nothing: a bucket cannot be locked.
-func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return noLock{}, false, nil }
+func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return io.NopCloser(nil), false, nil }
 
 // Available returns no limit.
 func (p *Store) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }
