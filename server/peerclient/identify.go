@@ -154,7 +154,6 @@ func ShowToken(tokens *secretfile.File) grpc.DialOption {
 
 type tokenCredentials struct{ tokens *secretfile.File }
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
 func (t tokenCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return map[string]string{tokenKey: t.tokens.First()}, nil
 }

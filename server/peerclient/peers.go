@@ -33,8 +33,7 @@ import (
 const (
 	peerPing    = 2 * time.Second
 	peerTimeout = 3 * time.Second
-	// peerBackoff is the maximum backoff before reconnecting.
-	peerBackoff = 500 * time.Millisecond
+	peerBackoff = 500 * time.Millisecond // maximum
 )
 
 // Peers is the connections to the other node. They are opened on demand.
@@ -148,13 +147,11 @@ func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report
 	return fromPeer(err)
 }
 
-// peer implements maintenance.Operations.
 type peer struct {
 	peers   *Peers
 	address string
 }
 
-// follow reads a stream of progress until the result.
 func follow[Req, Resp, R any](
 	ctx context.Context, p *peer, req *Req,
 	call func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (

@@ -60,7 +60,6 @@ type NotActiveError struct {
 	RetryAfter    time.Duration // if no node is active
 }
 
-// Error includes the address of the active node.
 func (e *NotActiveError) Error() string {
 	why := e.Role
 	if e.Reason != "" {

@@ -29,7 +29,6 @@ const (
 	MethodPeerToken                 // the shared secret of the pair's nodes
 )
 
-// String returns the name used in logs and the audit log.
 func (m Method) String() string {
 	return [...]string{"none", "certificate", "jwt", "token", "peer-token"}[m]
 }
@@ -94,7 +93,6 @@ const (
 // rightNames is in bit order.
 var rightNames = [...]string{"publish", "consume", "browse", "manage", "operate", "audit", "peer"}
 
-// String returns the names of the rights, comma-separated.
 func (r Right) String() string {
 	var names []string
 	for i, name := range rightNames {

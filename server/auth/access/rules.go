@@ -59,7 +59,6 @@ type Setting struct {
 	Operators []string // globs of principals with all rights
 }
 
-// compiled is a table with a setting, and a cache of grants.
 type compiled struct {
 	table   *Table
 	setting Setting
@@ -286,7 +285,6 @@ func (c *compiled) of(id *Identity) *grants {
 	return g
 }
 
-// key returns what rules can distinguish of an identity.
 func (id *Identity) key() identityName {
 	name := identityName{principal: id.Principal, peer: id.Peer}
 	if len(id.Groups) > 0 {
@@ -360,7 +358,6 @@ func denied(id *Identity, right Right, name string) error {
 	return &DeniedError{Principal: id.Principal, Groups: id.Groups, Right: right, Queue: name}
 }
 
-// Error returns the caller, the right, the queue and the suggested action.
 func (e *DeniedError) Error() string {
 	var b strings.Builder
 	b.WriteString(ErrDenied.Error() + ": ")
@@ -418,7 +415,6 @@ type QuotaError struct {
 	Advice      string // suggested action
 }
 
-// Error returns the quota, its usage and the suggested action.
 func (e *QuotaError) Error() string {
 	if e.Quota == "rate" {
 		return fmt.Sprintf("%s: limit is %d published messages per second for queues %q; %s", ErrQuota, e.Limit, e.Pattern,

@@ -50,27 +50,18 @@ const (
 // Reason is the reason why a connection was refused or closed.
 type Reason uint8
 
+// Reasons to refuse or close a connection.
 const (
-	// Full means that limits.connections is reached.
-	Full Reason = iota
-	// AddressFull means that limits.connections-per-address is reached.
-	AddressFull
-	// TooMany means too many recent connections of an address without a call.
-	TooMany
-	// HandshakeTimedOut means that no call passed the auth interceptor within limits.handshake-timeout.
-	HandshakeTimedOut
-	// Unauthenticated means that none of its calls was authenticated.
-	Unauthenticated
-	// Flood means too many cancelled calls, changes of settings or pings.
-	Flood
-	// Evicted means that it was closed early to make room for another connection.
-	Evicted
-	// Handshakes means that limits.handshakes connections have not made a call yet.
-	Handshakes
-	// ExcessiveMemory means that its client sent much data that could hardly be processed.
-	ExcessiveMemory
-	// Expired means that its client certificate has expired.
-	Expired
+	Full              Reason = iota // limits.connections is reached
+	AddressFull                     // limits.connections-per-address is reached
+	TooMany                         // too many recent connections of the address without a call
+	HandshakeTimedOut               // no call passed the auth interceptor within limits.handshake-timeout
+	Unauthenticated                 // no call was authenticated
+	Flood                           // too many cancelled calls, changes of settings or pings
+	Evicted                         // closed early to make room for another connection
+	Handshakes                      // limits.handshakes connections have not made a call yet
+	ExcessiveMemory                 // the client sent much data that could hardly be processed
+	Expired                         // the client certificate has expired
 	reasons
 )
 
@@ -79,7 +70,6 @@ var reasonNames = [reasons]string{
 	"memory", "expired",
 }
 
-// String returns the name used in metrics.
 func (r Reason) String() string { return reasonNames[r] }
 
 // Limits are limits on connections.

@@ -30,7 +30,7 @@ var redactedMessages = map[protoreflect.FullName]bool{ //nolint:gochecknoglobals
 	"lockstep.v1.Value":         true,
 }
 
-// secretName matches names of fields that must not be recorded, in any message. Bytes and maps are never recorded.
+// secretName matches fields that must not be recorded in any message, in addition to bytes and maps.
 var secretName = regexp.MustCompile(
 	`(^|_)(body|bodies|payload|token|tokens|password|secret|secrets|credential|credentials|authorization|private_key|` +
 		`properties|property)(_|$)`)
@@ -117,7 +117,6 @@ func value(f protoreflect.FieldDescriptor, v protoreflect.Value, depth int) any 
 	}
 }
 
-// message also formats times and durations.
 func message(m protoreflect.Message, depth int) any {
 	switch t := m.Interface().(type) {
 	case *timestamppb.Timestamp:

@@ -69,7 +69,6 @@ func (k *keyFiles) RetrieveWithCredContext(*credentials.CredContext) (v credenti
 	return v, nil
 }
 
-// readKey reads a file with one key on one line.
 func readKey(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

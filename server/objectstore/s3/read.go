@@ -142,7 +142,7 @@ func (r *reader) begin(at int64) *block {
 	return k
 }
 
-// evict removes a block after a failed fetch, so that it is fetched again.
+// evict removes a block after a failed fetch.
 func (r *reader) evict(at int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -52,8 +52,7 @@ type Options struct {
 	Endpoint string
 	// Region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1.
 	Region string
-	// PathStyle selects http://host/bucket/name. False selects http://bucket.host/name for AWS, and the other form
-	// otherwise.
+	// PathStyle selects http://host/bucket/name, as for servers other than AWS by default.
 	PathStyle bool
 	// CA is a file with the CAs for the server's certificate; empty: the system's CAs.
 	CA string

@@ -59,7 +59,6 @@ type request interface {
 	GetProducer() *pb.Producer
 }
 
-// plan returns the changes for a request.
 type plan func(t *access.Table) ([]txn.AccessChange, error)
 
 // change executes a request, unless it was executed before (INV-10), and returns the version of the table.
@@ -129,7 +128,6 @@ func result(r *txn.Result, kept bool) (uint64, error) {
 	return r.LSN, nil
 }
 
-// checkLockOut rejects a change that removes the caller's right to operate.
 func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.AccessEntry, changes []txn.AccessChange,
 ) error {
 	id := access.FromContext(ctx)
