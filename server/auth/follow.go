@@ -25,7 +25,7 @@ const (
 // loses the right required by the method. Streams that publish and consume check the rules of their queues themselves.
 func (g *Interceptor) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Expired
-	ctx, lost, changed := g.rights(ctx, method)
+	ctx, lost := g.rights(ctx, method)
 	if over == nil && lost == nil {
 		return handle(ctx)
 	}
@@ -42,8 +42,9 @@ func (g *Interceptor) Follow(ctx context.Context, method string, handle func(con
 	}
 	for {
 		var reason error
-		next := changed()
+		var next <-chan struct{}
 		if lost != nil {
+			next = g.o.Rules.Changed() // before the check
 			reason = lost()
 		}
 		if reason == nil {
@@ -72,17 +73,13 @@ func (g *Interceptor) Follow(ctx context.Context, method string, handle func(con
 	}
 }
 
-// rights returns how a stream can lose its right: lost returns why it has, and changed when to check again. lost is nil
-// if the stream cannot lose its right, or checks it itself. A handler that determines its queue later adds a check with
-// access.EndUnless.
-func (g *Interceptor) rights(ctx context.Context, method string) (
-	_ context.Context, lost func() error, changed func() <-chan struct{},
-) {
-	never := func() <-chan struct{} { return nil }
+// rights returns a function that returns why a stream has lost its right; nil if it cannot, or checks the right itself.
+// A handler that determines its queue later adds a check with access.EndUnless.
+func (g *Interceptor) rights(ctx context.Context, method string) (_ context.Context, lost func() error) {
 	need, known := access.NeedOf(method)
 	if g == nil || g.o.Rules == nil || !known || need.Unauthenticated || need.Right == access.Peer ||
 		need.PerQueue && need.Right != access.Browse {
-		return ctx, nil, never
+		return ctx, nil
 	}
 	held := &access.StreamCheck{}
 	return access.WithStreamCheck(ctx, held), func() error {
@@ -94,7 +91,7 @@ func (g *Interceptor) rights(ctx context.Context, method string) (
 			return fmt.Errorf("access rules changed: %w", err)
 		}
 		return nil
-	}, g.o.Rules.Changed
+	}
 }
 
 // ended returns the status of a stream whose identity became invalid, with the progress reported by the handler.

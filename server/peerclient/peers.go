@@ -129,10 +129,7 @@ func (p *Peers) Status(ctx context.Context, address string) (*pb.GetStatusRespon
 // Activity returns the running operation of the node at an address.
 func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Activity, error) {
 	st, err := p.Status(ctx, address)
-	if err != nil {
-		return nil, err
-	}
-	return protoconv.ActivityFromProto(st.GetMaintenance()), nil
+	return protoconv.ActivityFromProto(st.GetMaintenance()), err
 }
 
 // Report reports the completed work of this node to the active.
@@ -188,10 +185,7 @@ func (p *peer) Scan(
 ) (checkpoint.ScanResult, error) {
 	r, err := follow(ctx, p, &pb.ScanRequest{PageSizeMax: protoconv.Uint32(maxPageSize)}, pb.MaintenanceServiceClient.Scan,
 		func(r *pb.ScanResponse) (*pb.Progress, *pb.ScanResult) { return r.GetProgress(), r.GetResult() }, progress)
-	if err != nil {
-		return checkpoint.ScanResult{}, err
-	}
-	return protoconv.ScanFromProto(r), nil
+	return protoconv.ScanFromProto(r), err
 }
 
 func (p *peer) Rewrite(
@@ -203,10 +197,7 @@ func (p *peer) Rewrite(
 		pb.MaintenanceServiceClient.Rewrite,
 		func(r *pb.RewriteResponse) (*pb.Progress, *pb.RewriteResult) { return r.GetProgress(), r.GetResult() },
 		progress)
-	if err != nil {
-		return maintenance.RewriteResult{}, err
-	}
-	return protoconv.RewriteFromProto(r), nil
+	return protoconv.RewriteFromProto(r), err
 }
 
 func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResult, error) {
@@ -215,10 +206,9 @@ func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResul
 		return maintenance.ShrinkResult{}, err
 	}
 	r, err := c.Shrink(ctx, &pb.ShrinkRequest{DryRun: dryRun})
-	if err != nil {
-		return maintenance.ShrinkResult{}, fromPeer(err)
-	}
-	return maintenance.ShrinkResult{FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter()}, nil
+	return maintenance.ShrinkResult{
+		FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter(),
+	}, fromPeer(err)
 }
 
 func (p *peer) Backup(
@@ -228,10 +218,7 @@ func (p *peer) Backup(
 		Path: req.Path, KeepGenerations: protoconv.Uint32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)),
 	}, pb.MaintenanceServiceClient.Backup,
 		func(r *pb.BackupResponse) (*pb.Progress, *pb.SaveSet) { return r.GetProgress(), r.GetSet() }, progress)
-	if err != nil {
-		return backup.Set{}, err
-	}
-	return protoconv.SetFromProto(set), nil
+	return protoconv.SetFromProto(set), err
 }
 
 func (p *peer) Checkpoint(ctx context.Context) error {
@@ -267,8 +254,5 @@ func (p *peer) Restart(ctx context.Context, planID string) (done bool, err error
 		return false, err
 	}
 	r, err := c.RestartNode(ctx, &pb.RestartNodeRequest{PlanId: planID})
-	if err != nil {
-		return false, fromPeer(err)
-	}
-	return r.GetDone(), nil
+	return r.GetDone(), fromPeer(err)
 }

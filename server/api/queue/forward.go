@@ -31,11 +31,8 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 	if err := s.mayForward(ctx, req.GetQueue(), req.GetForwards()); err != nil {
 		return nil, err
 	}
-	session, err := s.serving.Session()
+	session, err := s.sessionWith(failover.FeatureQueues)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
 		return nil, err
 	}
 	rules, rulesErr := s.forwards(req.GetForwards())

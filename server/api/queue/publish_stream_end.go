@@ -60,8 +60,7 @@ func (p *publishStream) answered() *streamCall {
 
 // awaitSubmit waits until no request is being submitted, unless the client can switch to another node.
 func (p *publishStream) awaitSubmit() {
-	var onPeer *apierror.NotActiveError
-	if errors.As(p.session.Reason(), &onPeer) && onPeer.ActiveAddress != "" {
+	if e, ok := errors.AsType[*apierror.NotActiveError](p.session.Reason()); ok && e.ActiveAddress != "" {
 		return
 	}
 	ticker := time.NewTicker(submitPoll)

@@ -40,11 +40,8 @@ func (s *Service) replayDeadLetters(
 	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
 		return nil, err
 	}
-	session, err := s.serving.Session()
+	session, err := s.sessionWith(failover.FeatureDeadLetters)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.serving.Require(session, failover.FeatureDeadLetters); err != nil {
 		return nil, err
 	}
 	r := replay{service: s, session: session}

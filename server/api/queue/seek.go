@@ -37,11 +37,8 @@ func (s *Service) seekSubscription(
 	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
 		return nil, err
 	}
-	session, err := s.serving.Session()
+	session, err := s.sessionWith(failover.FeatureQueues)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
 		return nil, err
 	}
 	if err := checkPosition(req); err != nil {

@@ -70,6 +70,14 @@ func (s *Service) SetTracer(t *tracing.Tracer) { s.tracing = t }
 // SetLimits changes the limits of later requests and streams.
 func (s *Service) SetLimits(l config.Limits) { s.limits.Store(&l) }
 
+func (s *Service) sessionWith(feature string) (*session.Session, error) {
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	return session, s.serving.Require(session, feature)
+}
+
 func (s *Service) buffer() *[]byte {
 	b, _ := s.buffers.Get().(*[]byte)
 	*b = (*b)[:0]

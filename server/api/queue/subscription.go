@@ -124,11 +124,8 @@ func (s *Service) alterSubscription(
 	if err != nil {
 		return nil, err
 	}
-	session, err := s.serving.Session()
+	session, err := s.sessionWith(failover.FeatureQueues)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
 		return nil, err
 	}
 	options, optionsErr := s.subscriptionOptions(session, change.Options.Filter, req.GetRedelivery())
@@ -173,11 +170,8 @@ func (s *Service) checkFilter(text string) error {
 	if _, err := filter.Compile(text); err != nil {
 		return err
 	}
-	session, err := s.serving.Session()
-	if err != nil {
-		return err
-	}
-	return s.serving.Require(session, failover.FeatureQueues)
+	_, err := s.sessionWith(failover.FeatureQueues)
+	return err
 }
 
 // DeleteSubscription removes a subscription. Messages pending only for it are deleted.
