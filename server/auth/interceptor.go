@@ -23,21 +23,16 @@ type Authenticator func(ctx context.Context) (*access.Identity, error)
 // Call is one finished or refused call.
 type Call struct {
 	Identity *access.Identity
-	// Method is the full name, such as /lockstep.v1.QueueService/CreateQueue.
-	Method string
-	// Request is nil for a stream of requests, and for a call refused before its request was read.
-	Request any
-	Began   time.Time
-	// Err is nil or a status.
-	Err error
+	Method   string // the full name, such as /lockstep.v1.QueueService/CreateQueue
+	Request  any    // nil for a stream of requests, and for a call refused before its request was read
+	Began    time.Time
+	Err      error // nil or a status
 }
 
 // Options configures New.
 type Options struct {
-	// Authenticators are tried in order; the first identity is used.
-	Authenticators []Authenticator
-	// Rules may be nil.
-	Rules *access.Rules
+	Authenticators []Authenticator // tried in order; the first identity is used
+	Rules          *access.Rules   // may be nil
 	// Unauthenticated returns why a caller is refused a call between nodes. nil: such calls are not restricted.
 	Unauthenticated func(ctx context.Context) error
 	// Observe is called for audited calls and for refusals, unless nil. It must not block.

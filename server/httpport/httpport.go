@@ -20,22 +20,18 @@ const stopLimit = 500 * time.Millisecond // of running requests
 
 // Options configures Listen. A limit of 0 means unlimited.
 type Options struct {
-	// Address is host:port; port 0 selects a free port.
-	Address string
-	// Listen binds the address; nil: a TCP port of the host.
-	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// TLS may be nil for plain HTTP.
-	TLS            *tls.Config
+	Address        string                                                          // host:port; port 0 selects a free port
+	Listen         func(ctx context.Context, address string) (net.Listener, error) // nil: a TCP port of the host
+	TLS            *tls.Config                                                     // nil: plain HTTP
 	Handler        http.Handler
 	MaxHeaderBytes int
+	ErrorLog       *log.Logger // nil: the standard logger
 	// Connections limits the open connections, ConnectionsPerAddress those from one address. Further ones are closed
 	// immediately, so that a client with many connections does not exhaust memory and file descriptors.
 	Connections, ConnectionsPerAddress int
 	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, the whole request, and
 	// the response; IdleTimeout limits the time between two requests.
 	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration
-	// ErrorLog logs connection errors; nil: the standard logger.
-	ErrorLog *log.Logger
 }
 
 // Port serves requests during Run.

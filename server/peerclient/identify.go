@@ -33,11 +33,9 @@ var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:
 // Identification authenticates calls of the other node of the pair.
 type Identification struct {
 	// Names returns names of which the other node's certificate must have one; nil: certificates are ignored.
-	Names func() []string
-	// Tokens has the secret that the other node presents; may be nil.
-	Tokens *secretfile.File
-	// Logger logs refusals; may be nil.
-	Logger *zap.Logger
+	Names  func() []string
+	Tokens *secretfile.File // has the secret that the other node presents; may be nil
+	Logger *zap.Logger      // logs refusals; may be nil
 
 	mu     sync.Mutex // guards all below
 	logged time.Time
@@ -64,7 +62,8 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 	}
 	if cert := access.Certificate(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
 		return &access.Identity{
-			Principal: access.CertificateName(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate, Peer: true,
+			Principal: access.CertificateName(cert), Groups: cert.Subject.OrganizationalUnit,
+			Method: access.MethodCertificate, Peer: true,
 		}, nil
 	}
 	return nil, nil //nolint:nilnil // see above

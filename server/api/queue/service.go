@@ -43,12 +43,11 @@ type Service struct {
 	quotasMu sync.Mutex // held while quotas changes
 	createMu sync.Mutex // held while a queue with a quota is created
 
-	runningMu sync.Mutex // guards the fields below
+	runningMu sync.Mutex // guards running
 	running   map[*caller]struct{}
 	activity  activity
 	large     chan struct{} // contains one element while a very large request is executed
-	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
-	buffers sync.Pool
+	buffers   sync.Pool     // *[]byte for encoding transactions; replication copies them before Submit returns
 }
 
 const maxPooledBytes = 1 << 20

@@ -74,18 +74,15 @@ func (r Reason) String() string { return reasonNames[r] }
 
 // Limits are limits on connections.
 type Limits struct {
-	// Connections limits all open connections, PerAddress those of one address.
-	Connections, PerAddress int
+	Connections, PerAddress int // all open connections, and those of one address
 	// Handshakes limits the open connections without an admitted call. Addresses with admitted connections get 25 % more.
-	Handshakes int
-	// HandshakeTimeout limits the time until a call passes the auth interceptor.
-	HandshakeTimeout time.Duration
+	Handshakes       int
+	HandshakeTimeout time.Duration // until a call passes the auth interceptor
 }
 
 // Options configures New.
 type Options struct {
-	// Limits is called for each connection.
-	Limits func() Limits
+	Limits func() Limits // called for each connection
 	// IsPeer reports whether the host may be the other node; nil outside a pair. It must not block.
 	IsPeer func(host string) bool
 	// Plain: the port has no TLS, so the listener parses the HTTP/2 frames itself; with TLS, Credentials does.
@@ -93,8 +90,7 @@ type Options struct {
 	// UnprocessedBytes limits the data of all clients that handlers have not processed; above it, connections are read
 	// more slowly. RequestBytes, the size of the largest request, is allowed in addition. 0: unlimited.
 	UnprocessedBytes, RequestBytes int64
-	// Logger logs refusals, at most a few times per minute.
-	Logger *zap.Logger
+	Logger                         *zap.Logger // logs refusals, at most a few times per minute
 }
 
 // Listener accepts connections within limits. It is safe for concurrent use.

@@ -38,18 +38,14 @@ const (
 
 // Options configures Open.
 type Options struct {
-	// File is the path for records as JSON lines; empty: the process log.
-	File string
+	File string // path for records as JSON lines; empty: the process log
 	// MaxBytes is the file size of a rotation, in whole MiB; Keep is the number of old files kept.
 	MaxBytes int64
 	Keep     int
 	Node     string
-	// LSN returns the last applied record.
-	LSN func() uint64
-	// Logger receives the records if there is no file, and errors of the file.
-	Logger *zap.Logger
-	// Write replaces the file in tests.
-	Write io.WriteCloser
+	LSN      func() uint64  // returns the last applied record
+	Logger   *zap.Logger    // receives the records if there is no file, and errors of the file
+	Write    io.WriteCloser // replaces the file in tests
 }
 
 // Log is the audit log of a node. It is safe for concurrent use.

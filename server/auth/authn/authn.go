@@ -30,15 +30,11 @@ type Lookup func(sum [sha256.Size]byte) (principal string, groups []string, expi
 
 // Options configures New.
 type Options struct {
-	// Tokens looks up tokens of the pair; may be nil.
-	Tokens Lookup
+	Tokens Lookup // may be nil
 	JWT    JWT
-	// Dial connects to the server with the issuer's keys; nil: TCP.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Logger logs summaries of failures.
-	Logger *zap.Logger
-	// Now is the clock; nil: the system clock.
-	Now func() time.Time
+	Dial   func(ctx context.Context, address string) (net.Conn, error) // for the issuer's keys; nil: TCP
+	Logger *zap.Logger                                                 // logs summaries of failures
+	Now    func() time.Time                                            // nil: the system clock
 }
 
 const maxVerified = 4096 // cached JWTs

@@ -20,19 +20,14 @@ import (
 
 // JWT configures the accepted JWTs.
 type JWT struct {
-	// Issuer is required in a token; empty: JWTs are not accepted.
-	Issuer string
-	// Audience must be among those of a token.
-	Audience string
+	Issuer   string // required in a token; empty: JWTs are not accepted
+	Audience string // must be among those of a token
 	// KeysURL or KeysFile is the source of the issuer's keys, a JSON Web Key Set. Both empty: the URL in the issuer's
 	// discovery document.
-	KeysURL, KeysFile string
-	// KeysCA is a file with the CAs for the issuer's server; empty: the system's CAs.
-	KeysCA string
-	// PrincipalClaim and GroupsClaim are dotted paths of claims, such as realm_access.roles.
-	PrincipalClaim, GroupsClaim string
-	// Skew is the tolerated difference between the clocks of the issuer and this node.
-	Skew time.Duration
+	KeysURL, KeysFile           string
+	KeysCA                      string        // file with the CAs for the issuer's server; empty: the system's CAs
+	PrincipalClaim, GroupsClaim string        // dotted paths, such as realm_access.roles
+	Skew                        time.Duration // tolerated difference between the clocks of the issuer and this node
 }
 
 const (

@@ -48,28 +48,22 @@ var ErrOptions = errors.New("invalid S3 settings")
 
 // Options configures access to the server.
 type Options struct {
-	// Endpoint is an http:// or https:// URL; empty: AWS.
-	Endpoint string
-	// Region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1.
-	Region string
+	Endpoint string // http:// or https:// URL; empty: AWS
+	Region   string // empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1
 	// PathStyle selects http://host/bucket/name, as for servers other than AWS by default.
 	PathStyle bool
-	// CA is a file with the CAs for the server's certificate; empty: the system's CAs.
-	CA string
+	CA        string // file with the CAs for the server's certificate; empty: the system's CAs
 	// AccessKeyFile, SecretKeyFile and SessionTokenFile contain the keys. Empty: AWS_ACCESS_KEY_ID,
 	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; or else the AWS shared credentials file; or else, with the AWS
 	// endpoint, the IAM role of the host.
 	AccessKeyFile, SecretKeyFile, SessionTokenFile string
 	// PartBytes is the size of a part, at least MinPartBytes. It is increased for an object with too many parts.
-	PartBytes int64
-	// Parallel limits the concurrent part uploads.
-	Parallel int
-	// MemoryBytes limits the buffers of one upload; two parts are always allowed. 0: unlimited.
-	MemoryBytes int64
+	PartBytes   int64
+	Parallel    int   // maximum of concurrent part uploads
+	MemoryBytes int64 // limit of the buffers of one upload; two parts are always allowed; 0: unlimited
 	// RetryFor limits the retries of a request that the server does not respond to or rejects temporarily.
 	RetryFor time.Duration
-	// Logger may be nil.
-	Logger *zap.Logger
+	Logger   *zap.Logger // may be nil
 }
 
 // Store is a bucket, or a prefix in it.

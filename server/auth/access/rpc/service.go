@@ -32,15 +32,12 @@ const peerSecretBytes = 32
 
 // Options configures New.
 type Options struct {
-	// Serving holds the session while this node is the active.
-	Serving *session.Current
+	Serving *session.Current // has a session while this node is the active
 	Store   *store.Store
 	Rules   *access.Rules
-	// Load updates Rules from the store.
-	Load func()
-	// Used returns the current usage of the queues of a pattern.
-	Used  func(pattern string) *pb.AccessQuota
-	Alone bool // standalone, not in a pair
+	Load    func()                               // updates Rules from the store
+	Used    func(pattern string) *pb.AccessQuota // returns the usage of the queues of a pattern
+	Alone   bool                                 // standalone, not in a pair
 }
 
 // Service implements lockstep.v1.AccessService.
