@@ -31,12 +31,11 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 	if err := s.mayForward(ctx, req.GetQueue(), req.GetForwards()); err != nil {
 		return nil, err
 	}
-	session, err := s.sessionWith(failover.FeatureQueues)
-	if err != nil {
+	if _, err := s.sessionWith(failover.FeatureQueues); err != nil {
 		return nil, err
 	}
 	rules, rulesErr := s.forwards(req.GetForwards())
-	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+	session, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if rulesErr != nil {
 			return txn.NoQueue, txn.NoSub, rulesErr
 		}

@@ -83,6 +83,7 @@ type Incoming struct {
 
 type incomingKey struct{}
 
+// Value returns in for its own key.
 func (in *Incoming) Value(key any) any {
 	if _, ok := key.(incomingKey); ok {
 		return in

@@ -31,10 +31,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
+// Limits and defaults of Options. S3 requires MinPartBytes for each part except the last one.
 const (
-	// MinPartBytes is the minimum size of each part except the last one, as required by S3.
-	MinPartBytes = 5 << 20
-	// DefaultPartBytes, DefaultParallel and DefaultRetryFor replace zero values.
+	MinPartBytes     = 5 << 20
 	DefaultPartBytes = 8 << 20
 	DefaultParallel  = 4
 	DefaultRetryFor  = time.Minute
