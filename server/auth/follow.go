@@ -94,7 +94,7 @@ func (g *Interceptor) rights(ctx context.Context, method string) (_ context.Cont
 	}
 }
 
-// ended returns the status of a stream whose identity became invalid, with the progress reported by the handler.
+// ended returns the status of a stream with an invalid identity, with the progress reported by the handler.
 func ended(reason, err error) error {
 	if err == nil {
 		return nil // the client had finished

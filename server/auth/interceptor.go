@@ -78,7 +78,7 @@ func (g *Interceptor) authenticate(ctx context.Context) (context.Context, error)
 	return ctx, nil
 }
 
-// Identify returns the identity of a request that is not a call, but whose context has the same values. It is never
+// Identify returns the identity of a request that is not a call, but has the same values in its context. It is never
 // nil.
 func (g *Interceptor) Identify(ctx context.Context) (*access.Identity, error) {
 	ctx, err := g.authenticate(ctx)

@@ -34,7 +34,7 @@ type deliveryPart struct {
 	nanos    uint64
 	// encoded sizes of StoredMessage, its Timestamp and its Message
 	storedBytes, timeBytes, messageBytes int
-	dead                                 []byte // encoded DeadLetter; nil if it is none
+	dead                                 []byte // encoded DeadLetter; nil for other messages
 	referred                             int    // bytes referenced instead of copied
 }
 

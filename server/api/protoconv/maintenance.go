@@ -200,7 +200,7 @@ func planStateToProto(s maintenance.PlanState) pb.PlanState {
 
 func enumName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
 
-// PlanToProto converts a rolling operation; nil if there is none.
+// PlanToProto converts a rolling operation; nil stays nil.
 func PlanToProto(p *maintenance.Plan) *pb.Plan {
 	if p == nil {
 		return nil

@@ -39,7 +39,7 @@ func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err
 	return own, values, err
 }
 
-// PolicyToProto converts the overrides of a subscription; nil if there are none. deadLetter is the name of its
+// PolicyToProto converts the overrides of a subscription; nil without overrides. deadLetter is the name of its
 // dead-letter queue.
 func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.RedeliveryPolicy {
 	if o.Own == 0 {

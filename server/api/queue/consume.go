@@ -143,7 +143,7 @@ func (s *Service) consumerFilter(
 	return func(m *dispatch.Message) bool { return f.Match(m.Record) }, nil
 }
 
-// checkQueueID rejects sequences of a deleted queue whose name was reused.
+// checkQueueID rejects sequences of a deleted queue if its name was reused.
 func checkQueueID(name string, id, wanted uint64) error {
 	if wanted == 0 || wanted == id {
 		return nil

@@ -170,8 +170,7 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits if one request has used the whole limit: the next one would wait anyway, and occupy memory
-// meanwhile.
+// waitForRoom waits if one request has used the whole limit: the next one would wait anyway, and occupy memory.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {

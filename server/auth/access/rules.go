@@ -33,7 +33,7 @@ var (
 	ErrNotFound = errors.New("access entry not found")
 	// ErrInUse is returned on deletion of a role that a rule references.
 	ErrInUse = errors.New("access entry is in use")
-	// ErrTokenExists is returned for a new token whose name or SHA-256 is in use.
+	// ErrTokenExists is returned if the name or SHA-256 of a new token is in use.
 	ErrTokenExists = errors.New("token already exists")
 	// ErrQuota is returned for requests that would exceed a quota.
 	ErrQuota = errors.New("quota exceeded")

@@ -180,8 +180,8 @@ func (in *Incoming) Consumed(bytes int) {
 	c.gone(n)
 }
 
-// Blocked records that a request waits for the node until over is called. Meanwhile no client is penalized for data it
-// holds, since its requests may be behind this one.
+// Blocked records that a request waits for the node until over is called. During that time no client is penalized for
+// data it holds, since its requests may be behind this one.
 func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
@@ -419,7 +419,7 @@ func (c *Conn) watch(now time.Time) {
 	a.watched, a.least, a.takenSince = now, c.heldBytes(), a.taken.Load()
 }
 
-// heldBytes excludes what the node is processing.
+// heldBytes excludes requests that the node is processing.
 func (c *Conn) heldBytes() int64 {
 	return max(0, c.unprocessed.bytes.Load()-c.unprocessed.working.Load())
 }

@@ -8,6 +8,6 @@
 // A token of the pair begins with TokenPrefix and is looked up by its SHA-256. Any other token is a JWT, verified with
 // the keys of its issuer.
 //
-// An identity whose token can expire or be revoked has access.Identity.Expired: the auth interceptor polls it for
+// If a token can expire or be revoked, its identity has access.Identity.Expired: the auth interceptor polls it for
 // running streams.
 package authn

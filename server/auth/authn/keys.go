@@ -105,7 +105,7 @@ func (k *keys) generation() uint64 {
 }
 
 // load reads or fetches the keys. If the last attempt is less than `after` ago, it returns an error with the time to
-// retry, or nil if another call has fetched the keys meanwhile.
+// retry, or nil if a concurrent call has fetched the keys.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {

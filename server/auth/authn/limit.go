@@ -89,8 +89,8 @@ func (l *limiter) evict(now time.Time) {
 	delete(l.addresses, evicted)
 }
 
-// The prefix of an address is the whole IPv4 address, or the network half of an IPv6 address, whose other half a host
-// can choose freely.
+// The prefix of an address is the whole IPv4 address, or the network half of an IPv6 address: a host can choose the
+// other half freely.
 const (
 	hostBits4 = 32
 	hostBits6 = 64
