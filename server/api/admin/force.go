@@ -38,8 +38,9 @@ var (
 	errPeerResponds = errors.New("it is running, no forced failover required: wait until it is active, or stop it if " +
 		"it is broken, and try again")
 	// errEmptyResponds: the responding node replaces the lost one.
-	errEmptyResponds = errors.New("it is not the node that was in sync, whose data is lost if its data directory was " +
-		"wiped or replaced. If that directory can be restored, restore it; otherwise stop the new node there and try again")
+	errEmptyResponds = errors.New("it is not the node that was in sync; the data of that node is lost if its data " +
+		"directory was wiped or replaced. If the directory can be restored, restore it; otherwise stop the new node there " +
+		"and try again")
 	// errNewerResponds and errOlderResponds: neither node is known to hold everything, and the other one responds, with
 	// more data than this node or not.
 	errNewerResponds = errors.New("it may lack acknowledged messages, too, but is ahead of this node: if the missing " +
