@@ -60,7 +60,7 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 }
 
 func listenTCP(ctx context.Context, address string) (net.Listener, error) {
-	return (&net.ListenConfig{}).Listen(ctx, "tcp", address) //nolint:wrapcheck // the caller says which port it is
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", address) //nolint:wrapcheck // the caller adds the port
 }
 
 // Address returns the bound address, host:port.

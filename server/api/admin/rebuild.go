@@ -115,7 +115,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	p.plan.Other = peer
 	if other != nil {
 		s := other.GetStore()
-		pair := other.GetPair() // it may have a record that it has not obeyed yet, and would accept no older one
+		pair := other.GetPair() // it may have a record that it has not applied, and accepts no older one
 		p.above = failover.Fence{
 			Config: max(s.GetFenceConfig(), pair.GetConfig()),
 			Term:   max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),

@@ -106,7 +106,7 @@ func metadataBytes(md metadata.MD) (n int) {
 }
 
 // separate keeps the cancellation and the deadline of the caller's context, and hides its values from the handler.
-type separate struct{ context.Context } //nolint:containedctx // it is one
+type separate struct{ context.Context } //nolint:containedctx // it wraps one
 
 func (separate) Value(any) any { return nil }
 

@@ -142,7 +142,7 @@ func (e *callerEnd) RecvMsg(v any) error {
 	if !e.single {
 		return nil
 	}
-	select { // the status decides
+	select { // wait for the status
 	case <-e.call.done:
 	case <-e.outer.Done():
 		e.call.cancel()

@@ -49,7 +49,7 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 		err = s.checkNewQueue(req.GetName(), o.retry)
 	}
 	if err == nil && o.prior == nil && len(s.quotas.Load().of(req.GetName())) > 0 {
-		s.createMu.Lock() // until the queue exists and counts
+		s.createMu.Lock() // until the queue exists, and is counted
 		defer s.createMu.Unlock()
 		err = s.mayCreate(req.GetName())
 	}
@@ -122,7 +122,7 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 		return nil, err
 	}
 	described, err := s.describe(session, req.GetName())
-	if err != nil { // it was altered, and deleted since
+	if err != nil { // altered, and then deleted
 		described = &pb.Queue{Name: req.GetName(), Config: req.GetConfig()}
 	}
 	return &pb.AlterQueueResponse{Queue: described}, nil

@@ -141,7 +141,7 @@ func (c *browser) hold(ctx context.Context, bytes int64) error {
 func acquire(ctx context.Context, room *semaphore.Weighted, bytes int64) error {
 	waiting, cancel := context.WithTimeout(ctx, browseTimeout)
 	defer cancel()
-	return room.Acquire(waiting, bytes) //nolint:wrapcheck // its only error says that it was not acquired
+	return room.Acquire(waiting, bytes) //nolint:wrapcheck // it fails only when waiting has ended
 }
 
 // closeOne closes the connection with the largest reservation that has not read recently. It returns false if no

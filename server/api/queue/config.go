@@ -48,7 +48,7 @@ func (s *Service) config(
 		c.ExactBytes = 1
 		mask |= txn.FieldExactBytes
 	case err != nil && mask&^txn.PlainFields == 0:
-		return c, mask, nil // bytes are counted like in release 0.1.0
+		return c, mask, nil // bytes are counted as in release 0.1.0
 	case err != nil && c.Plain() && mask == txn.AllFields:
 		return c, txn.PlainFields, nil // all fields that this pair supports
 	}

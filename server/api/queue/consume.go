@@ -131,7 +131,7 @@ func (s *Service) consumerFilter(
 	session *session.Session, text string,
 ) (accepts func(m *dispatch.Message) bool, err error) {
 	if text == "" {
-		return nil, nil //nolint:nilnil // it gets all messages
+		return nil, nil //nolint:nilnil // no filter: all messages match
 	}
 	f, err := filter.Compile(text)
 	if err != nil {
@@ -222,7 +222,7 @@ const maxNackDelay = 24 * time.Hour
 
 func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
 	if d == nil {
-		return nil, nil //nolint:nilnil // the queue's
+		return nil, nil //nolint:nilnil // the queue's delay applies
 	}
 	delay := d.AsDuration()
 	if !d.IsValid() || delay < 0 || delay > maxNackDelay {

@@ -46,7 +46,7 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 		return nil, err
 	}
 	described, err := s.describe(session, req.GetQueue())
-	if err != nil { // it was changed, and deleted since
+	if err != nil { // changed, and then deleted
 		described = &pb.Queue{Name: req.GetQueue(), Forwards: req.GetForwards()}
 	}
 	return &pb.SetForwardsResponse{Queue: described}, nil

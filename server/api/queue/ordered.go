@@ -49,7 +49,7 @@ func (s *Service) listOrdered(
 	for _, name := range page {
 		info, err := query.QueueByName(s.store, name)
 		if err != nil {
-			continue // it was deleted since
+			continue // deleted in the meantime
 		}
 		subscriptions += len(info.Subscriptions)
 		if subscriptions > maxPageSubscriptions && len(resp.GetQueues()) > 0 {

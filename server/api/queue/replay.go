@@ -226,7 +226,7 @@ func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, 
 	if l := message.DeadLetter(); l != nil && target == txn.NoQueue {
 		found, err := r.service.lookup(l.Queue, "")
 		if err != nil || found.QueueID == r.key.Queue {
-			return txn.NoQueue, nil, nil //nolint:nilerr // its queue is gone
+			return txn.NoQueue, nil, nil //nolint:nilerr // its queue was deleted
 		}
 		if err := r.service.rules.Check(ctx, access.Publish, l.Queue); err != nil {
 			return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)

@@ -60,7 +60,7 @@ const (
 	Flood                           // too many cancelled calls, changes of settings or pings
 	Evicted                         // closed early to make room for another connection
 	Handshakes                      // limits.handshakes connections have not made a call yet
-	ExcessiveMemory                 // the client sent much data that could hardly be processed
+	ExcessiveMemory                 // the client sent much data that could not be processed
 	Expired                         // the client certificate has expired
 	reasons
 )

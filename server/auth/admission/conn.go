@@ -199,7 +199,7 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 		}
 		n, err := inner.Read(w.buffer)
 		if n == 0 {
-			return 0, err //nolint:wrapcheck // a net.OpError says everything
+			return 0, err //nolint:wrapcheck // a net.OpError has the details
 		}
 		w.from, w.err = w.buffer[:n], err
 		w.conn.await()
@@ -226,7 +226,7 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	n, err := inner.Write(b)
 	w.out.passOut(w.conn, b[:n])
-	return n, err //nolint:wrapcheck // a net.OpError says everything
+	return n, err //nolint:wrapcheck // a net.OpError has the details
 }
 
 // A tcpConn keeps the methods of a TCP connection; plainConn is any other one. wire is nil if an outer connection, such
@@ -263,7 +263,7 @@ func (c *Conn) read(inner net.Conn, w *wire, b []byte) (n int, err error) {
 		n, err = inner.Read(b)
 	}
 	c.bytesIn.Add(uint64(n))
-	return n, err //nolint:wrapcheck // a net.OpError says everything
+	return n, err //nolint:wrapcheck // a net.OpError has the details
 }
 
 func (c *Conn) write(inner net.Conn, w *wire, b []byte) (n int, err error) {
@@ -273,5 +273,5 @@ func (c *Conn) write(inner net.Conn, w *wire, b []byte) (n int, err error) {
 		n, err = inner.Write(b)
 	}
 	c.bytesOut.Add(uint64(n))
-	return n, err //nolint:wrapcheck // a net.OpError says everything
+	return n, err //nolint:wrapcheck // a net.OpError has the details
 }

@@ -160,7 +160,7 @@ func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	if info.Peer {
 		return info, ErrPeerConnection
 	}
-	_ = c.end() // the client notices
+	_ = c.end() // the client gets the error
 	return info, nil
 }
 

@@ -222,7 +222,7 @@ func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) 
 	if err != nil {
 		return nil, err
 	}
-	fresh.identity.Expired = a.expiryCheck(token, *fresh) //nolint:contextcheck // it is asked after this call, too
+	fresh.identity.Expired = a.expiryCheck(token, *fresh) //nolint:contextcheck // called after this call, too
 	a.cache(sum, fresh)
 	return fresh.identity, nil
 }

@@ -72,7 +72,7 @@ func (p *Store) Put(
 	if err != nil {
 		u.cancel(err)
 		u.wg.Wait()
-		u.abort() //nolint:contextcheck // it goes on when the context has ended
+		u.abort() //nolint:contextcheck // it runs after the context has ended
 	}
 	return err
 }
@@ -142,7 +142,7 @@ func (u *upload) send() error {
 		o := minio.PutObjectOptions{UserMetadata: map[string]string{putID: u.id, checksumAlgorithm: "CRC32C"}}
 		err := u.p.try(u.ctx, "start the upload of "+u.p.Path(u.name), func(ctx context.Context) (err error) {
 			u.uploadID, err = u.p.core.NewMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), o)
-			return err //nolint:wrapcheck // try says what was tried
+			return err //nolint:wrapcheck // try names the request
 		})
 		if err != nil {
 			return err
@@ -175,7 +175,7 @@ func (u *upload) put(number int, data []byte) error {
 	err := u.p.try(u.ctx, label, func(ctx context.Context) (err error) {
 		got, err = u.p.core.PutObjectPart(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, number, bytes.NewReader(data),
 			int64(len(data)), minio.PutObjectPartOptions{CustomHeader: http.Header{checksumHeader: {sum}}})
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (u *upload) finish() error {
 	}
 	err := u.claim(func(ctx context.Context, o minio.PutObjectOptions) error {
 		_, err := u.p.core.CompleteMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, u.parts, o)
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 	if err != nil {
 		return err
@@ -234,7 +234,7 @@ func (u *upload) putWhole() error {
 		o.UserMetadata[checksumHeader] = sum
 		_, err := u.p.core.PutObject(ctx, u.p.at.Bucket, u.p.key(u.name), bytes.NewReader(u.buf), int64(len(u.buf)), "", "",
 			o)
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 }
 
@@ -279,6 +279,6 @@ func (u *upload) abort() {
 		if err != nil && isMissing(err) {
 			return nil
 		}
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 }

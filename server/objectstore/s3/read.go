@@ -30,7 +30,7 @@ type reader struct {
 	name, etag string
 	size       int64
 
-	ctx    context.Context //nolint:containedctx // bounds the reads, as Open says
+	ctx    context.Context //nolint:containedctx // limits the reads, as documented for Open
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -164,7 +164,7 @@ func (r *reader) fetch(b []byte, off int64) error {
 		}
 		body, _, _, err := r.p.core.GetObject(ctx, r.p.at.Bucket, r.p.key(r.name), o)
 		if err != nil {
-			return err //nolint:wrapcheck // try says what was tried
+			return err //nolint:wrapcheck // try names the request
 		}
 		_, err = io.ReadFull(body, b)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -204,7 +204,7 @@ func (p *Store) List(ctx context.Context, folder string) ([]backup.Entry, error)
 func (p *Store) stat(ctx context.Context, name string) (info minio.ObjectInfo, err error) {
 	err = p.try(ctx, "stat "+p.Path(name), func(ctx context.Context) (err error) {
 		info, err = p.core.Client.StatObject(ctx, p.at.Bucket, p.key(name), minio.StatObjectOptions{})
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 	return info, err
 }
@@ -226,7 +226,7 @@ func (p *Store) Move(ctx context.Context, from, to string) error {
 	err := p.try(ctx, "move "+p.Path(from), func(ctx context.Context) error {
 		_, err := p.core.Client.CopyObject(ctx, minio.CopyDestOptions{Bucket: p.at.Bucket, Object: p.key(to)},
 			minio.CopySrcOptions{Bucket: p.at.Bucket, Object: p.key(from)})
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 	if err != nil {
 		return err
@@ -251,7 +251,7 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 			}
 			err := p.core.AbortMultipartUpload(ctx, p.at.Bucket, u.Key, u.UploadID)
 			if err != nil && !isMissing(err) {
-				return err //nolint:wrapcheck // try says what was tried
+				return err //nolint:wrapcheck // try names the request
 			}
 			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key), zap.Time("begun", u.Initiated))
 		}
