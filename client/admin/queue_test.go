@@ -14,14 +14,22 @@ import (
 
 // All fields of a configuration survive the conversion, and invalid values are rejected.
 func TestQueueConfig(t *testing.T) {
-	c := QueueConfig{
-		MaxMessages: 1, MaxBytes: 2, MaxDeliveries: 3, DeadLetter: "dead", TTL: 4 * time.Second, Delay: 5 * time.Second,
-		RedeliveryDelay: 6 * time.Second, RedeliveryMultiplier: 1.5, RedeliveryMaxDelay: 7 * time.Second,
-		RetentionAge: 8 * time.Second, RetentionBytes: 9, RetentionMessages: 10, Overflow: OverflowDeadLetterHead,
-		Priorities: true, Exclusive: true, DeadLetterExpired: true, TemporaryGrace: 11 * time.Second,
-	}
-	for i := range reflect.TypeFor[QueueConfig]().NumField() {
-		require.False(t, reflect.ValueOf(c).Field(i).IsZero(), "field %d has no value in this test", i)
+	c := QueueConfig{}
+	for i, v := range reflect.ValueOf(&c).Elem().Fields() {
+		switch n := int64(i.Index[0] + 1); v.Kind() {
+		case reflect.String:
+			v.SetString("dead")
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.Float64:
+			v.SetFloat(1.5)
+		case reflect.Int:
+			v.SetInt(int64(OverflowDeadLetterHead))
+		case reflect.Int64:
+			v.SetInt(n * int64(time.Second))
+		default:
+			v.SetUint(uint64(n))
+		}
 	}
 	require.NoError(t, c.check())
 	require.Equal(t, c, configFromProto(c.toProto()))
