@@ -28,8 +28,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // patience limits every wait of these tests, in simulated time.

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // frames returns a batch of n records after prev.

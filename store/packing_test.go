@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // Small messages of a queue are packed in extents of index.RunBytes, both in the running store and in a rewritten

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // The page map matches the index.

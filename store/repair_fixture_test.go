@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 var errAway = errors.New("the other node is away")

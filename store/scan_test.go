@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 func (n *node) scan(o checkpoint.ScanOptions) checkpoint.ScanResult {

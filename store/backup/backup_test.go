@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // TestRoundTrip makes a backup, verifies and restores it, and continues with the restored store.

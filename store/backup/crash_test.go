@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // changes reports whether an operation changes the disk.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // counting is a NodeWriter that only counts, like the simulation of a rewrite.

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // TestModel makes random changes to a tree and a map, with commits, discards, flushes, checkpoints and reopened files,

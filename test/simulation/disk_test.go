@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // errFsync is the kernel's error for failed writeback.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 func TestWriteBackConformance(t *testing.T) {

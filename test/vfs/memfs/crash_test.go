@@ -15,8 +15,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 func exists(t *testing.T, fsys vfs.FS, name string) bool {
