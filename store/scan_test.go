@@ -129,7 +129,7 @@ func TestScanRecommendsNoLoss(t *testing.T) {
 				}
 			}
 			require.LessOrEqual(t, chosen.FileBytes, now.FileBytes, "%d, at most %d: %s", size, limit, r.Note)
-			require.LessOrEqual(t, chosen.Runs, now.Runs+now.Runs/100, "%d, at most %d: %s", size, limit, r.Note)
+			require.LessOrEqual(t, chosen.Extents, now.Extents+now.Extents/100, "%d, at most %d: %s", size, limit, r.Note)
 			if size > limit && chosen.PageSize == size {
 				require.Contains(t, r.Note, "exceeds the limit")
 			}
