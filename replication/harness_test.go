@@ -167,7 +167,7 @@ func (n *node) listen() {
 	n.address = n.name
 	n.w.listeners.Store(n.address, l)
 	srv := grpc.NewServer()
-	lockstepv1.RegisterReplicationServiceServer(srv, replication.NewServer(n.active, n.store, replication.Reception{}))
+	lockstepv1.RegisterReplicationServiceServer(srv, replication.NewServer(n.active, n.store, replication.Responder{}))
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
