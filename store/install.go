@@ -17,15 +17,15 @@ import (
 // Install receives another node's snapshot into a file next to page.db and then replaces page.db with it.
 //
 // The replacement of page.db and of the log must be atomic with respect to a crash. Commit therefore first writes a
-// mark with the snapshot's position into the identity file. Then it renames the files, resets the log, and removes
-// the mark. A start that finds the mark checks page.db. If page.db has the mark's position, the rename was done, and
-// the log is reset again. Otherwise nothing was replaced, and the received file is removed (recoverInstall).
+// mark with the snapshot's position into the identity file, then renames the files, resets the log, and removes the
+// mark. If a start finds the mark, it compares page.db's position with it. If they are equal, the rename was done, and
+// the log is reset again. Otherwise the received file is removed (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader
 	imp    *page.Importer
 	offset uint64 // minimum offset of the next piece
-	bytes  uint64 // received so far
+	bytes  uint64
 }
 
 // BeginInstall starts to receive a snapshot. Remains of an earlier Install are removed. The node must not be serving.
@@ -36,8 +36,8 @@ func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	return &Install{s: s, header: h}, nil
 }
 
-// WriteAt stores a piece of the page file at its offset. Pieces must arrive in the order of their offsets. The first
-// one, at offset 0, describes the checkpoint.
+// WriteAt stores a piece of the page file. Pieces must arrive in the order of their offsets. The first one, at offset
+// 0, describes the checkpoint.
 func (in *Install) WriteAt(offset uint64, data []byte) error {
 	if offset < in.offset {
 		return fmt.Errorf("receive snapshot: piece at offset %d after one that ended at %d", offset, in.offset)
@@ -59,7 +59,6 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 	return nil
 }
 
-// begin creates the file for the following pieces from the first piece.
 func (in *Install) begin(data []byte) error {
 	s, h := in.s, in.header
 	imp, err := page.NewImporter(s.o.FS, filepath.Join(s.o.Dir, datadir.ReceiveName), page.ImportOptions{
@@ -109,7 +108,6 @@ func (in *Install) Commit() error {
 	return s.pages.Exclusive(in.replace)
 }
 
-// replace replaces page.db and the log.
 func (in *Install) replace() error {
 	s := in.s
 	if err := s.Usable(); err != nil {
@@ -137,7 +135,6 @@ func (in *Install) replace() error {
 	return nil
 }
 
-// swapFiles renames page.db away and moves the received file into its place.
 func (s *Store) swapFiles() error {
 	if err := s.pages.CloseFile(); err != nil {
 		return fmt.Errorf("close page.db: %w", err)
@@ -156,7 +153,6 @@ func (s *Store) swapFiles() error {
 	return nil
 }
 
-// finishInstall opens the new page.db, resets the log and removes the mark.
 func (s *Store) finishInstall(h SnapshotHeader) error {
 	if err := s.openPages(); err != nil {
 		return err
@@ -173,8 +169,8 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	})
 }
 
-// recoverInstall completes or undoes an interrupted replacement before anything is opened. emptied reports that the
-// log was removed.
+// recoverInstall completes or undoes an interrupted replacement before anything is opened. emptied reports that the log
+// was removed.
 func (s *Store) recoverInstall() (emptied bool, err error) {
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
 	mark := s.id.Install
@@ -208,8 +204,7 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// resetLogAfterInstall removes the log that belonged to the old page.db if the new page.db is in place. It reports
-// whether it is.
+// resetLogAfterInstall removes the log of the old page.db if the new page.db is in place, and reports whether it is.
 func (s *Store) resetLogAfterInstall(mark datadir.InstallMark) (bool, error) {
 	file, err := page.Open(s.o.FS, datadir.PageFile(s.o.Dir), page.Options{ReadOnly: true})
 	if err != nil {

@@ -10,20 +10,18 @@ import (
 )
 
 const (
-	// runCachePart is the divisor of the memory budget for extents read by subscriptions, maxRunCache its maximum in
-	// bytes.
 	runCachePart = 16
 	maxRunCache  = 16 << 20
 )
 
 // runCache caches the extents read last from queues with several subscriptions. Subscriptions mostly fall behind
-// together, so that the others read the same extent soon. It is read, verified and decoded once.
+// together, so that the others read the same extent soon.
 //
-// An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that
-// was reused for the same messages of the same queue has the same content.
+// An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that was
+// reused for the same messages of the same queue has the same content.
 type runCache struct {
 	mu    sync.Mutex // guards the fields below
-	file  *page.File // file that contains the extents
+	file  *page.File // contains the extents
 	runs  map[page.No]cachedRun
 	order []page.No // oldest first
 	bytes int
@@ -34,7 +32,6 @@ type cachedRun struct {
 	payload []byte
 }
 
-// get returns the payload of an extent, or nil if it is not cached.
 func (c *runCache) get(file *page.File, e *index.Entry) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,14 +67,13 @@ func (c *runCache) put(file *page.File, e *index.Entry, payload []byte, limit in
 	}
 }
 
-// runCacheBytes returns the cache's limit.
 func (s *Store) runCacheBytes() int { return int(min(s.o.MemoryBudget/runCachePart, maxRunCache)) }
 
 func (c *runCache) drop(e *index.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if have, ok := c.runs[e.Run.First]; ok {
-		have.payload = nil // its position in the order, and its bytes, stay until it is evicted
+		have.payload = nil // its position in order, and its bytes, stay until it is evicted
 		c.runs[e.Run.First] = have
 	}
 }
@@ -91,7 +87,7 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	for i := range group {
 		payload := r.s.runs.get(r.file, &group[i])
 		if payload != nil && r.takeFrom(&group[i], payload) != nil {
-			r.s.runs.drop(&group[i]) // discard the copy: the file may be repaired
+			r.s.runs.drop(&group[i]) // the copy may differ from the file, which may be repaired
 			payload = nil
 		}
 		switch {
@@ -104,7 +100,6 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	return nil
 }
 
-// missing returns the first extents of the group that are not cached.
 func (r *reading) missing(group []index.Entry) []index.Entry {
 	for n := 1; n < len(group); n++ {
 		if r.s.runs.get(r.file, &group[n]) != nil {

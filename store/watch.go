@@ -11,8 +11,8 @@ type watchers struct {
 	byQueue map[uint64]map[chan struct{}]struct{}
 }
 
-// Watch returns a channel that receives after messages were published to, released on or purged from the queue, or
-// the queue was deleted. Signals are coalesced. The caller must call cancel when it is done.
+// Watch returns a channel that receives after messages were published to, released on or purged from the queue, or the
+// queue was deleted. Signals are coalesced. The caller must call cancel.
 func (s *Store) Watch(queue uint64) (changed <-chan struct{}, cancel func()) {
 	w := &s.watch
 	ch := make(chan struct{}, 1)
