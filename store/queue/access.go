@@ -17,8 +17,7 @@ import (
 // AccessQueue is the number that TakeTouched returns for the access table. No queue has this number.
 const AccessQueue = math.MaxUint64 - 1
 
-// accessTable holds the access rules: opaque entries by kind and name, and one version for the whole table. It is
-// replicated, logged and checkpointed like the rest of the state.
+// accessTable holds the access rules: opaque entries by kind and name, and one version for the whole table.
 //
 // Invariant: a table that was never changed has version 0 and no entries, and is not stored in the tree.
 type accessTable struct {
@@ -41,16 +40,15 @@ type accessEntry struct {
 
 // AccessEntry is an entry of the access table.
 type AccessEntry struct {
-	// Kind is the kind of the entry.
 	Kind byte
 	// Name has 1 to txn.MaxAccessNameBytes bytes.
 	Name string
-	// Value has at most txn.MaxAccessValueBytes bytes. The caller must not change it, but may keep it.
+	// Value has at most txn.MaxAccessValueBytes bytes. The caller may keep it, but must not change it.
 	Value []byte
 }
 
 // Access returns the entries of the access table, ordered by kind and name, and its version: the LSN of the last
-// change, or 0 if it was never changed.
+// change, or 0.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
 	for _, name := range t.sorted() {
@@ -132,7 +130,7 @@ func accessKey(dst []byte, n accessName) []byte {
 	return append(append(dst, keyAccess, n.kind), n.name...)
 }
 
-// appendValue encodes the version of the table, stored under the key without kind and name.
+// appendValue: the version is stored under the key without kind and name.
 func (t *accessTable) appendValue(dst []byte) []byte {
 	return binary.AppendUvarint(append(dst, valueVersion), t.version)
 }

@@ -36,7 +36,7 @@ type ackSet struct {
 	above uint64 // acknowledged sequences at or above floor
 	base  uint64 // chunk of slots[0]
 	slots []ackSlot
-	gone  []uint64 // stored chunks that dropped below the floor since the last Collect
+	gone  []uint64 // stored chunks below the floor, since the last Collect
 }
 
 func (a *ackSet) slot(chunk uint64) *ackSlot {
@@ -46,7 +46,7 @@ func (a *ackSet) slot(chunk uint64) *ackSlot {
 	return nil
 }
 
-// ensure returns the slot of a chunk and creates missing slots. The chunk must not be below the floor's chunk.
+// ensure creates missing slots. The chunk must not be below the floor's chunk.
 func (a *ackSet) ensure(chunk uint64) *ackSlot {
 	if len(a.slots) == 0 {
 		a.base = a.floor >> chunkBits
@@ -82,7 +82,6 @@ func wordFirst(chunk uint64, w int) uint64 {
 	return chunk<<chunkBits + uint64(w)*64
 }
 
-// none reports whether no sequence of the chunk is acknowledged; all reports whether all are.
 func (a *ackSet) none(chunk uint64) bool {
 	s := a.slot(chunk)
 	return a.floor <= chunk<<chunkBits && (s == nil || s.c == nil && !s.full)
@@ -110,8 +109,8 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 	return mask
 }
 
-// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk and returns the number of new ones. It sets
-// their bits in the words of newly that the range touches.
+// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk and returns the number of new ones. It sets their
+// bits in the words of newly that the range touches.
 func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
@@ -171,7 +170,7 @@ func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	a.trim(p)
 }
 
-// absorb raises the floor within the chunk of slot s: to to, and past the bits that are set from there.
+// absorb is advance within the chunk of slot s.
 func (a *ackSet) absorb(s *ackSlot, to uint64) {
 	s.dirty = true
 	end := (a.floor>>chunkBits + 1) << chunkBits
@@ -217,7 +216,7 @@ func (a *ackSet) trim(p *pool[ackChunk]) {
 	}
 }
 
-// next returns the first unacknowledged sequence at or after from, or end if it is not below end.
+// next returns the first unacknowledged sequence at or after from, at most end.
 func (a *ackSet) next(from, end uint64) uint64 {
 	seq := max(from, a.floor)
 	for seq < end {

@@ -8,16 +8,15 @@ import (
 )
 
 // CachedResult returns the result that Apply would return for producer p without evaluating the transaction: the result
-// applied under the same sequence, or the code of a rejection. With neither, the transaction would be applied. It
-// changes nothing, so a server can answer a retry whose queue is deleted or full (INV-10).
+// applied under the same sequence, or the code of a rejection. With neither, the transaction would be applied. A server
+// can thus answer a retry whose queue is deleted or full (INV-10).
 func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	_, kept, code := s.producers.lookup(p)
 	return cachedResultOf(kept, code)
 }
 
-// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. An unknown producer is then
-// not new: it may have been forgotten together with the result. Apply cannot detect this and would apply a low sequence
-// again.
+// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. An unknown producer may have
+// been forgotten together with the result; Apply cannot detect this and would apply a low sequence again.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {
@@ -26,9 +25,8 @@ func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, 
 	return cachedResultOf(kept, code)
 }
 
-// Fingerprint returns txn.Op.Fingerprint over the operations of the transaction whose result CachedResult returns, or 0
-// if unknown. It is kept in memory only, for transactions applied since the state was loaded, and not for rejected
-// ones.
+// Fingerprint returns txn.Op.Fingerprint over the operations of the transaction whose result CachedResult returns. It
+// is 0 if unknown: for rejected transactions, and those applied before the state was loaded.
 func (s *State) Fingerprint(p txn.Producer) uint32 {
 	if _, kept, _ := s.producers.lookup(p); kept != nil {
 		return kept.fingerprint

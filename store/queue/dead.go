@@ -10,9 +10,8 @@ import (
 
 // DeadRange is a range of sequences with messages that died since the last checkpoint batch.
 type DeadRange struct {
-	// Queue is the number of the queue.
 	Queue uint64
-	// First and Last are the bounds of the range, both inclusive.
+	// First and Last are inclusive.
 	First, Last uint64
 
 	end uint64 // next sequence of the queue when the batch was collected
@@ -24,8 +23,8 @@ type DeadRange struct {
 }
 
 // Parts iterates over the parts of the range that the caller must check, as first and last sequence. Every extent with
-// a newly dead message overlaps one of them. If a few messages of a large queue are acknowledged out of order, the
-// parts are much smaller than the range.
+// a newly dead message overlaps one of them. After a few acknowledgements out of order in a large queue, the parts are
+// much smaller than the range.
 func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	if d.died == 0 {
 		yield(d.First, d.Last)
@@ -47,8 +46,8 @@ func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	}
 }
 
-// AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. It covers extents
-// that touch one of the Parts and span at most MaxRunSpan; for other extents it may return false.
+// AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. It may return
+// false for extents that touch none of the Parts or span more than MaxRunSpan.
 func (d *DeadRange) AllDead(first, span uint64) bool {
 	if span == 0 {
 		return true
@@ -113,7 +112,7 @@ func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
 	return dst
 }
 
-// deadChunks describes chunks and their neighbours, since an extent can reach into them.
+// deadChunks also describes the neighbours of the chunks, since an extent can reach into them.
 func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	from, to := r.first-min(r.first, 1), min(r.last+1, q.nextSeq>>chunkBits)
 	d := DeadRange{
@@ -133,8 +132,8 @@ func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	return d
 }
 
-// deadGroups describes the groups of one chunk with newly dead messages. It adds the groups around them that an
-// all-dead extent can reach: on each side up to the first group that is not all dead.
+// deadGroups describes the groups of one chunk with newly dead messages, and the groups around them that an all-dead
+// extent can reach: on each side up to the first group that is not all dead.
 func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) }
 	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))

@@ -12,7 +12,6 @@ import (
 // noConfig is shared by all queues without a configuration. It never changes.
 var noConfig txn.Config //nolint:gochecknoglobals // a constant, but for its address
 
-// setConfig sets the configuration of a queue and updates the dead-letter reference counts.
 func (s *State) setConfig(q *Queue, c txn.Config) {
 	if q.config != nil {
 		s.countDeadLetters(q.config.DeadLetter, -1)
@@ -27,7 +26,6 @@ func (s *State) setConfig(q *Queue, c txn.Config) {
 	s.noteTemporary(q)
 }
 
-// countDeadLetters adds more to the number of references to target as a dead-letter queue.
 func (s *State) countDeadLetters(target uint64, more int) {
 	if target == txn.NoQueue {
 		return
@@ -40,8 +38,7 @@ func (s *State) countDeadLetters(target uint64, more int) {
 	}
 }
 
-// checkConfig reports whether a queue may have a configuration; q is nil for a new queue. Since every change is
-// checked, the chain of dead-letter queues has no cycle.
+// checkConfig reports whether a queue may have a configuration; q is nil for a new queue.
 func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == txn.NoQueue {
 		return txn.ErrNoDeadLetter
@@ -52,9 +49,8 @@ func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	return s.checkDeadLetter(q, c.DeadLetter)
 }
 
-// checkDeadLetter reports whether a queue, or one of its subscriptions, may use target as its dead-letter queue. The
-// target must exist, and no chain of dead-letter queues and subscriptions from it may lead to q. q is nil for a new
-// queue.
+// checkDeadLetter reports whether q, or one of its subscriptions, may use target as its dead-letter queue. The target
+// must exist, and no chain of dead-letter queues from it may lead to q, which is nil for a new queue.
 func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	if target == txn.NoQueue {
 		return txn.OK
@@ -107,8 +103,7 @@ func (s *State) alterSub(q *Queue, o *txn.Op) {
 // Filters returns a counter that changes when a subscription's filter is altered.
 func (s *State) Filters() uint64 { return s.filters }
 
-// checkMove reports whether messages of sub may be moved. It counts all messages, including those that are already
-// acknowledged.
+// checkMove counts all messages, including those that are already acknowledged.
 func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
 	bytes, err := o.CheckMoves()
 	if err != nil {
@@ -145,7 +140,7 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 			continue // INV-14
 		}
 		if sub.reserved.has(sequence) {
-			continue // a prepared transaction has already processed it
+			continue // a prepared transaction will acknowledge it
 		}
 		s.ack(sub, sequence, sequence)
 		r.Changed++
@@ -166,7 +161,6 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 }
 
-// append adds one message to the end of a queue.
 func (s *State) append(q *Queue, rec []byte) {
 	if len(q.subs) == 0 {
 		q.nextSeq++

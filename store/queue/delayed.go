@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. A nil delaySet, the usual
-// case, is empty.
+// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. nil, the usual value, is
+// empty.
 type delaySet struct {
 	chunks map[uint64]*delayChunk
 	gone   []uint64 // stored chunks emptied since the last Collect
@@ -73,8 +73,8 @@ func (c *delayChunk) clear(w int, mask uint64) int {
 	return ones(mask)
 }
 
-// appendValue encodes few messages as a list and more of them as a bitmap, regardless of the form in memory: equal
-// sets must have equal encodings.
+// appendValue encodes few messages as a list and more as a bitmap, regardless of the form in memory: equal sets must
+// have equal encodings.
 func (c *delayChunk) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.n))
 	for w := range chunkWords {
@@ -128,7 +128,6 @@ func (d *delaySet) remove(chunk uint64, w int, mask uint64) int {
 	return n
 }
 
-// nextFree returns the first sequence at or after from that is not in the set.
 func (d *delaySet) nextFree(from uint64) uint64 {
 	for {
 		c := d.chunks[from>>chunkBits]
@@ -168,7 +167,6 @@ func (q *Queue) DelayedMessages() uint64 {
 	return 0
 }
 
-// delay marks a message as not yet deliverable.
 func (s *State) delay(q *Queue, seq uint64) {
 	x := q.own()
 	if x.delayed == nil {
@@ -178,7 +176,6 @@ func (s *State) delay(q *Queue, seq uint64) {
 	s.delayed++
 }
 
-// undelay makes the messages of a word that are set in mask deliverable.
 func (s *State) undelay(q *Queue, chunk uint64, w int, mask uint64) int {
 	n := q.delayed.remove(chunk, w, mask)
 	s.delayed -= uint64(n)
@@ -195,7 +192,7 @@ func (c *collector) delayed(queues []*Queue) {
 			continue
 		}
 		for _, chunk := range d.gone {
-			if d.chunks[chunk] == nil { // it may have been created again
+			if d.chunks[chunk] == nil { // not created again
 				c.batch.Deletes = append(c.batch.Deletes, delayKey(nil, q.id, chunk))
 			}
 		}
@@ -258,7 +255,6 @@ func (l *Loader) delays(k, v *cursor) {
 	}
 }
 
-// checkDelayed verifies that only live messages are delayed, and their number.
 func (q *Queue) checkDelayed(bad func(string, ...any)) {
 	n := uint64(0)
 	for chunk, c := range q.delayed.all {

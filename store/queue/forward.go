@@ -12,13 +12,12 @@ import (
 
 // forwards are the forwarding rules of a queue. They are immutable: a change replaces them.
 type forwards struct {
-	rules []txn.Forward
-	// dirty is set if the rules changed since the last Collect.
+	rules         []txn.Forward
 	dirty, stored bool
 }
 
-// Forwards returns the rules that forward messages of the queue to other queues. The caller must not change them, but
-// may keep them.
+// Forwards returns the rules that forward messages of the queue to other queues. The caller may keep them, but must not
+// change them.
 func (q *Queue) Forwards() []txn.Forward {
 	if q.forwards == nil {
 		return nil
@@ -59,7 +58,6 @@ func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// setForwards replaces the rules of a queue. checkSetForwards must have accepted them.
 func (s *State) setForwards(q *Queue, o *txn.Op) {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
@@ -81,7 +79,6 @@ func (s *State) putForwards(q *Queue, rules []txn.Forward) {
 	s.countForwards(q, 1)
 }
 
-// countForwards adds more to the reference counts of the rules' targets.
 func (s *State) countForwards(q *Queue, more int) {
 	for _, r := range q.Forwards() {
 		if s.forwardsTo == nil {
@@ -93,8 +90,8 @@ func (s *State) countForwards(q *Queue, more int) {
 	}
 }
 
-// checkForward reports whether messages of the preceding publish may be forwarded to the target. A target that was
-// deleted is not an error: the messages then stay in their queue.
+// checkForward checks a forward of messages of the preceding publish. If the target was deleted, the messages stay in
+// their queue.
 func (s *State) checkForward(o *txn.Op) txn.Code {
 	p := &s.published
 	if p.count == 0 || p.queue != o.Queue || o.Queue == o.Target {
@@ -135,8 +132,7 @@ func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)
 	return nil
 }
 
-// forward applies an OpForward: it publishes the messages to the target. With Move, it also acknowledges them in their
-// own queue.
+// forward publishes the messages to the target. With Move, it also acknowledges them in their own queue.
 func (s *State) forward(q *Queue, o *txn.Op) {
 	target := s.queues.get(o.Target)
 	if target == nil {
@@ -196,7 +192,6 @@ func (l *Loader) forwards(k, v *cursor) {
 	q.own().forwards = &forwards{rules: rules, stored: true}
 }
 
-// checkForwards verifies that the targets of a queue's rules exist and forward nothing.
 func (s *State) checkForwards(q *Queue, bad func(format string, args ...any)) {
 	for _, r := range q.Forwards() {
 		if target := s.queues.get(r.Target); target == nil || target == q || len(target.Forwards()) > 0 {

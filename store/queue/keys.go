@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The state as keys and values, in a tree that package store keeps in pages. Numbers in keys are big endian, so the
-// keys sort in numeric order. store/FORMAT.md describes the values.
+// Keys of the state in the tree. Numbers in keys are big endian, so that the keys sort in numeric order.
+// store/FORMAT.md describes the values.
 //
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
 //	b queue(8) chunk(8)          live messages and bytes of a chunk; sizes of the messages
@@ -56,8 +56,8 @@ const optionsVersion = 2
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }
 
-// QueueKeys returns the key ranges of a queue that must be removed with it. The keys of package store's page index and
-// of the schedule index are not included.
+// QueueKeys returns the key ranges of a queue that must be removed with it, without those of the page index and the
+// schedule index.
 func QueueKeys(id uint64) []KeyRange {
 	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))
@@ -105,7 +105,7 @@ func (q *Queue) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, q.messages)
 	dst = binary.AppendUvarint(dst, q.bytes)
 	dst = binary.LittleEndian.AppendUint64(dst, q.digest)
-	if dropped, expired := q.Dropped(); dropped|expired != 0 { // not part of the format before 0.2.0
+	if dropped, expired := q.Dropped(); dropped|expired != 0 { // not in the format before 0.2.0
 		dst = binary.AppendUvarint(binary.AppendUvarint(dst, dropped), expired)
 	}
 	return dst
@@ -217,7 +217,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// cursor decodes a key or value from the front. After the first error it returns zero values.
+// cursor decodes a key or value. After the first error it returns zero values.
 type cursor struct {
 	b   []byte
 	err error

@@ -11,8 +11,7 @@ const (
 	MaxAccess = 10_000
 	// MaxReleased is the maximum number of messages that one transaction may release.
 	MaxReleased = 65_536
-	// MaxRunSpan is the maximum number of sequences (first to last, including dead ones in between) of one extent in
-	// the page file. DeadRange.AllDead does not cover longer extents.
+	// MaxRunSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
 	MaxRunSpan = ChunkSize
 
 	// MaxPrepared is the maximum number of undecided prepared transactions.
@@ -20,26 +19,23 @@ const (
 	// MaxPreparedBytes is the maximum total encoded length of all prepared transactions.
 	MaxPreparedBytes = 256 << 20
 	// MaxTaken is the maximum number of messages that one transaction may acknowledge on condition that they are
-	// unacknowledged. A prepared transaction does so for all its messages.
+	// unacknowledged, as a prepared transaction does for all its messages.
 	MaxTaken = 262_144
 	// PreparedOutcomes is the number of decided transactions whose outcomes are kept.
 	PreparedOutcomes = 10_000
 
 	// ProducerWindow is the number of results kept per producer: the maximum number of its outstanding transactions.
 	ProducerWindow = 256
-	// MaxProducers is the maximum number of producers kept. The least recently used one, in log order, is forgotten
-	// first; no clock is involved.
+	// MaxProducers is the maximum number of producers kept. The least recently used one, in log order, is forgotten first.
 	MaxProducers = 100_000
 
-	// maxProducerOps is the maximum number of operation results kept per producer. It bounds the memory of a producer
-	// with large transactions.
+	// maxProducerOps is the maximum number of operation results kept per producer.
 	maxProducerOps = 4096
 	// maxProducersOps is the same limit over all producers. Beyond it, the least recently used producers lose their
 	// results but not their sequence: their retries return ErrTooOld.
 	maxProducersOps = 1 << 19
 )
 
-// limits are the limits that tests can lower.
 type limits struct {
 	queues, meta, access              int
 	released, taken                   int

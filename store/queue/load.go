@@ -13,8 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrCorrupt is returned if keys and values are not the ones that a State wrote: the tree is corrupt, or part of it is
-// missing.
+// ErrCorrupt is returned if keys and values are not the ones that a State wrote, or some are missing.
 var ErrCorrupt = errors.New("the stored state is corrupt")
 
 // Loader rebuilds a State from the keys and values that its batches wrote to the tree.
@@ -22,7 +21,7 @@ type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
 	hasMain bool
-	// prepared transactions, by the LSN of their records; nil if empty
+	// by the LSN of their records; nil if empty
 	preparing map[uint64]*loading
 	count     int
 	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between takes some memory.
@@ -36,8 +35,8 @@ func NewLoader() *Loader {
 	return &Loader{s: New(), byQueue: make(map[uint64]*Queue), maxChunks: defaultMaxChunks}
 }
 
-// Put adds a key with its value, in any order, and keeps neither. Keys of package store's page index and of the
-// schedule index are skipped and need not be passed. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
+// Put adds a key with its value, in any order, and keeps neither. Keys of the page index and the schedule index are
+// skipped. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++
@@ -488,7 +487,7 @@ func (ps *producers) finish() error {
 }
 
 // All iterates over the whole state as keys and values, in key order: the contents of the tree after a checkpoint,
-// except for the two indexes. Two nodes at the same LSN return the same.
+// except for the two indexes.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }

@@ -14,8 +14,7 @@ import (
 // MetaQueue is the number that TakeTouched returns for the internal entries of the cluster. No queue has this number.
 const MetaQueue = 0
 
-// metaEntries are small named values that the cluster uses internally (settings, a plan, jobs). They are replicated,
-// logged and checkpointed like the rest of the state, and not visible to clients.
+// metaEntries are small named values that the cluster uses internally (settings, a plan, jobs), not visible to clients.
 type metaEntries struct {
 	byKey   map[string]*metaEntry
 	dirty   map[string]bool // set or removed since the last Collect
@@ -28,7 +27,6 @@ type metaEntry struct {
 	stored bool // a key exists in the tree, possibly with an older value
 }
 
-// MetaEntry is an internal entry of the cluster.
 type MetaEntry struct {
 	// Key has 1 to txn.MaxMetaKeyBytes bytes.
 	Key string
@@ -36,8 +34,7 @@ type MetaEntry struct {
 	Value []byte
 }
 
-// Meta returns the value of an internal entry; ok is false if it does not exist. The caller must not change the value,
-// but may keep it.
+// Meta returns the value of an internal entry. The caller may keep it, but must not change it.
 func (s *State) Meta(key string) (value []byte, ok bool) {
 	e := s.meta.byKey[key]
 	if e == nil {
@@ -57,7 +54,7 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	return out
 }
 
-// checkPutMeta counts each set of a missing entry: entries removed by the same transaction do not free space for it.
+// checkPutMeta counts each new entry: entries removed by the same transaction do not free space for it.
 func (s *State) checkPutMeta(o *txn.Op) txn.Code {
 	if s.meta.byKey[string(o.Name)] != nil {
 		return txn.OK
@@ -69,7 +66,7 @@ func (s *State) checkPutMeta(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// changeMeta sets or removes an entry. It returns 1, or 0 if the entry to remove does not exist.
+// changeMeta returns 1, or 0 if the entry to remove does not exist.
 func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 	m, key := &s.meta, string(o.Name)
 	s.digest = mix(mix(s.digest, uint64(o.Code)),

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// nameList keeps queues sorted by name, in short lists: a change moves a few kilobytes at most, regardless of the
-// number of queues.
+// nameList keeps queues sorted by name, in short lists: a change moves a few kilobytes at most.
 type nameList struct{ parts [][]*Queue } // no part is empty
 
 const maxPart = 512
@@ -52,7 +51,6 @@ func (l *nameList) remove(q *Queue) {
 	}
 }
 
-// from calls yield for the queues whose names are not below name, in order, until yield returns false.
 func (l *nameList) from(name string, yield func(*Queue) bool) {
 	part, at := l.find(name)
 	for ; part < len(l.parts); part++ {

@@ -11,8 +11,8 @@ import (
 // OverflowQueue is the number that TakeTouched returns if a queue exceeds its limits. No queue has this number.
 const OverflowQueue = math.MaxUint64
 
-// overflowSlackMessages and overflowSlackBytes are the excess that a queue with txn.OverflowDeadLetterHead may hold,
-// in addition to a tenth of its limits. Further publishes are rejected until the active has moved messages.
+// The excess that a queue with txn.OverflowDeadLetterHead may hold, in addition to a tenth of its limits. Further
+// publishes are rejected until the active has moved messages.
 const (
 	overflowSlackMessages = 1000
 	overflowSlackBytes    = 1 << 20
@@ -56,8 +56,7 @@ func (q *Queue) within(messages, bytes, slackMessages, slackBytes uint64) bool {
 		(c.MaxBytes == 0 || q.bytes+bytes <= add(c.MaxBytes, slackBytes))
 }
 
-// atSlack reports whether a queue with txn.OverflowDeadLetterHead has used its slack and is full until the active has
-// moved messages.
+// atSlack reports whether a queue with txn.OverflowDeadLetterHead has used its slack.
 func (q *Queue) atSlack() bool {
 	c := q.config
 	return !q.within(1, 1, c.MaxMessages/10+overflowSlackMessages, c.MaxBytes/10+overflowSlackBytes)
@@ -113,8 +112,8 @@ func (q *Queue) Overflowing() (end uint64) {
 	return q.nextSeq
 }
 
-// makeRoom drops the oldest messages of a queue with txn.OverflowDropHead until the new messages fit: it acknowledges
-// them for all subscriptions.
+// makeRoom acknowledges the oldest messages of a queue with txn.OverflowDropHead for all subscriptions until the new
+// messages fit.
 func (s *State) makeRoom(q *Queue, messages, bytes int) {
 	if q.config.Overflow != txn.OverflowDropHead || q.within(uint64(messages), uint64(bytes), 0, 0) {
 		return

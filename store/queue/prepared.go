@@ -13,8 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// preparedSet holds the undecided prepared transactions and the outcomes of the most recently decided ones. A state
-// has none until the first transaction is prepared.
+// preparedSet holds the undecided prepared transactions and the outcomes of the most recently decided ones.
 type preparedSet struct {
 	byXID    map[string]*Prepared
 	holds    map[uint64]*hold // by queue
@@ -63,7 +62,7 @@ func (p *Prepared) Acks() uint64 { return p.acks }
 func (p *Prepared) Bytes() int { return len(p.payload) }
 
 // Ops iterates over its operations: OpPublish, OpAck and OpTake. Each is valid until the next one. Forwards are
-// skipped since they reserve nothing: their targets are checked when they are applied.
+// skipped, since they reserve nothing: their targets are checked when they are applied.
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {
@@ -79,7 +78,6 @@ func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 
 // Outcome is the decision on a prepared transaction.
 type Outcome struct {
-	// XID is the name of the transaction.
 	XID string
 	// Number is the LSN of the record that decided it.
 	Number uint64
@@ -87,8 +85,7 @@ type Outcome struct {
 	TimeMS int64
 	// Committed is false if the transaction was rolled back.
 	Committed bool
-	// By is the decider.
-	By txn.Decider
+	By        txn.Decider
 
 	stored bool
 }
@@ -149,7 +146,6 @@ func (s *State) Outcome(xid string) *Outcome {
 	return s.prepared.decided[xid]
 }
 
-// held returns the space that prepared transactions reserve in a queue.
 func (s *State) held(q *Queue) hold {
 	if s.prepared != nil {
 		if h := s.prepared.holds[q.id]; h != nil {
@@ -159,7 +155,7 @@ func (s *State) held(q *Queue) hold {
 	return hold{}
 }
 
-// checkPrepare reports whether a transaction can be prepared. It makes all checks that could reject the commit.
+// checkPrepare makes all checks that could reject the commit.
 func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	if s.Prepared(string(o.Name)) != nil || s.Outcome(string(o.Name)) != nil {
 		return txn.ErrXIDInUse
@@ -203,8 +199,7 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// checkTake reports whether all messages of an operation are unacknowledged and not reserved by a prepared
-// transaction.
+// checkTake reports whether all messages are unacknowledged and not reserved by a prepared transaction.
 func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	for r := range o.Ranges {
 		if r.Last >= sub.q.nextSeq {
@@ -227,7 +222,7 @@ func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	return txn.OK
 }
 
-// checkDecide reports whether the decision is valid. A decided transaction accepts the same decision again.
+// checkDecide accepts the same decision again for a decided transaction.
 func (s *State) checkDecide(o *txn.Op) txn.Code {
 	xid := string(o.Name)
 	if p := s.Prepared(xid); p != nil {
@@ -253,7 +248,6 @@ func (s *State) checkDecide(o *txn.Op) txn.Code {
 	return txn.ErrCommitted
 }
 
-// changePrepared applies an operation that prepares or decides a transaction.
 func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpResult) {
 	timeMS := s.reader.TimeMS()
 	s.digest = mix(mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Name, s.crc))),
@@ -283,7 +277,6 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 	r.ID = out.resultID()
 }
 
-// set returns the set of prepared transactions and creates it on first use.
 func (s *State) set() *preparedSet {
 	if s.prepared == nil {
 		s.prepared = &preparedSet{
@@ -412,8 +405,7 @@ func (s *State) remember(out *Outcome) {
 	ps.fresh = slices.DeleteFunc(ps.fresh, func(o *Outcome) bool { return o == oldest })
 }
 
-// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. A nil
-// reservedSet is empty.
+// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. nil is empty.
 type reservedSet struct {
 	chunks map[uint64]*reservedChunk
 	n      uint64
@@ -483,7 +475,6 @@ func (s *Sub) NextDeliverable(from uint64) uint64 {
 	return s.deliverable(from, s.NextUnacked)
 }
 
-// deliverable iterates over unacknowledged messages until it finds one that may be delivered.
 func (s *Sub) deliverable(from uint64, unacked func(from uint64) uint64) uint64 {
 	seq, delayed := unacked(from), s.q.delayed
 	for (delayed != nil || s.reserved != nil) && seq < s.q.nextSeq {

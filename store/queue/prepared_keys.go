@@ -32,7 +32,6 @@ func partKey(dst []byte, number uint64, part int) []byte {
 	return binary.BigEndian.AppendUint32(xKey(dst, keyPreparedPart, number), uint32(part))
 }
 
-// parts iterates over the parts of the payload.
 func (p *Prepared) parts(yield func(i int, piece []byte) bool) {
 	i := 0
 	for piece := range slices.Chunk(p.payload, preparedPart) {
@@ -43,7 +42,6 @@ func (p *Prepared) parts(yield func(i int, piece []byte) bool) {
 	}
 }
 
-// keys returns the keys of p in the tree.
 func (p *Prepared) keys() [][]byte {
 	keys := [][]byte{xKey(nil, keyPreparedHead, p.number)}
 	for i := range p.parts {
@@ -87,7 +85,6 @@ func (c *collector) prepared(ps *preparedSet) {
 	ps.gone, ps.dirty, ps.fresh = nil, nil, nil
 }
 
-// all adds the keys and values of the set.
 func (ps *preparedSet) all(add func(key []byte, value func([]byte) []byte)) {
 	if ps == nil {
 		return
@@ -221,7 +218,6 @@ func (s *State) checkLoaded(p *Prepared) error {
 	return nil
 }
 
-// check compares the reservations with the operations of the transactions.
 func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 	if ps == nil {
 		return

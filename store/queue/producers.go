@@ -13,7 +13,7 @@ import (
 // transactions of one producer may arrive out of order. Rejections are kept as well: a retry returns the same code,
 // regardless of later changes.
 //
-// Only the log order determines eviction; no clock expires a producer.
+// Only the log order determines eviction.
 type producers struct {
 	limits limits
 	byID   map[string]*producer
@@ -21,8 +21,8 @@ type producers struct {
 	// A list in the order of last use. Producers older than oldestWithResults have no results.
 	newest, oldest, oldestWithResults *producer
 
-	totalOps  int    // operation results, over all producers
-	forgotten uint64 // total number of forgotten producers
+	totalOps  int // over all producers
+	forgotten uint64
 	dirty     []*producer
 	gone      []string // stored producers forgotten since the last Collect
 }
@@ -41,7 +41,7 @@ type producer struct {
 	dropped      bool
 }
 
-// cachedResult is a compact txn.Result. Results are ordered by sequence.
+// cachedResult is a compact txn.Result.
 type cachedResult struct {
 	sequence uint64
 	lsn      uint64
@@ -65,7 +65,6 @@ func (k *cachedResult) result() txn.Result {
 
 func (p *producer) window() []cachedResult { return p.results[p.head:] }
 
-// find returns the position of a sequence in the window.
 func (p *producer) find(sequence uint64) (int, bool) {
 	w := p.window()
 	if n := len(w); n == 0 || w[n-1].sequence < sequence {
@@ -87,9 +86,8 @@ func (ps *producers) lookup(p txn.Producer) (known *producer, prior *cachedResul
 	known = ps.byID[string(p.ID)]
 	switch {
 	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.evictionThreshold):
-		// The producer may be a forgotten one. The first sequences of a new producer are accepted: some of its
-		// transactions may have been rejected before they reached the log, so its first logged one need not be number
-		// 1.
+		// The producer may be a forgotten one. The first sequences of a new producer are accepted: its first transactions may
+		// have been rejected before they reached the log.
 		return nil, nil, txn.ErrProducerForgotten
 	case known == nil || p.Epoch > known.epoch:
 		return known, nil, txn.OK
@@ -113,7 +111,6 @@ func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *cachedResult, cod
 	return prior, code
 }
 
-// record stores the result of an admitted transaction.
 func (ps *producers) record(p txn.Producer, r *txn.Result, fingerprint uint32) {
 	known := ps.byID[string(p.ID)]
 	if known == nil {
@@ -171,7 +168,6 @@ func (ps *producers) bound(used *producer) {
 	}
 }
 
-// strip drops the results of p.
 func (ps *producers) strip(p *producer) {
 	ps.totalOps -= p.ops
 	p.results, p.head, p.ops = nil, 0, 0

@@ -15,8 +15,8 @@ type Queue struct {
 	config   *txn.Config // &noConfig if default
 	nextSeq  uint64
 	subs     []*Sub // by id; with a retention, the hidden subscription is last (see retention.go)
-	messages uint64 // live messages
-	bytes    uint64 // bytes of the live messages
+	messages uint64
+	bytes    uint64
 	digest   uint64
 	sizes    sizeSet
 	tail     tail
@@ -29,8 +29,8 @@ type Queue struct {
 
 	nextSub uint32
 	pending uint32 // possible index in State.pending
-	// slow is the index in subs at which the search for a subscription that needs a message begins. The last match is
-	// likely to match again. It affects only speed.
+	// slow is the index in subs at which the search for a subscription that needs a message begins: the last match is
+	// likely to match again.
 	slow    uint16
 	dirty   bool
 	loaded  bool // the Loader has received its record
@@ -38,15 +38,13 @@ type Queue struct {
 	touched bool
 }
 
-// extras are the properties that few queues have.
 type extras struct {
 	forwards *forwards      // nil if empty
 	lanes    *priorityIndex // nil without priorities
 	delayed  *delaySet      // nil if empty
-	// Total messages discarded: dropped counts dead letters without a dead-letter queue, per subscription. expired
-	// counts expired messages that were not moved to a dead-letter queue.
+	// Discarded messages, see Dropped.
 	dropped, expired uint64
-	// policies are the options that subscriptions override, by subscription number. Most subscriptions have none.
+	// policies are the options that subscriptions override, by subscription number.
 	policies map[uint32]policy
 }
 
@@ -61,15 +59,15 @@ func (q *Queue) own() *extras {
 	return q.extras
 }
 
-// Dropped returns the numbers of discarded messages. dropped counts dead letters without a dead-letter queue, once per
-// subscription. expired counts expired messages that were not moved to a dead-letter queue.
+// Dropped returns the numbers of discarded messages: dead letters without a dead-letter queue, once per subscription,
+// and expired messages that were not moved to a dead-letter queue.
 func (q *Queue) Dropped() (dropped, expired uint64) { return q.dropped, q.expired }
 
 // leaving is the data that the next checkpoint removes from the page file.
 type leaving struct {
 	keys  [][]byte // of deleted subscriptions
 	sizes []uint64 // stored chunks that were dropped
-	// chunks dropped after collected messages in them died; see sizeChunk for the others
+	// chunks dropped after collected messages in them died; see sizeChunk.died for the others
 	died []chunkRange
 }
 
@@ -82,17 +80,16 @@ func (q *Queue) leave() *leaving {
 
 // Sub is one subscription of a queue. The package comment describes the required lock.
 type Sub struct {
-	q      *Queue
-	id     uint32
-	dirty  bool
-	stored bool
-	loaded bool
-	name   uint8  // length of the name
-	text   string // name followed by the filter, which is usually empty
-	start  uint64
-	acks   ackSet
-	counts *countSet // nil if empty
-	// reserved by prepared transactions; nil if empty
+	q        *Queue
+	id       uint32
+	dirty    bool
+	stored   bool
+	loaded   bool
+	name     uint8  // length of the name
+	text     string // name followed by the filter, which is usually empty
+	start    uint64
+	acks     ackSet
+	counts   *countSet // nil if empty
 	reserved *reservedSet
 }
 
@@ -120,8 +117,8 @@ func (q *Queue) NextSequence() uint64 { return q.nextSeq }
 // Messages returns the number of messages that are retained or not acknowledged by all subscriptions.
 func (q *Queue) Messages() uint64 { return q.messages }
 
-// Bytes returns the stored bytes of those messages. The number is exact in a queue that keeps sizes, see
-// txn.Config.ExactBytes. In other queues, if messages of different sizes were acknowledged out of a group of 64, the
+// Bytes returns the stored bytes of those messages. The number is exact in a queue that keeps sizes
+// (txn.Config.ExactBytes). Elsewhere, if messages of different sizes were acknowledged out of a group of 64, the
 // remaining ones count with the group's average.
 func (q *Queue) Bytes() uint64 { return q.bytes }
 
@@ -190,7 +187,6 @@ func (s *Sub) Config() txn.Config {
 	return s.q.config.With(p.values, p.own)
 }
 
-// deadLetter returns the dead-letter queue set on the subscription, or txn.NoQueue.
 func (s *Sub) deadLetter() uint64 {
 	return s.q.policies[s.id].values.DeadLetter
 }
@@ -230,8 +226,8 @@ func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nex
 // DeliveryCount returns how often an unacknowledged message was released.
 func (s *Sub) DeliveryCount(seq uint64) uint32 { return s.counts.get(seq) }
 
-// TailFirst returns the sequence of the first message in memory, or the queue's NextSequence. All earlier live
-// messages are in pages.
+// TailFirst returns the sequence of the first message in memory, or the queue's NextSequence. All earlier live messages
+// are in pages.
 func (q *Queue) TailFirst() uint64 {
 	if q.tail.n == 0 {
 		return q.nextSeq
@@ -257,8 +253,7 @@ func (q *Queue) AllDead(first, span uint64) bool {
 	return span == 0 || q.NextAlive(first) >= first+span
 }
 
-// NextAlive returns the first sequence at or after from that at least one subscription has not acknowledged, or the
-// queue's NextSequence.
+// NextAlive returns the first sequence at or after from that some subscription has not acknowledged, or NextSequence.
 func (q *Queue) NextAlive(from uint64) uint64 {
 	z := &q.sizes
 	if len(z.slots) == 0 {
@@ -297,7 +292,6 @@ func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	return q.ackedByAll(nil, chunk, w)
 }
 
-// ackedByAll returns the bits that all subscriptions except except have acknowledged.
 func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	v := ^uint64(0)
 	for _, s := range q.subs {
@@ -311,8 +305,8 @@ func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	return v
 }
 
-// othersAcked is ackedByAll for the hot path of Apply: it checks first the subscription that is most likely to need
-// the messages.
+// othersAcked is ackedByAll for the hot path of Apply: it begins with the subscription most likely to need the
+// messages.
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)
 	for k := range n {

@@ -10,10 +10,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A queue with a retention has an additional subscription, txn.RetentionSub, the last one in Queue.subs. Clients
-// cannot list, name or consume from it. It needs the retained messages, so a message still dies when no subscription
-// needs it. The active raises its floor with OpSeek. A purge of the whole queue and the overflow policy drop-head
-// acknowledge for it as well. A message that it no longer needs is never retained again.
+// A queue with a retention has an additional, hidden subscription, txn.RetentionSub, the last one in Queue.subs.
+// Clients cannot list, name or consume from it. It needs the retained messages, so that they stay alive. The active
+// raises its floor with OpSeek; a purge of the whole queue and the overflow policy drop-head acknowledge for it as
+// well. A message that it no longer needs is never retained again.
 
 // retention returns the hidden subscription, or nil if the queue has no retention.
 func (q *Queue) retention() *Sub {
@@ -54,8 +54,8 @@ func (s *State) setRetention(q *Queue) {
 	}
 }
 
-// trim ends the retention of the messages below a sequence and returns their number. A proposal made under another
-// retention is ignored, since it applied other limits (INV-15).
+// trim ends the retention of the messages below a sequence and returns their number. It ignores a proposal made under
+// another retention, which had other limits (INV-15).
 func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	sub := q.retention()
 	if sub == nil {
@@ -70,7 +70,6 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	return s.ack(sub, sub.acks.floor, o.Sequence-1)
 }
 
-// updateExpiring records whether the active must check the queue periodically.
 func (s *State) updateExpiring(q *Queue, wanted bool) {
 	if !wanted {
 		delete(s.swept, q.id)
@@ -85,9 +84,9 @@ func (s *State) updateExpiring(q *Queue, wanted bool) {
 // Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in rising order.
 func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.swept)) }
 
-// RetainFrom returns the first sequence to keep so that at most the given messages and bytes are retained; 0 means no
-// limit. It returns Retained's floor if they are within the limits. Its cost depends on the messages to remove and
-// those older than all retained ones.
+// RetainFrom returns the first live message at or after Retained's floor from which on at most the given messages and
+// bytes are kept, or NextSequence; 0 means no limit. Its cost depends on the messages to remove and those below the
+// floor.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
 	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on
@@ -119,7 +118,7 @@ func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	return q.nextSeq
 }
 
-// retainIn searches a group for RetainFrom's result: the first message that can be kept.
+// retainIn searches a group for RetainFrom's result.
 func (q *Queue) retainIn(chunk uint64, w int, floor uint64, fits func(n, size uint64) bool) (seq uint64, ok bool) {
 	gone := q.sizes.chunk(chunk).part(w)
 	for alive := published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w); alive != 0; alive &= alive - 1 {

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// checkSeek reports whether a subscription may be moved; sub is nil for the hidden one.
+// checkSeek: sub is nil for the hidden subscription.
 func checkSeek(q *Queue, sub *Sub, o *txn.Op) txn.Code {
 	switch {
 	case o.Sequence > q.nextSeq:
@@ -73,7 +73,7 @@ func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 	return a
 }
 
-// replace replaces a by another set and keeps track of the keys in the tree.
+// replace replaces a and keeps track of the keys in the tree.
 func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 	stored := a.gone
 	for i := range a.slots {

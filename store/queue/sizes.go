@@ -6,14 +6,12 @@ import "math/bits"
 
 // sizeChunk counts the live messages of a chunk and their bytes, in groups of 64 sequences.
 //
-// The size of each message is not kept in memory, since memory must be bounded regardless of the stored amount. If
-// some messages of a group die, they take a proportional fraction of the group's bytes, as if all had the same size.
-// The byte count is exact if a group is all live or all dead, or if its messages have the same size. It is the same on
-// both nodes.
+// The size of each message is not kept, since memory must be bounded regardless of the stored amount. If some messages
+// of a group die, they take a proportional fraction of the group's bytes. The byte count is exact if a group is all
+// live or all dead, or if its messages have the same size. It is the same on both nodes.
 //
-// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: each group with messages of different
-// sizes has the size of each. Messages that were live when the queue began to keep sizes have the average of their
-// group.
+// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: each group with messages of different sizes
+// has the size of each. Messages that were live when the queue began to keep sizes have the average of their group.
 //
 // Most queues are small: memory is allocated only for the groups from the first used one to the last.
 type sizeChunk struct {
@@ -76,7 +74,6 @@ func (e *groupSizes) take(mask uint64) (bytes uint64) {
 	return bytes
 }
 
-// sizePools are the pools for the parts of sizeSets.
 type sizePools struct {
 	chunks pool[sizeChunk]
 	exact  pool[exactGroups]
@@ -105,7 +102,6 @@ type partSum struct {
 	n, bytes uint64
 }
 
-// part returns an empty sum of a group.
 func (c *sizeChunk) part(w int) partSum { return partSum{group: c.group(w), sizes: c.sizesOf(w)} }
 
 // add adds message i of the group, which must be live.
@@ -146,7 +142,7 @@ func (c *sizeChunk) at(w int) *sizeGroup {
 	return &c.groups[i]
 }
 
-// sizeSlot is one chunk of a sizeSet. Without a chunk, it has no live messages.
+// sizeSlot is one chunk of a sizeSet; c is nil if it has no live messages.
 type sizeSlot struct {
 	c      *sizeChunk
 	dirty  bool
@@ -172,7 +168,7 @@ func (z *sizeSet) chunk(chunk uint64) *sizeChunk {
 	return nil
 }
 
-// ensure returns the slot of a chunk, which must not be below the first one.
+// ensure creates missing slots. The chunk must not be below the first one.
 func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
 	if len(z.slots) == 0 {
 		z.base = chunk
@@ -183,7 +179,6 @@ func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
 	return &z.slots[chunk-z.base]
 }
 
-// add counts a published message.
 func (z *sizeSet) add(p *sizePools, seq, size uint64) {
 	s := z.ensure(seq >> chunkBits)
 	if s.c == nil {

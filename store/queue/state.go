@@ -12,8 +12,8 @@ import (
 // State is the complete state machine. The package comment describes the required lock.
 //
 // Invariants, verified by Check: a queue's counts are the sums of its size chunks. A message counts as live exactly if
-// at least one subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every live
-// message is in the tail or was returned by Collect.
+// some subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every live message is
+// in the tail or was returned by Collect.
 type State struct {
 	limits    limits
 	applied   uint64
@@ -58,9 +58,9 @@ type State struct {
 	newly    words
 	opSlab   []txn.OpResult
 	ttls     map[uint64]int64 // of the queues with a TTL; nil until the first one
-	// queues with a retention or whose excess the active moves; nil until the first one
+	// with a retention, or whose excess the active moves; nil until the first one
 	swept map[uint64]struct{}
-	// messages dropped from the head of a queue by the current operation
+	// dropped from the head of a queue by the current operation
 	overflowed uint64
 	pending    []pending       // additions of the current transaction to queues with a limit
 	published  publishedBefore // the previous operation, if it is a publish
@@ -136,9 +136,8 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
 // TakeTouched appends to dst the numbers of the queues touched since the last call: published to, released in, purged,
-// altered, deleted, or without one of their subscriptions. It adds MetaQueue if an internal entry changed, and
-// AccessQueue if the access table changed. It adds OverflowQueue if a queue exceeds its limits and the active must
-// move the excess.
+// altered, deleted, or without one of their subscriptions. It adds MetaQueue if an internal entry changed, AccessQueue
+// if the access table changed, and OverflowQueue if a queue exceeds its limits and the active must move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false
@@ -147,7 +146,7 @@ func (s *State) TakeTouched(dst []uint64) []uint64 {
 			dst = append(dst, OverflowQueue)
 		}
 	}
-	clear(s.touched) // drop references to deleted queues
+	clear(s.touched)
 	s.touched = s.touched[:0]
 	if s.meta.touched {
 		s.meta.touched = false
@@ -174,7 +173,6 @@ func (s *State) mark(q *Queue) {
 	}
 }
 
-// linkTail appends q to the list of queues with a tail.
 func (s *State) linkTail(q *Queue) {
 	s.tailQueues++
 	q.tailNewer, q.tailOlder = nil, s.tailNewest
@@ -212,8 +210,8 @@ func (s *State) trimTail(q *Queue) {
 	}
 }
 
-// mix adds a number to a rolling hash. Each step is invertible: two histories that differ in one step stay different
-// as long as the rest is the same.
+// mix adds a number to a rolling hash. Each step is invertible: two histories that differ in one step stay different as
+// long as the rest is the same.
 func mix(h, v uint64) uint64 {
 	h = (bits.RotateLeft64(h, 23) ^ v) * 0x9e3779b97f4a7c15
 	return h ^ h>>32

@@ -4,11 +4,9 @@ package queue
 
 import "math/bits"
 
-// Group is the number of sequences of a group, which starts at a multiple of it. DeadRange describes dead messages of
-// a large queue in groups.
+// Group is the number of sequences of a group, which starts at a multiple of it.
 const Group = 64
 
-// GroupsOfChunk is the number of groups of a chunk.
 const GroupsOfChunk = chunkWords
 
 // Single reports whether the range covers a single chunk with live messages, and returns its number.
@@ -30,7 +28,7 @@ func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
 
 // Prune removes groups of a single-chunk range in which no extent can have lost its last message. least is, per group,
 // the smallest span of the extents that reach into it; 0 if none does. A group stays only if it has at least that many
-// consecutive dead sequences. Prune reports whether a group is left; if not, the range must not be used.
+// consecutive dead sequences. If Prune returns false, no group is left and the range must not be used.
 func (d *DeadRange) Prune(least *[GroupsOfChunk]uint8) bool {
 	for left := d.died; left != 0; left &= left - 1 {
 		w := bits.TrailingZeros64(left)

@@ -2,8 +2,8 @@
 
 package queue
 
-// table finds queues by number. Numbers are assigned in rising order. A small map of pages stays in the CPU cache:
-// with the second lookup it is faster than a map of all queues and takes a third of the memory.
+// table finds queues by number. Numbers are assigned in rising order. A small map of pages stays in the CPU cache: with
+// the second lookup it is faster than a map of all queues and takes a third of the memory.
 type table struct {
 	pages map[uint64]*tablePage
 	n     int
@@ -16,7 +16,6 @@ type tablePage struct {
 	n      int
 }
 
-// get returns nil if the queue does not exist.
 func (t *table) get(id uint64) *Queue {
 	if p := t.pages[id>>tablePageBits]; p != nil {
 		return p.queues[id%(1<<tablePageBits)]

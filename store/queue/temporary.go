@@ -10,7 +10,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noteTemporary updates the list of temporary queues after a configuration change.
 func (s *State) noteTemporary(q *Queue) {
 	if q.config.TemporaryGrace == 0 {
 		delete(s.temporary, q.id)
@@ -31,8 +30,8 @@ func (s *State) Temporary() []*Queue {
 	return queues
 }
 
-// staysTemporary reports whether a deletion proposed because the queue is temporary may be applied. It is rejected if
-// the queue was altered in the meantime (INV-18).
+// staysTemporary reports whether a deletion proposed because the queue is temporary may be applied: not if the queue
+// was altered in the meantime (INV-18).
 func (q *Queue) staysTemporary(o *txn.Op) bool {
 	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
 		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")
