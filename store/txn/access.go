@@ -37,10 +37,10 @@ func (c *AccessChange) compare(o *AccessChange) int {
 	return cmp.Or(cmp.Compare(c.Kind, o.Kind), bytes.Compare(c.Name, o.Name))
 }
 
-// ChangeAccess changes the access table if its version is still expected when it is applied. The version is the LSN of
-// the last change, or 0 for an unchanged table. Each entry may occur once; an empty list changes only the version.
-// asked is a checksum of the client's request, which identifies retries (Op.Fingerprint): the active derives the
-// changes from the request and the current table.
+// ChangeAccess changes the access table if its version is still expected when it is applied: the LSN of the last
+// change, or 0. Each entry may occur once; an empty list changes only the version. requested is a checksum of the
+// client's request, which identifies retries (Op.Fingerprint): the active derives the changes from the request and the
+// current table.
 func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
 		b.fail(fmt.Errorf("%w: %d changes of the access table, limit %d", ErrTooLarge, len(changes),

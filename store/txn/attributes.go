@@ -27,7 +27,7 @@ const (
 	AttributeContentType Attribute = 6
 	// AttributeSubject is the subject of the message; the JMS type.
 	AttributeSubject Attribute = 7
-	// AttributeGroup is the message group. Its messages are delivered in order, to one consumer at a time.
+	// AttributeGroup is the message group.
 	AttributeGroup Attribute = 8
 	// AttributePriority is the priority, one byte.
 	AttributePriority Attribute = 9
@@ -48,25 +48,22 @@ const lastText = AttributeGroup
 type Attributes struct {
 	// MessageID, CorrelationID, ReplyTo, ContentType and Subject have at most MaxAttributeBytes bytes each.
 	MessageID, CorrelationID, ReplyTo, ContentType, Subject string
-	// Group has at most MaxAttributeBytes bytes. Messages of a group are delivered in order, to one consumer at a
-	// time.
+	// Group has at most MaxAttributeBytes bytes. Messages of a group are delivered in order, to one consumer at a time.
 	Group string
 	// Priority is 0 to MaxPriority; nil means DefaultPriority.
 	Priority *uint8
-	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time. Both are in milliseconds since 1970, up
-	// to MaxTimeMS; 0 if not set.
+	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time, in milliseconds since 1970, up to MaxTimeMS;
+	// 0 if not set.
 	ExpiresAtMS, DeliverAtMS int64
 	// Values are ordered by key. No key is also the key of a text property.
-	Values []TypedProperty
-	// DeadLetter is set on dead letters.
+	Values     []TypedProperty
 	DeadLetter *DeadLetter
 }
 
 // TypedProperty is a property that is not a text.
 type TypedProperty struct {
 	// Key has 1 to MaxPropertyKeyBytes bytes.
-	Key string
-	// Value of the property.
+	Key   string
 	Value Value
 }
 
@@ -122,8 +119,8 @@ func SortValues(values []TypedProperty) {
 	slices.SortFunc(values, func(a, b TypedProperty) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// check verifies that the attributes are within the limits and do not conflict with props. The error wraps
-// ErrTooLarge, ErrInvalidName (a key) or ErrInvalidMessage.
+// check verifies the limits, and that no key of Values occurs in props. The error wraps ErrTooLarge, ErrInvalidName (a
+// key) or ErrInvalidMessage.
 func (a *Attributes) check(props []Property) error {
 	for i, text := range a.texts() {
 		if len(text) > MaxAttributeBytes {
@@ -162,7 +159,6 @@ func (a *Attributes) check(props []Property) error {
 	return nil
 }
 
-// checkNumbers is check for the numeric attributes.
 func (a *Attributes) checkNumbers() error {
 	if a.Priority != nil && *a.Priority > MaxPriority {
 		return fmt.Errorf("%w: priority %d, must be 0 to %d", ErrInvalidMessage, *a.Priority, MaxPriority)
@@ -175,7 +171,6 @@ func (a *Attributes) checkNumbers() error {
 	return nil
 }
 
-// times iterates over the time attributes, in tag order.
 func (a *Attributes) times(yield func(tag Attribute, ms int64) bool) {
 	_ = yield(AttributeExpiresAt, a.ExpiresAtMS) && yield(AttributeDeliverAt, a.DeliverAtMS)
 }
@@ -347,7 +342,6 @@ func (d *decoder) attributes() (block, values, dead []byte) {
 	return block, values, dead
 }
 
-// checkValues verifies the content of an AttributeValues.
 func (d *decoder) checkValues(b []byte) {
 	in := decoder{b: b}
 	n := in.count(MaxAttributesBytes)
@@ -404,7 +398,7 @@ func timeOf(b []byte) int64 {
 }
 
 // RecordAttribute finds an attribute in a record that was verified when it was written; nil if missing. It takes
-// constant time for records without attributes, and otherwise time linear in their number.
+// constant time for records without attributes.
 func RecordAttribute(rec []byte, tag Attribute) []byte {
 	if len(rec) <= recordHeaderBytes || rec[sizeFieldBytes]&flagAttributes == 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// Builder encodes transactions, each appended to a buffer of the caller. It can be reused after Finish, and keeps the
-// first error until then. The zero Builder is ready for Begin. It is not safe for concurrent use.
+// Builder encodes transactions, each appended to a buffer of the caller. It keeps the first error until Finish, and can
+// be reused afterwards. The zero Builder is ready for Begin. It is not safe for concurrent use.
 type Builder struct {
 	buf       []byte
 	start     int // start of this transaction in buf
@@ -36,13 +36,13 @@ const ReferBytes = 4 << 10
 type Ref struct {
 	// At is the position of the body in the buffer or transaction: before the byte at this index.
 	At int
-	// Data is the body, and Sum its CRC32C.
+	// Sum is the CRC32C of Data.
 	Data []byte
 	Sum  uint32
 }
 
-// Refer makes the current transaction reference bodies of at least ReferBytes: they are appended to refs with their
-// positions in the buffer, instead of being copied to it. Published must not be used in this mode.
+// Refer makes the current transaction append bodies of at least ReferBytes to refs, with their positions in the buffer,
+// instead of copying them. Published must not be used in this mode.
 func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
 // Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds
@@ -80,7 +80,7 @@ func CheckProducer(p Producer) error {
 	return nil
 }
 
-// CreateQueue creates a queue with any number of subscriptions. Each begins at the queue's first message.
+// CreateQueue creates a queue with any number of subscriptions, which begin at its first message.
 func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	if err := CheckName(name); err != nil {
 		b.fail(err)
@@ -121,8 +121,7 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.end()
 }
 
-// DeleteTemporary deletes a queue if its TemporaryGrace is still grace, which must not be 0; otherwise it changes
-// nothing.
+// DeleteTemporary deletes a queue if its TemporaryGrace is still grace, which must not be 0.
 func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	if grace == 0 || grace > MaxTime {
 		b.fail(fmt.Errorf("%w: queue with a grace of %d ms is not temporary", ErrMalformed, grace))
@@ -142,7 +141,6 @@ func (b *Builder) Purge(queue uint64, sub uint32) {
 	b.onSub(OpPurge, queue, sub)
 }
 
-// onSub adds an operation with a subscription and no other parameter.
 func (b *Builder) onSub(code OpCode, queue uint64, sub uint32) {
 	b.begin(code)
 	b.buf = binary.AppendUvarint(b.buf, queue)
@@ -155,8 +153,7 @@ func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 	b.CreateSubscriptionWith(queue, name, start, SubscriptionOptions{})
 }
 
-// CreateSubscriptionWith adds a subscription with options. Without options it has the same encoding as
-// CreateSubscription.
+// CreateSubscriptionWith adds a subscription with options. The zero options have the encoding of CreateSubscription.
 func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
 	if start == StartSequence {
 		b.fail(fmt.Errorf("%w: start at a sequence without a sequence", ErrMalformed))
@@ -387,8 +384,8 @@ func (b *Builder) Ops() int { return b.ops }
 // Bytes returns the length of the transaction so far.
 func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
-// Finish returns the buffer passed to Begin with the transaction appended, without the referenced bodies. On an error
-// it returns the original buffer. The errors wrap a Code.
+// Finish returns the buffer passed to Begin with the transaction appended, without the referenced bodies. On an error,
+// which wraps a Code, it returns the original buffer.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.err == nil {
 		b.check()

@@ -4,8 +4,8 @@ package txn
 
 import "fmt"
 
-// Code is the reason why a transaction was rejected. It is an error, so errors.Is(err, txn.ErrQueueNotFound) works.
-// The numbers are stored with producers' results and never change their meaning.
+// Code is the reason why a transaction was rejected. It is an error, so errors.Is(err, txn.ErrQueueNotFound) works. The
+// numbers are stored with producers' results and never change their meaning.
 type Code uint8
 
 // Codes of rejected transactions. OK is not an error.
@@ -25,7 +25,7 @@ const (
 
 	// ErrQueueExists is returned if a queue with the name of a new queue exists.
 	ErrQueueExists Code = 10
-	// ErrQueueNotFound is returned if an operation names a queue that does not exist, or no longer exists.
+	// ErrQueueNotFound is returned if a queue does not exist, or no longer exists.
 	ErrQueueNotFound Code = 11
 	// ErrQueueNotEmpty is returned if a queue has messages and must be deleted only if empty.
 	ErrQueueNotEmpty Code = 12
@@ -33,19 +33,18 @@ const (
 	ErrQueueFull Code = 13
 	// ErrTooManyQueues is returned if the store has the maximum number of queues.
 	ErrTooManyQueues Code = 14
-	// ErrQueueInUse is returned if the queue to delete is the dead-letter queue of another one.
+	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue or a forward target of another queue.
 	ErrQueueInUse Code = 15
 	// ErrDeadLetterCycle is returned if dead letters of a queue could return to it.
 	ErrDeadLetterCycle Code = 16
 
 	// ErrSubscriptionExists is returned if the queue has a subscription with the name of a new one.
 	ErrSubscriptionExists Code = 20
-	// ErrSubscriptionNotFound is returned if an operation names a subscription that does not exist, or no longer
-	// exists.
+	// ErrSubscriptionNotFound is returned if a subscription does not exist, or no longer exists.
 	ErrSubscriptionNotFound Code = 21
 	// ErrTooManySubscriptions is returned if a queue has the maximum number of subscriptions.
 	ErrTooManySubscriptions Code = 22
-	// ErrBeyondEnd is returned if an acknowledge or release names an unpublished sequence.
+	// ErrBeyondEnd is returned if an operation names an unpublished sequence.
 	ErrBeyondEnd Code = 23
 	// ErrTooManyReleased is returned if one transaction releases too many messages.
 	ErrTooManyReleased Code = 24
@@ -54,15 +53,15 @@ const (
 	ErrFenced Code = 30
 	// ErrTooOld is returned if a producer's sequence is older than its kept results.
 	ErrTooOld Code = 31
-	// ErrProducerForgotten is returned if an unknown producer may have been forgotten: the outcome of its transaction
-	// is unknown.
+	// ErrProducerForgotten is returned if an unknown producer may have been forgotten: the outcome of its transaction is
+	// unknown.
 	ErrProducerForgotten Code = 32
 
 	// ErrNoDeadLetter is returned if a queue with overflow dead-letter-head has no dead-letter queue.
 	ErrNoDeadLetter Code = 60
 	// ErrPrioritiesFixed is returned if priorities are turned on or off for an existing queue.
 	ErrPrioritiesFixed Code = 55
-	// ErrForwardChain is returned if a queue would forward to itself, or to a queue that forwards.
+	// ErrForwardChain is returned if a queue would forward to itself or to a queue that forwards, or is a forward target.
 	ErrForwardChain Code = 80
 	// ErrForwardTwice is returned if two forwards of a queue have the same target.
 	ErrForwardTwice Code = 81

@@ -8,13 +8,12 @@ import (
 	"math/bits"
 )
 
-// Config is the alterable configuration of a queue. It is encoded as a field count and the fields, all uvarint, so
-// that a later version can add one. An unknown field is ErrNewerVersion unless it is zero. Durations are in
-// milliseconds.
+// Config is the alterable configuration of a queue. It is encoded as a field count and the fields, all uvarint, so that
+// a later version can add one. An unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
 type Config struct {
 	// MaxMessages is the number of messages above which Overflow applies; 0 means no limit.
 	MaxMessages uint64
-	// MaxBytes is the number of bytes above which Overflow applies; 0 means no limit.
+	// MaxBytes is the same for bytes.
 	MaxBytes uint64
 	// MaxDeliveries is the maximum number of deliveries of a message per subscription, up to MaxDeliveries; 0 means no
 	// limit.
@@ -23,24 +22,23 @@ type Config struct {
 	DeadLetter uint64
 	// TTL is the time after publish at which a message expires; 0 means never.
 	TTL uint64
-	// Delay is the delivery delay after publish of a message without its own delivery time; 0 means none.
+	// Delay is the delivery delay after publish of a message without its own delivery time.
 	Delay uint64
-	// RedeliveryDelay is the delay after the first nack of a message; 0 means none.
+	// RedeliveryDelay is the delay after the first nack of a message.
 	RedeliveryDelay uint64
 	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 and 100 mean
 	// constant.
 	RedeliveryMultiplier uint64
 	// RedeliveryMaxDelay is the maximum delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
-	// RetentionAge is the time for which a message is kept after all subscriptions have acknowledged it; 0 means that
-	// age is not considered.
+	// RetentionAge is the time for which a message is kept after all subscriptions have acknowledged it; 0 means that age
+	// is not considered.
 	RetentionAge uint64
 	// RetentionBytes is the maximum number of bytes kept by the retention; 0 means no limit.
 	RetentionBytes uint64
 	// RetentionMessages is the maximum number of messages kept by the retention; 0 means no limit.
 	RetentionMessages uint64
-	// Overflow is the policy for a full queue.
-	Overflow Overflow
+	Overflow          Overflow
 	// Priorities is 1 if messages of a higher priority are delivered first. It is fixed when the queue is created.
 	Priorities uint64
 	// Exclusive is 1 if each subscription has one consumer at a time that receives messages.
@@ -176,8 +174,8 @@ func (c *Config) Retains() bool { return c.RetentionAge|c.RetentionBytes|c.Reten
 // Plain reports whether releases before 0.2.0 support the configuration.
 func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 
-// AppendConfig appends the encoding of c for DecodeConfig. A plain configuration has the same encoding as in releases
-// before 0.2.0.
+// AppendConfig appends the encoding of c for DecodeConfig. A plain configuration is encoded as in releases before
+// 0.2.0.
 func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
 
 // appendConfig encodes a mask as a separate field after the plain ones, so that a release without masks rejects it.

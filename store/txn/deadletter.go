@@ -28,8 +28,7 @@ type DeadLetter struct {
 	Queue, Subscription string
 	// Sequence in that queue.
 	Sequence uint64
-	// Reason of the move.
-	Reason DeadReason
+	Reason   DeadReason
 	// Deliveries is the number of deliveries in the subscription.
 	Deliveries uint32
 	// MovedMS is the time of the move on the active, in milliseconds since 1970.
@@ -69,7 +68,6 @@ func (l *DeadLetter) append(dst []byte) []byte {
 	return appendString(appendString(dst, l.Queue), l.Subscription)
 }
 
-// deadLetter decodes and verifies a DeadLetter.
 func (d *decoder) deadLetter() (queue, sub []byte, l DeadLetter) {
 	l.Reason = DeadReason(d.u8())
 	l.MovedMS = int64(d.u64())
@@ -103,8 +101,8 @@ func (m *Message) DeadLetter() *DeadLetter {
 	return &l
 }
 
-// Relabel returns the record of the message with another DeadLetter, or none if l is nil. A dead letter loses its
-// expiry and delivery times. The error is that of AppendMessage or DecodeMessage.
+// Relabel returns the record of the message with l as its DeadLetter, which may be nil. A dead letter loses its expiry
+// and delivery times. The error is that of AppendMessage or DecodeMessage.
 func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	m, err := DecodeMessage(rec)
 	if err != nil {
@@ -124,7 +122,7 @@ func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 
 // BeginMove opens an operation that moves messages of a subscription to another queue or, if target is NoQueue,
 // discards them: Move adds to it, EndMove closes it. When it is applied, each unacknowledged message is acknowledged
-// and published to the target; acknowledged messages are skipped.
+// and published to the target.
 func (b *Builder) BeginMove(queue uint64, sub uint32, target uint64) {
 	b.begin(OpMove)
 	b.buf = binary.AppendUvarint(b.buf, queue)
@@ -160,7 +158,7 @@ func (b *Builder) Move(sequence uint64, rec []byte) {
 // EndMove closes the open operation.
 func (b *Builder) EndMove() { b.EndPublish() }
 
-// Moves iterates over the messages of an OpMove. rec is nil without a target. It stops at the first malformed message.
+// Moves iterates over the messages of an OpMove, up to the first malformed one. rec is nil without a target.
 func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
 	if o.Code != OpMove {
 		return

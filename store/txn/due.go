@@ -23,13 +23,11 @@ const (
 
 // Due is a scheduled action on a message.
 type Due struct {
-	// TimeMS is the due time, in milliseconds since 1970; for a DueTTL, the time at which the message entered its
-	// queue.
+	// TimeMS is the due time, in milliseconds since 1970; for a DueTTL, the time at which the message entered its queue.
 	TimeMS int64
 	// Queue and Sequence identify the message.
 	Queue, Sequence uint64
-	// Kind is the action.
-	Kind DueKind
+	Kind            DueKind
 }
 
 // Compare defines the order of the schedule: by time, queue, sequence and kind.
@@ -43,10 +41,9 @@ func (e Due) Compare(o Due) int {
 // MaxDue is the maximum number of entries in one OpDue.
 const MaxDue = 10_000
 
-// Due adds an operation that executes due entries. When it is applied, entries are skipped that are not due at the
-// transaction's time, by their own time or the queue's current TTL. A DueDeliver makes a delayed message deliverable.
-// The others acknowledge a message for all subscriptions that have not acknowledged it. Completed entries are skipped,
-// so a retry changes nothing.
+// Due adds an operation that executes due entries. Entries are skipped that are not due at the transaction's time, by
+// their own time or the queue's current TTL, or that are completed, so a retry changes nothing. A DueDeliver makes a
+// delayed message deliverable; the others acknowledge a message for all subscriptions.
 func (b *Builder) Due(entries ...Due) {
 	if len(entries) == 0 || len(entries) > MaxDue {
 		b.fail(fmt.Errorf("%w: %d due entries, must be 1 to %d", ErrTooLarge, len(entries), MaxDue))
@@ -108,8 +105,8 @@ func (o *Op) dues(d *decoder) {
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
 }
 
-// RecordSinceMS returns the time at which a message entered its queue, in milliseconds since 1970: its publish time
-// or, for a dead letter, the time of the move.
+// RecordSinceMS returns the time at which a message entered its queue, in milliseconds since 1970: its publish time or,
+// for a dead letter, the time of the move.
 func RecordSinceMS(rec []byte) int64 {
 	if dead := RecordAttribute(rec, AttributeDeadLetter); len(dead) >= 9 {
 		return int64(binary.LittleEndian.Uint64(dead[1:]))

@@ -12,7 +12,6 @@ const MaxForwards = 16
 
 // Forward is a forwarding rule of a queue: published messages, or those that match a filter, also go to another queue.
 type Forward struct {
-	// Target is the number of the target queue.
 	Target uint64
 	// Move moves messages to the target instead of copying them.
 	Move bool
@@ -23,8 +22,8 @@ type Forward struct {
 
 const flagMove = 1
 
-// appendForwards encodes a list of forwards as a count, followed by each as target uvarint, flags u8 (1 = move),
-// filter (length uvarint, bytes).
+// appendForwards encodes a list of forwards as a count, followed by each as target uvarint, flags u8 (1 = move), filter
+// (length uvarint, bytes).
 func appendForwards(dst []byte, forwards []Forward) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(forwards)))
 	for i := range forwards {

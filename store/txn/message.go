@@ -28,8 +28,7 @@ const (
 // Property is a text property of a message.
 type Property struct {
 	// Key has 1 to MaxPropertyKeyBytes bytes and is unique in its message.
-	Key string
-	// Value is opaque.
+	Key   string
 	Value string
 }
 
@@ -136,8 +135,8 @@ func appendHead(dst []byte, timestampMS int64, a *Attributes, props []Property, 
 	return dst
 }
 
-// NextRecord splits the first record off b, a sequence of records. It checks only the record's size and flags, in
-// constant time. The errors wrap ErrMalformed or ErrNewerVersion.
+// NextRecord splits the first record off b. It checks only the record's size and flags, in constant time. The errors
+// wrap ErrMalformed or ErrNewerVersion.
 func NextRecord(b []byte) (rec, rest []byte, err error) {
 	if len(b) < recordHeaderBytes {
 		return nil, nil, fmt.Errorf("%w: %d bytes are too few for a message", ErrMalformed, len(b))
@@ -163,13 +162,11 @@ func NextRecord(b []byte) (rec, rest []byte, err error) {
 type Message struct {
 	// TimestampMS is the time at which the active accepted it, in milliseconds since 1970.
 	TimestampMS int64
-	// Body is the payload.
-	Body []byte
+	Body        []byte
 
 	props []byte // encoded pairs
 	count int
-	// attributes is the stored block without its length; values and dead are its AttributeValues and
-	// AttributeDeadLetter.
+	// attributes is the stored block without its length; values and dead are its AttributeValues and AttributeDeadLetter.
 	attributes, values, dead []byte
 }
 
@@ -210,7 +207,6 @@ func (m *Message) Decode(rec []byte) error {
 	return nil
 }
 
-// properties reads and verifies the properties.
 func (m *Message) properties(d *decoder) {
 	before := len(d.b)
 	m.count = d.count(MaxPropertiesBytes / 3)
@@ -269,8 +265,7 @@ func UvarintBytes(v uint64) int {
 	return n
 }
 
-// decoder decodes b from the front. After the first error every call returns zero values, so callers need to check err
-// only once.
+// decoder decodes b. After the first error every call returns zero values, so callers check err only once.
 type decoder struct {
 	b   []byte
 	err error
@@ -333,7 +328,7 @@ func (d *decoder) varint() int64 {
 	return v
 }
 
-// count reads a count that must not exceed limit.
+// count reads a count of at most limit.
 func (d *decoder) count(limit int) int {
 	v := d.uvarint()
 	if v > uint64(limit) {

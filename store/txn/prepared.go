@@ -47,8 +47,8 @@ func CheckXID(xid string) error {
 	return nil
 }
 
-// Take acknowledges messages of one subscription, in any order. If one of them is acknowledged or reserved by a
-// prepared transaction when it is applied, the transaction is rejected.
+// Take acknowledges messages of one subscription, in any order. If one of them is already acknowledged or reserved by a
+// prepared transaction, the transaction is rejected.
 func (b *Builder) Take(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpTake, queue, sub, ranges)
 }
@@ -145,7 +145,7 @@ func Inner(r *Reader, payload []byte) error {
 	}
 }
 
-// WithTimestamp returns a copy of a prepared transaction in which all messages have another publish time. Inner and
+// WithTimestamp returns a copy of a prepared transaction with another publish time in all messages. Inner and
 // CheckRecords must have accepted the transaction.
 func WithTimestamp(payload []byte, timestampMS int64) []byte {
 	out := slices.Clone(payload)
@@ -158,14 +158,13 @@ func WithTimestamp(payload []byte, timestampMS int64) []byte {
 		if err != nil {
 			return out
 		}
-		for rec := range op.Records { // the records alias the copy
+		for rec := range op.Records { // they alias the copy
 			binary.LittleEndian.PutUint64(rec[sizeFieldBytes+1:], uint64(timestampMS))
 		}
 	}
 	return out
 }
 
-// fingerprintInner continues a checksum over the operations of a prepared transaction.
 func (o *Op) fingerprintInner(sum uint32, table *crc32.Table) uint32 {
 	sum = crc32.Update(sum, table, o.Name)
 	var r Reader

@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// Reader decodes a transaction. All its results alias the payload. The zero Reader is ready for Reset, and a Reader
-// can be reset any number of times. It is not safe for concurrent use.
+// Reader decodes a transaction. All its results alias the payload. The zero Reader is ready for Reset, and a Reader can
+// be reset any number of times. It is not safe for concurrent use.
 type Reader struct {
 	payload  []byte
 	sum      Checksum // of payload
@@ -78,9 +78,8 @@ func (r *Reader) Ops() int { return r.ops }
 // Producer returns the transaction's producer, if it has one.
 func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
 
-// Next returns the next operation, which is valid until the next call, and io.EOF after the last one. Other errors
-// wrap a Code: ErrMalformed, ErrNewerVersion or ErrInvalidName. Each operation is verified as a whole, except for the
-// messages of a publish, whose sizes NextRecord verifies individually.
+// Next returns the next operation, which is valid until the next call, and io.EOF after the last one. Other errors wrap
+// ErrMalformed, ErrNewerVersion or ErrInvalidName. The operation is verified except for the messages of a publish.
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
 		if len(r.rest) != 0 {
@@ -107,7 +106,6 @@ func (r *Reader) Next() (*Op, error) {
 
 // Op is one operation. Code determines the fields that are set.
 type Op struct {
-	// Code is the kind of the operation.
 	Code OpCode
 	// Queue is the number of the queue; 0 for OpCreateQueue, OpDue and OpAccess.
 	Queue uint64
@@ -138,9 +136,8 @@ type Op struct {
 	// publish), names of an OpCreateQueue, ranges of an OpAck or OpRelease, entries of an OpDue, or changes of an
 	// OpAccess.
 	Count int
-	// Raw contains the encoded elements counted by Count: messages for NextRecord, ranges, names, moves, or entries.
-	// For OpPutMeta it is the value, for OpCreateSubscriptionWith the options, for OpAlterSubscription the change, for
-	// OpPrepare the transaction to prepare.
+	// Raw contains the elements counted by Count, encoded. For OpPutMeta it is the value, for OpCreateSubscriptionWith the
+	// options, for OpAlterSubscription the change, for OpPrepare the transaction to prepare.
 	Raw []byte
 	// By is the decider, for OpCommitPrepared and OpRollbackPrepared.
 	By Decider
@@ -242,8 +239,7 @@ func (o *Op) createSubscription(d *decoder) {
 	}
 }
 
-// SubscriptionOptions returns the options of an OpCreateSubscriptionWith, which were verified when the operation was
-// read.
+// SubscriptionOptions returns the options of an OpCreateSubscriptionWith, which Next has verified.
 func (o *Op) SubscriptionOptions() (options SubscriptionOptions) {
 	if o.Code == OpCreateSubscriptionWith {
 		options, _ = DecodeSubscriptionOptions(o.Raw)
@@ -260,7 +256,6 @@ func (o *Op) seek(d *decoder) {
 	}
 }
 
-// start reads the start position of a new subscription.
 func (o *Op) start(d *decoder) {
 	o.Start = Start(d.u8())
 	switch o.Start {
@@ -344,7 +339,7 @@ func (o *Op) Subscriptions(yield func(name []byte) bool) {
 	}
 }
 
-// Records iterates over the messages of an OpPublish. It stops at the first one that NextRecord rejects.
+// Records iterates over the messages of an OpPublish, up to the first one that NextRecord rejects.
 func (o *Op) Records(yield func(rec []byte) bool) {
 	if o.Code != OpPublish {
 		return
@@ -359,8 +354,8 @@ func (o *Op) Records(yield func(rec []byte) bool) {
 	}
 }
 
-// CheckRecords verifies the messages of an OpPublish: their number, records that DecodeMessage accepts, and no
-// trailing bytes.
+// CheckRecords verifies the messages of an OpPublish: their number, records that DecodeMessage accepts, and no trailing
+// bytes.
 func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {

@@ -9,7 +9,7 @@ import (
 
 // SubscriptionOptions are the optional properties of a subscription. The zero value has none.
 type SubscriptionOptions struct {
-	// Filter is the filter expression, 1 to MaxFilterBytes bytes; "" for all messages. Log and state treat it as
+	// Filter is the filter expression, at most MaxFilterBytes bytes; "" for all messages. Log and state treat it as
 	// opaque.
 	Filter string
 	// Own is the set of PolicyFields that the subscription overrides. Policy has their values, including zeros, and no
@@ -70,7 +70,6 @@ func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
 	return o, d.err
 }
 
-// policy reads the overridden fields of a subscription.
 func (d *decoder) policy(o *SubscriptionOptions) {
 	o.Own = ConfigMask(d.uvarint())
 	switch {
@@ -116,10 +115,8 @@ func (b *Builder) checkOptions(o *SubscriptionOptions) {
 type SubscriptionChange struct {
 	// Filter reports that the filter is replaced.
 	Filter bool
-	// Fields are the changed policy fields: the subscription overrides those in Options.Own; the others follow its
-	// queue.
-	Fields ConfigMask
-	// Options are the new values.
+	// Fields are the changed policy fields: the subscription overrides those in Options.Own; the others follow its queue.
+	Fields  ConfigMask
 	Options SubscriptionOptions
 }
 
@@ -185,7 +182,7 @@ func (o *Op) subscriptionChange() (c SubscriptionChange, err error) {
 	return c, err
 }
 
-// SubscriptionChange returns the change of an OpAlterSubscription, which was verified when the operation was read.
+// SubscriptionChange returns the change of an OpAlterSubscription, which Next has verified.
 func (o *Op) SubscriptionChange() (c SubscriptionChange) {
 	if o.Code == OpAlterSubscription {
 		c, _ = o.subscriptionChange()

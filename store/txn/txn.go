@@ -8,7 +8,6 @@ const Version = 1
 // headerBytes is the length of a transaction's header without a producer.
 const headerBytes = 12
 
-// opHeaderBytes is the length of an operation's header.
 const opHeaderBytes = 5
 
 const flagProducer = 1
@@ -40,16 +39,16 @@ const (
 	OpDue OpCode = 10
 	// OpMove moves messages of one subscription to another queue, or discards them. Acknowledged messages are skipped.
 	OpMove OpCode = 11
-	// OpPrepare stores a transaction until it is decided. Its publishes are not in any queue, and its messages are not
-	// delivered.
+	// OpPrepare stores a transaction until it is decided. Its publishes are not in any queue, and the messages that it
+	// acknowledges are not delivered.
 	OpPrepare OpCode = 12
 	// OpCommitPrepared applies a prepared transaction.
 	OpCommitPrepared OpCode = 13
 	// OpRollbackPrepared discards a prepared transaction.
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence: messages below it are acknowledged, and live messages from there on
-	// are unacknowledged. For RetentionSub it only raises the floor, and only if the queue has the retention named by
-	// the operation.
+	// OpSeek moves a subscription to a sequence: messages below it are acknowledged, and live messages from there on are
+	// unacknowledged. For RetentionSub it only raises the floor, and only if the queue still has the retention in the
+	// operation.
 	OpSeek OpCode = 15
 	// OpPutMeta sets an internal entry of the cluster.
 	OpPutMeta OpCode = 16
@@ -57,8 +56,7 @@ const (
 	OpDeleteMeta OpCode = 17
 	// OpCreateSubscriptionWith adds a subscription with options, such as a filter.
 	OpCreateSubscriptionWith OpCode = 18
-	// OpTake acknowledges messages of one subscription. None of them may be acknowledged or reserved by a prepared
-	// transaction.
+	// OpTake is OpAck for messages of which none may be acknowledged or reserved by a prepared transaction.
 	OpTake OpCode = 20
 	// OpForward forwards messages of the preceding publish to another queue. The active adds it.
 	OpForward OpCode = 19
@@ -123,9 +121,9 @@ func (c OpCode) String() string {
 	return "unknown"
 }
 
-// Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
-// change or delete queues and subscriptions, prepare or decide transactions, or change the access table. A rejected
-// transaction then changes nothing if each operation is checked against the current state.
+// Alone reports whether the operation must be the only one of its transaction: those that create, change or delete
+// queues and subscriptions, prepare or decide transactions, or change the access table. Operations are checked against
+// the state before their transaction, so that a rejected one changes nothing.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription ||
@@ -158,10 +156,9 @@ type Producer struct {
 
 // Range is an inclusive range of message sequences.
 type Range struct {
-	// First sequence, at least 1.
+	// First is at least 1.
 	First uint64
-	// Last sequence, not below First.
-	Last uint64
+	Last  uint64
 }
 
 // Result is the result of applying a transaction. It is the same on both nodes.
@@ -180,14 +177,13 @@ type Result struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish, the sequence of its first message; for a move, the first sequence in its
-	// target; for a seek, the first unacknowledged sequence.
+	// FirstSequence is, for a publish, the sequence of its first message; for a move, the first sequence in its target;
+	// for a seek, the first unacknowledged sequence.
 	FirstSequence uint64
-	// ID is the number of the new queue or subscription.
+	// ID is the number of the new queue or subscription; for a decided transaction see queue.OutcomeOf.
 	ID uint64
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
-	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged
-	// messages.
+	// became deliverable or expired; for a seek of a client's subscription, the number of unacknowledged messages.
 	Changed uint64
 }
 
