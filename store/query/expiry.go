@@ -16,14 +16,13 @@ const OverflowQueue = queue.OverflowQueue
 
 // Expiry describes a queue with a retention, or with an overflow that is moved, for the expiry on the active.
 type Expiry struct {
-	// ID is the queue's number, Config its configuration.
 	ID     uint64
 	Config txn.Config
-	// Retained is the first sequence that is kept because of the retention; the queue's next sequence if none is.
-	// RetainFrom is the first sequence that is within the retention's number and bytes.
+	// Retained is the first sequence kept by the retention, RetainFrom the first one within its number and bytes; the
+	// queue's next sequence if none.
 	Retained, RetainFrom uint64
-	// Overflow is the sequence below which all messages must be moved to the dead-letter queue to bring the queue
-	// within its limits; 0 if none.
+	// Overflow is the sequence below which all messages must be moved to the dead-letter queue to bring the queue within
+	// its limits; 0 if none.
 	Overflow uint64
 	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
 	Subs []uint32
@@ -76,9 +75,7 @@ func TTLs(s *store.Store) (ms map[uint64]int64) {
 	return ms
 }
 
-// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue,
-// configured for the subscription or for the queue. The result is empty if expired messages are not moved, or if the
-// queue does not exist.
+// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue.
 func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
@@ -108,8 +105,7 @@ func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries u
 	return deliveries, needs
 }
 
-// RoomIn returns how much one transaction may currently publish to a queue, according to the queue's limits. A
-// missing queue has no room.
+// RoomIn returns how much one transaction may currently publish to a queue. A missing queue has no room.
 func RoomIn(s *store.Store, id uint64) (room queue.Room) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil {
@@ -130,8 +126,7 @@ func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	return limit
 }
 
-// Exhausted returns the sequences that have been released as often as the delivery limit allows. It costs nothing
-// without a limit.
+// Exhausted returns the sequences that have been released as often as the delivery limit allows.
 func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	s.View(func(state *queue.State) {
 		q := state.Queue(id)
@@ -173,7 +168,6 @@ func RedeliveryDelays(s *store.Store, id uint64, sub uint32, sequences []uint64)
 	return delays
 }
 
-// redeliveryDelay returns the delay of a message after the given number of releases.
 func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
 	longest := float64(c.RedeliveryMaxDelay)
 	if c.RedeliveryMaxDelay == 0 {
@@ -186,8 +180,7 @@ func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
 	return time.Duration(min(ms, longest)) * time.Millisecond
 }
 
-// Filter returns the expression that the messages of a subscription must match; "" if it receives all messages, or
-// does not exist.
+// Filter returns the filter expression of a subscription; "" if it receives all messages, or does not exist.
 func Filter(s *store.Store, id uint64, sub uint32) (filter string) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil && q.Sub(sub) != nil {
@@ -197,8 +190,8 @@ func Filter(s *store.Store, id uint64, sub uint32) (filter string) {
 	return filter
 }
 
-// DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation.
-// It also reports whether only one consumer at a time of each subscription receives messages.
+// DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation, and
+// whether only one consumer at a time of each subscription receives messages.
 func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil {
@@ -208,8 +201,7 @@ func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	return prioritized, exclusive
 }
 
-// Priorities returns the priorities of messages of a queue, in the order of sequences. It returns DefaultPriority for
-// acknowledged messages.
+// Priorities returns the priority of each sequence of a queue, DefaultPriority for acknowledged messages.
 func Priorities(s *store.Store, id uint64, sequences []uint64) []uint8 {
 	list := make([]uint8, len(sequences))
 	s.View(func(state *queue.State) {

@@ -14,27 +14,24 @@ import (
 
 // QueueInfo describes a queue.
 type QueueInfo struct {
-	// ID is the queue's number, Name its name, Config the configuration that can be altered.
 	ID     uint64
 	Name   string
 	Config txn.Config
 	// DeadLetter is the name of the queue whose number is Config.DeadLetter; empty if none.
-	DeadLetter string
-	// NextSequence is the sequence of the next message.
+	DeadLetter   string
 	NextSequence uint64
 	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
 	Messages, Bytes uint64
 	// Delayed is the number of messages that are not yet deliverable to any subscription.
 	Delayed uint64
-	// Dropped counts the messages, for each subscription, that failed and were discarded for lack of a dead-letter
-	// queue. Expired counts those that expired and were not moved to one. Both count since the queue was created.
+	// Dropped counts the dead letters of each subscription that had no dead-letter queue, Expired the expired messages
+	// that were not moved to one, both since the queue was created.
 	Dropped, Expired uint64
 	// Digest is a rolling hash of all operations applied to the queue.
 	Digest uint64
 	// Subscriptions by number.
 	Subscriptions []SubscriptionInfo
-	// Forwards are the queue's forwarding rules.
-	Forwards []ForwardInfo
+	Forwards      []ForwardInfo
 }
 
 // ForwardInfo is a forwarding rule of a queue.
@@ -49,7 +46,6 @@ type ForwardInfo struct {
 
 // SubscriptionInfo describes a subscription.
 type SubscriptionInfo struct {
-	// ID is the subscription's number in its queue, Name its name.
 	ID   uint32
 	Name string
 	// Floor is the sequence below which all messages are acknowledged.
@@ -120,12 +116,10 @@ func QueueByName(s *store.Store, name string) (info QueueInfo, err error) {
 
 // Origin names a subscription and its dead-letter queues.
 type Origin struct {
-	// Queue and Subscription are the names.
 	Queue, Subscription string
 	// DeadLetter is the number of the dead-letter queue that applies to the subscription, its own or its queue's;
-	// txn.NoQueue if none. QueueDeadLetter is the number of the queue's dead-letter queue.
-	DeadLetter, QueueDeadLetter uint64
-	// DeadLetterName and QueueDeadLetterName are the names of those queues.
+	// txn.NoQueue if none. QueueDeadLetter is that of the queue.
+	DeadLetter, QueueDeadLetter         uint64
 	DeadLetterName, QueueDeadLetterName string
 }
 
@@ -156,16 +150,14 @@ func OriginOf(s *store.Store, id uint64, sub uint32) (o Origin, err error) {
 
 // TemporaryQueue is a queue that is deleted when it has had no consumer for a grace period.
 type TemporaryQueue struct {
-	// ID is the queue's number, Name its name.
-	ID   uint64
-	Name string
-	// GraceMS is the grace period in milliseconds.
+	ID      uint64
+	Name    string
 	GraceMS uint64
-	// Subscriptions are the numbers of its subscriptions.
+	// Subscriptions by number.
 	Subscriptions []uint32
 }
 
-// TemporaryQueues returns the temporary queues. It costs nothing while none exist.
+// TemporaryQueues returns the temporary queues.
 func TemporaryQueues(s *store.Store) (out []TemporaryQueue) {
 	s.View(func(state *queue.State) {
 		queues := state.Temporary()
@@ -186,8 +178,8 @@ func QueueCount(s *store.Store) (n int) {
 	return n
 }
 
-// NextSequence returns the sequence of the queue's next message; ok is false if the queue does not exist, or the
-// store cannot be used.
+// NextSequence returns the sequence of the queue's next message; ok is false if the queue does not exist or the store
+// cannot be used.
 func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, false
@@ -202,10 +194,9 @@ func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 
 // QueueRange selects the queues to list, in name order.
 type QueueRange struct {
-	// Prefix is the prefix of the names, After the name after which the list starts; "" for all.
+	// After is the name after which the list starts; "" for the first.
 	Prefix, After string
-	// MaxQueues and MaxSubscriptions bound the result. It contains at least one queue, regardless of its number of
-	// subscriptions.
+	// MaxQueues and MaxSubscriptions bound the result, except for its first queue.
 	MaxQueues, MaxSubscriptions int
 }
 
@@ -227,8 +218,8 @@ func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err err
 	return infos, more, nil
 }
 
-// Busiest returns up to limit queues with the most messages. Ties are ordered by the number of messages ever
-// published. It visits all queues, which takes a few milliseconds for 100,000 queues.
+// Busiest returns up to limit queues with the most messages. Ties are ordered by the number of messages ever published.
+// It visits all queues, which takes a few milliseconds for 100,000 queues.
 func Busiest(s *store.Store, limit int) []QueueInfo {
 	if limit <= 0 {
 		return nil
@@ -259,10 +250,9 @@ func Busiest(s *store.Store, limit int) []QueueInfo {
 
 // QueueSample holds the changing values of a queue, for comparison with an earlier sample.
 type QueueSample struct {
-	// ID is the queue's number, Name its name.
 	ID   uint64
 	Name string
-	// NextSequence is the sequence of the next message. Messages and Bytes are as in QueueInfo.
+	// Messages and Bytes are as in QueueInfo.
 	NextSequence, Messages, Bytes uint64
 }
 
