@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package throttle throttles background work so that it does not affect clients: it adds pauses to limit the fraction
-// of the time, limits the bytes per second, or both. A Governor adapts the fraction for all work of a node to the
-// commit latency; the limits are upper bounds.
+// Package throttle limits background work so that it does not affect clients: to a fraction of the time, by pauses, and
+// to a number of bytes per second. A Governor adapts the fraction for all work of a node to the commit latency; the
+// limits are upper bounds.
 package throttle
 
 import (
@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// slice is the time for which work runs before it pauses. It is short, since other work may have to wait for the
-	// CPU or the disk.
+	// slice is the time for which work runs before it pauses. It is short, since other work may wait for the CPU or the
+	// disk.
 	slice = 2 * time.Millisecond
 	// longest is the maximum pause, also after a slow disk operation of several seconds.
 	longest = time.Second
@@ -36,8 +36,8 @@ type Limits struct {
 	Governor *Governor
 }
 
-// Pacer enforces the limits of background work. A nil Pacer has none. Its methods are safe for concurrent use. The
-// fraction of the time applies to all callers together, if only one of them works at a time.
+// Pacer enforces the limits of background work; nil has none. It is safe for concurrent use, but the fraction of the
+// time assumes that its callers take turns.
 type Pacer struct {
 	percent  int
 	bytes    *rate.Limiter // nil: no limit
@@ -47,7 +47,6 @@ type Pacer struct {
 	since time.Time  // end of the last pause
 }
 
-// fullSpeed is a context key.
 type fullSpeed struct{}
 
 // FullSpeed returns a context that disables throttling of background work.
