@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events defines the events that a store reports to its owner: a checkpoint was written, a page is corrupt, a
-// sync was slow. Logs, metrics and conditions are derived from this single stream.
+// Package events defines the events that a store reports to its owner, such as CheckpointWritten. Logs, metrics and
+// conditions are derived from this single stream.
 //
-// The owner passes a function in store.Options. It is called by the goroutine that detects the event, which may hold
-// locks of the store. The function must return immediately, must not call the store, and must be safe for concurrent
-// use. The events of one goroutine are reported in order.
+// The function in store.Options is called by the goroutine that detects the event, which may hold locks of the store.
+// It must return immediately, must not call the store, and must be safe for concurrent use. The events of one goroutine
+// are reported in order.
 package events
 
 import (
@@ -20,7 +20,6 @@ import (
 type Event interface {
 	// Name returns the kind of the event, in lower case with hyphens. Names are labels of a metric.
 	Name() string
-	// log writes the event at its log level.
 	log(to *zap.Logger)
 }
 
@@ -88,8 +87,7 @@ type (
 		Position lsn.Position
 		Bytes    uint64
 	}
-	// Quarantined is reported when the store could not be opened, and was moved to a directory next to the new, empty
-	// one.
+	// Quarantined is reported when the store could not be opened, and was moved to a directory next to the new, empty one.
 	Quarantined struct {
 		Dir string
 		Err error
@@ -137,8 +135,8 @@ type (
 	}
 	// RewriteCanceled is reported when a rewrite ended with the old file in place.
 	RewriteCanceled struct{ Reason string }
-	// RewriteRecovered is reported at a start after an interrupted rewrite. It was finished from the file From, or
-	// undone if From is empty.
+	// RewriteRecovered is reported at a start after an interrupted rewrite. It was finished from the file From, or undone
+	// if From is empty.
 	RewriteRecovered struct{ From string }
 	// RewriteCorrupt is reported at a start when the new file of a rewrite is corrupt, and the old one is used.
 	RewriteCorrupt struct{ Err error }
