@@ -9,9 +9,9 @@ import "fmt"
 // takeover raises only the term. The fence {Config: c, Term: t+1} excludes the active of {c, t}. If that active won,
 // its {c+1, t} is again above the fence.
 type Fence struct {
-	// Config is the configuration of the record that the node obeys.
+	// Config is that of the record that the node obeys.
 	Config uint64 `json:"config"`
-	// Term is the term of that record, or one more while the node attempts a takeover.
+	// Term is that of the record, or one more while the node attempts a takeover.
 	Term uint64 `json:"term"`
 }
 

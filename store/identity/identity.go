@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity defines identities shared by the store, replication and failover: the store of a node in one state
-// of trust, and the fence that a node obeys.
+// Package identity defines identities shared by the store, replication and failover.
 package identity
 
 import (
@@ -17,15 +16,15 @@ type Member struct {
 	Node uuid.UUID `json:"node"`
 	// Store is the UUID of the content. It changes when a disk is replaced.
 	Store uuid.UUID `json:"store"`
-	// Incarnation of the store: incremented after its content was replaced or may have lost data (INV-6).
+	// Incarnation is incremented after the content was replaced or may have lost data (INV-6).
 	Incarnation uint64 `json:"incarnation"`
-	// Run is the only process generation of the store that may act or be counted (INV-11). Zero if the record was
-	// written by a release without generations; then any generation may.
+	// Run is the only process generation of the store that may act or be counted (INV-11). Zero if the record was written
+	// by a release without generations; then any generation may.
 	Run uuid.UUID `json:"run,omitzero"`
 }
 
-// Is reports whether two entries identify the same store in the same process generation. A release without
-// generations drops them when it writes the record, so an entry without one matches any generation.
+// Is reports whether two entries identify the same store in the same process generation. A release without generations
+// drops them when it writes the record, so an entry without one matches any generation.
 func (m Member) Is(o Member) bool {
 	if m.Run != uuid.Nil && o.Run != uuid.Nil && m.Run != o.Run {
 		return false
