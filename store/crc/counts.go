@@ -8,11 +8,9 @@ import "sync/atomic"
 const minCounted = 4 << 10
 
 // Counts are, for a test, the bytes of large messages that a node copies in memory and checksums between the client and
-// the disk. In production nothing is counted: the overhead is one nil check per piece of at least minCounted bytes.
+// the disk. In production the overhead is one nil check per piece of at least minCounted bytes.
 type Counts struct {
-	// Copied bytes in memory.
 	Copied atomic.Uint64
-	// Summed bytes of checksum computations.
 	Summed atomic.Uint64
 }
 

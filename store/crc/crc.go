@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crc computes CRC32C checksums. It also computes the checksums of joined or divided bytes from those of the
-// parts, without reading the bytes again.
+// Package crc computes CRC32C checksums, also of joined or divided bytes from the checksums of the parts.
 //
 // A large message is checksummed once on each node, when it is received and before the node has copied it. Later
-// checksums that cover it (the log's frame, the digests, the page) are derived from that one. This is cheaper and
-// detects more errors. A byte that changes in memory on its way to the disk or to the other node is detected, because
-// no later checksum includes the changed byte.
+// checksums that cover it (the log's frame, the digests, the page) are derived from that one. This is cheaper, and
+// detects a byte that changes in memory on its way to the disk or to the other node, because no later checksum includes
+// the changed byte.
 package crc
 
 import (
@@ -31,12 +30,11 @@ func Update(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, table, b)
 }
 
-// Join returns the checksum of some bytes followed by n more. It equals Update(first, the n bytes) if second is the
-// checksum of the n bytes alone.
+// Join returns the checksum of some bytes followed by n more: Update(first, the n bytes), if second is the checksum of
+// the n bytes alone.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
-// Suffix returns the checksum of only the last n bytes: whole is the checksum of all bytes, first that of the bytes
-// before them.
+// Suffix returns the checksum of the last n bytes: whole is that of all bytes, first that of the bytes before them.
 func Suffix(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
 
 // powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.
