@@ -18,7 +18,7 @@ import (
 
 // Small messages of a queue are packed in extents of index.RunBytes, both in the running store and in a rewritten
 // one. The last extent, and a single message, take only the pages they need. A longer message has its own extent.
-func TestSmallMessagesShareARun(t *testing.T) {
+func TestSmallMessagesShareAnExtent(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -51,7 +51,7 @@ func TestSmallMessagesShareARun(t *testing.T) {
 		}
 		last := small[len(small)-1]
 		require.Equal(t, uint64(2), last.Count)
-		require.Equal(t, uint32(1), last.Run.Pages, "no more than it takes")
+		require.Equal(t, uint32(1), last.Run.Pages, "minimum number of pages")
 		require.Len(t, found[2], 1)
 		require.Equal(t, uint32(1), found[2][0].Run.Pages)
 		require.Len(t, found[3], 2)

@@ -27,8 +27,7 @@ func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 // computed.
 func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Result {
 	if lsn <= s.applied {
-		panic(fmt.Sprintf("queue: record %d is to be applied after record %d: a history must be applied in order and "+
-			"once", lsn, s.applied))
+		panic(fmt.Sprintf("queue: record %d applied after record %d", lsn, s.applied))
 	}
 	r := txn.Result{LSN: lsn, Op: -1}
 	r.Code = codeOf(s.reader.Reset(payload))
