@@ -66,7 +66,6 @@ func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool,
 	return frames, applied, false, err
 }
 
-// framesFromLog reads frames that are not in memory, for example after a start.
 func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	frames, last, err := s.readLog(after)
 	if errors.Is(err, wal.ErrTruncated) || errors.Is(err, wal.ErrTrimmed) {
@@ -223,7 +222,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	return s.Usable()
 }
 
-// mustWait: mu is held.
+// mu must be held.
 func (s *Store) mustWait() bool {
 	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
 }

@@ -91,7 +91,7 @@ func (c *laneCache) peek(l *laneList, seq uint64) []byte {
 	return nil
 }
 
-// pop removes the first message. mu is held.
+// pop removes the first message. mu must be held.
 func (c *laneCache) pop(l *laneList) {
 	c.bytes.Add(-l.list[l.head].bytes())
 	l.list[l.head] = laneEntry{}

@@ -273,7 +273,6 @@ func (r *reading) release() {
 	r.guard, r.view = nil, nil
 }
 
-// fromPages fetches the wanted messages, several adjacent extents with one read.
 func (r *reading) fromPages(ctx context.Context) error {
 	next := r.want[0].seq // position if the loop ends early
 	defer func() { r.next = next }()

@@ -212,7 +212,6 @@ func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
 
-// lead keeps the disk busy with the pieces after p.
 func (r *reading) lead(p *aheadPiece) {
 	for range aheadDepth {
 		next, begin := r.s.ahead.follower(p)

@@ -17,7 +17,6 @@ type recentFrames struct {
 	bytes   int64
 }
 
-// appended is a batch of frames that is not yet completely applied.
 type appended struct {
 	frames []byte
 	before lsn.Position
@@ -66,7 +65,7 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	}
 }
 
-// drop removes the oldest batch. mu is held.
+// mu must be held.
 func (r *recentFrames) drop() {
 	r.bytes -= int64(len(r.batches[0].frames))
 	r.batches[0] = appended{}

@@ -31,7 +31,7 @@ func (c *clock) init() {
 	c.early = make(chan struct{}, 1)
 }
 
-// update: Store.mu is held.
+// Store.mu must be held.
 func (c *clock) update(state *queue.State) {
 	c.due = state.TakeDue(c.due[:0])
 	soonest := state.TakeSoonest()

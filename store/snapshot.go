@@ -55,7 +55,6 @@ type SnapshotHeader struct {
 	PageSize  int
 }
 
-// snapshotSet holds the open snapshots, including suspended ones.
 type snapshotSet struct {
 	mu   sync.Mutex
 	byID map[string]*Snapshot

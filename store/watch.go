@@ -35,7 +35,6 @@ func (s *Store) Watch(queue uint64) (changed <-chan struct{}, cancel func()) {
 	}
 }
 
-// wake signals the watchers of the queues; it never blocks.
 func (w *watchers) wake(queues []uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

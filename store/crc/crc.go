@@ -70,7 +70,6 @@ func shift(sum uint32, n int) uint32 {
 	return sum
 }
 
-// multiply multiplies two polynomials modulo the polynomial.
 func multiply(a, b uint32) (product uint32) {
 	for ; a != 0; a <<= 1 { // from x^0 on
 		product ^= b & -(a >> 31)

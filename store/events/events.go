@@ -79,8 +79,7 @@ type (
 		Took     time.Duration
 	}
 	// DiskFull is reported when pages cannot be written; messages stay in memory and in the log.
-	DiskFull struct{ Err error }
-	// DiskHasSpace is reported when pages can be written again.
+	DiskFull     struct{ Err error }
 	DiskHasSpace struct{}
 	// SnapshotInstalled is reported when another node's snapshot has replaced the store's content.
 	SnapshotInstalled struct {
@@ -96,27 +95,22 @@ type (
 
 // Events of the log.
 type (
-	// LogFailed is reported once when a write or fsync of the log failed, and the log stopped (INV-7).
 	LogFailed struct{ Err error }
-	// SlowSync is reported when a sync of the log was slow.
-	SlowSync struct{ Took time.Duration }
+	SlowSync  struct{ Took time.Duration }
 	// LogTailTruncated is reported when the log ended with writes that were never synced.
 	LogTailTruncated struct {
 		Segment       string
 		Offset, Bytes int64
 		End           lsn.Position
 	}
-	// SegmentNotPrepared is reported when the next segment could not be prepared.
 	SegmentNotPrepared struct{ Err error }
-	// RecordUnreadable is reported when a record of the log is corrupt.
-	RecordUnreadable struct {
+	RecordUnreadable   struct {
 		LSN uint64
 		Err error
 	}
 	// LogMissing is reported when the checkpoint's log is missing.
 	LogMissing struct{ Checkpoint lsn.Position }
-	// LogBehind is reported when the log ends before the checkpoint.
-	LogBehind struct{ LogEnd, Checkpoint lsn.Position }
+	LogBehind  struct{ LogEnd, Checkpoint lsn.Position }
 )
 
 // Events of the maintenance of page.db.
@@ -166,11 +160,9 @@ type (
 	}
 	// IndexCorrupt is reported when data other than messages is corrupt. A copy of the other node's store repairs it.
 	IndexCorrupt struct{ Err error }
-	// LogCorrupt is reported when the scrub found a corrupt position in the log.
-	LogCorrupt struct{ Err error }
+	LogCorrupt   struct{ Err error }
 	// LogDiscarded is reported when the log up to a corrupt record was discarded. A checkpoint contains its content.
-	LogDiscarded struct{ UpTo uint64 }
-	// SnapshotCorrupt is reported when a snapshot is sent with a corrupt page.
+	LogDiscarded    struct{ UpTo uint64 }
 	SnapshotCorrupt struct {
 		ID  string
 		Err error

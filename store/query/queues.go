@@ -14,11 +14,10 @@ import (
 
 // QueueInfo describes a queue.
 type QueueInfo struct {
-	ID     uint64
-	Name   string
-	Config txn.Config
-	// DeadLetter is the name of the queue whose number is Config.DeadLetter; empty if none.
-	DeadLetter   string
+	ID           uint64
+	Name         string
+	Config       txn.Config
+	DeadLetter   string // name of queue Config.DeadLetter; empty if none
 	NextSequence uint64
 	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
 	Messages, Bytes uint64

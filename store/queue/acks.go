@@ -96,7 +96,7 @@ func (a *ackSet) has(seq uint64) bool {
 	return seq < a.floor || a.word(seq>>chunkBits, int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
 }
 
-// rangeMask returns the bits of word w for the chunk's sequences lo to hi (0 to chunkMask).
+// rangeMask returns the bits of word w for the offsets lo to hi in a chunk.
 func rangeMask(w int, lo, hi uint64) uint64 {
 	first := uint64(w) * 64
 	mask := ^uint64(0)
@@ -170,7 +170,6 @@ func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	a.trim(p)
 }
 
-// absorb is advance within the chunk of slot s.
 func (a *ackSet) absorb(s *ackSlot, to uint64) {
 	s.dirty = true
 	end := (a.floor>>chunkBits + 1) << chunkBits
@@ -194,7 +193,6 @@ func (a *ackSet) absorb(s *ackSlot, to uint64) {
 	}
 }
 
-// trim drops the slots below the floor.
 func (a *ackSet) trim(p *pool[ackChunk]) {
 	k := 0
 	for k < len(a.slots) && a.base+uint64(k) < a.floor>>chunkBits {

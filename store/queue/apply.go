@@ -259,7 +259,7 @@ func (s *State) results(n int) []txn.OpResult {
 	return r
 }
 
-// change applies all operations. If wanted is set, it returns their fingerprint.
+// change applies all operations and, if wanted, returns their fingerprint.
 func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
 	r.Ops = s.results(s.reader.Ops() - s.forwarded)
@@ -553,7 +553,6 @@ func (s *State) createSub(q *Queue, name string, o txn.SubscriptionOptions, star
 	return sub
 }
 
-// lowestFloor returns the sequence below which all subscriptions have acknowledged all messages.
 func (q *Queue) lowestFloor() uint64 {
 	floor := q.nextSeq
 	for _, sub := range q.subs {

@@ -20,7 +20,7 @@ type Batch struct {
 	// Deletes are the keys to remove, in no order. The tree may lack keys of deleted queues.
 	Deletes  [][]byte
 	Schedule ScheduleBatch
-	// DeletedQueues are queues whose data must be removed: QueueKeys, and the page index with its pages. Their messages
+	// The data of DeletedQueues must be removed: QueueKeys, and the page index with its pages. Their messages
 	// may be in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
 	// Tails are the messages to write, in order for each queue.
@@ -106,7 +106,6 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	return b
 }
 
-// takeDirty returns the changed queues in the order of their numbers, and resets the list.
 func (s *State) takeDirty() []*Queue {
 	list := slices.DeleteFunc(s.dirty, func(q *Queue) bool { return q.deleted })
 	slices.SortFunc(list, func(a, b *Queue) int { return cmp.Compare(a.id, b.id) })
@@ -148,7 +147,6 @@ func (c *collector) key() []byte {
 	return c.free[:0]
 }
 
-// put adds a key that was appended to the buffer returned by key.
 func (c *collector) put(key []byte, value func(dst []byte) []byte) {
 	n := len(key)
 	both := value(key)
@@ -274,7 +272,6 @@ func (c *collector) subs(queues []*Queue) {
 	}
 }
 
-// dropKeys records the keys of a deleted subscription for removal.
 func (q *Queue) dropKeys(sub *Sub) {
 	l := q.leave()
 	for _, chunk := range sub.acks.gone {
@@ -287,7 +284,7 @@ func (q *Queue) dropKeys(sub *Sub) {
 		}
 	}
 	if sub.counts != nil {
-		for _, chunk := range sub.counts.gone { // also of chunks created again, whose stored keys are the old ones
+		for _, chunk := range sub.counts.gone { // also of chunks created again: the stored keys are the old ones
 			l.keys = append(l.keys, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
 		}
 	}

@@ -69,7 +69,6 @@ func (cs *countSet) increment(seq uint64) {
 	}
 }
 
-// remove drops the counts of the chunk's sequences lo to hi.
 func (cs *countSet) remove(chunk, lo, hi uint64) {
 	if cs == nil {
 		return

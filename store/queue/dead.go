@@ -70,7 +70,6 @@ func (d *DeadRange) AllDead(first, span uint64) bool {
 	return true
 }
 
-// word returns the bits of the 64 messages around seq.
 func (d *DeadRange) word(seq uint64) uint64 {
 	if d.died != 0 {
 		return d.groups[seq>>6-d.base]

@@ -75,7 +75,6 @@ func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	return txn.OK
 }
 
-// deadLetters iterates over the dead-letter queues of a queue and of its subscriptions.
 func (q *Queue) deadLetters(yield func(id uint64) bool) {
 	if q.config.DeadLetter != txn.NoQueue && !yield(q.config.DeadLetter) {
 		return

@@ -18,7 +18,6 @@ type delaySet struct {
 // fewDelayed is the maximum number of messages of a chunk that are kept and stored as a list.
 const fewDelayed = 64
 
-// delayChunk has at least one message.
 type delayChunk struct {
 	few    []uint16 // sorted offsets in the chunk; nil if all is used
 	all    *words
@@ -57,7 +56,6 @@ func (c *delayChunk) set(offset uint16) {
 	c.all[offset>>6] |= 1 << (offset & 63)
 }
 
-// clear removes the offsets of word w that are set in mask and returns the number removed.
 func (c *delayChunk) clear(w int, mask uint64) int {
 	mask &= c.word(w)
 	if mask == 0 {
@@ -111,7 +109,6 @@ func (d *delaySet) add(seq uint64) {
 	d.n++
 }
 
-// remove removes the messages of a word that are set in mask and returns the number removed.
 func (d *delaySet) remove(chunk uint64, w int, mask uint64) int {
 	c := d.chunks[chunk]
 	if c == nil {

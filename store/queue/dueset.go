@@ -17,7 +17,6 @@ type dueSet struct {
 
 const dueBlock = 512
 
-// find returns the block and the position in it where e is or should be.
 func (s *dueSet) find(e txn.Due) (block, at int, found bool) {
 	block = max(0, sort.Search(len(s.blocks), func(i int) bool { return txn.Due.Compare(s.blocks[i][0], e) > 0 })-1)
 	if len(s.blocks) == 0 {

@@ -25,7 +25,6 @@ func (q *Queue) Forwards() []txn.Forward {
 	return q.forwards.rules
 }
 
-// publishedBefore is the publish that precedes an OpForward.
 type publishedBefore struct {
 	queue uint64
 	count int
@@ -113,7 +112,6 @@ func (s *State) checkForward(o *txn.Op) txn.Code {
 
 var errNotPublished = errors.New("forward of a message that is not in the preceding publish")
 
-// forwarded visits the messages of the publish that a forward selects.
 func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)) error {
 	rest, at := p.raw, 0
 	for i := range o.Forwarded(p.count) {

@@ -157,7 +157,7 @@ func (c *sizeChunk) appendValue(dst []byte) []byte {
 	return dst
 }
 
-// exactSizes is a flag in a group's message count: the size of each message follows.
+// exactSizes flags a group's message count: the size of each message follows.
 const exactSizes = 1 << 7
 
 func (e *groupSizes) appendValue(dst []byte) []byte {
@@ -268,7 +268,6 @@ func (c *cursor) be32() uint32 {
 	return 0
 }
 
-// uvarint reads a number that must not exceed limit.
 func (c *cursor) uvarint(limit uint64) uint64 {
 	v, n := binary.Uvarint(c.b)
 	if n <= 0 || v > limit {

@@ -3,18 +3,14 @@
 package queue
 
 const (
-	// MaxQueues is the maximum number of queues of a store.
 	MaxQueues = 1_000_000
 	// MaxMeta is the maximum number of internal entries of the cluster.
-	MaxMeta = 1000
-	// MaxAccess is the maximum number of entries of the access table.
-	MaxAccess = 10_000
-	// MaxReleased is the maximum number of messages that one transaction may release.
+	MaxMeta     = 1000
+	MaxAccess   = 10_000
 	MaxReleased = 65_536
 	// MaxRunSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
 	MaxRunSpan = ChunkSize
 
-	// MaxPrepared is the maximum number of undecided prepared transactions.
 	MaxPrepared = 10_000
 	// MaxPreparedBytes is the maximum total encoded length of all prepared transactions.
 	MaxPreparedBytes = 256 << 20

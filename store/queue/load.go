@@ -338,7 +338,6 @@ func (l *Loader) sizes(k, v *cursor) {
 	q.sizes.slots, q.leave().sizes = append(q.sizes.slots, sizeSlot{c: c, stored: true}), append(q.leave().sizes, chunk)
 }
 
-// groupSizes reads the sizes of n messages of a group and returns their sum.
 func (c *cursor) groupSizes(e *groupSizes, n int) (bytes uint64) {
 	alive := c.u64()
 	if ones(alive) != n || n == 0 {
@@ -465,7 +464,6 @@ func (c *cursor) result(k *cachedResult) {
 	}
 }
 
-// finish links the producers in order of last use.
 func (ps *producers) finish() error {
 	list := make([]*producer, 0, len(ps.byID))
 	for _, p := range ps.byID {

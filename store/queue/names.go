@@ -12,7 +12,6 @@ type nameList struct{ parts [][]*Queue } // no part is empty
 
 const maxPart = 512
 
-// find returns the part, and the position in it, where name is or should be inserted.
 func (l *nameList) find(name string) (part, at int) {
 	part, ok := slices.BinarySearchFunc(l.parts, name,
 		func(p []*Queue, n string) int { return strings.Compare(p[0].name, n) })

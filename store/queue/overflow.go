@@ -70,7 +70,6 @@ func add(a, b uint64) uint64 {
 	return a + b
 }
 
-// isFull reports whether a queue rejects every message.
 func (s *State) isFull(id uint64) bool {
 	q := s.queues.get(id)
 	switch {

@@ -316,7 +316,6 @@ func (s *State) hold(p *Prepared) {
 	}
 }
 
-// releasePrepared releases the reservations of hold.
 func (s *State) releasePrepared(p *Prepared) {
 	ps := s.prepared
 	if !mutate.Off("INV-16-a-commit-is-applied-twice") {
@@ -387,7 +386,6 @@ func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 	r.Changed = p.acks
 }
 
-// remember keeps an outcome and drops the oldest one if the limit is exceeded.
 func (s *State) remember(out *Outcome) {
 	ps := s.prepared
 	ps.outcomes, ps.fresh = append(ps.outcomes, out), append(ps.fresh, out)

@@ -184,7 +184,7 @@ func (ps *producers) forget(p *producer) {
 	}
 }
 
-// touch makes p, which has results, the most recently used producer.
+// touch: p must have results.
 func (ps *producers) touch(p *producer, lsn uint64) {
 	p.usedLSN = lsn
 	ps.mark(p)

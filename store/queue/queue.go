@@ -39,19 +39,17 @@ type Queue struct {
 }
 
 type extras struct {
-	forwards *forwards      // nil if empty
-	lanes    *priorityIndex // nil without priorities
-	delayed  *delaySet      // nil if empty
-	// Discarded messages, see Dropped.
+	forwards         *forwards      // nil if empty
+	lanes            *priorityIndex // nil without priorities
+	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
-	// policies are the options that subscriptions override, by subscription number.
+	// by subscription number
 	policies map[uint32]policy
 }
 
 // noExtras is shared by all queues without extras. It never changes.
 var noExtras extras //nolint:gochecknoglobals // a constant, but for its address
 
-// own returns the queue's extras for writing.
 func (q *Queue) own() *extras {
 	if q.extras == &noExtras {
 		q.extras = new(extras)
@@ -99,7 +97,7 @@ type policy struct {
 	values txn.Config
 }
 
-// chunkRange is an inclusive range of chunks.
+// inclusive
 type chunkRange struct{ first, last uint64 }
 
 // ID returns the queue's number: at least 1, never reused.

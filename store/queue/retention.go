@@ -15,7 +15,6 @@ import (
 // raises its floor with OpSeek; a purge of the whole queue and the overflow policy drop-head acknowledge for it as
 // well. A message that it no longer needs is never retained again.
 
-// retention returns the hidden subscription, or nil if the queue has no retention.
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
 		return q.subs[n-1]
@@ -23,7 +22,6 @@ func (q *Queue) retention() *Sub {
 	return nil
 }
 
-// clients returns the subscriptions created by clients.
 func (q *Queue) clients() []*Sub {
 	if q.retention() != nil {
 		return q.subs[:len(q.subs)-1]
@@ -118,7 +116,6 @@ func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	return q.nextSeq
 }
 
-// retainIn searches a group for RetainFrom's result.
 func (q *Queue) retainIn(chunk uint64, w int, floor uint64, fits func(n, size uint64) bool) (seq uint64, ok bool) {
 	gone := q.sizes.chunk(chunk).part(w)
 	for alive := published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w); alive != 0; alive &= alive - 1 {

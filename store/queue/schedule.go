@@ -61,7 +61,6 @@ func ParseScheduleKey(key []byte) (e txn.Due, err error) {
 	return e, c.err
 }
 
-// scheduleMessage adds entries for the delivery and expiry times of a message just published as seq.
 func (s *State) scheduleMessage(q *Queue, seq uint64, rec []byte) {
 	if at := txn.RecordTime(rec, txn.AttributeDeliverAt); at > txn.RecordPublishedMS(rec) {
 		s.delay(q, seq)
@@ -236,7 +235,6 @@ func (s *dueSet) keys(yield func(key []byte) bool) {
 	}
 }
 
-// schedule moves the changes to the batch. They no longer change.
 func (c *collector) schedule(x *schedule) {
 	c.batch.Schedule.of = x.now
 	x.written, x.now = x.now, generation{}

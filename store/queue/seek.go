@@ -73,7 +73,7 @@ func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 	return a
 }
 
-// replace replaces a and keeps track of the keys in the tree.
+// replace keeps track of the keys in the tree.
 func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 	stored := a.gone
 	for i := range a.slots {

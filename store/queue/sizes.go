@@ -64,7 +64,6 @@ func (e *groupSizes) sum() (bytes uint64) {
 	return bytes
 }
 
-// take removes the sizes of dying messages and returns their sum.
 func (e *groupSizes) take(mask uint64) (bytes uint64) {
 	for ; mask != 0; mask &= mask - 1 {
 		i := trailingZeros(mask)
@@ -95,7 +94,6 @@ func (c *sizeChunk) setSizes(p *sizePools, w int, e *groupSizes) {
 	c.exact[w] = e
 }
 
-// partSum adds up the bytes of messages of a group.
 type partSum struct {
 	group    sizeGroup
 	sizes    *groupSizes
@@ -142,7 +140,7 @@ func (c *sizeChunk) at(w int) *sizeGroup {
 	return &c.groups[i]
 }
 
-// sizeSlot is one chunk of a sizeSet; c is nil if it has no live messages.
+// sizeSlot is a chunk; c is nil if it has no live messages.
 type sizeSlot struct {
 	c      *sizeChunk
 	dirty  bool

@@ -199,7 +199,6 @@ func (s *State) unlinkTail(q *Queue) {
 	q.tailNewer, q.tailOlder = nil, nil
 }
 
-// trimTail removes dead messages from the front of a tail.
 func (s *State) trimTail(q *Queue) {
 	if q.tail.n == 0 {
 		return

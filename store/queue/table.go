@@ -23,7 +23,6 @@ func (t *table) get(id uint64) *Queue {
 	return nil
 }
 
-// put adds a queue whose number is not in the table.
 func (t *table) put(q *Queue) {
 	p := t.pages[q.id>>tablePageBits]
 	if p == nil {
@@ -38,7 +37,6 @@ func (t *table) put(q *Queue) {
 	t.n++
 }
 
-// remove removes a queue that is in the table.
 func (t *table) remove(q *Queue) {
 	p := t.pages[q.id>>tablePageBits]
 	p.queues[q.id%(1<<tablePageBits)] = nil

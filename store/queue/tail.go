@@ -118,7 +118,6 @@ func (t *tail) pop() (freed int64) {
 	return freed
 }
 
-// trim removes dead messages from the front.
 func (t *tail) trim() (freed int64) {
 	for t.n > 0 && t.blocks[0].records[t.head] == nil {
 		freed += t.pop()

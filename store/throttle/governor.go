@@ -73,8 +73,7 @@ const (
 	// Unknown means that it is not known yet whether there are commits, or what their latency is without the work.
 	Unknown Reason = "unknown"
 	// Rising means that the commit latency is tolerable, and the fraction rises.
-	Rising Reason = "rising"
-	// Undisturbed means that the commit latency is tolerable although work gets the whole time.
+	Rising      Reason = "rising"
 	Undisturbed Reason = "undisturbed"
 	// SlowCommits means that the commit latency was too high, and the fraction was reduced.
 	SlowCommits Reason = "slow-commits"
@@ -113,7 +112,6 @@ func slotOf(d time.Duration) int {
 	return min(power<<slotBits|int(fraction), slots-1)
 }
 
-// slotEnd returns the upper bound of a slot.
 func slotEnd(slot int) time.Duration {
 	power, fraction := slot>>slotBits, slot&(1<<slotBits-1)
 	return time.Duration((fraction+1+1<<slotBits)<<power) * time.Microsecond >> slotBits

@@ -107,7 +107,6 @@ func (p *Pacer) Unhindered() bool {
 	return p.percent == 0 && p.governor.fractionAt(time.Now()) == fullFraction
 }
 
-// rest pauses in proportion to the time worked.
 func (p *Pacer) rest(ctx context.Context) error {
 	if p.percent == 0 && p.governor == nil {
 		return nil

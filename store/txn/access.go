@@ -32,7 +32,6 @@ type AccessChange struct {
 	Value []byte
 }
 
-// compare defines the order in which changes are stored.
 func (c *AccessChange) compare(o *AccessChange) int {
 	return cmp.Or(cmp.Compare(c.Kind, o.Kind), bytes.Compare(c.Name, o.Name))
 }

@@ -17,18 +17,13 @@ type Attribute uint8
 
 // Tags of the attributes.
 const (
-	// AttributeMessageID is the application's message ID.
-	AttributeMessageID Attribute = 3
-	// AttributeCorrelationID is the application's correlation ID.
+	AttributeMessageID     Attribute = 3
 	AttributeCorrelationID Attribute = 4
-	// AttributeReplyTo is the reply address.
-	AttributeReplyTo Attribute = 5
-	// AttributeContentType is the content type of the body.
-	AttributeContentType Attribute = 6
+	AttributeReplyTo       Attribute = 5
+	AttributeContentType   Attribute = 6
 	// AttributeSubject is the subject of the message; the JMS type.
 	AttributeSubject Attribute = 7
-	// AttributeGroup is the message group.
-	AttributeGroup Attribute = 8
+	AttributeGroup   Attribute = 8
 	// AttributePriority is the priority, one byte.
 	AttributePriority Attribute = 9
 	// AttributeExpiresAt is the expiry time, in milliseconds since 1970.
@@ -102,7 +97,6 @@ func (v *Value) Any() any {
 	}
 }
 
-// texts returns the text attributes, in tag order.
 func (a *Attributes) texts() [6]string {
 	return [...]string{a.MessageID, a.CorrelationID, a.ReplyTo, a.ContentType, a.Subject, a.Group}
 }

@@ -233,7 +233,6 @@ func (b *Builder) MessageWith(timestampMS int64, a *Attributes, props []Property
 	b.msgs++
 }
 
-// refer is MessageWith for a body that is not copied.
 func (b *Builder) refer(timestampMS int64, a *Attributes, props []Property, body []byte) {
 	if err := CheckMessage(a, props, body); err != nil {
 		b.fail(fmt.Errorf("message %d: %w", b.msgs, err))

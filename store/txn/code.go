@@ -8,46 +8,31 @@ import "fmt"
 // numbers are stored with producers' results and never change their meaning.
 type Code uint8
 
-// Codes of rejected transactions. OK is not an error.
+// Codes of rejected transactions; Error describes them. OK is not an error.
 const (
-	// OK is the code of a transaction that was applied.
 	OK Code = 0
 	// ErrMalformed is returned if bytes are not a transaction or message, or exceed a limit of the encoding.
 	ErrMalformed Code = 1
 	// ErrNewerVersion is returned if bytes were written by a newer version of Lockstep. Applying stops there.
 	ErrNewerVersion Code = 2
-	// ErrInvalidName is returned if a name is empty, too long or contains invalid characters.
-	ErrInvalidName Code = 3
-	// ErrMixed is returned if an operation that must be the only one of its transaction is combined with others.
-	ErrMixed Code = 4
-	// ErrTooLarge is returned if a message, a batch or a transaction exceeds its size limit.
-	ErrTooLarge Code = 5
+	ErrInvalidName  Code = 3
+	ErrMixed        Code = 4
+	ErrTooLarge     Code = 5
 
-	// ErrQueueExists is returned if a queue with the name of a new queue exists.
-	ErrQueueExists Code = 10
-	// ErrQueueNotFound is returned if a queue does not exist, or no longer exists.
+	ErrQueueExists   Code = 10
 	ErrQueueNotFound Code = 11
-	// ErrQueueNotEmpty is returned if a queue has messages and must be deleted only if empty.
 	ErrQueueNotEmpty Code = 12
-	// ErrQueueFull is returned if a publish would exceed a queue's MaxMessages or MaxBytes.
-	ErrQueueFull Code = 13
-	// ErrTooManyQueues is returned if the store has the maximum number of queues.
+	ErrQueueFull     Code = 13
 	ErrTooManyQueues Code = 14
 	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue or a forward target of another queue.
-	ErrQueueInUse Code = 15
-	// ErrDeadLetterCycle is returned if dead letters of a queue could return to it.
+	ErrQueueInUse      Code = 15
 	ErrDeadLetterCycle Code = 16
 
-	// ErrSubscriptionExists is returned if the queue has a subscription with the name of a new one.
-	ErrSubscriptionExists Code = 20
-	// ErrSubscriptionNotFound is returned if a subscription does not exist, or no longer exists.
+	ErrSubscriptionExists   Code = 20
 	ErrSubscriptionNotFound Code = 21
-	// ErrTooManySubscriptions is returned if a queue has the maximum number of subscriptions.
 	ErrTooManySubscriptions Code = 22
-	// ErrBeyondEnd is returned if an operation names an unpublished sequence.
-	ErrBeyondEnd Code = 23
-	// ErrTooManyReleased is returned if one transaction releases too many messages.
-	ErrTooManyReleased Code = 24
+	ErrBeyondEnd            Code = 23
+	ErrTooManyReleased      Code = 24
 
 	// ErrFenced is returned if a producer's epoch is lower than an earlier one.
 	ErrFenced Code = 30
@@ -57,37 +42,28 @@ const (
 	// unknown.
 	ErrProducerForgotten Code = 32
 
-	// ErrNoDeadLetter is returned if a queue with overflow dead-letter-head has no dead-letter queue.
-	ErrNoDeadLetter Code = 60
-	// ErrPrioritiesFixed is returned if priorities are turned on or off for an existing queue.
+	ErrNoDeadLetter    Code = 60
 	ErrPrioritiesFixed Code = 55
 	// ErrForwardChain is returned if a queue would forward to itself or to a queue that forwards, or is a forward target.
 	ErrForwardChain Code = 80
-	// ErrForwardTwice is returned if two forwards of a queue have the same target.
 	ErrForwardTwice Code = 81
 
-	// ErrTooManyMeta is returned if the cluster has the maximum number of internal entries.
 	ErrTooManyMeta Code = 40
 
 	// ErrAccessChanged is returned if the access table does not have the expected version.
 	ErrAccessChanged Code = 90
-	// ErrTooManyAccess is returned if the access table would exceed its maximum number of entries.
 	ErrTooManyAccess Code = 91
 
 	// ErrAlreadyAcknowledged is returned if a message to take was acknowledged before.
 	ErrAlreadyAcknowledged Code = 65
-	// ErrReserved is returned if a message is reserved by a prepared transaction.
-	ErrReserved Code = 66
+	ErrReserved            Code = 66
 	// ErrXIDInUse is returned if a transaction to prepare has the name of another one, current or recently decided.
 	ErrXIDInUse Code = 67
 	// ErrXIDNotFound is returned if a transaction to decide is not prepared and its outcome is not kept.
-	ErrXIDNotFound Code = 68
-	// ErrTooManyPrepared is returned if the maximum number or size of prepared transactions is reached.
+	ErrXIDNotFound     Code = 68
 	ErrTooManyPrepared Code = 69
-	// ErrCommitted is returned if a transaction to roll back was committed.
-	ErrCommitted Code = 70
-	// ErrRolledBack is returned if a transaction to commit was rolled back.
-	ErrRolledBack Code = 71
+	ErrCommitted       Code = 70
+	ErrRolledBack      Code = 71
 	// ErrHeuristicCommit is ErrCommitted for a decision of an operator.
 	ErrHeuristicCommit Code = 72
 	// ErrHeuristicRollback is ErrRolledBack for a decision of an operator or the timeout.

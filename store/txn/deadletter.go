@@ -14,8 +14,7 @@ type DeadReason uint8
 const (
 	// DeadMaxDeliveries means that the message reached Config.MaxDeliveries.
 	DeadMaxDeliveries DeadReason = 1
-	// DeadRejected means that a consumer rejected the message.
-	DeadRejected DeadReason = 2
+	DeadRejected      DeadReason = 2
 	// DeadExpired means that the message was not acknowledged in time.
 	DeadExpired DeadReason = 3
 	// DeadOverflow means that the queue was full and the message was one of the oldest.

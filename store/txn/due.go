@@ -82,7 +82,6 @@ func (o *Op) Dues(yield func(Due) bool) {
 	}
 }
 
-// due reads the next entry; e holds the previous one.
 func (d *decoder) due(e *Due) {
 	e.TimeMS += d.varint()
 	e.Queue += uint64(d.varint())

@@ -328,7 +328,6 @@ func (d *decoder) varint() int64 {
 	return v
 }
 
-// count reads a count of at most limit.
 func (d *decoder) count(limit int) int {
 	v := d.uvarint()
 	if v > uint64(limit) {
@@ -338,7 +337,6 @@ func (d *decoder) count(limit int) int {
 	return int(v)
 }
 
-// bytes reads a length, at most limit, and that many bytes.
 func (d *decoder) bytes(limit int) []byte {
 	n := d.uvarint()
 	if n > uint64(limit) || n > uint64(len(d.b)) || n > math.MaxInt32 {

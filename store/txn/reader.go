@@ -275,7 +275,6 @@ func (d *decoder) sequence() uint64 {
 	return v
 }
 
-// messages reads the number of messages; the rest are the messages.
 func (o *Op) messages(d *decoder) {
 	o.Count = int(d.u32())
 	if o.Count == 0 || o.Count > MaxPublishMessages {

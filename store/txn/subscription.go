@@ -24,7 +24,6 @@ const (
 	optionPolicy = 2
 )
 
-// alterFilter is the flag of an OpAlterSubscription that replaces the filter.
 const alterFilter = 1
 
 // AppendSubscriptionOptions appends the encoding of the options that are set, for DecodeSubscriptionOptions: a tag, a
@@ -156,7 +155,6 @@ func (c *SubscriptionChange) check() error {
 	return nil
 }
 
-// alterSubscription stores the encoded change in Raw and verifies it.
 func (o *Op) alterSubscription(d *decoder) {
 	o.Queue, o.Sub = d.uvarint(), d.sub()
 	o.Raw, d.b = d.b, nil

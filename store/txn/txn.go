@@ -19,20 +19,14 @@ type OpCode uint8
 const (
 	// OpCreateQueue creates a queue with its first subscriptions.
 	OpCreateQueue OpCode = 1
-	// OpAlterQueue changes fields of a queue's configuration.
-	OpAlterQueue OpCode = 2
-	// OpDeleteQueue deletes a queue with all its messages and subscriptions.
+	OpAlterQueue  OpCode = 2
 	OpDeleteQueue OpCode = 3
 	// OpPurge acknowledges all unacknowledged messages of one subscription, or of all subscriptions.
-	OpPurge OpCode = 4
-	// OpCreateSubscription adds a subscription to a queue.
+	OpPurge              OpCode = 4
 	OpCreateSubscription OpCode = 5
-	// OpDeleteSubscription deletes a subscription.
 	OpDeleteSubscription OpCode = 6
-	// OpPublish adds messages to a queue.
-	OpPublish OpCode = 7
-	// OpAck acknowledges messages of one subscription.
-	OpAck OpCode = 8
+	OpPublish            OpCode = 7
+	OpAck                OpCode = 8
 	// OpRelease increments the delivery counts of messages of one subscription.
 	OpRelease OpCode = 9
 	// OpDue makes delayed messages deliverable, and expires messages.
@@ -41,28 +35,22 @@ const (
 	OpMove OpCode = 11
 	// OpPrepare stores a transaction until it is decided. Its publishes are not in any queue, and the messages that it
 	// acknowledges are not delivered.
-	OpPrepare OpCode = 12
-	// OpCommitPrepared applies a prepared transaction.
-	OpCommitPrepared OpCode = 13
-	// OpRollbackPrepared discards a prepared transaction.
+	OpPrepare          OpCode = 12
+	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
 	// OpSeek moves a subscription to a sequence: messages below it are acknowledged, and live messages from there on are
 	// unacknowledged. For RetentionSub it only raises the floor, and only if the queue still has the retention in the
 	// operation.
-	OpSeek OpCode = 15
-	// OpPutMeta sets an internal entry of the cluster.
-	OpPutMeta OpCode = 16
-	// OpDeleteMeta removes an internal entry of the cluster.
+	OpSeek       OpCode = 15
+	OpPutMeta    OpCode = 16
 	OpDeleteMeta OpCode = 17
 	// OpCreateSubscriptionWith adds a subscription with options, such as a filter.
 	OpCreateSubscriptionWith OpCode = 18
 	// OpTake is OpAck for messages of which none may be acknowledged or reserved by a prepared transaction.
 	OpTake OpCode = 20
 	// OpForward forwards messages of the preceding publish to another queue. The active adds it.
-	OpForward OpCode = 19
-	// OpSetForwards replaces the forwards of a queue.
-	OpSetForwards OpCode = 21
-	// OpAlterSubscription changes the options of a subscription.
+	OpForward           OpCode = 19
+	OpSetForwards       OpCode = 21
 	OpAlterSubscription OpCode = 23
 	// OpAccess changes the access table, unless it was changed in the meantime.
 	OpAccess OpCode = 22
