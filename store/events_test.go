@@ -35,7 +35,7 @@ func TestEvents(t *testing.T) {
 	defer mu.Unlock()
 	var names []string
 	for _, e := range reported {
-		names = append(names, e.Name())
+		names = append(names, events.Name(e))
 	}
 	require.Subset(t, names, []string{"checkpoint-written", "rewrite-begun", "rewrite-done"})
 	first, ok := reported[0].(events.CheckpointWritten)

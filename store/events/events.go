@@ -17,14 +17,18 @@ import (
 )
 
 // Event is one of the types below.
-type Event interface {
-	// Name returns the kind of the event, in lower case with hyphens. Names are labels of a metric.
-	Name() string
-	log(to *zap.Logger)
-}
+type Event interface{ entry() entry }
+
+// Name returns the kind of an event, in lower case with hyphens. Names are labels of a metric.
+func Name(e Event) string { return e.entry().name }
 
 // Log returns a function that writes each event to a log.
-func Log(to *zap.Logger) func(Event) { return func(e Event) { e.log(to) } }
+func Log(to *zap.Logger) func(Event) {
+	return func(e Event) {
+		x := e.entry()
+		to.Log(x.level, x.text, x.fields...)
+	}
+}
 
 // Discard ignores events.
 func Discard(Event) {}
@@ -63,7 +67,7 @@ func Names() []string {
 	}
 	names := make([]string, len(all))
 	for i, e := range all {
-		names[i] = e.Name()
+		names[i] = Name(e)
 	}
 	return names
 }
