@@ -169,31 +169,24 @@ func (a *Attributes) times(yield func(tag Attribute, ms int64) bool) {
 	_ = yield(AttributeExpiresAt, a.ExpiresAtMS) && yield(AttributeDeliverAt, a.DeliverAtMS)
 }
 
+var attributeNames = [...]string{ //nolint:gochecknoglobals // a table
+	AttributeMessageID:     "message_id",
+	AttributeCorrelationID: "correlation_id",
+	AttributeReplyTo:       "reply_to",
+	AttributeContentType:   "content_type",
+	AttributeSubject:       "subject",
+	AttributeGroup:         "group",
+	AttributePriority:      "priority",
+	AttributeExpiresAt:     "expires_at",
+	AttributeDeliverAt:     "deliver_at",
+	AttributeValues:        "typed_properties",
+	AttributeDeadLetter:    "dead_letter",
+}
+
 // String returns the attribute's name in lockstep.v1.Message.
 func (a Attribute) String() string {
-	switch a {
-	case AttributeMessageID:
-		return "message_id"
-	case AttributeCorrelationID:
-		return "correlation_id"
-	case AttributeReplyTo:
-		return "reply_to"
-	case AttributeContentType:
-		return "content_type"
-	case AttributeSubject:
-		return "subject"
-	case AttributeGroup:
-		return "group"
-	case AttributePriority:
-		return "priority"
-	case AttributeExpiresAt:
-		return "expires_at"
-	case AttributeDeliverAt:
-		return "deliver_at"
-	case AttributeValues:
-		return "typed_properties"
-	case AttributeDeadLetter:
-		return "dead_letter"
+	if int(a) < len(attributeNames) && attributeNames[a] != "" {
+		return attributeNames[a]
 	}
 	return fmt.Sprintf("attribute %d", uint8(a))
 }

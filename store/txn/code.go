@@ -72,66 +72,54 @@ const (
 	ErrPreparedInUse Code = 74
 )
 
+var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
+	OK:                      "no error",
+	ErrMalformed:            "malformed transaction",
+	ErrNewerVersion:         "transaction of a newer version: this node cannot apply it; upgrade it",
+	ErrInvalidName:          "invalid name",
+	ErrMixed:                "a queue or subscription change must be the only operation of its transaction",
+	ErrTooLarge:             "too large",
+	ErrQueueExists:          "queue exists",
+	ErrQueueNotFound:        "queue not found",
+	ErrQueueNotEmpty:        "queue still holds messages",
+	ErrQueueFull:            "queue is full: consume from it, or raise its limits",
+	ErrTooManyQueues:        "too many queues: delete some first",
+	ErrQueueInUse:           "queue is the dead-letter queue or a forward target of another queue: change that one first",
+	ErrDeadLetterCycle:      "dead-letter cycle: use a queue whose own dead letters go elsewhere",
+	ErrSubscriptionExists:   "subscription exists in the queue",
+	ErrSubscriptionNotFound: "subscription not found",
+	ErrTooManySubscriptions: "too many subscriptions in this queue: delete some first",
+	ErrBeyondEnd:            "sequence is not published yet",
+	ErrTooManyReleased:      "too many messages released in one transaction: use several",
+	ErrFenced:               "producer was fenced: a higher epoch of the same id is in use; open a new producer",
+	ErrTooOld:               "producer sequence is older than the retained results: its outcome is no longer known",
+	ErrProducerForgotten:    "producer has expired: the outcome of its requests is unknown; open a new producer",
+	ErrNoDeadLetter:         "overflow dead-letter-head requires a dead-letter queue: set one, or use another overflow",
+	ErrPrioritiesFixed:      "priorities can only be set at creation: create another queue and move the messages",
+	ErrForwardChain:         "a forward target cannot forward itself: forward to each queue from the first one",
+	ErrForwardTwice:         "two forwards have the same target queue: join their filters with ||",
+	ErrTooManyMeta:          "too many entries (settings, jobs): delete some first",
+	ErrAccessChanged:        "rules were changed concurrently: nothing was changed; try again",
+	ErrTooManyAccess:        "too many rules, roles, tokens and quotas: remove some first, or use globs and groups",
+	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",
+	ErrReserved:             "message is held by a prepared transaction of another client; `lockstep txn list` shows them",
+	ErrXIDInUse:             "xid is prepared, or was decided recently: use a new xid for each transaction",
+	ErrXIDNotFound:          "transaction not found: never prepared, or decided too long ago",
+	ErrTooManyPrepared: "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn " +
+		"list` shows them",
+	ErrCommitted:  "transaction was committed: it can no longer be rolled back",
+	ErrRolledBack: "transaction was rolled back: it can no longer be committed",
+	ErrHeuristicCommit: "an operator has committed the transaction: it can no longer be rolled back; commit it in " +
+		"the other systems that rolled it back, or compensate for it here",
+	ErrHeuristicRollback: "an operator, or the timeout txn.prepared-timeout, has rolled the transaction back: it can " +
+		"no longer be committed; undo it in the other systems, or repeat it here",
+	ErrPreparedInUse: "in use by a prepared transaction: commit it or roll it back first; `lockstep txn list` shows it",
+}
+
 // Error returns a description of the code with a hint.
-func (c Code) Error() string { //nolint:funlen // a table
-	if text := c.ofPrepared(); text != "" {
-		return text
-	}
-	switch c { //nolint:exhaustive // the others are in ofPrepared
-	case ErrMalformed:
-		return "malformed transaction"
-	case ErrNewerVersion:
-		return "transaction of a newer version: this node cannot apply it; upgrade it"
-	case ErrInvalidName:
-		return "invalid name"
-	case ErrMixed:
-		return "a queue or subscription change must be the only operation of its transaction"
-	case ErrTooLarge:
-		return "too large"
-	case ErrQueueExists:
-		return "queue exists"
-	case ErrQueueNotFound:
-		return "queue not found"
-	case ErrQueueNotEmpty:
-		return "queue still holds messages"
-	case ErrQueueFull:
-		return "queue is full: consume from it, or raise its limits"
-	case ErrTooManyQueues:
-		return "too many queues: delete some first"
-	case ErrQueueInUse:
-		return "queue is the dead-letter queue or a forward target of another queue: change that one first"
-	case ErrDeadLetterCycle:
-		return "dead-letter cycle: use a queue whose own dead letters go elsewhere"
-	case ErrSubscriptionExists:
-		return "subscription exists in the queue"
-	case ErrSubscriptionNotFound:
-		return "subscription not found"
-	case ErrTooManySubscriptions:
-		return "too many subscriptions in this queue: delete some first"
-	case ErrBeyondEnd:
-		return "sequence is not published yet"
-	case ErrTooManyReleased:
-		return "too many messages released in one transaction: use several"
-	case ErrFenced:
-		return "producer was fenced: a higher epoch of the same id is in use; open a new producer"
-	case ErrTooOld:
-		return "producer sequence is older than the retained results: its outcome is no longer known"
-	case ErrProducerForgotten:
-		return "producer has expired: the outcome of its requests is unknown; open a new producer"
-	case ErrNoDeadLetter:
-		return "overflow dead-letter-head requires a dead-letter queue: set one, or use another overflow"
-	case ErrPrioritiesFixed:
-		return "priorities can only be set at creation: create another queue and move the messages"
-	case ErrForwardChain:
-		return "a forward target cannot forward itself: forward to each queue from the first one"
-	case ErrForwardTwice:
-		return "two forwards have the same target queue: join their filters with ||"
-	case ErrTooManyMeta:
-		return "too many entries (settings, jobs): delete some first"
-	case ErrAccessChanged:
-		return "rules were changed concurrently: nothing was changed; try again"
-	case ErrTooManyAccess:
-		return "too many rules, roles, tokens and quotas: remove some first, or use globs and groups"
+func (c Code) Error() string {
+	if int(c) < len(codeTexts) && codeTexts[c] != "" {
+		return codeTexts[c]
 	}
 	return fmt.Sprintf("error code %d", uint8(c))
 }

@@ -22,9 +22,9 @@ type Forward struct {
 
 const flagMove = 1
 
-// appendForwards encodes a list of forwards as a count, followed by each as target uvarint, flags u8 (1 = move), filter
-// (length uvarint, bytes).
-func appendForwards(dst []byte, forwards []Forward) []byte {
+// AppendForwards appends the encoding of a queue's forwards: a count, followed by each as target uvarint, flags u8
+// (1 = move), filter (length uvarint, bytes).
+func AppendForwards(dst []byte, forwards []Forward) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(forwards)))
 	for i := range forwards {
 		f := &forwards[i]
@@ -33,9 +33,6 @@ func appendForwards(dst []byte, forwards []Forward) []byte {
 	}
 	return dst
 }
-
-// AppendForwards appends the encoding of a queue's forwards for DecodeForwards.
-func AppendForwards(dst []byte, forwards []Forward) []byte { return appendForwards(dst, forwards) }
 
 // DecodeForwards decodes the result of AppendForwards, without trailing bytes. The errors wrap ErrMalformed or
 // ErrNewerVersion.
@@ -55,16 +52,20 @@ func (f *Forward) flags() byte {
 	return 0
 }
 
+func (d *decoder) moveFlag() bool {
+	flags := d.u8()
+	if flags&^flagMove != 0 && d.err == nil {
+		d.err = fmt.Errorf("%w: forward flags %#x", ErrNewerVersion, flags)
+	}
+	return flags&flagMove != 0
+}
+
 func (d *decoder) forwards() []Forward {
 	forwards := make([]Forward, d.count(MaxForwards))
 	for i := range forwards {
 		f := &forwards[i]
 		f.Target = d.uvarint()
-		flags := d.u8()
-		if flags&^flagMove != 0 && d.err == nil {
-			d.err = fmt.Errorf("%w: forward flags %#x", ErrNewerVersion, flags)
-		}
-		f.Move = flags&flagMove != 0
+		f.Move = d.moveFlag()
 		f.Filter = string(d.bytes(MaxFilterBytes))
 		if d.err == nil && f.Target == NoQueue {
 			d.fail("forward without a queue")
@@ -82,7 +83,7 @@ func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 		b.fail(fmt.Errorf("%w: %d forwards, limit %d", ErrTooLarge, len(forwards), MaxForwards))
 	}
 	b.begin(OpSetForwards)
-	b.buf = appendForwards(binary.AppendUvarint(b.buf, queue), forwards)
+	b.buf = AppendForwards(binary.AppendUvarint(b.buf, queue), forwards)
 	b.end()
 }
 
@@ -107,11 +108,7 @@ func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
 
 func (o *Op) decodeForward(d *decoder) {
 	o.Queue, o.Target = d.uvarint(), d.uvarint()
-	flags := d.u8()
-	if flags&^flagMove != 0 && d.err == nil {
-		d.err = fmt.Errorf("%w: forward flags %#x", ErrNewerVersion, flags)
-	}
-	o.Move = flags&flagMove != 0
+	o.Move = d.moveFlag()
 	o.Count = d.count(MaxPublishMessages)
 	o.Raw = d.b
 	next := uint64(0)

@@ -6,9 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"math/bits"
 	"slices"
-	"strings"
 )
 
 // 0      4       5           13
@@ -38,10 +39,9 @@ func Properties(m map[string]string) []Property {
 		return nil
 	}
 	props := make([]Property, 0, len(m))
-	for k, v := range m {
-		props = append(props, Property{Key: k, Value: v})
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		props = append(props, Property{Key: k, Value: m[k]})
 	}
-	slices.SortFunc(props, func(a, b Property) int { return strings.Compare(a.Key, b.Key) })
 	return props
 }
 
@@ -256,14 +256,7 @@ func appendString(dst []byte, s string) []byte {
 }
 
 // UvarintBytes returns the number of bytes that binary.AppendUvarint appends.
-func UvarintBytes(v uint64) int {
-	n := 1
-	for v >= 0x80 {
-		v >>= 7
-		n++
-	}
-	return n
-}
+func UvarintBytes(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
 // decoder decodes b. After the first error every call returns zero values, so callers check err only once.
 type decoder struct {

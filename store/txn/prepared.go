@@ -180,37 +180,3 @@ func (o *Op) fingerprintInner(sum uint32, table *crc32.Table) uint32 {
 	}
 	return sum
 }
-
-// ofPrepared is Error for OK and the codes of two-phase transactions and takes; "" for other codes.
-func (c Code) ofPrepared() string {
-	switch c { //nolint:exhaustive // the others have nothing to do with it
-	case OK:
-		return "no error"
-	case ErrAlreadyAcknowledged:
-		return "message was already acknowledged by another client; discard the results of its processing"
-	case ErrReserved:
-		return "message is held by a prepared transaction of another client; `lockstep txn list` shows them"
-	case ErrXIDInUse:
-		return "xid is prepared, or was decided recently: use a new xid for each transaction"
-	case ErrXIDNotFound:
-		return "transaction not found: never prepared, or decided too long " +
-			"ago"
-	case ErrTooManyPrepared:
-		return "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn list` " +
-			"shows them"
-	case ErrCommitted:
-		return "transaction was committed: it can no longer be rolled back"
-	case ErrRolledBack:
-		return "transaction was rolled back: it can no longer be committed"
-	case ErrHeuristicCommit:
-		return "an operator has committed the transaction: it can no longer be rolled back; commit it in the other " +
-			"systems that rolled it back, or compensate for it here"
-	case ErrHeuristicRollback:
-		return "an operator, or the timeout txn.prepared-timeout, has rolled the transaction back: it can no longer be " +
-			"committed; undo it in the other systems, or repeat it here"
-	case ErrPreparedInUse:
-		return "in use by a prepared transaction: commit it or roll it back first; `lockstep txn list` " +
-			"shows it"
-	}
-	return ""
-}

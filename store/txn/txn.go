@@ -56,55 +56,36 @@ const (
 	OpAccess OpCode = 22
 )
 
+var opNames = [...]string{ //nolint:gochecknoglobals // a table
+	OpCreateQueue:            "create-queue",
+	OpAlterQueue:             "alter-queue",
+	OpDeleteQueue:            "delete-queue",
+	OpPurge:                  "purge",
+	OpCreateSubscription:     "create-subscription",
+	OpDeleteSubscription:     "delete-subscription",
+	OpPublish:                "publish",
+	OpAck:                    "ack",
+	OpRelease:                "release",
+	OpDue:                    "due",
+	OpMove:                   "move",
+	OpSeek:                   "seek",
+	OpPrepare:                "prepare",
+	OpCommitPrepared:         "commit-prepared",
+	OpRollbackPrepared:       "rollback-prepared",
+	OpPutMeta:                "put-meta",
+	OpDeleteMeta:             "delete-meta",
+	OpCreateSubscriptionWith: "create-subscription-with",
+	OpTake:                   "take",
+	OpForward:                "forward",
+	OpSetForwards:            "set-forwards",
+	OpAccess:                 "access",
+	OpAlterSubscription:      "alter-subscription",
+}
+
 // String returns the name shown by `store dump-log`.
 func (c OpCode) String() string {
-	switch c {
-	case OpCreateQueue:
-		return "create-queue"
-	case OpAlterQueue:
-		return "alter-queue"
-	case OpDeleteQueue:
-		return "delete-queue"
-	case OpPurge:
-		return "purge"
-	case OpCreateSubscription:
-		return "create-subscription"
-	case OpDeleteSubscription:
-		return "delete-subscription"
-	case OpPublish:
-		return "publish"
-	case OpAck:
-		return "ack"
-	case OpRelease:
-		return "release"
-	case OpDue:
-		return "due"
-	case OpMove:
-		return "move"
-	case OpSeek:
-		return "seek"
-	case OpPrepare:
-		return "prepare"
-	case OpCommitPrepared:
-		return "commit-prepared"
-	case OpRollbackPrepared:
-		return "rollback-prepared"
-	case OpPutMeta:
-		return "put-meta"
-	case OpDeleteMeta:
-		return "delete-meta"
-	case OpCreateSubscriptionWith:
-		return "create-subscription-with"
-	case OpTake:
-		return "take"
-	case OpForward:
-		return "forward"
-	case OpSetForwards:
-		return "set-forwards"
-	case OpAccess:
-		return "access"
-	case OpAlterSubscription:
-		return "alter-subscription"
+	if int(c) < len(opNames) && opNames[c] != "" {
+		return opNames[c]
 	}
 	return "unknown"
 }
@@ -114,8 +95,7 @@ func (c OpCode) String() string {
 // the state before their transaction, so that a rejected one changes nothing.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
-		c == OpAlterSubscription ||
-		c >= OpPrepare && c <= OpRollbackPrepared
+		c == OpAlterSubscription || c >= OpPrepare && c <= OpRollbackPrepared
 }
 
 // Start is the start position of a new subscription.
