@@ -47,8 +47,7 @@ func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []Acce
 	}
 	changes = slices.Clone(changes)
 	slices.SortFunc(changes, func(x, y AccessChange) int { return x.compare(&y) })
-	b.begin(OpAccess)
-	b.buf = binary.AppendUvarint(b.buf, expected)
+	b.begin(OpAccess, expected)
 	b.buf = binary.LittleEndian.AppendUint32(b.buf, requested)
 	b.buf = binary.AppendUvarint(b.buf, uint64(len(changes)))
 	for i := range changes {

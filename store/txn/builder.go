@@ -103,16 +103,14 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 
 // AlterQueue changes the fields of a queue's configuration that are set in mask.
 func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
-	b.begin(OpAlterQueue)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(OpAlterQueue, queue)
 	b.buf = appendConfig(b.buf, c, mask)
 	b.end()
 }
 
 // DeleteQueue deletes a queue; with ifEmpty only if it has no messages.
 func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
-	b.begin(OpDeleteQueue)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(OpDeleteQueue, queue)
 	flag := byte(0)
 	if ifEmpty {
 		flag = 1
@@ -126,8 +124,7 @@ func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	if grace == 0 || grace > MaxTime {
 		b.fail(fmt.Errorf("%w: queue with a grace of %d ms is not temporary", ErrMalformed, grace))
 	}
-	b.begin(OpDeleteQueue)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(OpDeleteQueue, queue)
 	b.buf = append(b.buf, deleteTemporary)
 	b.buf = binary.AppendUvarint(b.buf, grace)
 	b.end()
@@ -142,9 +139,7 @@ func (b *Builder) Purge(queue uint64, sub uint32) {
 }
 
 func (b *Builder) onSub(code OpCode, queue uint64, sub uint32) {
-	b.begin(code)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.begin(code, queue, uint64(sub))
 	b.end()
 }
 
@@ -176,8 +171,7 @@ func (b *Builder) createSubscription(queue uint64, name string, start Start, seq
 	if o != (SubscriptionOptions{}) {
 		code = OpCreateSubscriptionWith
 	}
-	b.begin(code)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(code, queue)
 	b.buf = append(b.buf, byte(start))
 	if start == StartSequence {
 		b.buf = binary.AppendUvarint(b.buf, sequence)
@@ -200,8 +194,7 @@ func (b *Builder) DeleteSubscription(queue uint64, sub uint32) {
 
 // BeginPublish opens a publish operation; Message and Record add to it, EndPublish closes it.
 func (b *Builder) BeginPublish(queue uint64) {
-	b.begin(OpPublish)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(OpPublish, queue)
 	b.msgs, b.count = 0, len(b.buf)
 	b.buf = append(b.buf, 0, 0, 0, 0)
 }
@@ -308,10 +301,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 	if len(ranges) == 0 || len(ranges) > MaxRanges {
 		b.fail(fmt.Errorf("%w: %d ranges in one operation, must have 1 to %d", ErrTooLarge, len(ranges), MaxRanges))
 	}
-	b.begin(code)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
-	b.buf = binary.AppendUvarint(b.buf, uint64(len(ranges)))
+	b.begin(code, queue, uint64(sub), uint64(len(ranges)))
 	last := uint64(0)
 	for _, r := range ranges {
 		if r.First == 0 || r.Last < r.First {
@@ -345,10 +335,7 @@ func (b *Builder) Trim(queue, sequence uint64, c *Config) {
 
 func (b *Builder) seek(queue uint64, sub uint32, sequence uint64) {
 	b.checkSequence(sequence)
-	b.begin(OpSeek)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
-	b.buf = binary.AppendUvarint(b.buf, sequence)
+	b.begin(OpSeek, queue, uint64(sub), sequence)
 }
 
 // PutMeta sets an internal entry of the cluster. A value can be empty.
@@ -426,13 +413,17 @@ func (b *Builder) fail(err error) {
 	}
 }
 
-func (b *Builder) begin(code OpCode) {
+// begin opens an operation that starts with numbers.
+func (b *Builder) begin(code OpCode, numbers ...uint64) {
 	if b.op >= 0 {
 		b.fail(fmt.Errorf("%w: unfinished publish", ErrMalformed))
 	}
 	b.alone = b.alone || code.Alone()
 	b.op, b.before = len(b.buf), b.referred
 	b.buf = append(slices.Grow(b.buf, opHeaderBytes+16), byte(code), 0, 0, 0, 0)
+	for _, v := range numbers {
+		b.buf = binary.AppendUvarint(b.buf, v)
+	}
 }
 
 func (b *Builder) end() {

@@ -123,10 +123,7 @@ func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 // discards them: Move adds to it, EndMove closes it. When it is applied, each unacknowledged message is acknowledged
 // and published to the target.
 func (b *Builder) BeginMove(queue uint64, sub uint32, target uint64) {
-	b.begin(OpMove)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
-	b.buf = binary.AppendUvarint(b.buf, target)
+	b.begin(OpMove, queue, uint64(sub), target)
 	b.msgs, b.count, b.last, b.drop = 0, len(b.buf), 0, target == NoQueue
 	b.buf = append(b.buf, 0, 0, 0, 0)
 }

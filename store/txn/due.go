@@ -48,8 +48,7 @@ func (b *Builder) Due(entries ...Due) {
 	if len(entries) == 0 || len(entries) > MaxDue {
 		b.fail(fmt.Errorf("%w: %d due entries, must be 1 to %d", ErrTooLarge, len(entries), MaxDue))
 	}
-	b.begin(OpDue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(len(entries)))
+	b.begin(OpDue, uint64(len(entries)))
 	var last Due
 	for _, e := range entries {
 		if !e.valid() {

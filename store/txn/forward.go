@@ -82,8 +82,8 @@ func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 	if len(forwards) > MaxForwards {
 		b.fail(fmt.Errorf("%w: %d forwards, limit %d", ErrTooLarge, len(forwards), MaxForwards))
 	}
-	b.begin(OpSetForwards)
-	b.buf = AppendForwards(binary.AppendUvarint(b.buf, queue), forwards)
+	b.begin(OpSetForwards, queue)
+	b.buf = AppendForwards(b.buf, forwards)
 	b.end()
 }
 
@@ -91,9 +91,8 @@ func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 // rising positions in the publish, starting at 0; none means all messages. The active adds this operation to the
 // client's request: it has no result and is not part of a fingerprint.
 func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
-	b.begin(OpForward)
+	b.begin(OpForward, queue, target)
 	f := Forward{Move: move}
-	b.buf = binary.AppendUvarint(binary.AppendUvarint(b.buf, queue), target)
 	b.buf = binary.AppendUvarint(append(b.buf, f.flags()), uint64(len(indexes)))
 	next := 0
 	for _, i := range indexes {

@@ -139,9 +139,7 @@ func (b *Builder) AlterSubscription(queue uint64, sub uint32, c SubscriptionChan
 	if c.Filter {
 		flags = alterFilter
 	}
-	b.begin(OpAlterSubscription)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.begin(OpAlterSubscription, queue, uint64(sub))
 	b.buf = binary.AppendUvarint(append(b.buf, flags), uint64(c.Fields))
 	b.buf = AppendSubscriptionOptions(b.buf, c.Options)
 	b.end()
