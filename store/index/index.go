@@ -26,6 +26,7 @@ const (
 	KeyBytes = 1 + 8 + 8
 )
 
+// Entry is a decoded index entry.
 type Entry struct {
 	Queue uint64
 	First uint64

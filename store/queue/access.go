@@ -21,21 +21,15 @@ const AccessQueue = math.MaxUint64 - 1
 //
 // Invariant: a table that was never changed has version 0 and no entries, and is not stored in the tree.
 type accessTable struct {
+	entryTable[accessName]
+
 	version uint64 // LSN of the last change
-	entries map[accessName]*accessEntry
-	dirty   map[accessName]bool // set or removed since the last Collect
-	changed bool                // since the last Collect; at least the version changed
-	touched bool
+	changed bool   // since the last Collect; at least the version changed
 }
 
 type accessName struct {
 	kind byte
 	name string
-}
-
-type accessEntry struct {
-	value  []byte
-	stored bool // a key exists in the tree, possibly with an older value
 }
 
 // AccessEntry is an entry of the access table.
@@ -51,17 +45,10 @@ type AccessEntry struct {
 // change, or 0.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
-	for _, name := range t.sorted() {
+	for _, name := range slices.SortedFunc(maps.Keys(t.entries), accessName.compare) {
 		entries = append(entries, AccessEntry{Kind: name.kind, Name: name.name, Value: t.entries[name].value})
 	}
 	return t.version, entries
-}
-
-// AccessVersion returns the version of the access table.
-func (s *State) AccessVersion() uint64 { return s.access.version }
-
-func (t *accessTable) sorted() []accessName {
-	return slices.SortedFunc(maps.Keys(t.entries), accessName.compare)
 }
 
 func (n accessName) compare(o accessName) int {
@@ -93,32 +80,13 @@ func (s *State) checkAccess(o *txn.Op) txn.Code {
 func (s *State) changeAccess(o *txn.Op, lsn uint64) (changed uint64) {
 	t := &s.access
 	s.digest = mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Raw, s.crc)))
-	if t.entries == nil {
-		t.entries = make(map[accessName]*accessEntry)
-	}
-	if t.dirty == nil {
-		t.dirty = make(map[accessName]bool)
-	}
 	for c := range o.AccessChanges {
 		name := accessName{c.Kind, string(c.Name)}
-		e := t.entries[name]
-		switch {
-		case c.Remove && e == nil:
+		if c.Remove && !t.remove(name) {
 			continue
-		case c.Remove:
-			delete(t.entries, name)
-			if e.stored {
-				t.dirty[name] = true
-			} else {
-				delete(t.dirty, name)
-			}
-		case e != nil:
-			e.value = slices.Clone(c.Value) // do not retain the large payload
-			t.dirty[name] = true
-		default:
-			// The tree still has the key if the entry was removed since the last Collect.
-			t.entries[name] = &accessEntry{value: slices.Clone(c.Value), stored: t.dirty[name]}
-			t.dirty[name] = true
+		}
+		if !c.Remove {
+			t.set(name, c.Value)
 		}
 		changed++
 	}
@@ -135,26 +103,13 @@ func (t *accessTable) appendValue(dst []byte) []byte {
 	return binary.AppendUvarint(append(dst, valueVersion), t.version)
 }
 
-func (e *accessEntry) appendValue(dst []byte) []byte {
-	return append(append(dst, valueVersion), e.value...)
-}
-
 func (c *collector) access(t *accessTable) {
 	if !t.changed {
 		return
 	}
 	t.changed = false
 	c.put(append(c.key(), keyAccess), t.appendValue)
-	for _, name := range slices.SortedFunc(maps.Keys(t.dirty), accessName.compare) {
-		e := t.entries[name]
-		if e == nil {
-			c.batch.Deletes = append(c.batch.Deletes, accessKey(nil, name))
-			continue
-		}
-		c.put(accessKey(c.key(), name), e.appendValue)
-		e.stored = true
-	}
-	t.dirty = nil
+	t.collect(c, accessName.compare, accessKey)
 }
 
 func (t *accessTable) all(add func(key []byte, value func([]byte) []byte)) {
@@ -185,10 +140,7 @@ func (l *Loader) access(k, v *cursor) {
 		k.fail("invalid or duplicate access table entry")
 		return
 	}
-	if t.entries == nil {
-		t.entries = make(map[accessName]*accessEntry)
-	}
-	t.entries[name] = &accessEntry{value: value, stored: true}
+	t.entries[name] = &tableEntry{value: value, stored: true}
 }
 
 func (t *accessTable) check(bad func(string, ...any)) {

@@ -30,6 +30,7 @@ type Batch struct {
 	Dead []DeadRange
 }
 
+// KV is a key and its value.
 type KV struct{ Key, Value []byte }
 
 // TailRun is a run of messages with consecutive sequences.
@@ -86,7 +87,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.counts(queues)
 	c.forwards(queues)
 	c.delayed(queues)
-	c.meta(&s.meta)
+	s.meta.collect(&c, strings.Compare, metaKey)
 	c.lanes(queues)
 	c.put(append(c.key(), keyState), s.appendState)
 	c.producers(&s.producers)

@@ -2,16 +2,17 @@
 
 package queue
 
+// Limits of a State.
 const (
 	MaxQueues = 1_000_000
 	// MaxMeta is the maximum number of internal entries of the cluster.
 	MaxMeta     = 1000
 	MaxAccess   = 10_000
-	MaxReleased = 65_536
+	MaxReleased = 65_536 // messages in one transaction
 	// MaxRunSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
 	MaxRunSpan = ChunkSize
 
-	MaxPrepared = 10_000
+	MaxPrepared = 10_000 // undecided transactions
 	// MaxPreparedBytes is the maximum total encoded length of all prepared transactions.
 	MaxPreparedBytes = 256 << 20
 	// MaxTaken is the maximum number of messages that one transaction may acknowledge on condition that they are

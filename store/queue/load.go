@@ -490,7 +490,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }
 	add([]byte{keyState}, s.appendState)
-	for key, e := range s.meta.byKey {
+	for key, e := range s.meta.entries {
 		add(metaKey(nil, key), e.appendValue)
 	}
 	s.access.all(add)

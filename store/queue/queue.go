@@ -224,15 +224,6 @@ func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nex
 // DeliveryCount returns how often an unacknowledged message was released.
 func (s *Sub) DeliveryCount(seq uint64) uint32 { return s.counts.get(seq) }
 
-// TailFirst returns the sequence of the first message in memory, or the queue's NextSequence. All earlier live messages
-// are in pages.
-func (q *Queue) TailFirst() uint64 {
-	if q.tail.n == 0 {
-		return q.nextSeq
-	}
-	return q.tail.first
-}
-
 // TailRecord returns a message from memory. If ok is false, it is dead or in pages.
 func (q *Queue) TailRecord(seq uint64) (rec []byte, ok bool) {
 	if e := q.tail.entry(seq); e != nil && *e != nil {

@@ -83,7 +83,8 @@ func New() *State {
 	s.setLimits(s.limits)
 	s.schedule.soonest = NeverMS
 	s.producers.byID = make(map[string]*producer)
-	s.meta.byKey = make(map[string]*metaEntry)
+	s.meta.entryTable = newEntryTable[string]()
+	s.access.entryTable = newEntryTable[accessName]()
 	return s
 }
 
@@ -98,9 +99,6 @@ func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount returns the number of queues.
 func (s *State) QueueCount() int { return s.queues.n }
-
-// ProducerCount returns the number of producers kept.
-func (s *State) ProducerCount() int { return len(s.producers.byID) }
 
 // Messages returns the number of messages over all queues.
 func (s *State) Messages() uint64 { return s.messages }

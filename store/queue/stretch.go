@@ -7,6 +7,7 @@ import "math/bits"
 // Group is the number of sequences of a group, which starts at a multiple of it.
 const Group = 64
 
+// GroupsOfChunk is the number of groups of a chunk.
 const GroupsOfChunk = chunkWords
 
 // Single reports whether the range covers a single chunk with live messages, and returns its number.
