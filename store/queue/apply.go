@@ -391,32 +391,34 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 		q.tail.reserve(o.Count)
 		s.linkTail(q)
 	}
-	if q.lanes != nil {
-		seq := q.nextSeq
-		for rec := range o.Records {
-			q.lanes.add(seq, txn.RecordPriority(rec))
-			seq++
-		}
-	}
-	before, keepsSizes := q.tail.bytes, q.keepsSizes()
 	i := 0
 	for rec := range o.Records {
-		q.tail.push(rec, s.sums.Record(i))
+		s.push(q, rec, s.sums.Record(i))
 		i++
-		if keepsSizes {
-			s.keepSize(q, uint64(len(rec)))
-		}
-		q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
-		if txn.RecordHasAttributes(rec) {
-			s.scheduleMessage(q, q.nextSeq, rec)
-		}
-		q.nextSeq++
 	}
+}
+
+// push adds a message, with its CRC32C or 0 if unknown, to a linked tail.
+func (s *State) push(q *Queue, rec []byte, sum uint32) {
+	seq, size := q.nextSeq, uint64(len(rec))
+	if q.lanes != nil {
+		q.lanes.add(seq, txn.RecordPriority(rec))
+	}
+	before := q.tail.bytes
+	q.tail.push(rec, sum)
 	s.tailBytes += q.tail.bytes - before
-	q.messages += uint64(o.Count)
-	q.bytes += uint64(len(o.Raw))
-	s.messages += uint64(o.Count)
-	s.bytes += uint64(len(o.Raw))
+	if q.keepsSizes() {
+		s.keepSize(q, size)
+	}
+	q.sizes.add(&s.sizePool, seq, size)
+	if txn.RecordHasAttributes(rec) {
+		s.scheduleMessage(q, seq, rec)
+	}
+	q.nextSeq++
+	q.messages++
+	q.bytes += size
+	s.messages++
+	s.bytes += size
 }
 
 // ack acknowledges published sequences and returns the number of newly acknowledged ones.
@@ -516,12 +518,12 @@ func (s *State) deleteQueue(q *Queue) {
 	s.touch(q)
 	q.deleted = true
 	for id := range q.deadLetters {
-		s.countDeadLetters(id, -1)
+		addReferences(s.deadLettersTo, id, -1)
 	}
 	s.countForwards(q, -1)
-	s.updateExpiring(q, false)
+	delete(s.expiring, q.id)
 	delete(s.temporary, q.id)
-	s.listTTL(q, 0)
+	delete(s.ttls, q.id)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)
@@ -535,10 +537,17 @@ func (s *State) deleteQueue(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
+// staysTemporary reports whether a deletion proposed because the queue is temporary may be applied: not if the queue
+// was altered in the meantime (INV-18).
+func (q *Queue) staysTemporary(o *txn.Op) bool {
+	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
+		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")
+}
+
 func (s *State) createSub(q *Queue, name string, o txn.SubscriptionOptions, start txn.Start, seq uint64) *Sub {
 	sub := &Sub{q: q, id: q.nextSub, dirty: true}
 	sub.setOptions(name, o)
-	s.countDeadLetters(sub.deadLetter(), 1)
+	addReferences(s.deadLettersTo, sub.deadLetter(), 1)
 	q.nextSub++
 	sub.acks.floor = q.nextSeq
 	switch start {
@@ -571,7 +580,7 @@ func belowMask(n uint64) uint64 {
 // deleteSub returns the number of messages that only this subscription needed.
 func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	s.touch(q)
-	s.countDeadLetters(sub.deadLetter(), -1)
+	addReferences(s.deadLettersTo, sub.deadLetter(), -1)
 	delete(q.policies, sub.id)
 	before := q.messages
 	base, n := q.sizes.base, len(q.sizes.slots)

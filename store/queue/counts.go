@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"maps"
 	"math"
 	"slices"
 )
@@ -105,13 +106,8 @@ func (cs *countSet) all(yield func(chunk uint64, c *countChunk) bool) {
 }
 
 func (cs *countSet) sorted() []uint64 {
-	if cs == nil || len(cs.chunks) == 0 {
+	if cs == nil {
 		return nil
 	}
-	list := make([]uint64, 0, len(cs.chunks))
-	for chunk := range cs.chunks {
-		list = append(list, chunk)
-	}
-	slices.Sort(list)
-	return list
+	return slices.Sorted(maps.Keys(cs.chunks))
 }

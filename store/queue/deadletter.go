@@ -14,27 +14,34 @@ var noConfig txn.Config //nolint:gochecknoglobals // a constant, but for its add
 
 func (s *State) setConfig(q *Queue, c txn.Config) {
 	if q.config != nil {
-		s.countDeadLetters(q.config.DeadLetter, -1)
+		addReferences(s.deadLettersTo, q.config.DeadLetter, -1)
 	}
 	q.config = &noConfig
 	if c != noConfig {
 		q.config = &c
 	}
-	s.countDeadLetters(c.DeadLetter, 1)
-	s.listTTL(q, c.TTL)
-	s.updateExpiring(q, c.Retains() || c.Overflow == txn.OverflowDeadLetterHead)
-	s.noteTemporary(q)
+	addReferences(s.deadLettersTo, c.DeadLetter, 1)
+	putIf(c.TTL != 0, s.ttls, q.id, int64(c.TTL))
+	putIf(c.Retains() || c.Overflow == txn.OverflowDeadLetterHead, s.expiring, q.id, struct{}{})
+	putIf(c.TemporaryGrace != 0, s.temporary, q.id, q)
 }
 
-func (s *State) countDeadLetters(target uint64, more int) {
+// putIf puts or deletes a key.
+func putIf[V any](wanted bool, m map[uint64]V, key uint64, value V) {
+	if wanted {
+		m[key] = value
+	} else {
+		delete(m, key)
+	}
+}
+
+// addReferences adds more to the references to a queue, unless it is txn.NoQueue.
+func addReferences(counts map[uint64]int, target uint64, more int) {
 	if target == txn.NoQueue {
 		return
 	}
-	if s.deadLettersTo == nil {
-		s.deadLettersTo = make(map[uint64]int)
-	}
-	if s.deadLettersTo[target] += more; s.deadLettersTo[target] == 0 {
-		delete(s.deadLettersTo, target)
+	if counts[target] += more; counts[target] == 0 {
+		delete(counts, target)
 	}
 }
 
@@ -90,9 +97,9 @@ func (s *State) alterSub(q *Queue, o *txn.Op) {
 	sub, c := q.Sub(o.Sub), o.SubscriptionChange()
 	s.touch(q) // dispatchers must re-evaluate the queue
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
-	s.countDeadLetters(sub.deadLetter(), -1)
+	addReferences(s.deadLettersTo, sub.deadLetter(), -1)
 	sub.setOptions(sub.Name(), c.Apply(sub.Options()))
-	s.countDeadLetters(sub.deadLetter(), 1)
+	addReferences(s.deadLettersTo, sub.deadLetter(), 1)
 	sub.dirty = true
 	if c.Filter {
 		s.filters++
@@ -170,22 +177,5 @@ func (s *State) append(q *Queue, rec []byte) {
 		q.tail.first = q.nextSeq
 		s.linkTail(q)
 	}
-	if q.lanes != nil {
-		q.lanes.add(q.nextSeq, txn.RecordPriority(rec))
-	}
-	before := q.tail.bytes
-	q.tail.push(rec, 0)
-	s.tailBytes += q.tail.bytes - before
-	if q.keepsSizes() {
-		s.keepSize(q, uint64(len(rec)))
-	}
-	q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
-	if txn.RecordHasAttributes(rec) {
-		s.scheduleMessage(q, q.nextSeq, rec)
-	}
-	q.nextSeq++
-	q.messages++
-	q.bytes += uint64(len(rec))
-	s.messages++
-	s.bytes += uint64(len(rec))
+	s.push(q, rec, 0)
 }

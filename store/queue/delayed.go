@@ -4,6 +4,7 @@ package queue
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 )
 
@@ -194,7 +195,7 @@ func (c *collector) delayed(queues []*Queue) {
 			}
 		}
 		d.gone = nil
-		for _, chunk := range sortedChunks(d.chunks) {
+		for _, chunk := range slices.Sorted(maps.Keys(d.chunks)) {
 			if dc := d.chunks[chunk]; dc.dirty {
 				c.put(delayKey(c.key(), q.id, chunk), dc.appendValue)
 				dc.dirty, dc.stored = false, true
@@ -204,15 +205,6 @@ func (c *collector) delayed(queues []*Queue) {
 			q.own().delayed = nil
 		}
 	}
-}
-
-func sortedChunks[C any](chunks map[uint64]C) []uint64 {
-	list := make([]uint64, 0, len(chunks))
-	for chunk := range chunks {
-		list = append(list, chunk)
-	}
-	slices.Sort(list)
-	return list
 }
 
 func (l *Loader) delays(k, v *cursor) {

@@ -80,12 +80,7 @@ func (s *State) putForwards(q *Queue, rules []txn.Forward) {
 
 func (s *State) countForwards(q *Queue, more int) {
 	for _, r := range q.Forwards() {
-		if s.forwardsTo == nil {
-			s.forwardsTo = make(map[uint64]int)
-		}
-		if s.forwardsTo[r.Target] += more; s.forwardsTo[r.Target] == 0 {
-			delete(s.forwardsTo, r.Target)
-		}
+		addReferences(s.forwardsTo, r.Target, more)
 	}
 }
 

@@ -240,33 +240,19 @@ func (c *cursor) take(n uint64) []byte {
 	return v
 }
 
-func (c *cursor) u8() byte {
-	if v := c.take(1); v != nil {
-		return v[0]
+// fixed decodes a number of n bytes.
+func fixed[T byte | uint32 | uint64](c *cursor, n uint64, decode func([]byte) T) (v T) {
+	if b := c.take(n); b != nil {
+		v = decode(b)
 	}
-	return 0
+	return v
 }
 
-func (c *cursor) u64() uint64 {
-	if v := c.take(8); v != nil {
-		return binary.LittleEndian.Uint64(v)
-	}
-	return 0
-}
-
-func (c *cursor) be64() uint64 {
-	if v := c.take(8); v != nil {
-		return binary.BigEndian.Uint64(v)
-	}
-	return 0
-}
-
-func (c *cursor) be32() uint32 {
-	if v := c.take(4); v != nil {
-		return binary.BigEndian.Uint32(v)
-	}
-	return 0
-}
+func (c *cursor) u8() byte     { return fixed(c, 1, func(b []byte) byte { return b[0] }) }
+func (c *cursor) u32() uint32  { return fixed(c, 4, binary.LittleEndian.Uint32) }
+func (c *cursor) u64() uint64  { return fixed(c, 8, binary.LittleEndian.Uint64) }
+func (c *cursor) be32() uint32 { return fixed(c, 4, binary.BigEndian.Uint32) }
+func (c *cursor) be64() uint64 { return fixed(c, 8, binary.BigEndian.Uint64) }
 
 func (c *cursor) uvarint(limit uint64) uint64 {
 	v, n := binary.Uvarint(c.b)

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -89,12 +90,8 @@ func (l *Loader) Finish(applied uint64) (*State, error) {
 	if l.count > 0 && !l.hasMain {
 		return nil, fmt.Errorf("%w: state record missing", ErrCorrupt)
 	}
-	queues := make([]*Queue, 0, len(l.byQueue))
-	for _, q := range l.byQueue {
-		queues = append(queues, q)
-	}
-	slices.SortFunc(queues, func(a, b *Queue) int { return cmp.Compare(a.name, b.name) })
-	for _, q := range queues {
+	byName := func(a, b *Queue) int { return cmp.Compare(a.name, b.name) }
+	for _, q := range slices.SortedFunc(maps.Values(l.byQueue), byName) {
 		if err := l.finishQueue(q); err != nil {
 			return nil, fmt.Errorf("queue %d %.40q: %w", q.id, q.name, err)
 		}
@@ -246,7 +243,7 @@ func (l *Loader) sub(k, v *cursor) {
 		}
 	}
 	sub.setOptions(name, options)
-	l.s.countDeadLetters(sub.deadLetter(), 1)
+	addReferences(l.s.deadLettersTo, sub.deadLetter(), 1)
 	sub.loaded, sub.stored = true, true
 }
 
@@ -465,14 +462,8 @@ func (c *cursor) result(k *cachedResult) {
 }
 
 func (ps *producers) finish() error {
-	list := make([]*producer, 0, len(ps.byID))
-	for _, p := range ps.byID {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(a, b *producer) int {
-		return cmp.Or(cmp.Compare(a.usedLSN, b.usedLSN), cmp.Compare(a.id, b.id))
-	})
-	for _, p := range list {
+	byUse := func(a, b *producer) int { return cmp.Or(cmp.Compare(a.usedLSN, b.usedLSN), cmp.Compare(a.id, b.id)) }
+	for _, p := range slices.SortedFunc(maps.Values(ps.byID), byUse) {
 		ps.link(p)
 		switch hasResults := len(p.results) > 0; {
 		case hasResults && ps.oldestWithResults == nil:

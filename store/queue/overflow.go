@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -144,7 +145,8 @@ func (s *State) Room(q *Queue) Room {
 	if len(q.subs) == 0 || !c.Limited() {
 		return Room{math.MaxUint64, math.MaxUint64, math.MaxUint64}
 	}
-	all := Room{orUnlimited(c.MaxMessages), orUnlimited(c.MaxBytes), orUnlimited(c.MaxBytes)}
+	maxBytes := cmp.Or(c.MaxBytes, math.MaxUint64)
+	all := Room{cmp.Or(c.MaxMessages, math.MaxUint64), maxBytes, maxBytes}
 	if c.Overflow == txn.OverflowDropHead ||
 		c.Overflow == txn.OverflowDeadLetterHead && !q.atSlack() && !s.isFull(c.DeadLetter) {
 		return all
@@ -153,13 +155,6 @@ func (s *State) Room(q *Queue) Room {
 	all.messages -= min(all.messages, add(q.messages, held.messages))
 	all.bytes -= min(all.bytes, add(q.bytes, held.bytes))
 	return all
-}
-
-func orUnlimited(limit uint64) uint64 {
-	if limit == 0 {
-		return math.MaxUint64
-	}
-	return limit
 }
 
 // Add reports whether one more message fits, and reserves its space.

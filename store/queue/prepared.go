@@ -105,52 +105,27 @@ func OutcomeOf(r *txn.OpResult) (committed bool, by txn.Decider) {
 }
 
 // Prepared returns an undecided prepared transaction, or nil if it does not exist.
-func (s *State) Prepared(xid string) *Prepared {
-	if s.prepared == nil {
-		return nil
-	}
-	return s.prepared.byXID[xid]
-}
+func (s *State) Prepared(xid string) *Prepared { return s.prepared.byXID[xid] }
 
 // AllPrepared returns the undecided prepared transactions, oldest first.
 func (s *State) AllPrepared() []*Prepared {
-	if s.prepared == nil || len(s.prepared.byXID) == 0 {
-		return nil
-	}
 	return slices.SortedFunc(maps.Values(s.prepared.byXID), func(a, b *Prepared) int {
 		return cmp.Compare(a.number, b.number)
 	})
 }
 
 // PreparedCount returns the number of undecided prepared transactions.
-func (s *State) PreparedCount() int {
-	if s.prepared == nil {
-		return 0
-	}
-	return len(s.prepared.byXID)
-}
+func (s *State) PreparedCount() int { return len(s.prepared.byXID) }
 
 // PreparedBytes returns the payload bytes of the undecided prepared transactions.
-func (s *State) PreparedBytes() int {
-	if s.prepared == nil {
-		return 0
-	}
-	return s.prepared.bytes
-}
+func (s *State) PreparedBytes() int { return s.prepared.bytes }
 
 // Outcome returns the outcome of a decided transaction, or nil if it is unknown or no longer kept.
-func (s *State) Outcome(xid string) *Outcome {
-	if s.prepared == nil {
-		return nil
-	}
-	return s.prepared.decided[xid]
-}
+func (s *State) Outcome(xid string) *Outcome { return s.prepared.decided[xid] }
 
 func (s *State) held(q *Queue) hold {
-	if s.prepared != nil {
-		if h := s.prepared.holds[q.id]; h != nil {
-			return *h
-		}
+	if h := s.prepared.holds[q.id]; h != nil {
+		return *h
 	}
 	return hold{}
 }
@@ -277,18 +252,9 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 	r.ID = out.resultID()
 }
 
-func (s *State) set() *preparedSet {
-	if s.prepared == nil {
-		s.prepared = &preparedSet{
-			byXID: make(map[string]*Prepared), holds: make(map[uint64]*hold), decided: make(map[string]*Outcome),
-		}
-	}
-	return s.prepared
-}
-
 // hold excludes the messages that p acknowledges from delivery, and reserves space for those that it publishes.
 func (s *State) hold(p *Prepared) {
-	ps := s.set()
+	ps := &s.prepared
 	ps.byXID[p.xid] = p
 	ps.bytes += len(p.payload)
 	for o := range p.Ops {
@@ -317,7 +283,7 @@ func (s *State) hold(p *Prepared) {
 }
 
 func (s *State) releasePrepared(p *Prepared) {
-	ps := s.prepared
+	ps := &s.prepared
 	if !mutate.Off("INV-16-a-commit-is-applied-twice") {
 		delete(ps.byXID, p.xid)
 		ps.bytes -= len(p.payload)
@@ -387,7 +353,7 @@ func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 }
 
 func (s *State) remember(out *Outcome) {
-	ps := s.prepared
+	ps := &s.prepared
 	ps.outcomes, ps.fresh = append(ps.outcomes, out), append(ps.fresh, out)
 	ps.decided[out.XID] = out
 	if len(ps.outcomes) <= s.limits.outcomes {

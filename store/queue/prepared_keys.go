@@ -3,7 +3,6 @@
 package queue
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -64,9 +63,6 @@ func (o *Outcome) appendValue(dst []byte) []byte {
 }
 
 func (c *collector) prepared(ps *preparedSet) {
-	if ps == nil {
-		return
-	}
 	c.batch.Deletes = append(c.batch.Deletes, ps.gone...)
 	slices.SortFunc(ps.dirty, func(a, b *Prepared) int { return cmp.Compare(a.number, b.number) })
 	for _, p := range ps.dirty {
@@ -86,9 +82,6 @@ func (c *collector) prepared(ps *preparedSet) {
 }
 
 func (ps *preparedSet) all(add func(key []byte, value func([]byte) []byte)) {
-	if ps == nil {
-		return
-	}
 	for _, p := range ps.byXID {
 		add(xKey(nil, keyPreparedHead, p.number), p.appendValue)
 		for i, piece := range p.parts {
@@ -132,7 +125,7 @@ func (l *Loader) prepared(k, v *cursor) {
 		o := &Outcome{Number: number, stored: true, XID: v.xid(), TimeMS: int64(v.u64())}
 		committed := v.u8()
 		o.Committed, o.By = committed == 1, txn.Decider(v.u8())
-		ps := l.s.set()
+		ps := &l.s.prepared
 		if v.err == nil && (committed > 1 || o.By > txn.ByTimeout || ps.decided[o.XID] != nil) {
 			v.fail("invalid or duplicate outcome")
 			return
@@ -158,9 +151,7 @@ func (l *Loader) loading(number uint64) *loading {
 
 // finishPrepared assembles the parts and reserves their messages and space. All queues must be loaded.
 func (l *Loader) finishPrepared() error {
-	if ps := l.s.prepared; ps != nil {
-		slices.SortFunc(ps.outcomes, func(a, b *Outcome) int { return cmp.Compare(a.Number, b.Number) })
-	}
+	slices.SortFunc(l.s.prepared.outcomes, func(a, b *Outcome) int { return cmp.Compare(a.Number, b.Number) })
 	for _, number := range slices.Sorted(maps.Keys(l.preparing)) {
 		ld := l.preparing[number]
 		p := &ld.p
@@ -219,9 +210,6 @@ func (s *State) checkLoaded(p *Prepared) error {
 }
 
 func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
-	if ps == nil {
-		return
-	}
 	holds := make(map[uint64]hold)
 	reserved := make(map[*Sub]uint64)
 	size := 0
@@ -284,15 +272,8 @@ func (s *Sub) reservedCount() uint64 {
 	return s.reserved.n
 }
 
-func (c *cursor) u32() uint32 {
-	if v := c.take(4); v != nil {
-		return binary.LittleEndian.Uint32(v)
-	}
-	return 0
-}
-
 func (c *cursor) xid() string {
-	xid := string(bytes.Clone(c.take(c.uvarint(txn.MaxXIDBytes))))
+	xid := string(c.take(c.uvarint(txn.MaxXIDBytes)))
 	if c.err == nil && txn.CheckXID(xid) != nil {
 		c.fail("invalid xid")
 	}

@@ -3,8 +3,10 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -70,15 +72,7 @@ func (p *producer) find(sequence uint64) (int, bool) {
 	if n := len(w); n == 0 || w[n-1].sequence < sequence {
 		return n, false // the usual case
 	}
-	return slices.BinarySearchFunc(w, sequence, func(k cachedResult, s uint64) int {
-		switch {
-		case k.sequence < s:
-			return -1
-		case k.sequence > s:
-			return 1
-		}
-		return 0
-	})
+	return slices.BinarySearchFunc(w, sequence, func(k cachedResult, s uint64) int { return cmp.Compare(k.sequence, s) })
 }
 
 // lookup decides on a transaction of producer p: apply it (OK and no result), return an earlier result, or reject it.
@@ -229,4 +223,38 @@ func (ps *producers) unlink(p *producer) {
 		ps.oldest = p.newer
 	}
 	p.newer, p.older = nil, nil
+}
+
+// CachedResult returns the result that Apply would return for producer p without evaluating the transaction: the result
+// applied under the same sequence, or the code of a rejection. With neither, the transaction would be applied. A server
+// can thus answer a retry after its queue was deleted or became full (INV-10).
+func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
+	_, kept, code := s.producers.lookup(p)
+	return cachedResultOf(kept, code)
+}
+
+// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. An unknown producer may have
+// been forgotten together with the result; Apply cannot detect this and would apply a low sequence again.
+func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
+	known, kept, code := s.producers.lookup(p)
+	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {
+		code = txn.ErrProducerForgotten
+	}
+	return cachedResultOf(kept, code)
+}
+
+// Fingerprint returns txn.Op.Fingerprint over the operations of the transaction of CachedResult. It is 0 if unknown:
+// for rejected transactions, and those applied before the state was loaded.
+func (s *State) Fingerprint(p txn.Producer) uint32 {
+	if _, kept, _ := s.producers.lookup(p); kept != nil {
+		return kept.fingerprint
+	}
+	return 0
+}
+
+func cachedResultOf(kept *cachedResult, code txn.Code) (prior txn.Result, ok bool, refused txn.Code) {
+	if kept == nil {
+		return txn.Result{}, false, code
+	}
+	return kept.result(), true, txn.OK
 }

@@ -68,19 +68,8 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	return s.ack(sub, sub.acks.floor, o.Sequence-1)
 }
 
-func (s *State) updateExpiring(q *Queue, wanted bool) {
-	if !wanted {
-		delete(s.swept, q.id)
-		return
-	}
-	if s.swept == nil {
-		s.swept = make(map[uint64]struct{})
-	}
-	s.swept[q.id] = struct{}{}
-}
-
 // Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in rising order.
-func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.swept)) }
+func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)) }
 
 // RetainFrom returns the first live message at or after Retained's floor from which on at most the given messages and
 // bytes are kept, or NextSequence; 0 means no limit. Its cost depends on the messages to remove and those below the

@@ -240,16 +240,5 @@ func (c *collector) schedule(x *schedule) {
 	x.written, x.now = x.now, generation{}
 }
 
-func (s *State) listTTL(q *Queue, ttl uint64) {
-	if ttl == 0 {
-		delete(s.ttls, q.id)
-		return
-	}
-	if s.ttls == nil {
-		s.ttls = make(map[uint64]int64)
-	}
-	s.ttls[q.id] = int64(ttl)
-}
-
 // TTLs returns the TTL of each queue that has one, in milliseconds.
 func (s *State) TTLs() map[uint64]int64 { return maps.Clone(s.ttls) }

@@ -4,7 +4,9 @@ package queue
 
 import (
 	"hash/crc32"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -25,23 +27,23 @@ type State struct {
 	producers producers
 	meta      metaEntries
 	access    accessTable
-	prepared  *preparedSet // nil until the first transaction is prepared
+	prepared  preparedSet
 
 	messages  uint64
 	bytes     uint64
 	tailBytes int64
 	delayed   uint64
-	expired   uint64 // by the current transaction
 	schedule  schedule
 
 	counts     Counts
 	countAfter uint64
 
-	filters       uint64         // see Filters
-	deadLettersTo map[uint64]int // references to a queue as dead-letter queue; nil if empty
-
-	forwardsTo map[uint64]int    // rules that forward to a queue; nil if empty
-	temporary  map[uint64]*Queue // temporary queues; nil until the first one
+	filters       uint64              // see Filters
+	deadLettersTo map[uint64]int      // references to a queue as dead-letter queue
+	forwardsTo    map[uint64]int      // rules that forward to a queue
+	temporary     map[uint64]*Queue   // temporary queues
+	ttls          map[uint64]int64    // of the queues with a TTL
+	expiring      map[uint64]struct{} // queues with a retention, or whose excess the active moves
 
 	touched []*Queue
 	dirty   []*Queue
@@ -51,20 +53,19 @@ type State struct {
 	tailQueues             int // length of the list
 
 	crc      *crc32.Table
-	sums     txn.RecordSums // of the current publish
 	ackPool  pool[ackChunk]
 	sizePool sizePools
 	reader   txn.Reader
 	newly    words
 	opSlab   []txn.OpResult
-	ttls     map[uint64]int64 // of the queues with a TTL; nil until the first one
-	// with a retention, or whose excess the active moves; nil until the first one
-	swept map[uint64]struct{}
-	// dropped from the head of a queue by the current operation
-	overflowed uint64
-	pending    []pending       // additions of the current transaction to queues with a limit
+
+	// Of the current transaction:
+	sums       txn.RecordSums  // of the current publish
+	overflowed uint64          // messages dropped from the head of a queue by the current operation
+	expired    uint64          // expired messages
+	pending    []pending       // additions to queues with a limit
 	published  publishedBefore // the previous operation, if it is a publish
-	forwarded  int             // forwards in the current transaction
+	forwarded  int             // forwards
 }
 
 type pending struct {
@@ -79,6 +80,14 @@ func New() *State {
 		nextQueue: 1,
 		byName:    make(map[string]*Queue),
 		crc:       crc32.MakeTable(crc32.Castagnoli),
+		prepared: preparedSet{
+			byXID: make(map[string]*Prepared), holds: make(map[uint64]*hold), decided: make(map[string]*Outcome),
+		},
+		deadLettersTo: make(map[uint64]int),
+		forwardsTo:    make(map[uint64]int),
+		temporary:     make(map[uint64]*Queue),
+		ttls:          make(map[uint64]int64),
+		expiring:      make(map[uint64]struct{}),
 	}
 	s.setLimits(s.limits)
 	s.schedule.soonest = NeverMS
@@ -132,6 +141,15 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 
 // Queues iterates over all queues in name order.
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
+
+// Temporary returns the temporary queues, ordered by number. They are deleted when they have no consumer.
+func (s *State) Temporary() []*Queue {
+	queues := make([]*Queue, 0, len(s.temporary))
+	for _, id := range slices.Sorted(maps.Keys(s.temporary)) {
+		queues = append(queues, s.temporary[id])
+	}
+	return queues
+}
 
 // TakeTouched appends to dst the numbers of the queues touched since the last call: published to, released in, purged,
 // altered, deleted, or without one of their subscriptions. It adds MetaQueue if an internal entry changed, AccessQueue
