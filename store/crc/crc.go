@@ -11,6 +11,7 @@ package crc
 import (
 	"hash/crc32"
 	"sync"
+	"sync/atomic"
 )
 
 // polynomial is Castagnoli's, with x^0 in the highest bit.
@@ -76,4 +77,36 @@ func multiply(a, b uint32) (product uint32) {
 		b = b>>1 ^ polynomial&-(b&1)
 	}
 	return product
+}
+
+// minCounted is the minimum size in bytes of a counted piece. It excludes the data around the bodies of large messages.
+const minCounted = 4 << 10
+
+// Counts are, for a test, the bytes of large messages that a node copies in memory and checksums between the client and
+// the disk. In production the overhead is one nil check per piece of at least minCounted bytes.
+type Counts struct {
+	Copied atomic.Uint64
+	Summed atomic.Uint64
+}
+
+var counts *Counts //nolint:gochecknoglobals // set once, before anything is counted
+
+// StartCounts starts counting. It is for tests, and must be called before anything is counted.
+func StartCounts() *Counts {
+	counts = &Counts{}
+	return counts
+}
+
+// Copied counts n copied bytes.
+func Copied(n int) {
+	if n >= minCounted && counts != nil {
+		counts.Copied.Add(uint64(n))
+	}
+}
+
+// Summed counts n checksummed bytes.
+func Summed(n int) {
+	if n >= minCounted && counts != nil {
+		counts.Summed.Add(uint64(n))
+	}
 }

@@ -4,9 +4,8 @@ package query
 
 import (
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
 )
-
-import "github.com/lockstep-mq/lockstep/store/queue"
 
 // Meta returns the applied value of a metadata entry of the pair. The caller must not modify the value. Entries change
 // only through transactions (txn.OpPutMeta, txn.OpDeleteMeta), so both nodes have the same.

@@ -104,11 +104,7 @@ func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 
 // HeldPrepared returns the sequences that a prepared transaction will acknowledge for some subscription.
 func HeldPrepared(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil {
-			return
-		}
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for _, sequence := range sequences {
 			for sub := range q.Subs {
 				if sub.Reserved(sequence) {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package query answers read-only questions of server and admin about the applied state of a store: queues,
+// subscriptions, messages and prepared transactions. An answer describes the state after one record, unless stated
+// otherwise.
 package query
 
 import (
@@ -61,12 +64,11 @@ type SubscriptionInfo struct {
 
 // Subscription returns the subscription of that name.
 func (q *QueueInfo) Subscription(name string) (SubscriptionInfo, bool) {
-	for _, s := range q.Subscriptions {
-		if s.Name == name {
-			return s, true
-		}
+	i := slices.IndexFunc(q.Subscriptions, func(s SubscriptionInfo) bool { return s.Name == name })
+	if i < 0 {
+		return SubscriptionInfo{}, false
 	}
-	return SubscriptionInfo{}, false
+	return q.Subscriptions[i], true
 }
 
 func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
@@ -76,26 +78,45 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 		Delayed: q.DelayedMessages(),
 	}
 	info.Dropped, info.Expired = q.Dropped()
-	if target := state.Queue(info.Config.DeadLetter); target != nil {
-		info.DeadLetter = target.Name()
-	}
+	info.DeadLetter = nameOf(state, info.Config.DeadLetter)
 	for _, f := range q.Forwards() {
-		forward := ForwardInfo{Move: f.Move, Filter: f.Filter}
-		if target := state.Queue(f.Target); target != nil {
-			forward.To = target.Name()
-		}
+		forward := ForwardInfo{To: nameOf(state, f.Target), Move: f.Move, Filter: f.Filter}
 		info.Forwards = append(info.Forwards, forward)
 	}
 	for s := range q.Subs {
-		one := SubscriptionInfo{
-			ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog(), Options: s.Options(),
-		}
-		if target := state.Queue(one.Options.Policy.DeadLetter); target != nil {
-			one.DeadLetter = target.Name()
-		}
-		info.Subscriptions = append(info.Subscriptions, one)
+		options := s.Options()
+		info.Subscriptions = append(info.Subscriptions, SubscriptionInfo{
+			ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog(), Options: options,
+			DeadLetter: nameOf(state, options.Policy.DeadLetter),
+		})
 	}
 	return info
+}
+
+// nameOf returns "" if the queue does not exist.
+func nameOf(state *queue.State, id uint64) string {
+	if q := state.Queue(id); q != nil {
+		return q.Name()
+	}
+	return ""
+}
+
+// viewQueue calls fn unless the queue does not exist.
+func viewQueue(s *store.Store, id uint64, fn func(state *queue.State, q *queue.Queue)) {
+	s.View(func(state *queue.State) {
+		if q := state.Queue(id); q != nil {
+			fn(state, q)
+		}
+	})
+}
+
+// viewSub calls fn unless the subscription does not exist.
+func viewSub(s *store.Store, id uint64, sub uint32, fn func(*queue.Sub)) {
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
+		if of := q.Sub(sub); of != nil {
+			fn(of)
+		}
+	})
 }
 
 // QueueByName describes a queue. It returns ErrNoQueue if no queue has that name, ErrClosed or ErrFailed.
@@ -137,12 +158,7 @@ func OriginOf(s *store.Store, id uint64, sub uint32) (o Origin, err error) {
 			Queue: q.Name(), Subscription: q.Sub(sub).Name(), DeadLetter: q.Sub(sub).Config().DeadLetter,
 			QueueDeadLetter: q.Config().DeadLetter,
 		}
-		if target := state.Queue(o.DeadLetter); target != nil {
-			o.DeadLetterName = target.Name()
-		}
-		if target := state.Queue(o.QueueDeadLetter); target != nil {
-			o.QueueDeadLetterName = target.Name()
-		}
+		o.DeadLetterName, o.QueueDeadLetterName = nameOf(state, o.DeadLetter), nameOf(state, o.QueueDeadLetter)
 	})
 	return o, err
 }
@@ -183,11 +199,7 @@ func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, false
 	}
-	s.View(func(state *queue.State) {
-		if q := state.Queue(id); q != nil {
-			next, ok = q.NextSequence(), true
-		}
-	})
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) { next, ok = q.NextSequence(), true })
 	return next, ok
 }
 

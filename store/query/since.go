@@ -95,13 +95,9 @@ func searchTime(
 
 // OldestSequence returns the sequence of the first message in a queue that a subscription still needs.
 func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil || q.Messages() == 0 {
-			return
-		}
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
-			if first := sub.NextUnacked(sub.Floor()); !ok || first < sequence {
+			if first := sub.NextUnacked(sub.Floor()); q.Messages() > 0 && (!ok || first < sequence) {
 				sequence, ok = first, true
 			}
 		}
