@@ -31,9 +31,8 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 				size += len(got[i].Record)
 			}
 		}
-		var bad *repair.CorruptError
-		switch {
-		case errors.As(err, &bad):
+		switch bad, ok := errors.AsType[*repair.CorruptError](err); {
+		case ok:
 			s.repair.Note(bad) // repair it on this node too
 			for _, seq := range bad.Sequences {
 				if seq <= last {

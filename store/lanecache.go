@@ -18,7 +18,6 @@ const (
 	laneIdle = 10 * time.Second
 	// laneForgotten is the time after which unread messages are always evicted.
 	laneForgotten = time.Minute
-	laneChunk     = 32 << 10
 	// maxLaneGap is the maximum gap between two messages of a priority that one read spans.
 	maxLaneGap = 32 << 10
 	// laneEntryBytes is the memory used by an entry in addition to its record.
@@ -46,7 +45,7 @@ type laneQueue struct {
 type laneList struct {
 	list []laneEntry // valid from head
 	head int
-	room []byte // buffer for copies
+	room copyBuffer
 }
 
 type laneEntry struct {
@@ -112,11 +111,7 @@ func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) boo
 	if c.bytes.Load()+e.bytes() > limit {
 		return false
 	}
-	if len(l.room) < len(record) {
-		l.room = make([]byte, max(len(record), laneChunk))
-	}
-	n := copy(l.room, record)
-	e.record, l.room = l.room[:n:n], l.room[n:]
+	e.record = l.room.copy(record)
 	l.list = append(l.list, e)
 	c.bytes.Add(e.bytes())
 	return true

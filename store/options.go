@@ -3,6 +3,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -113,14 +114,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Events == nil {
 		o.Events = events.Discard
 	}
-	setDefault(&o.PageSize, DefaultPageSize)
-	setDefault(&o.MemoryBudget, DefaultMemoryBudget)
-	setDefault(&o.CheckpointBytes, DefaultCheckpointBytes)
-	setDefault(&o.CheckpointInterval, DefaultCheckpointInterval)
-	setDefault(&o.LogKeepBytes, DefaultLogKeepBytes)
-	o.LogKeepBytes = max(o.LogKeepBytes, 0)
-	setDefault(&o.SegmentBytes, DefaultSegmentBytes)
-	setDefault(&o.MaxFrameBytes, DefaultMaxFrameBytes)
+	o.PageSize = cmp.Or(o.PageSize, DefaultPageSize)
+	o.MemoryBudget = cmp.Or(o.MemoryBudget, DefaultMemoryBudget)
+	o.CheckpointBytes = cmp.Or(o.CheckpointBytes, DefaultCheckpointBytes)
+	o.CheckpointInterval = cmp.Or(o.CheckpointInterval, DefaultCheckpointInterval)
+	o.LogKeepBytes = max(cmp.Or(o.LogKeepBytes, DefaultLogKeepBytes), 0)
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, DefaultSegmentBytes)
+	o.MaxFrameBytes = cmp.Or(o.MaxFrameBytes, DefaultMaxFrameBytes)
 	if o.MemoryBudget < MinMemoryBudget {
 		return o, fmt.Errorf("store: memory budget of %d bytes is below the minimum of %d", o.MemoryBudget,
 			MinMemoryBudget)
@@ -129,12 +129,6 @@ func (o Options) withDefaults() (Options, error) {
 		o.BootID = kernelBootID()
 	}
 	return o, nil
-}
-
-func setDefault[T int | int64 | time.Duration](v *T, def T) {
-	if *v == 0 {
-		*v = def
-	}
 }
 
 // kernelBootID returns "" if the kernel does not report a boot ID. Every start then counts as another boot, as INV-6

@@ -107,8 +107,8 @@ func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	for before, tried := len(dst), false; ; tried = true {
 		out, next, err := s.read(ctx, req, dst)
-		var bad *repair.CorruptError
-		if !errors.As(err, &bad) {
+		bad, ok := errors.AsType[*repair.CorruptError](err)
+		if !ok {
 			return out, next, err
 		}
 		if len(out) > before {

@@ -84,12 +84,11 @@ func (s *Store) Governor() *throttle.Governor { return s.governor }
 // Options.BackgroundPercent, and bytesPerSecond for reads and writes unless 0. With throttle.FullSpeed only
 // bytesPerSecond applies.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer {
-	if throttle.IsFullSpeed(ctx) {
-		return throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond})
+	limits := throttle.Limits{BytesPerSecond: bytesPerSecond}
+	if !throttle.IsFullSpeed(ctx) {
+		limits.Percent, limits.Governor = int(s.background.Load()), s.governor
 	}
-	return throttle.New(throttle.Limits{
-		Percent: int(s.background.Load()), BytesPerSecond: bytesPerSecond, Governor: s.governor,
-	})
+	return throttle.New(limits)
 }
 
 // Checkpoint makes everything applied so far durable in page.db. If ctx ends first it returns that error, and the

@@ -59,13 +59,11 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 // sparseRead is memory for a read that needs few messages of each page and would otherwise retain all of the pages.
 type sparseRead struct {
 	pages ReadBuffer
-	room  []byte // for copies
+	room  copyBuffer
 }
 
-const (
-	sparseRoom = 32 << 10
-	maxSparse  = 512
-)
+// maxSparse bounds the messages per lookup.
+const maxSparse = 512
 
 var sparseReads = sync.Pool{New: func() any { return new(sparseRead) }} //nolint:gochecknoglobals // a pool
 
@@ -83,11 +81,18 @@ func (p *sparseRead) copy(record []byte) []byte {
 	if p == nil {
 		return record
 	}
-	if len(p.room) < len(record) {
-		p.room = make([]byte, max(len(record), sparseRoom))
+	return p.room.copy(record)
+}
+
+// copyBuffer makes copies of records in large allocations.
+type copyBuffer []byte
+
+func (b *copyBuffer) copy(record []byte) []byte {
+	if len(*b) < len(record) {
+		*b = make([]byte, max(len(record), 32<<10))
 	}
-	n := copy(p.room, record)
-	record, p.room = p.room[:n:n], p.room[n:]
+	n := copy(*b, record)
+	record, *b = (*b)[:n:n], (*b)[n:]
 	return record
 }
 

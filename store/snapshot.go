@@ -206,10 +206,7 @@ func (sn *Snapshot) release() {
 
 func (ss *snapshotSet) closeAll() {
 	ss.mu.Lock()
-	all := make([]*Snapshot, 0, len(ss.byID))
-	for _, snap := range ss.byID {
-		all = append(all, snap)
-	}
+	all := ss.byID
 	ss.byID = nil
 	ss.mu.Unlock()
 	for _, snap := range all {

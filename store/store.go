@@ -111,15 +111,10 @@ func openOrReplace(o Options) (*Store, error) {
 // cannotOpen reports whether the content of the files prevents opening the store, as opposed to, for example, their
 // permissions.
 func cannotOpen(err error) bool {
-	for _, damage := range []error{
+	return slices.ContainsFunc([]error{
 		page.ErrCorrupt, page.ErrNotPageFile, wal.ErrCorrupt, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
 		datadir.ErrIdentityLost,
-	} {
-		if errors.Is(err, damage) {
-			return true
-		}
-	}
-	return false
+	}, func(corrupt error) bool { return errors.Is(err, corrupt) })
 }
 
 func open(o Options) (_ *Store, err error) {
@@ -266,29 +261,26 @@ func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
 	}
-	segments, err := s.segments()
+	files, err := s.logFiles()
 	if err != nil {
 		return err
 	}
-	if len(segments) == 0 && s.id.Quarantine != "" {
-		return nil
-	}
-	if len(segments) > 0 && segments[0] == wal.FirstSegment {
+	if slices.Contains(files, wal.FirstSegment) || s.id.Quarantine != "" && !slices.ContainsFunc(files, isSegment) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s does not exist, and the log does not begin with the first record",
 		ErrPagesMissing, datadir.PageFile(s.o.Dir))
 }
 
-func (s *Store) segments() ([]string, error) {
+func (s *Store) logFiles() ([]string, error) {
 	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the log: %w", err)
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return filepath.Ext(name) != ".seg" })
-	slices.Sort(names)
 	return names, nil
 }
+
+func isSegment(name string) bool { return filepath.Ext(name) == ".seg" }
 
 // logIsMissing reports whether all segments of an existing log were removed, so that its content after the checkpoint
 // is unknown. A new directory does not count.
@@ -296,14 +288,8 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) {
 		return false, nil
 	}
-	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("list the log: %w", err)
-	}
-	return !slices.ContainsFunc(names, func(name string) bool {
-		return filepath.Ext(name) == ".seg" ||
-			name == "cut.intent"
-	}), nil
+	files, err := s.logFiles()
+	return err == nil && !slices.Contains(files, "cut.intent") && !slices.ContainsFunc(files, isSegment), err
 }
 
 // Close writes a checkpoint, closes everything and marks the directory clean.
