@@ -230,9 +230,9 @@ func (s *Store) mustWait() bool {
 // awaitRoomLimit bounds AwaitRoom: a pager that cannot write must not block other work.
 const awaitRoomLimit = 10 * time.Second
 
-// AwaitRoom waits until memory has room for a transaction of the given size, so that two very large transactions are
-// not in memory at the same time. It waits only for messages that are in memory at the time of the call, for at most 10
-// s, and not while pages cannot be written.
+// AwaitRoom waits until memory has room for a transaction of the given size, so that two very large ones are not in
+// memory at once. It waits only for messages in memory at the time of the call, at most 10 s, and not while pages
+// cannot be written.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()

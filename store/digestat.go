@@ -17,8 +17,7 @@ type hold struct {
 	reached chan struct{} // closed when this record is the last applied one, or the store has passed it
 }
 
-// limit returns the last LSN that may be applied. It ignores a hold that the store has passed because its content was
-// replaced.
+// limit returns the last LSN that may be applied. It ignores holds passed by a replacement of the content.
 func (h *holds) limit(applied, upTo uint64) uint64 {
 	for _, o := range h.list {
 		if o.at >= applied {

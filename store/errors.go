@@ -22,8 +22,7 @@ var (
 	ErrInterrupted = errors.New("apply interrupted")
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = pager.ErrClosed
-	// ErrFailed is returned by every call after a write or fsync failed (INV-7). Only a restart can determine the content
-	// of the disk.
+	// ErrFailed is returned by every call after a write or fsync failed (INV-7): the content of the disk is unknown.
 	ErrFailed = errors.New("store has failed and must be reopened")
 	// ErrFenceLower is returned when a fence below the persisted one is set (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")

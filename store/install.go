@@ -36,8 +36,7 @@ func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	return &Install{s: s, header: h}, nil
 }
 
-// WriteAt stores a piece of the page file. Pieces must arrive in the order of their offsets. The first one, at offset
-// 0, describes the checkpoint.
+// WriteAt stores a piece of the page file, in the order of offsets. The piece at offset 0 describes the checkpoint.
 func (in *Install) WriteAt(offset uint64, data []byte) error {
 	if offset < in.offset {
 		return fmt.Errorf("receive snapshot: piece at offset %d after one that ended at %d", offset, in.offset)
@@ -169,8 +168,7 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	})
 }
 
-// recoverInstall completes or undoes an interrupted replacement before anything is opened. emptied reports that the log
-// was removed.
+// recoverInstall completes or undoes an interrupted replacement. emptied reports that the log was removed.
 func (s *Store) recoverInstall() (emptied bool, err error) {
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
 	mark := s.id.Install

@@ -58,8 +58,7 @@ func (e *laneEntry) bytes() int64 { return int64(len(e.record)) + laneEntryBytes
 // laneCacheBytes is half of the memory budget minus the bytes of messages in memory.
 func (s *Store) laneCacheBytes(tailBytes int64) int64 { return max(s.o.MemoryBudget/2-tailBytes, 0) }
 
-// lock returns the cached messages of one priority of a queue, for exclusive use until unlock, or nil if nothing is
-// cached.
+// lock returns the cached messages of one priority of a queue, for use until unlock, or nil if nothing is cached.
 func (c *laneCache) lock(file *page.File, id uint64, lane uint8) *laneList {
 	if c.bytes.Load() == 0 {
 		return nil

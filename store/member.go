@@ -19,9 +19,8 @@ func (s *Store) Identity() datadir.Identity {
 	return s.id.Identity()
 }
 
-// ClaimRun records the process generation that is about to take part in the pair, and the generation that the cluster
-// record names now, zero if none. Once ClaimRun has returned, the change is durable and the record may name the claimed
-// generation (INV-11).
+// ClaimRun records the process generation that is about to take part in the pair, and the one that the cluster record
+// names now. It is durable when it returns; from then on the record may name the claimed generation (INV-11).
 func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Run, id.ClaimedRun = named, claimed
@@ -65,9 +64,8 @@ func (s *Store) MarkLoss() error {
 	})
 }
 
-// ClearLoss clears MayHaveLost and increments the incarnation, so that a record that still treats this store as
-// complete no longer matches it. The cluster record must no longer name the store in sync. The change is durable when
-// it returns.
+// ClearLoss clears MayHaveLost and increments the incarnation, so that no record that treats this store as complete
+// matches it. The cluster record must no longer name the store in sync. The change is durable when it returns.
 func (s *Store) ClearLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.MayHaveLost {
@@ -78,8 +76,7 @@ func (s *Store) ClearLoss() error {
 	})
 }
 
-// JoinPair makes the node a permanent member of a pair; durable when it returns. It returns ErrOtherPair if the node
-// is a member of another pair.
+// JoinPair makes the node a permanent member of a pair, durably; ErrOtherPair if it is a member of another pair.
 func (s *Store) JoinPair(pair uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.PairID != uuid.Nil && id.PairID != pair {

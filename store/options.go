@@ -82,8 +82,7 @@ type Options struct {
 	CheckpointBytes int64
 	// CheckpointInterval is the age of the last checkpoint that starts the next one, if the state has changed.
 	CheckpointInterval time.Duration
-	// LogKeepBytes is the amount of log before the last checkpoint that is kept for a standby to catch up from; if
-	// negative, none.
+	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from; if negative, none.
 	LogKeepBytes int64
 	SegmentBytes int64
 	// MaxFrameBytes bounds the size of one transaction.
@@ -131,8 +130,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// kernelBootID returns "" if the kernel does not report a boot ID. Every start then counts as another boot, as INV-6
-// must assume.
+// kernelBootID returns "" if unknown. Every start then counts as another boot, as INV-6 must assume.
 func kernelBootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -26,8 +26,7 @@ type Delivery struct {
 	Sequence uint64
 	// DeliveryCount is the number of times that the subscription released the message.
 	DeliveryCount uint32
-	// Record is the stored message, for txn.DecodeMessage; it must not be modified. nil: the message is corrupt
-	// (ReadRequest.MarkDamaged).
+	// Record is the stored message, for txn.DecodeMessage; it must not be modified. nil: corrupt (see MarkDamaged).
 	Record []byte
 }
 
@@ -42,8 +41,7 @@ type ReadRequest struct {
 	MaxBytes int
 	// Delayed also returns messages that are not yet deliverable to Sub. With Sub 0 they are always returned.
 	Delayed bool
-	// MarkDamaged returns a corrupt message without its record instead of an error, so that the messages after it can be
-	// read.
+	// MarkDamaged returns a corrupt message without its record, instead of an error, and continues after it.
 	MarkDamaged bool
 	// Lanes reads messages of higher priority first, each priority from its own position instead of From. It requires Sub
 	// and a queue with priorities. nil: in sequence order.
@@ -172,8 +170,7 @@ type reading struct {
 	full  bool
 	// shared: other subscriptions may read the same messages.
 	shared bool
-	// sparse is set for reads that need few messages of each page. Pages are read into it one group after another, and the
-	// messages copied from it.
+	// sparse is set for reads that need few messages of each page: pages are read into it, and the messages copied.
 	sparse *sparseRead
 	// laneBytes bounds the bytes cached for reads of lower priorities.
 	laneBytes int64
@@ -413,8 +410,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 	return nil
 }
 
-// readNow starts to read ahead for streaming readers if the read was slow: not every system reports the content of its
-// page cache.
+// readNow starts to read ahead for streaming readers after a slow read: some systems do not report cached pages.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
 	if err := r.file.ReadExactly(group[0].Run.First, buf); err != nil {

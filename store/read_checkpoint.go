@@ -21,8 +21,7 @@ type ReadOptions struct {
 	At uint64
 	// MaxWait bounds the wait for record At and the checkpoint there.
 	MaxWait time.Duration
-	// OlderIfFull reads the last existing checkpoint if the disk is too full for another one: the operation may be the one
-	// that frees space.
+	// OlderIfFull reads the last checkpoint if the disk is too full for another one: the operation may free space.
 	OlderIfFull bool
 }
 
@@ -76,13 +75,11 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 // SetBackgroundPercent changes Options.BackgroundPercent for work that begins from now on.
 func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) }
 
-// Governor returns the governor that slows down background work while it delays commits. The caller reports the commit
-// latency to it.
+// Governor slows down background work while it delays commits. The caller reports the commit latency to it.
 func (s *Store) Governor() *throttle.Governor { return s.governor }
 
 // Pace returns the limits of background work for ctx: the Governor's percentage of time, at most
-// Options.BackgroundPercent, and bytesPerSecond for reads and writes unless 0. With throttle.FullSpeed only
-// bytesPerSecond applies.
+// Options.BackgroundPercent, and bytesPerSecond unless 0. With throttle.FullSpeed only bytesPerSecond applies.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond}
 	if !throttle.IsFullSpeed(ctx) {

@@ -90,8 +90,7 @@ func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	return nil
 }
 
-// copyFrom fills buf with the pages of the piece from no on, and releases the piece. It returns 0 if the piece could
-// not be read.
+// copyFrom fills buf with the pages from no on, and releases the piece. It returns 0 if the piece could not be read.
 func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	<-p.done
 	n, at := 0, int(no-p.first)*p.file.PageSize()
@@ -206,8 +205,7 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	return group
 }
 
-// streams reports whether the reader wants a large amount of adjacent data. With several subscriptions, the system's
-// cache may be more effective.
+// streams reports whether the reader wants much adjacent data. Several subscriptions may share the system's cache.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
@@ -226,8 +224,7 @@ func (r *reading) lead(p *aheadPiece) {
 	}
 }
 
-// aheadFrom starts to read adjacent extents from the first one at or after a sequence, unless the system's cache
-// contains them.
+// aheadFrom starts to read adjacent extents from the first one at or after a sequence, unless they are cached.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {

@@ -78,8 +78,7 @@ func (c *runCache) drop(e *index.Entry) {
 	}
 }
 
-// fromCache takes messages from cached extents at the start of the group. It returns the extents that must be read:
-// none if it took a message.
+// fromCache takes messages from cached extents. It returns the extents to read: none if it took a message.
 func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	if !r.shared {
 		return group

@@ -47,8 +47,7 @@ func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Po
 	return r.batches[0].frames, r.batches[0].before, true
 }
 
-// trim removes the applied prefix of the first batch, so that the next call need not skip it. rest must be part of that
-// batch.
+// trim removes the applied prefix of the first batch, so that it is not skipped again. rest must be part of it.
 func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,8 +22,7 @@ import (
 // snapshotIdle is the time for which an interrupted transfer can be resumed.
 const snapshotIdle = 2 * time.Minute
 
-// Snapshot is a pinned checkpoint that is read for another node. While it is open, the log from its position on is
-// kept. No transaction waits for it.
+// Snapshot is a pinned checkpoint, and the log after it, read for another node. No transaction waits for it.
 type Snapshot struct {
 	// ID identifies it, so that an interrupted transfer can be resumed.
 	ID     string
@@ -38,8 +37,7 @@ type Snapshot struct {
 	mu      sync.Mutex // held while pages are read; guards the fields below
 	closed  bool
 	expire  *time.Timer
-	// stream verifies the data while it is sent contiguously from the beginning and no corruption was found. next is
-	// the offset of its next byte.
+	// stream verifies the data while it is sent contiguously from the beginning; next is the offset of its next byte.
 	stream *page.RunStream
 	next   uint64
 }
@@ -143,8 +141,7 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	return from, data, nil
 }
 
-// Messages counts the stored messages from the index, including messages that are no longer needed but share a page
-// with others.
+// Messages counts the messages in the index, including unneeded ones that share a page with others.
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	c := checkpoint.Open(sn.file, sn.pin, checkpoint.Options{
 		CacheBytes: sn.s.o.MemoryBudget / 32,

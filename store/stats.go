@@ -72,8 +72,7 @@ type Stats struct {
 	Checkpoint, CheckpointLSN uint64
 	PageSize                  int
 	Pages, PagesUsed          uint64
-	// Queues and Messages are numbers: of queues, and of messages that some subscription needs. MessageBytes is the size
-	// of those.
+	// Messages is the number of messages that some subscription needs, MessageBytes their size.
 	Queues, Messages, MessageBytes uint64
 	// Delayed is the number of messages that are not yet deliverable.
 	Delayed uint64

@@ -108,8 +108,7 @@ func openOrReplace(o Options) (*Store, error) {
 	return open(o)
 }
 
-// cannotOpen reports whether the content of the files prevents opening the store, as opposed to, for example, their
-// permissions.
+// cannotOpen reports whether the content of the files, unlike their permissions, prevents opening the store.
 func cannotOpen(err error) bool {
 	return slices.ContainsFunc([]error{
 		page.ErrCorrupt, page.ErrNotPageFile, wal.ErrCorrupt, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
@@ -213,8 +212,7 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog verifies that the log continues the checkpoint at a position. emptied reports that the log was emptied on
-// purpose.
+// openLog verifies that the log continues the checkpoint at a position; emptied: it was emptied on purpose.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
@@ -368,8 +366,7 @@ func (s *Store) View(fn func(state *queue.State)) {
 	fn(s.state)
 }
 
-// QueueName returns the name of a queue, for log messages, or "" if the queue does not exist or the state is being
-// changed: it never blocks.
+// QueueName returns a queue's name for log messages. It never blocks: "" if not found, or the state is being changed.
 func (s *Store) QueueName(id uint64) string {
 	if !s.mu.TryRLock() {
 		return ""
@@ -381,8 +378,7 @@ func (s *Store) QueueName(id uint64) string {
 	return ""
 }
 
-// Filters returns a version that changes whenever a subscription's filter is altered, before any later message becomes
-// readable.
+// Filters returns a version that changes when a filter is altered, before any later message becomes readable.
 func (s *Store) Filters() uint64 { return s.filters.Load() }
 
 // Repair returns the component that records and repairs corruption.

@@ -31,8 +31,7 @@ func Update(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, table, b)
 }
 
-// Join returns the checksum of some bytes followed by n more: Update(first, the n bytes), if second is the checksum of
-// the n bytes alone.
+// Join returns the checksum of some bytes followed by n more; second is the checksum of the n bytes alone.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
 // Suffix returns the checksum of the last n bytes: whole is that of all bytes, first that of the bytes before them.
@@ -55,8 +54,7 @@ var powers = sync.OnceValue(func() *[4][256]uint32 {
 	return &p
 })
 
-// shift returns the effect of n following zero bytes on a checksum, without the effect of the zero bytes alone: the
-// product with x^(8n). n is at most 2^32-1.
+// shift returns the effect on a checksum of n more bytes, apart from their values: the product with x^(8n).
 func shift(sum uint32, n int) uint32 {
 	if sum == 0 {
 		return 0

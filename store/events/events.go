@@ -133,8 +133,7 @@ type (
 	}
 	// RewriteCanceled is reported when a rewrite ended with the old file in place.
 	RewriteCanceled struct{ Reason string }
-	// RewriteRecovered is reported at a start after an interrupted rewrite. It was finished from the file From, or undone
-	// if From is empty.
+	// RewriteRecovered is reported when a start has finished an interrupted rewrite from file From, or undone it ("").
 	RewriteRecovered struct{ From string }
 	// RewriteCorrupt is reported at a start when the new file of a rewrite is corrupt, and the old one is used.
 	RewriteCorrupt struct{ Err error }

@@ -9,8 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Member identifies one store in a state in which it is known to be complete: an entry of in_sync in the cluster
-// record.
+// Member identifies one store in a state that is known to be complete: an entry of in_sync in the cluster record.
 type Member struct {
 	// Node is the UUID of the node that owns the data directory.
 	Node uuid.UUID `json:"node"`

@@ -67,8 +67,7 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 // ErrDataLoss is returned if a stored message cannot be read because its page is corrupt.
 var ErrDataLoss = errors.New("stored message is corrupt")
 
-// ErrCorrupt is returned if a page of the index or of the state is corrupt. The store must be replaced by a copy of the
-// other node's store.
+// ErrCorrupt is returned if a page of the index or of the state is corrupt: only a copy of the other store repairs it.
 var ErrCorrupt = errors.New("store index is corrupt")
 
 var errIndexEntry = errors.New("invalid index entry")

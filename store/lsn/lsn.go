@@ -5,8 +5,7 @@ package lsn
 
 import "fmt"
 
-// Position identifies a log record permanently: no two histories contain different records with the same Position. The
-// zero Position is before the first record.
+// Position identifies a log record permanently, in all histories. The zero Position is before the first record.
 type Position struct {
 	// Term in which the record was written. It increases with each activation.
 	Term uint64

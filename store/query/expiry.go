@@ -18,11 +18,9 @@ const OverflowQueue = queue.OverflowQueue
 type Expiry struct {
 	ID     uint64
 	Config txn.Config
-	// Retained is the first sequence kept by the retention, RetainFrom the first one within its number and bytes; the
-	// queue's next sequence if none.
+	// Retained is the first sequence kept by the retention, RetainFrom the first one within its number and bytes.
 	Retained, RetainFrom uint64
-	// Overflow is the sequence below which all messages must be moved to the dead-letter queue to bring the queue within
-	// its limits; 0 if none.
+	// Overflow is the end of the messages that must be moved to the dead-letter queue because of the limits; 0 if none.
 	Overflow uint64
 	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
 	Subs []uint32
@@ -54,8 +52,7 @@ func ExpiryOf(s *store.Store, id uint64) (e Expiry, ok bool) {
 	return e, ok
 }
 
-// TTL returns the time in milliseconds after which a message in a queue expires; 0 if never, or if the queue does not
-// exist.
+// TTL returns the time in milliseconds after which a message in a queue expires; 0 if never, or without the queue.
 func TTL(s *store.Store, id uint64) (ms int64) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) { ms = int64(q.Config().TTL) })
 	return ms
@@ -95,8 +92,7 @@ func RoomIn(s *store.Store, id uint64) (room queue.Room) {
 	return room
 }
 
-// MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited, or if the
-// subscription does not exist.
+// MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited or not found.
 func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) { limit = of.Config().MaxDeliveries })
 	return limit

@@ -20,8 +20,7 @@ func MetaPrefix(s *store.Store, prefix string) (entries []queue.MetaEntry) {
 	return entries
 }
 
-// WatchMeta returns a channel that receives after metadata entries of the pair changed. Signals are coalesced. The
-// caller must call cancel.
+// WatchMeta returns a channel that receives, coalesced, after metadata entries changed. The caller must call cancel.
 func WatchMeta(s *store.Store) (changed <-chan struct{}, cancel func()) {
 	return s.Watch(queue.MetaQueue)
 }

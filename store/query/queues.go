@@ -193,8 +193,7 @@ func QueueCount(s *store.Store) (n int) {
 	return n
 }
 
-// NextSequence returns the sequence of the queue's next message; ok is false if the queue does not exist or the store
-// cannot be used.
+// NextSequence returns the sequence of the queue's next message, if the queue exists and the store can be used.
 func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, false
@@ -267,8 +266,7 @@ type QueueSample struct {
 	NextSequence, Messages, Bytes uint64
 }
 
-// Sample appends the current values of all queues to dst, in no particular order. It takes a few milliseconds for
-// 100,000 queues.
+// Sample appends the current values of all queues to dst. It takes a few milliseconds for 100,000 queues.
 func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	s.View(func(state *queue.State) {
 		for q := range state.Queues {

@@ -41,8 +41,7 @@ type AccessEntry struct {
 	Value []byte
 }
 
-// Access returns the entries of the access table, ordered by kind and name, and its version: the LSN of the last
-// change, or 0.
+// Access returns the entries of the access table, ordered by kind and name, and the LSN of the last change, or 0.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
 	for _, name := range slices.SortedFunc(maps.Keys(t.entries), accessName.compare) {

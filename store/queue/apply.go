@@ -23,8 +23,7 @@ func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }
 
-// ApplyWith is Apply for a payload whose checksum may be known. Checksums of its messages that can be derived are not
-// computed.
+// ApplyWith is Apply for a payload with a possibly known checksum, from which it derives those of its messages.
 func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Result {
 	if lsn <= s.applied {
 		panic(fmt.Sprintf("queue: record %d applied after record %d", lsn, s.applied))
@@ -537,8 +536,7 @@ func (s *State) deleteQueue(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
-// staysTemporary reports whether a deletion proposed because the queue is temporary may be applied: not if the queue
-// was altered in the meantime (INV-18).
+// staysTemporary reports whether the queue was not altered since its deletion as temporary was proposed (INV-18).
 func (q *Queue) staysTemporary(o *txn.Op) bool {
 	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
 		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")
@@ -605,8 +603,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	q.dropKeys(sub)
 	s.trimTail(q)
 	if len(q.subs) == 0 && q.tail.n > 0 {
-		// All messages are dead, but a batch still holds and writes some. The tail must be empty, since messages published
-		// from now on add no entry to it.
+		// All messages are dead, but a batch still has some. The tail must be empty, since publishes add nothing to it now.
 		s.tailBytes -= q.tail.bytes
 		q.tail = tail{first: q.nextSeq, shared: q.tail.shared}
 		s.unlinkTail(q)

@@ -8,8 +8,7 @@ import (
 	"slices"
 )
 
-// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. nil, the usual value, is
-// empty.
+// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. Usually nil, which is empty.
 type delaySet struct {
 	chunks map[uint64]*delayChunk
 	gone   []uint64 // stored chunks emptied since the last Collect
@@ -72,8 +71,7 @@ func (c *delayChunk) clear(w int, mask uint64) int {
 	return ones(mask)
 }
 
-// appendValue encodes few messages as a list and more as a bitmap, regardless of the form in memory: equal sets must
-// have equal encodings.
+// appendValue encodes few messages as a list, more as a bitmap: equal sets must have equal encodings.
 func (c *delayChunk) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.n))
 	for w := range chunkWords {

@@ -16,8 +16,7 @@ type forwards struct {
 	dirty, stored bool
 }
 
-// Forwards returns the rules that forward messages of the queue to other queues. The caller may keep them, but must not
-// change them.
+// Forwards returns the forwarding rules of the queue. The caller may keep them, but must not change them.
 func (q *Queue) Forwards() []txn.Forward {
 	if q.forwards == nil {
 		return nil
@@ -84,8 +83,7 @@ func (s *State) countForwards(q *Queue, more int) {
 	}
 }
 
-// checkForward checks a forward of messages of the preceding publish. If the target was deleted, the messages stay in
-// their queue.
+// checkForward checks a forward of the preceding publish. If the target was deleted, the messages stay in their queue.
 func (s *State) checkForward(o *txn.Op) txn.Code {
 	p := &s.published
 	if p.count == 0 || p.queue != o.Queue || o.Queue == o.Target {

@@ -56,8 +56,7 @@ const optionsVersion = 2
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }
 
-// QueueKeys returns the key ranges of a queue that must be removed with it, without those of the page index and the
-// schedule index.
+// QueueKeys returns the key ranges that must be removed with a queue, without those of the two indexes.
 func QueueKeys(id uint64) []KeyRange {
 	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))

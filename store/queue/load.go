@@ -475,8 +475,7 @@ func (ps *producers) finish() error {
 	return nil
 }
 
-// All iterates over the whole state as keys and values, in key order: the contents of the tree after a checkpoint,
-// except for the two indexes.
+// All iterates over the whole state, in key order: the tree after a checkpoint, except for the two indexes.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }

@@ -112,8 +112,7 @@ func (q *Queue) Overflowing() (end uint64) {
 	return q.nextSeq
 }
 
-// makeRoom acknowledges the oldest messages of a queue with txn.OverflowDropHead for all subscriptions until the new
-// messages fit.
+// makeRoom acknowledges the oldest messages of a queue with txn.OverflowDropHead until the new messages fit.
 func (s *State) makeRoom(q *Queue, messages, bytes int) {
 	if q.config.Overflow != txn.OverflowDropHead || q.within(uint64(messages), uint64(bytes), 0, 0) {
 		return
@@ -138,8 +137,7 @@ type Room struct {
 	largest         uint64 // a larger message never fits
 }
 
-// Room returns the free space of q for one transaction, by the rules of checkRoom. For a queue that drops its oldest
-// messages this is its full capacity.
+// Room returns the free space of q for one transaction; for a queue that drops its oldest messages, its full capacity.
 func (s *State) Room(q *Queue) Room {
 	c := q.config
 	if len(q.subs) == 0 || !c.Limited() {

@@ -98,8 +98,7 @@ const (
 
 func (o *Outcome) resultID() uint64 { return b2u(o.Committed) | uint64(o.By)<<outcomeByShift }
 
-// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared: the decision of this operation or of an
-// earlier one.
+// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared, which may be of an earlier decision.
 func OutcomeOf(r *txn.OpResult) (committed bool, by txn.Decider) {
 	return r.ID&outcomeCommitted != 0, txn.Decider(r.ID >> outcomeByShift)
 }
@@ -317,8 +316,7 @@ func (s *State) releasePrepared(p *Prepared) {
 	ps.dirty = slices.DeleteFunc(ps.dirty, func(d *Prepared) bool { return d == p })
 }
 
-// commitPrepared applies the prepared operations. Its messages get the commit time, so that a queue stays ordered by
-// publish time.
+// commitPrepared gives the messages the commit time, so that a queue stays ordered by publish time.
 func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.OpResult) {
 	var inner txn.Reader
 	if err := txn.Inner(&inner, txn.WithTimestamp(p.payload, timeMS)); err != nil {

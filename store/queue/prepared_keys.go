@@ -172,8 +172,7 @@ func (l *Loader) finishPrepared() error {
 	return nil
 }
 
-// checkLoaded verifies that the queues and subscriptions of a transaction exist and that no other transaction reserves
-// its messages.
+// checkLoaded verifies that p's queues and subscriptions exist and that no other transaction reserves its messages.
 func (s *State) checkLoaded(p *Prepared) error {
 	bad := func(what string) error {
 		return fmt.Errorf("%w: transaction %.40q, prepared by record %d: %s", ErrCorrupt, p.xid, p.number, what)

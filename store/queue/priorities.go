@@ -19,8 +19,7 @@ const PriorityLevels = txn.MaxPriority + 1
 // A chunk with one lane takes about 100 bytes, any other chunk 512 bytes more per lane: at most 1.25 bytes per message.
 type priorityIndex struct {
 	chunks map[uint64]*priorityChunk
-	// byPriority has, for each lane, a sorted list of its chunks. Finding the next chunk takes O(log n), regardless of
-	// preceding messages in other lanes.
+	// byPriority has, for each lane, a sorted list of its chunks: the next chunk of a lane is found in O(log n).
 	byPriority [PriorityLevels][]uint64
 	dirty      []uint64 // chunks changed or dropped since the last Collect
 	gone       []uint64 // stored chunks that were dropped since the last Collect
@@ -104,8 +103,7 @@ func (c *priorityChunk) word(lane uint8, w int) uint64 {
 // Prioritized reports whether the queue delivers messages of a higher priority first.
 func (q *Queue) Prioritized() bool { return q.lanes != nil }
 
-// Priority returns the priority of a message that some subscription has not acknowledged, otherwise
-// txn.DefaultPriority.
+// Priority returns the priority of a live message, otherwise txn.DefaultPriority.
 func (q *Queue) Priority(seq uint64) uint8 {
 	if q.lanes == nil {
 		return txn.DefaultPriority

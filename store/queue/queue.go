@@ -29,8 +29,7 @@ type Queue struct {
 
 	nextSub uint32
 	pending uint32 // possible index in State.pending
-	// slow is the index in subs at which the search for a subscription that needs a message begins: the last match is
-	// likely to match again.
+	// slow is the index in subs of the last found subscription that needed a message: the search begins with it.
 	slow    uint16
 	dirty   bool
 	loaded  bool // the Loader has received its record
@@ -205,8 +204,7 @@ func (s *Sub) setOptions(name string, o txn.SubscriptionOptions) {
 // Queue returns the subscription's queue.
 func (s *Sub) Queue() *Queue { return s.q }
 
-// Start returns the sequence below which everything was acknowledged when the subscription was created, or the lowest
-// sequence that it was moved back to.
+// Start returns the sequence below which everything was acknowledged at the creation, or the lowest seek since then.
 func (s *Sub) Start() uint64 { return s.start }
 
 // Floor returns the sequence below which all messages are acknowledged.
@@ -265,8 +263,7 @@ func (q *Queue) NextAlive(from uint64) uint64 {
 	return max(q.nextSeq, from)
 }
 
-// deadWord returns 64 bits of a chunk, set for sequences that no subscription needs. Bits of unpublished sequences are
-// undefined.
+// deadWord returns 64 bits of a chunk, set for dead sequences. Bits of unpublished sequences are undefined.
 func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	c := q.sizes.chunk(chunk)
 	if c == nil {
@@ -294,8 +291,7 @@ func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	return v
 }
 
-// othersAcked is ackedByAll for the hot path of Apply: it begins with the subscription most likely to need the
-// messages.
+// othersAcked is ackedByAll for Apply's hot path: it begins with the subscription most likely to need the messages.
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)
 	for k := range n {

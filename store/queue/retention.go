@@ -37,8 +37,7 @@ func (q *Queue) Retained() (floor uint64, ok bool) {
 	return q.nextSeq, false
 }
 
-// setRetention creates or removes the hidden subscription according to the configuration. A new one starts with the
-// live messages.
+// setRetention creates or removes the hidden subscription. A new one starts with the live messages.
 func (s *State) setRetention(q *Queue) {
 	sub := q.retention()
 	switch wanted := q.config.Retains(); {
@@ -72,8 +71,7 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)) }
 
 // RetainFrom returns the first live message at or after Retained's floor from which on at most the given messages and
-// bytes are kept, or NextSequence; 0 means no limit. Its cost depends on the messages to remove and those below the
-// floor.
+// bytes are kept (0: no limit), or NextSequence. It visits the messages to remove and those below the floor.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
 	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on

@@ -114,8 +114,7 @@ func (s *State) due(o *txn.Op) (changed uint64) {
 	return changed
 }
 
-// isDue reports whether an entry is due at the time of the transaction. If the queue's TTL was removed or extended in
-// the meantime, its messages are kept.
+// isDue reports whether an entry is due at the transaction's time, by the current TTL of its queue.
 func (s *State) isDue(q *Queue, e txn.Due) bool {
 	at := e.TimeMS
 	if e.Kind == txn.DueTTL {
@@ -162,8 +161,7 @@ func (s *State) TakeSoonest() int64 {
 	return soonest
 }
 
-// ScheduleChanges returns the number of schedule entries added or removed since the last checkpoint, which are in
-// memory.
+// ScheduleChanges returns the number of schedule entries added or removed in memory since the last checkpoint.
 func (s *State) ScheduleChanges() int { return s.schedule.now.added.n + s.schedule.now.removed.n }
 
 // ScheduleVersion returns a number that changes when a checkpoint has moved entries from memory to the tree. A caller
@@ -216,8 +214,7 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// ScheduleBatch is the set of changes to the schedule index. It can have hundreds of thousands of entries, so a Batch
-// takes them without a copy.
+// ScheduleBatch is the set of changes to the schedule index, possibly hundreds of thousands, without a copy.
 type ScheduleBatch struct{ of generation }
 
 // Puts iterates over the keys to set, with empty values, in order. A key is valid until the next one.

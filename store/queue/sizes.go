@@ -112,8 +112,8 @@ func (s *partSum) add(i int) {
 	s.bytes = s.group.bytes() * s.n / s.group.alive()
 }
 
-// sizeGroup packs a group's live messages and their bytes into one number: 64 messages of at most MaxRecordBytes leave
-// the upper bits of the bytes free.
+// sizeGroup packs the number of a group's live messages and their bytes: 64 * MaxRecordBytes leaves the upper bits
+// free.
 type sizeGroup uint64
 
 const oneAlive sizeGroup = 1 << 56

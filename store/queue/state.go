@@ -102,8 +102,7 @@ func (s *State) setLimits(l limits) { s.limits, s.producers.limits = l, l }
 // Applied returns the LSN of the last applied record.
 func (s *State) Applied() uint64 { return s.applied }
 
-// Digest returns a rolling hash of all applied transactions and their results: two nodes with the same Applied must
-// have the same Digest.
+// Digest returns a rolling hash of all applied transactions and their results, equal on nodes with the same Applied.
 func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount returns the number of queues.
@@ -225,8 +224,8 @@ func (s *State) trimTail(q *Queue) {
 	}
 }
 
-// mix adds a number to a rolling hash. Each step is invertible: two histories that differ in one step stay different as
-// long as the rest is the same.
+// mix adds a number to a rolling hash. Each step is invertible: different histories stay different if the rest is
+// equal.
 func mix(h, v uint64) uint64 {
 	h = (bits.RotateLeft64(h, 23) ^ v) * 0x9e3779b97f4a7c15
 	return h ^ h>>32

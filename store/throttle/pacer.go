@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// slice is the time for which work runs before it pauses. It is short, since other work may wait for the CPU or the
-	// disk.
+	// slice is the time for which work runs before it pauses: short, since other work may wait for the CPU or the disk.
 	slice = 2 * time.Millisecond
 	// longest is the maximum pause, also after a slow disk operation of several seconds.
 	longest = time.Second

@@ -47,8 +47,7 @@ type Attributes struct {
 	Group string
 	// Priority is 0 to MaxPriority; nil means DefaultPriority.
 	Priority *uint8
-	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time, in milliseconds since 1970, up to MaxTimeMS;
-	// 0 if not set.
+	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time, up to MaxTimeMS; 0 if not set.
 	ExpiresAtMS, DeliverAtMS int64
 	// Values are ordered by key. No key is also the key of a text property.
 	Values     []TypedProperty
@@ -113,8 +112,7 @@ func SortValues(values []TypedProperty) {
 	slices.SortFunc(values, func(a, b TypedProperty) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// check verifies the limits, and that no key of Values occurs in props. The error wraps ErrTooLarge, ErrInvalidName (a
-// key) or ErrInvalidMessage.
+// check verifies the limits, and that no key of Values is in props. It returns the errors of CheckMessage.
 func (a *Attributes) check(props []Property) error {
 	for i, text := range a.texts() {
 		if len(text) > MaxAttributeBytes {
@@ -287,8 +285,7 @@ func (a *Attributes) appendValues(dst []byte) []byte {
 	return dst
 }
 
-// attributes reads and verifies a block. It returns its content, and the contents of its AttributeValues and
-// AttributeDeadLetter.
+// attributes reads and verifies a block. It returns the contents of the block and of its values and dead letter.
 func (d *decoder) attributes() (block, values, dead []byte) {
 	block = d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 	if d.err == nil && len(block) == 0 {
@@ -422,8 +419,7 @@ func cutBytes(b []byte) (value, rest []byte) {
 	return b[:n:n], b[n:]
 }
 
-// RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds since 1970, or 0 if
-// missing.
+// RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds; 0 if missing.
 func RecordTime(rec []byte, tag Attribute) int64 { return timeOf(RecordAttribute(rec, tag)) }
 
 // RecordPriority is RecordAttribute for AttributePriority; DefaultPriority if missing.

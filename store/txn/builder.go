@@ -45,8 +45,8 @@ type Ref struct {
 // instead of copying them. Published must not be used in this mode.
 func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
-// Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds
-// since 1970. producer may be nil.
+// Begin starts a transaction that is appended to dst. timeMS is the active's time in ms since 1970. producer may be
+// nil.
 func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	*b = Builder{buf: dst, start: len(dst), op: -1}
 	flags := byte(0)

@@ -38,8 +38,7 @@ const (
 	ErrFenced Code = 30
 	// ErrTooOld is returned if a producer's sequence is older than its kept results.
 	ErrTooOld Code = 31
-	// ErrProducerForgotten is returned if an unknown producer may have been forgotten: the outcome of its transaction is
-	// unknown.
+	// ErrProducerForgotten is returned if an unknown producer may have been forgotten: the outcome is unknown.
 	ErrProducerForgotten Code = 32
 
 	ErrNoDeadLetter    Code = 60

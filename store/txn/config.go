@@ -15,8 +15,7 @@ type Config struct {
 	MaxMessages uint64
 	// MaxBytes is the same for bytes.
 	MaxBytes uint64
-	// MaxDeliveries is the maximum number of deliveries of a message per subscription, up to MaxDeliveries; 0 means no
-	// limit.
+	// MaxDeliveries is the maximum number of deliveries of a message per subscription; 0 means no limit.
 	MaxDeliveries uint64
 	// DeadLetter is the number of the dead-letter queue, or NoQueue.
 	DeadLetter uint64
@@ -26,13 +25,11 @@ type Config struct {
 	Delay uint64
 	// RedeliveryDelay is the delay after the first nack of a message.
 	RedeliveryDelay uint64
-	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 and 100 mean
-	// constant.
+	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 is 100.
 	RedeliveryMultiplier uint64
 	// RedeliveryMaxDelay is the maximum delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
-	// RetentionAge is the time for which a message is kept after all subscriptions have acknowledged it; 0 means that age
-	// is not considered.
+	// RetentionAge is the time for which a message is kept after it was acknowledged by all; 0 means no limit.
 	RetentionAge uint64
 	// RetentionBytes is the maximum number of bytes kept by the retention; 0 means no limit.
 	RetentionBytes uint64
@@ -174,8 +171,7 @@ func (c *Config) Retains() bool { return c.RetentionAge|c.RetentionBytes|c.Reten
 // Plain reports whether releases before 0.2.0 support the configuration.
 func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 
-// AppendConfig appends the encoding of c for DecodeConfig. A plain configuration is encoded as in releases before
-// 0.2.0.
+// AppendConfig appends the encoding of c, for a plain configuration that of releases before 0.2.0.
 func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
 
 // appendConfig encodes a mask as a separate field after the plain ones, so that a release without masks rejects it.

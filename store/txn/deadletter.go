@@ -119,17 +119,15 @@ func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	return AppendMessage(nil, m.TimestampMS, &a, props, m.Body)
 }
 
-// BeginMove opens an operation that moves messages of a subscription to another queue or, if target is NoQueue,
-// discards them: Move adds to it, EndMove closes it. When it is applied, each unacknowledged message is acknowledged
-// and published to the target.
+// BeginMove opens an operation that moves unacknowledged messages of a subscription to another queue or, if target is
+// NoQueue, discards them, and acknowledges them. Move adds to it, EndMove closes it.
 func (b *Builder) BeginMove(queue uint64, sub uint32, target uint64) {
 	b.begin(OpMove, queue, uint64(sub), target)
 	b.msgs, b.count, b.last, b.drop = 0, len(b.buf), 0, target == NoQueue
 	b.buf = append(b.buf, 0, 0, 0, 0)
 }
 
-// Move adds a message to the open operation, in rising sequence order. rec is the record for the target; nil without a
-// target.
+// Move adds a message to the open operation, in rising sequence order. rec is the record for the target, if any.
 func (b *Builder) Move(sequence uint64, rec []byte) {
 	b.needPublish()
 	switch {

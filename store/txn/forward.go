@@ -34,8 +34,7 @@ func AppendForwards(dst []byte, forwards []Forward) []byte {
 	return dst
 }
 
-// DecodeForwards decodes the result of AppendForwards, without trailing bytes. The errors wrap ErrMalformed or
-// ErrNewerVersion.
+// DecodeForwards decodes the result of AppendForwards. The errors wrap ErrMalformed or ErrNewerVersion.
 func DecodeForwards(b []byte) ([]Forward, error) {
 	d := decoder{b: b}
 	forwards := d.forwards()

@@ -48,8 +48,7 @@ func Properties(m map[string]string) []Property {
 // ErrInvalidMessage is returned for a message, or a batch of messages, that no node accepts.
 var ErrInvalidMessage = errors.New("invalid message")
 
-// CheckMessage verifies that a message is within the limits; a may be nil. The error wraps ErrTooLarge, ErrInvalidName
-// (a key) or ErrInvalidMessage.
+// CheckMessage verifies a message; a may be nil. It returns ErrTooLarge, ErrInvalidName (a key) or ErrInvalidMessage.
 func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	if len(body) > MaxBodyBytes {
 		return fmt.Errorf("%w: body has %d bytes, limit %d", ErrTooLarge, len(body), MaxBodyBytes)
@@ -99,8 +98,7 @@ func propertiesBytes(props []Property) int {
 	return n
 }
 
-// AppendMessage appends the record of a message to dst; a may be nil. On an error, which is that of CheckMessage, it
-// returns dst unchanged.
+// AppendMessage appends the record of a message to dst; a may be nil. It returns the errors of CheckMessage, and dst.
 func AppendMessage(dst []byte, timestampMS int64, a *Attributes, props []Property, body []byte) ([]byte, error) {
 	if err := CheckMessage(a, props, body); err != nil {
 		return dst, err

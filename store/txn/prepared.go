@@ -28,8 +28,7 @@ const (
 // Heuristic reports whether the decision was not made by the coordinator.
 func (d Decider) Heuristic() bool { return d != ByCoordinator }
 
-// CheckXID verifies the name of a prepared transaction: 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps
-// ErrInvalidName.
+// CheckXID verifies a transaction name: 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps ErrInvalidName.
 func CheckXID(xid string) error {
 	switch {
 	case xid == "":

@@ -109,20 +109,17 @@ type Op struct {
 	Code OpCode
 	// Queue is the number of the queue; 0 for OpCreateQueue, OpDue and OpAccess.
 	Queue uint64
-	// Sub is the number of the subscription, for OpAck, OpTake, OpRelease, OpMove, OpSeek, OpDeleteSubscription and
-	// OpPurge (0 = all).
+	// Sub is the number of the subscription; for OpPurge, 0 means all.
 	Sub uint32
 	// Target is the number of the target queue of an OpMove, NoQueue if it discards, or of an OpForward.
 	Target uint64
-	// Name of the new queue or subscription; the key, for OpPutMeta and OpDeleteMeta; the xid, for OpPrepare,
-	// OpCommitPrepared and OpRollbackPrepared.
+	// Name of the new queue or subscription; the key, for OpPutMeta and OpDeleteMeta; the xid of a prepared transaction.
 	Name []byte
 	// Move reports that the messages of an OpForward go to the target only.
 	Move bool
 	// Sequence for OpSeek, and for OpCreateSubscription with StartSequence; at least 1.
 	Sequence uint64
-	// Config for OpCreateQueue and OpAlterQueue. For an OpSeek of RetentionSub it is the retention at the time of the
-	// proposal.
+	// Config for OpCreateQueue and OpAlterQueue; for an OpSeek of RetentionSub, the proposer's retention.
 	Config Config
 	// Mask is the set of Config fields that an OpAlterQueue changes.
 	Mask ConfigMask
@@ -132,9 +129,8 @@ type Op struct {
 	IfEmpty bool
 	// Temporary for OpDeleteQueue; if not 0, the queue is deleted only if this is its TemporaryGrace.
 	Temporary uint64
-	// Count is the number of elements in Raw: messages of an OpPublish, OpMove or OpForward (0 = all of the preceding
-	// publish), names of an OpCreateQueue, ranges of an OpAck or OpRelease, entries of an OpDue, or changes of an
-	// OpAccess.
+	// Count is the number of elements in Raw: messages (of an OpForward: 0 = all of the preceding publish), names, ranges,
+	// entries or changes.
 	Count int
 	// Raw contains the elements counted by Count, encoded. For OpPutMeta it is the value, for OpCreateSubscriptionWith the
 	// options, for OpAlterSubscription the change, for OpPrepare the transaction to prepare.
@@ -353,8 +349,7 @@ func (o *Op) Records(yield func(rec []byte) bool) {
 	}
 }
 
-// CheckRecords verifies the messages of an OpPublish: their number, records that DecodeMessage accepts, and no trailing
-// bytes.
+// CheckRecords verifies the messages of an OpPublish as DecodeMessage does, their number, and that none follows.
 func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {

@@ -9,8 +9,8 @@ import (
 
 // SubscriptionOptions are the optional properties of a subscription. The zero value has none.
 type SubscriptionOptions struct {
-	// Filter is the filter expression, at most MaxFilterBytes bytes; "" for all messages. Log and state treat it as
-	// opaque.
+	// Filter is the filter expression, at most MaxFilterBytes bytes; "" for all messages. Log and state do not evaluate
+	// it.
 	Filter string
 	// Own is the set of PolicyFields that the subscription overrides. Policy has their values, including zeros, and no
 	// other fields. The remaining fields are those of its queue.

@@ -33,14 +33,12 @@ const (
 	OpDue OpCode = 10
 	// OpMove moves messages of one subscription to another queue, or discards them. Acknowledged messages are skipped.
 	OpMove OpCode = 11
-	// OpPrepare stores a transaction until it is decided. Its publishes are not in any queue, and the messages that it
-	// acknowledges are not delivered.
+	// OpPrepare stores a transaction until it is decided. Messages that it acknowledges are not delivered until then.
 	OpPrepare          OpCode = 12
 	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence: messages below it are acknowledged, and live messages from there on are
-	// unacknowledged. For RetentionSub it only raises the floor, and only if the queue still has the retention in the
-	// operation.
+	// OpSeek moves a subscription: messages below the sequence are acknowledged, live messages from there on are not. For
+	// RetentionSub it only raises the floor, and only if the queue still has the retention in the operation.
 	OpSeek       OpCode = 15
 	OpPutMeta    OpCode = 16
 	OpDeleteMeta OpCode = 17
@@ -107,8 +105,7 @@ const (
 	StartLatest Start = 1
 	// StartEarliest includes messages that another subscription has not acknowledged.
 	StartEarliest Start = 2
-	// StartSequence starts at a sequence and includes messages that are retained or that another subscription has not
-	// acknowledged.
+	// StartSequence starts at a sequence, with messages that are retained or not acknowledged by all subscriptions.
 	StartSequence Start = 3
 )
 
