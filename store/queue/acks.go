@@ -2,7 +2,10 @@
 
 package queue
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 const (
 	chunkBits = 12
@@ -32,29 +35,44 @@ type ackSlot struct {
 // ackSet is a set of acknowledged sequences: all below floor, and those whose bits are set. No bit below floor is set,
 // so equal sets have equal encodings. Sequence 0 does not exist and counts as acknowledged.
 type ackSet struct {
+	chunkSlots[ackSlot]
+
 	floor uint64
-	above uint64 // acknowledged sequences at or above floor
-	base  uint64 // chunk of slots[0]
-	slots []ackSlot
+	above uint64   // acknowledged sequences at or above floor
 	gone  []uint64 // stored chunks below the floor, since the last Collect
 }
 
-func (a *ackSet) slot(chunk uint64) *ackSlot {
-	if i := chunk - a.base; chunk >= a.base && i < uint64(len(a.slots)) {
-		return &a.slots[i]
+// chunkSlots has a slot for each chunk of a range.
+type chunkSlots[T any] struct {
+	base  uint64 // chunk of slots[0]
+	slots []T
+}
+
+func (c *chunkSlots[T]) slot(chunk uint64) *T {
+	if i := chunk - c.base; chunk >= c.base && i < uint64(len(c.slots)) {
+		return &c.slots[i]
 	}
 	return nil
 }
 
-// ensure creates missing slots. The chunk must not be below the floor's chunk.
-func (a *ackSet) ensure(chunk uint64) *ackSlot {
-	if len(a.slots) == 0 {
-		a.base = a.floor >> chunkBits
+// ensure creates missing slots, from chunk first on if there are none.
+func (c *chunkSlots[T]) ensure(chunk, first uint64) *T {
+	if len(c.slots) == 0 {
+		c.base = first
 	}
-	for uint64(len(a.slots)) <= chunk-a.base {
-		a.slots = append(a.slots, ackSlot{})
+	for uint64(len(c.slots)) <= chunk-c.base {
+		c.slots = append(c.slots, *new(T))
 	}
-	return &a.slots[chunk-a.base]
+	return &c.slots[chunk-c.base]
+}
+
+// drop removes the first n slots.
+func (c *chunkSlots[T]) drop(n int) {
+	c.base += uint64(n)
+	c.slots = slices.Delete(c.slots, 0, n)
+	if len(c.slots) == 0 && cap(c.slots) > maxPooled {
+		c.slots = nil
+	}
 }
 
 // word returns 64 bits of a chunk. Bits below the floor are set.
@@ -123,7 +141,7 @@ func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n u
 		a.advance(p, chunk<<chunkBits+hi+1)
 		return n
 	}
-	s := a.ensure(chunk)
+	s := a.ensure(chunk, a.floor>>chunkBits)
 	s.dirty = true
 	a.above += n
 	if n == ChunkSize {
@@ -202,16 +220,7 @@ func (a *ackSet) trim(p *pool[ackChunk]) {
 		p.put(a.slots[k].c)
 		k++
 	}
-	if k == 0 {
-		return
-	}
-	a.base += uint64(k)
-	n := copy(a.slots, a.slots[k:])
-	clear(a.slots[n:])
-	a.slots = a.slots[:n]
-	if n == 0 && cap(a.slots) > maxPooled {
-		a.slots = nil
-	}
+	a.drop(k)
 }
 
 // next returns the first unacknowledged sequence at or after from, at most end.

@@ -278,7 +278,7 @@ func (s *Sub) place(maxChunks uint64) bool {
 		if chunk < a.floor>>chunkBits || chunk > (s.q.nextSeq-1)>>chunkBits || chunk-a.floor>>chunkBits > maxChunks {
 			return false
 		}
-		slot := a.ensure(chunk)
+		slot := a.ensure(chunk, a.floor>>chunkBits)
 		if slot.stored {
 			return false
 		}

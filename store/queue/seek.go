@@ -59,7 +59,7 @@ func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 		if c.n == 0 {
 			continue
 		}
-		slot := a.ensure(chunk)
+		slot := a.ensure(chunk, a.floor>>chunkBits)
 		slot.dirty = true
 		a.above += uint64(c.n)
 		if c.n == ChunkSize {
@@ -89,7 +89,7 @@ func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 			by.gone = append(by.gone, chunk)
 			continue
 		}
-		slot := by.ensure(chunk)
+		slot := by.ensure(chunk, by.floor>>chunkBits)
 		slot.stored, slot.dirty = true, true
 	}
 	*a = by

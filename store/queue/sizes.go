@@ -147,17 +147,7 @@ type sizeSlot struct {
 	stored bool
 }
 
-type sizeSet struct {
-	base  uint64
-	slots []sizeSlot
-}
-
-func (z *sizeSet) slot(chunk uint64) *sizeSlot {
-	if i := chunk - z.base; chunk >= z.base && i < uint64(len(z.slots)) {
-		return &z.slots[i]
-	}
-	return nil
-}
+type sizeSet struct{ chunkSlots[sizeSlot] }
 
 func (z *sizeSet) chunk(chunk uint64) *sizeChunk {
 	if s := z.slot(chunk); s != nil {
@@ -166,19 +156,8 @@ func (z *sizeSet) chunk(chunk uint64) *sizeChunk {
 	return nil
 }
 
-// ensure creates missing slots. The chunk must not be below the first one.
-func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
-	if len(z.slots) == 0 {
-		z.base = chunk
-	}
-	for uint64(len(z.slots)) <= chunk-z.base {
-		z.slots = append(z.slots, sizeSlot{})
-	}
-	return &z.slots[chunk-z.base]
-}
-
 func (z *sizeSet) add(p *sizePools, seq, size uint64) {
-	s := z.ensure(seq >> chunkBits)
+	s := z.ensure(seq>>chunkBits, seq>>chunkBits)
 	if s.c == nil {
 		s.c = p.chunks.get()
 	}
@@ -269,16 +248,7 @@ func (z *sizeSet) trim(gone func(chunk uint64)) {
 		}
 		k++
 	}
-	if k == 0 {
-		return
-	}
-	z.base += uint64(k)
-	n := copy(z.slots, z.slots[k:])
-	clear(z.slots[n:])
-	z.slots = z.slots[:n]
-	if n == 0 && cap(z.slots) > maxPooled {
-		z.slots = nil
-	}
+	z.drop(k)
 }
 
 // published returns the bits of word w whose sequences are in [1, next).
