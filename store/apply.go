@@ -231,7 +231,7 @@ func (s *Store) mustWait() bool {
 const awaitRoomLimit = 10 * time.Second
 
 // AwaitRoom waits until memory has room for a transaction of the given size, so that two very large ones are not in
-// memory at once. It waits only for messages in memory at the time of the call, at most 10 s, and not while pages
+// memory together. It waits only for messages in memory at the time of the call, at most 10 s, and not while pages
 // cannot be written.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)

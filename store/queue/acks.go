@@ -55,7 +55,7 @@ func (c *chunkSlots[T]) slot(chunk uint64) *T {
 	return nil
 }
 
-// ensure creates missing slots, from chunk first on if there are none.
+// ensure creates missing slots. The first slot of an empty set is that of chunk first.
 func (c *chunkSlots[T]) ensure(chunk, first uint64) *T {
 	if len(c.slots) == 0 {
 		c.base = first
