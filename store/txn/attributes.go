@@ -167,7 +167,7 @@ func (a *Attributes) times(yield func(tag Attribute, ms int64) bool) {
 	_ = yield(AttributeExpiresAt, a.ExpiresAtMS) && yield(AttributeDeliverAt, a.DeliverAtMS)
 }
 
-var attributeNames = [...]string{ //nolint:gochecknoglobals // a table
+var attributeNames = [...]string{
 	AttributeMessageID:     "message_id",
 	AttributeCorrelationID: "correlation_id",
 	AttributeReplyTo:       "reply_to",

@@ -54,7 +54,7 @@ const (
 	OpAccess OpCode = 22
 )
 
-var opNames = [...]string{ //nolint:gochecknoglobals // a table
+var opNames = [...]string{
 	OpCreateQueue:            "create-queue",
 	OpAlterQueue:             "alter-queue",
 	OpDeleteQueue:            "delete-queue",
