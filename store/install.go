@@ -60,7 +60,7 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 
 func (in *Install) begin(data []byte) error {
 	s, h := in.s, in.header
-	imp, err := page.NewImporter(s.o.FS, filepath.Join(s.o.Dir, datadir.ReceiveName), page.ImportOptions{
+	imp, err := page.NewImporter(s.o.FS, s.path(datadir.ReceiveName), page.ImportOptions{
 		Meta: data, PageSize: h.PageSize, FileBytes: int64(h.FileBytes), StoreID: s.Identity().StoreID,
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func (in *Install) Commit() error {
 	}
 	s.maint.Interrupt() // a rewrite of the replaced file
 	// The rename would remove it too, but in one step and with all locks held.
-	old := filepath.Join(s.o.Dir, datadir.OldFileName)
+	old := s.path(datadir.OldFileName)
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)
 	}
@@ -122,11 +122,12 @@ func (in *Install) replace() error {
 	}); err != nil {
 		return err
 	}
-	if err := s.swapFiles(); err != nil {
-		s.fail(err)
-		return err
+	err := s.swapFiles()
+	if err == nil {
+		err = s.finishInstall(in.header)
 	}
-	if err := s.finishInstall(in.header); err != nil {
+	if err != nil {
+		err = fmt.Errorf("install the snapshot: %w", err)
 		s.fail(err)
 		return err
 	}
@@ -138,19 +139,17 @@ func (s *Store) swapFiles() error {
 	if err := s.pages.CloseFile(); err != nil {
 		return fmt.Errorf("close page.db: %w", err)
 	}
-	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
-	if err := s.o.FS.Rename(at(datadir.PageFileName), at(datadir.OldFileName)); err != nil {
-		return fmt.Errorf("rename the old page.db: %w", err)
+	if err := s.o.FS.Rename(s.path(datadir.PageFileName), s.path(datadir.OldFileName)); err != nil {
+		return err
 	}
 	// A crash here leaves no page.db: recoverInstall finishes the second rename.
-	if err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName)); err != nil {
-		return fmt.Errorf("rename the snapshot: %w", err)
+	if err := s.o.FS.Rename(s.path(datadir.ReceiveName), s.path(datadir.PageFileName)); err != nil {
+		return err
 	}
-	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
-		return fmt.Errorf("rename the snapshot: %w", err)
-	}
-	return nil
+	return s.o.FS.SyncDir(s.o.Dir)
 }
+
+func (s *Store) path(name string) string { return filepath.Join(s.o.Dir, name) }
 
 func (s *Store) finishInstall(h SnapshotHeader) error {
 	if err := s.openPages(); err != nil {
@@ -170,50 +169,43 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 
 // recoverInstall completes or undoes an interrupted replacement. emptied reports that the log was removed.
 func (s *Store) recoverInstall() (emptied bool, err error) {
-	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
-	mark := s.id.Install
-	if mark != nil {
-		_, err := s.o.FS.Stat(at(datadir.PageFileName))
-		if errors.Is(err, fs.ErrNotExist) {
-			err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName))
-			if errors.Is(err, fs.ErrNotExist) {
-				return false, fmt.Errorf("%w, and the received snapshot as well", ErrPagesMissing)
-			}
-			if err != nil {
-				return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
-			}
-		} else if err != nil {
-			return false, fmt.Errorf("stat page.db: %w", err)
-		}
-		if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+	if s.id.Install != nil {
+		if emptied, err = s.recoverFiles(*s.id.Install); err != nil {
 			return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
-		}
-		if emptied, err = s.resetLogAfterInstall(*mark); err != nil {
-			return false, err
 		}
 		s.id.Install = nil
 		if err := s.id.Write(s.o.FS, s.o.Dir); err != nil {
 			return false, err
 		}
 	}
-	if err := s.o.FS.Remove(at(datadir.ReceiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.o.FS.Remove(s.path(datadir.ReceiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("remove a partially received snapshot: %w", err)
 	}
 	return emptied, nil
 }
 
-// resetLogAfterInstall removes the log of the old page.db if the new page.db is in place, and reports whether it is.
-func (s *Store) resetLogAfterInstall(mark datadir.InstallMark) (bool, error) {
+// recoverFiles ensures that page.db exists. If it is the new one, it removes the log of the old one.
+func (s *Store) recoverFiles(mark datadir.InstallMark) (emptied bool, err error) {
+	_, err = s.o.FS.Stat(s.path(datadir.PageFileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = s.o.FS.Rename(s.path(datadir.ReceiveName), s.path(datadir.PageFileName))
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("%w, and the received snapshot as well", ErrPagesMissing)
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+		return false, err
+	}
 	file, err := page.Open(s.o.FS, datadir.PageFile(s.o.Dir), page.Options{ReadOnly: true})
 	if err != nil {
-		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+		return false, err
 	}
 	done := file.Meta().Position == mark.Position
-	if err := file.Close(); err != nil {
-		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
-	}
-	if !done {
-		return false, nil
+	if err := file.Close(); err != nil || !done {
+		return false, err
 	}
 	dir := datadir.LogDir(s.o.Dir)
 	names, err := s.o.FS.ReadDir(dir)
@@ -221,15 +213,12 @@ func (s *Store) resetLogAfterInstall(mark datadir.InstallMark) (bool, error) {
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+		return false, err
 	}
 	for _, name := range names {
 		if err := s.o.FS.Remove(filepath.Join(dir, name)); err != nil {
-			return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+			return false, err
 		}
 	}
-	if err := s.o.FS.SyncDir(dir); err != nil {
-		return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
-	}
-	return true, nil
+	return true, s.o.FS.SyncDir(dir)
 }

@@ -169,7 +169,7 @@ func (s *Store) lockDir() error {
 		return fmt.Errorf("sync the parent of the data directory: %w", err)
 	}
 	var err error
-	s.lock, err = s.o.FS.Lock(filepath.Join(s.o.Dir, datadir.LockName))
+	s.lock, err = s.o.FS.Lock(s.path(datadir.LockName))
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("%w: %s; stop that process, or configure another data directory", datadir.ErrInUse, s.o.Dir)
 	}
