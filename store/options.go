@@ -71,8 +71,7 @@ type Options struct {
 	Dir string
 	// PageSize of a new page.db, in bytes: a multiple of 2048. An existing file keeps its page size.
 	PageSize int
-	// Sync selects when an appended record counts as durable.
-	Sync wal.SyncMode
+	Sync     wal.SyncMode
 	// SyncInterval is the time between syncs with wal.SyncInterval.
 	SyncInterval time.Duration
 	// MemoryBudget bounds the messages and index nodes held in memory, in bytes; at least MinMemoryBudget.

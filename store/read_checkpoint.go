@@ -18,8 +18,7 @@ import (
 // ReadOptions select the checkpoint that ReadCheckpoint reads.
 type ReadOptions struct {
 	// At is the last record that the checkpoint must contain; 0 selects the currently applied one.
-	At uint64
-	// MaxWait bounds the wait for record At and the checkpoint there.
+	At      uint64
 	MaxWait time.Duration
 	// OlderIfFull reads the last checkpoint if the disk is too full for another one: the operation may free space.
 	OlderIfFull bool

@@ -112,14 +112,12 @@ type (
 		LSN uint64
 		Err error
 	}
-	// LogMissing is reported when the checkpoint's log is missing.
 	LogMissing struct{ Checkpoint lsn.Position }
 	LogBehind  struct{ LogEnd, Checkpoint lsn.Position }
 )
 
 // Events of the maintenance of page.db.
 type (
-	// RewriteStarted is reported when a rewrite starts to copy.
 	RewriteStarted struct {
 		Reason                 string
 		FromPageSize, PageSize int
@@ -131,15 +129,13 @@ type (
 		BytesBefore, Bytes uint64
 		Paused             time.Duration
 	}
-	// RewriteCanceled is reported when a rewrite ended with the old file in place.
 	RewriteCanceled struct{ Reason string }
 	// RewriteRecovered is reported when a start has finished an interrupted rewrite from file From, or undone it ("").
 	RewriteRecovered struct{ From string }
 	// RewriteCorrupt is reported at a start when the new file of a rewrite is corrupt, and the old one is used.
 	RewriteCorrupt struct{ Err error }
 	// OldFileDropped is reported when page.db_old was removed to free space for a rewrite.
-	OldFileDropped struct{ Bytes uint64 }
-	// OldFileNotClosed is reported when the file that a rewrite replaced could not be closed.
+	OldFileDropped   struct{ Bytes uint64 }
 	OldFileNotClosed struct{ Err error }
 	// Shrunk is reported when the end of page.db was truncated.
 	Shrunk struct{ BytesBefore, Bytes, Moved uint64 }
@@ -155,7 +151,6 @@ type (
 		Messages           int
 		Was                error
 	}
-	// MessagesCorrupt is reported for newly detected corrupt messages.
 	MessagesCorrupt struct {
 		Queue, First, Last uint64
 		Messages           int

@@ -11,7 +11,6 @@ import (
 
 // Member identifies one store in a state that is known to be complete: an entry of in_sync in the cluster record.
 type Member struct {
-	// Node is the UUID of the node that owns the data directory.
 	Node uuid.UUID `json:"node"`
 	// Store is the UUID of the content. It changes when a disk is replaced.
 	Store uuid.UUID `json:"store"`

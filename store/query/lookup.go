@@ -23,8 +23,7 @@ type Target struct {
 	Forwards []txn.Forward
 	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
 	Messages, Bytes uint64
-	// Subscriptions is the number of subscriptions.
-	Subscriptions int
+	Subscriptions   int
 	// SubID is txn.NoSub if the subscription does not exist or was not requested.
 	SubID uint32
 }

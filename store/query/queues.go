@@ -24,13 +24,11 @@ type QueueInfo struct {
 	NextSequence uint64
 	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
 	Messages, Bytes uint64
-	// Delayed is the number of messages that are not yet deliverable to any subscription.
-	Delayed uint64
+	Delayed         uint64
 	// Dropped counts the dead letters of each subscription that had no dead-letter queue, Expired the expired messages
 	// that were not moved to one, both since the queue was created.
 	Dropped, Expired uint64
-	// Digest is a rolling hash of all operations applied to the queue.
-	Digest uint64
+	Digest           uint64
 	// Subscriptions by number.
 	Subscriptions []SubscriptionInfo
 	Forwards      []ForwardInfo
@@ -39,8 +37,7 @@ type QueueInfo struct {
 // ForwardInfo is a forwarding rule of a queue.
 type ForwardInfo struct {
 	// To is the name of the target queue.
-	To string
-	// Move is set if matching messages go only to the target queue.
+	To   string
 	Move bool
 	// Filter is the expression that messages must match; "" for all messages.
 	Filter string
@@ -53,8 +50,7 @@ type SubscriptionInfo struct {
 	// Floor is the sequence below which all messages are acknowledged.
 	Floor uint64
 	// Start is the sequence at which the subscription began.
-	Start uint64
-	// Backlog is the number of unacknowledged messages.
+	Start   uint64
 	Backlog uint64
 	// Options are its filter and its own settings that override the queue's configuration.
 	Options txn.SubscriptionOptions

@@ -7,8 +7,7 @@ import "github.com/lockstep-mq/lockstep/store/txn"
 // Counts are the operations applied to a state since CountAfter. They are not part of the state.
 type Counts struct {
 	// Refused counts the rejected transactions.
-	Transactions, Refused uint64
-	// Published counts messages, PublishedBytes their stored bytes.
+	Transactions, Refused     uint64
 	Published, PublishedBytes uint64
 	// Acknowledged counts messages once per subscription, except purged ones.
 	Acknowledged uint64
@@ -16,8 +15,7 @@ type Counts struct {
 	Released uint64
 	// Moved counts dead letters and redriven messages. Dropped counts dead letters without a dead-letter queue.
 	Moved, Dropped uint64
-	// Overflowed counts messages dropped from the head of a full queue.
-	Overflowed uint64
+	Overflowed     uint64
 	// Expired counts expired messages that were not moved to a dead-letter queue.
 	Expired uint64
 }

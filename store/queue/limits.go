@@ -12,8 +12,7 @@ const (
 	// MaxRunSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
 	MaxRunSpan = ChunkSize
 
-	MaxPrepared = 10_000 // undecided transactions
-	// MaxPreparedBytes is the maximum total encoded length of all prepared transactions.
+	MaxPrepared      = 10_000 // undecided transactions
 	MaxPreparedBytes = 256 << 20
 	// MaxTaken is the maximum number of messages that one transaction may acknowledge on condition that they are
 	// unacknowledged, as a prepared transaction does for all its messages.

@@ -82,8 +82,7 @@ type Outcome struct {
 	// Number is the LSN of the record that decided it.
 	Number uint64
 	// TimeMS is the time of the decision on the active, in milliseconds since 1970.
-	TimeMS int64
-	// Committed is false if the transaction was rolled back.
+	TimeMS    int64
 	Committed bool
 	By        txn.Decider
 

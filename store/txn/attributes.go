@@ -29,10 +29,8 @@ const (
 	// AttributeExpiresAt is the expiry time, in milliseconds since 1970.
 	AttributeExpiresAt Attribute = 10
 	// AttributeDeliverAt is the earliest delivery time, in milliseconds since 1970.
-	AttributeDeliverAt Attribute = 12
-	// AttributeValues are the typed (non-text) properties.
-	AttributeValues Attribute = 14
-	// AttributeDeadLetter is the origin of a moved message, and the reason.
+	AttributeDeliverAt  Attribute = 12
+	AttributeValues     Attribute = 14
 	AttributeDeadLetter Attribute = 15
 )
 
@@ -74,7 +72,6 @@ const (
 
 // Value is the value of a typed property.
 type Value struct {
-	// Kind selects the field that holds the value.
 	Kind ValueKind
 	// Bits of a bool (0 or 1), an int64, or a double as returned by math.Float64bits.
 	Bits uint64

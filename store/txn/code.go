@@ -34,7 +34,6 @@ const (
 	ErrBeyondEnd            Code = 23
 	ErrTooManyReleased      Code = 24
 
-	// ErrFenced is returned if a producer's epoch is lower than an earlier one.
 	ErrFenced Code = 30
 	// ErrTooOld is returned if a producer's sequence is older than its kept results.
 	ErrTooOld Code = 31
@@ -53,7 +52,6 @@ const (
 	ErrAccessChanged Code = 90
 	ErrTooManyAccess Code = 91
 
-	// ErrAlreadyAcknowledged is returned if a message to take was acknowledged before.
 	ErrAlreadyAcknowledged Code = 65
 	ErrReserved            Code = 66
 	// ErrXIDInUse is returned if a transaction to prepare has the name of another one, current or recently decided.
@@ -125,7 +123,6 @@ func (c Code) Error() string {
 
 // Error is a Code with the operation that caused it.
 type Error struct {
-	// Code is the reason.
 	Code Code
 	// Op is the index of the rejected operation, or -1 for the transaction as a whole.
 	Op int

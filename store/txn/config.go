@@ -11,37 +11,28 @@ import (
 // Config is the alterable configuration of a queue. It is encoded as a field count and the fields, all uvarint, so that
 // a later version can add one. An unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
 type Config struct {
-	// MaxMessages is the number of messages above which Overflow applies; 0 means no limit.
-	MaxMessages uint64
-	// MaxBytes is the same for bytes.
-	MaxBytes uint64
+	// Overflow applies to a queue with more messages or bytes; 0 means no limit.
+	MaxMessages, MaxBytes uint64
 	// MaxDeliveries is the maximum number of deliveries of a message per subscription; 0 means no limit.
 	MaxDeliveries uint64
-	// DeadLetter is the number of the dead-letter queue, or NoQueue.
-	DeadLetter uint64
+	DeadLetter    uint64 // queue number, or NoQueue
 	// TTL is the time after publish at which a message expires; 0 means never.
-	TTL uint64
-	// Delay is the delivery delay after publish of a message without its own delivery time.
-	Delay uint64
-	// RedeliveryDelay is the delay after the first nack of a message.
-	RedeliveryDelay uint64
+	TTL             uint64
+	Delay           uint64 // of a message without its own delivery time
+	RedeliveryDelay uint64 // after the first nack
 	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 is 100.
 	RedeliveryMultiplier uint64
 	// RedeliveryMaxDelay is the maximum delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
 	// RetentionAge is the time for which a message is kept after it was acknowledged by all; 0 means no limit.
 	RetentionAge uint64
-	// RetentionBytes is the maximum number of bytes kept by the retention; 0 means no limit.
-	RetentionBytes uint64
-	// RetentionMessages is the maximum number of messages kept by the retention; 0 means no limit.
-	RetentionMessages uint64
-	Overflow          Overflow
-	// Priorities is 1 if messages of a higher priority are delivered first. It is fixed when the queue is created.
-	Priorities uint64
+	// RetentionBytes and RetentionMessages are the maximums kept by the retention; 0 means no limit.
+	RetentionBytes, RetentionMessages uint64
+	Overflow                          Overflow
+	Priorities                        uint64 // 1: higher priorities first; fixed at the creation
 	// Exclusive is 1 if each subscription has one consumer at a time that receives messages.
-	Exclusive uint64
-	// DeadLetterExpired is 1 if expired messages are moved to DeadLetter.
-	DeadLetterExpired uint64
+	Exclusive         uint64
+	DeadLetterExpired uint64 // 1: move expired messages to DeadLetter
 	// TemporaryGrace is the time after its last consumer closed at which the queue is deleted; 0 means never.
 	TemporaryGrace uint64
 	// ExactBytes is 1 if the queue keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
@@ -54,11 +45,8 @@ type Overflow = uint64
 
 // Kinds of Overflow, as stored.
 const (
-	// OverflowReject rejects the publish.
-	OverflowReject Overflow = 0
-	// OverflowDropHead drops the oldest messages.
-	OverflowDropHead Overflow = 1
-	// OverflowDeadLetterHead moves the oldest messages to the dead-letter queue.
+	OverflowReject         Overflow = 0
+	OverflowDropHead       Overflow = 1
 	OverflowDeadLetterHead Overflow = 2
 )
 
@@ -91,7 +79,6 @@ const (
 	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
 		FieldRedeliveryMaxDelay
-	// AllFields are the fields of this version.
 	AllFields = FieldExactBytes<<1 - 1
 )
 

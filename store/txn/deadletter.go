@@ -12,13 +12,10 @@ type DeadReason uint8
 
 // Reasons, as stored.
 const (
-	// DeadMaxDeliveries means that the message reached Config.MaxDeliveries.
 	DeadMaxDeliveries DeadReason = 1
 	DeadRejected      DeadReason = 2
-	// DeadExpired means that the message was not acknowledged in time.
-	DeadExpired DeadReason = 3
-	// DeadOverflow means that the queue was full and the message was one of the oldest.
-	DeadOverflow DeadReason = 4
+	DeadExpired       DeadReason = 3
+	DeadOverflow      DeadReason = 4
 )
 
 // DeadLetter is the origin of a dead letter, and the reason.

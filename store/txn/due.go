@@ -13,10 +13,8 @@ type DueKind uint8
 
 // Kinds of Due.
 const (
-	// DueDeliver makes a delayed message deliverable.
 	DueDeliver DueKind = 1
-	// DueExpire expires a message at its own expiry time.
-	DueExpire DueKind = 2
+	DueExpire  DueKind = 2
 	// DueTTL expires a message by its queue's TTL. It is in no index.
 	DueTTL DueKind = 3
 )
@@ -24,8 +22,7 @@ const (
 // Due is a scheduled action on a message.
 type Due struct {
 	// TimeMS is the due time, in milliseconds since 1970; for a DueTTL, the time at which the message entered its queue.
-	TimeMS int64
-	// Queue and Sequence identify the message.
+	TimeMS          int64
 	Queue, Sequence uint64
 	Kind            DueKind
 }

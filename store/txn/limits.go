@@ -17,14 +17,12 @@ const (
 	MaxPublishMessages  = 10_000
 	MaxBodyBytes        = 64 << 20
 	MaxPropertyKeyBytes = 255
-	// MaxPropertiesBytes is the maximum encoded length of all properties of a message.
-	MaxPropertiesBytes = 64 << 10
+	MaxPropertiesBytes  = 64 << 10
 	// MaxAttributeBytes is the maximum length of a standard text field of a message.
 	MaxAttributeBytes = 1024
 	// MaxAttributesBytes is the maximum encoded length of all standard fields and typed properties of a message.
 	MaxAttributesBytes = 64 << 10
-	// MaxRecordBytes is the maximum length of an encoded message, including its size field.
-	MaxRecordBytes = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
+	MaxRecordBytes     = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
 	// maxBlockBytes is the maximum length of the attributes with their length prefix.
 	maxBlockBytes = 3 + MaxAttributesBytes + maxDeadLetterBytes
 	// MaxTransactionBytes is the maximum length of an encoded transaction. It must fit into a log frame.
@@ -37,15 +35,13 @@ const (
 	// MaxTime is the maximum duration in a Config and in an attribute: 100 years, in milliseconds.
 	MaxTime = 100 * 365 * 24 * 3600 * 1000
 	// MaxMultiplier is the maximum Config.RedeliveryMultiplier, in hundredths.
-	MaxMultiplier = 100_000
-	MaxPriority   = 9
-	// DefaultPriority is the priority of a message without one.
+	MaxMultiplier   = 100_000
+	MaxPriority     = 9
 	DefaultPriority = 4
 	// MaxTimeMS is the latest time in a message, in milliseconds since 1970: the end of the year 9999.
-	MaxTimeMS      = 253_402_300_799_999
-	MaxFilterBytes = 4 << 10
-	MaxXIDBytes    = 128
-	// MaxPreparedBytes is the maximum encoded length of a prepared transaction.
+	MaxTimeMS        = 253_402_300_799_999
+	MaxFilterBytes   = 4 << 10
+	MaxXIDBytes      = 128
 	MaxPreparedBytes = 16 << 20
 	MaxSubscriptions = 1000
 )

@@ -120,12 +120,9 @@ type Op struct {
 	// Sequence for OpSeek, and for OpCreateSubscription with StartSequence; at least 1.
 	Sequence uint64
 	// Config for OpCreateQueue and OpAlterQueue; for an OpSeek of RetentionSub, the proposer's retention.
-	Config Config
-	// Mask is the set of Config fields that an OpAlterQueue changes.
-	Mask ConfigMask
-	// Start for OpCreateSubscription and OpCreateSubscriptionWith.
-	Start Start
-	// IfEmpty for OpDeleteQueue.
+	Config  Config
+	Mask    ConfigMask
+	Start   Start
 	IfEmpty bool
 	// Temporary for OpDeleteQueue; if not 0, the queue is deleted only if this is its TemporaryGrace.
 	Temporary uint64
@@ -135,8 +132,7 @@ type Op struct {
 	// Raw contains the elements counted by Count, encoded. For OpPutMeta it is the value, for OpCreateSubscriptionWith the
 	// options, for OpAlterSubscription the change, for OpPrepare the transaction to prepare.
 	Raw []byte
-	// By is the decider, for OpCommitPrepared and OpRollbackPrepared.
-	By Decider
+	By  Decider
 	// Number is the LSN of the OpPrepare to decide; 0 for any. For OpAccess it is the expected version of the table.
 	Number uint64
 	// Asked is the checksum of the client's request for an OpAccess.

@@ -17,7 +17,6 @@ type OpCode uint8
 
 // Operation codes. They are stored in the log and never change their meaning.
 const (
-	// OpCreateQueue creates a queue with its first subscriptions.
 	OpCreateQueue OpCode = 1
 	OpAlterQueue  OpCode = 2
 	OpDeleteQueue OpCode = 3
@@ -29,8 +28,7 @@ const (
 	OpAck                OpCode = 8
 	// OpRelease increments the delivery counts of messages of one subscription.
 	OpRelease OpCode = 9
-	// OpDue makes delayed messages deliverable, and expires messages.
-	OpDue OpCode = 10
+	OpDue     OpCode = 10
 	// OpMove moves messages of one subscription to another queue, or discards them. Acknowledged messages are skipped.
 	OpMove OpCode = 11
 	// OpPrepare stores a transaction until it is decided. Messages that it acknowledges are not delivered until then.
@@ -39,10 +37,9 @@ const (
 	OpRollbackPrepared OpCode = 14
 	// OpSeek moves a subscription: messages below the sequence are acknowledged, live messages from there on are not. For
 	// RetentionSub it only raises the floor, and only if the queue still has the retention in the operation.
-	OpSeek       OpCode = 15
-	OpPutMeta    OpCode = 16
-	OpDeleteMeta OpCode = 17
-	// OpCreateSubscriptionWith adds a subscription with options, such as a filter.
+	OpSeek                   OpCode = 15
+	OpPutMeta                OpCode = 16
+	OpDeleteMeta             OpCode = 17
 	OpCreateSubscriptionWith OpCode = 18
 	// OpTake is OpAck for messages of which none may be acknowledged or reserved by a prepared transaction.
 	OpTake OpCode = 20
@@ -101,7 +98,6 @@ type Start uint8
 
 // Start positions, as stored.
 const (
-	// StartLatest starts with messages published after the subscription is created.
 	StartLatest Start = 1
 	// StartEarliest includes messages that another subscription has not acknowledged.
 	StartEarliest Start = 2
