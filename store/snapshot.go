@@ -33,12 +33,12 @@ type Snapshot struct {
 	pin     *page.Pin
 	hold    *wal.Hold
 	meta    []byte // description of the checkpoint: the first piece, at offset 0
-	extents []page.Run
+	extents []page.Extent
 	mu      sync.Mutex // held while pages are read; guards the fields below
 	closed  bool
 	expire  *time.Timer
 	// stream verifies the data while it is sent contiguously from the beginning; next is the offset of its next byte.
-	stream *page.RunStream
+	stream *page.ExtentStream
 	next   uint64
 }
 
@@ -124,7 +124,7 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 		return offset, sn.meta[offset:], nil
 	}
 	size := sn.file.PageSize()
-	end := func(ext page.Run) uint64 { return uint64(page.OffsetOf(ext.End(), size)) }
+	end := func(ext page.Extent) uint64 { return uint64(page.OffsetOf(ext.End(), size)) }
 	i := sort.Search(len(sn.extents), func(i int) bool { return end(sn.extents[i]) > offset })
 	if i == len(sn.extents) {
 		return 0, nil, io.EOF
@@ -152,12 +152,12 @@ func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 
 // verify checks data before it is sent. Corrupt data is sent too, since the receiver has no better copy, but this node
 // records the corruption to repair it. sn.mu is held.
-func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
+func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	size := sn.file.PageSize()
 	begin := uint64(page.OffsetOf(ext.First, size))
 	switch {
 	case i == 0 && from == begin:
-		sn.stream = page.NewRunStream(size)
+		sn.stream = page.NewExtentStream(size)
 	case sn.stream == nil || (from != sn.next && from != begin):
 		sn.stream = nil // resumed in the middle
 		return

@@ -47,7 +47,7 @@ func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 }
 
 // AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. It may return
-// false for extents that touch none of the Parts or span more than MaxRunSpan.
+// false for extents that touch none of the Parts or span more than MaxExtentSpan.
 func (d *DeadRange) AllDead(first, span uint64) bool {
 	if span == 0 {
 		return true

@@ -9,8 +9,8 @@ const (
 	MaxMeta     = 1000
 	MaxAccess   = 10_000
 	MaxReleased = 65_536 // messages in one transaction
-	// MaxRunSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
-	MaxRunSpan = ChunkSize
+	// MaxExtentSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
+	MaxExtentSpan = ChunkSize
 
 	MaxPrepared      = 10_000 // undecided transactions
 	MaxPreparedBytes = 256 << 20
