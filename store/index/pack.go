@@ -9,10 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ExtentBytes is the maximum length of an extent with several messages, including its header and padding, unless a single
-// page is longer. Small extents are expensive to write and to read sequentially: each costs an index entry, a checksum
-// and a space allocation. Large ones are expensive if one message is needed, and stay until their last message is dead.
-// The limit is therefore low (docs/decisions/0023).
+// ExtentBytes is the maximum length of an extent with several messages, including its header and padding, unless a
+// single page is longer. Small extents are expensive to write and to read sequentially: each costs an index entry, a
+// checksum and a space allocation. Large ones are expensive if one message is needed, and stay until their last message
+// is dead. The limit is therefore low (docs/decisions/0023).
 const ExtentBytes = 4 << 10
 
 // Room returns the maximum payload of an extent with several messages for a page size: whole pages, at least one. An

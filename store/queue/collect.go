@@ -33,7 +33,7 @@ type Batch struct {
 // KV is a key and its value.
 type KV struct{ Key, Value []byte }
 
-// TailRun is a run of messages with consecutive sequences.
+// TailRun is a list of messages with consecutive sequences.
 type TailRun struct {
 	Queue uint64
 	// First is the sequence of Records[0].
