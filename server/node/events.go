@@ -27,7 +27,7 @@ func (s *storeEvents) condition(e events.Event) {
 	s.log(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.counts[e.Name()]++
+	s.counts[events.Name(e)]++
 }
 
 // all returns the number of events by kind since the node started.
