@@ -8,14 +8,14 @@ import (
 	"hash/crc32"
 )
 
-// ExtentStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every page in use belongs
-// to an extent, so a checksum covers every byte that is ever read. It keeps only a few numbers in memory.
+// ExtentStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every used page belongs
+// to an extent, so a checksum covers every byte that is ever read.
 type ExtentStream struct {
 	pageSize int
 	next     No     // expected page, if left is not 0
 	left     uint32 // missing pages of the extent
-	first    No     // of the extent
-	rest     int    // bytes of header and payload not yet included in crc
+	first    No
+	rest     int // bytes of header and payload not yet included in crc
 	crc      uint32
 	want     uint32
 }
@@ -23,7 +23,7 @@ type ExtentStream struct {
 // NewExtentStream returns a stream before its first page.
 func NewExtentStream(pageSize int) *ExtentStream { return &ExtentStream{pageSize: pageSize} }
 
-// Write verifies whole pages; the first one has the number first. The error is a CorruptError.
+// Write verifies whole pages from first on. The error is a CorruptError.
 func (s *ExtentStream) Write(first No, pages []byte) error {
 	if len(pages)%s.pageSize != 0 {
 		return fmt.Errorf("%w: %d bytes are not a multiple of the page size %d", ErrMisuse, len(pages), s.pageSize)
@@ -56,7 +56,6 @@ func (s *ExtentStream) Write(first No, pages []byte) error {
 	return nil
 }
 
-// begin reads the header of an extent.
 func (s *ExtentStream) begin(first No, pages []byte) error {
 	h, err := PeekExtent(pages)
 	switch {
