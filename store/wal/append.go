@@ -14,9 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Append writes frames as one block, in one write. They must continue End and end with the position end. The caller
-// has verified them; Append reads only their headers. They are in the page cache when it returns nil, and durable
-// after the next Sync.
+// Append writes frames as one block, with one write. They must continue End and end with the position end. The caller
+// has verified them; Append reads only their headers. They are durable after the next Sync.
 //
 // ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final: ErrFailed. Only one
 // goroutine may call Append. It keeps no reference to frames and allocates nothing, unless it starts a new segment.
@@ -52,13 +51,12 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// room returns the segment for the next block with the given bytes of frames, and starts a new segment if necessary.
-// writeMu is held.
+// room returns the segment for a block with the given bytes of frames. writeMu is held.
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]
-	// A seal must always fit behind the block. A block larger than a segment gets its own segment, which grows. (A
-	// segment without records cannot be left behind: the next one would have the same name.)
+	// A seal must always fit behind the block. A block larger than a segment gets its own segment, which grows. (A segment
+	// without records stays current: the next one would have the same name.)
 	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.discarded ||
 		seg.empty()
 	l.mu.RUnlock()
@@ -68,8 +66,8 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	return l.roll()
 }
 
-// roll starts a new segment. Its header and name become durable with the next sync, together with its first block, or
-// by syncHeaders. writeMu is held.
+// roll starts a new segment. Its header and name become durable with its first block, or by syncHeaders. writeMu is
+// held.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
 	wake(l.wakePrepare)
@@ -105,7 +103,7 @@ func (l *Log) roll() (*segment, error) {
 	return seg, nil
 }
 
-// writeBlock appends a block to the log. writeMu is held.
+// writeMu is held.
 func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
 	h.length = uint32(len(frames))
 	l.mu.RLock()
@@ -140,9 +138,8 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	return nil
 }
 
-// NoteCommitted records that the records up to and including the given one are committed. Records that are not in the
-// log yet are ignored. The next block contains the commit LSN, or a seal if no block follows soon (INV-13). The call
-// is cheap and safe at any time. A record lower than before has no effect.
+// NoteCommitted records that the log's records up to the given one are committed. The next block contains the commit
+// LSN, or a seal if no block follows soon (INV-13). A lower record than before has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
@@ -154,8 +151,7 @@ func (l *Log) NoteCommitted(record uint64) {
 	}
 }
 
-// Committed returns the highest record that is known to be committed. After Open it is the highest one stored in the
-// log.
+// Committed returns the highest record that is known to be committed; after Open, the highest one stored in the log.
 func (l *Log) Committed() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -163,8 +159,8 @@ func (l *Log) Committed() uint64 {
 }
 
 // wantsSeal reports whether synced records are not yet covered by the durable LSN of a block header, or committed
-// records not by a commit LSN. With SyncOff the latter do not wait for a sync: the end of the process alone must not
-// lose the commit LSN.
+// records not by a commit LSN. With SyncOff the latter do not wait for a sync: a crash of the process must not lose the
+// commit LSN.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -172,8 +168,7 @@ func (l *Log) wantsSeal() bool {
 		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes an empty block if it is useful. It may lengthen the segment slightly. The caller syncs. writeMu is
-// held.
+// writeSeal writes an empty block if it is useful. The caller syncs. writeMu is held.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -188,9 +183,8 @@ func (l *Log) writeSeal() error {
 	return l.writeBlock(seg, blockHeader{seal: true, firstLSN: end.LSN + 1}, nil, end)
 }
 
-// Sync makes all earlier appends durable, according to the sync mode. With SyncAlways it returns when they are on
-// disk, with SyncInterval and SyncOff immediately. It may run concurrently with Append, and one sync serves all
-// concurrent callers. An error is final (INV-7).
+// Sync makes all earlier appends durable with SyncAlways; in the other modes it returns immediately. It may run
+// concurrently with Append, and one sync serves all concurrent callers. An error is final (INV-7).
 func (l *Log) Sync() error {
 	if err := l.usable(); err != nil {
 		return err
@@ -243,9 +237,8 @@ func (l *Log) syncDirty() error {
 	return nil
 }
 
-// syncHeaders makes the headers and names of all segments durable, but not their content. A segment can only be
-// removed after its successor's header is durable, and with SyncOff no other call syncs it. It costs a few blocks per
-// segment; syncDirty would write all content.
+// syncHeaders makes the headers and names of all segments durable, but not their content: a few blocks per segment. A
+// segment can only be removed after its successor's header is durable, and with SyncOff no other call syncs it.
 func (l *Log) syncHeaders() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()

@@ -28,10 +28,9 @@ type Log struct {
 	o      Options
 	spares *spares
 
-	// trimMu is held while old segments are removed from the log.
 	trimMu iolock.Mutex
-	// writeMu is held while the end of the log changes. It guards header, vec, past and ended. Reading end requires
-	// no mu while it is held.
+	// writeMu is held while the end of the log changes; end can then be read without mu. It guards header, vec, past and
+	// ended.
 	writeMu iolock.Mutex
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
@@ -41,38 +40,37 @@ type Log struct {
 	syncMu  iolock.Mutex
 	syncing []*segment
 
-	// mu guards the fields below, and the guarded fields of segments. No disk access happens under it.
+	// mu guards the fields below, and the guarded ones of segments. No disk access happens under it.
 	mu     sync.RWMutex
 	segs   []*segment
 	end    lsn.Position
 	synced lsn.Position
 	marked uint64 // the highest durable LSN in a block header
-	// committed is the highest record that is known to be committed, markedCommit the highest commit LSN in a block
-	// header.
+	// committed is the highest record known to be committed, markedCommit the highest commit LSN in a block header.
 	committed, markedCommit uint64
-	// the last position of each finished term, oldest first; none is before the first segment's prev
+	// ends of finished terms, oldest first; none is before the first segment's prev
 	termEnds  []lsn.Position
-	dirty     []*segment       // segments with unsynced blocks, oldest first
-	dirtyDir  bool             // a segment was renamed and the directory is not yet synced
-	holds     map[*Hold]uint64 // the lowest record that each hold keeps
-	released  uint64           // the highest LSN passed to Release
-	discarded uint64           // the highest LSN passed to Discard
-	cuts      uint64           // number of cuts, for detection by readers
+	dirty     []*segment // with unsynced blocks, oldest first
+	dirtyDir  bool
+	holds     map[*Hold]uint64
+	released  uint64
+	discarded uint64
+	cuts      uint64
 	closed    bool
 
 	failure  atomic.Pointer[error]
-	failed   chan struct{} // closed when failure is set
+	failed   chan struct{}
 	failOnce sync.Once
 
 	opened    time.Time
 	recovery  Recovery
 	counters  counters
-	writeFrom atomic.Int64 // start of the current write, by now; 0 if none
+	writeFrom atomic.Int64
 	syncFrom  atomic.Int64
 
 	stop        chan struct{} // closed by Close
-	wakeKeeper  chan struct{} // signals possible work for seal or sync
-	keeping     atomic.Bool   // the keeper's timer is running
+	wakeKeeper  chan struct{}
+	keeping     atomic.Bool
 	wakeTrim    chan struct{}
 	lowSpace    atomic.Bool   // see SetLowSpace
 	wakeHeaders chan struct{} // a segment was started that no Sync makes durable soon
@@ -84,33 +82,31 @@ type counters struct {
 	appends, appendedBytes, syncs, seals, rolls, stalledRolls atomic.Uint64
 }
 
-// Stats contains counters since Open.
+// Stats are the counters since Open.
 type Stats struct {
 	// Appends is the number of blocks, AppendedBytes their size on disk.
 	Appends, AppendedBytes uint64
-	// Syncs is the number of fsyncs of segments, Seals the number of empty blocks.
+	// Syncs are fsyncs of segments, Seals empty blocks.
 	Syncs, Seals uint64
-	// Rolls is the number of new segments, StalledRolls the number of those created while a commit waited.
+	// Rolls are new segments, StalledRolls those created while a commit waited.
 	Rolls, StalledRolls uint64
 }
 
 // Recovery describes the result of Open.
 type Recovery struct {
-	// Segments is the number of segments, Records the number of verified records.
 	Segments int
 	Records  uint64
 	// End is the last record found.
 	End lsn.Position
-	// Torn reports that remains of unsynced writes were found after the end and cut. TornSegment, TornOffset and
-	// TornBytes are their location and size, if known.
+	// Torn is set if remains of unsynced writes were found after the end and cut. TornSegment, TornOffset and TornBytes
+	// are their location and size, if known.
 	Torn        bool
 	TornSegment string
 	TornOffset  int64
 	TornBytes   int64
-	// FinishedTruncate reports that an interrupted TruncateAfter or Reset was completed.
+	// FinishedTruncate is set if an interrupted TruncateAfter or Reset was completed.
 	FinishedTruncate bool
-	// Duration is the duration of Open.
-	Duration time.Duration
+	Duration         time.Duration
 }
 
 // Recovery returns the result of Open.
@@ -125,9 +121,8 @@ func (l *Log) Stats() Stats {
 	}
 }
 
-// Open opens the log in a directory, or creates it. It completes an interrupted cut, reads to the end of the log,
-// cuts a torn tail, and makes all found records durable. It returns a *CorruptError for a corrupt middle. The caller
-// must Close the result.
+// Open opens or creates the log in a directory. It completes an interrupted cut, cuts a torn tail, and makes all found
+// records durable. It returns a *CorruptError for a corrupt middle.
 func Open(options Options) (*Log, error) {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -164,8 +159,7 @@ func Open(options Options) (*Log, error) {
 	return l, nil
 }
 
-// Close makes everything durable in any sync mode, writes a seal, and stops the goroutines. After a failure it only
-// stops the goroutines.
+// Close makes everything durable in any sync mode, and writes a seal.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -205,7 +199,6 @@ func (l *Log) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// usable returns the reason why the log cannot be used, or nil.
 func (l *Log) usable() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -218,7 +211,7 @@ func (l *Log) usable() error {
 	return nil
 }
 
-// fail stops the log permanently (INV-7) and returns the error for all later calls.
+// fail makes the error final (INV-7), for all later calls.
 func (l *Log) fail(what string, err error) error {
 	l.failOnce.Do(func() {
 		failure := fmt.Errorf("%w: %s: %w", ErrFailed, what, err)
@@ -228,7 +221,7 @@ func (l *Log) fail(what string, err error) error {
 	return *l.failure.Load()
 }
 
-// wake signals a goroutine. Signals are coalesced.
+// wake coalesces signals.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -236,7 +229,7 @@ func wake(ch chan struct{}) {
 	}
 }
 
-// prepareSegments runs in a goroutine and prepares the next segment before it is needed.
+// prepareSegments prepares the next segment before it is needed.
 func (l *Log) prepareSegments() {
 	defer l.workers.Done()
 	for {
@@ -260,8 +253,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep runs in a goroutine. It writes a seal when the log is idle, syncs with SyncInterval, recycles segments after
-// the release of a hold, and reports a failure.
+// keep writes a seal when the log is idle, syncs with SyncInterval, recycles segments after the release of a hold, and
+// reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
@@ -296,7 +289,6 @@ func (l *Log) keep() {
 	}
 }
 
-// wakeKeeperLater starts the keeper's timer, unless it is already running.
 func (l *Log) wakeKeeperLater() {
 	if !l.keeping.Load() {
 		wake(l.wakeKeeper)
@@ -310,7 +302,7 @@ func (l *Log) keeperInterval() time.Duration {
 	return l.o.SealAfter
 }
 
-// tick does due work and reports whether more will follow. Errors are sticky and reported by keep.
+// tick does due work and reports whether more will follow. Errors are reported by keep.
 func (l *Log) tick(idle bool) bool {
 	if l.failure.Load() != nil {
 		return false
@@ -328,7 +320,7 @@ func (l *Log) tick(idle bool) bool {
 	return false
 }
 
-// seal writes a seal, if useful, and syncs it according to the mode. Errors are sticky and reported by keep.
+// Errors are sticky and reported by keep.
 func (l *Log) seal() {
 	l.writeMu.Lock()
 	err := l.writeSeal()
@@ -390,7 +382,7 @@ func (l *Log) Bytes() int64 {
 	return total
 }
 
-// ReadyBytes returns approximately how much can be appended without new disk space.
+// ReadyBytes estimates how much can be appended without new disk space.
 func (l *Log) ReadyBytes() int64 {
 	l.mu.RLock()
 	active := l.segs[len(l.segs)-1]
@@ -399,10 +391,10 @@ func (l *Log) ReadyBytes() int64 {
 	return rest + l.spares.readyBytes()
 }
 
-// now returns the time since the log was opened, in nanoseconds, and never 0. Unlike the wall clock, it is monotonic.
+// now returns the monotonic time since Open in nanoseconds, never 0.
 func (l *Log) now() int64 { return int64(time.Since(l.opened)) + 1 }
 
-// StalledFor returns the duration of the oldest write or fsync in progress; 0 if none. It detects a disk that hangs.
+// StalledFor returns the duration of the oldest write or fsync in progress, to detect a disk that hangs.
 func (l *Log) StalledFor() time.Duration {
 	now := l.now()
 	var longest time.Duration
@@ -414,8 +406,8 @@ func (l *Log) StalledFor() time.Duration {
 	return longest
 }
 
-// TermEnds returns the last position of each term in the log, newest first: End, then the ends of earlier terms. The
-// last one may be the position directly before the first record.
+// TermEnds returns the last position of each term in the log, newest first, beginning with End. The last one may be the
+// position directly before the first record.
 func (l *Log) TermEnds() []lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -430,7 +422,7 @@ func (l *Log) TermEnds() []lsn.Position {
 }
 
 // PositionOf returns the position of a record in the log, or of the one directly before the first. It reads the disk
-// unless the record is the last of its term. It returns false if the record is missing or unreadable.
+// unless the record is the last of its term. ok is false if the record is missing or unreadable.
 func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 	if pos, ok := l.knownPosition(record); ok {
 		return pos, true

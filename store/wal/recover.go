@@ -11,8 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// load recovers the log's directory and establishes the invariants of the package. It runs before any goroutine is
-// started.
+// load runs before any goroutine is started.
 func (l *Log) load() error {
 	if err := l.makeDir(); err != nil {
 		return err
@@ -58,7 +57,7 @@ func (l *Log) makeDir() error {
 	return nil
 }
 
-// openSegments opens all segment files, oldest first. Their headers are read later.
+// openSegments opens all segment files, oldest first, without reading their headers.
 func (l *Log) openSegments(names []string) ([]*segment, error) {
 	var segs []*segment
 	fail := func(err error) ([]*segment, error) {
@@ -86,7 +85,7 @@ func (l *Log) openSegments(names []string) ([]*segment, error) {
 	return segs, nil
 }
 
-// begin creates the first segment of an empty log durably.
+// begin durably creates the first segment of an empty log.
 func (l *Log) begin(start lsn.Position) error {
 	spare, _, err := l.spares.take()
 	if err != nil {
@@ -129,7 +128,7 @@ type recovering struct {
 	marked uint64
 	// committed is the highest commit LSN in a block.
 	committed uint64
-	// stop describes the end of the last readable segment.
+	// stop is the end of the last readable segment.
 	stop scanEnd
 }
 
@@ -175,7 +174,7 @@ func (r *recovering) run() error {
 	return nil
 }
 
-// header reads a segment's header. It returns errNoSegmentHeader if the header is invalid.
+// header returns errNoSegmentHeader for an invalid header.
 func (r *recovering) header(i int) (segmentHeader, error) {
 	h, err := readSegmentHeader(r.segs[i].file)
 	if err == nil && h.logID != r.l.o.LogID {
@@ -217,14 +216,12 @@ func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	return nil
 }
 
-// scanned is the result of scanning a segment.
 type scanned struct {
 	scanEnd
 	index    []indexEntry
 	termEnds []lsn.Position
 }
 
-// scanIndex scans a segment and builds its index.
 func scanIndex(seg *segment) (scanned, error) {
 	var found scanned
 	var index segment
@@ -249,7 +246,6 @@ func scanIndex(seg *segment) (scanned, error) {
 	return found, nil
 }
 
-// adopt stores the result of a scan.
 func (l *Log) adopt(seg *segment, found scanned) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,7 +253,7 @@ func (l *Log) adopt(seg *segment, found scanned) {
 	l.termEnds = append(l.termEnds, found.termEnds...)
 }
 
-// decide distinguishes a torn tail from a corrupt middle. Reading stopped in segment at. If any later block has a
+// decide distinguishes a torn tail from a corrupt middle after reading stopped in segment at. If any later block has a
 // durable LSN that covers the first unread record, the log is corrupt.
 func (r *recovering) decide(at int) error {
 	unread := r.last.LSN + 1
@@ -290,7 +286,6 @@ func (r *recovering) decide(at int) error {
 	return nil
 }
 
-// damage describes the position and cause of a stop.
 func (r *recovering) damage(at int, proof uint64) *CorruptError {
 	d := &CorruptError{
 		Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof,
@@ -306,13 +301,12 @@ func (r *recovering) damage(at int, proof uint64) *CorruptError {
 	return d
 }
 
-// cut removes the torn tail that decide found. A crash in the meantime leaves another torn tail: its blocks have no
-// durable LSN that covers it.
+// cut removes a torn tail. A crash in the meantime leaves another one: its blocks have no durable LSN that covers it.
 func (r *recovering) cut(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {
-		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to
-		// belong to it.
+		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to belong
+		// to it.
 		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
 			return fmt.Errorf("removing data after the end of the log: %w", err)
 		}
@@ -327,8 +321,8 @@ func (r *recovering) cut(at int) error {
 	return nil
 }
 
-// syncRecovered makes all found records durable. Records not covered by a durable LSN may be in the page cache
-// only, and after a failed fsync the system may even consider them synced. They are therefore rewritten and synced.
+// syncRecovered makes all found records durable. Records not covered by a durable LSN are rewritten first: they may be
+// in the page cache only, and after a failed fsync the system may consider them synced.
 func (l *Log) syncRecovered(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {
@@ -353,7 +347,7 @@ func (l *Log) syncRecovered(marked uint64) error {
 	return nil
 }
 
-// rewrite rewrites a segment's header, and its blocks from a record on, unchanged.
+// rewrite rewrites a segment unchanged from a record on, or with its header.
 func (l *Log) rewrite(seg *segment, record uint64) error {
 	from := int64(0)
 	if record > seg.first {
