@@ -24,7 +24,7 @@ type cache struct {
 	mu    sync.Mutex // guards the fields below
 	bytes int64
 	nodes map[nodeKey]*list.Element // values are *cached
-	used  list.List                 // most recently used first
+	used  list.List
 }
 
 type cached struct {

@@ -9,7 +9,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// reader reads one version of the tree.
 type reader struct {
 	t       *Tree
 	root    childRef
@@ -19,11 +18,10 @@ type reader struct {
 // View is an immutable version of the tree. It is safe for concurrent use.
 type View struct{ reader }
 
-// Once returns a view of the same version for a single pass over a large part of the tree: its leaves are not cached,
-// so they do not evict other nodes.
+// Once returns the same version for a single pass over a large part of the tree: its leaves are not cached.
 func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, noCache: true}} }
 
-// load returns the node of k. level is its expected level, or negative if unknown.
+// level is the expected level, or negative.
 func (r *reader) load(k childRef, level int) (*node, error) {
 	if r.noCache && level == 0 {
 		return r.t.load(k, 0, false)
@@ -31,7 +29,7 @@ func (r *reader) load(k childRef, level int) (*node, error) {
 	return r.t.load(k, level, true)
 }
 
-// Get returns the value of key. The error is that of a page read: page.ErrCorrupt, or an error of the file.
+// Get returns the value of key. The error is that of a page read.
 func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, false, nil
@@ -98,10 +96,10 @@ type Iterator struct {
 	path     []step // from the root to the current leaf
 	begun    bool
 	ended    bool
-	floor    bool // begin at the greatest entry not greater than from, if any
+	floor    bool // begin at the greatest entry not greater than from
 	err      error
-	edit     *Edit  // the Edit to iterate over, or nil
-	changes  uint64 // the Edit's change count at the start
+	edit     *Edit
+	changes  uint64
 }
 
 // step is a node on the path to the current entry, and the position in it.
@@ -110,7 +108,7 @@ type step struct {
 	i int
 }
 
-// Next advances to the next entry. It returns false at the end and after an error.
+// Next returns false at the end and after an error.
 func (it *Iterator) Next() bool {
 	if it.err != nil || it.ended {
 		return false
@@ -145,14 +143,12 @@ func (it *Iterator) Next() bool {
 	return false
 }
 
-// SeekFloor restarts the iterator at the greatest entry not greater than from or, if there is no such entry, at the
-// first one; to is as in Scan. It is optimized for repeated seeks: entries in the current leaf are found without a
-// descent.
+// SeekFloor restarts the iterator at the greatest entry not greater than from, or else at the first one; to is as in
+// Scan. Entries in the current leaf are found without a descent.
 func (it *Iterator) SeekFloor(from, to []byte) {
 	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
 }
 
-// begin finds the first entry.
 func (it *Iterator) begin() error {
 	if it.r.root.isZero() {
 		return nil
@@ -246,8 +242,8 @@ func (it *Iterator) Value() []byte {
 // Err returns the error that ended the iteration, or nil.
 func (it *Iterator) Err() error { return it.err }
 
-// WalkExtents calls fn for the extent of each node, parents first, with its level (0: leaf). Nodes that are not flushed
-// are skipped. Leaves are not read. An error of fn ends the walk.
+// WalkExtents calls fn for the extent of each flushed node, parents first, with its level (0: leaf). Leaves are not
+// read. An error of fn ends the walk.
 func (v *View) WalkExtents(fn func(ext page.Extent, level int) error) error {
 	if v.root.isZero() {
 		return nil
