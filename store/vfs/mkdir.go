@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// MkdirAllSync creates a directory and its missing parents. Their names are durable when it returns nil.
+// MkdirAllSync creates a directory and its missing parents durably.
 func MkdirAllSync(fsys FS, dir string, perm fs.FileMode) error {
 	dir = filepath.Clean(dir)
 	sync := []string{filepath.Dir(dir)} // always: an earlier attempt may have created the directory without a sync

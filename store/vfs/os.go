@@ -93,8 +93,8 @@ func (osFS) Usage(dir string) (Usage, error) {
 	}, nil
 }
 
-// osFile is an open file. Most operations use os.File. Operations without an os.File method use the bare descriptor.
-// mu prevents Close from freeing its number for another file during such an operation.
+// Operations without an os.File method use the bare descriptor. mu prevents Close from freeing its number for another
+// file during such an operation.
 type osFile struct {
 	f  *os.File
 	mu sync.RWMutex // held for reading while the bare descriptor is in use
@@ -139,7 +139,7 @@ func (f *osFile) Close() error {
 	return errors.Join(f.f.Close(), f.exact.close(), f.direct.close(), f.directWrite.close())
 }
 
-// descriptor returns the bare descriptor; the caller holds mu for reading while it uses it.
+// The caller holds mu for reading while it uses the descriptor.
 func (f *osFile) descriptor(op string) (int, error) {
 	fd := f.f.Fd()
 	if fd == ^uintptr(0) {
@@ -152,7 +152,6 @@ func (f *osFile) pathError(op string, err error) error {
 	return &fs.PathError{Op: op, Path: f.f.Name(), Err: err}
 }
 
-// extend makes the file at least sizeBytes long.
 func (f *osFile) extend(sizeBytes int64) error {
 	size, err := f.SizeBytes()
 	if err != nil || size >= sizeBytes {
@@ -178,8 +177,7 @@ func (f *osFile) zero(offset, length int64) error {
 	return nil
 }
 
-// writeEach is WriteVec for systems without vectored writes: it writes each buffer separately, after the first skip
-// bytes.
+// writeEach writes each buffer separately, after the first skip bytes.
 func (f *osFile) writeEach(offset int64, bufs [][]byte, skip int) (int, error) {
 	done := skip
 	for _, b := range bufs {

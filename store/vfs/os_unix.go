@@ -4,7 +4,7 @@
 
 package vfs
 
-// Sync uses os.File.Sync, the strongest one available; on macOS it reaches the medium.
+// Sync uses os.File.Sync; on macOS it reaches the medium.
 func (f *osFile) Sync() error { return f.f.Sync() }
 
 func (f *osFile) SyncRange(_, _ int64) error { return f.Sync() }
