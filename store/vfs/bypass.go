@@ -12,6 +12,7 @@ import (
 type CacheUse int32
 
 const (
+	// UseCache writes through the page cache.
 	UseCache CacheUse = iota
 	// AvoidCache writes with direct I/O.
 	AvoidCache
