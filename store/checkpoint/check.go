@@ -13,26 +13,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxProblems limits the length of a report.
 const maxProblems = 1000
 
 // Report is the result of Check.
 type Report struct {
-	// Problems are descriptions of the problems found; empty if the store is valid.
+	// Problems are empty if the store is valid.
 	Problems []string
-	// Messages is the number of decoded messages.
+	// Messages are decoded, Pages are checked.
 	Messages uint64
-	// Pages is the number of checked pages.
-	Pages uint64
-	// Checkpoint is the number of the checkpoint.
+	Pages    uint64
+	// Checkpoint and LSN identify the checkpoint.
 	Checkpoint uint64
-	// LSN is the position of the checkpoint.
-	LSN uint64
+	LSN        uint64
 }
 
-// Check verifies everything that the checkpoint refers to: each page is free or referenced exactly once, each page and
-// message decodes, and each message that a subscription needs exists. The report contains the problems; the error
-// means that the check could not be completed.
+// Check verifies that each page is free or referenced exactly once, that each page and message decodes, and that each
+// message that a subscription needs exists. The error means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {
@@ -47,14 +43,13 @@ func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64
 	return k.report, err
 }
 
-// checker is the state of one check.
 type checker struct {
 	p        *Checkpoint
 	state    *queue.State
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// Next required sequence of the current queue, if a subscription needs it.
+	// next is the next required sequence of the current queue.
 	queue uint64
 	next  uint64
 }
@@ -96,7 +91,6 @@ func (c *checker) walk(ctx context.Context) error {
 	return c.compareFree(ctx)
 }
 
-// mark records that an extent is in use, and by what.
 func (c *checker) mark(ext page.Extent, what string) {
 	c.report.Pages += uint64(ext.Pages)
 	if c.progress != nil && c.report.Pages%256 == 0 {
@@ -112,7 +106,6 @@ func (c *checker) mark(ext page.Extent, what string) {
 	}
 }
 
-// extent checks one extent of messages.
 func (c *checker) extent(e *index.Entry, payload []byte, err error) error {
 	c.mark(e.Extent, fmt.Sprintf("queue %d, sequences %d to %d", e.Queue, e.First, e.Last()))
 	if e.Queue != c.queue {
@@ -168,7 +161,6 @@ func (c *checker) extent(e *index.Entry, payload []byte, err error) error {
 	return nil
 }
 
-// endQueue verifies that no message is missing at the end of the current queue.
 func (c *checker) endQueue() {
 	if c.queue == 0 {
 		return

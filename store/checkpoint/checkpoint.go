@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// Checkpoint is a checkpoint of a page file, open for reading: it does not change until Close, regardless of
-// concurrent writes. It is not safe for concurrent use.
+// Checkpoint is an open checkpoint of a page file. It does not change until Close, regardless of concurrent writes. It
+// is not safe for concurrent use.
 type Checkpoint struct {
 	file  *page.File
 	pin   *page.Pin
@@ -26,16 +26,15 @@ type Checkpoint struct {
 
 // Options are the options of Open.
 type Options struct {
-	// CacheBytes limits the memory of cached tree nodes; 0 means 32 MiB.
+	// CacheBytes limits the memory of cached tree nodes, by default to 32 MiB.
 	CacheBytes int64
-	// Pace, if not nil, limits the rate of reads.
+	// Pace limits the rate of reads, if not nil.
 	Pace *throttle.Pacer
 }
 
-// defaultCacheBytes limits the memory of cached tree nodes in the offline tools.
 const defaultCacheBytes = 32 << 20
 
-// Open opens the checkpoint held by pin. Close releases the pin.
+// Open opens the checkpoint held by pin.
 func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
@@ -48,10 +47,10 @@ func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 // Close releases the pin.
 func (c *Checkpoint) Close() { c.pin.Release() }
 
-// Meta returns the description of the checkpoint.
+// Meta describes the checkpoint.
 func (c *Checkpoint) Meta() page.Meta { return c.meta }
 
-// State loads the state machine of the checkpoint, once. It must not be changed.
+// State returns the state machine of the checkpoint. It must not be changed.
 func (c *Checkpoint) State() (*queue.State, error) {
 	if c.state == nil {
 		state, err := LoadState(c.view, c.meta)
@@ -69,8 +68,8 @@ func (c *Checkpoint) Live() (Liveness, error) {
 	return NewLiveness(func(fn func(*queue.State)) { fn(state) }), err
 }
 
-// CountMessages returns the number of stored messages, including unneeded ones that share a page with others. It reads
-// only the message index.
+// CountMessages returns the number of stored messages, including dead ones that share a page with others. It reads only
+// the message index.
 func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 	err = c.Extents(ctx, WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
 		n += e.Count

@@ -14,8 +14,8 @@ type Liveness struct {
 	view func(fn func(*queue.State))
 }
 
-// NewLiveness returns the Liveness of a state. view calls its argument with the state, which does not change during
-// the call.
+// NewLiveness returns the Liveness of a state. view calls its argument with the state, which does not change during the
+// call.
 func NewLiveness(view func(fn func(*queue.State))) Liveness {
 	return Liveness{view: view}
 }
@@ -48,7 +48,6 @@ type AliveSet struct {
 	n     uint64
 }
 
-// Count returns the number of sequences in the set.
 func (a *AliveSet) Count() uint64 { return a.n }
 
 // Has reports whether a sequence is in the set.

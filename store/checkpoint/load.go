@@ -11,11 +11,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// LoadState rebuilds the state machine from a checkpoint's tree. It skips the message index and the schedule index.
-// Its duration therefore depends on the number of queues, subscriptions and producers, not on the number of messages.
+// LoadState rebuilds the state machine from a checkpoint's tree. It skips the message index and the schedule index, so
+// its duration depends on the number of queues, subscriptions and producers, not on the number of messages.
 func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()
-	// The ranges exclude the indexes, which are most of the tree.
 	schedule := queue.ScheduleKeys()
 	for _, r := range [][2][]byte{
 		{nil, []byte{index.Letter}}, {[]byte{index.Letter + 1}, schedule.From}, {schedule.To, nil},

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// ReadDir calls fn with the last checkpoint in the data directory of a stopped node. It is read-only and holds the
-// directory's lock, so that no node writes concurrently. Errors are those of datadir.Lock.
+// ReadDir calls fn with the last checkpoint in the data directory of a stopped node, under the directory's lock. Errors
+// are those of datadir.Lock.
 func ReadDir(fsys vfs.FS, dir string, fn func(*Checkpoint) error) (err error) {
 	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {
@@ -26,8 +26,7 @@ func ReadDir(fsys vfs.FS, dir string, fn func(*Checkpoint) error) (err error) {
 	return ReadFile(file, fn)
 }
 
-// ReadFile calls fn with the last checkpoint of an open page file, such as one from page.OpenImage, and closes the
-// file.
+// ReadFile calls fn with the last checkpoint of an open page file, and closes the file.
 func ReadFile(file *page.File, fn func(*Checkpoint) error) error {
 	c := Open(file, file.Pin(), Options{})
 	err := fn(c)

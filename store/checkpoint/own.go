@@ -9,11 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// ownBatch is the number of extents per call of OwnExtents' fn.
 const ownBatch = 4096
 
-// OwnExtents calls fn with the extents without messages: first those of the tree, then, with bitmap set, those of the
-// bitmap of used pages. They are passed in batches, which fn may change. Only the inner nodes of the tree are read.
+// OwnExtents calls fn with batches of extents without messages: first those of the tree, then, with bitmap set, those
+// of the bitmap of used pages. fn may change them. Only the inner nodes of the tree are read.
 func (c *Checkpoint) OwnExtents(ctx context.Context, fn func(extents []page.Extent, bitmap bool)) error {
 	batch := make([]page.Extent, 0, ownBatch)
 	err := c.view.WalkExtents(func(ext page.Extent, level int) error {

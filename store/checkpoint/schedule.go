@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// schedule verifies that each delayed message is in the schedule: otherwise it would never be delivered. An entry
-// whose message or queue is deleted is not a problem; it is removed when it is due.
+// schedule verifies that each delayed message is in the schedule: otherwise it would never be delivered. An entry whose
+// message or queue is deleted is removed when it is due.
 func (c *checker) schedule(ctx context.Context) error {
 	found := make(map[uint64]uint64) // by queue
 	keys := queue.ScheduleKeys()

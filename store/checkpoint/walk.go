@@ -14,39 +14,36 @@ import (
 )
 
 const (
-	// walkBytes is the maximum size of one read of adjacent extents. A walk holds walkBuffers such buffers.
+	// walkBytes is the maximum size of one read of adjacent extents, into one of walkBuffers.
 	walkBytes   = 1 << 20
 	walkBuffers = 4
 	// walkGapBytes is the maximum gap that is read to avoid a separate read.
 	walkGapBytes = 64 << 10
-	// walkPacedBytes and walkPacedBuffers replace walkBytes and walkBuffers in a throttled walk, which must do less
-	// work at a time.
+	// walkPacedBytes and walkPacedBuffers apply to a throttled walk, which must do less work at a time.
 	walkPacedBytes   = 128 << 10
 	walkPacedBuffers = 2
 )
 
-// WalkOptions are the options of a walk over the message extents of a checkpoint.
+// WalkOptions are the options of Checkpoint.Extents.
 type WalkOptions struct {
-	// IndexOnly omits all payloads: the index entries are sufficient.
+	// IndexOnly omits all payloads.
 	IndexOnly bool
-	// Skip, if not nil, reports whether the index entry of an extent is sufficient; its payload is then nil.
+	// Skip, if not nil, reports whether an extent's payload is not needed; it is then nil.
 	Skip func(e *index.Entry) bool
 	// Broken, if not nil, is called for an unreadable part of the index, and the walk continues with the next queue.
 	// Otherwise the error ends the walk.
 	Broken func(queueID uint64, err error)
 }
 
-// skips reports whether an extent's payload is not needed.
 func (o *WalkOptions) skips(e *index.Entry) bool { return o.IndexOnly || o.Skip != nil && o.Skip(e) }
 
-// walk is the state of one walk.
 type walk struct {
 	WalkOptions
 	c      *Checkpoint
-	queues []uint64 // in order; used with Broken
+	queues []uint64
 }
 
-// buffers returns the number of concurrent reads; bytes returns the size of the next one.
+// buffers returns the number of concurrent reads, bytes the size of the next one.
 func (w *walk) buffers() int {
 	if w.c.pace != nil {
 		return walkPacedBuffers
@@ -61,7 +58,6 @@ func (w *walk) bytes() int64 {
 	return walkPacedBytes
 }
 
-// walkPart is the result of one read.
 type walkPart struct {
 	buf     []byte
 	extents []walkExtent
@@ -76,8 +72,7 @@ type walkExtent struct {
 }
 
 // Extents calls fn for each message extent, in order of queue and sequence. payload is valid during the call; err is
-// the error of the read. A second goroutine reads and verifies ahead. All reads of a checkpoint's messages use this
-// function.
+// the error of the read. A second goroutine reads and verifies ahead.
 func (c *Checkpoint) Extents(
 	ctx context.Context, o WalkOptions, fn func(e *index.Entry, payload []byte, err error) error,
 ) error {
@@ -153,19 +148,17 @@ func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *wa
 	p.finish(nil)
 }
 
-// partReader is the reading side of a walk.
 type partReader struct {
 	w     *walk
 	ctx   context.Context //nolint:containedctx // lives for one call of walk.read
 	full  chan<- *walkPart
 	empty <-chan *walkPart
-	limit int64     // maximum bytes of a part
-	part  *walkPart // current part
+	limit int64
+	part  *walkPart
 	first page.No
-	next  page.No // page after the current part
+	next  page.No
 }
 
-// scan collects the extents in a range of the index.
 func (p *partReader) scan(from, to []byte) error {
 	it := p.w.c.view.Scan(from, to)
 	for it.Next() {
@@ -228,7 +221,7 @@ func (p *partReader) room(full bool) error {
 	}
 }
 
-// send reads and verifies the collected part and sends it.
+// send reads, verifies and sends the current part.
 func (p *partReader) send() {
 	part := p.part
 	p.part = nil
