@@ -17,11 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// spaceEveryBytes is the amount copied between two checks of the free space.
 const spaceEveryBytes = 8 << 20
 
-// copy writes the new file and makes it durable, without the renames. It streams: its memory use does not depend on
-// the file size.
+// copy writes the new file and makes it durable, without the renames. Its memory use does not depend on the file size.
 func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	old := rw.from.Meta()
 	var err error
@@ -69,7 +67,6 @@ func (rw *rewrite) spaceError(plan Plan, err error) error {
 	return fmt.Errorf("%w: %w", space, err)
 }
 
-// copier copies the messages and the tree.
 type copier struct {
 	index.Packing
 	rw    *rewrite
@@ -83,10 +80,9 @@ type copier struct {
 	pace  *throttle.Pacer
 
 	messages, bytes, dropped uint64
-	uncheckedBytes           uint64 // bytes since the last check of the free space
+	uncheckedBytes           uint64
 }
 
-// copyAll copies everything and returns the new root.
 func (c *copier) copyAll(ctx context.Context) (page.Extent, error) {
 	from := c.rw.from
 	put := func(key, value []byte) error {
@@ -187,7 +183,6 @@ func (c *copier) look(bytes uint64) error {
 	return nil
 }
 
-// message appends a message.
 func (c *copier) message(queueID, seq uint64, record []byte) error {
 	if !c.Takes(queueID, seq, len(record), c.room) {
 		if err := c.endExtent(); err != nil {
@@ -222,7 +217,6 @@ func (c *copier) endExtent() error {
 	return nil
 }
 
-// putExtentHeader sets the header of an extent's payload.
 func putExtentHeader(payload []byte, queueID, first uint64, count uint32) {
 	binary.LittleEndian.PutUint64(payload, queueID)
 	binary.LittleEndian.PutUint64(payload[8:], first)
