@@ -43,8 +43,8 @@ const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
 	archiveVersion  = 1
-	sealedArchive   = 2  // version with encrypted frames
-	archiveEnds     = 64 // length of the head and of the tail, in bytes
+	sealedArchive   = 2
+	archiveEnds     = 64 // length of head and tail
 	archiveSuffix   = ".frames"
 	// previousArchiveTmp is the suffix of unfinished files of programs up to 0.3.
 	previousArchiveTmp = ".new" + archiveSuffix
@@ -52,21 +52,18 @@ const (
 
 // ArchiveFile is a file of the archive.
 type ArchiveFile struct {
-	// Path is the path of the file, Bytes its size.
 	Path  string
 	Bytes int64
-	// Encrypted reports that the records cannot be read without an identity.
+	// Encrypted means that the records cannot be read without an identity.
 	Encrypted bool
-	// StoreID of the store that wrote the archive.
-	StoreID [16]byte
+	StoreID   [16]byte
 	// Before is the position before the first record, Last that of the last record.
 	Before, Last lsn.Position
-	// Records is the number of records.
-	Records uint64
-	// FirstTime and LastTime are the times of the first and the last transaction; zero if there is no transaction.
+	Records      uint64
+	// FirstTime and LastTime are those of the first and the last transaction; zero if there is none.
 	FirstTime, LastTime time.Time
 
-	name string // name in its location
+	name string // in its location
 }
 
 // First returns the LSN of the first record.
@@ -86,7 +83,6 @@ func parseArchiveName(name string) (first, last uint64, ok bool) {
 	return first, last, err1 == nil && err2 == nil && first >= 1 && first <= last
 }
 
-// isArchived reports whether name is that of an archive file.
 func isArchived(name string) bool {
 	_, _, ok := parseArchiveName(name)
 	return ok
@@ -139,7 +135,7 @@ func (f *ArchiveFile) tail() []byte {
 	return seal(b)
 }
 
-// decode decodes head and tail. It returns ErrArchiveCorrupt or ErrNewerVersion.
+// decode returns ErrArchiveCorrupt or ErrNewerVersion.
 func (f *ArchiveFile) decode(head, tail []byte) error {
 	if !sealed(head, archiveMagic) || !sealed(tail, archiveEndMagic) {
 		return fmt.Errorf("%w: %s does not have the header and trailer of an archive file", ErrArchiveCorrupt, f.Path)
@@ -163,7 +159,6 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 	return nil
 }
 
-// readEnds reads head and tail of an archive file.
 func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, err error) {
 	a := ArchiveFile{Path: place.Path(name), name: name}
 	f, err := place.Open(ctx, name)
@@ -193,13 +188,11 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 }
 
 // ListArchive returns the files of an archive, oldest first. A missing directory has none. An invalid file returns
-// ErrArchiveCorrupt or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's
-// filesystem.
+// ErrArchiveCorrupt or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's filesystem.
 func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
 	return listArchive(context.Background(), Directory(fsys, dir), 0)
 }
 
-// archivedName is the decoded name of an archive file.
 type archivedName struct {
 	name        string
 	first, last uint64
@@ -226,7 +219,8 @@ func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	return names, nil
 }
 
-// listArchive returns the files with records after LSN after. Other files are not read.
+// listArchive returns the files with records after LSN after. Other files are not read. The error can be
+// ErrArchiveCorrupt or ErrNewerVersion.
 func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFile, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {

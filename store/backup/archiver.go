@@ -32,76 +32,71 @@ const (
 
 // ArchiveOptions are the options of an Archiver.
 type ArchiveOptions struct {
-	// FS is the filesystem of Dir; nil means the operating system's.
-	FS vfs.FS
-	// Dir is the archive of this node; it is created if missing. Each node has its own.
+	// Dir, in FS (by default the operating system's), is the archive of this node, created if missing.
+	FS  vfs.FS
 	Dir string
-	// Place, if not nil, is the location of the archive, instead of FS and Dir. One of the two is required. A location
-	// that is not exclusive (Objects.Lock) may be temporarily unreachable: the Archiver starts without it, holds the
-	// log, and continues when it is available.
+	// Place is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be temporarily
+	// unreachable: the Archiver starts without it, holds the log, and continues when it is available.
 	Place Objects
-	// Seal encrypts the records; nil disables encryption.
+	// Seal encrypts the records, if not nil.
 	Seal Sealer
-	// Interval is the archive interval: the maximum loss with the data directory. 0 means DefaultArchiveInterval.
+	// Interval is the maximum loss with the data directory; by default DefaultArchiveInterval.
 	Interval time.Duration
-	// FileBytes is the size at which a new file is started; 0 means DefaultArchiveFileBytes.
+	// FileBytes is the size at which a new file is started; by default DefaultArchiveFileBytes.
 	FileBytes int64
-	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that
-	// the node keeps running: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 means
-	// that the log is held until the disk is full.
+	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that the
+	// node keeps running: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 holds the log
+	// until the disk is full.
 	MaxHoldBytes int64
-	// Logger receives messages for operators; nil means none.
+	// Logger may be nil.
 	Logger *zap.Logger
 }
 
 // ArchiveStatus is the status of an Archiver.
 type ArchiveStatus struct {
-	// Last is the position of the last durably archived record; zero if none.
-	Last lsn.Position
-	// LastTime is the time of the last archived transaction; zero if none.
+	// Last is the last durably archived record, LastTime the time of the last archived transaction; zero if none.
+	Last     lsn.Position
 	LastTime time.Time
 	// Behind is the number of applied records that are not archived yet.
 	Behind uint64
-	// Gap is the first record after the newest gap left by this Archiver. It is 0 without a gap, or if a later backup
-	// reaches up to it.
+	// Gap is the first record after the newest gap left by this Archiver; 0 if a later backup covers it.
 	Gap uint64
-	// Err is the reason why archiving fails, or nil.
+	// Err is the reason why archiving fails.
 	Err error
-	// Former is the directory to which this Archiver moved an archive of another history; empty if none.
+	// Former is the directory to which this Archiver moved an archive of another history.
 	Former string
 }
 
-// Archiver copies the applied records of a store's log to an archive. Its methods are safe for concurrent use.
+// Archiver copies the applied records of a store's log to an archive. It is safe for concurrent use.
 type Archiver struct {
 	o    ArchiveOptions
 	s    *store.Store
 	lock io.Closer
 	stop chan struct{}
-	// exclusive reports that no other process can use the location.
+	// exclusive means that no other process can use the location.
 	exclusive bool
 	done      sync.WaitGroup
 	once      sync.Once
 
 	work sync.Mutex // held while files are written; guards hold, known and last
 	hold *wal.Hold
-	// opened reports that the end of the archive was determined.
+	// opened means that the end of the archive was determined.
 	opened bool
-	// known reports that the archive can continue after last, which is in the store's log, or that the archive is
-	// empty.
+	// known means that the archive can continue after last, which is in the store's log, or that the archive is empty.
 	known bool
 	last  ArchiveFile
 
 	mu       sync.Mutex // guards the fields below
 	status   ArchiveStatus
-	backedUp uint64 // the last record in the newest backup made since the start
+	backedUp uint64 // last record in the newest backup since the start
 }
 
 // StartArchiver opens an archive, holds the log from its end, and archives in the background until Close.
 //
 // It must be called after store.Open and before anything is applied: otherwise records could be recycled before they
-// are archived. Errors: ErrBusy, ErrArchiveCorrupt. An archive can be of another history, such as after the store was
-// wiped or restored to an older state. It is then moved to a subdirectory, other-<time>, which a restore can use, and
-// a new archive is started.
+// are archived. Errors: ErrBusy, ErrArchiveCorrupt. An archive of another history, such as before the store was wiped
+// or restored to an older state, is moved to a subdirectory, other-<time>, which a restore can use, and a new archive
+// is started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Place == nil {
 		return nil, errors.New("log archive: no directory configured")
@@ -186,7 +181,7 @@ func (a *Archiver) run() {
 	}
 }
 
-// Flush archives all records applied so far. They are durable when it returns nil.
+// Flush durably archives all records applied so far.
 func (a *Archiver) Flush(ctx context.Context) error {
 	a.work.Lock()
 	defer a.work.Unlock()
@@ -255,7 +250,7 @@ func (a *Archiver) flush(ctx context.Context) error {
 			a.o.Logger.Warn("log archive has a gap: records were removed from the log before they were archived; "+
 				"make a backup now",
 				zap.String("archive", a.Dir()), zap.Stringer("archived_up_to", a.last.Last),
-				zap.Uint64("goes_on_at", f.First()))
+				zap.Uint64("continues_at", f.First()))
 		}
 		a.last = f
 	}
@@ -289,8 +284,7 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	return at, nil
 }
 
-// BackedUp records a complete backup of this store up to record n: a restore from it does not need the archive before
-// n.
+// BackedUp records a complete backup of this store up to record n, whose restore does not need the archive before n.
 func (a *Archiver) BackedUp(n uint64) {
 	a.mu.Lock()
 	a.backedUp = max(a.backedUp, n)
@@ -307,7 +301,7 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// retainFrom moves the hold. It creates a new one each time, since a snapshot installation releases all holds.
+// retainFrom creates a new hold, since a snapshot installation releases all holds.
 func (a *Archiver) retainFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)
@@ -477,9 +471,8 @@ func (a *Archiver) setStatus(change func(*ArchiveStatus)) {
 	change(&a.status)
 }
 
-// Close archives the applied records and stops the background work. It must be called before the store is closed. The
-// log is held until the store closes it, so that the final checkpoint recycles only archived records. A second call
-// does nothing.
+// Close archives the applied records and stops the background work. It must be called before the store is closed, which
+// releases the log: the final checkpoint thus recycles only archived records. A second call does nothing.
 func (a *Archiver) Close() (err error) {
 	a.once.Do(func() {
 		close(a.stop)

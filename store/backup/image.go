@@ -20,7 +20,6 @@ type image struct {
 	extents []extent // in rising order
 }
 
-// readOnly rejects all methods that change a file.
 type readOnly struct{}
 
 var errReadOnly = errors.New("backup is read-only")
@@ -39,7 +38,7 @@ type extent struct {
 	at          int64
 }
 
-// openImage opens the pack for reading. extents are those found by an earlier pass.
+// extents are those found by an earlier pass.
 func openImage(
 	ctx context.Context, place Objects, set string, m *Manifest, extents []extent, with Unsealer,
 ) (*image, error) {

@@ -21,14 +21,13 @@ import (
 
 // Set is a directory in a backup path: a backup, or the leftovers of one.
 type Set struct {
-	// Name is the name of the directory, Path its path.
 	Name string
 	Path string
-	// Complete is true if the manifest is valid and the files have its sizes. Only Verify checks their content.
+	// Complete means that the manifest is valid and the files have its sizes. Only Verify checks their content.
 	Complete bool
 	// Problem is the reason why it is not complete.
 	Problem error
-	// Manifest of a complete backup.
+	// Manifest is set for a complete backup.
 	Manifest Manifest
 }
 
@@ -47,7 +46,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 	}
-	// marked: backups being made or removed; whole: complete backups
+	// marked are backups being made or removed.
 	marked, complete := map[string]bool{}, map[string]bool{}
 	var sets []Set
 	for _, e := range entries {
@@ -96,7 +95,6 @@ func Load(fsys vfs.FS, dir string) (Set, error) {
 	return LoadFrom(context.Background(), place, name)
 }
 
-// setIn returns the location and the name of a backup directory.
 func setIn(fsys vfs.FS, dir string) (Objects, string) {
 	dir = filepath.Clean(dir)
 	return Directory(fsys, filepath.Dir(dir)), filepath.Base(dir)
@@ -139,9 +137,9 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 	return m, nil
 }
 
-// Choose returns the newest complete backup of a list from which a record and a time can be reached: one without
-// records after toLSN (0: any) and not later than toTime (zero: any). If pair is not zero, only its backups are
-// considered. It returns ErrTarget if there is no such backup.
+// Choose returns the newest complete backup from which a record and a time can be reached: one without records after
+// toLSN (0: any) and not later than toTime (zero: any), of the given pair unless that is zero. Otherwise it returns
+// ErrTarget.
 func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, error) {
 	for _, s := range slices.Backward(sets) {
 		switch m := &s.Manifest; {
@@ -165,8 +163,8 @@ type begun struct {
 	Software string    `json:"software,omitempty"`
 }
 
-// removeLeftovers removes the leftovers of interrupted backups. If the lock is not exclusive, it removes only this
-// node's leftovers, and old ones of other nodes.
+// removeLeftovers removes the leftovers of interrupted backups; without an exclusive lock, only this node's, and old
+// ones of other nodes.
 func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive bool) error {
 	entries, err := o.Place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,7 +14,7 @@ import (
 const (
 	manifestName = "manifest.json"
 	packName     = "pages.pack"
-	// sealedPackName is the name of an encrypted pack.
+	// sealedPackName is an encrypted pack.
 	sealedPackName = packName + ".age"
 	// partialMarkerName is an object in the folder that marks a backup: partialPrefix plus its name while it is being
 	// made, removedPrefix plus its name while it is being removed.
@@ -37,7 +37,6 @@ func setName(created time.Time, lsn uint64, pageSize, again int) string {
 	return name
 }
 
-// nameParts are the parts of a name.
 type nameParts struct {
 	created  time.Time
 	lsn      uint64

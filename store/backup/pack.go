@@ -40,9 +40,8 @@ const (
 
 	// chunkBytes limits the data of a record; a page always fits.
 	chunkBytes = page.MaxPageBytes
-	// packWriteBytes is the size of a write, packSyncBytes the maximum amount of unsynced data: a single sync at the
-	// end would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled
-	// backup, which must not affect clients.
+	// packWriteBytes is the size of a write, packSyncBytes limits the unsynced data: a single sync at the end would block
+	// the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled backup.
 	packWriteBytes = 1 << 20
 	packSyncBytes  = 16 << 20
 	pacedBytes     = 128 << 10
@@ -59,12 +58,11 @@ func estimatePackBytes(dataBytes uint64, pageSize int) uint64 {
 	return dataBytes + dataBytes/uint64(pageSize)*packEntryBytes + packWriteBytes
 }
 
-// packWriter writes a pack sequentially.
 type packWriter struct {
 	to      io.Writer
 	buf     []byte
-	most    int   // maximum size of a write
-	offset  int64 // after the written data
+	most    int
+	offset  int64
 	records uint64
 	sum     hash.Hash
 }
@@ -111,7 +109,6 @@ func (w *packWriter) flush() error {
 	return nil
 }
 
-// finish writes the end of the pack.
 func (w *packWriter) finish() (FileSum, error) {
 	w.entry(w.records, nil)
 	err := w.flush()
@@ -121,18 +118,18 @@ func (w *packWriter) finish() (FileSum, error) {
 // packReader reads and verifies a pack sequentially.
 type packReader struct {
 	file     Object
-	name     string // path for error messages
+	name     string
 	want     FileSum
 	in       *bufio.Reader
 	sum      hash.Hash
 	pageSize int
-	at       int64 // current position in the pack
+	at       int64 // position in the pack
 	records  uint64
-	next     uint64 // minimum offset of the next record
+	next     uint64
 	buf      []byte
 }
 
-// openPack opens a pack; the caller must close it. Errors: ErrIncomplete, ErrCorrupt, ErrEncrypted, ErrIdentity.
+// openPack returns ErrIncomplete, ErrCorrupt, ErrEncrypted or ErrIdentity. The caller must close the result.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)
@@ -195,8 +192,8 @@ func (r *packReader) read(b []byte) error {
 	return nil
 }
 
-// piece returns the next record: its offset in the page file, its data (valid until the next call), and its position
-// in the pack. io.EOF means that the pack was read completely and that size and checksum match the manifest.
+// piece returns the next record: its offset in the page file, its data (valid until the next call), and its position in
+// the pack. io.EOF means that the pack was read completely and that size and checksum match the manifest.
 func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	var entry [packEntryBytes]byte
 	if err := r.read(entry[:]); err != nil {
