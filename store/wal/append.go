@@ -77,13 +77,8 @@ func (l *Log) roll() (*segment, error) {
 		}
 		return nil, l.fail("creating a segment", err)
 	}
-	seg := &segment{
-		first: l.end.LSN + 1, prev: l.end, last: l.end, file: spare.file, sizeBytes: spare.sizeBytes,
-		seed: segmentSeed(l.o.LogID, l.end.LSN+1), path: filepath.Join(l.o.Dir, segmentName(l.end.LSN+1)),
-		end: segmentDataStart, indexed: true, reused: spare.written,
-	}
-	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: seg.prev}
-	if _, err := seg.file.WriteAt(header.encode(), 0); err != nil {
+	seg, err := l.newSegment(spare, l.end)
+	if err != nil {
 		return nil, errors.Join(l.fail("writing a segment header", err), seg.file.Close())
 	}
 	if err := l.o.FS.Rename(spare.path, seg.path); err != nil {
@@ -103,6 +98,19 @@ func (l *Log) roll() (*segment, error) {
 	return seg, nil
 }
 
+// newSegment turns a spare into the segment after prev, except for its name.
+func (l *Log) newSegment(spare spareFile, prev lsn.Position) (*segment, error) {
+	first := prev.LSN + 1
+	seg := &segment{
+		first: first, prev: prev, last: prev, file: spare.file, sizeBytes: spare.sizeBytes,
+		seed: segmentSeed(l.o.LogID, first), path: filepath.Join(l.o.Dir, segmentName(first)),
+		end: segmentDataStart, indexed: true, reused: spare.written,
+	}
+	header := segmentHeader{logID: l.o.LogID, first: first, prev: prev}
+	_, err := seg.file.WriteAt(header.encode(), 0)
+	return seg, err
+}
+
 // writeMu is held.
 func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
 	h.length = uint32(len(frames))
@@ -113,16 +121,11 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	h.encode(l.header[:], seg.seed, offset)
 
 	l.vec[0], l.vec[1] = l.header[:], frames
-	l.writeFrom.Store(l.now())
 	n, err := l.past.Write(seg.file, offset, l.vec[:]...)
-	l.writeFrom.Store(0)
 	l.vec[1] = nil
 	if err != nil {
 		return l.fail("writing a block", err)
 	}
-	l.counters.appends.Add(1)
-	l.counters.appendedBytes.Add(uint64(n))
-
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(frames) > 0 {
@@ -211,21 +214,18 @@ func (l *Log) syncDirty() error {
 	l.syncing, l.dirty, l.dirtyDir = l.dirty, l.syncing[:0], false
 	l.mu.Unlock()
 
-	began := l.now()
-	l.syncFrom.Store(began)
-	defer l.syncFrom.Store(0)
+	began := time.Now()
 	for _, seg := range l.syncing {
 		if err := seg.file.Sync(); err != nil && !mutate.Off("INV-7-failed-fsync-is-forgotten") {
 			return l.fail("fsync", err)
 		}
-		l.counters.syncs.Add(1)
 	}
 	if dir {
 		if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
 			return l.fail("fsync of the log directory", err)
 		}
 	}
-	if took := time.Duration(l.now() - began); took >= l.o.SlowSync {
+	if took := time.Since(began); took >= l.o.SlowSync {
 		l.o.Events(events.SlowSync{Took: took})
 	}
 	l.mu.Lock()
@@ -257,8 +257,6 @@ func (l *Log) syncHeaders() error {
 	if len(segs) == 0 {
 		return nil
 	}
-	l.syncFrom.Store(l.now())
-	defer l.syncFrom.Store(0)
 	for _, seg := range segs {
 		sync := seg.file.Sync // a new file has no old content to write
 		if seg.reused {
@@ -267,7 +265,6 @@ func (l *Log) syncHeaders() error {
 		if err := sync(); err != nil {
 			return l.fail("fsync of a segment header", err)
 		}
-		l.counters.syncs.Add(1)
 	}
 	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
 		return l.fail("fsync of the log directory", err)

@@ -62,11 +62,8 @@ type Log struct {
 	failed   chan struct{}
 	failOnce sync.Once
 
-	opened    time.Time
-	recovery  Recovery
-	counters  counters
-	writeFrom atomic.Int64
-	syncFrom  atomic.Int64
+	recovery recovery
+	counters counters
 
 	stop        chan struct{} // closed by Close
 	wakeKeeper  chan struct{}
@@ -79,46 +76,19 @@ type Log struct {
 }
 
 type counters struct {
-	appends, appendedBytes, syncs, seals, rolls, stalledRolls atomic.Uint64
+	seals, rolls, stalledRolls atomic.Uint64 // stalledRolls: created while a commit waited
 }
 
-// Stats are the counters since Open.
-type Stats struct {
-	// Appends is the number of blocks, AppendedBytes their size on disk.
-	Appends, AppendedBytes uint64
-	// Syncs are fsyncs of segments, Seals empty blocks.
-	Syncs, Seals uint64
-	// Rolls are new segments, StalledRolls those created while a commit waited.
-	Rolls, StalledRolls uint64
-}
-
-// Recovery describes the result of Open.
-type Recovery struct {
-	Segments int
-	Records  uint64
-	// End is the last record found.
-	End lsn.Position
-	// Torn is set if remains of unsynced writes were found after the end and cut. TornSegment, TornOffset and TornBytes
-	// are their location and size, if known.
-	Torn        bool
-	TornSegment string
-	TornOffset  int64
-	TornBytes   int64
-	// FinishedTruncate is set if an interrupted TruncateAfter or Reset was completed.
-	FinishedTruncate bool
-	Duration         time.Duration
-}
-
-// Recovery returns the result of Open.
-func (l *Log) Recovery() Recovery { return l.recovery }
-
-// Stats returns the counters since Open.
-func (l *Log) Stats() Stats {
-	c := &l.counters
-	return Stats{
-		Appends: c.appends.Load(), AppendedBytes: c.appendedBytes.Load(), Syncs: c.syncs.Load(), Seals: c.seals.Load(),
-		Rolls: c.rolls.Load(), StalledRolls: c.stalledRolls.Load(),
-	}
+// recovery is the result of load.
+type recovery struct {
+	records uint64 // verified
+	// torn is set if remains of unsynced writes were found after the end and cut; the rest is their location, if known.
+	torn        bool
+	tornSegment string
+	tornOffset  int64
+	tornBytes   int64
+	// finishedTruncate is set if an interrupted TruncateAfter or Reset was completed.
+	finishedTruncate bool
 }
 
 // Open opens or creates the log in a directory. It completes an interrupted cut, cuts a torn tail, and makes all found
@@ -128,10 +98,8 @@ func Open(options Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
 	l := &Log{
 		o:           o,
-		opened:      began,
 		spares:      &spares{fs: o.FS, dir: o.Dir, sizeBytes: o.SegmentBytes, zeros: o.Sync == SyncAlways},
 		holds:       map[*Hold]uint64{},
 		failed:      make(chan struct{}),
@@ -144,11 +112,10 @@ func Open(options Options) (*Log, error) {
 	if err := l.load(); err != nil {
 		return nil, errors.Join(err, l.closeFiles())
 	}
-	l.recovery.Duration = time.Since(began)
 	l.past.Use(o.Cache)
-	if l.recovery.Torn {
+	if l.recovery.torn {
 		o.Events(events.LogTailTruncated{
-			Segment: l.recovery.TornSegment, Offset: l.recovery.TornOffset, Bytes: l.recovery.TornBytes, End: l.end,
+			Segment: l.recovery.tornSegment, Offset: l.recovery.tornOffset, Bytes: l.recovery.tornBytes, End: l.end,
 		})
 	}
 	l.workers.Add(2)
@@ -203,12 +170,7 @@ func (l *Log) usable() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
 	}
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if l.closed {
-		return ErrClosed
-	}
-	return nil
+	return l.usableForReading()
 }
 
 // fail makes the error final (INV-7), for all later calls.
@@ -354,13 +316,6 @@ func (l *Log) Durable() lsn.Position {
 	return l.end
 }
 
-// SyncedLSN returns the last record covered by an fsync, regardless of the sync mode.
-func (l *Log) SyncedLSN() uint64 {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.synced.LSN
-}
-
 // First returns the number of the oldest record in the log; 0 if the log is empty.
 func (l *Log) First() uint64 {
 	l.mu.RLock()
@@ -380,30 +335,6 @@ func (l *Log) Bytes() int64 {
 		total += s.end - segmentDataStart
 	}
 	return total
-}
-
-// ReadyBytes estimates how much can be appended without new disk space.
-func (l *Log) ReadyBytes() int64 {
-	l.mu.RLock()
-	active := l.segs[len(l.segs)-1]
-	rest := max(active.sizeBytes-active.end, 0)
-	l.mu.RUnlock()
-	return rest + l.spares.readyBytes()
-}
-
-// now returns the monotonic time since Open in nanoseconds, never 0.
-func (l *Log) now() int64 { return int64(time.Since(l.opened)) + 1 }
-
-// StalledFor returns the duration of the oldest write or fsync in progress, to detect a disk that hangs.
-func (l *Log) StalledFor() time.Duration {
-	now := l.now()
-	var longest time.Duration
-	for _, from := range []int64{l.writeFrom.Load(), l.syncFrom.Load()} {
-		if from != 0 {
-			longest = max(longest, time.Duration(now-from))
-		}
-	}
-	return longest
 }
 
 // TermEnds returns the last position of each term in the log, newest first, beginning with End. The last one may be the

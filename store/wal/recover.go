@@ -31,7 +31,6 @@ func (l *Log) load() error {
 		return err
 	}
 	if len(segs) == 0 {
-		l.recovery.Segments, l.recovery.End = 1, l.o.Start
 		return l.begin(l.o.Start)
 	}
 	l.segs = segs
@@ -91,15 +90,10 @@ func (l *Log) begin(start lsn.Position) error {
 	if err != nil {
 		return err
 	}
-	seg := &segment{
-		first: start.LSN + 1, prev: start, last: start, file: spare.file, sizeBytes: spare.sizeBytes,
-		seed: segmentSeed(l.o.LogID, start.LSN+1), path: filepath.Join(l.o.Dir, segmentName(start.LSN+1)),
-		end: segmentDataStart, indexed: true, headerSynced: true, reused: spare.written,
-	}
 	// The header is durable before the file gets its name. The header of the oldest segment therefore always exists,
 	// unless it is corrupt.
-	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: start}
-	if _, err = seg.file.WriteAt(header.encode(), 0); err == nil {
+	seg, err := l.newSegment(spare, start)
+	if err == nil {
 		err = seg.file.Sync()
 	}
 	if err == nil {
@@ -111,6 +105,7 @@ func (l *Log) begin(start lsn.Position) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("creating the first log segment: %w", err), seg.file.Close())
 	}
+	seg.headerSynced = true
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.segs = []*segment{seg}
@@ -157,7 +152,6 @@ func (r *recovering) run() error {
 		}
 		at++
 	}
-	r.l.recovery.Segments = at + 1
 	if err := r.decide(at); err != nil {
 		return err
 	}
@@ -168,8 +162,7 @@ func (r *recovering) run() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.segs = r.segs[:at+1]
-	l.end, l.recovery.End = r.last, r.last
-	l.marked = r.marked
+	l.end, l.marked = r.last, r.marked
 	l.committed, l.markedCommit = r.committed, r.committed
 	return nil
 }
@@ -212,7 +205,7 @@ func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	end := found.scanEnd
 	r.last, r.stop = end.last, end
 	r.marked, r.committed = max(r.marked, end.marked), max(r.committed, end.committed)
-	l.recovery.Records += end.records
+	l.recovery.records += end.records
 	return nil
 }
 
@@ -277,11 +270,11 @@ func (r *recovering) decide(at int) error {
 		return r.damage(at, proof)
 	}
 	rec := &r.l.recovery
-	if rec.TornBytes = min(stop.end, r.segs[at].sizeBytes) - r.stop.offset; rec.TornBytes > 0 {
-		rec.Torn, rec.TornSegment, rec.TornOffset = true, r.segs[at].path, r.stop.offset
+	if rec.tornBytes = min(stop.end, r.segs[at].sizeBytes) - r.stop.offset; rec.tornBytes > 0 {
+		rec.torn, rec.tornSegment, rec.tornOffset = true, r.segs[at].path, r.stop.offset
 	}
 	if at+1 < len(r.segs) {
-		rec.Torn, rec.TornSegment, rec.TornOffset = true, r.segs[at].path, r.stop.offset
+		rec.torn, rec.tornSegment, rec.tornOffset = true, r.segs[at].path, r.stop.offset
 	}
 	return nil
 }
@@ -313,7 +306,7 @@ func (r *recovering) cut(at int) error {
 		r.segs = r.segs[:i]
 		l.segs = r.segs
 	}
-	if to := r.stop.offset + l.recovery.TornBytes; to > r.stop.offset {
+	if to := r.stop.offset + l.recovery.tornBytes; to > r.stop.offset {
 		if err := zeroRange(seg.file, r.stop.offset, to); err != nil {
 			return fmt.Errorf("truncating the torn tail of the log: %w", err)
 		}

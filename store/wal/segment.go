@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -77,16 +78,11 @@ func (s *segment) addBlock(first uint64, offset int64) {
 
 // seek returns a block at or before the record's. The segment must be indexed and contain the record.
 func (s *segment) seek(record uint64) indexEntry {
-	at := indexEntry{first: s.first, offset: segmentDataStart}
-	for lo, hi := 0, len(s.index); lo < hi; {
-		mid := (lo + hi) / 2
-		if s.index[mid].first <= record {
-			at, lo = s.index[mid], mid+1
-		} else {
-			hi = mid
-		}
+	i := sort.Search(len(s.index), func(i int) bool { return s.index[i].first > record })
+	if i == 0 {
+		return indexEntry{first: s.first, offset: segmentDataStart}
 	}
-	return at
+	return s.index[i-1]
 }
 
 // FirstSegment contains the first record of all: the log is complete while it exists.

@@ -81,9 +81,7 @@ func (s *spares) prepare(stop <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ready = append(s.ready, f)
+	s.offer(f)
 	return nil
 }
 
@@ -98,16 +96,6 @@ func (s *spares) offer(f spareFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready = append(s.ready, f)
-}
-
-func (s *spares) readyBytes() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var total int64
-	for _, f := range s.ready {
-		total += f.sizeBytes - segmentDataStart
-	}
-	return total
 }
 
 // drop removes all spares: their old content could match new LSNs of the log.

@@ -152,7 +152,7 @@ func (l *Log) finishTruncate() error {
 	if err := l.redoTruncate(c); err != nil {
 		return fmt.Errorf("finishing an interrupted truncation of the log: %w", err)
 	}
-	l.recovery.FinishedTruncate = true
+	l.recovery.finishedTruncate = true
 	if c.op == truncateReset {
 		if err := l.begin(c.end); err != nil {
 			return err
@@ -217,10 +217,10 @@ func (l *Log) removeIntent() error {
 }
 
 // TruncateAfter removes all records after pos, which must be in the log or directly before its first record, and
-// returns their number. If saveDir is not empty, it first copies them to a file of that name, for InspectFile. It is
+// returns their number. If savePath is not empty, it first copies them to a file of that name, for InspectFile. It is
 // durable in every sync mode. Open readers get ErrTruncated. ErrTrimmed and ErrNotInLog leave the log unchanged; after
 // any other error it may have failed.
-func (l *Log) TruncateAfter(pos lsn.Position, saveDir string) (truncatedRecords int, err error) {
+func (l *Log) TruncateAfter(pos lsn.Position, savePath string) (truncatedRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
 	l.writeMu.Lock()
@@ -235,9 +235,9 @@ func (l *Log) TruncateAfter(pos lsn.Position, saveDir string) (truncatedRecords 
 	if err := l.syncDirty(); err != nil || pos == l.end {
 		return 0, err
 	}
-	if saveDir != "" {
-		if err := l.saveRecords(pos, saveDir); err != nil {
-			return 0, fmt.Errorf("saving the tail of the log to %s: %w", saveDir, err)
+	if savePath != "" {
+		if err := l.saveRecords(pos, savePath); err != nil {
+			return 0, fmt.Errorf("saving the tail of the log to %s: %w", savePath, err)
 		}
 	}
 	intent, at, err := l.planTruncate(pos)
