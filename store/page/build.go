@@ -3,13 +3,11 @@
 package page
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -69,10 +67,7 @@ func NewBuilder(fsys vfs.FS, path string, o BuildOptions) (*Builder, error) {
 }
 
 func (b *Builder) explain(what string, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
-		err = fmt.Errorf("%w: %w", ErrFull, err)
-	}
-	return fmt.Errorf("build page file %s: %s: %w", b.path, what, err)
+	return fmt.Errorf("build page file %s: %s: %w", b.path, what, addFull(err))
 }
 
 // PageSize returns the page size in bytes.
@@ -100,7 +95,7 @@ func (b *Builder) End(buf []byte, kind Kind) (Extent, error) {
 	used := len(buf)
 	buf = slices.Grow(buf, end-used)[:end]
 	clear(buf[used:])
-	sealExtent(buf[start:], ext, kind, payload)
+	SealExtent(buf[start:], ext, kind, payload)
 	b.buf, b.next = buf, ext.End()
 	if len(b.buf) < writeBytes {
 		return ext, nil

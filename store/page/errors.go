@@ -5,6 +5,7 @@ package page
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // Errors of Create and Open.
@@ -54,6 +55,14 @@ func (e *CorruptError) Error() string {
 
 // Is reports whether target is ErrCorrupt.
 func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
+
+// addFull adds ErrFull to the system's errors for a full disk.
+func addFull(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return err
+}
 
 func corruptAt(err error, path string, page No, offset int64) error {
 	var d *CorruptError

@@ -22,23 +22,18 @@ type Extent struct {
 	Born uint64
 }
 
-// IsZero reports whether r is the zero Extent.
-func (r Extent) IsZero() bool { return r.First == 0 && r.Pages == 0 }
+// IsZero reports whether e is the zero Extent.
+func (e Extent) IsZero() bool { return e.First == 0 && e.Pages == 0 }
 
 // End returns the page after the extent.
-func (r Extent) End() No { return r.First + No(r.Pages) }
-
-// Sub returns count pages of r after the first skip ones.
-func (r Extent) Sub(skip, count uint32) Extent {
-	return Extent{First: r.First + No(skip), Pages: count, Born: r.Born}
-}
+func (e Extent) End() No { return e.First + No(e.Pages) }
 
 // String returns first+pages.
-func (r Extent) String() string { return fmt.Sprintf("%d+%d", r.First, r.Pages) }
+func (e Extent) String() string { return fmt.Sprintf("%d+%d", e.First, e.Pages) }
 
-func (r Extent) within(pages uint64) bool {
-	return r.First >= 1 && r.Pages >= 1 && r.Pages <= MaxExtentPages && uint64(r.First) <= pages &&
-		uint64(r.First)-1+uint64(r.Pages) <= pages
+func (e Extent) within(pages uint64) bool {
+	return e.First >= 1 && e.Pages >= 1 && e.Pages <= MaxExtentPages && uint64(e.First) <= pages &&
+		uint64(e.First)-1+uint64(e.Pages) <= pages
 }
 
 // Kind is the content type of an extent.
@@ -105,14 +100,23 @@ func AppendExtent(dst []byte, pageSize int, ext Extent, kind Kind, payload []byt
 	dst = slices.Grow(dst, size)[:start+size]
 	buf := dst[start:]
 	clear(buf[ExtentHeaderBytes+copy(buf[ExtentHeaderBytes:], payload):])
-	sealExtent(buf, ext, kind, len(payload))
+	SealExtent(buf, ext, kind, len(payload))
 	return dst, nil
 }
 
-// sealExtent completes an extent whose payload is at buf[ExtentHeaderBytes:].
-func sealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
+// SealExtent turns buf into an extent: whole pages with a payload at buf[ExtentHeaderBytes:] and zeros after it. Unlike
+// Encode, it does not copy the payload.
+func SealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	extentHeader(buf, ext, kind, payloadBytes)
 	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:ExtentHeaderBytes+payloadBytes]))
+}
+
+// SealExtentWith is SealExtent for a payload whose last bytes have a known CRC32C. If they have changed since, the
+// first read of the extent detects it.
+func SealExtentWith(buf []byte, ext Extent, kind Kind, payloadBytes, lastBytes int, last uint32) {
+	extentHeader(buf, ext, kind, payloadBytes)
+	first := crc.Of(buf[4 : ExtentHeaderBytes+payloadBytes-lastBytes])
+	binary.LittleEndian.PutUint32(buf, crc.Join(first, last, lastBytes))
 }
 
 // extentHeader does not set the checksum.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"syscall"
 )
 
 // The file grows by the amount that it has grown since it was opened, within these limits, but at most by an eighth: a
@@ -121,11 +120,7 @@ func (f *File) makeRoom(pages uint64) error {
 func (f *File) growLocked(pages uint64) error {
 	err := f.file.Allocate(f.geo.offset(No(f.space.pages+1)), int64(pages)*int64(f.geo.pageSize))
 	if err != nil {
-		err = fmt.Errorf("extend %s by %d pages: %w", f.path, pages, err)
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
-			err = fmt.Errorf("%w: %w", ErrFull, err)
-		}
-		return err
+		return addFull(fmt.Errorf("extend %s by %d pages: %w", f.path, pages, err))
 	}
 	f.space.grow(pages)
 	f.grown += pages

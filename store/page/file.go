@@ -144,6 +144,20 @@ func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	return f, nil
 }
 
+// OpenImage opens a checkpoint that is not in a page file, such as in a backup: image serves reads at the pages'
+// offsets in a page file. The result is read-only and owns image. Nothing is verified before it is read.
+func OpenImage(path string, image vfs.File, meta Meta) *File {
+	f := &File{
+		path: path, file: image, geo: geometry{pageSize: meta.PageSize}, storeID: meta.StoreID, readOnly: true,
+		durable: meta,
+		older:   meta.Checkpoint,
+	}
+	f.readers.guards, f.readers.pins = make(map[uint64]int), make(map[uint64]int)
+	f.building.Store(meta.Checkpoint + 1)
+	f.pages.Store(meta.Pages)
+	return f
+}
+
 func (f *File) readIdentity() error {
 	b, err := f.readUpTo(0, headerBytes)
 	if err != nil {
@@ -333,9 +347,6 @@ func (f *File) SizeBytes() (uint64, error) {
 
 // PagesFor returns the number of pages that an extent with the given payload needs.
 func (f *File) PagesFor(payloadBytes int) uint32 { return PagesFor(f.geo.pageSize, payloadBytes) }
-
-// Capacity returns the maximum payload of an extent.
-func (f *File) Capacity(pages uint32) int { return int(pages)*f.geo.pageSize - ExtentHeaderBytes }
 
 // Close closes the file. Changes since the last Checkpoint are lost.
 func (f *File) Close() error {

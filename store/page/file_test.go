@@ -238,7 +238,7 @@ func TestWriteFailsFarAway(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.f.Checkpoint(Meta{Root: extents[0]})
 	require.NoError(t, err)
-	w.f.Free(extents[1].Sub(2*size, 100))
+	w.f.Free(extents[1].sub(2*size, 100))
 	fault.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite {
 			return syscall.EIO
@@ -305,7 +305,7 @@ func TestMisuse(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, w.f.WriteExtent(ext, KindLarge, make([]byte, 4096)), ErrMisuse, "too long")
 	require.ErrorIs(t, w.f.WriteExtent(ext, 0, nil), ErrMisuse, "no kind")
-	require.NoError(t, w.f.WriteExtent(ext, KindLarge, make([]byte, w.f.Capacity(2))))
+	require.NoError(t, w.f.WriteExtent(ext, KindLarge, make([]byte, 2*w.f.PageSize()-ExtentHeaderBytes)))
 	require.ErrorIs(t, w.f.WriteExtents(ext.First, make([]byte, 4096)), ErrMisuse, "no header")
 	require.ErrorIs(t, w.f.WriteExtent(Extent{First: ext.First + 100, Pages: 1, Born: ext.Born}, KindLarge, nil),
 		ErrMisuse, "not allocated")
@@ -313,8 +313,8 @@ func TestMisuse(t *testing.T) {
 	require.ErrorIs(t, err, ErrMisuse)
 	_, err = w.f.Checkpoint(Meta{Root: Extent{First: 1 << 30, Pages: 1}})
 	require.ErrorIs(t, err, ErrMisuse)
-	w.f.Free(ext.Sub(0, 1))
-	w.f.Free(ext.Sub(1, 1))
+	w.f.Free(ext.sub(0, 1))
+	w.f.Free(ext.sub(1, 1))
 	w.f.Free(ext)
 	_, err = w.f.Checkpoint(w.meta())
 	require.ErrorIs(t, err, ErrMisuse, "freed twice")
@@ -368,7 +368,7 @@ func TestCheckpointCost(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.f.Checkpoint(Meta{Root: big[1]})
 	require.NoError(t, err)
-	w.f.Free(big[0].Sub(100_000, 1000))
+	w.f.Free(big[0].sub(100_000, 1000))
 	for range 3 {
 		_, err = w.f.Checkpoint(Meta{Root: big[1]})
 		require.NoError(t, err)

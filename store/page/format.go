@@ -6,7 +6,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
 // FormatVersion is the only supported version of the layout.
@@ -28,8 +29,6 @@ const (
 
 // The slots are 16 KiB apart and 16 KiB long, so no device sector of up to 16 KiB contains parts of both.
 func slotOffset(slot int) int64 { return int64(16<<10) * int64(slot+1) }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // CheckPageSize returns ErrPageSize for an invalid page size.
 func CheckPageSize(sizeBytes int) error {
@@ -84,7 +83,7 @@ func encodeHeader(h header) []byte {
 }
 
 func putHeaderSum(b []byte) {
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:headerFields], castagnoli))
+	binary.LittleEndian.PutUint32(b[8:], crc.Of(b[12:headerFields]))
 }
 
 // decodeHeader returns ErrNotPageFile, ErrNewerVersion or a CorruptError.
@@ -95,7 +94,7 @@ func decodeHeader(b []byte) (header, error) {
 	if len(b) < headerFields {
 		return header{}, &CorruptError{Reason: "truncated file header"}
 	}
-	if got := crc32.Checksum(b[12:headerFields], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
+	if got := crc.Of(b[12:headerFields]); got != binary.LittleEndian.Uint32(b[8:]) {
 		return header{}, &CorruptError{Reason: "file header checksum mismatch"}
 	}
 	if v := binary.LittleEndian.Uint32(b[12:]); v != FormatVersion {

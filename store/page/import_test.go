@@ -20,7 +20,7 @@ func send(t *testing.T, f *File, pin *Pin, im *Importer, between func()) {
 	for ext, err := range f.UsedExtents(pin) {
 		require.NoError(t, err)
 		for skip := uint32(0); skip < ext.Pages; skip += 16 {
-			piece := ext.Sub(skip, min(16, ext.Pages-skip))
+			piece := ext.sub(skip, min(16, ext.Pages-skip))
 			buf := make([]byte, int(piece.Pages)*f.PageSize())
 			require.NoError(t, f.ReadPages(piece.First, buf))
 			require.NoError(t, im.WriteAt(OffsetOf(piece.First, f.PageSize()), buf))

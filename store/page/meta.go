@@ -5,8 +5,8 @@ package page
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -100,7 +100,7 @@ func (m Meta) Encode() []byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(l.page))
 		b = binary.LittleEndian.AppendUint64(b, l.born)
 	}
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:], castagnoli))
+	binary.LittleEndian.PutUint32(b[8:], crc.Of(b[12:]))
 	return b
 }
 
@@ -117,7 +117,7 @@ func DecodeMeta(b []byte) (Meta, error) {
 		return damaged("invalid length %d", length)
 	}
 	b = b[:length]
-	if got := crc32.Checksum(b[12:], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
+	if got := crc.Of(b[12:]); got != binary.LittleEndian.Uint32(b[8:]) {
 		return damaged("checksum mismatch")
 	}
 	if v := binary.LittleEndian.Uint32(b[16:]); v != FormatVersion {

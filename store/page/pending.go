@@ -3,6 +3,8 @@
 package page
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -65,7 +67,7 @@ func (q *pendingPages) releaseFreed(older uint64, blocked func(freed) bool, rele
 		release(f)
 	}
 	if done > 0 {
-		q.queue = append([]freed(nil), q.queue[done:]...) // free the memory of the released entries
+		q.queue = slices.Clone(q.queue[done:]) // free the memory of the released entries
 	}
 }
 
@@ -87,10 +89,7 @@ func (r *readers) blocked() func(freed) bool {
 	for epoch := range r.guards {
 		firstGuard = min(firstGuard, epoch)
 	}
-	pins := make([]uint64, 0, len(r.pins))
-	for checkpoint := range r.pins {
-		pins = append(pins, checkpoint)
-	}
+	pins := slices.Collect(maps.Keys(r.pins))
 	return func(f freed) bool {
 		if f.epoch >= firstGuard {
 			return true

@@ -5,7 +5,8 @@ package page
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
 // ExtentStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every used page belongs
@@ -43,7 +44,7 @@ func (s *ExtentStream) Write(first No, pages []byte) error {
 		if s.next == s.first {
 			sum = sum[4:] // the checksum does not cover itself
 		}
-		s.crc = crc32.Update(s.crc, castagnoli, sum)
+		s.crc = crc.Update(s.crc, sum)
 		s.rest -= take
 		s.left -= n
 		first += No(n)

@@ -20,7 +20,7 @@ func streamExtents(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 	for ext, err := range f.UsedExtents(pin) {
 		require.NoError(t, err)
 		for skip := uint32(0); skip < ext.Pages; {
-			piece := ext.Sub(skip, min(1+uint32(rng.Intn(4)), ext.Pages-skip))
+			piece := ext.sub(skip, min(1+uint32(rng.Intn(4)), ext.Pages-skip))
 			skip += piece.Pages
 			buf := make([]byte, int(piece.Pages)*f.PageSize())
 			require.NoError(t, f.ReadPages(piece.First, buf))

@@ -267,3 +267,8 @@ func (w *world) open(fs vfs.FS) {
 	require.Equal(w.t, w.f.Meta().UsedPages, st.Used)
 	require.Zero(w.t, st.Pending, "after Open every page that is not used is free")
 }
+
+// sub returns count pages of e after the first skip ones.
+func (e Extent) sub(skip, count uint32) Extent {
+	return Extent{First: e.First + No(skip), Pages: count, Born: e.Born}
+}
