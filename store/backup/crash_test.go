@@ -23,10 +23,8 @@ import (
 // changes reports whether an operation changes the disk.
 func changes(k faultfs.OpKind) bool {
 	switch k {
-	case faultfs.OpCreate, faultfs.OpWrite, faultfs.OpSync, faultfs.OpTruncate, faultfs.OpAllocate, faultfs.OpPunchHole,
-		faultfs.OpRemove,
-		faultfs.OpRename,
-		faultfs.OpMkdir, faultfs.OpSyncDir:
+	case faultfs.OpCreate, faultfs.OpWrite, faultfs.OpSync, faultfs.OpTruncate, faultfs.OpAllocate,
+		faultfs.OpRemove, faultfs.OpRename, faultfs.OpMkdir, faultfs.OpSyncDir:
 		return true
 	default:
 		return false

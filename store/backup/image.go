@@ -30,7 +30,6 @@ func (readOnly) Sync() error                            { return errReadOnly }
 func (readOnly) SyncRange(int64, int64) error           { return errReadOnly }
 func (readOnly) Truncate(int64) error                   { return errReadOnly }
 func (readOnly) Allocate(int64, int64) error            { return errReadOnly }
-func (readOnly) PunchHole(int64, int64) error           { return errReadOnly }
 
 // extent is a range of the page file and its position in the pack.
 type extent struct {

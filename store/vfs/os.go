@@ -58,11 +58,7 @@ func (osFS) SyncDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	err = d.Sync()
-	if closeErr := d.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func (osFS) Lock(name string) (io.Closer, error) {
@@ -158,23 +154,6 @@ func (f *osFile) extend(sizeBytes int64) error {
 		return err
 	}
 	return f.f.Truncate(sizeBytes)
-}
-
-// zero overwrites the part of the range that is within the file with zeros.
-func (f *osFile) zero(offset, length int64) error {
-	size, err := f.SizeBytes()
-	if err != nil {
-		return err
-	}
-	zeros := make([]byte, min(length, 1<<20))
-	for end := min(offset+length, size); offset < end; {
-		n, err := f.f.WriteAt(zeros[:min(int64(len(zeros)), end-offset)], offset)
-		if err != nil {
-			return err
-		}
-		offset += int64(n)
-	}
-	return nil
 }
 
 // writeEach writes each buffer separately, after the first skip bytes.

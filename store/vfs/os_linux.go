@@ -74,17 +74,9 @@ func (f *osFile) pwritev(offset int64, bufs [][]byte) (int, error) {
 }
 
 func (f *osFile) Allocate(offset, length int64) error {
-	err := f.fallocate(0, offset, length)
+	err := f.fallocate(offset, length)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		return f.extend(offset + length)
-	}
-	return err
-}
-
-func (f *osFile) PunchHole(offset, length int64) error {
-	err := f.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		return f.zero(offset, length)
 	}
 	return err
 }
@@ -179,14 +171,14 @@ func (f *osFile) again(r *reopened, flag int) *os.File {
 	return r.file
 }
 
-func (f *osFile) fallocate(mode uint32, offset, length int64) error {
+func (f *osFile) fallocate(offset, length int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	fd, err := f.descriptor("fallocate")
 	if err != nil {
 		return err
 	}
-	if err := retryEINTR(func() error { return unix.Fallocate(fd, mode, offset, length) }); err != nil {
+	if err := retryEINTR(func() error { return unix.Fallocate(fd, 0, offset, length) }); err != nil {
 		return f.pathError("fallocate", err)
 	}
 	return nil

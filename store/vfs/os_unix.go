@@ -14,5 +14,3 @@ func (f *osFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 }
 
 func (f *osFile) Allocate(offset, length int64) error { return f.extend(offset + length) }
-
-func (f *osFile) PunchHole(offset, length int64) error { return f.zero(offset, length) }

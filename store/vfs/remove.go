@@ -3,6 +3,7 @@
 package vfs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -33,7 +34,7 @@ func RemoveLarge(fsys FS, name string) error {
 	return nil
 }
 
-func shrinkBeforeRemove(fsys FS, name string, size int64) (err error) {
+func shrinkBeforeRemove(fsys FS, name string, size int64) error {
 	f, err := fsys.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -44,8 +45,5 @@ func shrinkBeforeRemove(fsys FS, name string, size int64) (err error) {
 			<-time.After(removePause)
 		}
 	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	return errors.Join(err, f.Close())
 }

@@ -67,8 +67,6 @@ type File interface {
 	// Allocate reserves space for the range and extends the file to its end, with zeros. On filesystems without support it
 	// only extends the file.
 	Allocate(offset, length int64) error
-	// PunchHole frees the space of the range. The range reads as zeros from then on; the size does not change.
-	PunchHole(offset, length int64) error
 	SizeBytes() (int64, error)
 	// Name returns the name with which the file was opened.
 	Name() string
@@ -154,14 +152,36 @@ func WriteFileAtomic(fsys FS, name string, data []byte) error {
 	if _, err = f.WriteAt(data, 0); err == nil {
 		err = f.Sync()
 	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	if err := fsys.Rename(tmp, name); err != nil {
 		return err
 	}
 	return fsys.SyncDir(filepath.Dir(name))
+}
+
+// MkdirAllSync creates a directory and its missing parents durably.
+func MkdirAllSync(fsys FS, dir string, perm fs.FileMode) error {
+	dir = filepath.Clean(dir)
+	sync := []string{filepath.Dir(dir)} // always: an earlier attempt may have created the directory without a sync
+	for at := filepath.Dir(dir); at != filepath.Dir(at); at = filepath.Dir(at) {
+		_, err := fsys.Stat(at)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		sync = append(sync, filepath.Dir(at))
+	}
+	if err := fsys.MkdirAll(dir, perm); err != nil {
+		return err
+	}
+	for _, at := range sync {
+		if err := fsys.SyncDir(at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
