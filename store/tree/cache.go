@@ -78,9 +78,3 @@ func (c *cache) removeLocked(e *list.Element) {
 	delete(c.nodes, item.key)
 	c.bytes -= item.bytes
 }
-
-func (c *cache) size() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.bytes
-}

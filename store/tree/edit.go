@@ -16,7 +16,6 @@ type Edit struct {
 	over     bool
 	err      error // of the first failed call
 	changes  uint64
-	dropped  int64         // memory of dirty nodes that are not part of this version
 	obsolete []page.Extent // of clean nodes that are not part of this version
 	slab     []byte        // unused rest of the current slab for keys and values
 }
@@ -55,7 +54,6 @@ func (e *Edit) Commit() error {
 		return fmt.Errorf("%w: a call failed: %w", ErrEditFinished, e.err)
 	}
 	root := e.root
-	e.t.dirty.Add(e.added(root) - e.dropped)
 	e.t.root.Store(&root)
 	e.t.obsolete = append(e.t.obsolete, e.obsolete...)
 	return nil
@@ -67,17 +65,6 @@ func (e *Edit) Discard() {
 		e.over = true
 		e.t.writer.Unlock()
 	}
-}
-
-func (e *Edit) added(k childRef) int64 {
-	if k.n == nil || k.n.owner != e.id {
-		return 0
-	}
-	sum := k.n.memory()
-	for _, child := range k.n.children {
-		sum += e.added(child)
-	}
-	return sum
 }
 
 func (e *Edit) begin() error {
@@ -143,19 +130,16 @@ func (e *Edit) own(k *childRef, level int) (*node, error) {
 	if n.owner == e.id {
 		return n, nil
 	}
-	e.retire(*k, n)
+	e.retire(*k)
 	n = n.clone(e.id)
 	*k = childRef{n: n}
 	return n, nil
 }
 
-// retire records that a node is no longer part of this version. n is the node if it is dirty.
-func (e *Edit) retire(k childRef, n *node) {
-	switch {
-	case k.n == nil:
+// retire records that a node is no longer part of this version.
+func (e *Edit) retire(k childRef) {
+	if k.n == nil {
 		e.obsolete = append(e.obsolete, k.ext)
-	case n.owner != e.id:
-		e.dropped += n.memory()
 	}
 }
 
@@ -360,10 +344,9 @@ func covers(from, to, lo, hi []byte) bool {
 }
 
 func (e *Edit) drop(k childRef, level int) error {
-	n := k.n
 	if level > 0 {
-		var err error
-		if n, err = e.load(k, level); err != nil {
+		n, err := e.load(k, level)
+		if err != nil {
 			return err
 		}
 		for _, child := range n.children {
@@ -372,7 +355,7 @@ func (e *Edit) drop(k childRef, level int) error {
 			}
 		}
 	}
-	e.retire(k, n)
+	e.retire(k)
 	return nil
 }
 
@@ -408,8 +391,7 @@ func (e *Edit) merge(n *node, left int) bool {
 	if err != nil {
 		return false
 	}
-	keys := [][]byte{a.keys[0], b.keys[len(b.keys)-1]}
-	prefix := len(commonPrefix(keys[0], keys[1]))
+	prefix := len(commonPrefix(a.keys[0], b.keys[len(b.keys)-1]))
 	raw := a.raw + b.raw
 	if nodeHeaderBytes+prefix+raw-prefix*(len(a.keys)+len(b.keys)) > e.t.nodeBytes*3/4 {
 		return false
@@ -417,7 +399,7 @@ func (e *Edit) merge(n *node, left int) bool {
 	if a, err = e.own(&n.children[left], level); err != nil {
 		return false
 	}
-	e.retire(n.children[left+1], b)
+	e.retire(n.children[left+1])
 	for i, key := range b.keys {
 		if level == 0 {
 			a.insert(len(a.keys), key, b.vals[i], childRef{})

@@ -27,7 +27,6 @@ func (t *Tree) Flush() (page.Extent, error) {
 		root = childRef{ext: f.extents[f.index[root.n]]}
 		f.keep()
 		t.root.Store(&root)
-		t.dirty.Store(0)
 	}
 	// After the new root is stored: later Views cannot find these extents.
 	for _, ext := range t.obsolete {

@@ -68,14 +68,12 @@ func (n *node) entrySize(i int) int {
 }
 
 // size returns the encoded size of n, or slightly more.
-func (n *node) size() int { return sizeOf(n.keys, n.raw) }
-
-func sizeOf(keys [][]byte, raw int) int {
-	if len(keys) == 0 {
+func (n *node) size() int {
+	if len(n.keys) == 0 {
 		return nodeHeaderBytes
 	}
-	prefix := len(commonPrefix(keys[0], keys[len(keys)-1]))
-	return nodeHeaderBytes + prefix + raw - prefix*len(keys)
+	prefix := len(commonPrefix(n.keys[0], n.keys[len(n.keys)-1]))
+	return nodeHeaderBytes + prefix + n.raw - prefix*len(n.keys)
 }
 
 func (n *node) memory() int64 {

@@ -54,8 +54,7 @@ type Tree struct {
 	nodeBytes int
 	cache     *cache
 
-	root  atomic.Pointer[childRef]
-	dirty atomic.Int64
+	root atomic.Pointer[childRef]
 
 	writer   sync.Mutex // held by an Edit and by Flush; guards the fields below
 	edits    uint64
@@ -77,15 +76,6 @@ func New(p Pager, root page.Extent, o Options) *Tree {
 
 // View returns the last committed version. If Flush may be called meanwhile, it needs a guard: see the package comment.
 func (t *Tree) View() *View { return &View{reader{t: t, root: *t.root.Load()}} }
-
-// Stats is the approximate memory use of dirty and of cached clean nodes.
-type Stats struct {
-	DirtyBytes  int64
-	CachedBytes int64
-}
-
-// Stats returns the current memory use.
-func (t *Tree) Stats() Stats { return Stats{DirtyBytes: t.dirty.Load(), CachedBytes: t.cache.size()} }
 
 // load returns the node of k, which must have the given level unless that is negative. keep adds the node to the cache.
 func (t *Tree) load(k childRef, level int, keep bool) (*node, error) {
