@@ -154,10 +154,10 @@ func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
 	}
 	v.problem("%v", err)
 	v.damagedMessages += v.alive.n - found
+	if found > 0 {
+		return nil
+	}
 	for i := range e.Span {
-		if found > 0 {
-			break
-		}
 		if seq := e.First + i; v.alive.Has(seq) {
 			for _, s := range v.sims {
 				if err := s.message(e.Queue, seq, int(e.Bytes/e.Count)); err != nil {

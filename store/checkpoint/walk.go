@@ -129,11 +129,7 @@ func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *wa
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
 	p.limit = w.bytes()
 	if w.Broken == nil {
-		if err := p.scan([]byte{index.Letter}, []byte{index.Letter + 1}); err != nil {
-			p.finish(err)
-			return
-		}
-		p.finish(nil)
+		p.finish(p.scan([]byte{index.Letter}, []byte{index.Letter + 1}))
 		return
 	}
 	for _, id := range w.queues {
@@ -272,4 +268,32 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 			_, r.payload, r.err = file.ReadExtent(r.entry.Extent, buf[r.offset:end:end])
 		}
 	}
+}
+
+const ownBatch = 4096
+
+// OwnExtents calls fn with batches of extents without messages: first those of the tree, then, with bitmap set, those
+// of the bitmap of used pages. fn may change them. Only the inner nodes of the tree are read.
+func (c *Checkpoint) OwnExtents(ctx context.Context, fn func(extents []page.Extent, bitmap bool)) error {
+	batch := make([]page.Extent, 0, ownBatch)
+	err := c.view.WalkExtents(func(ext page.Extent, level int) error {
+		if batch = append(batch, ext); len(batch) == cap(batch) {
+			fn(batch, false)
+			batch = batch[:0]
+		}
+		if level == 0 {
+			return ctx.Err()
+		}
+		return c.pace.Did(ctx, int(ext.Pages)*c.file.PageSize())
+	})
+	if err != nil {
+		return fmt.Errorf("walk index: %w", err)
+	}
+	fn(batch, false)
+	own, err := c.file.OwnExtents(c.pin)
+	if err != nil {
+		return fmt.Errorf("read free-page map: %w", err)
+	}
+	fn(own, true)
+	return nil
 }
