@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
@@ -130,7 +130,7 @@ func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 func decodeIdentity(name string, raw []byte) (IdentityFile, error) {
 	var id IdentityFile
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
-	want := fmt.Sprintf("crc32c=%08x", crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli)))
+	want := fmt.Sprintf("crc32c=%08x", crc.Of(line))
 	if !ok || strings.TrimSpace(string(sum)) != want {
 		return id, fmt.Errorf("%w: %s: checksum mismatch", ErrIdentityLost, name)
 	}
@@ -150,33 +150,9 @@ func (id IdentityFile) Write(fsys vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("encode identity: %w", err)
 	}
-	sum := crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli))
-	raw := fmt.Appendf(nil, "%s\ncrc32c=%08x\n", line, sum)
-	name := filepath.Join(dir, identityName)
-	tmp := name + ".tmp"
-	if err := writeFileSync(fsys, tmp, raw); err != nil {
-		return err
-	}
-	if err := fsys.Rename(tmp, name); err != nil {
+	raw := fmt.Appendf(nil, "%s\ncrc32c=%08x\n", line, crc.Of(line))
+	if err := vfs.WriteFileAtomic(fsys, filepath.Join(dir, identityName), raw); err != nil {
 		return fmt.Errorf("replace identity: %w", err)
-	}
-	if err := fsys.SyncDir(dir); err != nil {
-		return fmt.Errorf("replace identity: %w", err)
-	}
-	return nil
-}
-
-func writeFileSync(fsys vfs.FS, name string, raw []byte) error {
-	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	_, werr := f.WriteAt(raw, 0)
-	if werr == nil {
-		werr = f.Sync()
-	}
-	if err := errors.Join(werr, f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
 }

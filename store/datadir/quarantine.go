@@ -126,10 +126,7 @@ func keepIdentity(o Options, name string) error {
 	if err != nil {
 		return fmt.Errorf("read identity: %w", err)
 	}
-	if err := writeFileSync(o.FS, filepath.Join(to, identityName), raw); err != nil {
-		return err
-	}
-	return o.FS.SyncDir(to)
+	return vfs.WriteFileAtomic(o.FS, filepath.Join(to, identityName), raw)
 }
 
 // FinishQuarantine moves the remaining files, and then removes the mark from the identity.
