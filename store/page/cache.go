@@ -3,6 +3,7 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -39,7 +40,7 @@ func (f *File) evictFresh(fresh []byteRange) {
 	if !f.drops.Load() {
 		return
 	}
-	slices.SortFunc(fresh, func(a, b byteRange) int { return int(min(max(a.from-b.from, -1), 1)) })
+	slices.SortFunc(fresh, func(a, b byteRange) int { return cmp.Compare(a.from, b.from) })
 	for i := 0; i < len(fresh); {
 		s := fresh[i]
 		for i++; i < len(fresh) && fresh[i].from <= s.to; i++ {

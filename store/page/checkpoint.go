@@ -3,6 +3,7 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -172,7 +173,7 @@ func (f *File) collect(p *plan) error {
 			parts = append(parts, part{l.at, KindBitmapDir, i})
 		}
 	}
-	slices.SortFunc(parts, func(a, b part) int { return int(int64(a.at.page) - int64(b.at.page)) })
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.at.page, b.at.page) })
 	var payload []byte
 	var next No
 	for _, part := range parts {

@@ -495,15 +495,10 @@ func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Extent, erro
 	if err != nil {
 		return nil, err
 	}
-	return freed, p.publish(edit, b)
-}
-
-// publish makes the messages in their pages visible to readers and removes them from memory, in one step.
-func (p *Pager) publish(edit *tree.Edit, b *queue.Batch) error {
 	if err := p.engine.Publish(edit.Commit, b); err != nil {
-		return fmt.Errorf("publish the index: %w", err)
+		return nil, fmt.Errorf("publish the index: %w", err)
 	}
-	return nil
+	return freed, nil
 }
 
 // Checkpoint makes everything applied so far durable in page.db. If ctx ends first, the checkpoint may still be

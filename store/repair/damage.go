@@ -395,7 +395,7 @@ func (r *Repairer) Damaged(limit int) []CorruptMessage {
 			all[i].Name = state.Queue(all[i].Queue).Name()
 		}
 	})
-	for id, sequences := range maps.All(gone) {
+	for id, sequences := range gone {
 		r.forget(id, sequences)
 	}
 	return all[:min(limit, len(all))]

@@ -4,6 +4,7 @@ package repair
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -330,7 +331,7 @@ func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int
 		st.have = append(st.have, Message{Sequence: m.Sequence, Record: bytes.Clone(m.Record)})
 		gained++
 	}
-	slices.SortFunc(st.have, func(a, b Message) int { return int(int64(a.Sequence) - int64(b.Sequence)) })
+	slices.SortFunc(st.have, func(a, b Message) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	st.have = slices.CompactFunc(st.have, func(a, b Message) bool { return a.Sequence == b.Sequence })
 	if e := &st.entry; !e.Extent.IsZero() && uint64(len(st.have)) == e.Count {
 		size := 0

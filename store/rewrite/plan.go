@@ -138,11 +138,7 @@ func DropOldDir(fsys vfs.FS, dir string) (_ uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		if cerr := lock.Close(); err == nil && cerr != nil {
-			err = fmt.Errorf("unlock %s: %w", dir, cerr)
-		}
-	}()
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	if _, err := fsys.Stat(datadir.PageFile(dir)); err != nil {
 		return 0, fmt.Errorf("keep page.db_old, because page.db is missing: %w", err)
 	}

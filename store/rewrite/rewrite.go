@@ -158,10 +158,8 @@ type rewrite struct {
 // abandon cancels the rewrite and resumes Apply immediately; the remaining work continues in the background. It returns
 // false if it is too late.
 func (rw *rewrite) abandon() bool {
-	select {
-	case <-rw.finished:
+	if rw.isFinished() {
 		return false
-	default:
 	}
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -331,7 +329,7 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	state, err := checkpoint.LoadState(tree.New(file, meta.Root, tree.Options{}).View(), meta)
 	err = errors.Join(err, file.Close())
 	if err != nil {
-		return fmt.Errorf("stat new file: %w", err)
+		return fmt.Errorf("load new file: %w", err)
 	}
 	if live := rw.e.Live(); !live.Holds(state) {
 		return fmt.Errorf("%w: contents of the new file do not match", index.ErrDataLoss)
@@ -430,8 +428,5 @@ func validPageFile(fsys vfs.FS, name string, storeID uuid.UUID) error {
 	if file.StoreID() != [16]byte(storeID) {
 		err = fmt.Errorf("%s belongs to another store: %w", name, page.ErrNotPageFile)
 	}
-	if cerr := file.Close(); err == nil && cerr != nil {
-		err = fmt.Errorf("close %s: %w", name, cerr)
-	}
-	return err
+	return errors.Join(err, file.Close())
 }

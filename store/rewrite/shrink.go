@@ -18,10 +18,8 @@ import (
 // DefaultMoveBytes is the default of ShrinkOptions.MoveBytes.
 const DefaultMoveBytes = 64 << 20
 
-const (
-	// moveRoundBytes is the amount moved while the pager waits.
-	moveRoundBytes = 512 << 10
-)
+// moveRoundBytes is the amount moved while the pager waits.
+const moveRoundBytes = 512 << 10
 
 // ShrinkOptions are the options of a shrink.
 type ShrinkOptions struct {
