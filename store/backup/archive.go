@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"path"
@@ -17,8 +16,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // A file of the archive is named <first LSN>-<last LSN>.frames, with 20 digits each. Its content is little endian:
@@ -102,13 +101,12 @@ func getPosition(b []byte) lsn.Position {
 }
 
 func seal(b []byte) []byte {
-	binary.LittleEndian.PutUint32(b[60:], crc32.Checksum(b[:60], crc32.MakeTable(crc32.Castagnoli)))
+	binary.LittleEndian.PutUint32(b[60:], crc.Of(b[:60]))
 	return b
 }
 
 func sealed(b []byte, magic string) bool {
-	return string(b[:8]) == magic && crc32.Checksum(b[:60],
-		crc32.MakeTable(crc32.Castagnoli)) == binary.LittleEndian.Uint32(b[60:])
+	return string(b[:8]) == magic && crc.Of(b[:60]) == binary.LittleEndian.Uint32(b[60:])
 }
 
 func (f *ArchiveFile) head() []byte {
@@ -187,12 +185,6 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 	return a, nil
 }
 
-// ListArchive returns the files of an archive, oldest first. A missing directory has none. An invalid file returns
-// ErrArchiveCorrupt or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's filesystem.
-func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
-	return listArchive(context.Background(), Directory(fsys, dir), 0)
-}
-
 type archivedName struct {
 	name        string
 	first, last uint64
@@ -238,13 +230,9 @@ func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFil
 	return files, nil
 }
 
-// PruneArchive removes files that have no record after beforeLSN and, if olderThan is not zero, no transaction at or
+// pruneArchive removes files that have no record after beforeLSN and, if olderThan is not zero, no transaction at or
 // after olderThan. The newest file is always kept, since an Archiver continues from it. It returns the number of
 // removed files. Files are removed durably, oldest first, so a crash leaves no gap.
-func PruneArchive(fsys vfs.FS, dir string, beforeLSN uint64, olderThan time.Time) (int, error) {
-	return pruneArchive(context.Background(), Directory(fsys, dir), beforeLSN, olderThan)
-}
-
 func pruneArchive(ctx context.Context, place Objects, beforeLSN uint64, olderThan time.Time) (int, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {

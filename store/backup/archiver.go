@@ -123,8 +123,7 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 		return nil, err
 	}
 	if a.exclusive {
-		ctx = context.Background() // a disk
-		err = a.open(ctx)
+		err = a.open(context.Background()) // a disk
 	}
 	if err != nil {
 		a.hold.Release()
@@ -486,14 +485,4 @@ func (a *Archiver) Close() (err error) {
 		err = errors.Join(err, a.lock.Close())
 	})
 	return err
-}
-
-// ReleaseLog releases the log after Close, for a node that continues without an archive.
-func (a *Archiver) ReleaseLog() {
-	a.work.Lock()
-	defer a.work.Unlock()
-	if a.hold != nil {
-		a.hold.Release()
-		a.hold = nil
-	}
 }

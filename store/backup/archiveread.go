@@ -12,7 +12,6 @@ import (
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -154,13 +153,8 @@ type ArchiveChain struct {
 }
 
 // VerifyArchive reads a whole archive and returns its chains; more than one means that there are gaps. It returns
-// ErrArchiveCorrupt if a record cannot be read. fsys may be nil for the operating system's filesystem.
-func VerifyArchive(ctx context.Context, fsys vfs.FS, dir string) ([]ArchiveChain, error) {
-	return VerifyArchiveIn(ctx, Directory(fsys, dir), nil)
-}
-
-// VerifyArchiveIn is VerifyArchive for any location. If with is nil, an encrypted archive returns ErrEncrypted.
-func VerifyArchiveIn(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
+// ErrArchiveCorrupt if a record cannot be read, and ErrEncrypted for an encrypted archive if with is nil.
+func VerifyArchive(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
 	files, err := listArchive(ctx, place, 0)
 	if err != nil {
 		return nil, err

@@ -31,14 +31,9 @@ type Set struct {
 	Manifest Manifest
 }
 
-// List returns the content of a backup path, oldest first, including incomplete backups. A missing path has none. fsys
-// may be nil for the operating system's filesystem.
-func List(fsys vfs.FS, path string) ([]Set, error) {
-	return ListIn(context.Background(), Directory(fsys, path))
-}
-
-// ListIn is List for any location. It returns ErrRemote if the location cannot be used.
-func ListIn(ctx context.Context, place Objects) ([]Set, error) {
+// List returns the content of a location, oldest first, including incomplete backups. A missing location has none. It
+// returns ErrRemote if the location cannot be used.
+func List(ctx context.Context, place Objects) ([]Set, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -54,7 +49,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 		if !isSet || !e.Folder {
 			continue
 		}
-		set, err := LoadFrom(ctx, place, e.Name)
+		set, err := Load(ctx, place, e.Name)
 		if isUnreadable(err) {
 			return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 		}
@@ -69,7 +64,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 			continue
 		}
 		marked[setOf(e.Name)] = true
-		_, err := LoadFrom(ctx, place, e.Name)
+		_, err := Load(ctx, place, e.Name)
 		sets = append(sets, Set{Name: e.Name, Path: place.Path(e.Name), Problem: err})
 	}
 	sets = slices.DeleteFunc(sets, func(s Set) bool { return marked[s.Name] }) // represented by its marker
@@ -88,20 +83,14 @@ func (s *Set) started() time.Time {
 	return parts.created
 }
 
-// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrCorrupt,
-// ErrNewerVersion. fsys may be nil for the operating system's filesystem.
-func Load(fsys vfs.FS, dir string) (Set, error) {
-	place, name := setIn(fsys, dir)
-	return LoadFrom(context.Background(), place, name)
-}
-
 func setIn(fsys vfs.FS, dir string) (Objects, string) {
 	dir = filepath.Clean(dir)
 	return Directory(fsys, filepath.Dir(dir)), filepath.Base(dir)
 }
 
-// LoadFrom is Load for a backup in any location, by name. It also returns ErrRemote.
-func LoadFrom(ctx context.Context, place Objects, name string) (Set, error) {
+// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrCorrupt,
+// ErrNewerVersion, ErrRemote.
+func Load(ctx context.Context, place Objects, name string) (Set, error) {
 	if isLeftover(name) {
 		return Set{}, fmt.Errorf("%w: %s belongs to a running backup, or was left by an interrupted one, in which case "+
 			"the next backup removes it", ErrIncomplete, place.Path(name))
@@ -113,7 +102,7 @@ func LoadFrom(ctx context.Context, place Objects, name string) (Set, error) {
 	return Set{Name: name, Path: place.Path(name), Complete: true, Manifest: m}, nil
 }
 
-// loadFiles is LoadFrom for any folder name.
+// loadFiles is Load for any folder name.
 func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error) {
 	m, err := readManifest(ctx, place, set)
 	if err != nil {
@@ -205,7 +194,7 @@ func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) b
 func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {
-		_, err := LoadFrom(ctx, place, set)
+		_, err := Load(ctx, place, set)
 		if isUnreadable(err) {
 			return err
 		}
@@ -241,7 +230,7 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	if o.KeepGenerations == 0 {
 		return nil
 	}
-	sets, err := ListIn(ctx, o.Place)
+	sets, err := List(ctx, o.Place)
 	if err != nil {
 		return err
 	}

@@ -11,10 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"hash/crc32"
 	"io"
 	"io/fs"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -49,8 +49,7 @@ const (
 )
 
 func packCRC(entry, data []byte) uint32 {
-	table := crc32.MakeTable(crc32.Castagnoli) // the shared table
-	return crc32.Update(crc32.Checksum(entry[:12], table), table, data)
+	return crc.Update(crc.Of(entry[:12]), data)
 }
 
 // estimatePackBytes returns the maximum size of a pack, without the overhead of encryption.
@@ -78,7 +77,7 @@ func newPack(to io.Writer, pageSize int, paced bool) *packWriter {
 	w.buf = append(w.buf, packMagic...)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, packVersion)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(pageSize))
-	w.buf = binary.LittleEndian.AppendUint32(w.buf, crc32.Checksum(w.buf, crc32.MakeTable(crc32.Castagnoli)))
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, crc.Of(w.buf))
 	return w
 }
 
@@ -162,8 +161,7 @@ func (r *packReader) begin(pageSize int) error {
 	if err := r.read(head); err != nil {
 		return err
 	}
-	crc := crc32.Checksum(head[:packHeadBytes-4], crc32.MakeTable(crc32.Castagnoli))
-	if string(head[:8]) != packMagic || crc != binary.LittleEndian.Uint32(head[16:]) {
+	if string(head[:8]) != packMagic || crc.Of(head[:packHeadBytes-4]) != binary.LittleEndian.Uint32(head[16:]) {
 		return r.damaged("missing pack header")
 	}
 	if v := binary.LittleEndian.Uint32(head[8:]); v != packVersion {

@@ -49,7 +49,7 @@ type CheckReport struct {
 // completed: ErrNotFound, ErrEncrypted, ErrRemote, the context's.
 func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (CheckReport, error) {
 	var r CheckReport
-	sets, err := ListIn(ctx, place)
+	sets, err := List(ctx, place)
 	if err != nil {
 		return r, err
 	}
