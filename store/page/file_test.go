@@ -161,7 +161,7 @@ func TestOtherSlot(t *testing.T) {
 		require.NoError(t, f.Close())
 		f, err = Open(mem, pageFile, Options{})
 		require.NoError(t, err)
-		require.NoError(t, f.Recovery().Other, "Open wrote a good slot over the bad one")
+		require.NoError(t, f.Recovery().Other, "Open rewrote the corrupt slot")
 		require.NoError(t, f.Close())
 	}
 }
@@ -185,7 +185,7 @@ func TestFull(t *testing.T) {
 	used := w.f.Stats().Used
 	_, err := w.f.AllocExtents([]uint32{1, 700, 1})
 	require.ErrorIs(t, err, ErrFull)
-	require.Equal(t, used, w.f.Stats().Used, "nothing stays allocated")
+	require.Equal(t, used, w.f.Stats().Used, "allocation was undone")
 	w.reopen(mem)
 	w.requireSound(1)
 	w.drop(10)
@@ -298,9 +298,9 @@ func TestMisuse(t *testing.T) {
 	w.add(3)
 	w.checkpoint()
 	durable := w.extents[1]
-	require.ErrorIs(t, w.f.WriteExtent(durable, KindLarge, nil), ErrMisuse, "a durable checkpoint refers to it")
+	require.ErrorIs(t, w.f.WriteExtent(durable, KindLarge, nil), ErrMisuse, "extent of a durable checkpoint")
 	require.ErrorIs(t, w.f.WriteExtent(Extent{First: durable.First, Pages: 1, Born: 99}, KindLarge, nil), ErrMisuse,
-		"of the future")
+		"extent of a later checkpoint")
 	ext, err := w.f.Alloc(2)
 	require.NoError(t, err)
 	require.ErrorIs(t, w.f.WriteExtent(ext, KindLarge, make([]byte, 4096)), ErrMisuse, "too long")

@@ -61,7 +61,7 @@ func TestBitFlips(t *testing.T) {
 		_, _, err = w.f.ReadExtent(ext, nil)
 		require.NoError(t, err)
 	}
-	require.Len(t, seen, 5, "a page of every kind")
+	require.Len(t, seen, 5, "pages of every kind")
 	for _, ext := range own { // a file with a corrupt bitmap opens only for reading
 		flip(t, mem, OffsetOf(ext.First, 2048)+40, 4)
 		_, err := Open(mem, pageFile, Options{})

@@ -265,7 +265,7 @@ func (w *world) open(fs vfs.FS) {
 	w.extents = maps.Clone(w.states[at])
 	st := w.f.Stats()
 	require.Equal(w.t, w.f.Meta().UsedPages, st.Used)
-	require.Zero(w.t, st.Pending, "after Open every page that is not used is free")
+	require.Zero(w.t, st.Pending, "pending pages after Open")
 }
 
 // sub returns count pages of e after the first skip ones.
