@@ -133,7 +133,6 @@ func (f *ArchiveFile) tail() []byte {
 	return seal(b)
 }
 
-// decode returns ErrArchiveCorrupt or ErrNewerVersion.
 func (f *ArchiveFile) decode(head, tail []byte) error {
 	if !sealed(head, archiveMagic) || !sealed(tail, archiveEndMagic) {
 		return fmt.Errorf("%w: %s does not have the header and trailer of an archive file", ErrArchiveCorrupt, f.Path)
@@ -190,7 +189,7 @@ type archivedName struct {
 	first, last uint64
 }
 
-// listNames returns the names of the archive files, oldest first, without reading the files.
+// listNames sorts the names, oldest first, and does not read the files.
 func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,8 +210,7 @@ func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	return names, nil
 }
 
-// listArchive returns the files with records after LSN after. Other files are not read. The error can be
-// ErrArchiveCorrupt or ErrNewerVersion.
+// listArchive returns the files with records after LSN after.
 func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFile, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {

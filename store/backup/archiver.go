@@ -41,9 +41,8 @@ type ArchiveOptions struct {
 	// Seal encrypts the records, if not nil.
 	Seal Sealer
 	// Interval is the maximum loss with the data directory; by default DefaultArchiveInterval.
-	Interval time.Duration
-	// FileBytes is the size at which a new file is started; by default DefaultArchiveFileBytes.
-	FileBytes int64
+	Interval  time.Duration
+	FileBytes int64 // by default DefaultArchiveFileBytes
 	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that the
 	// node keeps running: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 holds the log
 	// until the disk is full.
@@ -61,26 +60,23 @@ type ArchiveStatus struct {
 	Behind uint64
 	// Gap is the first record after the newest gap left by this Archiver; 0 if a later backup covers it.
 	Gap uint64
-	// Err is the reason why archiving fails.
 	Err error
-	// Former is the directory to which this Archiver moved an archive of another history.
+	// Former is the directory to which an archive of another history was moved.
 	Former string
 }
 
 // Archiver copies the applied records of a store's log to an archive. It is safe for concurrent use.
 type Archiver struct {
-	o    ArchiveOptions
-	s    *store.Store
-	lock io.Closer
-	stop chan struct{}
-	// exclusive means that no other process can use the location.
+	o         ArchiveOptions
+	s         *store.Store
+	lock      io.Closer
+	stop      chan struct{}
 	exclusive bool
 	done      sync.WaitGroup
 	once      sync.Once
 
-	work sync.Mutex // held while files are written; guards hold, known and last
-	hold *wal.Hold
-	// opened means that the end of the archive was determined.
+	work   sync.Mutex // held while files are written; guards hold, known and last
+	hold   *wal.Hold
 	opened bool
 	// known means that the archive can continue after last, which is in the store's log, or that the archive is empty.
 	known bool
@@ -291,7 +287,6 @@ func (a *Archiver) BackedUp(n uint64) {
 	a.closeGap()
 }
 
-// closeGap clears a gap that a backup covers.
 func (a *Archiver) closeGap() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -349,7 +344,7 @@ func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ Archiv
 	return f, err
 }
 
-// present returns the existing file with the name of f, if it has the same records.
+// present returns the existing file of that name, if it has the same records.
 func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (ArchiveFile, error) {
 	there, err := readEnds(ctx, a.o.Place, f.name)
 	if err != nil {
@@ -373,7 +368,6 @@ func (c *counting) Write(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // a writer between two others
 }
 
-// seal writes the head, the frames up to to, optionally encrypted, and the tail.
 func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position) error {
 	if _, err := w.Write(f.head()); err != nil {
 		return err //nolint:wrapcheck // Put says what it was writing
@@ -399,7 +393,7 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return err //nolint:wrapcheck // Put says what it was writing
 }
 
-// fill writes the frames after f.Before. It sets the fields of f, including the unencrypted file size.
+// fill writes the frames after f.Before, and sets the other fields of f, with the unencrypted file size.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {

@@ -46,7 +46,6 @@ func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	return nil
 }
 
-// compare compares the newest record that both the archive and the store have.
 func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 	applied := a.s.Applied()
 	at := min(a.last.Last.LSN, applied.LSN)

@@ -15,7 +15,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// errStop ends a walk before the end of the archive.
 var errStop = errors.New("enough")
 
 type archivedLog struct {
@@ -146,7 +145,6 @@ func corruptArchive(a *ArchiveFile, prev lsn.Position, err error) error {
 
 // ArchiveChain is a part of an archive without a gap.
 type ArchiveChain struct {
-	// Before is the position before the first record, Last that of the last record.
 	Before, Last lsn.Position
 	Files        int
 	Bytes        int64

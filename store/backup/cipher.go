@@ -21,7 +21,6 @@ var (
 type Sealer interface {
 	// Seal returns a writer that encrypts to w. Its Close completes the encryption and does not close w.
 	Seal(w io.Writer) (io.WriteCloser, error)
-	// Recipients returns the public keys of the identities that can decrypt the data.
 	Recipients() []string
 }
 
@@ -32,7 +31,6 @@ type Unsealer interface {
 	Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error)
 }
 
-// sealScheme is the only supported Encryption.Scheme.
 const sealScheme = "age-encryption.org/v1"
 
 // Encryption describes the encryption of a backup.
@@ -50,7 +48,6 @@ type unsealed struct {
 
 func (u unsealed) SizeBytes() (int64, error) { return u.size, nil }
 
-// openPlain opens an object, and decrypts it if e is not nil.
 func openPlain(ctx context.Context, place Objects, name string, e *Encryption, with Unsealer) (Object, error) {
 	f, err := place.Open(ctx, name)
 	if err != nil || e == nil {

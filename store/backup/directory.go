@@ -186,7 +186,6 @@ func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error 
 	return nil
 }
 
-// Lock creates the directory and locks it.
 func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 	if err := vfs.MkdirAllSync(d.fs, d.root, 0o750); err != nil {
 		return nil, false, fmt.Errorf("create directory %s: %w", d.root, err)

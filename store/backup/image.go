@@ -37,7 +37,6 @@ type extent struct {
 	at          int64
 }
 
-// extents are those found by an earlier pass.
 func openImage(
 	ctx context.Context, place Objects, set string, m *Manifest, extents []extent, with Unsealer,
 ) (*image, error) {

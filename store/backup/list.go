@@ -23,11 +23,10 @@ import (
 type Set struct {
 	Name string
 	Path string
-	// Complete means that the manifest is valid and the files have its sizes. Only Verify checks their content.
+	// Complete means that the manifest is valid and the files have its sizes. Only Verify checks their content. Otherwise,
+	// Problem is the reason, and Manifest is not set.
 	Complete bool
-	// Problem is the reason why it is not complete.
-	Problem error
-	// Manifest is set for a complete backup.
+	Problem  error
 	Manifest Manifest
 }
 
@@ -41,7 +40,6 @@ func List(ctx context.Context, place Objects) ([]Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 	}
-	// marked are backups being made or removed.
 	marked, complete := map[string]bool{}, map[string]bool{}
 	var sets []Set
 	for _, e := range entries {
@@ -74,7 +72,6 @@ func List(ctx context.Context, place Objects) ([]Set, error) {
 	return sets, nil
 }
 
-// started returns the start time of the backup, if known.
 func (s *Set) started() time.Time {
 	if s.Complete {
 		return s.Manifest.Created
@@ -102,7 +99,6 @@ func Load(ctx context.Context, place Objects, name string) (Set, error) {
 	return Set{Name: name, Path: place.Path(name), Complete: true, Manifest: m}, nil
 }
 
-// loadFiles is Load for any folder name.
 func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error) {
 	m, err := readManifest(ctx, place, set)
 	if err != nil {
@@ -145,7 +141,6 @@ func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, er
 // foreignMaxAge is the minimum age at which leftovers of another node are removed: that node may still be running.
 const foreignMaxAge = 7 * 24 * time.Hour
 
-// begun is the content of the marker of a backup being made.
 type begun struct {
 	NodeID   uuid.UUID `json:"node_id"`
 	Begun    time.Time `json:"begun"`
@@ -257,7 +252,6 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	return err
 }
 
-// sameStore reports whether two backups are generations of the same content.
 func (m *Manifest) sameStore(other *Manifest) bool {
 	if m.PairID != uuid.Nil || other.PairID != uuid.Nil {
 		return m.PairID == other.PairID

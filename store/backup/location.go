@@ -19,9 +19,8 @@ const maxPrefixBytes = 512
 
 // Location is the location of backups or a log archive. Either Dir or Bucket is set.
 type Location struct {
-	// Dir is a local directory, possibly relative.
 	Dir string
-	// Bucket is a bucket of an S3 server. Prefix, of the names in it, may be empty, and has no leading or trailing slash.
+	// Prefix may be empty, and has no leading or trailing slash.
 	Bucket, Prefix string
 }
 

@@ -29,15 +29,13 @@ const (
 
 // Manifest describes a backup.
 type Manifest struct {
-	// Format is that of the backup, Name its directory, Created the start time.
-	Format  int       `json:"format"`
-	Name    string    `json:"name"`
-	Created time.Time `json:"created"`
-	// Software is the program that made it, such as "lockstep 1.2.3".
-	Software string `json:"software,omitempty"`
-	// PageFormat and TxnFormat are the format versions of the pages' content.
-	PageFormat int `json:"page_format"`
-	TxnFormat  int `json:"txn_format"`
+	// Name is the backup's directory, Created its start time.
+	Format     int       `json:"format"`
+	Name       string    `json:"name"`
+	Created    time.Time `json:"created"`
+	Software   string    `json:"software,omitempty"`
+	PageFormat int       `json:"page_format"`
+	TxnFormat  int       `json:"txn_format"`
 
 	// PairID is zero if the source was not in a pair.
 	PairID  uuid.UUID `json:"pair_id"`
@@ -52,15 +50,12 @@ type Manifest struct {
 	// FileBytes is the size of the page file, DataBytes that of its used pages.
 	FileBytes uint64 `json:"file_bytes"`
 	DataBytes uint64 `json:"data_bytes"`
-	// Messages are those stored in the pages.
-	Messages uint64 `json:"messages"`
+	Messages  uint64 `json:"messages"`
 	// Files are as stored, without the manifest.
-	Files []FileSum `json:"files"`
-	// Encryption is nil if the files are not encrypted.
+	Files      []FileSum   `json:"files"`
 	Encryption *Encryption `json:"encryption,omitempty"`
 }
 
-// pack returns the checksum of the decrypted pack.
 func (m *Manifest) pack() FileSum {
 	if m.Encryption != nil {
 		return m.Encryption.Plain

@@ -52,7 +52,7 @@ func packCRC(entry, data []byte) uint32 {
 	return crc.Update(crc.Of(entry[:12]), data)
 }
 
-// estimatePackBytes returns the maximum size of a pack, without the overhead of encryption.
+// estimatePackBytes returns the maximum size, without the overhead of encryption.
 func estimatePackBytes(dataBytes uint64, pageSize int) uint64 {
 	return dataBytes + dataBytes/uint64(pageSize)*packEntryBytes + packWriteBytes
 }
@@ -114,7 +114,6 @@ func (w *packWriter) finish() (FileSum, error) {
 	return FileSum{Name: packName, Bytes: w.offset, SHA256: hex.EncodeToString(w.sum.Sum(nil))}, err
 }
 
-// packReader reads and verifies a pack sequentially.
 type packReader struct {
 	file     Object
 	name     string
@@ -255,7 +254,6 @@ func (r *packReader) close() error {
 	return nil
 }
 
-// each calls fn for all records. It returns nil if the whole pack is valid.
 func (r *packReader) each(ctx context.Context, fn func(offset uint64, data []byte, at int64) error) error {
 	for {
 		if err := ctx.Err(); err != nil {

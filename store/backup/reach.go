@@ -21,7 +21,7 @@ var ErrNotFound = errors.New("backup not found")
 
 // CheckOptions are the options of CheckSet.
 type CheckOptions struct {
-	// Archive, if not nil, is the log archive with which a restore would continue.
+	// Archive may be nil.
 	Archive Objects
 	Pace    *throttle.Pacer
 	// Progress, if not nil, is called periodically.
@@ -30,10 +30,10 @@ type CheckOptions struct {
 
 // CheckReport is the result of CheckSet.
 type CheckReport struct {
-	Set Set
-	// Verified is valid only if Problem is nil.
+	Set      Set
 	Verified VerifyReport
-	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt, ErrNewerVersion.
+	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt, ErrNewerVersion. Verified is
+	// then not valid.
 	Problem error
 	// End is the last record that can be restored from the backup and the archive, EndTime the time of its transaction.
 	End     lsn.Position

@@ -25,27 +25,24 @@ import (
 
 // RestoreOptions are the options of Restore.
 type RestoreOptions struct {
-	// FS is the filesystem of the backup, the archive and the new data directory; by default the operating system's.
+	// FS is by default the operating system's filesystem.
 	FS vfs.FS
 	// Place, if not nil, is the location of the backup, which is then given by name.
 	Place Objects
 	// ArchiveDir, or Archive if not nil, is a log archive that continues the backup.
 	ArchiveDir string
 	Archive    Objects
-	// Unseal is required for encrypted data.
-	Unseal Unsealer
+	Unseal     Unsealer
 	// ToLSN is the last record to restore; if 0, ToTime applies.
 	ToLSN uint64
 	// ToTime is the time of the last transaction to restore, by the clock of the active that committed it: the restore
 	// ends before the first later transaction. If neither ToLSN nor ToTime is set, everything up to the first gap or the
 	// end of the archive is restored.
 	ToTime time.Time
-	// DryRun verifies everything and writes nothing.
-	DryRun bool
-	// BytesPerSecond limits the rate of reads and writes, if not 0.
+	DryRun bool // verify everything and write nothing
+	// BytesPerSecond limits reads and writes, if not 0.
 	BytesPerSecond int64
-	// SegmentBytes is the log segment size of the new store, if not 0.
-	SegmentBytes int64
+	SegmentBytes   int64 // of the new log, if not 0
 	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
 }
@@ -57,12 +54,11 @@ type RestoreResult struct {
 	NodeID, StoreID uuid.UUID
 	// End is the last record of the new store, EndTime the time of the last restored transaction. store.Open loads the
 	// state of the backup, Apply up to End the requested one.
-	End     lsn.Position
-	EndTime time.Time
-	// Records and LogBytes are from the archive.
+	End      lsn.Position
+	EndTime  time.Time
 	Records  uint64
 	LogBytes uint64
-	// NeededBytes is the required disk space, AvailableBytes the free disk space.
+	// NeededBytes and AvailableBytes are disk space.
 	NeededBytes, AvailableBytes uint64
 }
 
@@ -124,7 +120,6 @@ type restoreJob struct {
 	res     RestoreResult
 }
 
-// prepare does all work that needs no writes.
 func (j *restoreJob) prepare(ctx context.Context) error {
 	found, err := Verify(ctx, j.set, VerifyOptions{
 		Place: j.o.Place, Unseal: j.o.Unseal, ChecksumsOnly: !j.o.DryRun, BytesPerSecond: j.o.BytesPerSecond,
@@ -165,7 +160,6 @@ func existing(fsys vfs.FS, dir string) string {
 	}
 }
 
-// plan reads the archive and finds the last record to restore.
 func (j *restoreJob) plan(ctx context.Context) error {
 	m, o := &j.res.Manifest, &j.o
 	switch {
@@ -247,7 +241,6 @@ func (j *restoreJob) checkFolder(ctx context.Context) error {
 	return nil
 }
 
-// checkReach returns an error if the archive does not reach the requested end.
 func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) error {
 	if reached {
 		return nil
@@ -276,7 +269,6 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 	}
 }
 
-// fill writes page file and log, and verifies the pages.
 func (j *restoreJob) fill(ctx context.Context, t *datadir.RestoreTarget) error {
 	j.res.NodeID, j.res.StoreID = t.NodeID(), t.StoreID()
 	if err := j.writePages(ctx, t); err != nil {
@@ -300,7 +292,6 @@ func (j *restoreJob) fill(ctx context.Context, t *datadir.RestoreTarget) error {
 	return reportError(j.o.Place.Path(j.set), &j.res.Manifest, &found)
 }
 
-// writePages durably writes page.db.
 func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (err error) {
 	m := &j.res.Manifest
 	r, err := openPack(ctx, j.o.Place, j.set, m, j.o.Unseal)

@@ -37,8 +37,7 @@ type Options struct {
 	// Place is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be active
 	// at a time.
 	Place Objects
-	// Seal encrypts the backup, if not nil.
-	Seal Sealer
+	Seal  Sealer
 	// KeepGenerations is the number of complete backups to keep of this pair (or of this store, without a pair). Older
 	// ones are removed when the new one is durable. 0 keeps all.
 	KeepGenerations int
@@ -52,12 +51,10 @@ type Options struct {
 	// removed from it.
 	ArchiveDir string
 	Archive    Objects
-	// Software is recorded in the manifest, such as "lockstep 1.2.3".
-	Software string
+	Software   string
 	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
-	// Now is by default time.Now.
-	Now func() time.Time
+	Now      func() time.Time
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -195,7 +192,6 @@ func checkSpace(ctx context.Context, place Objects, bytes uint64) error {
 	return nil
 }
 
-// describe sets the fields of the manifest except for the files.
 func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	_, raw, err := snap.ReadNext(0, chunkBytes)
 	if err != nil {
@@ -310,7 +306,6 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 	return stored, nil
 }
 
-// seal calls write with a writer that encrypts to to.
 func (j *job) seal(to io.Writer, write func(to io.Writer) (FileSum, error)) (FileSum, error) {
 	w, err := j.o.Seal.Seal(to)
 	if err != nil {
@@ -343,7 +338,6 @@ func (s *summing) fileSum(name string) FileSum {
 	return FileSum{Name: name, Bytes: s.bytes, SHA256: hex.EncodeToString(s.sum.Sum(nil))}
 }
 
-// copy packs the snapshot and verifies the pages.
 func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) error {
 	stream := page.NewExtentStream(j.m.PageSize)
 	piece := chunkBytes

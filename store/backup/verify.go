@@ -17,8 +17,7 @@ import (
 type VerifyOptions struct {
 	FS vfs.FS
 	// Place, if not nil, is the location of the backup, which is then given by name.
-	Place Objects
-	// Unseal is required for an encrypted backup.
+	Place  Objects
 	Unseal Unsealer
 	// ChecksumsOnly skips the check of the pages' content, which reads everything a second time.
 	ChecksumsOnly bool
@@ -32,16 +31,15 @@ type VerifyOptions struct {
 // VerifyReport is the result of Verify for a valid backup.
 type VerifyReport struct {
 	Manifest Manifest
-	// Bytes were read for the checksums.
-	Bytes uint64
+	Bytes    uint64
 	// Messages and Pages were checked; 0 with ChecksumsOnly.
 	Messages uint64
 	Pages    uint64
 }
 
 // Verify reads a backup: the manifest must be valid, the files must match it, and the content of the pages must pass
-// checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt with the problem, ErrNewerVersion, ErrEncrypted, ErrIdentity,
-// ErrRemote, the context's.
+// Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the
+// context's.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Place, dir
 	if place == nil {
@@ -54,7 +52,6 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 	return verify(ctx, place, set, &m, o)
 }
 
-// verify is Verify with a decoded manifest.
 func verify(ctx context.Context, place Objects, set string, m *Manifest, o VerifyOptions) (VerifyReport, error) {
 	rep := VerifyReport{Manifest: *m, Bytes: uint64(m.Files[0].Bytes)}
 	meta, extents, err := verifyPack(ctx, place, set, m, o)

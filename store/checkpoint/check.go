@@ -18,11 +18,9 @@ const maxProblems = 1000
 // Report is the result of Check.
 type Report struct {
 	// Problems are empty if the store is valid.
-	Problems []string
-	// Messages are decoded, Pages are checked.
-	Messages uint64
-	Pages    uint64
-	// Checkpoint and LSN identify the checkpoint.
+	Problems   []string
+	Messages   uint64
+	Pages      uint64
 	Checkpoint uint64
 	LSN        uint64
 }
@@ -170,7 +168,6 @@ func (c *checker) endQueue() {
 	}
 }
 
-// missing reports a needed message at or after from that was not found.
 func (c *checker) missing(q *queue.Queue, from uint64) {
 	if want := q.NextAlive(from); want < q.NextSequence() {
 		c.problem("queue %d: sequence %d is missing", q.ID(), want)
@@ -224,7 +221,6 @@ func (s pageSet) has(n page.No) bool {
 	return int(n/64) < len(s) && s[n/64]&(1<<(n%64)) != 0
 }
 
-// add returns false if n is already in the set.
 func (s pageSet) add(n page.No) bool {
 	if int(n/64) >= len(s) || s.has(n) {
 		return false

@@ -33,8 +33,7 @@ type Checkpoint struct {
 
 // Options are the options of Open.
 type Options struct {
-	// CacheBytes limits the memory of cached tree nodes, by default to 32 MiB.
-	CacheBytes int64
+	CacheBytes int64 // of tree nodes, by default 32 MiB
 	// Pace limits the rate of reads, if not nil.
 	Pace *throttle.Pacer
 }

@@ -13,8 +13,7 @@ type Progress struct {
 	Messages, TotalMessages uint64
 	// Bytes are message bytes for a scan, a plan and a rewrite.
 	Bytes, TotalBytes uint64
-	// Elapsed is the time since the phase began, Left the estimated remaining time.
-	Elapsed, Left time.Duration
+	Elapsed, Left     time.Duration
 }
 
 const (

@@ -29,26 +29,23 @@ type ScanResult struct {
 	Time       time.Time    `json:"time"`
 	Checkpoint uint64       `json:"checkpoint"`
 	Position   lsn.Position `json:"position"`
-	// PageSize and FileBytes describe the current page.db. MaxPageSize limits the recommendation.
+	// PageSize and FileBytes are current. MaxPageSize limits the recommendation.
 	PageSize    int    `json:"page_size"`
 	MaxPageSize int    `json:"max_page_size"`
 	FileBytes   uint64 `json:"file_bytes"`
-	// Pages are used and free ones.
-	Pages     uint64 `json:"pages"`
-	UsedPages uint64 `json:"used_pages"`
+	Pages       uint64 `json:"pages"`
+	UsedPages   uint64 `json:"used_pages"`
 	// Messages are those that a subscription needs. MessageBytes are body, properties and a few bytes of header.
 	Messages     uint64 `json:"messages"`
 	MessageBytes uint64 `json:"message_bytes"`
 	// DeadMessages are stored but not needed: a rewrite omits them.
-	DeadMessages uint64 `json:"dead_messages"`
-	DeadBytes    uint64 `json:"dead_bytes"`
-	// Histogram has the non-empty buckets of needed messages, by rising size.
-	Histogram []SizeBucket `json:"histogram"`
+	DeadMessages uint64       `json:"dead_messages"`
+	DeadBytes    uint64       `json:"dead_bytes"`
+	Histogram    []SizeBucket `json:"histogram"`
 	// Candidates are the results of rewrites, by rising page size, including the current one.
-	Candidates []Candidate `json:"candidates"`
-	// Recommended is a page size, Note the reason, as a sentence.
-	Recommended int    `json:"recommended"`
-	Note        string `json:"note"`
+	Candidates  []Candidate `json:"candidates"`
+	Recommended int         `json:"recommended"`
+	Note        string      `json:"note"`
 	// GainBytes is the reduction of page.db by a rewrite with the recommended size: a resize or, for the current size, a
 	// compact.
 	GainBytes int64 `json:"gain_bytes"`
@@ -121,7 +118,6 @@ func (c *Checkpoint) Scan(ctx context.Context, o ScanOptions) (ScanResult, error
 	return r, nil
 }
 
-// candidateSizes returns every size up to 32 KiB, then steps of an eighth.
 func candidateSizes(current, limit int) []int {
 	var sizes []int
 	for n := page.MinPageBytes; n <= limit; n += max(page.MinPageBytes, n/8/page.MinPageBytes*page.MinPageBytes) {

@@ -57,7 +57,6 @@ func (s *simulation) message(queueID, seq uint64, size int) error {
 	return nil
 }
 
-// endExtent closes the open extent, if any.
 func (s *simulation) endExtent() error {
 	if s.Count == 0 {
 		return nil

@@ -15,8 +15,7 @@ type SurveyResult struct {
 	// Messages are needed; DeadMessages are stored but not needed.
 	Messages, MessageBytes  uint64
 	DeadMessages, DeadBytes uint64
-	// Candidates are the results for the requested page sizes.
-	Candidates []Candidate
+	Candidates              []Candidate
 }
 
 // survey simulates rewrites with several page sizes in one pass.

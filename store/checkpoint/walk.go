@@ -26,7 +26,6 @@ const (
 
 // WalkOptions are the options of Checkpoint.Extents.
 type WalkOptions struct {
-	// IndexOnly omits all payloads.
 	IndexOnly bool
 	// Skip, if not nil, reports whether an extent's payload is not needed; it is then nil.
 	Skip func(e *index.Entry) bool
@@ -43,7 +42,6 @@ type walk struct {
 	queues []uint64
 }
 
-// buffers returns the number of concurrent reads, bytes the size of the next one.
 func (w *walk) buffers() int {
 	if w.c.pace != nil {
 		return walkPacedBuffers
@@ -198,7 +196,7 @@ func (p *walkPart) extentsOrNil() []walkExtent {
 	return p.extents
 }
 
-// room ensures that there is a part to add to. If full is set, it sends the current part first.
+// room ensures that there is a part to add to. If full is set, it first sends the current one.
 func (p *partReader) room(full bool) error {
 	if full {
 		p.send()
@@ -217,7 +215,6 @@ func (p *partReader) room(full bool) error {
 	}
 }
 
-// send reads, verifies and sends the current part.
 func (p *partReader) send() {
 	part := p.part
 	p.part = nil
@@ -225,7 +222,6 @@ func (p *partReader) send() {
 	p.full <- part // never blocks: full has capacity for all parts
 }
 
-// finish sends the remaining part, and the error that ended the walk.
 func (p *partReader) finish(err error) {
 	if p.part == nil && err != nil {
 		p.part = &walkPart{}

@@ -39,8 +39,7 @@ type Identity struct {
 	// Incarnation is incremented when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its
 	// content. The cluster record then no longer matches it.
 	Incarnation uint64
-	// Fence is what the node has promised to obey.
-	Fence identity.Fence
+	Fence       identity.Fence
 	// Run is the last generation of this store that the cluster record is known to have named (INV-11); zero if none.
 	Run uuid.UUID
 	// ClaimedRun is the generation that last took part, while it is unknown whether the cluster record names it.
@@ -78,19 +77,17 @@ type IdentityFile struct {
 	Fence       identity.Fence `json:"fence"`
 	Run         uuid.UUID      `json:"run,omitzero"`
 	ClaimedRun  uuid.UUID      `json:"claimed_run,omitzero"`
-	// BootID is the operating system's boot at the last start.
+	// BootID and Sync are those of the last process generation.
 	BootID string `json:"boot_id"`
 	// Clean is set by a Close that synced everything.
-	Clean bool `json:"clean"`
-	// Sync is the sync mode of the last process generation.
+	Clean       bool   `json:"clean"`
 	Sync        string `json:"sync"`
 	MayHaveLost bool   `json:"may_have_lost,omitempty"`
 	// Install is set while a received snapshot replaces page.db and the log.
 	Install *InstallMark `json:"install,omitempty"`
 	// Restoring is the backup being restored. Until that is complete, the directory must not be used otherwise.
 	Restoring string `json:"restoring,omitempty"`
-	// Restored is cleared by JoinPair.
-	Restored string `json:"restored,omitempty"`
+	Restored  string `json:"restored,omitempty"`
 	// Quarantining is set while unusable files are moved to the directory of that name: see quarantine.go.
 	Quarantining string `json:"setting_aside,omitempty"`
 	// Quarantine is cleared when a snapshot is installed or the node is in sync.

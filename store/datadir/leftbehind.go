@@ -24,7 +24,6 @@ const (
 
 // LeftBehind is a file or directory that the store keeps for an operator and does not use.
 type LeftBehind struct {
-	// Kind is one of the constants, such as LeftCutLog.
 	Path, Kind string
 	Bytes      uint64
 }

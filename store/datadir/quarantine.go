@@ -113,7 +113,6 @@ func shortened(text string) string {
 	return text
 }
 
-// keepIdentity copies the identity to the quarantine directory.
 func keepIdentity(o Options, name string) error {
 	to := filepath.Join(o.Dir, name)
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, LogName), 0o750); err != nil {

@@ -23,8 +23,7 @@ type BuildOptions struct {
 	StoreID  [16]byte
 	// Checkpoint is the number of the file's only checkpoint, larger than all earlier ones.
 	Checkpoint uint64
-	// FileBytes is the size to reserve; 0 reserves nothing.
-	FileBytes int64
+	FileBytes  int64 // to reserve, if not 0
 }
 
 // Builder writes a new page file sequentially. Its memory use does not depend on the file size. Until Finish the result
@@ -168,7 +167,7 @@ func (b *Builder) complete(m Meta) error {
 	return nil
 }
 
-// writeBitmap also sets the bitmap fields of m.
+// writeBitmap sets the bitmap fields of m.
 func (b *Builder) writeBitmap(m *Meta) error {
 	total, chunks, leaves := b.geo.withBitmap(b.Pages())
 	m.Pages, m.UsedPages, m.leaves = total, total, make([]ref, 0, leaves)

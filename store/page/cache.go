@@ -70,8 +70,7 @@ func (f *File) HasCache() bool {
 	return ok
 }
 
-// IsCached reports whether bytes from page first on are in the page cache; known is false if the system does not report
-// it.
+// IsCached reports whether bytes from page first on are in the page cache, if known.
 func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || f.closed.Load() || first == 0 {
@@ -85,8 +84,8 @@ func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 // the disk's read_ahead_kb, usually 128, but 8192 was observed.
 const cachedAhead = 64 << 20
 
-// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead, by a
-// few samples. known is false if the system does not report it.
+// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead, if
+// known.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)
@@ -112,8 +111,8 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 	return f.readPages(first, buf, c.ReadExactly)
 }
 
-// ReadOnce is ReadPages for a scan of the whole file: data that is not in the page cache is not added, since it would
-// evict data read by consumers. It returns the pages; see ReadUncached for room.
+// ReadOnce is ReadPages for a scan of the whole file: data that is not in the page cache is not added to it, where it
+// would evict data read by consumers. See ReadUncached for room and the result.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
 		return room[:bytes], f.ReadPages(first, room[:bytes])

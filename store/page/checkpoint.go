@@ -8,7 +8,6 @@ import (
 	"slices"
 )
 
-// writeBytes is the maximum size of one write.
 const writeBytes = 1 << 20
 
 // Checkpoint makes all allocations, writes and frees so far durable as one checkpoint. It uses Position, Root,
@@ -28,8 +27,7 @@ func (f *File) Checkpoint(m Meta) (Meta, error) {
 	return p.Finish()
 }
 
-// BeginCheckpoint is the first part of Checkpoint: it fixes the content and writes nothing. The caller must call
-// Finish; until then no other checkpoint can begin.
+// BeginCheckpoint fixes the content of a checkpoint and writes nothing. Until Finish, no other checkpoint can begin.
 func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
 	f.checkpointing.Lock()
 	err := f.writable()
@@ -155,7 +153,6 @@ func (f *File) relocate() error {
 	}
 }
 
-// collect encodes the changed parts in page order, and marks them as clean.
 func (f *File) collect(p *plan) error {
 	type part struct {
 		at    ref

@@ -41,11 +41,11 @@ type Kind uint8
 
 // Kinds of extents.
 const (
-	// KindPacked has small messages, or one message in a single page.
+	// KindPacked has small messages, or one in a single page; KindLarge has one message in several pages. Readers do not
+	// depend on the distinction.
 	KindPacked Kind = 1
-	// KindLarge has one message in several pages. Readers do not depend on the distinction.
-	KindLarge Kind = 2
-	KindNode  Kind = 3
+	KindLarge  Kind = 2
+	KindNode   Kind = 3
 	// KindBitmap is a chunk of the bitmap of used pages, KindBitmapDir a page with the positions of such chunks.
 	KindBitmap    Kind = 4
 	KindBitmapDir Kind = 5
@@ -83,7 +83,7 @@ func (k Kind) known() bool { return k >= KindPacked && k <= KindBitmapDir }
 //	24  checkpoint u64  Extent.Born
 //	32  payload, then zeros up to the end of the last page
 
-// PagesFor returns the number of pages that an extent with the given payload needs.
+// PagesFor returns the number of pages for a payload.
 func PagesFor(pageSize, payloadBytes int) uint32 {
 	return uint32(divideUp(uint64(payloadBytes)+ExtentHeaderBytes, uint64(pageSize)))
 }

@@ -50,7 +50,6 @@ func (f *File) AllocExtents(pages []uint32) ([]Extent, error) {
 	return extents, nil
 }
 
-// allocLocked allocates one free range for all extents, or else one for each half of them.
 func (f *File) allocLocked(dst []Extent, pages []uint32, total uint64) ([]Extent, error) {
 	if len(pages) == 0 {
 		return dst, nil
@@ -168,8 +167,7 @@ func (f *File) Encode(dst []byte, ext Extent, kind Kind, payload []byte) ([]byte
 // content of the pages is undefined; they can be written again, or freed.
 func (f *File) WriteExtents(first No, buf []byte) error { return f.writeExtents(first, buf) }
 
-// WritePieces is WriteExtents for one extent in several buffers, the first with the header. A large payload is not
-// copied.
+// WritePieces is WriteExtents for one extent in several buffers, the first with the header, without a copy.
 func (f *File) WritePieces(ext Extent, pieces ...[]byte) error {
 	if size := sizeOf(pieces); size != int(ext.Pages)*f.geo.pageSize {
 		return fmt.Errorf("%w: extent %v written with %d bytes", ErrMisuse, ext, size)
@@ -243,8 +241,7 @@ func (f *File) WriteExtent(ext Extent, kind Kind, payload []byte) error {
 	return f.WriteExtents(ext.First, buf)
 }
 
-// ReadExtent reads and verifies an extent, in buf if it is large enough. It returns a CorruptError, ErrClosed, or an
-// error of the filesystem.
+// ReadExtent reads and verifies an extent, in buf if it is large enough. The error can be a CorruptError or ErrClosed.
 func (f *File) ReadExtent(ext Extent, buf []byte) (kind Kind, payload []byte, err error) {
 	if !ext.within(f.pages.Load()) {
 		return 0, nil, f.explain(&CorruptError{Reason: "reference to an extent outside the file"}, ext.First,
@@ -296,8 +293,7 @@ func (f *File) DecodeExtent(ext Extent, b []byte) (kind Kind, payload []byte, er
 	return kind, payload, nil
 }
 
-// OnCorruption sets a function that is called, from any goroutine, when a read finds a corrupt extent. It must not
-// block.
+// OnCorruption sets a function that any goroutine calls when a read finds a corrupt extent. It must not block.
 func (f *File) OnCorruption(fn func(first No, err error)) { f.onCorruption.Store(&fn) }
 
 // Stats are the page counts of a file.

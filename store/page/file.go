@@ -288,7 +288,6 @@ func (f *File) fail(err error) error {
 	return *f.failure.Load()
 }
 
-// writable returns the reason why the file cannot be changed.
 func (f *File) writable() error {
 	switch {
 	case f.closed.Load():

@@ -17,14 +17,12 @@ const AppDataBytes = 64
 type Meta struct {
 	// Checkpoint numbers rise and may be skipped.
 	Checkpoint uint64
-	// Position is the last log record included.
-	Position lsn.Position
+	Position   lsn.Position
 	// Root is zero if the checkpoint is empty.
 	Root Extent
 	// CreatedMS is in milliseconds since 1970.
 	CreatedMS int64
-	// AppData is opaque.
-	AppData [AppDataBytes]byte
+	AppData   [AppDataBytes]byte
 
 	PageSize int
 	StoreID  [16]byte
@@ -32,7 +30,6 @@ type Meta struct {
 	Pages     uint64
 	UsedPages uint64
 
-	// leaves are the bitmap's directory pages, in order.
 	leaves []ref
 }
 

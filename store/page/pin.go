@@ -32,8 +32,7 @@ func (p *Pin) Release() {
 	}
 }
 
-// UsedExtents iterates over the pages used by a pinned checkpoint, in rising order and in ranges as long as possible,
-// without Born. An error ends it.
+// UsedExtents iterates over the used pages of a pinned checkpoint, in rising order and long ranges, without Born.
 func (f *File) UsedExtents(pin *Pin) iter.Seq2[Extent, error] {
 	return func(yield func(Extent, error) bool) {
 		b := bitmapReader{f: f, meta: pin.meta}
@@ -98,7 +97,6 @@ type bitmapReader struct {
 	refs []ref
 }
 
-// ref returns zero for a chunk without used pages.
 func (b *bitmapReader) ref(chunk int) (ref, error) {
 	perLeaf := int(b.f.geo.leafChunks())
 	leaf := chunk / perLeaf
@@ -120,7 +118,6 @@ func (b *bitmapReader) ref(chunk int) (ref, error) {
 	return b.refs[chunk%perLeaf], nil
 }
 
-// chunk returns nil for a chunk without used pages.
 func (b *bitmapReader) chunk(chunk int) ([]uint64, ref, error) {
 	at, err := b.ref(chunk)
 	if err != nil || at == (ref{}) {

@@ -10,8 +10,7 @@ type Region struct {
 	Pages uint64
 	// Live pages are used by the checkpoint being built.
 	Live uint64
-	// Held pages are freed but not yet reusable: HeldByReaders by a Pin or a Guard, the others by the last two
-	// checkpoints.
+	// Held pages are freed but not yet reusable. HeldByReaders are held by a Pin or a Guard, the others by a checkpoint.
 	Held, HeldByReaders uint64
 }
 

@@ -4,7 +4,6 @@ package page
 
 import "fmt"
 
-// trimSpare is the number of free pages that Trim leaves for the next checkpoint.
 const trimSpare = 64
 
 // AllocLow makes the next allocations use the first free pages of the file.
@@ -76,7 +75,6 @@ func (f *File) Trim() (int64, error) {
 	return f.truncate()
 }
 
-// trimSpace returns false if there are too few free pages at the end.
 func (f *File) trimSpace() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

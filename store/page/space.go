@@ -192,7 +192,6 @@ func (s *space) leafPayload(dst []byte, index int) []byte {
 	return dst
 }
 
-// decodeLeaf decodes a directory page for chunks of a file with the given number of pages.
 func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 	if len(payload) != chunks*16 {
 		return nil, &CorruptError{Reason: fmt.Sprintf("bitmap directory of %d bytes, expected %d", len(payload),
@@ -213,7 +212,6 @@ func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 	return refs, nil
 }
 
-// decodeChunk decodes a bitmap page, whose first bits are for existing pages.
 func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 	if uint64(len(payload))*8 != geo.chunkPages() {
 		return nil, &CorruptError{Reason: fmt.Sprintf("bitmap of %d bytes, expected %d", len(payload),
@@ -229,7 +227,6 @@ func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 	return words, nil
 }
 
-// load sets the stored bits of an unused chunk.
 func (s *space) load(index int, at ref, words []uint64) {
 	c := s.chunks[index]
 	c.live, c.at = words, at

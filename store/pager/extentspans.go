@@ -22,9 +22,8 @@ import (
 // extentSpans existed, or if the spans were learned from the index. It belongs to one tree: another page file has other
 // extents.
 type extentSpans struct {
-	of     *tree.Tree
-	chunks map[spanKey]*groupSpans
-	// lookups counts the index lookups for extents whose last message may have been consumed.
+	of      *tree.Tree
+	chunks  map[spanKey]*groupSpans
 	lookups uint64
 }
 
@@ -34,7 +33,6 @@ type spanKey struct{ queue, chunk uint64 }
 // none. Larger values are stored as 255.
 type groupSpans [queue.GroupsOfChunk]uint8
 
-// in returns the spans for a tree, and resets them if it is another one.
 func (s *extentSpans) in(of *tree.Tree) *extentSpans {
 	if s.of != of {
 		s.of, s.chunks = of, make(map[spanKey]*groupSpans)

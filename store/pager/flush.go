@@ -28,7 +28,6 @@ type extentWriter struct {
 	sum    uint32
 }
 
-// stagedExtent is built but not yet written.
 type stagedExtent struct {
 	offset, payload int // start in buf, length of the payload
 	entry           index.Entry
@@ -134,7 +133,6 @@ func (w *extentWriter) begin(b *index.ExtentBuilder, queueID uint64) {
 	b.Begin(w.buf, start+page.ExtentHeaderBytes, queueID)
 }
 
-// end closes the current extent, and flushes if there are enough of them.
 func (w *extentWriter) end(b *index.ExtentBuilder) error {
 	b.Finish()
 	w.buf = b.Buf
@@ -240,7 +238,6 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Extent) ([]page.Extent, 
 	return freed, nil
 }
 
-// dropDead adds the extents within the ranges that contain no needed message to freed.
 func dropDead(edit *tree.Edit, spans *extentSpans, ranges []queue.DeadRange, freed []page.Extent) (
 	[]page.Extent, error,
 ) {
@@ -280,7 +277,6 @@ func (d *deadExtents) drop(spans *extentSpans, r queue.DeadRange) error {
 	return nil
 }
 
-// learn caches the spans of a chunk's extents.
 func (d *deadExtents) learn(spans *extentSpans, queueID, chunk uint64) error {
 	known := new(groupSpans)
 	first, end := chunk*queue.ChunkSize, (chunk+1)*queue.ChunkSize
@@ -308,7 +304,7 @@ func (d *deadExtents) learn(spans *extentSpans, queueID, chunk uint64) error {
 // maxDead bounds the index entries that are collected before they are removed: one purge can leave millions.
 const maxDead = 1 << 14
 
-// deadExtents collects the index entries of dead extents, and removes them.
+// deadExtents collects and removes the index entries of dead extents.
 type deadExtents struct {
 	edit  *tree.Edit
 	it    *tree.Iterator

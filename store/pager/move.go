@@ -13,7 +13,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// maxMovedNodes bounds the tree nodes that a shrink moves, since they are held in memory.
 const maxMovedNodes = 4096
 
 // MoveExtents copies extents into gaps, the last one first, and updates the index. more is false when no gap is left.

@@ -30,13 +30,11 @@ func (r *PageRegion) Free() uint64 { return r.Pages - r.Live - r.Held }
 // PageMap is the map of page.db.
 type PageMap struct {
 	PageSize int
-	// Regions have the same number of pages, except for the last one.
-	Regions []PageRegion
-	// Total is the sum of all regions.
-	Total PageRegion
-	// FreeTail is the number of free pages at the end.
+	// Regions have the same number of pages, except for the last one; Total is their sum.
+	Regions  []PageRegion
+	Total    PageRegion
 	FreeTail uint64
-	// Readers is the number of readers of older checkpoints.
+	// Readers are those of older checkpoints.
 	Readers int
 }
 
@@ -84,7 +82,6 @@ func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) 
 	return m, nil
 }
 
-// countPages adds the pages of an extent to their regions of each pages.
 func countPages(to map[uint64]uint64, r page.Extent, each uint64) {
 	for at, end := uint64(r.First-1), uint64(r.First-1)+uint64(r.Pages); at < end; {
 		i := at / each

@@ -40,7 +40,6 @@ const (
 
 // Engine is the store above a Pager: it has the applied state and the log.
 type Engine interface {
-	// Usable returns the reason why the store cannot be used.
 	Usable() error
 	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
@@ -55,7 +54,6 @@ type Engine interface {
 	Publish(commit func() error, b *queue.Batch) error
 	// Checkpointed reports that a checkpoint contains logBytes more of the log, which is no longer needed up to upTo.
 	Checkpointed(logBytes int64, upTo uint64)
-	// WakeRoom wakes the callers that wait for memory.
 	WakeRoom()
 }
 
@@ -73,7 +71,7 @@ type Damage interface {
 
 // Unwritten is the amount of changes that no checkpoint contains.
 type Unwritten struct {
-	// TailBytes is the size of the messages in memory, LogBytes that of the applied log.
+	// TailBytes are the messages in memory, LogBytes the applied log.
 	TailBytes, LogBytes int64
 	ScheduleChanges     int
 }
@@ -123,19 +121,17 @@ type Pager struct {
 	// repaired is set when pages were repaired and no checkpoint contains that yet.
 	repaired bool
 	// syncing is the checkpoint being synced in its own goroutine, or nil. At full load the disk is busy with checkpoints
-	// most of the time; tail messages are written to pages meanwhile, or the tail would fill up.
+	// most of the time, and the tail would fill up if its messages were not written concurrently.
 	syncing *syncing
 	synced  chan struct{}
 }
 
 type syncing struct {
-	work *work
-	// repaired is Pager.repaired when the sync began.
+	work     *work
 	repaired bool
-	// done is closed when meta or err is set.
-	done chan struct{}
-	meta page.Meta
-	err  error
+	done     chan struct{}
+	meta     page.Meta
+	err      error
 }
 
 type checkpointReply struct {
@@ -313,13 +309,10 @@ type work struct {
 	// checkpoint is set if the batch contains everything up to at, and must end in a checkpoint.
 	checkpoint bool
 	at         lsn.Position
-	// logBytes is the log applied since the last checkpoint when the batch was taken.
-	logBytes int64
-	// written is set when the batch is in pages and tree.
-	written bool
+	logBytes   int64
+	written    bool
 }
 
-// flush finishes interrupted work, or writes some of the oldest tail messages to pages.
 func (p *Pager) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -330,7 +323,6 @@ func (p *Pager) flush() error {
 	return p.finish()
 }
 
-// begin starts a checkpoint, and does not wait for its sync.
 func (p *Pager) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -347,7 +339,6 @@ func (p *Pager) hold() {
 	}
 }
 
-// settled processes a finished checkpoint, if any.
 func (p *Pager) settled() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -398,7 +389,6 @@ func (p *Pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	return CheckpointInfo{}, true, p.finish()
 }
 
-// finish completes the work in progress. A checkpoint is then being synced.
 func (p *Pager) finish() error {
 	w := p.todo
 	if !w.written {
@@ -477,7 +467,6 @@ func (p *Pager) write(b *queue.Batch) error {
 	return nil
 }
 
-// edit changes and publishes the tree, and returns the unreferenced extents.
 func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Extent, error) {
 	edit := p.index.Edit()
 	defer edit.Discard()

@@ -65,8 +65,7 @@ type CorruptMessage struct {
 	// Reason is the error on this node and the reason why the message was not repaired.
 	Reason string
 	// Lost is set if the other node reported that its copy is corrupt too. Otherwise the other node will be asked.
-	Lost bool
-	// Since is the time of detection.
+	Lost  bool
 	Since time.Time
 }
 
@@ -101,12 +100,9 @@ type damaged struct {
 
 // Engine is the store above a Repairer.
 type Engine interface {
-	// Usable returns the reason why the store cannot be used.
 	Usable() error
 	Applied() lsn.Position
-	// View calls fn with the applied state.
 	View(fn func(*queue.State))
-	// WakeRoom wakes the callers that wait for memory.
 	WakeRoom()
 }
 
@@ -122,7 +118,6 @@ type Repairer struct {
 	alone  atomic.Bool            // the data was never replicated
 	busy   chan struct{}
 
-	// index is the reason why the store must be replaced.
 	index   atomic.Pointer[error]
 	givenUp atomic.Bool // the store is being replaced: nothing waits for its pages
 
@@ -236,7 +231,6 @@ func (r *Repairer) has(queueID, seq uint64) bool {
 	return r.messages[messageKey{queueID, seq}] != nil
 }
 
-// forget removes messages that became readable or that no subscription needs.
 func (r *Repairer) forget(queueID uint64, sequences []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

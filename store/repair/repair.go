@@ -108,7 +108,6 @@ func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
 	return left, r.dropDamagedLog(ctx)
 }
 
-// extentState is the local state of the extent that contains a sequence.
 type extentState struct {
 	entry index.Entry // its Extent is zero if it does not exist
 	alive []uint64    // needed sequences
@@ -237,7 +236,6 @@ func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bo
 	return r.stillMissing(queueID, seq, &st, &found)
 }
 
-// tailOf returns the readable messages of an extent that a subscription still needs.
 func (r *Repairer) tailOf(st *extentState) queue.TailRun {
 	tail := queue.TailRun{Queue: st.entry.Queue, First: st.have[0].Sequence}
 	last := st.have[len(st.have)-1].Sequence
@@ -295,7 +293,6 @@ func (st *extentState) missing() []uint64 {
 	return out
 }
 
-// fetchAll queries the other node until it has covered the whole range.
 func (r *Repairer) fetchAll(
 	ctx context.Context, source Source, queueID uint64, missing []uint64,
 ) (FoundMessages, error) {

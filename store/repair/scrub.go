@@ -28,8 +28,7 @@ const (
 
 // ScrubResult summarizes a scrub.
 type ScrubResult struct {
-	Pages, LogBytes uint64
-	// DamagedPages are corrupt extents, DamagedLog corrupt positions in the log.
+	Pages, LogBytes          uint64
 	DamagedPages, DamagedLog uint64
 }
 
@@ -191,7 +190,6 @@ func (sc *scrub) buffer(file *page.File, ext page.Extent) []byte {
 	return sc.buf[:n]
 }
 
-// over returns the reason why a file became unreadable.
 func (sc *scrub) over(file *page.File, err error) error {
 	if gone := sc.r.pages.StillUses(file); gone != nil {
 		return gone
@@ -252,7 +250,6 @@ func (sc *scrub) scrubTree(
 	return nil, pages + counted.pages, bad, nil
 }
 
-// wantedIn returns the needed messages of a corrupt extent, or nil.
 func (r *Repairer) wantedIn(e *index.Entry, why error) *CorruptError {
 	var wanted []uint64
 	r.engine.View(func(state *queue.State) { wanted = alive(state.Queue(e.Queue), e.First, e.Last()) })

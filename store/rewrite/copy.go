@@ -55,7 +55,6 @@ func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	return meta, nil
 }
 
-// spaceError adds the space figures if the disk is full.
 func (rw *rewrite) spaceError(plan Plan, err error) error {
 	if !errors.Is(err, page.ErrFull) {
 		return err
@@ -121,7 +120,6 @@ func (c *copier) copyAll(ctx context.Context) (page.Extent, error) {
 	return root, nil
 }
 
-// extent copies the messages of an extent that a subscription needs.
 func (c *copier) extent(e *index.Entry, payload []byte, err error) error {
 	if err == nil {
 		err = c.live.Of(e, &c.alive)
@@ -199,7 +197,6 @@ func (c *copier) message(queueID, seq uint64, record []byte) error {
 	return nil
 }
 
-// endExtent closes the open extent, if any.
 func (c *copier) endExtent() error {
 	if c.Count == 0 {
 		return nil

@@ -18,15 +18,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Errors of maintenance: scan, rewrite, shrink.
+// Errors of maintenance. See MaintenanceError and SpaceError.
 var (
-	// ErrMaintenance means that a rewrite or a shrink is running: see MaintenanceError.
 	ErrMaintenance = errors.New("page file maintenance is running")
 	// ErrCanceled means that a rewrite or a shrink was canceled before it changed anything: its context ended, or the
 	// store was closed or replaced by its peer's. It wraps the error of the context.
 	ErrCanceled = errors.New("canceled; page.db is unchanged")
-	// ErrNoSpace means that a rewrite does not fit on the disk: see SpaceError.
-	ErrNoSpace = errors.New("not enough free space")
+	ErrNoSpace  = errors.New("not enough free space")
 )
 
 // MaintenanceError describes the running maintenance. It matches ErrMaintenance.
@@ -68,7 +66,6 @@ func (e *SpaceError) Is(target error) bool { return target == ErrNoSpace }
 
 // Engine is the part of the live store that a rewrite and a shrink need.
 type Engine interface {
-	// Usable returns the reason why the store cannot be used.
 	Usable() error
 	// Failed reports whether a write has failed: the disk must then not be changed.
 	Failed() bool
@@ -82,7 +79,6 @@ type Engine interface {
 	Pin() (*page.File, *page.Pin, error)
 	// Live returns the current liveness of messages; while Apply is paused, that of the last checkpoint.
 	Live() checkpoint.Liveness
-	// SetPaused pauses or resumes Apply.
 	SetPaused(paused bool)
 	// Swap calls rename, which replaces old by another page file with the same content, and reopens page.db. Nothing uses
 	// page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after rename has returned done
@@ -104,9 +100,8 @@ type Engine interface {
 
 // Config is the configuration of a Maintenance.
 type Config struct {
-	FS  vfs.FS
-	Dir string
-	// CacheBytes limits the memory of cached tree nodes.
+	FS         vfs.FS
+	Dir        string
 	CacheBytes int64
 	// ReserveBytes must stay free on the disk for the log, in addition to a new file.
 	ReserveBytes uint64

@@ -60,8 +60,7 @@ func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, er
 	return plan, err
 }
 
-// defaultReserveBytes is one log segment.
-const defaultReserveBytes = 64 << 20
+const defaultReserveBytes = 64 << 20 // one log segment
 
 // PlanDir is Maintenance.PlanRewrite for a stopped node. It is read-only.
 func PlanDir(ctx context.Context, fsys vfs.FS, dir string, o Options) (plan Plan, err error) {
@@ -114,7 +113,6 @@ func planWith(
 	return plan, err
 }
 
-// diskFigures returns the sizes of page.db and page.db_old (0 if missing), and the free space.
 func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err error) {
 	info, err := fsys.Stat(datadir.PageFile(dir))
 	if err != nil {

@@ -39,8 +39,7 @@ type Options struct {
 	ReserveBytes uint64
 	// BytesPerSecond limits the rate of copied message bytes, if not 0. A limit extends the time for which Apply waits.
 	BytesPerSecond int64
-	// Reason is logged.
-	Reason string
+	Reason         string
 	// Progress, if not nil, is called periodically from another goroutine, and possibly once more after a canceled Rewrite
 	// has returned.
 	Progress func(checkpoint.Progress)
@@ -48,16 +47,15 @@ type Options struct {
 
 // Result is the result of a rewrite.
 type Result struct {
-	FromPageSize int `json:"from_page_size"`
-	PageSize     int `json:"page_size"`
-	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
+	FromPageSize    int    `json:"from_page_size"`
+	PageSize        int    `json:"page_size"`
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
 	// Messages were copied; DroppedMessages were not needed.
 	Messages        uint64 `json:"messages"`
 	MessageBytes    uint64 `json:"message_bytes"`
 	DroppedMessages uint64 `json:"dropped_messages"`
-	// Paused is the time for which Apply was paused, CopyTime the duration of the copy up to the last sync.
+	// Paused is the time for which Apply was paused. CopyTime includes the last sync.
 	Paused   time.Duration `json:"paused"`
 	CopyTime time.Duration `json:"copy_time"`
 }
@@ -111,7 +109,6 @@ func (m *Maintenance) rewriteOnce(ctx context.Context, o Options) (Result, error
 	return rw.wait(wctx, u)
 }
 
-// wait waits for the end of the rewrite, or abandons it when ctx ends.
 func (rw *rewrite) wait(ctx context.Context, u *task) (Result, error) {
 	select {
 	case <-rw.finished:
@@ -258,7 +255,6 @@ func (rw *rewrite) run(ctx context.Context) error {
 	return nil
 }
 
-// begin pauses Apply and opens a checkpoint of the applied state.
 func (rw *rewrite) begin(ctx context.Context) error {
 	rw.meter.Phase("checkpoint", 0)
 	if err := rw.e.Checkpoint(ctx); err != nil { // does most of the work before Apply is paused

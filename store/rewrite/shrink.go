@@ -43,11 +43,9 @@ type ShrinkPlan struct {
 
 // ShrinkResult is the result of a shrink.
 type ShrinkResult struct {
-	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
-	// MovedBytes were moved from the end into gaps.
-	MovedBytes uint64 `json:"moved_bytes"`
+	MovedBytes      uint64 `json:"moved_bytes"`
 	// Held is set if a snapshot or a scan still reads pages at the end: a later shrink may free more.
 	Held bool `json:"held"`
 }

@@ -30,7 +30,6 @@ type Bulk struct {
 	err       error
 }
 
-// bulkLevel is the node being filled on one level.
 type bulkLevel struct {
 	node node
 	// arena holds the keys and values of the node; it is reused.
@@ -80,7 +79,6 @@ func (b *Bulk) level(i int) *bulkLevel {
 	return b.levels[i]
 }
 
-// add adds an entry to the node of a level, and first writes the node if it is full.
 func (b *Bulk) add(level int, key, value []byte, ext page.Extent) error {
 	l := b.level(level)
 	if len(l.node.keys) > 0 && l.sizeWith(key, value) > b.nodeBytes && (level == 0 || len(l.node.keys) > 1) {
@@ -110,7 +108,6 @@ func (l *bulkLevel) sizeWith(key, value []byte) int {
 	return nodeHeaderBytes + prefix + l.node.raw + entryBytes(key, rest) - prefix*(len(l.node.keys)+1)
 }
 
-// write writes the node of a level and adds it to the level above.
 func (b *Bulk) write(level int) error {
 	l := b.levels[level]
 	ext, err := b.writeNode(l)
@@ -132,7 +129,6 @@ func (b *Bulk) writeNode(l *bulkLevel) (page.Extent, error) {
 	return ext, nil
 }
 
-// separator returns the node's key in the level above.
 func (l *bulkLevel) separator() []byte {
 	if l.node.level > 0 || l.first {
 		return l.node.keys[0]

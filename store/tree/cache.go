@@ -17,7 +17,6 @@ type nodeKey struct {
 
 func keyOf(ext page.Extent) nodeKey { return nodeKey{ext.First, ext.Born} }
 
-// cache is an LRU cache of clean nodes with a byte limit.
 type cache struct {
 	limit int64
 

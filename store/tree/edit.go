@@ -121,7 +121,6 @@ func (e *Edit) failed(err error) error {
 	return err
 }
 
-// own replaces the node of k by one that this edit may change.
 func (e *Edit) own(k *childRef, level int) (*node, error) {
 	n, err := e.load(*k, level)
 	if err != nil {
@@ -171,7 +170,6 @@ func (e *Edit) put(n *node, key, value []byte) ([]*node, error) {
 	return e.splitAfter(n, i), nil
 }
 
-// splitAfter splits n after an insertion at pos, or records pos.
 func (e *Edit) splitAfter(n *node, pos int) []*node {
 	siblings := e.split(n, pos)
 	if len(siblings) == 0 {
@@ -180,7 +178,6 @@ func (e *Edit) splitAfter(n *node, pos int) []*node {
 	return siblings
 }
 
-// adopt inserts nodes split off from child i after it, and returns the position of the last one.
 func (n *node) adopt(i int, siblings []*node) int {
 	left := n.children[i].n
 	for _, s := range siblings {
@@ -337,7 +334,6 @@ func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
 	return nil
 }
 
-// covers reports whether [from, to) covers [lo, hi); nil means unbounded.
 func covers(from, to, lo, hi []byte) bool {
 	return (from == nil || (lo != nil && bytes.Compare(from, lo) <= 0)) &&
 		(to == nil || (hi != nil && bytes.Compare(hi, to) <= 0))
@@ -380,7 +376,7 @@ func (e *Edit) rebalance(n *node, i int) {
 	}
 }
 
-// merge merges the children left and left+1 if the result has some free space.
+// merge requires some free space in the result.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)
@@ -412,7 +408,6 @@ func (e *Edit) merge(n *node, left int) bool {
 	return true
 }
 
-// shrinkRoot removes a root with a single child or none.
 func (e *Edit) shrinkRoot(root *node) error {
 	for root.level > 0 && len(root.children) == 1 {
 		k := root.children[0]

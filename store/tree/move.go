@@ -26,7 +26,6 @@ type mover struct {
 	left int
 }
 
-// take reports whether a node must be moved, and counts it.
 func (m *mover) take(k childRef) bool {
 	if k.n != nil || k.ext.First < m.from || m.left <= 0 {
 		return false

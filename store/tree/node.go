@@ -152,7 +152,6 @@ func (n *node) remove(i, j int) {
 	n.last = -2
 }
 
-// cut moves the entries from position at on into a new node.
 func (n *node) cut(at int) *node {
 	right := &node{level: n.level, owner: n.owner, last: n.last - at}
 	right.keys = slices.Clone(n.keys[at:])
@@ -170,7 +169,6 @@ func (n *node) cut(at int) *node {
 	return right
 }
 
-// encodedBytes returns the exact length of the encoding.
 func (n *node) encodedBytes() int {
 	if len(n.keys) == 0 {
 		return nodeHeaderBytes
@@ -290,7 +288,6 @@ func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
 	return b[childBytes:], ext.First != 0 && ext.Pages != 0
 }
 
-// field splits a length and that many bytes off b.
 func field(b []byte, limit int) (val, rest []byte, ok bool) {
 	if len(b) > 0 && b[0] < 0x80 && int(b[0]) <= limit && int(b[0]) < len(b) { // the usual case
 		end := 1 + int(b[0])

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	// ErrTooLarge means that a key exceeds MaxKeyBytes or a value MaxValueBytes.
+	// ErrTooLarge means more than MaxKeyBytes or MaxValueBytes.
 	ErrTooLarge = errors.New("tree: key or value is too large")
 	// ErrEditFinished means use after Commit or Discard, or Commit after a failed call.
 	ErrEditFinished = errors.New("tree: edit has finished")
@@ -27,7 +27,6 @@ type Pager interface {
 	AllocExtents(pages []uint32) ([]page.Extent, error)
 	// Free releases an extent that only readers of older Views may still read.
 	Free(ext page.Extent)
-	// WriteExtents writes adjacent encoded extents (page.AppendExtent).
 	WriteExtents(first page.No, buf []byte) error
 	// ReadExtent reads and verifies an extent; payload may alias buf.
 	ReadExtent(ext page.Extent, buf []byte) (kind page.Kind, payload []byte, err error)
@@ -74,7 +73,7 @@ func New(p Pager, root page.Extent, o Options) *Tree {
 	return t
 }
 
-// View returns the last committed version. If Flush may be called meanwhile, it needs a guard: see the package comment.
+// View returns the last committed version. A concurrent Flush requires a guard: see the package comment.
 func (t *Tree) View() *View { return &View{reader{t: t, root: *t.root.Load()}} }
 
 // load returns the node of k, which must have the given level unless that is negative. keep adds the node to the cache.

@@ -20,7 +20,6 @@ type View struct{ reader }
 // Once returns the same version for a single pass over a large part of the tree: its leaves are not cached.
 func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, noCache: true}} }
 
-// level is the expected level, or negative.
 func (r *reader) load(k childRef, level int) (*node, error) {
 	if r.noCache && level == 0 {
 		return r.t.load(k, 0, false)
@@ -101,7 +100,6 @@ type Iterator struct {
 	changes  uint64
 }
 
-// step is a node on the path to the current entry, and the position in it.
 type step struct {
 	n *node
 	i int
@@ -275,7 +273,6 @@ func (v *View) walkExtents(k childRef, level int, fn func(ext page.Extent, level
 	return nil
 }
 
-// bounds returns the key range of child i of a node with the range [lo, hi).
 func (n *node) bounds(i int, lo, hi []byte) (from, to []byte) {
 	from, to = lo, hi
 	if i > 0 { // the first child has all keys less than the second one's key

@@ -12,11 +12,9 @@ import (
 type CacheUse int32
 
 const (
-	// UseCache writes through the page cache.
+	// UseCache writes through the page cache, AvoidCache with direct I/O, FasterPath with the faster of the two.
 	UseCache CacheUse = iota
-	// AvoidCache writes with direct I/O.
 	AvoidCache
-	// FasterPath uses the faster of the two.
 	FasterPath
 )
 
@@ -146,7 +144,6 @@ type vector struct {
 	skip int // of the first buffer
 }
 
-// peek returns the rest of the next buffer; it is empty only at the end.
 func (v *vector) peek() []byte {
 	for len(v.bufs) > 0 && v.skip == len(v.bufs[0]) {
 		v.bufs, v.skip = v.bufs[1:], 0
@@ -157,7 +154,6 @@ func (v *vector) peek() []byte {
 	return v.bufs[0][v.skip:]
 }
 
-// next returns the next contiguous bytes, at most limit.
 func (v *vector) next(limit int) []byte {
 	p := v.peek()
 	p = p[:min(limit, len(p))]

@@ -98,7 +98,6 @@ type osFile struct {
 	exact, direct, directWrite reopened // for ReadExactly, ReadUncached and WriteUncached
 }
 
-// reopened is a second descriptor of a file, for another way to read or write it.
 type reopened struct {
 	once sync.Once
 	file *os.File // nil if not possible, or not requested
@@ -156,7 +155,6 @@ func (f *osFile) extend(sizeBytes int64) error {
 	return f.f.Truncate(sizeBytes)
 }
 
-// writeEach writes each buffer separately, after the first skip bytes.
 func (f *osFile) writeEach(offset int64, bufs [][]byte, skip int) (int, error) {
 	done := skip
 	for _, b := range bufs {

@@ -41,7 +41,6 @@ type FS interface {
 	// Lock takes an exclusive advisory lock on the named file, which it creates if necessary, until the result is closed
 	// or the process ends. It does not wait: it returns ErrLocked.
 	Lock(name string) (io.Closer, error)
-	// Usage describes the filesystem that contains dir.
 	Usage(dir string) (Usage, error)
 }
 
@@ -111,9 +110,8 @@ type FileInfo struct {
 // Usage is the state of a filesystem's space, in bytes.
 type Usage struct {
 	TotalBytes uint64
-	// FreeBytes includes the space reserved for root.
-	FreeBytes uint64
-	// AvailableBytes is usable by this process.
+	// FreeBytes includes the space reserved for root, AvailableBytes does not.
+	FreeBytes      uint64
 	AvailableBytes uint64
 	// NoInodes is set if no further file can be created, regardless of the free space.
 	NoInodes bool

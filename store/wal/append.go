@@ -98,7 +98,6 @@ func (l *Log) roll() (*segment, error) {
 	return seg, nil
 }
 
-// newSegment turns a spare into the segment after prev, except for its name.
 func (l *Log) newSegment(spare spareFile, prev lsn.Position) (*segment, error) {
 	first := prev.LSN + 1
 	seg := &segment{
@@ -202,7 +201,6 @@ func (l *Log) Sync() error {
 	return err
 }
 
-// syncDirty syncs all unsynced writes, in any mode.
 func (l *Log) syncDirty() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()

@@ -27,7 +27,6 @@ var (
 	ErrTooLarge = errors.New("record is too large for the log")
 	// ErrNoSpace means that the log is unchanged. The Append may be retried when space is available.
 	ErrNoSpace = errors.New("no disk space for a new log segment")
-	// ErrTrimmed means that the records were released and removed.
 	ErrTrimmed = errors.New("log no longer contains the position")
 	// ErrNotInLog means that a position is beyond the end, or belongs to another history.
 	ErrNotInLog = errors.New("position is not in the log")
@@ -38,19 +37,17 @@ var (
 // Errors of decoding a frame.
 var (
 	ErrShortFrame = errors.New("log frame is incomplete")
-	// ErrBadFrame means an invalid checksum or format.
-	ErrBadFrame = errors.New("log frame is corrupt")
-	ErrChain    = errors.New("log frame does not follow its predecessor")
+	ErrBadFrame   = errors.New("log frame is corrupt")
+	ErrChain      = errors.New("log frame does not follow its predecessor")
 )
 
 // CorruptError describes durable data that cannot be read. It matches ErrCorrupt.
 type CorruptError struct {
-	// Segment is the file, Offset the unreadable block or frame in it.
+	// Offset is that of the unreadable block or frame.
 	Segment string
 	Offset  int64
-	// LSN is the first record that cannot be read.
-	LSN uint64
-	// DurableLSN is the LSN up to which the log was durable; 0 if unknown.
+	LSN     uint64
+	// DurableLSN is 0 if unknown.
 	DurableLSN uint64
 	Err        error
 }

@@ -40,10 +40,9 @@ const (
 type Kind uint8
 
 const (
-	// KindTermStart is the first record of a new active.
+	// KindTermStart is the first record of a new active, KindTxn a transaction encoded by package txn.
 	KindTermStart Kind = 1
-	// KindTxn is a transaction, encoded by package txn.
-	KindTxn Kind = 2
+	KindTxn       Kind = 2
 )
 
 // String returns the name of the kind.
@@ -116,7 +115,6 @@ func EndFrameWith(
 	return buf, pos
 }
 
-// endHeader fills in the header, except the checksum, and pads.
 func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
 	length := len(buf) - start - FrameHeaderBytes
 	var padding [frameAlign]byte
@@ -158,7 +156,6 @@ func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	return h.follow(b, size, prev)
 }
 
-// completeFrame returns the header and the size of a frame that is completely in b.
 func completeFrame(b []byte) (h frameHead, size int, err error) {
 	h, size, err = frameHeader(b)
 	if err == nil && len(b) < size {
@@ -167,7 +164,6 @@ func completeFrame(b []byte) (h frameHead, size int, err error) {
 	return h, size, err
 }
 
-// follow returns the first frame in b and the rest, if the frame follows prev.
 func (h frameHead) follow(b []byte, size int, prev lsn.Position) (f Frame, rest []byte, err error) {
 	if h.pos.LSN != prev.LSN+1 || h.prevCRC != prev.Chain || h.pos.Term < prev.Term {
 		return Frame{}, nil, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC,
@@ -185,7 +181,7 @@ type frameHead struct {
 	length  int
 }
 
-// frameHeader verifies only the length. It returns the size of the whole frame.
+// frameHeader verifies only the length.
 func frameHeader(b []byte) (frameHead, int, error) {
 	if len(b) < FrameHeaderBytes {
 		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are shorter than a header", ErrShortFrame, len(b))

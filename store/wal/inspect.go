@@ -21,9 +21,8 @@ type Item struct {
 	// DurableLSN and CommittedLSN are from the block's header; 0: none.
 	DurableLSN   uint64
 	CommittedLSN uint64
-	// Seal is set for an empty block, which has no Frame.
-	Seal bool
-	// Frame is valid until the visitor returns.
+	// Seal is set for an empty block, which has no Frame. Frame is valid until the visitor returns.
+	Seal  bool
 	Frame Frame
 }
 
@@ -31,9 +30,8 @@ type Item struct {
 type SegmentInfo struct {
 	Name string
 	// First is the first record's LSN, Prev the position before it, Last the last readable record.
-	First      uint64
-	Prev, Last lsn.Position
-	// SizeBytes is the file size, UsedBytes that of the readable part, with Records and Seals.
+	First                uint64
+	Prev, Last           lsn.Position
 	SizeBytes, UsedBytes int64
 	Records, Seals       uint64
 	// Stop is the error at the end of the readable part, at StopOffset, where record StopLSN was expected; nil if no data
@@ -41,15 +39,14 @@ type SegmentInfo struct {
 	Stop       error
 	StopOffset int64
 	StopLSN    uint64
-	// ProofLSN is the highest durable LSN in a block after StopOffset. A value from StopLSN on means corruption.
-	ProofLSN uint64
-	// PromisedLSN is the highest durable LSN in a readable block.
+	// ProofLSN is the highest durable LSN in a block after StopOffset, PromisedLSN that in a readable block. A ProofLSN
+	// from StopLSN on means corruption.
+	ProofLSN    uint64
 	PromisedLSN uint64
 }
 
 // Report describes a log.
 type Report struct {
-	// LogID is that of the first readable header.
 	LogID [16]byte
 	// Segments are oldest first, including those that do not continue the previous one.
 	Segments []SegmentInfo

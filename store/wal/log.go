@@ -79,7 +79,6 @@ type counters struct {
 	seals, rolls, stalledRolls atomic.Uint64 // stalledRolls: created while a commit waited
 }
 
-// recovery is the result of load.
 type recovery struct {
 	records uint64 // verified
 	// torn is set if remains of unsynced writes were found after the end and cut; the rest is their location, if known.
@@ -183,7 +182,6 @@ func (l *Log) fail(what string, err error) error {
 	return *l.failure.Load()
 }
 
-// wake coalesces signals.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -191,7 +189,6 @@ func wake(ch chan struct{}) {
 	}
 }
 
-// prepareSegments prepares the next segment before it is needed.
 func (l *Log) prepareSegments() {
 	defer l.workers.Done()
 	for {
@@ -264,7 +261,7 @@ func (l *Log) keeperInterval() time.Duration {
 	return l.o.SealAfter
 }
 
-// tick does due work and reports whether more will follow. Errors are reported by keep.
+// tick reports whether more work will follow. Errors are reported by keep.
 func (l *Log) tick(idle bool) bool {
 	if l.failure.Load() != nil {
 		return false
@@ -353,7 +350,7 @@ func (l *Log) TermEnds() []lsn.Position {
 }
 
 // PositionOf returns the position of a record in the log, or of the one directly before the first. It reads the disk
-// unless the record is the last of its term. ok is false if the record is missing or unreadable.
+// unless the record is the last of its term. It returns false if the record is missing or unreadable.
 func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 	if pos, ok := l.knownPosition(record); ok {
 		return pos, true

@@ -15,12 +15,10 @@ import (
 type SyncMode uint8
 
 const (
-	// SyncAlways makes Sync wait for the disk: records survive a power failure.
+	// SyncAlways makes Sync wait for the disk. With SyncInterval, a power failure can lose Options.SyncInterval, with
+	// SyncOff more; a crash of the process loses nothing.
 	SyncAlways SyncMode = iota
-	// SyncInterval syncs in the background, every Options.SyncInterval. A power failure can lose that period, a crash of
-	// the process nothing.
 	SyncInterval
-	// SyncOff leaves syncing to the operating system. A crash of the process loses nothing.
 	SyncOff
 )
 
@@ -67,15 +65,13 @@ type Options struct {
 	Dir string
 	// LogID identifies the log in its segments. It is random and does not change.
 	LogID [16]byte
-	// SegmentBytes is the size of a segment file. A larger block gets its own segment.
+	// SegmentBytes is the size of a segment. A larger block gets its own segment.
 	SegmentBytes int64
 	// KeepBytes is the amount of log that Release keeps for a standby to catch up from.
-	KeepBytes int64
-	// MaxFrameBytes limits the payload of a record.
+	KeepBytes     int64
 	MaxFrameBytes int
 	Sync          SyncMode
-	// SyncInterval is the period in the mode SyncInterval.
-	SyncInterval time.Duration
+	SyncInterval  time.Duration
 	// SealAfter is the time after the last Sync at which a seal is written. If negative, seals are written only on Close.
 	SealAfter time.Duration
 	// Cache selects whether large blocks go through the page cache.

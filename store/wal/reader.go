@@ -11,7 +11,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// readerChunk is the minimum size of a read.
 const readerChunk = 256 << 10
 
 // Reader reads the log record by record while it grows. It must be used by one goroutine, and need not be closed. It
@@ -83,7 +82,6 @@ func (l *Log) newReader(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// ensureIndexed reads a segment that Open skipped.
 func (l *Log) ensureIndexed(seg *segment) error {
 	l.mu.RLock()
 	indexed, expected := seg.indexed, seg.last
@@ -111,7 +109,6 @@ func (l *Log) ensureIndexed(seg *segment) error {
 	return nil
 }
 
-// usableForReading permits reading a failed log.
 func (l *Log) usableForReading() error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -152,7 +149,6 @@ func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n in
 	}
 }
 
-// peek returns the size of the next frame, or io.EOF.
 func (r *Reader) peek() (int, error) {
 	for r.left == 0 {
 		if err := r.enterBlock(); err != nil {
@@ -197,7 +193,6 @@ func (r *Reader) next() (Frame, []byte, error) {
 	return f, b, nil
 }
 
-// enterBlock moves to the frames of the next block, past seals and into the next segment.
 func (r *Reader) enterBlock() error {
 	next, err := r.look()
 	if err != nil {

@@ -56,7 +56,6 @@ func (l *Log) makeDir() error {
 	return nil
 }
 
-// openSegments opens all segment files, oldest first, without reading their headers.
 func (l *Log) openSegments(names []string) ([]*segment, error) {
 	var segs []*segment
 	fail := func(err error) ([]*segment, error) {
@@ -84,7 +83,6 @@ func (l *Log) openSegments(names []string) ([]*segment, error) {
 	return segs, nil
 }
 
-// begin durably creates the first segment of an empty log.
 func (l *Log) begin(start lsn.Position) error {
 	spare, _, err := l.spares.take()
 	if err != nil {
@@ -115,7 +113,6 @@ func (l *Log) begin(start lsn.Position) error {
 	return nil
 }
 
-// recovering is one read of the log from the oldest segment to its end.
 type recovering struct {
 	l      *Log
 	segs   []*segment
@@ -123,8 +120,7 @@ type recovering struct {
 	marked uint64
 	// committed is the highest commit LSN in a block.
 	committed uint64
-	// stop is the end of the last readable segment.
-	stop scanEnd
+	stop      scanEnd
 }
 
 func (r *recovering) run() error {
@@ -167,7 +163,6 @@ func (r *recovering) run() error {
 	return nil
 }
 
-// header returns errNoSegmentHeader for an invalid header.
 func (r *recovering) header(i int) (segmentHeader, error) {
 	h, err := readSegmentHeader(r.segs[i].file)
 	if err == nil && h.logID != r.l.o.LogID {
@@ -176,7 +171,7 @@ func (r *recovering) header(i int) (segmentHeader, error) {
 	return h, err
 }
 
-// next returns the header of the next segment, or nil if it is missing or unreadable.
+// next returns nil if the next header is missing or unreadable.
 func (r *recovering) next(at int) (*segmentHeader, error) {
 	if at+1 == len(r.segs) {
 		return nil, nil // nil is a valid result

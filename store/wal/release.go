@@ -72,7 +72,6 @@ func (l *Log) Discard(upTo uint64) {
 	l.trim()
 }
 
-// trim removes the oldest released segments.
 func (l *Log) trim() {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -122,7 +121,7 @@ func (l *Log) mayTrim() bool {
 	return rest >= l.o.KeepBytes
 }
 
-// detachOldest removes the oldest segment from the log, if permitted. trimMu is held.
+// trimMu is held.
 func (l *Log) detachOldest() *segment {
 	l.syncMu.Lock() // the file must not be closed during an fsync
 	defer l.syncMu.Unlock()
@@ -140,8 +139,7 @@ func (l *Log) detachOldest() *segment {
 	return seg
 }
 
-// retire turns a segment's file into a spare, or removes it. It syncs the directory, so that segments disappear in
-// order and a crash never leaves a gap.
+// retire syncs the directory, so that segments disappear in order and a crash never leaves a gap.
 func (l *Log) retire(seg *segment) error {
 	var err error
 	if l.spares.wants(seg.sizeBytes) {

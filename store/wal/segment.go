@@ -58,13 +58,12 @@ type segment struct {
 	reused bool
 }
 
-// indexEntry is the offset of the block that begins with a record.
 type indexEntry struct {
 	first  uint64
 	offset int64
 }
 
-// indexEvery is the minimum distance, in bytes, of blocks in the index.
+// indexEvery is the minimum distance of blocks in the index.
 const indexEvery = 64 << 10
 
 // empty reports whether the segment has no records; it may have a seal.
@@ -76,7 +75,7 @@ func (s *segment) addBlock(first uint64, offset int64) {
 	}
 }
 
-// seek returns a block at or before the record's. The segment must be indexed and contain the record.
+// seek returns a block at or before the record's. The segment must be indexed.
 func (s *segment) seek(record uint64) indexEntry {
 	i := sort.Search(len(s.index), func(i int) bool { return s.index[i].first > record })
 	if i == 0 {
@@ -130,7 +129,6 @@ func (h segmentHeader) encode() []byte {
 	return b
 }
 
-// decodeSegmentHeader returns errNoSegmentHeader or ErrNewerVersion.
 func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 	if len(b) < segmentHeaderBytes || string(b[:8]) != segmentMagic ||
 		checksum(0, b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
@@ -203,7 +201,6 @@ func (w *window) at(offset int64, n int, limit int64) ([]byte, error) {
 
 func (w *window) reset(file vfs.File) { w.file, w.start, w.n = file, 0, 0 }
 
-// scanChunk is the read size for a whole segment.
 const scanChunk = 1 << 20
 
 // scanEnd is the end of the readable part of a segment.
@@ -264,7 +261,6 @@ func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 	}
 }
 
-// verify reports whether all frames of a block are valid, and records the first invalid one.
 func (e *scanEnd) verify(frames []byte, h blockHeader) bool {
 	last, at := e.last, e.offset+blockHeaderBytes
 	for rest := frames; len(rest) > 0; {

@@ -25,7 +25,6 @@ type spares struct {
 	// worthwhile if every commit waits for an fdatasync.
 	zeros bool
 
-	// makeMu is held while a spare is created.
 	makeMu iolock.Mutex
 	// mu guards the fields below; no disk access happens under it.
 	mu    sync.Mutex
@@ -37,12 +36,10 @@ type spareFile struct {
 	path      string
 	file      vfs.File
 	sizeBytes int64
-	// written is set if the whole file was written and synced.
-	written bool
+	written   bool
 }
 
 const (
-	// readySpares is the number of spares to keep.
 	readySpares = 2
 	// firstSegmentBytes bounds a segment that is created while a commit waits for it.
 	firstSegmentBytes = 4 << 20
@@ -67,7 +64,7 @@ func (s *spares) take() (f spareFile, ready bool, err error) {
 	return f, false, err
 }
 
-// prepare creates a spare if none is ready. It returns errStopped when stop is closed.
+// prepare returns errStopped when stop is closed.
 func (s *spares) prepare(stop <-chan struct{}) error {
 	s.makeMu.Lock()
 	defer s.makeMu.Unlock()
@@ -85,7 +82,6 @@ func (s *spares) prepare(stop <-chan struct{}) error {
 	return nil
 }
 
-// wants reports whether an old segment should be kept.
 func (s *spares) wants(sizeBytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +119,6 @@ func (s *spares) close() error {
 	return errors.Join(errs...)
 }
 
-// newPath returns the name of another spare, without suffix.
 func (s *spares) newPath() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -165,7 +165,7 @@ func (l *Log) finishTruncate() error {
 	return l.removeIntent()
 }
 
-// redoTruncate executes an intent. Its steps are idempotent.
+// redoTruncate is idempotent.
 func (l *Log) redoTruncate(c *truncateIntent) error {
 	names, err := l.o.FS.ReadDir(l.o.Dir)
 	if err != nil {
@@ -396,7 +396,7 @@ func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records 
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// saveRecords copies the records after pos to another file. writeMu is held.
+// writeMu is held.
 func (l *Log) saveRecords(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
