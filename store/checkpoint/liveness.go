@@ -48,6 +48,7 @@ type AliveSet struct {
 	n     uint64
 }
 
+// Count returns the number of sequences in the set.
 func (a *AliveSet) Count() uint64 { return a.n }
 
 // Has reports whether a sequence is in the set.

@@ -11,8 +11,8 @@ import (
 // CacheUse selects whether writes go through the system's page cache.
 type CacheUse int32
 
+// UseCache writes through the page cache, AvoidCache with direct I/O, FasterPath with the faster of the two.
 const (
-	// UseCache writes through the page cache, AvoidCache with direct I/O, FasterPath with the faster of the two.
 	UseCache CacheUse = iota
 	AvoidCache
 	FasterPath

@@ -39,8 +39,8 @@ const (
 // Kind is the type of a frame's payload. Frames of unknown kinds are stored and forwarded like any other.
 type Kind uint8
 
+// KindTermStart is the first record of a new active, KindTxn a transaction encoded by package txn.
 const (
-	// KindTermStart is the first record of a new active, KindTxn a transaction encoded by package txn.
 	KindTermStart Kind = 1
 	KindTxn       Kind = 2
 )

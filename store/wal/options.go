@@ -14,9 +14,9 @@ import (
 // SyncMode selects when the log is synced from the page cache to the disk.
 type SyncMode uint8
 
+// SyncAlways makes Sync wait for the disk. With SyncInterval, a power failure can lose Options.SyncInterval, with
+// SyncOff more; a crash of the process loses nothing.
 const (
-	// SyncAlways makes Sync wait for the disk. With SyncInterval, a power failure can lose Options.SyncInterval, with
-	// SyncOff more; a crash of the process loses nothing.
 	SyncAlways SyncMode = iota
 	SyncInterval
 	SyncOff
