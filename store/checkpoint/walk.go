@@ -170,7 +170,7 @@ func (p *partReader) scan(from, to []byte) error {
 func (p *partReader) add(e index.Entry) error {
 	size := p.w.c.file.PageSize()
 	if p.w.skips(&e) {
-		if err := p.room(int64(len(p.part.extentsOrNil())) >= p.limit/64); err != nil {
+		if err := p.room(p.part != nil && int64(len(p.part.extents)) >= p.limit/64); err != nil {
 			return err
 		}
 		p.part.extents = append(p.part.extents, walkExtent{entry: e, offset: -1})
@@ -187,13 +187,6 @@ func (p *partReader) add(e index.Entry) error {
 	p.part.extents = append(p.part.extents, walkExtent{entry: e, offset: int(e.Extent.First-p.first) * size})
 	p.next = e.Extent.End()
 	return nil
-}
-
-func (p *walkPart) extentsOrNil() []walkExtent {
-	if p == nil {
-		return nil
-	}
-	return p.extents
 }
 
 // room ensures that there is a part to add to. If full is set, it first sends the current one.

@@ -105,7 +105,7 @@ func AppendExtent(dst []byte, pageSize int, ext Extent, kind Kind, payload []byt
 }
 
 // SealExtent turns buf into an extent: whole pages with a payload at buf[ExtentHeaderBytes:] and zeros after it. Unlike
-// Encode, it does not copy the payload.
+// AppendExtent, it does not copy the payload.
 func SealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	extentHeader(buf, ext, kind, payloadBytes)
 	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:ExtentHeaderBytes+payloadBytes]))

@@ -157,11 +157,6 @@ func (f *File) releaseFreedLocked() {
 	f.pending.releaseFreed(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }
 
-// Encode appends an extent's pages to dst, for WriteExtents. It returns ErrMisuse if the payload does not fit.
-func (f *File) Encode(dst []byte, ext Extent, kind Kind, payload []byte) ([]byte, error) {
-	return AppendExtent(dst, f.geo.pageSize, ext, kind, payload)
-}
-
 // WriteExtents writes adjacent extents, encoded in buf, with one write; the next Checkpoint makes them durable. It
 // returns ErrMisuse for pages that a durable checkpoint may use and for unallocated pages. After another error the
 // content of the pages is undefined; they can be written again, or freed.
@@ -234,7 +229,7 @@ func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 
 // WriteExtent encodes and writes one extent.
 func (f *File) WriteExtent(ext Extent, kind Kind, payload []byte) error {
-	buf, err := f.Encode(nil, ext, kind, payload)
+	buf, err := AppendExtent(nil, f.geo.pageSize, ext, kind, payload)
 	if err != nil {
 		return err
 	}

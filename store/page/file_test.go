@@ -406,7 +406,7 @@ func TestWritePieces(t *testing.T) {
 	ext, err := w.f.Alloc(3)
 	require.NoError(t, err)
 	payload := bytes.Repeat([]byte("piece"), 900)
-	whole, err := w.f.Encode(nil, ext, KindLarge, payload)
+	whole, err := w.f.encode(nil, ext, KindLarge, payload)
 	require.NoError(t, err)
 	require.NoError(t, w.f.WritePieces(ext, whole[:ExtentHeaderBytes+7], whole[ExtentHeaderBytes+7:5000], whole[5000:]))
 	kind, got, err := w.f.ReadExtent(ext, nil)

@@ -123,7 +123,7 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	b, err := w.f.Alloc(1)
 	require.NoError(t, err)
 	require.NoError(t, w.f.WriteExtent(a, KindPacked, []byte("a")))
-	buf, err := w.f.Encode(nil, a, KindPacked, []byte("a"))
+	buf, err := w.f.encode(nil, a, KindPacked, []byte("a"))
 	require.NoError(t, err)
 	require.ErrorIs(t, w.f.WriteExtents(b.First, buf), ErrMisuse)
 	file, err := mem.OpenFile(pageFile, os.O_RDWR, 0)

@@ -4,7 +4,6 @@ package rewrite
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -70,8 +69,7 @@ type copier struct {
 	index.Packing
 	rw    *rewrite
 	b     *page.Builder
-	buf   []byte // the builder's buffer, while an extent is filled
-	start int    // start of the extent's payload in buf
+	out   index.ExtentBuilder // in the builder's buffer
 	room  int
 	live  checkpoint.Liveness
 	alive checkpoint.AliveSet
@@ -187,12 +185,10 @@ func (c *copier) message(queueID, seq uint64, record []byte) error {
 			return err
 		}
 		c.Begin(queueID, seq)
-		c.buf = c.b.Begin()
-		c.start = len(c.buf)
-		c.buf = append(c.buf, make([]byte, index.ExtentHeaderBytes)...)
+		buf := c.b.Begin()
+		c.out.Begin(buf, len(buf), queueID)
 	}
-	c.buf = binary.AppendUvarint(c.buf, seq-c.First)
-	c.buf = append(c.buf, record...)
+	c.out.Add(seq, record)
 	c.Add(seq, len(record))
 	return nil
 }
@@ -201,8 +197,8 @@ func (c *copier) endExtent() error {
 	if c.Count == 0 {
 		return nil
 	}
-	putExtentHeader(c.buf[c.start:], c.Queue, c.First, c.Count)
-	ext, err := c.b.End(c.buf, index.ExtentKind(uint64(c.Count), page.PagesFor(c.b.PageSize(), c.Size)))
+	c.out.Finish()
+	ext, err := c.b.End(c.out.Buf, index.ExtentKind(uint64(c.Count), page.PagesFor(c.b.PageSize(), c.Size)))
 	if err != nil {
 		return fmt.Errorf("write messages: %w", err)
 	}
@@ -212,10 +208,4 @@ func (c *copier) endExtent() error {
 		return fmt.Errorf("write index: %w", err)
 	}
 	return nil
-}
-
-func putExtentHeader(payload []byte, queueID, first uint64, count uint32) {
-	binary.LittleEndian.PutUint64(payload, queueID)
-	binary.LittleEndian.PutUint64(payload[8:], first)
-	binary.LittleEndian.PutUint32(payload[16:], count)
 }

@@ -34,10 +34,8 @@ type ShrinkPlan struct {
 	FileBytes uint64 `json:"file_bytes"`
 	UsedBytes uint64 `json:"used_bytes"`
 	// GainBytes is the approximate number of bytes that a shrink would free, MoveBytes the number that it would move.
-	GainBytes uint64 `json:"gain_bytes"`
-	MoveBytes uint64 `json:"move_bytes"`
-	// NeedBytes is 0, since a shrink uses the gaps. AvailableBytes is free.
-	NeedBytes      uint64 `json:"need_bytes"`
+	GainBytes      uint64 `json:"gain_bytes"`
+	MoveBytes      uint64 `json:"move_bytes"`
 	AvailableBytes uint64 `json:"available_bytes"`
 }
 
