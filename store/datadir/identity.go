@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -104,20 +103,11 @@ type InstallMark struct {
 func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 	var id IdentityFile
 	name := filepath.Join(dir, identityName)
-	f, err := fsys.OpenFile(name, os.O_RDONLY, 0)
+	raw, err := vfs.ReadFile(fsys, name, identityMaxBytes)
+	if errors.Is(err, vfs.ErrTooLarge) {
+		return id, fmt.Errorf("%w: %w", ErrIdentityLost, err)
+	}
 	if err != nil {
-		return id, fmt.Errorf("open identity: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	size, err := f.SizeBytes()
-	if err != nil {
-		return id, fmt.Errorf("read identity: %w", err)
-	}
-	if size > identityMaxBytes {
-		return id, fmt.Errorf("%w: %s is too large: %d bytes", ErrIdentityLost, name, size)
-	}
-	raw := make([]byte, size)
-	if _, err := f.ReadAt(raw, 0); err != nil && size > 0 {
 		return id, fmt.Errorf("read identity: %w", err)
 	}
 	return decodeIdentity(name, raw)

@@ -21,6 +21,9 @@ import (
 // ErrLocked is returned by FS.Lock if another holder has the lock.
 var ErrLocked = errors.New("lock is held by another process")
 
+// ErrTooLarge is returned by ReadFile.
+var ErrTooLarge = errors.New("file is too large")
+
 // FS is a filesystem. All methods are safe for concurrent use. Errors match fs.ErrNotExist, fs.ErrExist, fs.ErrClosed
 // and the syscall errors (such as syscall.ENOSPC) where these apply.
 type FS interface {
@@ -129,8 +132,7 @@ func ReadFile(fsys FS, name string, limitBytes int64) ([]byte, error) {
 		return nil, err
 	}
 	if size > limitBytes {
-		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", name, size,
-			limitBytes)
+		return nil, fmt.Errorf("%w: %s has %d bytes, expected at most %d", ErrTooLarge, name, size, limitBytes)
 	}
 	data := make([]byte, size)
 	n, err := f.ReadAt(data, 0)
