@@ -59,7 +59,7 @@ type ArchiveFile struct {
 	// Before is the position before the first record, Last that of the last record.
 	Before, Last lsn.Position
 	Records      uint64
-	// FirstTime and LastTime are those of the first and the last transaction; zero if there is none.
+	// FirstTime and LastTime are those of the first and the last transaction; zero without one.
 	FirstTime, LastTime time.Time
 
 	name string // in its location

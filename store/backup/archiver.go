@@ -279,7 +279,7 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	return at, nil
 }
 
-// BackedUp records a complete backup of this store up to record n, whose restore does not need the archive before n.
+// BackedUp records a complete backup up to record n: its restore does not need the archive before n.
 func (a *Archiver) BackedUp(n uint64) {
 	a.mu.Lock()
 	a.backedUp = max(a.backedUp, n)
@@ -370,7 +370,7 @@ func (c *counting) Write(p []byte) (int, error) {
 
 func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position) error {
 	if _, err := w.Write(f.head()); err != nil {
-		return err //nolint:wrapcheck // Put says what it was writing
+		return err //nolint:wrapcheck // Put names the object
 	}
 	frames := w
 	var sealed io.WriteCloser
@@ -390,7 +390,7 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 		}
 	}
 	_, err := w.Write(f.tail())
-	return err //nolint:wrapcheck // Put says what it was writing
+	return err //nolint:wrapcheck // Put names the object
 }
 
 // fill writes the frames after f.Before, and sets the other fields of f, with the unencrypted file size.
@@ -417,7 +417,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 			return err
 		}
 		if _, err := w.Write(frames[:size]); err != nil {
-			return err //nolint:wrapcheck // Put says what it was writing
+			return err //nolint:wrapcheck // Put names the object
 		}
 		f.Bytes += int64(size)
 	}

@@ -93,7 +93,7 @@ func readObject(ctx context.Context, place Objects, name string, limit int64) (_
 func putObject(ctx context.Context, place Objects, name string, content []byte) error {
 	return place.Put(ctx, name, PutOptions{AboutBytes: uint64(len(content))}, func(w io.Writer) error {
 		_, err := w.Write(content)
-		return err //nolint:wrapcheck // Put says what it was writing
+		return err //nolint:wrapcheck // Put names the object
 	})
 }
 

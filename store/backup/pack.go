@@ -100,7 +100,7 @@ func (w *packWriter) entry(offset uint64, data []byte) {
 
 func (w *packWriter) flush() error {
 	if _, err := w.to.Write(w.buf); err != nil {
-		return err //nolint:wrapcheck // the backup says what it was writing
+		return err //nolint:wrapcheck // the caller names the file
 	}
 	w.sum.Write(w.buf)
 	w.offset += int64(len(w.buf))

@@ -14,8 +14,8 @@ type Region struct {
 	Held, HeldByReaders uint64
 }
 
-// Regions iterates over the file in ranges of the given number of pages. It is not a snapshot: each range is counted
-// under a lock of its own. It yields nothing for a file that is open read-only.
+// Regions iterates over the file in ranges of the given number of pages. It is not a snapshot: it locks each range
+// separately. It yields nothing for a file that is open read-only.
 func (f *File) Regions(pages uint64) iter.Seq[Region] {
 	return func(yield func(Region) bool) {
 		held := f.heldByReaders(pages)

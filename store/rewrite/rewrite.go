@@ -40,8 +40,8 @@ type Options struct {
 	// BytesPerSecond limits the rate of copied message bytes, if not 0. A limit extends the time for which Apply waits.
 	BytesPerSecond int64
 	Reason         string
-	// Progress, if not nil, is called periodically from another goroutine, and possibly once more after a canceled Rewrite
-	// has returned.
+	// Progress, if not nil, is called periodically from another goroutine. One call may follow the return of a canceled
+	// Rewrite.
 	Progress func(checkpoint.Progress)
 }
 
