@@ -33,8 +33,7 @@ func crashPoints(
 	fault.SetHook(func(op faultfs.Op) error {
 		switch op.Kind {
 		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate, faultfs.OpCreate,
-			faultfs.OpRemove,
-			faultfs.OpAllocate, faultfs.OpPunchHole:
+			faultfs.OpRemove, faultfs.OpAllocate:
 			mu.Lock()
 			defer mu.Unlock()
 			clones = append(clones, mem.CrashClone(crashRand(rng)), mem.CrashClone(nil))

@@ -301,7 +301,7 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 		return nil, err
 	}
 	defer closeObjects(place)
-	return backup.ListIn(ctx, place)
+	return backup.List(ctx, place)
 }
 
 // location opens a backup location.

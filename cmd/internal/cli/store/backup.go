@@ -274,7 +274,7 @@ func chooseSet(
 	one := fmt.Errorf("%w: %s is an entire bucket", backup.ErrIncomplete, path)
 	if parent != nil {
 		var set backup.Set
-		if set, one = backup.LoadFrom(ctx, parent, name); one == nil {
+		if set, one = backup.Load(ctx, parent, name); one == nil {
 			return parent, set, nil
 		}
 	}
@@ -285,7 +285,7 @@ func chooseSet(
 	if err != nil {
 		return nil, backup.Set{}, err
 	}
-	sets, err := backup.ListIn(ctx, location)
+	sets, err := backup.List(ctx, location)
 	if err != nil || len(sets) == 0 {
 		return nil, backup.Set{}, errors.Join(one, err)
 	}

@@ -175,7 +175,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 	if err != nil {
 		return err
 	}
-	sets, err := backup.ListIn(ctx, location)
+	sets, err := backup.List(ctx, location)
 	if err != nil {
 		return err
 	}
