@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// reader decodes the fields of a described list in order. Fields after the end of the list are absent, as the
-// specification defines. The first error is kept.
+// reader decodes the fields of a described list in order, and keeps the first error. Fields after the end of the list
+// are absent (1.4).
 type reader struct {
 	decoder
 	left int
@@ -17,7 +17,6 @@ type reader struct {
 	err  error
 }
 
-// openList opens the list after a descriptor.
 func (d *decoder) openList(name string) (reader, error) {
 	c, err := d.ctor()
 	if err != nil {
@@ -34,7 +33,7 @@ func (d *decoder) openList(name string) (reader, error) {
 	}
 }
 
-// close returns the first error; unknown additional fields are an error.
+// close returns the first error; additional fields are one.
 func (r *reader) close() error {
 	if r.left > 0 {
 		r.fail("has too many fields")
@@ -51,21 +50,19 @@ func (r *reader) fail(format string, args ...any) {
 	}
 }
 
-// missing fails for a mandatory field that is absent.
 func (r *reader) missing(field string) {
 	if r.err == nil {
 		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " lacks " + field}
 	}
 }
 
-// invalid fails for a field with an invalid value.
 func (r *reader) invalid(label string) {
 	if r.err == nil {
 		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + label}
 	}
 }
 
-// more reports whether the next field is present, and consumes it if it is null.
+// more reports whether the next field is present; it consumes a null.
 func (r *reader) more() bool {
 	if r.err != nil || r.left == 0 {
 		return false
@@ -74,7 +71,6 @@ func (r *reader) more() bool {
 	return !r.isNull()
 }
 
-// of consumes the constructor of a field.
 func (r *reader) of() byte {
 	c, err := r.ctor()
 	if err != nil {
@@ -89,7 +85,7 @@ func (r *reader) keep(err error) {
 	}
 }
 
-// bytes consumes n bytes, at most 8; after an error it returns zeros.
+// bytes consumes up to 8 bytes; after an error it returns zeros.
 func (r *reader) bytes(n int) []byte {
 	b, err := r.take(n)
 	if err != nil {
@@ -122,7 +118,6 @@ func (r *reader) optionalBool() (v Optional[bool]) {
 	}
 }
 
-// flag decodes a boolean with the default false.
 func (r *reader) flag() bool { return r.optionalBool().Value }
 
 func (r *reader) mustBool(field string) bool {
@@ -288,7 +283,7 @@ func (r *reader) mustSymbol(field string) Symbol {
 	return v.Value
 }
 
-// symbols decodes a field of multiple symbols: an array or a single symbol (1.4).
+// symbols decodes an array of symbols or a single symbol (1.4).
 func (r *reader) symbols() []Symbol {
 	switch v := r.value().(type) {
 	case nil:
@@ -312,7 +307,6 @@ func (r *reader) symbols() []Symbol {
 	}
 }
 
-// value decodes a field of any type.
 func (r *reader) value() any {
 	if !r.more() {
 		return nil
@@ -334,8 +328,8 @@ func (r *reader) dict() Map {
 	}
 }
 
-// described reports whether the next field is present, and decodes its descriptor. The caller decodes the value with
-// the decoder, and keeps the error. (A function argument would move each reader to the heap.)
+// described reports whether the next field is present, and decodes its descriptor. The caller decodes the value: a
+// function argument would move each reader to the heap.
 func (r *reader) described() (code uint64, ok bool) {
 	if !r.more() {
 		return 0, false

@@ -4,14 +4,14 @@ package wire
 
 import "math"
 
-// reused are the reused performatives of a Reader that occur for every message.
+// reused are the performatives that occur for every message; a Reader reuses their memory.
 type reused struct {
 	transfer    Transfer
 	flow        Flow
 	disposition Disposition
 }
 
-// decodePerformative decodes the body of a frame, and returns the payload after it.
+// decodePerformative also returns the payload after the body.
 func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
 	d := decoder{b: b}
 	code, known, err := d.descriptor()
@@ -54,7 +54,6 @@ func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
 	return p, d.b, nil
 }
 
-// decodeSASL decodes the body of a SASL frame.
 func decodeSASL(b []byte) (p Performative, err error) {
 	d := decoder{b: b}
 	code, known, err := d.descriptor()
@@ -155,7 +154,6 @@ func (d *decoder) attach() (*Attach, error) {
 	return p, r.close()
 }
 
-// unsettled decodes a map from delivery tags to states.
 func (r *reader) unsettled() Map {
 	if !r.more() {
 		return nil
@@ -320,7 +318,6 @@ func (d *decoder) target(code uint64) (Target, error) {
 	}
 }
 
-// deliveryState decodes a described delivery state.
 func (d *decoder) deliveryState() (DeliveryState, error) {
 	code, known, err := d.descriptor()
 	if err != nil {
@@ -348,7 +345,7 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 	return s, r.close()
 }
 
-// outcome decodes the fields of an outcome; it returns nil if the code is not an outcome.
+// outcome returns nil if the code is not an outcome.
 func (r *reader) outcome(code uint64) DeliveryState {
 	switch code {
 	case codeAccepted:
@@ -364,7 +361,7 @@ func (r *reader) outcome(code uint64) DeliveryState {
 	}
 }
 
-// describedOutcome decodes the outcome in a transactional state, which cannot be transactional itself.
+// describedOutcome decodes the outcome of a transactional state, which cannot be transactional itself.
 func (r *reader) describedOutcome() DeliveryState {
 	code, ok := r.described()
 	if !ok {

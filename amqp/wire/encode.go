@@ -10,9 +10,8 @@ import (
 
 var big = binary.BigEndian //nolint:gochecknoglobals // a short name
 
-// AppendValue appends the shortest encoding of a value. It panics for a value that is not of a type of this package,
-// and for an Array with values of different types or descriptors. Values are created by this program or decoded by this
-// package, and neither creates such values.
+// AppendValue appends the shortest encoding of a value. It panics for other types than those of this package, and for
+// an Array whose elements have different types or descriptors.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:
@@ -54,7 +53,6 @@ func AppendValue(b []byte, v any) []byte {
 	}
 }
 
-// appendCompound appends lists, maps, arrays and described values.
 func appendCompound(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case List:
@@ -139,7 +137,6 @@ func appendMap(b []byte, m Map) []byte {
 	return c.end(ctorMap8, ctorMap32, 2*len(m))
 }
 
-// appendSymbols appends an array of symbols.
 func appendSymbols(b []byte, symbols []Symbol) []byte {
 	a := make(Array, len(symbols))
 	for i, s := range symbols {
@@ -237,7 +234,7 @@ func decimalConstructor(d Decimal) byte {
 	}
 }
 
-// appendRaw appends a value without its constructor, which must be the result of constructorOf for its type.
+// appendRaw appends a value without its constructor, which is constructorOf its type.
 func appendRaw(b []byte, ctor byte, v any) []byte { //nolint:cyclop // one line for each type
 	switch v := v.(type) {
 	case nil:
@@ -286,7 +283,7 @@ func appendRaw(b []byte, ctor byte, v any) []byte { //nolint:cyclop // one line 
 	}
 }
 
-// appendRawCompound appends a list, map or array as an element of an array, with sizes of 4 bytes.
+// appendRawCompound appends a list, map or array as an array element, with sizes of 4 bytes.
 func appendRawCompound(b []byte, ctor byte, v any) []byte {
 	at := len(b)
 	b = AppendValue(b, v)
@@ -306,20 +303,19 @@ func appendRawCompound(b []byte, ctor byte, v any) []byte {
 	return append(b[:at], out...)
 }
 
-// compound is a list, map or array that is being appended.
+// compound is a list, map or array under construction.
 type compound struct {
 	b  []byte
-	at int // start offset
+	at int
 }
 
-// shortHead is the length of constructor, size and count in the short form, longHead in the long form.
+// shortHead and longHead are the lengths of constructor, size and count.
 const shortHead, longHead = 3, 9
 
 func beginCompound(b []byte) compound {
 	return compound{b: append(b, 0, 0, 0), at: len(b)}
 }
 
-// end writes constructor, size and count at the start.
 func (c compound) end(short, long byte, count int) []byte {
 	size := len(c.b) - c.at - shortHead
 	if size+1 <= math.MaxUint8 && count <= math.MaxUint8 {
@@ -334,7 +330,7 @@ func (c compound) end(short, long byte, count int) []byte {
 	return c.b
 }
 
-// fields appends the fields of a described list, and omits nulls at its end.
+// fields appends the fields of a described list without nulls at its end.
 type fields struct {
 	compound
 	count, nulls int
@@ -344,10 +340,8 @@ func beginFields(b []byte, code byte) fields {
 	return fields{compound: beginCompound(append(b, ctorDescribed, ctorUlong8, code))}
 }
 
-// null omits a field.
 func (f *fields) null() { f.nulls++ }
 
-// next prepares for a field that is present.
 func (f *fields) next() {
 	f.count += f.nulls + 1
 	for ; f.nulls > 0; f.nulls-- {
@@ -372,7 +366,6 @@ func (f *fields) bool(v, absent bool) {
 	f.b = appendBool(f.b, v)
 }
 
-// uint omits the field if it has its default value.
 func (f *fields) uint(v, absent uint32) {
 	if v == absent {
 		f.null()
@@ -417,7 +410,6 @@ func (f *fields) ushort(v uint16) {
 	f.b = big.AppendUint16(append(f.b, ctorUshort), v)
 }
 
-// string omits an empty string.
 func (f *fields) string(v string) {
 	if v == "" {
 		f.null()

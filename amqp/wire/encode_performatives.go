@@ -7,7 +7,6 @@ import (
 	"math"
 )
 
-// appendPerformative appends the body of a frame without its payload.
 func appendPerformative(b []byte, p Performative) []byte {
 	switch p := p.(type) {
 	case *Transfer:
@@ -135,7 +134,6 @@ func appendAttach(b []byte, p *Attach) []byte {
 	return f.end()
 }
 
-// target appends a target, or null.
 func (f *fields) target(t Target) {
 	switch t := t.(type) {
 	case *Node:
@@ -159,7 +157,6 @@ func (f *fields) target(t Target) {
 	}
 }
 
-// unsettled appends a map with delivery tags as keys.
 func (f *fields) unsettled(m Map) {
 	if m == nil {
 		f.null()

@@ -190,7 +190,7 @@ type (
 func (*Node) target()        {}
 func (*Coordinator) target() {}
 
-// DeliveryState is the state of a delivery. States without fields are value types, which avoids allocations.
+// DeliveryState is the state of a delivery. States without fields are values, to avoid allocations.
 type DeliveryState interface{ deliveryState() }
 
 type (
@@ -201,11 +201,11 @@ type (
 	}
 	// Accepted is the outcome of a processed delivery (3.4.2).
 	Accepted struct{}
-	// Rejected is the outcome of an invalid delivery that cannot be processed (3.4.3).
+	// Rejected is the outcome of an invalid delivery (3.4.3).
 	Rejected struct{ Error *Error }
-	// Released is the outcome of a delivery that was not and will not be processed (3.4.4).
+	// Released is the outcome of a delivery that was not processed (3.4.4).
 	Released struct{}
-	// Modified is the outcome of a delivery that was modified, and was not and will not be processed (3.4.5).
+	// Modified is the outcome of a delivery that was modified and not processed (3.4.5).
 	Modified struct {
 		DeliveryFailed     bool
 		UndeliverableHere  bool
