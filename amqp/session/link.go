@@ -6,8 +6,7 @@ import "github.com/lockstep-mq/lockstep/amqp/wire"
 
 // Link is a link attached by the peer. Its methods have no effect after the link has ended.
 type Link struct {
-	// Data is for use by the caller.
-	Data any
+	Data any // for use by the caller
 
 	session *Session
 	peer    *wire.Attach
@@ -17,11 +16,11 @@ type Link struct {
 	senderMode   wire.SenderSettleMode
 	receiverMode wire.ReceiverSettleMode
 
-	answered, accepted     bool // an Attach was sent; it accepted the link
+	answered, accepted     bool // an Attach was sent; it accepts the link
 	detached, peerDetached bool // a Detach was sent; one was received
 	peerClosed             bool // the received Detach closes the link
 	left                   bool // the received Detach has no error
-	gone                   bool // no further events follow
+	gone                   bool // no events follow
 
 	credit        uint32
 	deliveryCount uint32
@@ -47,7 +46,7 @@ type Reply struct {
 // Name returns the link's name, which is unique per role between two containers.
 func (l *Link) Name() string { return l.peer.Name }
 
-// Sender reports whether messages are sent to the peer on this link; otherwise they are received.
+// Sender reports whether messages are sent to the peer on this link.
 func (l *Link) Sender() bool { return l.role == wire.RoleSender }
 
 // Session returns the link's session.
@@ -56,13 +55,13 @@ func (l *Link) Session() *Session { return l.session }
 // Peer returns the peer's Attach.
 func (l *Link) Peer() *wire.Attach { return l.peer }
 
-// Gone reports that the link has ended: a Detached event was returned, or the caller has ended it.
+// Gone reports whether the link has ended: by a Detached event or by the caller.
 func (l *Link) Gone() bool { return l.gone }
 
-// Left reports whether the peer has detached the link, or ended its session or connection, without an error.
+// Left reports whether the peer detached the link, or ended its session or connection, without an error.
 func (l *Link) Left() bool { return l.left || l.session.left || l.session.conn.left }
 
-// Credit returns the number of messages that the peer may still send or accepts. It includes waiting messages (Unsent).
+// Credit returns the number of messages that the peer may still send or accepts, including waiting messages.
 func (l *Link) Credit() uint32 { return l.credit }
 
 func (s *Session) receiveAttach(a *wire.Attach) {
@@ -107,7 +106,7 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 	c.events.push(&Attached{Link: l})
 }
 
-// refusedLinks is the number of links above the limit that may wait for the peer to process their refusal.
+// refusedLinks is the number of refused links above the limit that the peer has not detached yet.
 const refusedLinks = 64
 
 func (s *Session) freeHandle() (uint32, bool) {
@@ -124,8 +123,8 @@ func (s *Session) freeHandle() (uint32, bool) {
 }
 
 // Accept responds to an Attached event and accepts the link. Without a Source or Target in the reply, the peer's is
-// used. If the response is larger than the peer's max-frame-size, the link is refused and Accept returns false. If the
-// peer has granted credit already, which it may do before the response, a Credit event follows.
+// used. It returns false if the link is refused because the response exceeds the peer's max-frame-size. A Credit event
+// follows if the peer has granted credit already.
 func (l *Link) Accept(r Reply) bool {
 	if l.gone || l.answered {
 		return false
@@ -173,7 +172,7 @@ func (l *Link) Accept(r Reply) bool {
 	return true
 }
 
-// writeFitting writes an Attach, unless it is larger than the peer's max-frame-size.
+// writeFitting writes an Attach unless it exceeds the peer's max-frame-size.
 func (l *Link) writeFitting(a *wire.Attach) bool {
 	c := l.session.conn
 	before := len(c.out)
@@ -185,7 +184,7 @@ func (l *Link) writeFitting(a *wire.Attach) bool {
 	return true
 }
 
-// Refuse responds to an Attached event and refuses the link with an error.
+// Refuse responds to an Attached event and refuses the link.
 func (l *Link) Refuse(err *wire.Error) {
 	if l.answered {
 		return
@@ -193,8 +192,7 @@ func (l *Link) Refuse(err *wire.Error) {
 	l.Detach(true, err)
 }
 
-// Detach detaches the link, with an error or nil, or responds to a Detached event; in that case the peer's value of
-// closed is used. Unsettled deliveries are discarded.
+// Detach detaches the link, with an error or nil, or responds to a Detached event with the peer's value of closed.
 func (l *Link) Detach(closed bool, err *wire.Error) {
 	s := l.session
 	if l.detached || s.over() || s.reported {
@@ -225,7 +223,7 @@ func (l *Link) Detach(closed bool, err *wire.Error) {
 	}
 }
 
-// finish frees the handle for reuse.
+// finish frees the slot in the limits of links.
 func (l *Link) finish() {
 	l.session.count--
 	l.session.conn.links--
@@ -261,7 +259,6 @@ func (s *Session) receiveDetach(d *wire.Detach) {
 	s.conn.events.push(&Detached{Link: l, Closed: d.Closed, Err: d.Error, Ended: !answered})
 }
 
-// requeue ends the link with an event when its session ends.
 func (l *Link) requeue() {
 	if l.gone {
 		return
@@ -270,7 +267,6 @@ func (l *Link) requeue() {
 	l.session.conn.events.push(&Detached{Link: l, Ended: true})
 }
 
-// release discards the state of the link.
 func (l *Link) release() {
 	if l.gone {
 		return
@@ -290,13 +286,11 @@ func (l *Link) release() {
 	l.credit = 0
 }
 
-// scheduleDetach reports whether the peer has detached the link and waits for the response. Until then, outcomes of its
-// earlier deliveries are reported to it.
+// scheduleDetach reports whether the peer waits for a response to its detach. Until then, outcomes are reported.
 func (l *Link) scheduleDetach() bool {
 	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.reported
 }
 
-// scheduleFlow schedules a flow of the link for the next output.
 func (l *Link) scheduleFlow() {
 	if !l.flowDue {
 		l.flowDue = true

@@ -11,9 +11,7 @@ import (
 
 // Errors of Link.Send.
 var (
-	// ErrGone is returned when the link has ended or was not accepted.
-	ErrGone = errors.New("link is closed")
-	// ErrFull is returned when the waiting messages exceed Options.MaxUnsent. The message was not accepted.
+	ErrGone = errors.New("link is closed") // or was not accepted
 	ErrFull = errors.New("too many bytes queued for the peer's credit and window")
 )
 
@@ -24,11 +22,10 @@ type Message struct {
 	Format  uint32             // 0 for messages as in part 3 of the specification
 	Settled bool               // no outcome is reported; only used if the link's settle mode is mixed
 	State   wire.DeliveryState // usually nil
-	Resume  bool               // it is an unsettled delivery of an earlier attachment
+	Resume  bool               // unsettled delivery of an earlier attachment
 	Payload []byte             // its sections (3.2)
 }
 
-// sender is the state of a link that sends messages.
 type sender struct {
 	waiting []waiting // in order; the first one may be partly sent
 	head    int       // index of the first one
@@ -39,18 +36,17 @@ type sender struct {
 	drained bool // the caller has no further messages for now
 }
 
-// waiting is a message that cannot be sent yet, with its own memory.
+// waiting is a message that cannot be sent yet; it owns its memory.
 type waiting struct {
 	Message
 	id   uint32
 	sent int  // bytes of the payload
-	part bool // it was begun
+	part bool // it has a delivery number
 }
 
 func (s *sender) count() int { return len(s.waiting) - s.head }
 
-// Send sends a message as soon as the peer's credit and the session's window allow it. Until then a copy waits; the
-// caller may reuse the memory of m.
+// Send sends a message when the peer's credit and the session's window allow it. It does not retain m.
 func (l *Link) Send(m *Message) error {
 	s := l.session
 	if l.gone || !l.accepted || !l.Sender() || len(m.Tag) > maxTag {
@@ -132,7 +128,7 @@ func (l *Link) beReady() {
 	}
 }
 
-// mayBegin reports whether the first frame of a message may be sent now.
+// mayBegin reports whether the first frame of a message may be sent.
 func (s *Session) mayBegin(l *Link, m *Message) bool {
 	return l.credit > 0 && s.remoteWindow > 0 && (l.settles(m) || s.out.live < s.conn.o.MaxUnsettled)
 }
@@ -178,7 +174,6 @@ func (s *Session) pump() {
 	}
 }
 
-// begin assigns a delivery number to a message and uses one credit.
 func (s *Session) begin(l *Link, w *waiting) {
 	w.part = true
 	w.id = s.nextOut
@@ -191,10 +186,9 @@ func (s *Session) begin(l *Link, w *waiting) {
 	}
 }
 
-// frameOverhead is the maximum size of a transfer frame without state, tag and payload.
-const frameOverhead = 64
+const frameOverhead = 64 // maximum size of a transfer frame without state, tag and payload
 
-// room returns the number of payload bytes of a message that fit into a frame.
+// room returns the payload bytes that fit into a frame of a message.
 func (s *Session) room(m *Message) int {
 	over := frameOverhead + max(len(m.Tag), 8)
 	if m.State != nil {
@@ -203,7 +197,7 @@ func (s *Session) room(m *Message) int {
 	return max(s.conn.maxFrame()-over, 1)
 }
 
-// sendFrames sends as much of a message as the window permits, and reports whether it is complete.
+// sendFrames sends frames while the window permits, and reports whether the message is complete.
 func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	c := s.conn
 	room := s.room(&w.Message)
@@ -237,8 +231,8 @@ func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	return false
 }
 
-// Drained responds to a Credit event with Drain: no further messages are available, and the credit is used up once the
-// waiting ones are sent. Blocked messages wait for the peer's next credit.
+// Drained responds to Credit with Drain: no further messages are available. The credit is used up when the waiting ones
+// are sent; Blocked messages wait for the next credit.
 func (l *Link) Drained() {
 	if l.gone || !l.sender.asked {
 		return
@@ -247,8 +241,7 @@ func (l *Link) Drained() {
 	l.finishDrain()
 }
 
-// Blocked reports whether messages wait despite available credit until the peer has settled others
-// (Options.MaxUnsettled).
+// Blocked reports whether messages wait, despite credit, until the peer settles others (Options.MaxUnsettled).
 func (l *Link) Blocked() bool {
 	s := l.session
 	return !l.gone && l.credit > 0 && l.sender.count() > 0 && s.current != l && s.out.live >= s.conn.o.MaxUnsettled &&
@@ -265,7 +258,6 @@ func (l *Link) finishDrain() {
 	l.scheduleFlow()
 }
 
-// settleSent is Settle for a sent delivery.
 func (l *Link) settleSent(id uint32, state wire.DeliveryState) {
 	s := l.session
 	if e := s.out.get(id); e == nil || e.link != l {
