@@ -13,12 +13,11 @@ import (
 
 // Options control the encoding of a delivered message.
 type Options struct {
-	// Now is the time from which the remaining time to live is computed.
-	Now time.Time
+	Now time.Time // for the remaining time to live
 }
 
-// Append appends the AMQP encoding of a stored message. An AMQP message is returned unchanged, except for the header
-// and the annotations added to a dead letter. The message is not retained.
+// Append appends the AMQP encoding of a stored message. An AMQP message is unchanged, except for the header and the
+// annotations of a dead letter. The message is not retained.
 func Append(b []byte, s *pb.StoredMessage, o Options) []byte {
 	m := s.GetMessage()
 	if v, ok := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue); ok {
@@ -50,7 +49,6 @@ func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, o Options) []b
 	return append(b, k.after...)
 }
 
-// header is the header section.
 type header struct {
 	durable       bool
 	priority      int    // -1 if absent
@@ -58,7 +56,7 @@ type header struct {
 	deliveryCount uint32
 }
 
-// append appends the header, unless all fields have default values.
+// append appends the header unless all fields have default values.
 func (h *header) append(b []byte) []byte {
 	if !h.durable && h.priority < 0 && h.ttl == 0 && h.deliveryCount == 0 {
 		return b
@@ -92,7 +90,7 @@ func (h *header) append(b []byte) []byte {
 }
 
 // remaining returns the remaining time to live in milliseconds: at least 1, since the message is being delivered; 0 if
-// it does not expire, or too late for the header field.
+// it does not expire, or too late for the header.
 func remaining(m *pb.Message, now time.Time) uint32 {
 	if m.GetExpiresAt() == nil {
 		return 0
@@ -104,7 +102,7 @@ func remaining(m *pb.Message, now time.Time) uint32 {
 	return uint32(max(ms, 1))
 }
 
-// appendTranslated appends a message that was not received by AMQP.
+// appendTranslated appends a message not received by AMQP.
 func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
 	m := s.GetMessage()
 	h := header{durable: true, priority: -1, ttl: remaining(m, o.Now), deliveryCount: s.GetDeliveryCount()}
@@ -124,7 +122,6 @@ func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
 	return appendBinary(section(b, codeData), m.GetBody())
 }
 
-// appendProperties appends the properties section.
 func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	m := s.GetMessage()
 	start := len(b)
@@ -165,7 +162,7 @@ func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	return f.end(b)
 }
 
-// isASCII reports whether a string is a valid, non-empty symbol.
+// isASCII reports whether s is a valid, non-empty symbol.
 func isASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] >= 0x80 {
@@ -175,7 +172,7 @@ func isASCII(s string) bool {
 	return s != ""
 }
 
-// groupSequence returns the group sequence property, if it is in range.
+// groupSequence returns the group sequence property if it is in range.
 func groupSequence(m *pb.Message) (uint32, bool) {
 	v, ok := m.GetTypedProperties()[keyGroupSequence].GetKind().(*pb.PropertyValue_IntValue)
 	if !ok || v.IntValue < 0 || v.IntValue > math.MaxUint32 {
@@ -184,7 +181,6 @@ func groupSequence(m *pb.Message) (uint32, bool) {
 	return uint32(v.IntValue), true
 }
 
-// appendApplicationProperties appends the properties, sorted by key.
 func appendApplicationProperties(b []byte, m *pb.Message) []byte {
 	texts, typed := m.GetProperties(), m.GetTypedProperties()
 	if len(texts)+len(typed) == 0 {
@@ -233,7 +229,6 @@ func appendTyped(b []byte, v *pb.PropertyValue) []byte {
 	return append(b, codeNull)
 }
 
-// annotations are the annotations to be added to a message.
 type annotations struct {
 	origin     *pb.DeadLetter
 	deliverAt  int64 // milliseconds since 1970; 0: none
@@ -247,13 +242,13 @@ const (
 	annotationOriginAddress      = "x-opt-ORIG-ADDRESS"
 	annotationOriginQueue        = "x-opt-ORIG-QUEUE"
 	annotationOriginSubscription = "x-opt-dead-letter-subscription"
-	annotationOriginSequence     = "x-opt-dead-letter-sequence"
+	annotationOriginSequence     = "x-opt-dead-letter-sequence" // ulong
 	annotationOriginReason       = "x-opt-dead-letter-reason"
-	annotationOriginDeliveries   = "x-opt-dead-letter-deliveries"
-	annotationOriginTime         = "x-opt-dead-letter-time"
+	annotationOriginDeliveries   = "x-opt-dead-letter-deliveries" // uint
+	annotationOriginTime         = "x-opt-dead-letter-time"       // timestamp
 )
 
-// reasonNames are the values of x-opt-dead-letter-reason.
+// reasonNames are the values of annotationOriginReason.
 var reasonNames = map[pb.DeadLetterReason]string{
 	pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES: "max-deliveries",
 	pb.DeadLetterReason_DEAD_LETTER_REASON_REJECTED:       "rejected",
@@ -261,7 +256,7 @@ var reasonNames = map[pb.DeadLetterReason]string{
 	pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW:       "overflow",
 }
 
-// append appends the message annotations with the added ones, and returns the remaining sections before the body.
+// append appends the annotations merged with those of the message, and returns the other sections before the body.
 func (a *annotations) append(b, before []byte) (out, rest []byte) {
 	b, c := begin(section(b, codeMessageAnnotations), codeMap)
 	if len(before) > 0 {
@@ -284,15 +279,11 @@ func (a *annotations) append(b, before []byte) (out, rest []byte) {
 	return c.end(b), before
 }
 
-// key appends the key of an annotation.
 func (c *compound) key(b []byte, key string) []byte {
 	c.count += 2
 	return appendSymbol(b, key)
 }
 
-// appendOrigin appends the origin of a dead letter: x-opt-ORIG-ADDRESS and x-opt-ORIG-QUEUE (the queue),
-// x-opt-dead-letter-subscription, -sequence (ulong), -reason ("max-deliveries", "rejected", "expired" or "overflow"),
-// -deliveries (uint) and -time (timestamp).
 func appendOrigin(b []byte, c *compound, l *pb.DeadLetter) []byte {
 	b = appendString(c.key(b, annotationOriginAddress), l.GetQueue())
 	b = appendString(c.key(b, annotationOriginQueue), l.GetQueue())
@@ -303,7 +294,7 @@ func appendOrigin(b []byte, c *compound, l *pb.DeadLetter) []byte {
 	return appendTimestamp(c.key(b, annotationOriginTime), l.GetMovedAt().AsTime().UnixMilli())
 }
 
-// isOrigin reports whether appendOrigin appends an annotation of that name.
+// isOrigin reports whether appendOrigin appends that annotation.
 func isOrigin(key []byte) bool {
 	switch string(key) {
 	case annotationOriginAddress, annotationOriginQueue, annotationOriginSubscription, annotationOriginSequence,
@@ -313,7 +304,7 @@ func isOrigin(key []byte) bool {
 	return false
 }
 
-// keep appends the original annotations of a message, except those that are replaced.
+// keep appends the annotations of the message, except those that are replaced.
 func (a *annotations) keep(b []byte, c *compound, v value) []byte {
 	for data := v.data; len(data) > 0; {
 		key, content, err := read(data)

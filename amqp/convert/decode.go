@@ -22,7 +22,7 @@ const (
 	maxTimeMS         = 253_402_300_799_999 // the end of the year 9999
 )
 
-// Meta contains the fields of a message that have no equivalent in lockstep.v1.Message.
+// Meta contains the fields of a message without an equivalent in lockstep.v1.Message.
 type Meta struct {
 	// To is the target address; "" if absent.
 	To string
@@ -37,7 +37,7 @@ type Meta struct {
 	CreationTimeMS int64
 }
 
-// decoded is the result of Decode in one allocation.
+// decoded holds the result of Decode in one allocation.
 type decoded struct {
 	message   pb.Message
 	meta      Meta
@@ -46,15 +46,11 @@ type decoded struct {
 	priority  uint32
 	ttl       durationpb.Duration
 	at        [2]timestamppb.Timestamp
-	// slots hold values of typed properties.
-	slots []slot
-	// text is a copy of kept.before, shared by the strings of the fields; from is the payload from the first kept section
-	// on.
-	text string
-	from []byte
+	slots     []slot // of typed properties
+	text      string // copy of preserved.before, shared by the strings of the fields
+	from      []byte // the payload from the first preserved section on
 }
 
-// slot holds a value of a typed property.
 type slot struct {
 	value  pb.PropertyValue
 	is     pb.PropertyValue_BoolValue
@@ -63,10 +59,10 @@ type slot struct {
 	bytes  pb.PropertyValue_BytesValue
 }
 
-// Decode converts an encoded AMQP message. The body of the result, byte properties, and Meta.UserID reference the
-// payload, which must not be modified while they are in use. The error is a *wire.Error with one of these conditions:
-// amqp:decode-error (invalid message), amqp:invalid-field (invalid field value), amqp:not-allowed (application property
-// named SectionsKey or ContainerKey), or amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
+// Decode converts an encoded AMQP message. The body of the result, byte properties and Meta.UserID reference the
+// payload. The error is a *wire.Error with the condition amqp:decode-error (invalid message), amqp:invalid-field
+// (invalid field value), amqp:not-allowed (application property SectionsKey or ContainerKey) or
+// amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
 func Decode(payload []byte) (*pb.Message, *Meta, error) {
 	d := new(decoded)
 	if err := d.sections(payload); err != nil {
@@ -84,8 +80,7 @@ func Decode(payload []byte) (*pb.Message, *Meta, error) {
 	return m, &d.meta, nil
 }
 
-// attributesBytes estimates the size of the standard fields and typed properties in a stored message, without
-// SectionsKey.
+// attributesBytes estimates the size of the fields and typed properties in a stored message, without SectionsKey.
 func (d *decoded) attributesBytes() int {
 	m := &d.message
 	n := len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
@@ -96,7 +91,7 @@ func (d *decoded) attributesBytes() int {
 	return n
 }
 
-// Maximum overhead of lengths, tags, times and numbers: of all fields, and of one typed property.
+// Maximum overhead of lengths, tags, times and numbers of all fields, and of one typed property.
 const (
 	attributesOverheadBytes = 80
 	valueOverheadBytes      = 12
@@ -110,10 +105,9 @@ func invalid(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:invalid-field", Description: fmt.Sprintf(format, args...)}
 }
 
-// sections iterates over the sections of the message.
 func (d *decoded) sections(payload []byte) error {
 	rest, last := payload, byte(0)
-	before := -1 // start of the kept sections, as the remaining length
+	before := -1 // start of the preserved sections, as the remaining length
 	body, end := payload[len(payload):], payload[len(payload):]
 	bodies := 0
 	for len(rest) > 0 {
@@ -172,7 +166,7 @@ func (d *decoded) sections(payload []byte) error {
 	return d.take(body, end)
 }
 
-// expect rejects a section with a value of the wrong type.
+// expect rejects a value of the wrong type for its section.
 func expect(code byte, v value) error {
 	ok := true
 	switch code {
@@ -189,7 +183,7 @@ func expect(code byte, v value) error {
 	return nil
 }
 
-// bodyKind determines the representation of the first section of the body, if it is the only one.
+// bodyKind sets the representation of the first section of the body, if it is the only one.
 func (d *decoded) bodyKind(code byte, v value) {
 	switch {
 	case code == codeData:
@@ -204,7 +198,8 @@ func (d *decoded) bodyKind(code byte, v value) {
 	}
 }
 
-// take splits the message into the kept parts and the body, which ends before end, and decodes the translated sections.
+// take splits the message into the preserved parts and the body, which ends before end, and decodes the translated
+// sections.
 func (d *decoded) take(body, end []byte) error {
 	before := len(d.from) - len(body)
 	switch d.preserved.flags & bodyKind {
@@ -249,7 +244,7 @@ func (d *decoded) take(body, end []byte) error {
 	return nil
 }
 
-// string returns a string for bytes within the kept sections; all strings share one copy.
+// string returns a string of bytes within the preserved sections; all strings share one copy.
 func (d *decoded) string(b []byte) string {
 	if len(b) == 0 {
 		return ""
@@ -258,7 +253,6 @@ func (d *decoded) string(b []byte) string {
 	return d.text[at : at+len(b)]
 }
 
-// header decodes the header (3.2.1).
 func (d *decoded) header(v value) error {
 	rest := v.data
 	for i := range v.count {

@@ -7,8 +7,8 @@ import (
 	"math"
 )
 
-// appendSized appends a value of variable length. short is the constructor for less than 256 bytes; the other
-// constructor is 0x10 higher.
+// appendSized appends a value of variable length. short is its constructor for less than 256 bytes; the other one is
+// 0x10 higher.
 func appendSized[T string | []byte](b []byte, short byte, data T) []byte {
 	if len(data) <= math.MaxUint8 {
 		b = append(b, short, byte(len(data)))
@@ -68,28 +68,25 @@ func appendBool(b []byte, v bool) []byte {
 	return append(b, codeFalse)
 }
 
-// section begins a section of the message.
 func section(b []byte, code byte) []byte { return append(b, codeDescribed, codeUlong8, code) }
 
-// compound is a list or map that is being appended: its length and count are written at the start when it ends.
+// compound is a list or map under construction: its length and count are written at its end.
 type compound struct {
 	at    int // offset of its constructor
 	count int
 }
 
-// begin reserves space for the head.
 func begin(b []byte, code byte) ([]byte, compound) {
 	return append(b, code, 0, 0, 0, 0, 0, 0, 0, 0), compound{at: len(b)}
 }
 
-// end writes the head.
 func (c compound) end(b []byte) []byte {
 	binary.BigEndian.PutUint32(b[c.at+1:], uint32(len(b)-c.at-5))
 	binary.BigEndian.PutUint32(b[c.at+5:], uint32(c.count))
 	return b
 }
 
-// fields is a list that omits nulls at its end.
+// fields is a list without nulls at its end.
 type fields struct{ compound }
 
 func beginFields(b []byte) ([]byte, fields) {
@@ -97,7 +94,7 @@ func beginFields(b []byte) ([]byte, fields) {
 	return b, fields{c}
 }
 
-// set begins the field at this position, which is above the earlier ones.
+// set begins the field at a position above the earlier ones.
 func (f *fields) set(b []byte, position int) []byte {
 	for ; f.count < position; f.count++ {
 		b = append(b, codeNull)

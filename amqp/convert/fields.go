@@ -11,7 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Annotations for scheduled delivery and for JMS clients.
+// Annotations for scheduled delivery and JMS clients.
 const (
 	annotationDeliveryTime  = "x-opt-delivery-time"
 	annotationDeliveryDelay = "x-opt-delivery-delay"
@@ -42,13 +42,11 @@ const (
 	fieldReplyToGroupID
 )
 
-// propertyNames are the names of these fields.
 var propertyNames = [...]string{
 	"message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding",
 	"absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id",
 }
 
-// annotations decodes the supported message annotations.
 func (d *decoded) annotations(v value) error {
 	rest := v.data
 	for range v.count / 2 {
@@ -104,7 +102,6 @@ func (d *decoded) delay(v value) error {
 	return nil
 }
 
-// properties decodes the properties section.
 func (d *decoded) properties(v value) error {
 	if v.count > len(propertyNames) {
 		return malformed("section properties has %d fields", v.count)
@@ -150,7 +147,6 @@ func (v value) isUlong() bool {
 	return v.code == codeUlong0 || v.code == codeUlong8 || v.code == codeUlong
 }
 
-// property1 converts one field.
 func (d *decoded) property1(i int, v value) error {
 	m := &d.message
 	text := func(to *string, s string) error {
@@ -206,9 +202,8 @@ func (d *decoded) setTyped(key string, v *pb.PropertyValue) {
 	d.message.TypedProperties[key] = v
 }
 
-// applicationProperties converts the application properties.
 func (d *decoded) applicationProperties(v value) error {
-	// An application property takes precedence over a property converted from a field.
+	// Application properties take precedence over properties converted from fields.
 	sequence, user := d.message.TypedProperties[keyGroupSequence], d.message.Properties[keyUserID]
 	delete(d.message.TypedProperties, keyGroupSequence)
 	delete(d.message.Properties, keyUserID)
@@ -267,8 +262,7 @@ func (d *decoded) has(key string) bool {
 	return text || typed
 }
 
-// applicationProperty converts one application property. Values without an equivalent type are stored in SectionsKey
-// only.
+// applicationProperty converts a property. Values without an equivalent type are only in SectionsKey.
 func (d *decoded) applicationProperty(key string, v value) error {
 	switch {
 	case key == SectionsKey || key == ContainerKey:
@@ -326,7 +320,7 @@ func (d *decoded) setInteger(key string, v int64) {
 	d.setTyped(key, &s.value)
 }
 
-// slot returns a slot for a value, if possible one of those allocated for all properties together.
+// slot returns a slot, if possible of the single allocation for all properties.
 func (d *decoded) slot() *slot {
 	if len(d.slots) == 0 {
 		return new(slot)

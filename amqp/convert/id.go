@@ -32,7 +32,7 @@ func (d *decoded) id(v value) string {
 	case v.code == codeUUID:
 		return formatUUID(idUUID, v.data)
 	case v.isBinary():
-		if len(v.data) > maxFieldBytes { // rejected in any case: its string is longer than the limit
+		if len(v.data) > maxFieldBytes { // above the limit: rejected
 			v.data = v.data[:maxFieldBytes]
 		}
 		return idBinary + strings.ToUpper(hex.EncodeToString(v.data))
@@ -46,7 +46,7 @@ func (d *decoded) id(v value) string {
 	return s
 }
 
-// appendID appends the original form of an ID converted by id.
+// appendID is the inverse of id.
 func appendID(b []byte, s string) []byte {
 	kind, rest, _ := strings.Cut(s, ":")
 	if !strings.HasPrefix(s, idPrefix) || kind != "ID" {
@@ -72,7 +72,7 @@ func appendID(b []byte, s string) []byte {
 	return appendString(b, s)
 }
 
-// formatUUID returns a UUID in the format of RFC 4122, with a prefix.
+// formatUUID returns a UUID in the format of RFC 4122 after a prefix.
 func formatUUID(prefix string, id []byte) string {
 	b := append(make([]byte, 0, len(idUUID)+36), prefix...)
 	for i, from := range [...]int{0, 4, 6, 8, 10} {

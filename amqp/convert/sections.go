@@ -19,10 +19,10 @@ import (
 // Selectors read the first bit (package selector): the message is durable if it is set.
 const SectionsKey = "amqp.sections"
 
-// ContainerKey is the property with the origin container of a message, for clients that exclude their own messages.
+// ContainerKey is the property with the origin container, for clients that exclude their own messages.
 const ContainerKey = "amqp.container"
 
-// Flags of SectionsKey. A message with an unknown flag is of a later release; its converted fields are used.
+// Flags of SectionsKey. A message with an unknown flag is of a later release: its converted fields are used.
 const (
 	isDurable   = 0x80
 	hasPriority = 0x40
@@ -46,7 +46,6 @@ type preserved struct {
 	after    []byte
 }
 
-// appendTo appends the encoded value.
 func (k *preserved) appendTo(b []byte) []byte {
 	b = append(b, k.flags)
 	if k.flags&hasPriority != 0 {
@@ -56,8 +55,8 @@ func (k *preserved) appendTo(b []byte) []byte {
 	return append(append(b, k.before...), k.after...)
 }
 
-// parsePreserved decodes the value, and reports whether it forms an AMQP message with this body: a gRPC client may have
-// written any value.
+// parsePreserved decodes the value, and reports whether it forms an AMQP message with this body: a gRPC client may
+// write any value.
 func parsePreserved(b, body []byte) (k preserved, ok bool) {
 	if len(b) == 0 || b[0]&0x0c != 0 || b[0]&bodyKind == 3 {
 		return preserved{}, false
@@ -78,7 +77,6 @@ func parsePreserved(b, body []byte) (k preserved, ok bool) {
 	return k, k.fits(body) && isFooter(k.after)
 }
 
-// isFooter reports whether b is a footer or empty.
 func isFooter(b []byte) bool {
 	if len(b) == 0 {
 		return true
@@ -87,8 +85,7 @@ func isFooter(b []byte) bool {
 	return err == nil && code == codeFooter && len(rest) == 0
 }
 
-// next reads and fully validates the section at the beginning of b: data that is passed on without conversion must be
-// valid for the recipient.
+// next reads and validates the section at the beginning of b, which is passed on without conversion.
 func next(b []byte) (code byte, v value, rest []byte, err error) {
 	code, content, err := descriptor(b)
 	if err != nil {
@@ -103,7 +100,7 @@ func next(b []byte) (code byte, v value, rest []byte, err error) {
 	return code, v, rest, expect(code, v)
 }
 
-// fits reports whether the sections before the body are valid and match the body.
+// fits reports whether the sections before the body are valid and match it.
 func (k *preserved) fits(body []byte) bool {
 	b, last := k.before, byte(0)
 	for len(b) > 0 {
@@ -125,7 +122,7 @@ func (k *preserved) fits(body []byte) bool {
 	return k.flags&bodyKind == bodySections && areBody(body)
 }
 
-// begins reports whether the head of the body section is valid.
+// begins reports whether the head of the body section matches the body.
 func (k *preserved) begins(code byte, content, body []byte) bool {
 	short, long := byte(codeBinary8), byte(codeBinary)
 	switch {
@@ -143,7 +140,6 @@ func (k *preserved) begins(code byte, content, body []byte) bool {
 	return len(content) == 2 && content[0] == short && int(content[1]) == len(body)
 }
 
-// areBody reports whether b consists of valid body sections or is empty.
 func areBody(b []byte) bool {
 	var first byte
 	for len(b) > 0 {
@@ -156,7 +152,7 @@ func areBody(b []byte) bool {
 	return true
 }
 
-// fieldsFit reports whether the fields and keys of a validated section before the body have valid types.
+// fieldsFit reports whether the fields and keys of a validated section have valid types.
 func (v value) fieldsFit(code byte) bool {
 	if code == codeMessageAnnotations {
 		return true
@@ -184,7 +180,6 @@ func (v value) fieldsFit(code byte) bool {
 	return true
 }
 
-// Codes of sections (3.2).
 const (
 	codeHeader                = 0x70
 	codeDeliveryAnnotations   = 0x71
@@ -197,7 +192,6 @@ const (
 	codeFooter                = 0x78
 )
 
-// sectionNames are the symbolic descriptors, from codeHeader on.
 var sectionNames = [...]string{
 	"amqp:header:list", "amqp:delivery-annotations:map", "amqp:message-annotations:map", "amqp:properties:list",
 	"amqp:application-properties:map", "amqp:data:binary", "amqp:amqp-sequence:list", "amqp:amqp-value:*",
