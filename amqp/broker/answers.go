@@ -6,7 +6,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ranges is a list of sequences in the order of arrival, with adjacent ones merged.
+// ranges is a list of sequences in order of arrival, with adjacent ones merged.
 type ranges []*pb.SequenceRange
 
 func (r *ranges) add(sequence uint64) {
@@ -38,14 +38,13 @@ func (a *answers) empty() bool {
 	return len(a.ack) == 0 && len(a.nack) == 0 && len(a.reject) == 0 && len(a.release) == 0
 }
 
-// requeue releases messages that were not sent to the client or not processed by it.
+// requeue releases messages that the client has not processed.
 func (a *answers) requeue(sequences []uint64) {
 	for _, s := range sequences {
 		a.release.add(s)
 	}
 }
 
-// take creates a request from the answers.
 func (a *answers) take() *pb.ConsumeRequest {
 	return &pb.ConsumeRequest{
 		Ack: a.ack.take(), Nack: a.nack.take(), Reject: a.reject.take(), Release: a.release.take(),

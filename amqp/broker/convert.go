@@ -9,7 +9,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// decode decodes a message of a client and keeps references to payload. to is the address in the message.
+// decode decodes a message of a client, which references payload. to is its address.
 func decode(payload []byte) (m *pb.Message, to string, err error) {
 	m, meta, err := convert.Decode(payload)
 	if err != nil {
@@ -18,7 +18,6 @@ func decode(payload []byte) (m *pb.Message, to string, err error) {
 	return m, meta.To, nil
 }
 
-// encode encodes a message for a client.
 func encode(b []byte, m *pb.StoredMessage) []byte {
 	return convert.Append(b, m, convert.Options{Now: time.Now()})
 }

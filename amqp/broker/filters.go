@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Descriptors of the supported source filters, by name and by code.
+// Descriptors of the supported source filters.
 const (
 	selectorName wire.Symbol = "apache.org:selector-filter:string"
 	selectorCode uint64      = 0x0000468C00000004
@@ -20,15 +20,13 @@ const (
 	noLocalCode  uint64      = 0x0000468C00000003
 )
 
-// filters are the supported filters of a source.
 type filters struct {
 	cel     string // empty: all messages
 	noLocal bool
-	known   wire.Map // filters in force, from which a client learns the unsupported ones
+	known   wire.Map // filters in force
 }
 
-// readFilters reads the filters of a source. Unsupported filters are omitted from the filters in force, as the
-// specification requires (3.5.1).
+// readFilters omits unsupported filters from those in force, as the specification requires (3.5.1).
 func readFilters(m wire.Map) (*filters, error) {
 	f := &filters{}
 	for _, e := range m {
@@ -62,7 +60,6 @@ func readFilters(m wire.Map) (*filters, error) {
 	return f, nil
 }
 
-// both returns the conjunction of two filters.
 func both(a, b string) string {
 	switch {
 	case a == "":
@@ -73,11 +70,11 @@ func both(a, b string) string {
 	return "(" + a + ") && (" + b + ")"
 }
 
-// originProperty is the property with the origin container of a message, for no-local.
+// originProperty contains the origin container of a message, for no-local.
 const originProperty = "amqp.container"
 
-// mark enables the origin property for the messages of a queue. It is never disabled, since a durable subscription may
-// need it.
+// mark enables the origin property for the messages of a queue. It stays enabled, since a durable subscription may need
+// it.
 func (s *Server) mark(queue string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +85,6 @@ func (s *Server) mark(queue string) {
 	s.marked.Store(&marked)
 }
 
-// mark sets the origin property of a message.
 func mark(m *pb.Message, container string) {
 	if m.Properties == nil {
 		m.Properties = make(map[string]string, 1)
@@ -96,7 +92,6 @@ func mark(m *pb.Message, container string) {
 	m.Properties[originProperty] = container
 }
 
-// notFrom returns a filter for messages of other containers.
 func notFrom(container string) string {
 	key := strconv.Quote(originProperty)
 	return "!(" + key + " in properties) || properties[" + key + "] != " + strconv.Quote(container)

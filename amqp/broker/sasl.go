@@ -18,7 +18,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// SASL mechanisms.
 const (
 	anonymous   wire.Symbol = "ANONYMOUS"
 	plain       wire.Symbol = "PLAIN"
@@ -27,7 +26,7 @@ const (
 	xoauth2     wire.Symbol = "XOAUTH2"
 )
 
-// signInTimeout limits the check of credentials: it may have to fetch the keys of an issuer.
+// signInTimeout includes fetching the keys of an issuer.
 const signInTimeout = 15 * time.Second
 
 // Protocol IDs in the protocol header (2.2, 5.3.1).
@@ -71,7 +70,6 @@ func (c *conn) handshake() error {
 	return nil
 }
 
-// logError writes to the connection before its writer runs.
 func (c *conn) logError(b []byte) error {
 	if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return fmt.Errorf("write: %w", err)
@@ -129,8 +127,7 @@ func (c *conn) authenticate() error {
 	return errors.Join(err, c.logError(wire.AppendSASLFrame(nil, outcome)))
 }
 
-// credential returns the token of a SASL response, or "" without one. ok is false if the response is invalid for its
-// mechanism.
+// credential returns the token of a SASL response; "" if anonymous. ok is false for an invalid response.
 func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) {
 	switch mechanism {
 	case anonymous, external:
@@ -154,7 +151,7 @@ func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) 
 	return "", false
 }
 
-// signIn authenticates the client with the node, and stores the credentials for the client's calls.
+// signIn authenticates the client, and stores the credentials for its calls.
 func (c *conn) signIn(token string) error {
 	if token != "" {
 		inner := c.as
