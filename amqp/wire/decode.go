@@ -49,6 +49,7 @@ func (d *decoder) take(n int) ([]byte, error) {
 	return out, nil
 }
 
+// ctor consumes a byte, such as a constructor.
 func (d *decoder) ctor() (byte, error) {
 	if len(d.b) == 0 {
 		return 0, errShort
@@ -200,22 +201,24 @@ func fixedWidth(c byte) int {
 
 // sized consumes the size and the bytes of a value of variable width.
 func (d *decoder) sized(c byte) ([]byte, error) {
-	width := 1
-	if c>>4&1 == 1 { // 0xb, 0xd, 0xf
-		width = 4
-	}
-	head, err := d.take(width)
+	n, err := d.length(c)
 	if err != nil {
 		return nil, err
 	}
-	n := uint64(head[0])
-	if width == 4 {
-		n = uint64(big.Uint32(head))
+	return d.take(n)
+}
+
+// length consumes a size or a count after constructor c.
+func (d *decoder) length(c byte) (int, error) {
+	if c>>4&1 == 0 {
+		n, err := d.ctor()
+		return int(n), err
 	}
-	if n > uint64(len(d.b)) {
-		return nil, errShort
+	b, err := d.take(4)
+	if err != nil {
+		return 0, err
 	}
-	return d.take(int(n))
+	return int(big.Uint32(b)), nil
 }
 
 func (d *decoder) variable(c byte) (any, error) {
@@ -254,23 +257,14 @@ func (d *decoder) elements(c byte) (in decoder, count int, err error) {
 		return decoder{}, 0, err
 	}
 	in = decoder{b: body, depth: d.depth, empty: d.empty}
-	width := 1
-	if c>>4&1 == 1 {
-		width = 4
-	}
-	head, err := in.take(width)
+	count, err = in.length(c)
 	if err != nil {
 		return decoder{}, 0, err
 	}
-	n := uint64(head[0])
-	if width == 4 {
-		n = uint64(big.Uint32(head))
+	if count > len(in.b) && (c>>4 < 0xe || count > maxEmpty) {
+		return decoder{}, 0, decodeError("%d elements in %d bytes", count, len(in.b))
 	}
-	if n > uint64(len(in.b)) && (c>>4 < 0xe || n > maxEmpty) {
-		return decoder{}, 0, decodeError("%d elements in %d bytes", n, len(in.b))
-	}
-	err = in.deeper()
-	return in, int(n), err
+	return in, count, in.deeper()
 }
 
 func (d *decoder) compound(c byte) (any, error) {

@@ -17,20 +17,17 @@ type reader struct {
 	err  error
 }
 
-func (d *decoder) openList(name string) (reader, error) {
-	c, err := d.ctor()
-	if err != nil {
-		return reader{}, err
+func (d *decoder) openList(name string) reader {
+	r := reader{name: name}
+	switch c, err := d.ctor(); {
+	case err != nil:
+		r.err = err
+	case c == ctorList8 || c == ctorList32:
+		r.decoder, r.left, r.err = d.elements(c)
+	case c != ctorList0:
+		r.err = decodeError("%s is not a list", name)
 	}
-	switch c {
-	case ctorList0:
-		return reader{name: name}, nil
-	case ctorList8, ctorList32:
-		in, count, err := d.elements(c)
-		return reader{decoder: in, left: count, name: name}, err
-	default:
-		return reader{}, decodeError("%s is not a list", name)
-	}
+	return r
 }
 
 // close returns the first error; additional fields are one.
@@ -62,6 +59,16 @@ func (r *reader) invalid(label string) {
 	}
 }
 
+// must returns the value of a mandatory field.
+func must[T any](r *reader, v Optional[T], field string) T {
+	if !v.Set {
+		r.missing(field)
+	}
+	return v.Value
+}
+
+func (r *reader) mustUint(field string) uint32 { return must(r, r.optionalUint(), field) }
+
 // more reports whether the next field is present; it consumes a null.
 func (r *reader) more() bool {
 	if r.err != nil || r.left == 0 {
@@ -73,9 +80,7 @@ func (r *reader) more() bool {
 
 func (r *reader) of() byte {
 	c, err := r.ctor()
-	if err != nil {
-		r.keep(err)
-	}
+	r.keep(err)
 	return c
 }
 
@@ -120,14 +125,6 @@ func (r *reader) optionalBool() (v Optional[bool]) {
 
 func (r *reader) flag() bool { return r.optionalBool().Value }
 
-func (r *reader) mustBool(field string) bool {
-	v := r.optionalBool()
-	if !v.Set {
-		r.missing(field)
-	}
-	return v.Value
-}
-
 func (r *reader) optionalUint() (v Optional[uint32]) {
 	if !r.more() {
 		return v
@@ -147,14 +144,6 @@ func (r *reader) optionalUint() (v Optional[uint32]) {
 
 func (r *reader) uint(absent uint32) uint32 { return r.optionalUint().Or(absent) }
 
-func (r *reader) mustUint(field string) uint32 {
-	v := r.optionalUint()
-	if !v.Set {
-		r.missing(field)
-	}
-	return v.Value
-}
-
 func (r *reader) ulong() (v Optional[uint64]) {
 	if !r.more() {
 		return v
@@ -170,14 +159,6 @@ func (r *reader) ulong() (v Optional[uint64]) {
 		r.fail("has %#02x instead of a ulong", c)
 		return v
 	}
-}
-
-func (r *reader) mustUlong(field string) uint64 {
-	v := r.ulong()
-	if !v.Set {
-		r.missing(field)
-	}
-	return v.Value
 }
 
 func (r *reader) ubyte() (v Optional[uint8]) {
@@ -200,17 +181,6 @@ func (r *reader) ushort() (v Optional[uint16]) {
 		return v
 	}
 	return Some(big.Uint16(r.bytes(2)))
-}
-
-func (r *reader) timestamp() (v Optional[Timestamp]) {
-	if !r.more() {
-		return v
-	}
-	if c := r.of(); c != ctorTimestamp {
-		r.fail("has %#02x instead of a timestamp", c)
-		return v
-	}
-	return Some(Timestamp(big.Uint64(r.bytes(8))))
 }
 
 // alias decodes a binary without copying it.
@@ -274,14 +244,6 @@ func (r *reader) optionalSymbol() (v Optional[Symbol]) {
 }
 
 func (r *reader) symbol(absent Symbol) Symbol { return r.optionalSymbol().Or(absent) }
-
-func (r *reader) mustSymbol(field string) Symbol {
-	v := r.optionalSymbol()
-	if !v.Set {
-		r.missing(field)
-	}
-	return v.Value
-}
 
 // symbols decodes an array of symbols or a single symbol (1.4).
 func (r *reader) symbols() []Symbol {

@@ -19,9 +19,9 @@ func AppendValue(b []byte, v any) []byte {
 	case bool:
 		return appendBool(b, v)
 	case uint8:
-		return append(b, ctorUbyte, v)
+		return appendUbyte(b, v)
 	case uint16:
-		return big.AppendUint16(append(b, ctorUshort), v)
+		return appendUshort(b, v)
 	case uint32:
 		return appendUint(b, v)
 	case uint64:
@@ -68,14 +68,10 @@ func appendCompound(b []byte, v any) []byte {
 		return appendMap(b, v)
 	case Array:
 		return appendArray(b, v)
-	case []Symbol:
-		return appendSymbols(b, v)
 	case Described:
 		return AppendValue(AppendValue(append(b, ctorDescribed), v.Descriptor), v.Value)
 	case DeliveryState:
 		return appendState(b, v)
-	case *Error:
-		return appendError(b, v)
 	default:
 		panic(fmt.Sprintf("wire: %T is not an AMQP value", v))
 	}
@@ -87,6 +83,10 @@ func appendBool(b []byte, v bool) []byte {
 	}
 	return append(b, ctorFalse)
 }
+
+func appendUbyte(b []byte, v uint8) []byte { return append(b, ctorUbyte, v) }
+
+func appendUshort(b []byte, v uint16) []byte { return big.AppendUint16(append(b, ctorUshort), v) }
 
 func appendUint(b []byte, v uint32) []byte {
 	switch {
@@ -340,15 +340,6 @@ func beginFields(b []byte, code byte) fields {
 	return fields{compound: beginCompound(append(b, ctorDescribed, ctorUlong8, code))}
 }
 
-func (f *fields) null() { f.nulls++ }
-
-func (f *fields) next() {
-	f.count += f.nulls + 1
-	for ; f.nulls > 0; f.nulls-- {
-		f.b = append(f.b, ctorNull)
-	}
-}
-
 func (f *fields) end() []byte {
 	if f.count == 0 {
 		f.b[f.at] = ctorList0
@@ -357,128 +348,34 @@ func (f *fields) end() []byte {
 	return f.compound.end(ctorList8, ctorList32, f.count)
 }
 
-func (f *fields) bool(v, absent bool) {
-	if v == absent {
-		f.null()
-		return
+// put appends a field with add.
+func put[T any](f *fields, v T, add func([]byte, T) []byte) {
+	f.count += f.nulls + 1
+	for ; f.nulls > 0; f.nulls-- {
+		f.b = append(f.b, ctorNull)
 	}
-	f.next()
-	f.b = appendBool(f.b, v)
+	f.b = add(f.b, v)
 }
 
-func (f *fields) uint(v, absent uint32) {
-	if v == absent {
-		f.null()
-		return
+func putIf[T any](f *fields, present bool, v T, add func([]byte, T) []byte) {
+	if present {
+		put(f, v, add)
+	} else {
+		f.nulls++
 	}
-	f.mustUint(v)
 }
 
-func (f *fields) mustUint(v uint32) {
-	f.next()
-	f.b = appendUint(f.b, v)
-}
-
-func (f *fields) optionalUint(v Optional[uint32]) {
-	if !v.Set {
-		f.null()
-		return
-	}
-	f.mustUint(v.Value)
-}
-
-func (f *fields) ulong(v, absent uint64) {
-	if v == absent {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendUlong(f.b, v)
-}
-
-func (f *fields) ubyte(v, absent uint8) {
-	if v == absent {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = append(f.b, ctorUbyte, v)
-}
-
-func (f *fields) ushort(v uint16) {
-	f.next()
-	f.b = big.AppendUint16(append(f.b, ctorUshort), v)
-}
-
-func (f *fields) string(v string) {
-	if v == "" {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendString(f.b, v)
-}
-
-func (f *fields) symbol(v, absent Symbol) {
-	if v == absent || v == "" {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendSymbol(f.b, v)
-}
-
-// binary omits nil, but not an empty slice.
-func (f *fields) binary(v []byte) {
-	if v == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendBinary(f.b, v)
-}
-
-func (f *fields) symbols(v []Symbol) {
-	if len(v) == 0 {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendSymbols(f.b, v)
-}
-
-func (f *fields) dict(m Map) {
-	if m == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendMap(f.b, m)
-}
-
-func (f *fields) value(v any) {
-	if v == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = AppendValue(f.b, v)
-}
-
-func (f *fields) state(s DeliveryState) {
-	if s == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendState(f.b, s)
-}
-
-func (f *fields) error(e *Error) {
-	if e == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendError(f.b, e)
-}
+func (f *fields) mustUint(v uint32)               { put(f, v, appendUint) }
+func (f *fields) uint(v, absent uint32)           { putIf(f, v != absent, v, appendUint) }
+func (f *fields) optionalUint(v Optional[uint32]) { putIf(f, v.Set, v.Value, appendUint) }
+func (f *fields) ulong(v uint64)                  { putIf(f, v != 0, v, appendUlong) }
+func (f *fields) ubyte(v, absent uint8)           { putIf(f, v != absent, v, appendUbyte) }
+func (f *fields) flag(v bool)                     { putIf(f, v, v, appendBool) }
+func (f *fields) string(v string)                 { putIf(f, v != "", v, appendString) }
+func (f *fields) symbol(v, absent Symbol)         { putIf(f, v != absent && v != "", v, appendSymbol) }
+func (f *fields) binary(v []byte)                 { putIf(f, v != nil, v, appendBinary) }
+func (f *fields) symbols(v []Symbol)              { putIf(f, len(v) > 0, v, appendSymbols) }
+func (f *fields) dict(m Map)                      { putIf(f, m != nil, m, appendMap) }
+func (f *fields) value(v any)                     { putIf(f, v != nil, v, AppendValue) }
+func (f *fields) state(s DeliveryState)           { putIf(f, s != nil, s, appendState) }
+func (f *fields) error(e *Error)                  { putIf(f, e != nil, e, appendError) }
