@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -88,7 +90,7 @@ func (b *browser) browse() error {
 			return err //nolint:wrapcheck // refusal reads it
 		}
 		for _, m := range resp.GetMessages() {
-			buffer = encode(buffer[:0], m)
+			buffer = convert.Append(buffer[:0], m, time.Now())
 			if !b.send(m.GetSequence(), buffer) {
 				return nil
 			}

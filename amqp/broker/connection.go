@@ -53,7 +53,6 @@ type conn struct {
 	as        func(context.Context) context.Context
 	calls     context.Context //nolint:containedctx // for calls on behalf of the client
 	queues    pb.QueueServiceClient
-	principal string
 	refused   *wire.Error // reason for denied access, or nil
 	container string      // set by a sole connection of its container; guarded by Server.mu
 

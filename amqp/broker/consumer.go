@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -243,7 +244,7 @@ func (s *consumer) pass(resp *pb.ConsumeResponse) {
 		n := 0
 		s.encoded.b, s.encoded.ends = s.encoded.b[:0], s.encoded.ends[:0]
 		for ; n < len(list) && len(s.encoded.b) < passBytes; n++ {
-			s.encoded.b = encode(s.encoded.b, list[n])
+			s.encoded.b = convert.Append(s.encoded.b, list[n], time.Now())
 			s.encoded.ends = append(s.encoded.ends, len(s.encoded.b))
 		}
 		if !s.passEncoded(list[:n]) {

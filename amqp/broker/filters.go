@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strconv"
 
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/selector"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
@@ -70,9 +71,6 @@ func both(a, b string) string {
 	return "(" + a + ") && (" + b + ")"
 }
 
-// originProperty contains the origin container of a message, for no-local.
-const originProperty = "amqp.container"
-
 // mark enables the origin property for the messages of a queue. It stays enabled, since a durable subscription may need
 // it.
 func (s *Server) mark(queue string) {
@@ -89,10 +87,10 @@ func mark(m *pb.Message, container string) {
 	if m.Properties == nil {
 		m.Properties = make(map[string]string, 1)
 	}
-	m.Properties[originProperty] = container
+	m.Properties[convert.ContainerKey] = container
 }
 
 func notFrom(container string) string {
-	key := strconv.Quote(originProperty)
+	key := strconv.Quote(convert.ContainerKey)
 	return "!(" + key + " in properties) || properties[" + key + "] != " + strconv.Quote(container)
 }

@@ -5,6 +5,7 @@ package broker
 import (
 	"bytes"
 
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -40,7 +41,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 	if !d.Owned {
 		payload = bytes.Clone(payload)
 	}
-	message, to, err := decode(payload)
+	message, to, err := convert.Decode(payload)
 	queue := p.queue
 	if err == nil && queue == "" {
 		if queue = to; queue == "" {

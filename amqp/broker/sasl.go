@@ -29,12 +29,6 @@ const (
 // signInTimeout includes fetching the keys of an issuer.
 const signInTimeout = 15 * time.Second
 
-// Protocol IDs in the protocol header (2.2, 5.3.1).
-const (
-	protocolAMQP byte = 0
-	protocolSASL byte = 3
-)
-
 // errEnded ends a connection without a log entry.
 var errEnded = errors.New("connection closed")
 
@@ -45,13 +39,13 @@ func (c *conn) handshake() error {
 	if err != nil {
 		return fmt.Errorf("protocol header: %w", err)
 	}
-	if version != [3]byte{1, 0, 0} || id != protocolAMQP && id != protocolSASL {
-		return errors.Join(errEnded, c.logError(wire.AppendProtocolHeader(nil, protocolSASL)))
+	if version != [3]byte{1, 0, 0} || id != wire.ProtocolAMQP && id != wire.ProtocolSASL {
+		return errors.Join(errEnded, c.logError(wire.AppendProtocolHeader(nil, wire.ProtocolSASL)))
 	}
 	if err := c.logError(wire.AppendProtocolHeader(nil, id)); err != nil {
 		return err
 	}
-	if id == protocolAMQP {
+	if id == wire.ProtocolAMQP {
 		return c.signIn("")
 	}
 	if err := c.authenticate(); err != nil {
@@ -61,10 +55,10 @@ func (c *conn) handshake() error {
 	if err != nil {
 		return fmt.Errorf("protocol header: %w", err)
 	}
-	if err := c.logError(wire.AppendProtocolHeader(nil, protocolAMQP)); err != nil {
+	if err := c.logError(wire.AppendProtocolHeader(nil, wire.ProtocolAMQP)); err != nil {
 		return err
 	}
-	if version != [3]byte{1, 0, 0} || id != protocolAMQP {
+	if version != [3]byte{1, 0, 0} || id != wire.ProtocolAMQP {
 		return errEnded
 	}
 	return nil
@@ -161,11 +155,10 @@ func (c *conn) signIn(token string) error {
 	}
 	ctx, cancel := context.WithTimeout(c.as(c.ctx), signInTimeout)
 	defer cancel()
-	identity, err := pb.NewAccessServiceClient(c.server.o.Services).WhoAmI(ctx, &pb.WhoAmIRequest{})
-	if err != nil {
+	if _, err := pb.NewAccessServiceClient(c.server.o.Services).WhoAmI(ctx, &pb.WhoAmIRequest{}); err != nil {
 		return fmt.Errorf("authenticate: %w", err)
 	}
-	c.principal, c.calls = identity.GetPrincipal(), c.as(c.ctx)
+	c.calls = c.as(c.ctx)
 	// This first call that requires authentication marks the connection as authenticated.
 	if _, err := pb.NewAdminServiceClient(c.server.o.Services).GetStatus(ctx, &pb.GetStatusRequest{}); err != nil {
 		c.refused = refusal(err)

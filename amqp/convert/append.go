@@ -8,28 +8,24 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Options control the encoding of a delivered message.
-type Options struct {
-	Now time.Time // for the remaining time to live
-}
-
-// Append appends the AMQP encoding of a stored message. An AMQP message is unchanged, except for the header and the
-// annotations of a dead letter. The message is not retained.
-func Append(b []byte, s *pb.StoredMessage, o Options) []byte {
+// Append appends the AMQP encoding of a stored message; now determines the remaining time to live. An AMQP message is
+// unchanged, except for the header and the annotations of a dead letter. The message is not retained.
+func Append(b []byte, s *pb.StoredMessage, now time.Time) []byte {
 	m := s.GetMessage()
 	if v, ok := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue); ok {
 		if k, ok := parsePreserved(v.BytesValue, m.GetBody()); ok {
-			return appendUnchanged(b, s, &k, o)
+			return appendUnchanged(b, s, &k, now)
 		}
 	}
-	return appendTranslated(b, s, o)
+	return appendTranslated(b, s, now)
 }
 
 // appendUnchanged appends a message received by AMQP.
-func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, o Options) []byte {
+func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, now time.Time) []byte {
 	h := header{durable: k.flags&isDurable != 0, deliveryCount: s.GetDeliveryCount()}
 	if k.flags&hasPriority != 0 {
 		h.priority = int(k.priority)
@@ -37,7 +33,7 @@ func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, o Options) []b
 		h.priority = -1
 	}
 	if k.flags&hasTTL != 0 {
-		h.ttl = remaining(s.GetMessage(), o.Now)
+		h.ttl = remaining(s.GetMessage(), now)
 	}
 	b = h.append(b)
 	before := k.before
@@ -62,9 +58,9 @@ func (h *header) append(b []byte) []byte {
 		return b
 	}
 	// At most 2 + 2 + 5 + 1 + 5 bytes: its length fits in one byte.
-	b = append(section(b, codeHeader), codeList8, 0, 0)
+	b = append(section(b, wire.SectionHeader), codeList8, 0, 0)
 	at, count := len(b), byte(1)
-	b = appendBool(b, h.durable)
+	b = wire.AppendBool(b, h.durable)
 	if h.priority >= 0 || h.ttl > 0 || h.deliveryCount > 0 {
 		count = 2
 		if h.priority >= 0 {
@@ -76,14 +72,14 @@ func (h *header) append(b []byte) []byte {
 	if h.ttl > 0 || h.deliveryCount > 0 {
 		count = 3
 		if h.ttl > 0 {
-			b = appendUint(b, h.ttl)
+			b = wire.AppendUint(b, h.ttl)
 		} else {
 			b = append(b, codeNull)
 		}
 	}
 	if h.deliveryCount > 0 {
 		count = 5
-		b = appendUint(append(b, codeNull), h.deliveryCount)
+		b = wire.AppendUint(append(b, codeNull), h.deliveryCount)
 	}
 	b[at-2], b[at-1] = byte(len(b)-at+1), count
 	return b
@@ -103,9 +99,9 @@ func remaining(m *pb.Message, now time.Time) uint32 {
 }
 
 // appendTranslated appends a message not received by AMQP.
-func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
+func appendTranslated(b []byte, s *pb.StoredMessage, now time.Time) []byte {
 	m := s.GetMessage()
-	h := header{durable: true, priority: -1, ttl: remaining(m, o.Now), deliveryCount: s.GetDeliveryCount()}
+	h := header{durable: true, priority: -1, ttl: remaining(m, now), deliveryCount: s.GetDeliveryCount()}
 	if m.GetPriority() > 0 || m != nil && m.Priority != nil {
 		h.priority = int(m.GetPriority())
 	}
@@ -119,24 +115,24 @@ func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
 	}
 	b = appendProperties(b, s)
 	b = appendApplicationProperties(b, m)
-	return appendBinary(section(b, codeData), m.GetBody())
+	return wire.AppendBinary(section(b, wire.SectionData), m.GetBody())
 }
 
 func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	m := s.GetMessage()
 	start := len(b)
-	b = section(b, codeProperties)
+	b = section(b, wire.SectionProperties)
 	b, f := beginFields(b)
 	text := func(position int, s string) {
 		if s != "" {
-			b = appendString(f.set(b, position), s)
+			b = wire.AppendString(f.set(b, position), s)
 		}
 	}
 	if m.GetMessageId() != "" {
 		b = appendID(f.set(b, fieldMessageID), m.GetMessageId())
 	}
 	if user := m.GetProperties()[keyUserID]; user != "" {
-		b = appendBinary(f.set(b, fieldUserID), user)
+		b = wire.AppendBinary(f.set(b, fieldUserID), user)
 	}
 	text(fieldSubject, m.GetSubject())
 	text(fieldReplyTo, m.GetReplyTo())
@@ -144,7 +140,7 @@ func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 		b = appendID(f.set(b, fieldCorrelationID), m.GetCorrelationId())
 	}
 	if isASCII(m.GetContentType()) {
-		b = appendSymbol(f.set(b, fieldContentType), m.GetContentType())
+		b = wire.AppendSymbol(f.set(b, fieldContentType), wire.Symbol(m.GetContentType()))
 	}
 	if t := m.GetExpiresAt(); t != nil {
 		b = appendTimestamp(f.set(b, fieldAbsoluteExpiryTime), t.AsTime().UnixMilli())
@@ -154,7 +150,7 @@ func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	}
 	text(fieldGroupID, m.GetGroup())
 	if n, ok := groupSequence(m); ok {
-		b = appendUint(f.set(b, fieldGroupSequence), n)
+		b = wire.AppendUint(f.set(b, fieldGroupSequence), n)
 	}
 	if f.count == 0 {
 		return b[:start]
@@ -202,14 +198,14 @@ func appendApplicationProperties(b []byte, m *pb.Message) []byte {
 		return b
 	}
 	slices.SortFunc(keys, cmp.Compare[string])
-	b, c := begin(section(b, codeApplicationProperties), codeMap)
+	b, c := begin(section(b, wire.SectionApplicationProperties), codeMap)
 	for _, key := range keys {
-		b = appendString(b, key)
+		b = wire.AppendString(b, key)
 		c.count += 2
 		if v, ok := typed[key]; ok {
 			b = appendTyped(b, v)
 		} else {
-			b = appendString(b, texts[key])
+			b = wire.AppendString(b, texts[key])
 		}
 	}
 	return c.end(b)
@@ -218,13 +214,13 @@ func appendApplicationProperties(b []byte, m *pb.Message) []byte {
 func appendTyped(b []byte, v *pb.PropertyValue) []byte {
 	switch v := v.GetKind().(type) {
 	case *pb.PropertyValue_BoolValue:
-		return appendBool(b, v.BoolValue)
+		return wire.AppendBool(b, v.BoolValue)
 	case *pb.PropertyValue_IntValue:
 		return appendLong(b, v.IntValue)
 	case *pb.PropertyValue_DoubleValue:
 		return appendDouble(b, v.DoubleValue)
 	case *pb.PropertyValue_BytesValue:
-		return appendBinary(b, v.BytesValue)
+		return wire.AppendBinary(b, v.BytesValue)
 	}
 	return append(b, codeNull)
 }
@@ -258,9 +254,9 @@ var reasonNames = map[pb.DeadLetterReason]string{
 
 // append appends the annotations merged with those of the message, and returns the other sections before the body.
 func (a *annotations) append(b, before []byte) (out, rest []byte) {
-	b, c := begin(section(b, codeMessageAnnotations), codeMap)
+	b, c := begin(section(b, wire.SectionMessageAnnotations), codeMap)
 	if len(before) > 0 {
-		if code, content, err := descriptor(before); err == nil && code == codeMessageAnnotations {
+		if code, content, err := descriptor(before); err == nil && code == wire.SectionMessageAnnotations {
 			if v, behind, err := read(content); err == nil {
 				before = behind
 				b = a.keep(b, &c, v)
@@ -281,16 +277,16 @@ func (a *annotations) append(b, before []byte) (out, rest []byte) {
 
 func (c *compound) key(b []byte, key string) []byte {
 	c.count += 2
-	return appendSymbol(b, key)
+	return wire.AppendSymbol(b, wire.Symbol(key))
 }
 
 func appendOrigin(b []byte, c *compound, l *pb.DeadLetter) []byte {
-	b = appendString(c.key(b, annotationOriginAddress), l.GetQueue())
-	b = appendString(c.key(b, annotationOriginQueue), l.GetQueue())
-	b = appendString(c.key(b, annotationOriginSubscription), l.GetSubscription())
-	b = appendUlong(c.key(b, annotationOriginSequence), l.GetSequence())
-	b = appendString(c.key(b, annotationOriginReason), reasonNames[l.GetReason()])
-	b = appendUint(c.key(b, annotationOriginDeliveries), l.GetDeliveries())
+	b = wire.AppendString(c.key(b, annotationOriginAddress), l.GetQueue())
+	b = wire.AppendString(c.key(b, annotationOriginQueue), l.GetQueue())
+	b = wire.AppendString(c.key(b, annotationOriginSubscription), l.GetSubscription())
+	b = wire.AppendUlong(c.key(b, annotationOriginSequence), l.GetSequence())
+	b = wire.AppendString(c.key(b, annotationOriginReason), reasonNames[l.GetReason()])
+	b = wire.AppendUint(c.key(b, annotationOriginDeliveries), l.GetDeliveries())
 	return appendTimestamp(c.key(b, annotationOriginTime), l.GetMovedAt().AsTime().UnixMilli())
 }
 

@@ -22,25 +22,10 @@ const (
 	maxTimeMS         = 253_402_300_799_999 // the end of the year 9999
 )
 
-// Meta contains the fields of a message without an equivalent in lockstep.v1.Message.
-type Meta struct {
-	// To is the target address; "" if absent.
-	To string
-	// UserID is the user-id field; nil if absent. It references the payload.
-	UserID []byte
-	// Durable is the durable field. All messages are stored durably.
-	Durable bool
-	// FirstAcquirer and DeliveryCount are those of the received header.
-	FirstAcquirer bool
-	DeliveryCount uint32
-	// CreationTimeMS is the creation time in milliseconds since 1970; 0 if absent.
-	CreationTimeMS int64
-}
-
 // decoded holds the result of Decode in one allocation.
 type decoded struct {
 	message   pb.Message
-	meta      Meta
+	to        string // the target address; "" if absent
 	preserved preserved
 	property  slot
 	priority  uint32
@@ -59,25 +44,25 @@ type slot struct {
 	bytes  pb.PropertyValue_BytesValue
 }
 
-// Decode converts an encoded AMQP message. The body of the result, byte properties and Meta.UserID reference the
-// payload. The error is a *wire.Error with the condition amqp:decode-error (invalid message), amqp:invalid-field
-// (invalid field value), amqp:not-allowed (application property SectionsKey or ContainerKey) or
+// Decode converts an encoded AMQP message, and returns its target address, if any. The body of the result and byte
+// properties reference the payload. The error is a *wire.Error with the condition amqp:decode-error (invalid message),
+// amqp:invalid-field (invalid field value), amqp:not-allowed (application property SectionsKey or ContainerKey) or
 // amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
-func Decode(payload []byte) (*pb.Message, *Meta, error) {
+func Decode(payload []byte) (m *pb.Message, to string, err error) {
 	d := new(decoded)
 	if err := d.sections(payload); err != nil {
-		return nil, nil, err
+		return nil, "", err
 	}
-	m := &d.message
+	m = &d.message
 	size := 12 + len(d.preserved.before) + len(d.preserved.after)
 	if n := size + d.attributesBytes(); n > maxPreservedBytes {
-		return nil, nil, limited("sections before and after the body have %d bytes, with ids and non-string properties "+
+		return nil, "", limited("sections before and after the body have %d bytes, with ids and non-string properties "+
 			"counted twice, maximum is %d", n, maxPreservedBytes)
 	}
 	d.property.bytes.BytesValue = d.preserved.appendTo(make([]byte, 0, size))
 	d.property.value.Kind = &d.property.bytes
 	d.setTyped(SectionsKey, &d.property.value)
-	return m, &d.meta, nil
+	return m, d.to, nil
 }
 
 // attributesBytes estimates the size of the fields and typed properties in a stored message, without SectionsKey.
@@ -116,10 +101,10 @@ func (d *decoded) sections(payload []byte) error {
 		if err != nil {
 			return err
 		}
-		if code <= last && (code != last || code != codeData && code != codeSequence) ||
-			bodies > 0 && code != last && code != codeFooter {
-			return malformed("unexpected section %s after %s", sectionNames[code-codeHeader],
-				sectionNames[last-codeHeader])
+		if code <= last && (code != last || code != wire.SectionData && code != wire.SectionSequence) ||
+			bodies > 0 && code != last && code != wire.SectionFooter {
+			return malformed("unexpected section %s after %s", sectionNames[code-wire.SectionHeader],
+				sectionNames[last-wire.SectionHeader])
 		}
 		last = code
 		if rest, err = check(content, 0); err != nil {
@@ -132,14 +117,14 @@ func (d *decoded) sections(payload []byte) error {
 		if err := expect(code, v); err != nil {
 			return err
 		}
-		if before < 0 && code > codeDeliveryAnnotations {
+		if before < 0 && code > wire.SectionDeliveryAnnotations {
 			before = len(here)
 			d.from = here
 		}
 		switch code {
-		case codeHeader:
+		case wire.SectionHeader:
 			err = d.header(v)
-		case codeData, codeSequence, codeValue:
+		case wire.SectionData, wire.SectionSequence, wire.SectionValue:
 			if bodies++; bodies == 1 {
 				body = here
 				d.bodyKind(code, v)
@@ -147,7 +132,7 @@ func (d *decoded) sections(payload []byte) error {
 				d.preserved.flags &^= bodyKind | isWide
 			}
 			end = rest
-		case codeFooter:
+		case wire.SectionFooter:
 			if bodies == 0 {
 				body, end = here, here
 			}
@@ -170,15 +155,16 @@ func (d *decoded) sections(payload []byte) error {
 func expect(code byte, v value) error {
 	ok := true
 	switch code {
-	case codeHeader, codeProperties, codeSequence:
+	case wire.SectionHeader, wire.SectionProperties, wire.SectionSequence:
 		ok = v.isList()
-	case codeDeliveryAnnotations, codeMessageAnnotations, codeApplicationProperties, codeFooter:
+	case wire.SectionDeliveryAnnotations, wire.SectionMessageAnnotations, wire.SectionApplicationProperties,
+		wire.SectionFooter:
 		ok = v.isMap()
-	case codeData:
+	case wire.SectionData:
 		ok = v.isBinary()
 	}
 	if !ok {
-		return malformed("section %s has a value of type 0x%02x", sectionNames[code-codeHeader], v.code)
+		return malformed("section %s has a value of type 0x%02x", sectionNames[code-wire.SectionHeader], v.code)
 	}
 	return nil
 }
@@ -186,9 +172,9 @@ func expect(code byte, v value) error {
 // bodyKind sets the representation of the first section of the body, if it is the only one.
 func (d *decoded) bodyKind(code byte, v value) {
 	switch {
-	case code == codeData:
+	case code == wire.SectionData:
 		d.preserved.flags |= bodyData
-	case code == codeValue && v.isString():
+	case code == wire.SectionValue && v.isString():
 		d.preserved.flags |= bodyText
 	default:
 		return
@@ -221,7 +207,7 @@ func (d *decoded) take(body, end []byte) error {
 	d.text = string(d.preserved.before)
 	for rest := d.preserved.before; len(rest) > 0; {
 		code, content, err := descriptor(rest)
-		if err != nil || code > codeApplicationProperties {
+		if err != nil || code > wire.SectionApplicationProperties {
 			return err
 		}
 		v, behind, err := read(content)
@@ -229,11 +215,11 @@ func (d *decoded) take(body, end []byte) error {
 			return err
 		}
 		switch code {
-		case codeMessageAnnotations:
+		case wire.SectionMessageAnnotations:
 			err = d.annotations(v)
-		case codeProperties:
+		case wire.SectionProperties:
 			err = d.properties(v)
-		case codeApplicationProperties:
+		case wire.SectionApplicationProperties:
 			err = d.applicationProperties(v)
 		}
 		if err != nil {
@@ -271,10 +257,7 @@ func (d *decoded) header(v value) error {
 			if !boolean {
 				return malformed("header: durable or first-acquirer is not a boolean")
 			}
-			if i == 3 {
-				d.meta.FirstAcquirer = is
-			} else if is {
-				d.meta.Durable = true
+			if i == 0 && is {
 				d.preserved.flags |= isDurable
 			}
 		case 1:
@@ -289,9 +272,7 @@ func (d *decoded) header(v value) error {
 			if !whole || !field.isUint() {
 				return malformed("header: ttl or delivery-count is not a uint")
 			}
-			if i == 4 {
-				d.meta.DeliveryCount = uint32(n)
-			} else if n > 0 {
+			if i == 2 && n > 0 {
 				d.preserved.flags |= hasTTL
 				setDuration(&d.ttl, n)
 				d.message.Ttl = &d.ttl

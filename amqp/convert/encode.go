@@ -7,45 +7,6 @@ import (
 	"math"
 )
 
-// appendSized appends a value of variable length. short is its constructor for less than 256 bytes; the other one is
-// 0x10 higher.
-func appendSized[T string | []byte](b []byte, short byte, data T) []byte {
-	if len(data) <= math.MaxUint8 {
-		b = append(b, short, byte(len(data)))
-	} else {
-		b = append(b, short+0x10)
-		b = binary.BigEndian.AppendUint32(b, uint32(len(data)))
-	}
-	return append(b, data...)
-}
-
-func appendString(b []byte, s string) []byte { return appendSized(b, codeString8, s) }
-func appendSymbol(b []byte, s string) []byte { return appendSized(b, codeSymbol8, s) }
-
-func appendBinary[T string | []byte](b []byte, data T) []byte {
-	return appendSized(b, codeBinary8, data)
-}
-
-func appendUint(b []byte, v uint32) []byte {
-	switch {
-	case v == 0:
-		return append(b, codeUint0)
-	case v <= math.MaxUint8:
-		return append(b, codeUint8, byte(v))
-	}
-	return binary.BigEndian.AppendUint32(append(b, codeUint), v)
-}
-
-func appendUlong(b []byte, v uint64) []byte {
-	switch {
-	case v == 0:
-		return append(b, codeUlong0)
-	case v <= math.MaxUint8:
-		return append(b, codeUlong8, byte(v))
-	}
-	return binary.BigEndian.AppendUint64(append(b, codeUlong), v)
-}
-
 func appendLong(b []byte, v int64) []byte {
 	if v >= math.MinInt8 && v <= math.MaxInt8 {
 		return append(b, codeLong8, byte(v))
@@ -59,13 +20,6 @@ func appendTimestamp(b []byte, ms int64) []byte {
 
 func appendDouble(b []byte, v float64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, codeDouble), math.Float64bits(v))
-}
-
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, codeTrue)
-	}
-	return append(b, codeFalse)
 }
 
 func section(b []byte, code byte) []byte { return append(b, codeDescribed, codeUlong8, code) }

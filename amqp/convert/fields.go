@@ -162,7 +162,7 @@ func (d *decoded) property1(i int, v value) error {
 	case fieldCorrelationID:
 		return text(&m.CorrelationId, d.id(v))
 	case fieldTo:
-		d.meta.To = d.string(v.data)
+		d.to = d.string(v.data)
 	case fieldSubject:
 		return text(&m.Subject, d.string(v.data))
 	case fieldReplyTo:
@@ -172,14 +172,11 @@ func (d *decoded) property1(i int, v value) error {
 	case fieldGroupID:
 		return text(&m.Group, d.string(v.data))
 	case fieldUserID:
-		d.meta.UserID = v.data
 		if utf8.Valid(v.data) {
 			d.setText(keyUserID, d.string(v.data))
 		}
 	case fieldGroupSequence:
 		d.setInteger(keyGroupSequence, int64(v.bits()))
-	case fieldCreationTime:
-		d.meta.CreationTimeMS = int64(v.bits())
 	case fieldAbsoluteExpiryTime:
 		if ms := int64(v.bits()); m.Ttl == nil && ms > 0 && ms <= maxTimeMS {
 			m.ExpiresAt = setTime(&d.at[0], ms)

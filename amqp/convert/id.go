@@ -50,13 +50,13 @@ func (d *decoded) id(v value) string {
 func appendID(b []byte, s string) []byte {
 	kind, rest, _ := strings.Cut(s, ":")
 	if !strings.HasPrefix(s, idPrefix) || kind != "ID" {
-		return appendString(b, s)
+		return wire.AppendString(b, s)
 	}
 	kind, rest, _ = strings.Cut(rest, ":")
 	switch "ID:" + kind + ":" {
 	case idUlong:
 		if n, err := strconv.ParseUint(rest, 10, 64); err == nil {
-			return appendUlong(b, n)
+			return wire.AppendUlong(b, n)
 		}
 	case idUUID:
 		if id, ok := parseUUID(rest); ok {
@@ -64,12 +64,12 @@ func appendID(b []byte, s string) []byte {
 		}
 	case idBinary:
 		if id, err := hex.DecodeString(rest); err == nil {
-			return appendBinary(b, id)
+			return wire.AppendBinary(b, id)
 		}
 	case idString, idNoPrefix:
-		return appendString(b, rest)
+		return wire.AppendString(b, rest)
 	}
-	return appendString(b, s)
+	return wire.AppendString(b, s)
 }
 
 // formatUUID returns a UUID in the format of RFC 4122 after a prefix.

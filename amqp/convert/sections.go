@@ -5,6 +5,8 @@ package convert
 import (
 	"encoding/binary"
 	"unicode/utf8"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
 // SectionsKey is the typed property that stores the parts of an AMQP message in addition to the converted fields. Its
@@ -82,7 +84,7 @@ func isFooter(b []byte) bool {
 		return true
 	}
 	code, _, rest, err := next(b)
-	return err == nil && code == codeFooter && len(rest) == 0
+	return err == nil && code == wire.SectionFooter && len(rest) == 0
 }
 
 // next reads and validates the section at the beginning of b, which is passed on without conversion.
@@ -108,10 +110,10 @@ func (k *preserved) fits(body []byte) bool {
 		if err != nil || code <= last {
 			return false
 		}
-		if code == codeData || code == codeValue {
+		if code == wire.SectionData || code == wire.SectionValue {
 			return k.begins(code, content, body)
 		}
-		if code < codeMessageAnnotations || code > codeApplicationProperties {
+		if code < wire.SectionMessageAnnotations || code > wire.SectionApplicationProperties {
 			return false
 		}
 		var v value
@@ -126,12 +128,12 @@ func (k *preserved) fits(body []byte) bool {
 func (k *preserved) begins(code byte, content, body []byte) bool {
 	short, long := byte(codeBinary8), byte(codeBinary)
 	switch {
-	case code == codeValue && k.flags&bodyKind == bodyText:
+	case code == wire.SectionValue && k.flags&bodyKind == bodyText:
 		short, long = codeString8, codeString
 		if !utf8.Valid(body) {
 			return false
 		}
-	case code != codeData || k.flags&bodyKind != bodyData:
+	case code != wire.SectionData || k.flags&bodyKind != bodyData:
 		return false
 	}
 	if k.flags&isWide != 0 {
@@ -144,7 +146,8 @@ func areBody(b []byte) bool {
 	var first byte
 	for len(b) > 0 {
 		code, _, rest, err := next(b)
-		if err != nil || code < codeData || code > codeValue || first != 0 && (code != first || code == codeValue) {
+		if err != nil || code < wire.SectionData || code > wire.SectionValue ||
+			first != 0 && (code != first || code == wire.SectionValue) {
 			return false
 		}
 		first, b = code, rest
@@ -154,18 +157,18 @@ func areBody(b []byte) bool {
 
 // fieldsFit reports whether the fields and keys of a validated section have valid types.
 func (v value) fieldsFit(code byte) bool {
-	if code == codeMessageAnnotations {
+	if code == wire.SectionMessageAnnotations {
 		return true
 	}
-	if code == codeProperties && v.count > len(propertyNames) {
+	if code == wire.SectionProperties && v.count > len(propertyNames) {
 		return false
 	}
 	rest := v.data
 	for i := range v.count {
 		field := value{code: rest[0]}
 		switch {
-		case code == codeApplicationProperties && i%2 == 0 && !field.isString(),
-			code == codeProperties && !field.isNull() && !propertyHasType(i, field):
+		case code == wire.SectionApplicationProperties && i%2 == 0 && !field.isString(),
+			code == wire.SectionProperties && !field.isNull() && !propertyHasType(i, field):
 			return false
 		}
 		if behind, ok := skipShort(rest); ok {
@@ -179,18 +182,6 @@ func (v value) fieldsFit(code byte) bool {
 	}
 	return true
 }
-
-const (
-	codeHeader                = 0x70
-	codeDeliveryAnnotations   = 0x71
-	codeMessageAnnotations    = 0x72
-	codeProperties            = 0x73
-	codeApplicationProperties = 0x74
-	codeData                  = 0x75
-	codeSequence              = 0x76
-	codeValue                 = 0x77
-	codeFooter                = 0x78
-)
 
 var sectionNames = [...]string{
 	"amqp:header:list", "amqp:delivery-annotations:map", "amqp:message-annotations:map", "amqp:properties:list",
@@ -214,11 +205,11 @@ func descriptor(b []byte) (code byte, content []byte, err error) {
 	case v.isSymbol():
 		for i, name := range sectionNames {
 			if string(v.data) == name {
-				return codeHeader + byte(i), content, nil
+				return wire.SectionHeader + byte(i), content, nil
 			}
 		}
 	case v.code == codeUlong || v.code == codeUlong8:
-		if n := v.bits(); n >= codeHeader && n <= codeFooter {
+		if n := v.bits(); n >= wire.SectionHeader && n <= wire.SectionFooter {
 			return byte(n), content, nil
 		}
 	}

@@ -17,15 +17,15 @@ func AppendValue(b []byte, v any) []byte {
 	case nil:
 		return append(b, ctorNull)
 	case bool:
-		return appendBool(b, v)
+		return AppendBool(b, v)
 	case uint8:
 		return appendUbyte(b, v)
 	case uint16:
 		return appendUshort(b, v)
 	case uint32:
-		return appendUint(b, v)
+		return AppendUint(b, v)
 	case uint64:
-		return appendUlong(b, v)
+		return AppendUlong(b, v)
 	case int8:
 		return append(b, ctorByte, byte(v))
 	case int16:
@@ -43,11 +43,11 @@ func AppendValue(b []byte, v any) []byte {
 	case float32, float64, Char, Timestamp, UUID, Decimal:
 		return appendRaw(append(b, constructorOf(v)), constructorOf(v), v)
 	case []byte:
-		return appendBinary(b, v)
+		return AppendBinary(b, v)
 	case string:
-		return appendString(b, v)
+		return AppendString(b, v)
 	case Symbol:
-		return appendSymbol(b, v)
+		return AppendSymbol(b, v)
 	default:
 		return appendCompound(b, v)
 	}
@@ -77,7 +77,8 @@ func appendCompound(b []byte, v any) []byte {
 	}
 }
 
-func appendBool(b []byte, v bool) []byte {
+// AppendBool appends a boolean.
+func AppendBool(b []byte, v bool) []byte {
 	if v {
 		return append(b, ctorTrue)
 	}
@@ -88,7 +89,8 @@ func appendUbyte(b []byte, v uint8) []byte { return append(b, ctorUbyte, v) }
 
 func appendUshort(b []byte, v uint16) []byte { return big.AppendUint16(append(b, ctorUshort), v) }
 
-func appendUint(b []byte, v uint32) []byte {
+// AppendUint appends the shortest encoding of a uint.
+func AppendUint(b []byte, v uint32) []byte {
 	switch {
 	case v == 0:
 		return append(b, ctorUint0)
@@ -99,7 +101,8 @@ func appendUint(b []byte, v uint32) []byte {
 	}
 }
 
-func appendUlong(b []byte, v uint64) []byte {
+// AppendUlong appends the shortest encoding of a ulong.
+func AppendUlong(b []byte, v uint64) []byte {
 	switch {
 	case v == 0:
 		return append(b, ctorUlong0)
@@ -117,15 +120,18 @@ func appendSized(b []byte, short, long byte, n int) []byte {
 	return big.AppendUint32(append(b, long), uint32(n))
 }
 
-func appendBinary(b, v []byte) []byte {
+// AppendBinary appends a binary.
+func AppendBinary[T ~string | ~[]byte](b []byte, v T) []byte {
 	return append(appendSized(b, ctorBinary8, ctorBinary32, len(v)), v...)
 }
 
-func appendString(b []byte, v string) []byte {
+// AppendString appends a string.
+func AppendString(b []byte, v string) []byte {
 	return append(appendSized(b, ctorString8, ctorString32, len(v)), v...)
 }
 
-func appendSymbol(b []byte, v Symbol) []byte {
+// AppendSymbol appends a symbol.
+func AppendSymbol(b []byte, v Symbol) []byte {
 	return append(appendSized(b, ctorSymbol8, ctorSymbol32, len(v)), v...)
 }
 
@@ -365,15 +371,15 @@ func putIf[T any](f *fields, present bool, v T, add func([]byte, T) []byte) {
 	}
 }
 
-func (f *fields) mustUint(v uint32)               { put(f, v, appendUint) }
-func (f *fields) uint(v, absent uint32)           { putIf(f, v != absent, v, appendUint) }
-func (f *fields) optionalUint(v Optional[uint32]) { putIf(f, v.Set, v.Value, appendUint) }
-func (f *fields) ulong(v uint64)                  { putIf(f, v != 0, v, appendUlong) }
+func (f *fields) mustUint(v uint32)               { put(f, v, AppendUint) }
+func (f *fields) uint(v, absent uint32)           { putIf(f, v != absent, v, AppendUint) }
+func (f *fields) optionalUint(v Optional[uint32]) { putIf(f, v.Set, v.Value, AppendUint) }
+func (f *fields) ulong(v uint64)                  { putIf(f, v != 0, v, AppendUlong) }
 func (f *fields) ubyte(v, absent uint8)           { putIf(f, v != absent, v, appendUbyte) }
-func (f *fields) flag(v bool)                     { putIf(f, v, v, appendBool) }
-func (f *fields) string(v string)                 { putIf(f, v != "", v, appendString) }
-func (f *fields) symbol(v, absent Symbol)         { putIf(f, v != absent && v != "", v, appendSymbol) }
-func (f *fields) binary(v []byte)                 { putIf(f, v != nil, v, appendBinary) }
+func (f *fields) flag(v bool)                     { putIf(f, v, v, AppendBool) }
+func (f *fields) string(v string)                 { putIf(f, v != "", v, AppendString) }
+func (f *fields) symbol(v, absent Symbol)         { putIf(f, v != absent && v != "", v, AppendSymbol) }
+func (f *fields) binary(v []byte)                 { putIf(f, v != nil, v, AppendBinary) }
 func (f *fields) symbols(v []Symbol)              { putIf(f, len(v) > 0, v, appendSymbols) }
 func (f *fields) dict(m Map)                      { putIf(f, m != nil, m, appendMap) }
 func (f *fields) value(v any)                     { putIf(f, v != nil, v, AppendValue) }

@@ -44,17 +44,17 @@ func appendSASL(b []byte, p Performative) []byte {
 		return f.end()
 	case *SASLInit:
 		f := beginFields(b, codeSASLInit)
-		put(&f, p.Mechanism, appendSymbol)
+		put(&f, p.Mechanism, AppendSymbol)
 		f.binary(p.InitialResponse)
 		f.string(p.Hostname)
 		return f.end()
 	case *SASLChallenge:
 		f := beginFields(b, codeSASLChallenge)
-		put(&f, p.Challenge, appendBinary)
+		put(&f, p.Challenge, AppendBinary)
 		return f.end()
 	case *SASLResponse:
 		f := beginFields(b, codeSASLResponse)
-		put(&f, p.Response, appendBinary)
+		put(&f, p.Response, AppendBinary)
 		return f.end()
 	case *SASLOutcome:
 		f := beginFields(b, codeSASLOutcome)
@@ -68,7 +68,7 @@ func appendSASL(b []byte, p Performative) []byte {
 
 func appendOpen(b []byte, p *Open) []byte {
 	f := beginFields(b, codeOpen)
-	put(&f, p.ContainerID, appendString)
+	put(&f, p.ContainerID, AppendString)
 	f.string(p.Hostname)
 	f.uint(p.MaxFrameSize, math.MaxUint32)
 	putIf(&f, p.ChannelMax != math.MaxUint16, p.ChannelMax, appendUshort)
@@ -96,9 +96,9 @@ func appendBegin(b []byte, p *Begin) []byte {
 
 func appendAttach(b []byte, p *Attach) []byte {
 	f := beginFields(b, codeAttach)
-	put(&f, p.Name, appendString)
+	put(&f, p.Name, AppendString)
 	f.mustUint(p.Handle)
-	put(&f, bool(p.Role), appendBool)
+	put(&f, bool(p.Role), AppendBool)
 	f.ubyte(uint8(p.SenderSettleMode), uint8(SenderMixed))
 	f.ubyte(uint8(p.ReceiverSettleMode), uint8(ReceiverFirst))
 	putIf(&f, p.Source != nil, p.Source, appendSource)
@@ -134,7 +134,7 @@ func appendUnsettled(b []byte, m Map) []byte {
 	c := beginCompound(b)
 	for i := range m {
 		if tag, ok := m[i].Key.(string); ok {
-			c.b = append(appendSized(c.b, ctorBinary8, ctorBinary32, len(tag)), tag...)
+			c.b = AppendBinary(c.b, tag)
 		} else {
 			c.b = AppendValue(c.b, m[i].Key)
 		}
@@ -165,7 +165,7 @@ func appendTransfer(b []byte, p *Transfer) []byte {
 	f.optionalUint(p.DeliveryID)
 	f.binary(p.DeliveryTag)
 	f.optionalUint(p.MessageFormat)
-	putIf(&f, p.Settled.Set, p.Settled.Value, appendBool)
+	putIf(&f, p.Settled.Set, p.Settled.Value, AppendBool)
 	f.flag(p.More)
 	putIf(&f, p.ReceiverSettleMode.Set, byte(p.ReceiverSettleMode.Value), appendUbyte)
 	f.state(p.State)
@@ -177,7 +177,7 @@ func appendTransfer(b []byte, p *Transfer) []byte {
 
 func appendDisposition(b []byte, p *Disposition) []byte {
 	f := beginFields(b, codeDisposition)
-	put(&f, bool(p.Role), appendBool)
+	put(&f, bool(p.Role), AppendBool)
 	f.mustUint(p.First)
 	f.uint(p.Last, p.First)
 	f.flag(p.Settled)
@@ -194,7 +194,7 @@ func appendEnding(b []byte, code byte, e *Error) []byte {
 
 func appendError(b []byte, e *Error) []byte {
 	f := beginFields(b, codeError)
-	put(&f, e.Condition, appendSymbol)
+	put(&f, e.Condition, AppendSymbol)
 	f.string(e.Description)
 	f.dict(e.Info)
 	return f.end()
@@ -237,7 +237,7 @@ func appendState(b []byte, s DeliveryState) []byte {
 	case *Received:
 		f := beginFields(b, codeReceived)
 		f.mustUint(s.SectionNumber)
-		put(&f, s.SectionOffset, appendUlong)
+		put(&f, s.SectionOffset, AppendUlong)
 		return f.end()
 	case *Rejected:
 		return appendEnding(b, codeRejected, s.Error)
@@ -249,11 +249,11 @@ func appendState(b []byte, s DeliveryState) []byte {
 		return f.end()
 	case *Declared:
 		f := beginFields(b, codeDeclared)
-		put(&f, s.TxnID, appendBinary)
+		put(&f, s.TxnID, AppendBinary)
 		return f.end()
 	case *TransactionalState:
 		f := beginFields(b, codeTransactionalState)
-		put(&f, s.TxnID, appendBinary)
+		put(&f, s.TxnID, AppendBinary)
 		f.state(s.Outcome)
 		return f.end()
 	default:
