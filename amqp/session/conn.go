@@ -103,15 +103,13 @@ func (c *Conn) receiveClosing(f *wire.Frame) error {
 	return c.err
 }
 
-const minFrameSize = 512 // accepted by each peer (2.3.4)
-
 func (c *Conn) receiveOpen(o *wire.Open) error {
 	if c.peer != nil {
 		return c.fail(IllegalState, "connection is already open")
 	}
 	c.peer = o
-	if o.MaxFrameSize < minFrameSize {
-		return c.fail(InvalidField, "max-frame-size is %d, minimum is %d", o.MaxFrameSize, minFrameSize)
+	if o.MaxFrameSize < wire.MinMaxFrameSize {
+		return c.fail(InvalidField, "max-frame-size is %d, minimum is %d", o.MaxFrameSize, wire.MinMaxFrameSize)
 	}
 	if o.IdleTimeOut > 0 { // half of it allows for network latency
 		c.heartbeat = max(time.Duration(o.IdleTimeOut)*time.Millisecond/2, minHeartbeat)
@@ -122,7 +120,7 @@ func (c *Conn) receiveOpen(o *wire.Open) error {
 
 const minHeartbeat = 10 * time.Millisecond // limits the rate of heartbeats
 
-// OpenReply contains the fields of the Open that override Options, unless nil.
+// OpenReply contains fields of the Open in addition to Options.
 type OpenReply struct {
 	OfferedCapabilities []wire.Symbol
 	Properties          wire.Fields
@@ -138,14 +136,7 @@ func (c *Conn) Open(r OpenReply) {
 	open := &wire.Open{
 		ContainerID: c.o.ContainerID, MaxFrameSize: c.o.MaxFrameSize, ChannelMax: c.o.ChannelMax,
 		IdleTimeOut:         uint32(c.o.IdleTimeOut.Milliseconds()),
-		OfferedCapabilities: c.o.OfferedCapabilities, DesiredCapabilities: c.o.DesiredCapabilities,
-		Properties: c.o.Properties,
-	}
-	if r.OfferedCapabilities != nil {
-		open.OfferedCapabilities = r.OfferedCapabilities
-	}
-	if r.Properties != nil {
-		open.Properties = r.Properties
+		OfferedCapabilities: r.OfferedCapabilities, Properties: r.Properties,
 	}
 	c.out = append(wire.AppendFrame(nil, 0, open, nil), c.out...)
 }
@@ -167,9 +158,6 @@ func (c *Conn) Close(err *wire.Error) {
 	c.requeue()
 	c.events.muted = false
 }
-
-// Done reports whether both sides have closed the connection.
-func (c *Conn) Done() bool { return c.closed && c.peerClosed }
 
 // PeerClosed reports whether the peer has closed the connection, or the connection was lost.
 func (c *Conn) PeerClosed() bool { return c.peerClosed }
@@ -295,9 +283,9 @@ func (c *Conn) flushDue() {
 
 func (c *Conn) maxFrame() int {
 	if c.peer == nil {
-		return minFrameSize
+		return wire.MinMaxFrameSize
 	}
-	return int(min(max(c.peer.MaxFrameSize, minFrameSize), 1<<30))
+	return int(min(max(c.peer.MaxFrameSize, wire.MinMaxFrameSize), 1<<30))
 }
 
 // maxConcurrent is the maximum size of the other fields of a frame with an error, compared with a close.

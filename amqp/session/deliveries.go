@@ -151,3 +151,7 @@ func (d *deliveries) removeLink(l *Link) {
 		}
 	})
 }
+
+// distance returns how far b is after a; it is negative if b is before a. Transfer and delivery numbers are serial
+// numbers (RFC 1982): they wrap around, and the shorter distance determines the order.
+func distance(a, b uint32) int32 { return int32(b - a) }

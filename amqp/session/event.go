@@ -15,15 +15,12 @@ type (
 	// Attached: the peer attached a link. The caller responds with Link.Accept or Link.Refuse, immediately or later.
 	Attached struct{ Link *Link }
 	// Delivery is a complete message from the peer. The caller calls Link.Settle for each one, even if it is settled,
-	// since that reopens the credit window (Link.Window). Tag and Payload are valid until the next Receive.
+	// since that reopens the credit window (Link.Window). Payload is valid until the next Receive.
 	Delivery struct {
 		Link    *Link
 		ID      uint32
-		Tag     []byte
-		Format  uint32
 		Settled bool               // the peer expects no outcome
 		State   wire.DeliveryState // *wire.TransactionalState within a transaction, otherwise usually nil
-		Resume  bool               // unsettled delivery of an earlier attachment of the link (2.6.13)
 		Payload []byte             // the sections of the message (3.2)
 		Owned   bool               // the caller owns the memory of Payload
 	}

@@ -2,7 +2,11 @@
 
 package session
 
-import "github.com/lockstep-mq/lockstep/amqp/wire"
+import (
+	"cmp"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
 
 // Link is a link attached by the peer. Its methods have no effect after the link has ended.
 type Link struct {
@@ -12,9 +16,6 @@ type Link struct {
 	peer    *wire.Attach
 	handle  uint32 // the own handle
 	role    wire.Role
-
-	senderMode   wire.SenderSettleMode
-	receiverMode wire.ReceiverSettleMode
 
 	answered, accepted     bool // an Attach was sent; it accepts the link
 	detached, peerDetached bool // a Detach was sent; one was received
@@ -29,22 +30,12 @@ type Link struct {
 	sender        sender
 }
 
-// Reply contains the fields of the Attach that accepts a link. Zero values use the peer's request.
+// Reply contains fields of the Attach that accepts a link. Without a Source or Target, the peer's is used.
 type Reply struct {
 	Source              *wire.Source
 	Target              wire.Target
-	SenderSettleMode    wire.Optional[wire.SenderSettleMode]
-	ReceiverSettleMode  wire.Optional[wire.ReceiverSettleMode]
-	MaxMessageSize      uint64   // in bytes; 0: that of Options
-	Unsettled           wire.Map // delivery tags to states, when an earlier attachment is resumed (2.6.13)
-	IncompleteUnsettled bool
 	OfferedCapabilities []wire.Symbol
-	DesiredCapabilities []wire.Symbol
-	Properties          wire.Fields
 }
-
-// Name returns the link's name, which is unique per role between two containers.
-func (l *Link) Name() string { return l.peer.Name }
 
 // Sender reports whether messages are sent to the peer on this link.
 func (l *Link) Sender() bool { return l.role == wire.RoleSender }
@@ -60,9 +51,6 @@ func (l *Link) Gone() bool { return l.gone }
 
 // Left reports whether the peer detached the link, or ended its session or connection, without an error.
 func (l *Link) Left() bool { return l.left || l.session.left || l.session.conn.left }
-
-// Credit returns the number of messages that the peer may still send or accepts, including waiting messages.
-func (l *Link) Credit() uint32 { return l.credit }
 
 func (s *Session) receiveAttach(a *wire.Attach) {
 	c := s.conn
@@ -83,9 +71,7 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 		return
 	}
 	l := &Link{
-		session: s, peer: a, handle: handle, role: !a.Role,
-		senderMode: a.SenderSettleMode, receiverMode: a.ReceiverSettleMode,
-		deliveryCount: c.o.firstID,
+		session: s, peer: a, handle: handle, role: !a.Role, deliveryCount: c.o.firstID,
 	}
 	if !l.Sender() {
 		l.deliveryCount = a.InitialDeliveryCount.Value
@@ -122,46 +108,23 @@ func (s *Session) freeHandle() (uint32, bool) {
 	return uint32(len(s.links) - 1), true
 }
 
-// Accept responds to an Attached event and accepts the link. Without a Source or Target in the reply, the peer's is
-// used. It returns false if the link is refused because the response exceeds the peer's max-frame-size. A Credit event
-// follows if the peer has granted credit already.
+// Accept responds to an Attached event and accepts the link. It returns false if the link is refused because the
+// response exceeds the peer's max-frame-size. A Credit event follows if the peer has granted credit already.
 func (l *Link) Accept(r Reply) bool {
 	if l.gone || l.answered {
 		return false
 	}
-	a := &wire.Attach{
-		Name: l.peer.Name, Handle: l.handle, Role: l.role, Source: r.Source, Target: r.Target,
-		SenderSettleMode:   r.SenderSettleMode.Or(l.senderMode),
-		ReceiverSettleMode: r.ReceiverSettleMode.Or(l.receiverMode),
-		Unsettled:          r.Unsettled, IncompleteUnsettled: r.IncompleteUnsettled,
-		OfferedCapabilities: r.OfferedCapabilities, DesiredCapabilities: r.DesiredCapabilities,
-		Properties: r.Properties, MaxMessageSize: r.MaxMessageSize,
-	}
-	if a.Source == nil {
-		a.Source = l.peer.Source
-	}
+	a := l.reply()
+	a.Source, a.Target = cmp.Or(r.Source, l.peer.Source), r.Target
 	if a.Target == nil {
 		a.Target = l.peer.Target
 	}
-	if a.MaxMessageSize == 0 {
-		a.MaxMessageSize = l.session.conn.o.MaxMessageSize
-	}
-	if l.Sender() {
-		a.InitialDeliveryCount = wire.Some(l.deliveryCount)
-	} else {
-		l.receiver.maxMessage = a.MaxMessageSize
-	}
-	ok := l.writeFitting(a)
-	if !ok && len(a.Unsettled) > 0 { // the peer learns the omitted ones when it reattaches (2.7.3)
-		a.Unsettled, a.IncompleteUnsettled = nil, true
-		ok = l.writeFitting(a)
-	}
-	if !ok {
+	a.MaxMessageSize, a.OfferedCapabilities = l.session.conn.o.MaxMessageSize, r.OfferedCapabilities
+	if !l.writeFitting(a) {
 		l.Refuse(Errorf(FrameSizeTooSmall, "response to the attach exceeds the frame size of %d bytes",
 			l.session.conn.maxFrame()))
 		return false
 	}
-	l.senderMode, l.receiverMode = a.SenderSettleMode, a.ReceiverSettleMode
 	l.answered, l.accepted = true, true
 	if !l.Sender() && l.credit > 0 { // granted earlier
 		l.scheduleFlow()
@@ -170,6 +133,15 @@ func (l *Link) Accept(r Reply) bool {
 		l.acknowledgeEarly()
 	}
 	return true
+}
+
+// reply returns an Attach without a source or target.
+func (l *Link) reply() *wire.Attach {
+	return &wire.Attach{
+		Name: l.peer.Name, Handle: l.handle, Role: l.role,
+		SenderSettleMode: l.peer.SenderSettleMode, ReceiverSettleMode: l.peer.ReceiverSettleMode,
+		InitialDeliveryCount: wire.Optional[uint32]{Value: l.deliveryCount, Set: l.Sender()},
+	}
 }
 
 // writeFitting writes an Attach unless it exceeds the peer's max-frame-size.
@@ -199,15 +171,8 @@ func (l *Link) Detach(closed bool, err *wire.Error) {
 		return
 	}
 	if !l.answered { // a refusal has no source or target (2.6.3)
-		a := &wire.Attach{
-			Name: l.peer.Name, Handle: l.handle, Role: l.role,
-			SenderSettleMode: l.senderMode, ReceiverSettleMode: l.receiverMode,
-		}
-		if l.Sender() {
-			a.InitialDeliveryCount = wire.Some(l.deliveryCount)
-		}
 		l.answered = true
-		s.conn.write(s.channel, a)
+		s.conn.write(s.channel, l.reply())
 	}
 	if l.peerDetached {
 		closed = l.peerClosed

@@ -2,11 +2,7 @@
 
 package session
 
-import (
-	"time"
-
-	"github.com/lockstep-mq/lockstep/amqp/wire"
-)
+import "time"
 
 // Options are the announced values and the limits of a Conn. Zero values select the defaults.
 type Options struct {
@@ -23,10 +19,6 @@ type Options struct {
 	// MaxUnsettled is the maximum number of sent unsettled deliveries of a session; default 65,536. Further ones wait.
 	// Received ones are limited by Link.Window; with Link.Grant, exceeding MaxUnsettled ends the session.
 	MaxUnsettled int
-
-	OfferedCapabilities []wire.Symbol
-	DesiredCapabilities []wire.Symbol
-	Properties          wire.Fields
 
 	firstID uint32 // of transfers, deliveries and delivery counts; set by tests of the wraparound
 }

@@ -9,18 +9,17 @@ import (
 )
 
 type receiver struct {
-	maxMessage uint64 // bytes; 0: no limit
-	windowed   bool
-	window     uint32 // of Link.Window
-	open       uint32 // deliveries that occupy the window
-	limit      uint32 // highest delivery count allowed by any credit granted so far
+	windowed bool
+	window   uint32 // of Link.Window
+	open     uint32 // deliveries that occupy the window
+	limit    uint32 // highest delivery count allowed by any credit granted so far
 
 	partial bool     // a delivery is incomplete
 	begun   Delivery // the incomplete delivery
 	chunks  [][]byte // its payload except the end
 	buf     []byte   // the end of its payload; reused
 	size    int      // of both
-	tag     []byte
+	tag     []byte   // its delivery tag
 }
 
 // keptBuffer is the size of the buffer kept for the next message of several frames. A larger message is kept in chunks
@@ -136,20 +135,13 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 		return
 	}
 	s.nextIn, s.anyIn = t.DeliveryID.Value+1, true
-	if len(t.DeliveryTag) > maxTag {
-		l.fail(InvalidField, "delivery-tag has %d bytes, maximum is %d", len(t.DeliveryTag), maxTag)
-		return
-	}
 	if distance(l.deliveryCount, l.receiver.limit) <= 0 {
 		l.fail(LinkTransferLimitExceeded, "delivery without credit")
 		return
 	}
 	l.credit -= min(l.credit, 1)
 	l.deliveryCount++
-	d := Delivery{
-		Link: l, ID: t.DeliveryID.Value, Tag: t.DeliveryTag, Format: t.MessageFormat.Value,
-		Settled: t.Settled.Value, State: t.State, Resume: t.Resume, Payload: payload,
-	}
+	d := Delivery{Link: l, ID: t.DeliveryID.Value, Settled: t.Settled.Value, State: t.State, Payload: payload}
 	if t.Aborted {
 		l.refill()
 		return
@@ -165,13 +157,11 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	}
 	r := &l.receiver
 	r.partial, r.begun = true, d
-	r.tag = append(r.tag[:0], d.Tag...)
-	r.begun.Tag, r.begun.Payload, r.begun.State = r.tag, nil, cloned(t.State)
+	r.tag = append(r.tag[:0], t.DeliveryTag...)
+	r.begun.Payload, r.begun.State = nil, cloned(t.State)
 	r.add(payload)
 	s.conn.partial += len(payload)
 }
-
-const maxTag = 32 // bytes (2.8.7)
 
 func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 	s, r := l.session, &l.receiver
@@ -211,7 +201,7 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 // bounded ends the link if a message, or the incomplete messages of the connection, exceed a limit.
 func (l *Link) bounded(have, more int, part bool) bool {
 	c := l.session.conn
-	if limit := l.receiver.maxMessage; limit > 0 && uint64(have)+uint64(more) > limit {
+	if limit := c.o.MaxMessageSize; limit > 0 && uint64(have)+uint64(more) > limit {
 		l.fail(LinkMessageSizeExceeded, "message has more than %d bytes (max-message-size)", limit)
 		return false
 	}
@@ -260,7 +250,7 @@ func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
 		return
 	}
 	if !e.settled {
-		final := l.receiverMode == wire.ReceiverFirst
+		final := l.peer.ReceiverSettleMode == wire.ReceiverFirst
 		s.dispose(wire.RoleReceiver, id, final, state)
 		if !final { // the sender settles first
 			e.answered = true

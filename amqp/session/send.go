@@ -3,6 +3,7 @@
 package session
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 
@@ -17,13 +18,9 @@ var (
 
 // Message is a message to be sent on a link.
 type Message struct {
-	Ref     uint64             // identifies the message to the caller, in Disposed events
-	Tag     []byte             // the delivery tag, at most 32 bytes; nil: a counter of the link
-	Format  uint32             // 0 for messages as in part 3 of the specification
-	Settled bool               // no outcome is reported; only used if the link's settle mode is mixed
-	State   wire.DeliveryState // usually nil
-	Resume  bool               // unsettled delivery of an earlier attachment
-	Payload []byte             // its sections (3.2)
+	Ref     uint64 // identifies the message to the caller, in Disposed events
+	Settled bool   // no outcome is reported; only used if the link's settle mode is mixed
+	Payload []byte // its sections (3.2)
 }
 
 type sender struct {
@@ -49,11 +46,11 @@ func (s *sender) count() int { return len(s.waiting) - s.head }
 // Send sends a message when the peer's credit and the session's window allow it. It does not retain m.
 func (l *Link) Send(m *Message) error {
 	s := l.session
-	if l.gone || !l.accepted || !l.Sender() || len(m.Tag) > maxTag {
+	if l.gone || !l.accepted || !l.Sender() {
 		return ErrGone
 	}
 	if l.sender.count() == 0 && s.current == nil && len(s.ready) == 0 && s.mayBegin(l, m) &&
-		uint64(len(m.Payload)) <= uint64(s.remoteWindow)*uint64(s.room(m)) {
+		uint64(len(m.Payload)) <= uint64(s.remoteWindow)*uint64(s.room()) {
 		w := waiting{Message: *m}
 		s.begin(l, &w)
 		s.sendFrames(l, &w)
@@ -64,17 +61,13 @@ func (l *Link) Send(m *Message) error {
 
 func (l *Link) wait(m *Message) error {
 	c := l.session.conn
-	size := len(m.Payload) + len(m.Tag)
+	size := len(m.Payload)
 	if c.unsent > 0 && c.unsent+size > c.o.MaxUnsent {
 		return ErrFull
 	}
 	c.unsent += size
-	memory := append(append(make([]byte, 0, size), m.Payload...), m.Tag...)
 	w := waiting{Message: *m}
-	w.Payload = memory[:len(m.Payload):len(m.Payload)]
-	if m.Tag != nil {
-		w.Tag = memory[len(m.Payload):]
-	}
+	w.Payload = bytes.Clone(m.Payload)
 	q := &l.sender
 	if q.head > 0 && len(q.waiting) == cap(q.waiting) {
 		n := copy(q.waiting, q.waiting[q.head:])
@@ -87,9 +80,6 @@ func (l *Link) wait(m *Message) error {
 	return nil
 }
 
-// Unsent returns the number of messages waiting for credit or for the session's window.
-func (l *Link) Unsent() int { return l.sender.count() }
-
 // RevokeCredit removes the waiting messages that are not partly sent, and returns their Refs.
 func (l *Link) RevokeCredit() []uint64 {
 	q := &l.sender
@@ -100,7 +90,7 @@ func (l *Link) RevokeCredit() []uint64 {
 	}
 	for i := keep; i < len(q.waiting); i++ {
 		refs = append(refs, q.waiting[i].Ref)
-		l.session.conn.unsent -= q.waiting[i].size()
+		l.session.conn.unsent -= len(q.waiting[i].Payload)
 	}
 	clear(q.waiting[keep:])
 	q.waiting = q.waiting[:keep]
@@ -108,11 +98,9 @@ func (l *Link) RevokeCredit() []uint64 {
 	return refs
 }
 
-func (w *waiting) size() int { return len(w.Payload) + len(w.Tag) }
-
 func (l *Link) releaseUnsent() {
 	for _, w := range l.sender.waiting[l.sender.head:] {
-		l.session.conn.unsent -= w.size()
+		l.session.conn.unsent -= len(w.Payload)
 	}
 	l.sender.waiting, l.sender.head = nil, 0
 	if l.session.current == l {
@@ -134,7 +122,7 @@ func (s *Session) mayBegin(l *Link, m *Message) bool {
 }
 
 func (l *Link) settles(m *Message) bool {
-	return l.senderMode == wire.SenderSettled || l.senderMode == wire.SenderMixed && m.Settled
+	return l.peer.SenderSettleMode == wire.SenderSettled || l.peer.SenderSettleMode == wire.SenderMixed && m.Settled
 }
 
 // pump sends waiting messages while the window permits, round-robin over the links.
@@ -163,7 +151,7 @@ func (s *Session) pump() {
 		if !s.sendFrames(l, w) {
 			return
 		}
-		s.conn.unsent -= w.size()
+		s.conn.unsent -= len(w.Payload)
 		*w = waiting{}
 		if l.sender.head++; l.sender.count() == 0 {
 			l.sender.waiting, l.sender.head = l.sender.waiting[:0], 0
@@ -186,34 +174,24 @@ func (s *Session) begin(l *Link, w *waiting) {
 	}
 }
 
-const frameOverhead = 64 // maximum size of a transfer frame without state, tag and payload
+const frameOverhead = 72 // maximum size of a transfer frame without payload
 
-// room returns the payload bytes that fit into a frame of a message.
-func (s *Session) room(m *Message) int {
-	over := frameOverhead + max(len(m.Tag), 8)
-	if m.State != nil {
-		over += len(wire.AppendFrame(nil, 0, &wire.Transfer{State: m.State}, nil))
-	}
-	return max(s.conn.maxFrame()-over, 1)
-}
+// room returns the payload bytes that fit into a frame.
+func (s *Session) room() int { return s.conn.maxFrame() - frameOverhead }
 
 // sendFrames sends frames while the window permits, and reports whether the message is complete.
 func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	c := s.conn
-	room := s.room(&w.Message)
+	room := s.room()
 	for s.remoteWindow > 0 {
 		t := &c.transfer
 		*t = wire.Transfer{Handle: l.handle}
 		if w.sent == 0 {
 			t.DeliveryID = wire.Some(w.id)
-			t.MessageFormat = wire.Some(w.Format)
-			t.DeliveryTag = w.Tag
-			t.State, t.Resume = w.State, w.Resume
-			if w.Tag == nil {
-				l.sender.tags++
-				c.tag = binary.AppendUvarint(c.tag[:0], l.sender.tags)
-				t.DeliveryTag = c.tag
-			}
+			t.MessageFormat = wire.Some(uint32(0))
+			l.sender.tags++
+			c.tag = binary.AppendUvarint(c.tag[:0], l.sender.tags)
+			t.DeliveryTag = c.tag
 		}
 		t.Settled = wire.Some(w.Settled)
 		part := w.Payload[w.sent:]

@@ -90,15 +90,6 @@ func (c *Conn) freeChannel(requested uint16) (uint16, bool) {
 	return 0, false
 }
 
-// Conn returns the session's connection.
-func (s *Session) Conn() *Conn { return s.conn }
-
-// Peer returns the peer's Begin.
-func (s *Session) Peer() *wire.Begin { return s.peer }
-
-// Channel returns the peer's channel number, unique among the connection's current sessions.
-func (s *Session) Channel() uint16 { return s.remote }
-
 // over reports whether no further frames of the session may be sent.
 func (s *Session) over() bool { return s.ended || s.conn.closed || s.conn.peerClosed }
 

@@ -25,16 +25,6 @@ func (l *Link) Settle(id uint32, state wire.DeliveryState) {
 	}
 }
 
-// Update reports the state of a received delivery without settling it.
-func (l *Link) Update(id uint32, state wire.DeliveryState) {
-	if l.gone || l.Sender() || l.session.over() {
-		return
-	}
-	if e := l.session.in.get(id); e != nil && e.link == l && !e.settled {
-		l.session.dispose(wire.RoleReceiver, id, false, state)
-	}
-}
-
 func (s *Session) dispose(role wire.Role, id uint32, settled bool, state wire.DeliveryState) {
 	p := &s.settle
 	if p.active && p.Role == role && p.Settled == settled && p.State == state {
