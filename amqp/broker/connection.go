@@ -143,7 +143,7 @@ func (c *conn) ready(core *session.Conn) bool {
 // contain runs a function and recovers from panics: a bug terminates the connection, not the node. State shared by
 // connections is changed in sections that cannot fail halfway. Code that locks mu must unlock it with defer, so that
 // the other goroutines can end.
-func (c *conn) contain(label func()) {
+func (c *conn) contain(f func()) {
 	defer func() {
 		p := recover()
 		if p == nil {
@@ -163,10 +163,10 @@ func (c *conn) contain(label func()) {
 		c.room.Broadcast()
 		c.signal()
 	}()
-	label()
+	f()
 }
 
-func (c *conn) run(label func()) {
+func (c *conn) run(task func()) {
 	c.tasks.Add(1)
 	c.running.Go(func() {
 		defer func() {
@@ -174,7 +174,7 @@ func (c *conn) run(label func()) {
 				poke(c.noTasks)
 			}
 		}()
-		c.contain(label)
+		c.contain(task)
 	})
 }
 
@@ -327,7 +327,7 @@ func (c *conn) write() {
 		out, next, silenced, over = c.output(out)
 		if len(out) > 0 {
 			if !silentPeer {
-				err := c.logError(out)
+				err := c.writeRaw(out)
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					return
 				}
@@ -522,15 +522,15 @@ func (c *conn) handleEvents() {
 	}
 }
 
-type pendingTransfers struct { // the Data of a session
+type unfinished struct { // the Data of a session
 	links int // detached links with unprocessed data
 	ended bool
 }
 
-func unansweredOf(s *session.Session) *pendingTransfers {
-	u, ok := s.Data.(*pendingTransfers)
+func unfinishedOf(s *session.Session) *unfinished {
+	u, ok := s.Data.(*unfinished)
 	if !ok {
-		u = &pendingTransfers{}
+		u = &unfinished{}
 		s.Data = u
 	}
 	return u
@@ -548,7 +548,7 @@ func (c *conn) detached(l *session.Link, closed, ended bool) {
 		l.Detach(closed, nil)
 		return
 	}
-	u := unansweredOf(l.Session())
+	u := unfinishedOf(l.Session())
 	u.links++
 	c.run(func() {
 		wait()
@@ -565,7 +565,7 @@ func (c *conn) detached(l *session.Link, closed, ended bool) {
 
 // sessionEnded answers the end of a session when all earlier data is processed. mu is held.
 func (c *conn) sessionEnded(s *session.Session) {
-	u := unansweredOf(s)
+	u := unfinishedOf(s)
 	u.ended = true
 	if u.links == 0 {
 		s.End(nil)

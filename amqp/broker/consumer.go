@@ -190,7 +190,7 @@ func (s *consumer) accept(queueID uint64) {
 
 func (s *consumer) sendRequests(stream pb.QueueService_ConsumeClient) {
 	for {
-		req, over := s.nextOutcome()
+		req, over := s.nextRequest()
 		if over {
 			_ = stream.CloseSend() // it never fails
 			return
@@ -209,7 +209,7 @@ func (s *consumer) sendRequests(stream pb.QueueService_ConsumeClient) {
 	}
 }
 
-func (s *consumer) nextOutcome() (req *pb.ConsumeRequest, over bool) {
+func (s *consumer) nextRequest() (req *pb.ConsumeRequest, over bool) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	req = s.request()
@@ -449,7 +449,7 @@ func (s *consumer) finish() {
 	if s.drain = nil; s.link.Left() {
 		s.unseen = &pb.Leave{Seen: s.c.txns.acknowledges(s)}
 	}
-	s.answers.requeue(s.link.RevokeCredit())
+	s.answers.requeue(s.link.Recall())
 	s.confirms++
 	s.limit = time.AfterFunc(finishLimit, s.cancel)
 	s.signal()

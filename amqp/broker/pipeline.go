@@ -381,7 +381,7 @@ func (p *pipeline) refused(r *request, f *failure) {
 		for i := range r.entries {
 			r.entries[i].alone = true
 		}
-		p.unreadRequest(r.entries)
+		p.requeue(r.entries)
 		return
 	}
 	var state wire.DeliveryState = &wire.Rejected{Error: f.toAMQP()}
@@ -421,7 +421,7 @@ func (p *pipeline) onDemand(r *request) {
 	for i := range r.entries {
 		r.entries[i].made = true
 	}
-	p.unreadRequest(r.entries)
+	p.requeue(r.entries)
 	p.missing = r.entries[0].queue
 }
 
@@ -462,8 +462,8 @@ func (p *pipeline) abandon(queue string, reason *wire.Error) {
 	p.c.room.Broadcast()
 }
 
-// unreadRequest inserts messages to be sent again before later ones. mu is held.
-func (p *pipeline) unreadRequest(entries []entry) {
+// requeue inserts messages to be sent again before later ones. mu is held.
+func (p *pipeline) requeue(entries []entry) {
 	at := 0
 	for at < len(p.pending) && int32(p.pending[at].id-entries[0].id) < 0 {
 		at++

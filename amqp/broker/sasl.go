@@ -40,9 +40,9 @@ func (c *conn) handshake() error {
 		return fmt.Errorf("protocol header: %w", err)
 	}
 	if version != [3]byte{1, 0, 0} || id != wire.ProtocolAMQP && id != wire.ProtocolSASL {
-		return errors.Join(errEnded, c.logError(wire.AppendProtocolHeader(nil, wire.ProtocolSASL)))
+		return errors.Join(errEnded, c.writeRaw(wire.AppendProtocolHeader(nil, wire.ProtocolSASL)))
 	}
-	if err := c.logError(wire.AppendProtocolHeader(nil, id)); err != nil {
+	if err := c.writeRaw(wire.AppendProtocolHeader(nil, id)); err != nil {
 		return err
 	}
 	if id == wire.ProtocolAMQP {
@@ -55,7 +55,7 @@ func (c *conn) handshake() error {
 	if err != nil {
 		return fmt.Errorf("protocol header: %w", err)
 	}
-	if err := c.logError(wire.AppendProtocolHeader(nil, wire.ProtocolAMQP)); err != nil {
+	if err := c.writeRaw(wire.AppendProtocolHeader(nil, wire.ProtocolAMQP)); err != nil {
 		return err
 	}
 	if version != [3]byte{1, 0, 0} || id != wire.ProtocolAMQP {
@@ -64,7 +64,7 @@ func (c *conn) handshake() error {
 	return nil
 }
 
-func (c *conn) logError(b []byte) error {
+func (c *conn) writeRaw(b []byte) error {
 	if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
@@ -80,7 +80,7 @@ func (c *conn) authenticate() error {
 	if c.secured != nil && len(c.secured.VerifiedChains) > 0 {
 		offered = append([]wire.Symbol{external}, offered...)
 	}
-	if err := c.logError(wire.AppendSASLFrame(nil, &wire.SASLMechanisms{Mechanisms: offered})); err != nil {
+	if err := c.writeRaw(wire.AppendSASLFrame(nil, &wire.SASLMechanisms{Mechanisms: offered})); err != nil {
 		return err
 	}
 	var f wire.Frame
@@ -93,7 +93,7 @@ func (c *conn) authenticate() error {
 	}
 	mechanism, response := init.Mechanism, bytes.Clone(init.InitialResponse)
 	if response == nil && mechanism != anonymous && mechanism != external {
-		if err := c.logError(wire.AppendSASLFrame(nil, &wire.SASLChallenge{})); err != nil {
+		if err := c.writeRaw(wire.AppendSASLFrame(nil, &wire.SASLChallenge{})); err != nil {
 			return err
 		}
 		if err := c.reader.Next(&f); err != nil {
@@ -118,7 +118,7 @@ func (c *conn) authenticate() error {
 	default:
 		outcome.Code = wire.SASLAuth
 	}
-	return errors.Join(err, c.logError(wire.AppendSASLFrame(nil, outcome)))
+	return errors.Join(err, c.writeRaw(wire.AppendSASLFrame(nil, outcome)))
 }
 
 // credential returns the token of a SASL response; "" if anonymous. ok is false for an invalid response.

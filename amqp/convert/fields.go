@@ -119,7 +119,7 @@ func (d *decoded) properties(v value) error {
 		if !propertyHasType(i, field) {
 			return malformed("%s has a value of type 0x%02x", propertyNames[i], field.code)
 		}
-		if err := d.property1(i, field); err != nil {
+		if err := d.setField(i, field); err != nil {
 			return err
 		}
 	}
@@ -147,7 +147,7 @@ func (v value) isUlong() bool {
 	return v.code == codeUlong0 || v.code == codeUlong8 || v.code == codeUlong
 }
 
-func (d *decoded) property1(i int, v value) error {
+func (d *decoded) setField(i int, v value) error {
 	m := &d.message
 	text := func(to *string, s string) error {
 		if len(s) > maxFieldBytes {

@@ -76,7 +76,7 @@ func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 			return c.fail(IllegalState, "close before open")
 		}
 		c.peerClosed, c.left = true, body.Error == nil
-		c.requeue()
+		c.endSessions()
 		c.events.push(&Closed{Err: body.Error})
 		return nil
 	case *wire.Begin:
@@ -155,7 +155,7 @@ func (c *Conn) Close(err *wire.Error) {
 	c.write(0, &wire.Close{Error: c.fitting(err)})
 	c.closed = true
 	c.events.muted = true
-	c.requeue()
+	c.endSessions()
 	c.events.muted = false
 }
 
@@ -182,7 +182,7 @@ func (c *Conn) Lost(err *wire.Error) {
 		return
 	}
 	c.closed, c.peerClosed = true, true
-	c.requeue()
+	c.endSessions()
 	c.events.push(&Closed{Err: err})
 }
 
@@ -196,16 +196,16 @@ func (c *Conn) fail(condition wire.Symbol, format string, args ...any) error {
 	if c.closed { // closed by the caller, without an event
 		return c.err
 	}
-	c.requeue()
+	c.endSessions()
 	c.Close(e)
 	c.events.push(&Closed{Err: e})
 	return c.err
 }
 
-func (c *Conn) requeue() {
+func (c *Conn) endSessions() {
 	for _, s := range c.channels {
 		if s != nil && !s.ended {
-			s.requeue(nil)
+			s.close(nil)
 		}
 	}
 	clear(c.remote)

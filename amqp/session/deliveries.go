@@ -40,7 +40,7 @@ func (d *deliveries) add(id uint32) *delivery {
 		d.base = id
 	}
 	if d.n == len(d.ring) {
-		d.evict()
+		d.grow()
 	}
 	e := &d.ring[id&uint32(len(d.ring)-1)]
 	*e = delivery{}
@@ -49,7 +49,7 @@ func (d *deliveries) add(id uint32) *delivery {
 	return e
 }
 
-func (d *deliveries) evict() {
+func (d *deliveries) grow() {
 	if inRing := d.live - len(d.old); len(d.ring) > 0 && inRing <= len(d.ring)/4 {
 		d.moveToMap(d.n / 2)
 		return

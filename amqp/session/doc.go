@@ -46,7 +46,7 @@
 //
 // Received messages: Link.Window limits the number of unsettled deliveries, Link.Grant grants credit once. Sent
 // messages use the peer's credit and the session's window. Messages that exceed them wait, limited by
-// Options.MaxUnsent, and Link.RevokeCredit removes them. Session windows count frames; a caller that stops calling
+// Options.MaxUnsent, and Link.Recall removes them. Session windows count frames; a caller that stops calling
 // Receive also stops the peer.
 //
 // # Limits

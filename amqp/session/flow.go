@@ -103,7 +103,7 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	if !l.accepted { // Accept reports it to the caller
 		return
 	}
-	l.beReady()
+	l.enqueue()
 	if f.Drain && l.credit == 0 { // no credit to use up, and the peer waits for the response
 		l.scheduleFlow()
 	}
@@ -117,8 +117,8 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	e.push(&e.credit)
 }
 
-// acknowledgeEarly reports credit that arrived before the link was accepted.
-func (l *Link) acknowledgeEarly() {
+// reportEarlyCredit reports credit that arrived before the link was accepted.
+func (l *Link) reportEarlyCredit() {
 	if l.credit > 0 {
 		l.session.conn.events.push(&Credit{Link: l, Credit: l.credit, Drain: l.sender.drain})
 	} else if l.sender.drain {

@@ -126,7 +126,7 @@ func (s *source) act(p *peer) {
 	case 4:
 		l.Drained()
 	case 5:
-		l.RevokeCredit()
+		l.Recall()
 	case 6, 7, 8, 9:
 		l.Settle(s.number(), s.state())
 	default:

@@ -130,7 +130,7 @@ func (l *Link) Accept(r Reply) bool {
 		l.scheduleFlow()
 	}
 	if l.Sender() {
-		l.acknowledgeEarly()
+		l.reportEarlyCredit()
 	}
 	return true
 }
@@ -224,7 +224,7 @@ func (s *Session) receiveDetach(d *wire.Detach) {
 	s.conn.events.push(&Detached{Link: l, Closed: d.Closed, Err: d.Error, Ended: !answered})
 }
 
-func (l *Link) requeue() {
+func (l *Link) end() {
 	if l.gone {
 		return
 	}
@@ -244,15 +244,15 @@ func (l *Link) release() {
 	}
 	l.receiver.drop(c)
 	l.releaseUnsent()
-	if !l.scheduleDetach() {
+	if !l.awaitsDetach() {
 		l.session.in.removeLink(l)
 	}
 	l.session.out.removeLink(l)
 	l.credit = 0
 }
 
-// scheduleDetach reports whether the peer waits for a response to its detach. Until then, outcomes are reported.
-func (l *Link) scheduleDetach() bool {
+// awaitsDetach reports whether the peer waits for a response to its detach. Until then, outcomes are reported.
+func (l *Link) awaitsDetach() bool {
 	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.reported
 }
 

@@ -163,7 +163,7 @@ func (m *model) broker() {
 		m.forget(b.Peer().Name)
 		b.Detach(false, nil)
 	case rng.IntN(60) == 0:
-		for _, ref := range b.RevokeCredit() {
+		for _, ref := range b.Recall() {
 			text := b.refs[ref]
 			b.all = slices.DeleteFunc(b.all, func(s string) bool { return s == text })
 			delete(b.refs, ref)

@@ -75,13 +75,13 @@ func (l *Link) wait(m *Message) error {
 		q.waiting, q.head = q.waiting[:n], 0
 	}
 	q.waiting = append(q.waiting, w)
-	l.beReady()
+	l.enqueue()
 	l.session.pump()
 	return nil
 }
 
-// RevokeCredit removes the waiting messages that are not partly sent, and returns their Refs.
-func (l *Link) RevokeCredit() []uint64 {
+// Recall removes the waiting messages that are not partly sent, and returns their Refs.
+func (l *Link) Recall() []uint64 {
 	q := &l.sender
 	var refs []uint64
 	keep := q.head
@@ -108,8 +108,8 @@ func (l *Link) releaseUnsent() {
 	}
 }
 
-// beReady adds the link to the round-robin list of sending links.
-func (l *Link) beReady() {
+// enqueue adds the link to the round-robin list of sending links.
+func (l *Link) enqueue() {
 	if l.accepted && !l.gone && !l.sender.ready && l.sender.count() > 0 && l.credit > 0 {
 		l.sender.ready = true
 		l.session.ready = append(l.session.ready, l)
@@ -157,7 +157,7 @@ func (s *Session) pump() {
 			l.sender.waiting, l.sender.head = l.sender.waiting[:0], 0
 		}
 		s.current = nil
-		l.beReady()
+		l.enqueue()
 		l.finishDrain()
 	}
 }

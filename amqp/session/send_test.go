@@ -163,7 +163,7 @@ func TestFragments(t *testing.T) {
 	require.Len(t, first, 3)
 	require.True(t, first[2].More)
 	require.Equal(t, 2, l.sender.count())
-	require.Equal(t, []uint64{2}, l.RevokeCredit(), "a started delivery is completed")
+	require.Equal(t, []uint64{2}, l.Recall(), "a started delivery is completed")
 	p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 3}) // one more frame
 	require.Len(t, take(), 1)
 	p.send(0, &wire.Flow{NextIncomingID: some(4), IncomingWindow: 3})
@@ -198,8 +198,8 @@ func TestUnsentIsBounded(t *testing.T) {
 	large := &Message{Payload: make([]byte, 60)}
 	require.NoError(t, a.Send(large))
 	require.ErrorIs(t, b.Send(large), ErrFull)
-	require.Equal(t, []uint64{0}, a.RevokeCredit())
-	require.Empty(t, a.RevokeCredit())
+	require.Equal(t, []uint64{0}, a.Recall())
+	require.Empty(t, a.Recall())
 	require.NoError(t, b.Send(&Message{Payload: make([]byte, 500)}), "one message always fits")
 	require.ErrorIs(t, a.Send(large), ErrFull)
 	p.send(0, &wire.Detach{Handle: 1})

@@ -116,7 +116,7 @@ func (s *Session) receive(f *wire.Frame) {
 	case *wire.End:
 		s.peerEnded, s.left = true, body.Error == nil
 		delete(s.conn.remote, s.remote)
-		s.requeue(body.Error)
+		s.close(body.Error)
 	default:
 		_ = s.conn.fail(ConnectionFramingError, "frame is not allowed in a session")
 	}
@@ -133,7 +133,7 @@ func (s *Session) End(err *wire.Error) {
 	s.ended, s.reported = true, true
 	muted := c.events.muted
 	c.events.muted = true
-	s.requeueLinks()
+	s.endLinks()
 	c.events.muted = muted
 	if s.peerEnded {
 		s.free()
@@ -146,25 +146,25 @@ func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
 		return
 	}
 	e := Errorf(condition, format, args...)
-	s.requeueLinks()
+	s.endLinks()
 	s.End(e)
 	s.conn.events.push(&Ended{Session: s, Err: e, Ended: true})
 }
 
-// requeue ends the session and its links with events: the peer ended it, or the connection closes.
-func (s *Session) requeue(err *wire.Error) {
+// close ends the session and its links with events: the peer ended it, or the connection closes.
+func (s *Session) close(err *wire.Error) {
 	if s.reported {
 		return
 	}
 	s.reported = true
-	s.requeueLinks()
+	s.endLinks()
 	s.conn.events.push(&Ended{Session: s, Err: err, Ended: !s.peerEnded})
 }
 
-func (s *Session) requeueLinks() {
+func (s *Session) endLinks() {
 	for _, l := range s.links {
 		if l != nil {
-			l.requeue()
+			l.end()
 		}
 	}
 	s.conn.links -= s.count

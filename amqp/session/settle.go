@@ -15,7 +15,7 @@ type settling struct {
 // values; the value pointed to must not change before the next Output. Deliveries that arrived before the peer's detach
 // can be settled until Detach responds to it.
 func (l *Link) Settle(id uint32, state wire.DeliveryState) {
-	if l.session.over() || l.gone && (l.Sender() || !l.scheduleDetach()) {
+	if l.session.over() || l.gone && (l.Sender() || !l.awaitsDetach()) {
 		return
 	}
 	if l.Sender() {

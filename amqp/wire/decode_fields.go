@@ -53,9 +53,9 @@ func (r *reader) missing(field string) {
 	}
 }
 
-func (r *reader) invalid(label string) {
+func (r *reader) invalid(problem string) {
 	if r.err == nil {
-		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + label}
+		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + problem}
 	}
 }
 
@@ -78,7 +78,7 @@ func (r *reader) more() bool {
 	return !r.isNull()
 }
 
-func (r *reader) of() byte {
+func (r *reader) constructor() byte {
 	c, err := r.ctor()
 	r.keep(err)
 	return c
@@ -106,7 +106,7 @@ func (r *reader) optionalBool() (v Optional[bool]) {
 	if !r.more() {
 		return v
 	}
-	switch c := r.of(); c {
+	switch c := r.constructor(); c {
 	case ctorTrue:
 		return Some(true)
 	case ctorFalse:
@@ -130,7 +130,7 @@ func (r *reader) optionalUint() (v Optional[uint32]) {
 		return v
 	}
 	v.Set = true
-	switch c := r.of(); c {
+	switch c := r.constructor(); c {
 	case ctorUint0:
 	case ctorUint8:
 		v.Value = uint32(r.bytes(1)[0])
@@ -148,7 +148,7 @@ func (r *reader) ulong() (v Optional[uint64]) {
 	if !r.more() {
 		return v
 	}
-	switch c := r.of(); c {
+	switch c := r.constructor(); c {
 	case ctorUlong0:
 		return Some(uint64(0))
 	case ctorUlong8:
@@ -165,7 +165,7 @@ func (r *reader) ubyte() (v Optional[uint8]) {
 	if !r.more() {
 		return v
 	}
-	if c := r.of(); c != ctorUbyte {
+	if c := r.constructor(); c != ctorUbyte {
 		r.fail("has %#02x instead of a ubyte", c)
 		return v
 	}
@@ -176,7 +176,7 @@ func (r *reader) ushort() (v Optional[uint16]) {
 	if !r.more() {
 		return v
 	}
-	if c := r.of(); c != ctorUshort {
+	if c := r.constructor(); c != ctorUshort {
 		r.fail("has %#02x instead of a ushort", c)
 		return v
 	}
@@ -188,7 +188,7 @@ func (r *reader) alias() []byte {
 	if !r.more() {
 		return nil
 	}
-	c := r.of()
+	c := r.constructor()
 	if c != ctorBinary8 && c != ctorBinary32 {
 		r.fail("has %#02x instead of a binary", c)
 		return nil
@@ -212,7 +212,7 @@ func (r *reader) optionalString() (v Optional[string]) {
 	if !r.more() {
 		return v
 	}
-	c := r.of()
+	c := r.constructor()
 	if c != ctorString8 && c != ctorString32 {
 		r.fail("has %#02x instead of a string", c)
 		return v
@@ -231,7 +231,7 @@ func (r *reader) optionalSymbol() (v Optional[Symbol]) {
 	if !r.more() {
 		return v
 	}
-	c := r.of()
+	c := r.constructor()
 	if c != ctorSymbol8 && c != ctorSymbol32 {
 		r.fail("has %#02x instead of a symbol", c)
 		return v

@@ -141,7 +141,7 @@ func (r *reader) unsettled() Map {
 	if !r.more() {
 		return nil
 	}
-	c := r.of()
+	c := r.constructor()
 	if c != ctorMap8 && c != ctorMap32 {
 		r.fail("has %#02x instead of a map", c)
 		return nil

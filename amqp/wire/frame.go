@@ -121,7 +121,7 @@ func (r *Reader) ProtocolHeader() (id byte, version [3]byte, err error) {
 	r.release()
 	b, err := r.peek(frameHead)
 	if err != nil {
-		return 0, version, whole(err)
+		return 0, version, readError(err)
 	}
 	if string(b[:4]) != "AMQP" {
 		return 0, version, framingError("%q is not an AMQP 1.0 protocol header", b[:4])
@@ -150,7 +150,7 @@ func (r *Reader) Next(f *Frame) error {
 		if len(head) == 0 && errors.Is(err, io.EOF) {
 			return io.EOF
 		}
-		return whole(err)
+		return readError(err)
 	}
 	size, offset, kind := big.Uint32(head), 4*int(head[4]), head[5]
 	f.Channel = big.Uint16(head[6:])
@@ -164,7 +164,7 @@ func (r *Reader) Next(f *Frame) error {
 	}
 	b, err := r.frame(int(size))
 	if err != nil {
-		return whole(err)
+		return readError(err)
 	}
 	f.SASL, f.Body, f.Payload = kind == typeSASL, nil, nil
 	switch {
@@ -217,11 +217,11 @@ func (r *Reader) readFull(b []byte) (int, error) {
 		return n, err
 	}
 	more, err := io.ReadFull(r.from, b[n:])
-	return n + more, err //nolint:wrapcheck // see whole
+	return n + more, err //nolint:wrapcheck // see readError
 }
 
-// whole converts an io.EOF within a frame to io.ErrUnexpectedEOF.
-func whole(err error) error {
+// readError converts an io.EOF within a frame to io.ErrUnexpectedEOF.
+func readError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
