@@ -3,6 +3,8 @@
 package broker
 
 import (
+	"slices"
+
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -15,6 +17,15 @@ func (r *ranges) add(sequence uint64) {
 		return
 	}
 	*r = append(*r, &pb.SequenceRange{First: sequence, Last: sequence})
+}
+
+// rangesOf sorts sequences.
+func rangesOf(sequences []uint64) (r ranges) {
+	slices.Sort(sequences)
+	for _, s := range sequences {
+		r.add(s)
+	}
+	return r
 }
 
 // take removes and returns up to maxRanges ranges.

@@ -33,7 +33,7 @@ func (c *conn) attached(l *session.Link) {
 	}
 	switch target := a.Target.(type) {
 	case *wire.Coordinator:
-		c.attachCoordinator(l, target)
+		c.attachCoordinator(l)
 	case *wire.Node:
 		c.leaveWith(l, func(ctx context.Context) (func(), error) { return c.attachTarget(ctx, l, a, target) })
 	default:
@@ -109,8 +109,7 @@ func (c *conn) attachTarget(
 	}
 	reply.OfferedCapabilities = offered(a.DesiredCapabilities, delayedDelivery)
 	return func() {
-		p := newPublisher(c, l, name, isTopic(target.Capabilities))
-		p.exists = exists
+		p := &publisher{c: c, link: l, queue: name, topic: isTopic(target.Capabilities), exists: exists}
 		if target.Dynamic {
 			p.dynamic = name
 			c.nodes = append(c.nodes, name)

@@ -4,7 +4,9 @@ package broker
 
 import (
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -38,13 +40,10 @@ func (s *Server) unregister(k *consumer) {
 	}
 }
 
-func (s *Server) consumersOf(queue string) (list []*consumer) {
+func (s *Server) consumersOf(queue string) []*consumer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k := range s.consumers[queue] {
-		list = append(list, k)
-	}
-	return list
+	return slices.Collect(maps.Keys(s.consumers[queue]))
 }
 
 // catchUp waits until the node has applied the acknowledgements that consumers of the queue have sent on any AMQP

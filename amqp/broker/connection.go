@@ -304,8 +304,7 @@ func poke(c chan struct{}) {
 
 // broken ends a connection that is not readable. mu is held.
 func (c *conn) broken(err error) {
-	var e *wire.Error
-	if errors.As(err, &e) { // a protocol violation
+	if e, ok := errors.AsType[*wire.Error](err); ok { // a protocol violation
 		c.leave() // Close ends the links without events
 		c.core.Close(e)
 		c.log.Info("AMQP connection closed: protocol violation by the client", zap.Error(e))

@@ -411,7 +411,7 @@ func (s *consumer) disposed(e *session.Disposed) {
 func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *ranges) {
 	list = &s.answers.release
 	switch state := state.(type) {
-	case wire.Accepted, *wire.Accepted:
+	case wire.Accepted:
 		list = &s.answers.ack
 	case *wire.Rejected:
 		list = &s.answers.reject

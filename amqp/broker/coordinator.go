@@ -25,7 +25,7 @@ type coordinator struct {
 	discharges sync.WaitGroup // discharges in progress; Add is called with conn.mu
 }
 
-func (c *conn) attachCoordinator(l *session.Link, _ *wire.Coordinator) {
+func (c *conn) attachCoordinator(l *session.Link) {
 	l.Data = &coordinator{c: c, link: l}
 	if l.Accept(session.Reply{Target: &wire.Coordinator{Capabilities: []wire.Symbol{localTransactions, multiTxns}}}) {
 		l.Window(coordinatorWindow)

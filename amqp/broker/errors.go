@@ -28,8 +28,7 @@ type failure struct {
 func (f *failure) Error() string { return f.text }
 
 func failed(err error) failure {
-	var known *failure
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*failure](err); ok {
 		return *known
 	}
 	s, ok := status.FromError(err)
@@ -44,8 +43,7 @@ func failed(err error) failure {
 				f.reason, f.settled = d.GetReason(), d.GetMetadata()["settled"] == "true"
 			}
 		case *pb.Submitted:
-			through := d.GetThrough()
-			f.through = &through
+			f.through = new(d.GetThrough())
 		}
 	}
 	return f
@@ -121,8 +119,7 @@ func (f *failure) toAMQP() *wire.Error {
 
 // refusal returns the AMQP error of a failed call.
 func refusal(err error) *wire.Error {
-	var e *wire.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e
 	}
 	if errors.Is(err, context.Canceled) {

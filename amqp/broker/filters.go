@@ -31,10 +31,7 @@ type filters struct {
 func readFilters(m wire.Map) (*filters, error) {
 	f := &filters{}
 	for _, e := range m {
-		d, ok := e.Value.(*wire.Described)
-		if v, is := e.Value.(wire.Described); is {
-			d, ok = &v, true
-		}
+		d, ok := e.Value.(wire.Described)
 		if !ok {
 			continue
 		}

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,11 +136,7 @@ func (s *Server) all(last bool) []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = s.closed || last
-	list := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		list = append(list, c)
-	}
-	return list
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 func (s *Server) leave() {

@@ -73,8 +73,6 @@ func newPipeline(c *conn, of *publisher) *pipeline {
 	}
 }
 
-func (p *pipeline) start() { p.c.run(p.run) }
-
 func (p *pipeline) add(e entry) {
 	p.pending = append(p.pending, e)
 	p.c.pending += e.bytes
@@ -90,6 +88,7 @@ func (p *pipeline) signal() { p.c.wakeUp(p.wake) }
 
 func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }
 
+// run runs until the link has ended and all messages are answered, or the connection has ended.
 func (p *pipeline) run() {
 	defer close(p.ended)
 	pause := firstPause
@@ -287,7 +286,7 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if n == 0 {
 		return nil
 	}
-	r := request{sequence: p.next, entries: append([]entry(nil), p.pending[:n]...), sent: true}
+	r := request{sequence: p.next, entries: slices.Clone(p.pending[:n]), sent: true}
 	p.next++
 	p.pending = p.pending[:copy(p.pending, p.pending[n:])]
 	p.inFlight = append(p.inFlight, r)

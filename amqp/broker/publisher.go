@@ -23,10 +23,6 @@ type publisher struct {
 	pipe    *pipeline
 }
 
-func newPublisher(c *conn, l *session.Link, queue string, topic bool) *publisher {
-	return &publisher{c: c, link: l, queue: queue, topic: topic}
-}
-
 // deleted reports whether a missing queue of the link was deleted. mu is held.
 func (p *publisher) deleted() bool { return p.queue != "" && p.exists }
 
@@ -61,7 +57,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 	}
 	if p.pipe == nil {
 		p.pipe = newPipeline(p.c, p)
-		p.pipe.start()
+		p.c.run(p.pipe.run)
 	}
 	p.pipe.add(entry{id: d.ID, settled: d.Settled, queue: queue, message: message, bytes: len(d.Payload), topic: p.topic})
 }

@@ -39,7 +39,7 @@ func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	}
 	name := a.Name
 	if s.shared {
-		name, _, _ = strings.Cut(name, linkDelimiter)
+		name = firstPart(name)
 	}
 	switch {
 	case s.shared && slices.Contains(source.Capabilities, capGlobal):

@@ -117,11 +117,7 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 			}
 		}
 	}
-	slices.Sort(sequences)
-	var list ranges
-	for _, sequence := range sequences {
-		list.add(sequence)
-	}
+	list := rangesOf(sequences)
 	if len(list) > maxRanges { // messages in between count as delivered, too
 		list = ranges{{First: list[0].GetFirst(), Last: list[len(list)-1].GetLast()}}
 	}
@@ -178,7 +174,7 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 				"commit more often", maxTaken)
 		}
 	}
-	t.outcomes = append(t.outcomes, outcome{consumer: s, state: o, sequences: append([]uint64(nil), e.Refs...)})
+	t.outcomes = append(t.outcomes, outcome{consumer: s, state: o, sequences: slices.Clone(e.Refs)})
 	if !e.Settled { // settled with the transaction (4.4.4.1)
 		for i := range e.Refs {
 			s.link.Settle(e.First+uint32(i), &wire.TransactionalState{TxnID: t.accepted.TxnID, Outcome: o})
@@ -216,12 +212,7 @@ func (t *transaction) operations() (ops []*pb.Operation) {
 		taken[o.consumer] = append(taken[o.consumer], o.sequences...)
 	}
 	for _, c := range consumers {
-		slices.Sort(taken[c])
-		var list ranges
-		for _, sequence := range taken[c] {
-			list.add(sequence)
-		}
-		for batch := range slices.Chunk(list, maxAckRanges) {
+		for batch := range slices.Chunk(rangesOf(taken[c]), maxAckRanges) {
 			ops = append(ops, &pb.Operation{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{
 				Queue: c.queue, Subscription: c.subscription, QueueId: c.queueID, Required: true, Ranges: batch,
 			}}})
@@ -231,11 +222,8 @@ func (t *transaction) operations() (ops []*pb.Operation) {
 }
 
 func isAccepted(state wire.DeliveryState) bool {
-	switch state.(type) {
-	case wire.Accepted, *wire.Accepted:
-		return true
-	}
-	return false
+	_, ok := state.(wire.Accepted)
+	return ok
 }
 
 // committed applies the nacks and rejects, which are not part of the Commit. mu is held.

@@ -240,13 +240,7 @@ func (d *decoded) string(b []byte) string {
 }
 
 func (d *decoded) header(v value) error {
-	rest := v.data
-	for i := range v.count {
-		var field value
-		var err error
-		if field, rest, err = read(rest); err != nil {
-			return err
-		}
+	for i, field := range v.elements() {
 		if field.isNull() {
 			continue
 		}

@@ -48,19 +48,11 @@ var propertyNames = [...]string{
 }
 
 func (d *decoded) annotations(v value) error {
-	rest := v.data
-	for range v.count / 2 {
-		var key, content value
-		var err error
-		if key, rest, err = read(rest); err != nil {
-			return err
-		}
-		if content, rest, err = read(rest); err != nil {
-			return err
-		}
+	for key, content := range v.pairs() {
 		if !key.isSymbol() {
 			continue
 		}
+		var err error
 		switch string(key.data) {
 		case annotationDeliveryTime, annotationEnqueueTime:
 			err = d.deliverAt(content)
@@ -106,13 +98,7 @@ func (d *decoded) properties(v value) error {
 	if v.count > len(propertyNames) {
 		return malformed("section properties has %d fields", v.count)
 	}
-	rest := v.data
-	for i := range v.count {
-		var field value
-		var err error
-		if field, rest, err = read(rest); err != nil {
-			return err
-		}
+	for i, field := range v.elements() {
 		if field.isNull() {
 			continue
 		}
@@ -205,18 +191,9 @@ func (d *decoded) applicationProperties(v value) error {
 	delete(d.message.TypedProperties, keyGroupSequence)
 	delete(d.message.Properties, keyUserID)
 	d.slots = make([]slot, typedProperties(v))
-	rest := v.data
-	for range v.count / 2 {
-		var key, content value
-		var err error
-		if key, rest, err = read(rest); err != nil {
-			return err
-		}
+	for key, content := range v.pairs() {
 		if !key.isString() {
 			return malformed("key of application properties has type 0x%02x, must be a string", key.code)
-		}
-		if content, rest, err = read(rest); err != nil {
-			return err
 		}
 		if err := d.applicationProperty(d.string(key.data), content); err != nil {
 			return err
@@ -233,22 +210,12 @@ func (d *decoded) applicationProperties(v value) error {
 
 // typedProperties counts the application properties that become typed properties.
 func typedProperties(v value) (count int) {
-	rest := v.data
-	for range v.count / 2 {
-		_, behind, err := read(rest)
-		if err != nil {
-			return 0
-		}
-		content, behind, err := read(behind)
-		if err != nil {
-			return 0
-		}
+	for _, content := range v.pairs() {
 		_, is := content.boolean()
 		_, number := content.integer()
 		if is || number || content.code == codeFloat || content.code == codeDouble || content.isBinary() {
 			count++
 		}
-		rest = behind
 	}
 	return count
 }

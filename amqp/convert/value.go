@@ -5,6 +5,7 @@ package convert
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 	"unicode/utf8"
 
@@ -276,6 +277,33 @@ func (v value) checkArray(depth int) error {
 		return malformed("%d bytes after the last value of an array", len(b))
 	}
 	return nil
+}
+
+// elements iterates over the elements of a validated list.
+func (v value) elements() iter.Seq2[int, value] {
+	return func(yield func(int, value) bool) {
+		rest := v.data
+		for i := range v.count {
+			var e value
+			if e, rest, _ = read(rest); !yield(i, e) {
+				return
+			}
+		}
+	}
+}
+
+// pairs iterates over the keys and values of a validated map.
+func (v value) pairs() iter.Seq2[value, value] {
+	return func(yield func(value, value) bool) {
+		rest := v.data
+		for range v.count / 2 {
+			var key, e value
+			key, rest, _ = read(rest)
+			if e, rest, _ = read(rest); !yield(key, e) {
+				return
+			}
+		}
+	}
 }
 
 func (v value) isNull() bool   { return v.code == codeNull }

@@ -14,7 +14,7 @@ const isNumber = " in [int, double]"
 func (w *writer) comparison(c comparison, exact bool) {
 	left, right, op := c.left, c.right, c.op
 	if isConstant(left) && !isConstant(right) {
-		left, right, op = right, left, mirrored(op)
+		left, right, op = right, left, mirrored[op]
 	}
 	l, leftNamed := left.(name)
 	r, rightNamed := right.(name)
@@ -48,18 +48,8 @@ func isCalculated(n node) bool {
 	return false
 }
 
-func mirrored(op string) string {
-	switch op[0] {
-	case '<':
-		if op == "<>" {
-			return op
-		}
-		return ">" + op[1:]
-	case '>':
-		return "<" + op[1:]
-	}
-	return op
-}
+// mirrored are the operators for exchanged operands.
+var mirrored = map[string]string{"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 // constants compares two constants; those of different types are neither equal nor unequal.
 func constants(op string, left, right node) bool {
@@ -349,13 +339,14 @@ func hasFloat(n node) bool {
 
 // integersOnly returns the condition that all properties of an expression are integers; "" without properties.
 func integersOnly(n node) string {
-	var names []string
+	var conditions []string
 	var visit func(node)
 	visit = func(n node) {
 		switch n := n.(type) {
 		case name:
-			if of := identifierOf(n); kindOf(n) == property && !slices.Contains(names, of) {
-				names = append(names, of)
+			is := "type(" + identifierOf(n) + ") == int"
+			if kindOf(n) == property && !slices.Contains(conditions, is) {
+				conditions = append(conditions, is)
 			}
 		case minus:
 			visit(n.of)
@@ -365,14 +356,7 @@ func integersOnly(n node) string {
 		}
 	}
 	visit(n)
-	var b strings.Builder
-	for i, of := range names {
-		if i > 0 {
-			b.WriteString(" && ")
-		}
-		b.WriteString("type(" + of + ") == int")
-	}
-	return b.String()
+	return strings.Join(conditions, " && ")
 }
 
 func (w *writer) integer(n node) {

@@ -22,7 +22,7 @@ type parser struct {
 
 // Conditions are truth values; other expressions are numbers, strings or booleans.
 type (
-	node interface{}
+	node any
 	// logical is AND or OR of at least two conditions.
 	logical struct {
 		or    bool

@@ -2,7 +2,10 @@
 
 package session
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Options are the announced values and the limits of a Conn. Zero values select the defaults.
 type Options struct {
@@ -24,20 +27,13 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	set(&o.MaxFrameSize, 128<<10)
-	set(&o.ChannelMax, 255)
-	set(&o.HandleMax, 1023)
-	set(&o.MaxLinks, 4096)
-	set(&o.MaxPartial, 64<<20)
-	set(&o.MaxUnsent, 64<<20)
-	set(&o.IncomingWindow, 2048)
-	set(&o.MaxUnsettled, 65536)
+	o.MaxFrameSize = cmp.Or(o.MaxFrameSize, 128<<10)
+	o.ChannelMax = cmp.Or(o.ChannelMax, 255)
+	o.HandleMax = cmp.Or(o.HandleMax, 1023)
+	o.MaxLinks = cmp.Or(o.MaxLinks, 4096)
+	o.MaxPartial = cmp.Or(o.MaxPartial, 64<<20)
+	o.MaxUnsent = cmp.Or(o.MaxUnsent, 64<<20)
+	o.IncomingWindow = cmp.Or(o.IncomingWindow, 2048)
+	o.MaxUnsettled = cmp.Or(o.MaxUnsettled, 65536)
 	return o
-}
-
-func set[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
