@@ -232,7 +232,7 @@ func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration
 func (k *consumer) settle(ctx context.Context, delivery uint64, how string) error {
 	m := k.open[delivery]
 	if m == nil {
-		return fmt.Errorf("delivery %d is not open: the connection was lost", delivery)
+		return fmt.Errorf("delivery %d is not open: connection lost", delivery)
 	}
 	delete(k.open, delivery)
 	switch how {
