@@ -98,7 +98,7 @@ type syncing struct {
 	done   chan struct{}
 }
 
-// synced wakes the browsers whose confirmation has arrived. mu is held.
+// synced wakes the browsers with an arrived confirmation. mu is held.
 func (s *consumer) synced() {
 	n := 0
 	for ; n < len(s.syncs) && s.syncs[n].number <= s.confirmed; n++ {

@@ -87,7 +87,7 @@ func (s *consumer) start() {
 	s.c.run(s.run)
 }
 
-// withdraw ends a consumer whose client detached the link before the response. mu is held.
+// withdraw ends a consumer that was not started, since the client detached the link. mu is held.
 func (s *consumer) withdraw() {
 	s.gone = true
 	s.cancel()

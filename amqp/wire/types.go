@@ -2,7 +2,7 @@
 
 package wire
 
-// Types of AMQP values without a Go type of their own. The others are nil (null), bool, uint8 (ubyte), uint16 (ushort),
+// Types of AMQP values that have no unique Go type. The others are nil (null), bool, uint8 (ubyte), uint16 (ushort),
 // uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64 (long), float32, float64 (double),
 // []byte (binary) and string.
 type (
@@ -14,7 +14,7 @@ type (
 	List      []any      // values of any types
 	Map       []MapEntry // in order: some maps are ordered, and all are forwarded unchanged
 	Array     []any      // values of one type
-	// Described is a value whose descriptor has no type in this package.
+	// Described is a value with a descriptor that has no type in this package.
 	Described struct {
 		Descriptor any // usually a uint64 or a Symbol
 		Value      any
