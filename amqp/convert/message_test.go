@@ -419,7 +419,8 @@ func TestRefused(t *testing.T) {
 		{"odd map", []byte{0, codeUlong8, wire.SectionValue, codeMap8, 2, 1, codeNull}, "map has 1 keys and values"},
 		{"too few in a list", []byte{0, codeUlong8, wire.SectionValue, codeList8, 2, 2, codeNull}, "missing value"},
 		{
-			"too many in a list", []byte{0, codeUlong8, wire.SectionValue, codeList8, 3, 1, codeNull, codeNull},
+			"too many in a list",
+			[]byte{0, codeUlong8, wire.SectionValue, codeList8, 3, 1, codeNull, codeNull},
 			"1 bytes after",
 		},
 		{"too deep", append([]byte{0, codeUlong8, wire.SectionValue}, deep...), "nested deeper than 32"},

@@ -264,7 +264,8 @@ func (d *decoder) elements(c byte) (in decoder, count int, err error) {
 	if count > len(in.b) && (c>>4 < 0xe || count > maxEmpty) {
 		return decoder{}, 0, decodeError("%d elements in %d bytes", count, len(in.b))
 	}
-	return in, count, in.deeper()
+	err = in.deeper()
+	return in, count, err
 }
 
 func (d *decoder) compound(c byte) (any, error) {
