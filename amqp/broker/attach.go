@@ -81,7 +81,6 @@ func address(a any) (string, bool) {
 
 var errAddress = session.Errorf(session.InvalidField, "address must be a string: a queue name")
 
-// isTopic reports whether each subscriber receives each message.
 func isTopic(capabilities []wire.Symbol) bool {
 	return slices.Contains(capabilities, capTopic) || slices.Contains(capabilities, capTemporaryTopic)
 }

@@ -195,8 +195,7 @@ func (c *conn) processed(limit time.Duration) bool {
 	return true
 }
 
-// maxEnvelope is the maximum size of an encoded message without its body: two sections of up to 64 KiB of properties,
-// and annotations.
+// maxEnvelope is the maximum size of an encoded message without its body: two sections of 64 KiB, and annotations.
 const maxEnvelope = 256 << 10
 
 func (c *conn) begin() error {

@@ -2,7 +2,7 @@
 
 package broker
 
-// drain is a client's request for the available messages and a notification that no further ones follow.
+// drain is a client's request for the available messages, and for a notification after them.
 type drain struct {
 	confirm uint64 // confirmation to wait for: then requeued messages are available
 	number  uint64 // of the request to the node; 0 before it is sent

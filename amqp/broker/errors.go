@@ -56,7 +56,6 @@ func ofRequest(e *pb.RequestError) failure {
 // notActive reports that this node does not serve: the attempt was not executed.
 func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" }
 
-// again reports whether the same request must be retried.
 func (f *failure) again() bool {
 	if f.code == codes.Unavailable || f.code == codes.Canceled || f.code == codes.DeadlineExceeded {
 		return true

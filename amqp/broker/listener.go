@@ -106,7 +106,6 @@ func (s *Server) remove(c *conn) {
 	s.releaseLocked(c)
 }
 
-// release frees the container of a connection that ends.
 func (s *Server) release(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

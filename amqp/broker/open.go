@@ -65,7 +65,6 @@ func (c *conn) opened(o *wire.Open) {
 	c.shutLocked(reason)
 }
 
-// nameOf returns a client's container, and its product and version if reported.
 func nameOf(o *wire.Open) string {
 	name := o.ContainerID
 	if product, ok := o.Properties.Get(wire.Symbol("product")); ok {

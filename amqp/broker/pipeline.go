@@ -162,7 +162,7 @@ func (p *pipeline) drop() {
 	p.c.room.Broadcast()
 }
 
-// stream sends requests on a stream until it breaks, which is an error, or all are done.
+// stream sends requests until it breaks, which is an error, or all are done.
 func (p *pipeline) stream() (progress bool, err error) {
 	ctx, cancel := context.WithCancel(p.c.calls)
 	defer cancel()
@@ -401,7 +401,6 @@ func (p *pipeline) refused(r *request, f *failure) {
 	}
 }
 
-// queueDeleted ends a link to a deleted queue, which is not created again. mu is held.
 func (p *pipeline) queueDeleted(r *request, f *failure) {
 	reason := p.of.resourceDeleted(f)
 	for i := range r.entries {

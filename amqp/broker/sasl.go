@@ -29,8 +29,7 @@ const (
 // signInTimeout includes fetching the keys of an issuer.
 const signInTimeout = 15 * time.Second
 
-// errEnded ends a connection without a log entry.
-var errEnded = errors.New("connection closed")
+var errEnded = errors.New("connection closed") // without a log entry
 
 // handshake reads the protocol headers, and executes the SASL exchange if requested. Without SASL, a client is
 // anonymous or authenticated by its certificate.

@@ -55,7 +55,6 @@ func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	return s
 }
 
-// subscribe creates the subscription of a link, or changes its filter.
 func (c *conn) subscribe(
 	ctx context.Context, s *consumer, a *wire.Attach, f *filters,
 ) error {
@@ -172,7 +171,6 @@ func (c *conn) findSubscription(ctx context.Context, name string) (*pb.Queue, er
 	}
 }
 
-// remove deletes the dynamic queue or the subscription of the link.
 func (s *consumer) remove() {
 	c := s.c
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)

@@ -236,7 +236,7 @@ func (t *transaction) committed() {
 	}
 }
 
-// createMissing creates missing queues if queues are created on demand; it returns false if none was created.
+// createMissing creates missing queues on demand, and returns false if there are none.
 func (c *conn) createMissing(ctx context.Context, publishes []*published) (created bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil
@@ -280,7 +280,7 @@ func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, 
 	return f.ofTransaction(), true
 }
 
-// tryCommit retries until the outcome is known. After a refusal nothing was stored.
+// tryCommit retries until the outcome is known.
 func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *failure, known bool) {
 	req := &pb.CommitRequest{Operations: ops, Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1}}
 	pause := firstPause

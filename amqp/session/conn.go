@@ -9,8 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Conn is a connection, in the role of the container that accepted it: it never begins a session or attaches a link. It
-// is not safe for concurrent use.
+// Conn is a connection in the role of the container that accepted it: it begins no session and attaches no link.
 type Conn struct {
 	o    Options
 	peer *wire.Open // nil before the peer's Open
@@ -126,8 +125,7 @@ type OpenReply struct {
 	Properties          wire.Fields
 }
 
-// Open responds to an Opened event. Earlier output is sent after it, since a peer may send begin and attach without
-// waiting. Further calls have no effect.
+// Open responds to an Opened event. Earlier output is sent after it. Further calls have no effect.
 func (c *Conn) Open(r OpenReply) {
 	if c.opened {
 		return

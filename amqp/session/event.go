@@ -51,15 +51,15 @@ type (
 		Err    *wire.Error
 		Ended  bool
 	}
-	// Ended: a session ended; all its links are detached already. If the peer ended it, the caller responds with
-	// Session.End. If Ended is set, no response is needed.
+	// Ended: a session and its links ended. If the peer ended it, the caller responds with Session.End; with Ended, no
+	// response is needed.
 	Ended struct {
 		Session *Session
 		Err     *wire.Error
 		Ended   bool
 	}
-	// Closed: the connection, its links and its sessions ended; it is the last event. If the peer closed it, the caller
-	// responds with Conn.Close.
+	// Closed: the connection, its links and its sessions ended. If the peer closed it, the caller responds with
+	// Conn.Close.
 	Closed struct{ Err *wire.Error }
 )
 

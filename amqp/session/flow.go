@@ -4,7 +4,6 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// due schedules the flows and dispositions for the next output.
 func (s *Session) due() {
 	if !s.isDue && !s.over() {
 		s.isDue = true

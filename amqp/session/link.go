@@ -188,13 +188,11 @@ func (l *Link) Detach(closed bool, err *wire.Error) {
 	}
 }
 
-// finish frees the slot in the limits of links.
 func (l *Link) finish() {
 	l.session.count--
 	l.session.conn.links--
 }
 
-// fail ends the link because of a violation by the peer.
 func (l *Link) fail(condition wire.Symbol, format string, args ...any) {
 	if l.gone {
 		return

@@ -260,7 +260,6 @@ func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
 	l.done(id)
 }
 
-// done frees a slot of the window.
 func (l *Link) done(id uint32) {
 	l.session.in.remove(id)
 	l.receiver.open--

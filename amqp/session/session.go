@@ -140,7 +140,6 @@ func (s *Session) End(err *wire.Error) {
 	}
 }
 
-// fail ends the session because of a violation by the peer.
 func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
 	if s.over() || s.peerEnded {
 		return

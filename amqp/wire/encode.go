@@ -315,8 +315,7 @@ type compound struct {
 	at int
 }
 
-// shortHead and longHead are the lengths of constructor, size and count.
-const shortHead, longHead = 3, 9
+const shortHead, longHead = 3, 9 // bytes of constructor, size and count
 
 func beginCompound(b []byte) compound {
 	return compound{b: append(b, 0, 0, 0), at: len(b)}

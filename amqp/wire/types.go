@@ -64,7 +64,7 @@ const (
 	RoleReceiver Role = true
 )
 
-// SenderSettleMode determines whether a sender sends deliveries settled (2.8.2).
+// SenderSettleMode determines whether deliveries are sent settled (2.8.2).
 type SenderSettleMode uint8
 
 // Settle modes of a sender.
