@@ -221,7 +221,7 @@ func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration
 			return &reply{Message: decode(m), Delivery: k.count}, nil
 		}
 		if late {
-			return &reply{}, nil //nolint:nilerr // that nothing has come is an answer
+			return &reply{}, nil //nolint:nilerr // a timeout is a valid response
 		}
 		if !c.again(ctx, err) {
 			return nil, err
