@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
-	"github.com/lockstep-mq/lockstep/amqp/wire/wiretest"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // attachSender attaches a link to send on, and waits until the node grants credit.

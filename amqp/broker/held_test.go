@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
-	"github.com/lockstep-mq/lockstep/amqp/wire/wiretest"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 const largeBytes, frameBytes = 2560 << 10, 60 << 10

@@ -236,7 +236,7 @@ func (t *transaction) committed() {
 	}
 }
 
-// createMissing creates missing queues on demand, and returns false if there are none.
+// createMissing creates missing queues on demand, and reports whether it created any.
 func (c *conn) createMissing(ctx context.Context, publishes []*published) (created bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
-	"github.com/lockstep-mq/lockstep/amqp/wire/wiretest"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 var long = strings.Repeat("x", 300)

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
-	"github.com/lockstep-mq/lockstep/amqp/wire/wiretest"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // eventually polls a queue until it satisfies is.

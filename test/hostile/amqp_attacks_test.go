@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
-	"github.com/lockstep-mq/lockstep/amqp/wire/wiretest"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // amqpAttacks returns the attacks on the AMQP 1.0 port.

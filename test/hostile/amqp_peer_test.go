@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
-	"github.com/lockstep-mq/lockstep/amqp/wire/wiretest"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // peer is an AMQP 1.0 client that sends arbitrary frames, valid or not.
