@@ -185,7 +185,7 @@ func TestTransactionCreatesQueues(t *testing.T) {
 	})
 }
 
-// A commit whose response was lost is retried under the same identity. If its outcome cannot be determined, the client
+// A commit without a response is retried under the same identity. If its outcome cannot be determined, the client
 // receives none.
 func TestLostCommit(t *testing.T) {
 	lost := status.Error(codes.Unavailable, "the connection was lost")

@@ -50,7 +50,7 @@ func (l *Link) Send(m *Message) error {
 		return ErrGone
 	}
 	if l.sender.count() == 0 && s.current == nil && len(s.ready) == 0 && s.mayBegin(l, m) &&
-		uint64(len(m.Payload)) <= uint64(s.remoteWindow)*uint64(s.room()) {
+		uint64(len(m.Payload)) <= uint64(s.remoteWindow)*uint64(s.frameRoom()) {
 		w := waiting{Message: *m}
 		s.begin(l, &w)
 		s.sendFrames(l, &w)
@@ -176,13 +176,13 @@ func (s *Session) begin(l *Link, w *waiting) {
 
 const frameOverhead = 72 // maximum size of a transfer frame without payload
 
-// room returns the payload bytes that fit into a frame.
-func (s *Session) room() int { return s.conn.maxFrame() - frameOverhead }
+// frameRoom returns the payload bytes that fit into a frame.
+func (s *Session) frameRoom() int { return s.conn.maxFrame() - frameOverhead }
 
 // sendFrames sends frames while the window permits, and reports whether the message is complete.
 func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	c := s.conn
-	room := s.room()
+	room := s.frameRoom()
 	for s.remoteWindow > 0 {
 		t := &c.transfer
 		*t = wire.Transfer{Handle: l.handle}

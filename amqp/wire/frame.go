@@ -23,10 +23,9 @@ const (
 	typeSASL = 1
 )
 
-// Protocols of a protocol header (2.2, 5.2, 5.3).
+// Protocols of a protocol header (2.2, 5.3).
 const (
 	ProtocolAMQP = 0
-	ProtocolTLS  = 2
 	ProtocolSASL = 3
 )
 

@@ -110,8 +110,6 @@ type (
 const (
 	SASLOK      SASLCode = 0
 	SASLAuth    SASLCode = 1
-	SASLSys     SASLCode = 2
-	SASLSysPerm SASLCode = 3
 	SASLSysTemp SASLCode = 4
 )
 

@@ -95,8 +95,7 @@ const (
 
 // Expiry policies of a terminus (3.5.6).
 const (
-	ExpiryLinkDetach      Symbol = "link-detach"
-	ExpirySessionEnd      Symbol = "session-end"
-	ExpiryConnectionClose Symbol = "connection-close"
-	ExpiryNever           Symbol = "never"
+	ExpiryLinkDetach Symbol = "link-detach"
+	ExpirySessionEnd Symbol = "session-end"
+	ExpiryNever      Symbol = "never"
 )
