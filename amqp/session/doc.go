@@ -38,8 +38,8 @@
 // Each link of an Attached event ends with exactly one Detached event, unless the caller ends the link, its session or
 // the connection. The same applies to sessions, with Began and Ended.
 //
-// A peer may send Open, Begin, Attach and Flow without waiting for responses. It may reuse a handle or a channel when it
-// has sent a Detach or an End for it. A link with the name of another link of the same connection replaces it
+// A peer may send Open, Begin, Attach and Flow without waiting for responses. It may reuse a handle or a channel after
+// it has sent a Detach or an End for it. A link with the name of another link of the same connection replaces it
 // (amqp:link:stolen). Across connections, the caller implements that with Link.Detach.
 //
 // # Flow control
