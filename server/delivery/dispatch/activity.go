@@ -2,16 +2,14 @@
 
 package dispatch
 
-// Activity is the activity of the consumers of a queue or of one of its subscriptions.
+// Activity is the activity of the consumers of a queue or subscription.
 type Activity struct {
-	// Consumers is the number of attached consumers.
 	Consumers uint32
-	// Delivered is the number of messages delivered to consumers. It restarts at 0 when the last consumer of a
-	// subscription has left.
+	// Delivered is the number of delivered messages. It restarts at 0 when the last consumer of a subscription has left.
 	Delivered uint64
 }
 
-// Activity returns the activity of each queue that has consumers, by queue number.
+// Activity returns the activity by queue number, for queues with consumers.
 func (r *Registry) Activity() map[uint64]Activity {
 	r.mu.Lock()
 	all := make([]*dispatcher, 0, len(r.byKey))
@@ -31,7 +29,7 @@ func (r *Registry) Activity() map[uint64]Activity {
 	return out
 }
 
-// Load returns the remaining credit of the consumer and its number of unacknowledged messages.
+// Load returns the consumer's remaining credit and its number of unacknowledged messages.
 func (c *Consumer) Load() (credit, unacknowledged uint64) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()

@@ -4,8 +4,8 @@ package dispatch
 
 import "slices"
 
-// filterCorrupt removes corrupt messages from a read result. It also detects the first message with a group, from which
-// on the dispatcher maintains groups.
+// filterCorrupt removes corrupt messages from a read result. From the first message with a group on, the dispatcher
+// maintains groups.
 func (d *dispatcher) filterCorrupt(messages []Message) []Message {
 	_, grouped := d.order.(*selective)
 	messages = slices.DeleteFunc(messages, func(m Message) bool {
@@ -22,7 +22,6 @@ func (d *dispatcher) filterCorrupt(messages []Message) []Message {
 	return messages
 }
 
-// retryCorrupt schedules another read of corrupt messages, which may have been repaired.
 func (d *dispatcher) retryCorrupt() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

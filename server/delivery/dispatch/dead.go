@@ -16,29 +16,24 @@ import (
 )
 
 const (
-	// deadRetryInterval is the retry interval for dead letters that do not fit into the dead-letter queue.
 	deadRetryInterval = time.Second
-	// maxMoveMessages bounds the messages of one move transaction.
-	maxMoveMessages = 256
+	maxMoveMessages   = 256
 )
 
-// pendingDead is a message to be dead-lettered. Its record is read when it is moved.
 type pendingDead struct {
 	sequence uint64
 	reason   txn.DeadReason
-	by       *Consumer // consumer that rejected it; nil if none did
+	by       *Consumer // consumer that rejected it, or nil
 	notified bool      // by was notified that it is pending
 }
 
-// deadLetter adds messages to be dead-lettered.
 func (s *settlement) deadLetter(sequences []uint64, reason txn.DeadReason, by *Consumer) {
 	for _, sequence := range sequences {
 		s.dead = append(s.dead, pendingDead{sequence: sequence, reason: reason, by: by})
 	}
 }
 
-// maxDeliveries returns the delivery limit for the messages of a result. It returns 0 if none was delivered before,
-// or without a limit.
+// maxDeliveries returns the delivery limit, or 0 if there is none or no message was delivered before.
 func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	for i := range messages {
 		if messages[i].DeliveryCount > 0 {
@@ -48,8 +43,8 @@ func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	return 0
 }
 
-// filterExhausted removes messages that have reached the delivery limit from a result and dead-letters them. This
-// happens after a failover, or if the limit was lowered. The dispatcher's lock is held.
+// filterExhausted dead-letters messages at the delivery limit and removes them from a read result. They exist after a
+// failover, or if the limit was lowered.
 func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message {
 	return slices.DeleteFunc(messages, func(m Message) bool {
 		dead := uint64(m.DeliveryCount) >= most
@@ -61,7 +56,7 @@ func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message 
 	})
 }
 
-// deadLetterExhausted dead-letters those committed releases of a settlement that have reached the delivery limit.
+// deadLetterExhausted dead-letters committed releases that have reached the delivery limit.
 func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 	if len(batch.releases) == 0 {
 		return
@@ -84,7 +79,6 @@ func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 // FullError reports that dead letters of a queue are pending because the dead-letter queue is full. It wraps
 // txn.ErrQueueFull.
 type FullError struct {
-	// Queue and DeadLetter are the names of the two queues.
 	Queue, DeadLetter string
 	// Oversized reports that each pending message exceeds the capacity of the dead-letter queue.
 	Oversized bool
@@ -101,8 +95,7 @@ func (e *FullError) Error() string {
 // Unwrap returns txn.ErrQueueFull.
 func (*FullError) Unwrap() error { return txn.ErrQueueFull }
 
-// moveDead moves the dead messages of a settlement in batches. Messages that do not fit into the dead-letter queue
-// remain pending.
+// moveDead moves dead messages in batches. Those that do not fit into the dead-letter queue remain pending.
 func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	slices.SortFunc(batch.dead, func(a, b pendingDead) int { return cmp.Compare(a.sequence, b.sequence) })
 	var waiting []pendingDead
@@ -153,7 +146,7 @@ func (d *dispatcher) reportMoved(list []pendingDead, stay []uint64) {
 	}
 }
 
-// only returns the elements of list with one of the sequences. Both are in ascending order.
+// only returns the elements of list whose sequence is in sequences. Both are in ascending order.
 func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	for _, m := range list {
 		if _, is := slices.BinarySearch(sequences, m.sequence); is {
@@ -195,7 +188,6 @@ func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []De
 	return now, list, nil
 }
 
-// moveLater keeps the messages pending that could not be moved.
 func (d *dispatcher) moveLater(left []pendingDead, batch *settlement, reason *FullError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -216,8 +208,8 @@ func (d *dispatcher) moveLater(left []pendingDead, batch *settlement, reason *Fu
 	})
 }
 
-// postponeDead keeps the dead messages of a settlement pending, and notifies the consumers that rejected them. A
-// consumer without support for that gets its confirmation when they are moved. The dispatcher's lock is held.
+// postponeDead keeps dead messages pending, and notifies the consumers that rejected them. A consumer without support
+// for that gets its confirmation when they are moved.
 func (d *dispatcher) postponeDead(batch *settlement) {
 	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
 		return

@@ -9,8 +9,7 @@ import (
 
 const (
 	deferredBits = 12
-	// maxDeferredChunks bounds the deferred messages of a subscription: chunks of 4096 sequences with at least one
-	// member, 512 bytes each.
+	// maxDeferredChunks bounds the deferred messages of a subscription. A chunk takes 512 bytes.
 	maxDeferredChunks = 1 << 14
 )
 
@@ -28,7 +27,6 @@ type deferredChunk struct {
 
 func (s *deferredSet) len() int { return s.n }
 
-// at returns the index of the first chunk with at least this number.
 func (s *deferredSet) at(number uint64) int {
 	if n := len(s.chunks); n > 0 && s.chunks[n-1].number < number {
 		return n // the usual case: messages arrive in order

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// fullFor is how long dead letters count as pending after they were last found pending. Each task that moves them
-// retries about every second.
+// fullFor is how long dead letters count as pending. Tasks that move them retry about every second.
 const fullFor = 5 * time.Second
 
 // RecordFull records that dead letters are pending.

@@ -4,7 +4,7 @@ package dispatch
 
 // Seek calls commit to move a subscription, and blocks its deliveries and settlements until commit returns. If commit
 // returns nil, its consumers end with ErrMoved. Otherwise the outcome is unknown, and they end with ErrClosed: they
-// attach again, and repeat unconfirmed answers. commit must not return before the outcome is certain or the registry
+// attach again, and repeat unconfirmed outcomes. commit must not return before the outcome is certain or the registry
 // is about to be closed.
 func (r *Registry) Seek(key Key, commit func() error) error {
 	r.mu.Lock()
@@ -18,7 +18,7 @@ func (r *Registry) Seek(key Key, commit func() error) error {
 	r.mu.Unlock()
 	if d != nil {
 		d.cancel()
-		d.running.Wait() // its last batch is in the log by now, or never will be
+		d.running.Wait() // its last batch is in the log now, or never will be
 	}
 	err := commit()
 	if d != nil && err == nil {

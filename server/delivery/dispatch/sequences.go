@@ -38,7 +38,6 @@ func (s *sequences) pop() uint64 {
 	}
 }
 
-// removeRange removes a range. The cost is the smaller of the range and the set.
 func (s *sequences) removeRange(r Range) {
 	if r.Last-r.First < uint64(len(s.member)) {
 		for i := range r.Last - r.First + 1 {

@@ -4,9 +4,9 @@ package dispatch
 
 import "slices"
 
-// Withdraw calls commit to remove messages from a subscription. It passes the sequences that are not in flight and
-// not answered; commit returns those that it removed. Deliveries from the subscription pause until commit returns, so
-// that no message is both acknowledged and removed.
+// Withdraw calls commit to remove messages from a subscription, with those sequences that are not in flight and not
+// answered. commit returns those that it removed. Deliveries from the subscription pause until then, so that no message
+// is both acknowledged and removed.
 func (r *Registry) Withdraw(key Key, sequences []uint64, commit func(free []uint64) (taken []uint64, err error)) error {
 	taken, err := commit(r.hold(key, sequences))
 	if err == nil {
@@ -23,7 +23,6 @@ func (r *Registry) Withdraw(key Key, sequences []uint64, commit func(free []uint
 	return err
 }
 
-// hold pauses the deliveries of a subscription and returns those of the sequences that are free.
 func (r *Registry) hold(key Key, sequences []uint64) (free []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +47,6 @@ func (d *dispatcher) setHolding(n int) {
 	}
 }
 
-// free returns those of the sequences that are neither in flight nor answered.
 func (d *dispatcher) free(sequences []uint64) []uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
