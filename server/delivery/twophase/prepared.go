@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package twophase prepares and decides transactions on the active node, and notifies the dispatchers. Messages that
-// a prepared transaction will acknowledge are withdrawn from their consumers, and redelivered if it is rolled back.
+// Package twophase prepares and decides transactions on the active node. It withdraws messages that a prepared
+// transaction will acknowledge from their consumers, and redelivers them after a rollback.
 package twophase
 
 import (
@@ -32,8 +32,8 @@ type Manager struct {
 	primary   Committer
 	consumers *dispatch.Registry
 
-	// locks serializes prepare and decision of one transaction, so that its consumers are notified in order. The
-	// holder has an element in the channel. The others wait, possibly for a commit, as long as their contexts allow.
+	// locks serialize prepare and decision of a transaction, so that its consumers are notified in order. They are
+	// channels, since waiting, possibly for a commit, ends with the caller's context.
 	seed  maphash.Seed
 	locks [64]chan struct{}
 
@@ -54,7 +54,7 @@ func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *z
 	return m
 }
 
-// lock waits until no other call handles the transaction, or until ctx ends: then nothing was done.
+// lock waits until no other call handles the transaction. If ctx ends before, nothing was done.
 func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err error) {
 	l := m.locks[maphash.String(m.seed, xid)%uint64(len(m.locks))]
 	select {
@@ -65,8 +65,8 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 	}
 }
 
-// Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, even if
-// ctx ends before, since the consumers must be notified.
+// Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, even if ctx
+// ends before, since the consumers must be notified.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
 	unlock, err := m.lock(ctx, xid)
 	if err != nil {
@@ -89,15 +89,14 @@ type Decision struct {
 	XID string
 	// Commit reports whether to commit it or to roll it back.
 	Commit bool
-	// By is the decider.
-	By txn.Decider
+	By     txn.Decider
 	// Number is the LSN of the record that prepared it; 0 for any.
 	Number uint64
 }
 
-// Decide commits a decision and returns the decider: that of this call, or of an earlier one with the same decision.
-// It returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of
-// txn.Code and Committer.
+// Decide commits a decision and returns the decider: that of this call, or of an earlier one with the same decision. It
+// returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of txn.Code and
+// Committer.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)
 	if err != nil {
