@@ -88,7 +88,6 @@ func (c credentialed) check(ctx context.Context) error {
 	return nil
 }
 
-// Invoke implements grpc.ClientConnInterface.
 func (c credentialed) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
 	if err := c.check(ctx); err != nil {
 		return err
@@ -96,7 +95,6 @@ func (c credentialed) Invoke(ctx context.Context, method string, args, reply any
 	return c.ClientConnInterface.Invoke(ctx, method, args, reply, o...) //nolint:wrapcheck // it is a status
 }
 
-// NewStream implements grpc.ClientConnInterface.
 func (c credentialed) NewStream(
 	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
 ) (grpc.ClientStream, error) {

@@ -33,7 +33,6 @@ func (c *measuredCoordinator) took(op metrics.Operation, start time.Time, err er
 	c.latencies.Coordinated(op, time.Since(start), answered)
 }
 
-// Load implements failover.Coordinator.
 func (c *measuredCoordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
 	start := time.Now()
 	r, at, err := c.Coordinator.Load(ctx)

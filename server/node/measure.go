@@ -21,7 +21,6 @@ type meter struct {
 
 var _ replication.Meter = (*meter)(nil)
 
-// Committed implements replication.Meter.
 func (m *meter) Committed(d time.Duration) {
 	m.commits.Observe(d)
 	m.gcTuner.Committed(d)

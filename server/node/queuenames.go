@@ -31,12 +31,10 @@ func (q *queueNames) use(find func(id uint64) string) { q.find.Store(&find) }
 
 func (q *queueNames) wrap(core zapcore.Core) zapcore.Core { return &queueNamer{Core: core, of: q} }
 
-// With implements zapcore.Core.
 func (c *queueNamer) With(fields []zapcore.Field) zapcore.Core {
 	return &queueNamer{Core: c.Core.With(c.of.add(fields)), of: c.of}
 }
 
-// Check implements zapcore.Core.
 func (c *queueNamer) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(e.Level) {
 		return checked.AddCore(e, c)
@@ -44,7 +42,6 @@ func (c *queueNamer) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 	return checked
 }
 
-// Write implements zapcore.Core.
 func (c *queueNamer) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like the one below it
 }

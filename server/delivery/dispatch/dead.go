@@ -84,7 +84,6 @@ type FullError struct {
 	Oversized bool
 }
 
-// Error implements error.
 func (e *FullError) Error() string {
 	if e.Oversized {
 		return fmt.Sprintf("dead letters of %q are larger than max_bytes of the dead-letter queue %q", e.Queue, e.DeadLetter)

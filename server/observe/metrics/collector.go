@@ -84,7 +84,6 @@ func storeUsable() Metric {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		ch <- d
@@ -92,7 +91,6 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.up
 }
 
-// Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	stats, err := c.store.Stats()
 	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, boolValue(err == nil))

@@ -25,8 +25,8 @@ func (m *Manager) Partner() (failover.NodeInfo, error) {
 	return other, nil
 }
 
-// CompareContent compares the content of both nodes at the same record, and returns ErrDiffer if it differs. It
-// returns a description of the comparison.
+// CompareContent compares the content of both nodes at the same record, and returns a description. If it differs, it
+// returns ErrDiffer.
 func (m *Manager) CompareContent(ctx context.Context) (string, error) {
 	_, detail, err := m.performVerify(ctx)
 	return detail, err

@@ -25,8 +25,8 @@ import (
 
 var _ Operations = (*Manager)(nil)
 
-// Scan reads a snapshot of this node's page file, recommends a page size and reports it to the pair. Online. A
-// maxPageSize of 0 means the setting; with any other one, nothing is reported.
+// Scan reads a snapshot of this node's page file and recommends a page size. Online. It reports the recommendation to
+// the pair if maxPageSize is 0, which means the setting.
 func (m *Manager) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
@@ -72,7 +72,6 @@ func (m *Manager) recommend(ctx context.Context, pageSize int) {
 	}
 }
 
-// report reports to the active, which may be this node.
 func (m *Manager) report(ctx context.Context, r Report) error {
 	err := m.Report(ctx, r)
 	if !errors.Is(err, replication.ErrNotActive) || m.node.Alone() {
@@ -85,8 +84,7 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 	return m.o.Peers.Report(ctx, active.Address, r)
 }
 
-// pageProgress reports the store's progress in bytes of pages, which represent the remaining work better than bytes
-// of messages.
+// pageProgress reports progress in bytes of pages, which represent the remaining work better than bytes of messages.
 func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
@@ -98,10 +96,9 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// Rewrite rewrites this node's page file. It is allowed only while the node follows an active, or at the start of a
-// standalone one: ErrRole otherwise. Other errors are ErrBusy while another operation runs, store.ErrNoSpace with
-// both figures, store.ErrDataLoss for a corrupt page, and ErrRoleChanged if the node changed its role. With any error,
-// the page file is unchanged.
+// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a standalone one
+// that starts. Other errors are ErrBusy, store.ErrNoSpace with both figures, store.ErrDataLoss for a corrupt page, and
+// ErrRoleChanged. With any error, the page file is unchanged.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {
@@ -146,7 +143,6 @@ func (m *Manager) Rewrite(
 	}, err
 }
 
-// awaitPlanLimit bounds the wait for the plan.
 const awaitPlanLimit = time.Second
 
 // awaitPlan waits until this following node has applied the plan whose step it must do: during a rewrite it applies
@@ -231,8 +227,7 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.Maintenance().DropOld()
 }
 
-// FlushArchive archives this node's log up to now, and returns the location and status. It returns ErrNoArchive
-// without an archive.
+// FlushArchive archives this node's log up to now, and returns the location and status.
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
@@ -244,7 +239,7 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup copies a snapshot of this node to a backup. Online. It returns ErrNoBackupPath without a location.
+// Backup copies a snapshot of this node to a backup. Online.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
@@ -304,7 +299,6 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 	return backup.ListIn(ctx, place)
 }
 
-// location opens a backup location.
 func (m *Manager) location(path string) (backup.Objects, error) {
 	if err := m.checkBackupPath(path); err != nil {
 		return nil, err
@@ -325,15 +319,14 @@ func (m *Manager) location(path string) (backup.Objects, error) {
 	return backup.Directory(nil, at.Dir), nil
 }
 
-// closeObjects closes the connections of a location, if any.
 func closeObjects(place backup.Objects) {
 	if c, ok := place.(io.Closer); ok {
 		_ = c.Close() // all writes through them were confirmed
 	}
 }
 
-// checkBackupPath refuses invalid paths: no location, a path relative to the working directory of the process, and
-// one inside the data directory, which would copy the store into itself.
+// checkBackupPath refuses no location, a path relative to the working directory of the process, and one inside the data
+// directory, which would copy the store into itself.
 func (m *Manager) checkBackupPath(path string) error {
 	if path == "" {
 		return ErrNoBackupPath
@@ -376,13 +369,11 @@ func withoutLinks(path string) string {
 	}
 }
 
-// activityLimit bounds the query of the other node's activity.
 const activityLimit = time.Second
 
-// MaySwitchOver returns an error if a switchover should not be tried now: while the standby, this node or the other
-// one, rewrites its page file. During a rewrite it applies nothing, and it cannot serve unapplied messages. The error
-// wraps failover.ErrSwitchover. If the other node is unreachable, MaySwitchOver returns nil: failover detects that
-// itself.
+// MaySwitchOver returns a failover.ErrSwitchover while the standby, this node or the other one, rewrites its page file:
+// it applies nothing, and cannot serve unapplied messages. If the other node is unreachable, MaySwitchOver returns nil:
+// failover detects that.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, reason := m.partner(); !ok && reason == "" {
@@ -399,7 +390,7 @@ func (m *Manager) MaySwitchOver(ctx context.Context) error {
 		"over; wait for it, or cancel it", failover.ErrSwitchover, a)
 }
 
-// rewriteRate returns the current limit of a rewrite in bytes per second; 0 for no limit.
+// rewriteRate is in bytes per second; 0 for no limit.
 func (m *Manager) rewriteRate() int64 {
 	if m.o.RewriteBytesPerSecond == nil {
 		return 0

@@ -25,7 +25,7 @@ const configID = "configuration"
 type startupWork struct {
 	id              string // of the pair's request; empty if only the configuration requests it
 	resize, compact bool
-	// configResize and configCompact: requested by the configuration.
+	// configResize and configCompact are requested by the configuration.
 	configResize, configCompact bool
 }
 
@@ -53,9 +53,8 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 	return nil
 }
 
-// afterStart executes the operations requested for the start of a node of a pair, once it is an in-sync standby for
-// the first time. Then it reports to the active. A node that becomes active first does nothing, since it may start as
-// a standby the next time.
+// afterStart executes the operations requested for the start of a node of a pair once it is an in-sync standby, and
+// reports to the active. A node that becomes active first does nothing, since it may start as a standby the next time.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()
@@ -78,8 +77,8 @@ func (m *Manager) afterStart(ctx context.Context) {
 	m.reportStartDone(ctx)
 }
 
-// awaitApplied waits until this standby has applied its log up to the current end: the request may be in it, after
-// the last checkpoint. It stops waiting when the node is no longer a standby.
+// awaitApplied waits until this standby has applied its log up to the current end, which may contain the request. It
+// stops waiting when the node is no longer a standby.
 func (m *Manager) awaitApplied(ctx context.Context) {
 	tick := time.NewTicker(standbyPoll)
 	defer tick.Stop()
@@ -92,7 +91,6 @@ func (m *Manager) awaitApplied(ctx context.Context) {
 	}
 }
 
-// startupRequested returns the operations to execute.
 func (m *Manager) startupRequested() (w startupWork, err error) {
 	w.configResize, w.configCompact, err = m.local.config(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup)
 	if err != nil {
@@ -184,8 +182,8 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 	return r, err
 }
 
-// reportStartDone reports to the pair that this node has executed the operations requested for its start, until the
-// report is applied.
+// reportStartDone reports that this node has executed the operations requested for its start, until the report is
+// applied.
 func (m *Manager) reportStartDone(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()

@@ -20,8 +20,8 @@ import (
 var ErrDiffer = errors.New("the two nodes differ")
 
 const (
-	// verifyAhead is the distance, in records, of the record at which both nodes compute their digest. If the log
-	// passes it too early, the next distance is verifyWindow times larger.
+	// verifyAhead is the distance, in records, of the record at which both nodes compute their digest. If the log passes
+	// it too early, the next distance is verifyWindow times larger.
 	verifyAhead    = 8
 	verifyWindow   = 8
 	verifyAttempts = 5
@@ -71,7 +71,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		errSkip)
 }
 
-// digests requests the digest of both nodes concurrently, and appends to the log until they have reached the record.
+// digests requests the digests of both nodes concurrently, and appends to the log until they have reached the record.
 func (m *Manager) digests(ctx context.Context, other target, at uint64) (mine, theirs checkpoint.Digest, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -96,7 +96,6 @@ func (m *Manager) digests(ctx context.Context, other target, at uint64) (mine, t
 	return mine, theirs, errors.Join(myErr, theirErr)
 }
 
-// push commits small entries until the log has reached a record.
 func (m *Manager) push(ctx context.Context, at uint64) {
 	tick := time.NewTicker(verifyPush)
 	defer tick.Stop()
@@ -106,7 +105,7 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 			return
 		case <-tick.C:
 		}
-		// As many concurrently as are missing: they are committed together.
+		// Commit as many concurrently as are missing: they share a batch.
 		var commits sync.WaitGroup
 		for range min(at-min(m.store.End().LSN, at), 64) {
 			commits.Go(func() { _ = m.commit(ctx, func(b *txn.Builder) { b.DeleteMeta(keyVerify) }) })
@@ -115,8 +114,8 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 	}
 }
 
-// Digest waits for record atLSN and hashes this node's content at exactly that record; 0 means the current content.
-// It returns store.ErrPast if later records were already applied.
+// Digest waits for record atLSN and hashes this node's content at exactly that record; 0 means the current content. It
+// returns store.ErrPast if later records were already applied.
 func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	if atLSN == 0 {
 		return digestAt(ctx, m.store, store.ReadOptions{})
@@ -126,7 +125,6 @@ func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, 
 	return digestAt(ctx, m.store, store.ReadOptions{At: atLSN, MaxWait: verifyHeld})
 }
 
-// digestAt hashes the content of a checkpoint.
 func digestAt(ctx context.Context, s *store.Store, o store.ReadOptions) (d checkpoint.Digest, err error) {
 	err = s.ReadCheckpoint(ctx, o, func(c *checkpoint.Checkpoint) (err error) {
 		d, err = c.Digest(ctx)

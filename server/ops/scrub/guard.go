@@ -25,42 +25,34 @@ import (
 )
 
 const (
-	// guardTick is the interval of checks for a corrupt index. It is short because no pages can be written in that
-	// state.
-	guardTick = 100 * time.Millisecond
-	// repairInterval is the retry interval of failed repairs.
+	// guardTick is the interval of checks for a corrupt index, which prevents writing pages.
+	guardTick      = 100 * time.Millisecond
 	repairInterval = 2 * time.Second
-	// firstScrub is the delay of the first scrub after a start, firstVerify that of the first comparison, so that
-	// neither interferes with a restart.
-	firstScrub  = time.Minute
-	firstVerify = 10 * time.Second
-	// handOverRetry is the retry interval of a failed switchover.
+	// The first scrub and the first comparison are delayed, so that they do not interfere with a restart.
+	firstScrub    = time.Minute
+	firstVerify   = 10 * time.Second
 	handOverRetry = time.Second
 )
 
 // Options configures New.
 type Options struct {
-	// Store of this node, and its current Settings.
 	Store    *store.Store
 	Settings *settings.Settings
-	// Runner, Manager and Peers of this node.
-	Runner  *failover.Runner
-	Manager *maintenance.Manager
-	Peers   *peerclient.Peers
+	Runner   *failover.Runner
+	Manager  *maintenance.Manager
+	Peers    *peerclient.Peers
 	// Serving has the session in which transactions are committed.
 	Serving *session.Current
-	// Resync replaces the node's store with a snapshot of the active; it returns false if this node does not follow
-	// one.
+	// Resync replaces the node's store with a snapshot of the active; it returns false if this node does not follow one.
 	Resync func(cause error) bool
 	// HandOver makes the other node active.
 	HandOver func(ctx context.Context) error
 	// Compared is called after each comparison of the nodes; Difference then returns the result.
 	Compared func()
-	// Logger logs the findings.
-	Logger *zap.Logger
+	Logger   *zap.Logger
 }
 
-// Guard checks the integrity of a node's data. Its methods may be called from any goroutine.
+// Guard checks the integrity of a node's data. It is safe for concurrent use.
 type Guard struct {
 	o        Options
 	log      *zap.Logger
@@ -70,7 +62,7 @@ type Guard struct {
 	differ string     // result of the last comparison; empty: no difference
 }
 
-// New creates the guard of a node. The caller must call Run.
+// New creates a guard. The caller must call Run.
 func New(o Options) *Guard { return &Guard{o: o, log: o.Logger} }
 
 // Run scrubs, repairs and compares until ctx ends.
@@ -166,7 +158,7 @@ func (g *Guard) watchIndex(ctx context.Context) {
 	}
 }
 
-// Difference returns the differences found by the last comparison of the nodes; empty: none.
+// Difference returns the differences found by the last comparison of the nodes, or "".
 func (g *Guard) Difference() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

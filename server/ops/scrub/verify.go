@@ -34,8 +34,8 @@ const (
 	compareHeld = 10 * time.Second
 	// comparePushKey is deleted repeatedly to advance the log; it never exists.
 	comparePushKey = "verify/push"
-	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and
-	// indexAgain the poll interval.
+	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and indexAgain
+	// the poll interval.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond
 )
@@ -47,8 +47,8 @@ func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDige
 	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
-// Verify compares both nodes. A deep comparison detects corruption. Corruption of an index causes a replacement of that
-// node's store; the comparison then waits and restarts.
+// Verify compares both nodes. A deep comparison detects corruption. A corrupt index causes a replacement of that node's
+// store; the comparison then waits and restarts.
 func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if g.alone() {
 		return g.verifyAlone(ctx, deep, fullSpeed)
@@ -79,7 +79,6 @@ func (g *Guard) isCatchingUp() bool {
 	return standby != nil && !standby.Required
 }
 
-// verifyPair is one attempt of Verify.
 func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	other, err := g.partnerOr()
 	if err != nil {
@@ -112,7 +111,7 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	return resp, nil
 }
 
-// verifyAlone reports the content and the corruption of a node outside a pair, which has no node to compare with.
+// verifyAlone reports the content and the corruption of a node outside a pair.
 func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if deep {
 		if _, err := g.Scrub(ctx, fullSpeed); err != nil {
@@ -177,7 +176,6 @@ func (g *Guard) compareContent(ctx context.Context) error {
 	}
 }
 
-// compare requests the digests of both nodes at one record.
 func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
 ) {
@@ -219,7 +217,6 @@ func (g *Guard) compareAt(ctx context.Context, other failover.NodeInfo, at uint6
 	return mine, theirs, reply, context.Cause(ctx)
 }
 
-// push commits small transactions until the log has reached a record.
 func (g *Guard) push(ctx context.Context, at uint64) {
 	session := g.o.Serving.Get()
 	if session == nil {
@@ -282,7 +279,6 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	return out
 }
 
-// compared stores the result of a comparison.
 func (g *Guard) compared(found []*pb.QueueDifference) {
 	text := ""
 	for i, d := range found {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package settings implements the current settings of a node: its configuration with the changes made at run time. The
-// changes are stored with the pair's messages, except min-in-sync, which is in the cluster record. It must be
+// changes are stored with the pair's messages, except min-in-sync, which is in the cluster record, since it must be
 // changeable while writes are refused because of it.
 package settings
 
@@ -28,7 +28,6 @@ import (
 )
 
 const (
-	// pollInterval is the interval of checks for changed settings.
 	pollInterval = 250 * time.Millisecond
 	keyMinInSync = "min-in-sync"
 )
@@ -36,18 +35,16 @@ const (
 // Options configures New.
 type Options struct {
 	// Config of the node, the default for unchanged settings.
-	Config config.Config
-	// Store, Manager and Runner of the node: changes are read and stored through them.
+	Config  config.Config
 	Store   *store.Store
 	Manager *maintenance.Manager
 	Runner  *failover.Runner
 	// Use applies changed settings to the parts of the node that keep a copy.
-	Use func(*config.Config)
-	// Logger logs changes.
+	Use    func(*config.Config)
 	Logger *zap.Logger
 }
 
-// Settings of a node. Its methods may be called from any goroutine.
+// Settings contains the settings of a node. It is safe for concurrent use.
 type Settings struct {
 	o    Options
 	live atomic.Pointer[config.Config]
@@ -118,11 +115,10 @@ type Setting struct {
 	Key, Usage, Scope string
 	// Value is the current value on this node, Configured that of its configuration.
 	Value, Configured string
-	// Changed: Value was set at run time.
-	Changed bool
+	Changed           bool // Value was set at run time
 }
 
-// List returns the settings that can be changed at run time, with their values on this node.
+// List returns the settings that can be changed at run time.
 func (s *Settings) List() []Setting {
 	now := s.Live()
 	var list []Setting
@@ -151,7 +147,7 @@ type Change struct {
 	Node string
 }
 
-// Change changes settings on the active. If one of the values is invalid, nothing is changed (protoconv.ErrInvalid).
+// Change changes settings on the active. If one of the values is invalid (apierror.ErrInvalid), nothing is changed.
 func (s *Settings) Change(ctx context.Context, c Change) error {
 	node, err := s.meant(&c)
 	if err != nil {

@@ -34,7 +34,6 @@ const (
 
 // Options of New.
 type Options struct {
-	// Runner, Manager and Peers of the node, and its Settings.
 	Runner   *failover.Runner
 	Manager  *maintenance.Manager
 	Peers    *peerclient.Peers
@@ -43,7 +42,7 @@ type Options struct {
 	Closing <-chan struct{}
 }
 
-// Service implements lockstep.v1.MaintenanceService. It forwards calls that concern the pair to the active.
+// Service implements lockstep.v1.MaintenanceService.
 type Service struct {
 	pb.UnimplementedMaintenanceServiceServer
 
