@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-// field is one setting: a leaf of Config.
 type field struct {
 	key     string
 	usage   string
-	allowed string // valid values: see checkRange; may be empty
-	run     Scope  // of a setting that can be changed at run time
+	allowed string // see checkRange; may be empty
+	run     Scope  // set if it can be changed at run time
 	value   reflect.Value
 }
 
@@ -46,7 +45,6 @@ func appendFields(dst []field, prefix string, v reflect.Value) []field {
 	return dst
 }
 
-// set parses and stores a value from YAML, a flag or the environment.
 func (f field) set(raw any) error {
 	switch target := f.value.Addr().Interface().(type) {
 	case *string:
@@ -143,7 +141,6 @@ func (f field) text() string {
 	}
 }
 
-// typeName returns the name of the value's type in the help text.
 func (f field) typeName() string {
 	switch f.value.Interface().(type) {
 	case Size:

@@ -25,8 +25,8 @@ const (
 // ErrInvalid is returned for invalid settings, wrapped with the key, its source and the suggested action.
 var ErrInvalid = errors.New("invalid configuration")
 
-// RegisterFlags adds one flag for each setting, a hidden one for each former name of a setting, and `--standalone`,
-// short for `--coordinator-type=none`.
+// RegisterFlags adds a flag for each setting, a hidden one for each former name, and `--standalone`, short for
+// `--coordinator-type=none`.
 func RegisterFlags(fs *pflag.FlagSet) {
 	c := Default()
 	for _, f := range fields(&c) {
@@ -41,7 +41,6 @@ func RegisterFlags(fs *pflag.FlagSet) {
 	fs.Bool(flagStandalone, false, "run a single node: no coordinator, standby or failover")
 }
 
-// flagsOf adds the flags of the settings with a prefix.
 func flagsOf(fs *pflag.FlagSet, prefix string) {
 	c := Default()
 	for _, f := range fields(&c) {
@@ -60,7 +59,7 @@ const backupPlaces = "backup.s3."
 // RegisterBackupFlags adds the flags for access to a backup's server, for commands that run without a node.
 func RegisterBackupFlags(fs *pflag.FlagSet) { flagsOf(fs, backupPlaces) }
 
-// LoadBackup loads the settings as Load does, but only those of RegisterBackupFlags. Errors match ErrInvalid.
+// LoadBackup is Load for the settings of RegisterBackupFlags only.
 func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, error) {
 	l := newLoader()
 	if path != "" {
@@ -100,9 +99,9 @@ func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
 // Load returns the settings: defaults, then the YAML file at path (empty: none), then the environment (as from
-// os.Environ), then the given flags (nil: none). It returns ErrInvalid for unknown keys, values that cannot be parsed,
-// and inconsistent values. Unknown LOCKSTEP_* variables and former names of settings cause only warnings, since
-// container platforms define variables automatically.
+// os.Environ), then the flags (nil: none). It returns ErrInvalid for unknown keys, values that cannot be parsed, and
+// inconsistent values. Unknown LOCKSTEP_* variables and former names of settings cause only warnings, since container
+// platforms define variables automatically.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l := newLoader()
 	if path != "" {
@@ -152,7 +151,6 @@ func (l *loader) names() []string {
 	return append(names, former...)
 }
 
-// layer is one source of settings while it is read.
 type layer struct {
 	loader *loader
 	// names maps each setting of this layer to the name under which it was given.
@@ -220,9 +218,9 @@ func ofCommands() []string {
 	}
 }
 
-// strangeVariable handles an unknown variable with the prefix of settings. A probable typo of a setting is refused, as
-// an unknown key of the file is. Others only cause a warning, since they may belong to other programs (Kubernetes
-// defines some for a service called lockstep).
+// strangeVariable handles an unknown variable with the prefix of settings. A probable typo is refused, as an unknown
+// key of the file is. Others only cause a warning, since they may belong to other programs (Kubernetes defines some for
+// a service called lockstep).
 func (y *layer) strangeVariable(name string, known map[string]string) {
 	names := make([]string, 0, len(known))
 	for n := range known {
@@ -334,7 +332,6 @@ func (l *loader) file(path string) error {
 	return nil
 }
 
-// group reads the settings of a group, including nested groups.
 func (y *layer) group(file, prefix string, group *yaml.Node) {
 	if group.Kind != yaml.MappingNode {
 		name := strings.TrimSuffix(prefix, ".")
@@ -391,7 +388,6 @@ func (l *loader) isGroup(name string) bool {
 	return false
 }
 
-// groups returns the names of all groups of settings.
 func (l *loader) groups() (names []string) {
 	for key := range l.keys {
 		for i, c := range key {

@@ -8,7 +8,7 @@ const formerUntil = "0.3.0"
 // removedGroup is a group of settings that release 0.1.0 had. It is ignored with a warning.
 const removedGroup = "maintenance.autotune"
 
-// formerKeys returns the names of a setting in the last release. They are accepted with a warning. Until 0.1.0 the
+// formerKeys returns the names of a setting in the last release, which are accepted with a warning. Until 0.1.0 the
 // message log and the process log shared one group.
 func formerKeys(key string) []string {
 	switch key {

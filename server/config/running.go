@@ -12,18 +12,14 @@ import (
 type Scope string
 
 const (
-	// ScopePair: the value is the same on both nodes.
-	ScopePair Scope = "pair"
-	// ScopeNode: each node may have its own value.
-	ScopeNode Scope = "node"
+	ScopePair Scope = "pair" // the value is the same on both nodes
+	ScopeNode Scope = "node" // each node may have its own value
 )
 
 // Running is a setting that can be changed at run time.
 type Running struct {
-	// Key of the setting, as in the file, and its description.
 	Key, Usage string
-	// Scope of the setting.
-	Scope Scope
+	Scope      Scope
 }
 
 // RunningSettings lists the settings that can be changed at run time, in struct order.
@@ -38,8 +34,7 @@ func RunningSettings() []Running {
 	return list
 }
 
-// FindRunning returns one of them. It returns ErrInvalid if the setting does not exist or cannot be changed at run
-// time.
+// FindRunning returns one of them, or ErrInvalid.
 func FindRunning(key string) (Running, error) {
 	list := RunningSettings()
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
@@ -71,7 +66,7 @@ func (c *Config) Text(key string) string {
 	return ""
 }
 
-// With returns the settings with some of RunningSettings changed. The error is ErrInvalid with all problems.
+// With returns the settings with some of RunningSettings changed, or ErrInvalid with all problems.
 func (c *Config) With(values map[string]string) (Config, error) {
 	next := *c
 	all := fields(&next)

@@ -4,7 +4,7 @@ package config
 
 // Setting describes one setting.
 type Setting struct {
-	// Key is the dotted path in the file, Default the default value, Usage the description.
+	// Key is the dotted path in the file.
 	Key, Default, Usage string
 	// Flag and Variable are the other names, such as --listen and LOCKSTEP_LISTEN.
 	Flag, Variable string
@@ -12,7 +12,7 @@ type Setting struct {
 	Type string
 	// Range of valid values; empty if only the type, or a relation to other settings, restricts them.
 	Range string
-	// Running is the scope of a setting that can be changed at run time, and empty for all others.
+	// Running is the scope of a setting that can be changed at run time, or empty.
 	Running Scope
 }
 

@@ -24,16 +24,15 @@ const (
 	TLS12 = "1.2"
 )
 
-// NodeTLS configures TLS of the node's own port, used by clients, the command line and the other node. The same files
-// are used to connect to the other node.
+// NodeTLS configures TLS of the node's own port, for clients, the CLI and the other node, and of connections to the
+// other node.
 type NodeTLS struct {
-	Cert       string `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
-	Key        string `key:"key" usage:"file with the key of the certificate"`
-	CA         string `key:"ca" usage:"CA file for certificates of clients and of the other node"`
-	ClientAuth string `key:"client-auth" range:"require, none" usage:"client certificates: require (issued by tls.ca) or none"`
-	MinVersion string `key:"min-version" range:"1.3, 1.2" usage:"minimum TLS version, 1.3 or 1.2, for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
-	// PeerNames of the pair's nodes.
-	PeerNames []string `key:"peer-names" usage:"names (DNS, IP or URI) accepted in the other node's certificate; client certificates must not contain them. Default: the hosts that the two nodes advertise"`
+	Cert       string   `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
+	Key        string   `key:"key" usage:"file with the key of the certificate"`
+	CA         string   `key:"ca" usage:"CA file for certificates of clients and of the other node"`
+	ClientAuth string   `key:"client-auth" range:"require, none" usage:"client certificates: require (issued by tls.ca) or none"`
+	MinVersion string   `key:"min-version" range:"1.3, 1.2" usage:"minimum TLS version, 1.3 or 1.2, for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
+	PeerNames  []string `key:"peer-names" usage:"names (DNS, IP or URI) accepted in the other node's certificate; client certificates must not contain them. Default: the hosts that the two nodes advertise"`
 }
 
 // On reports whether TLS is configured.
@@ -139,9 +138,8 @@ func (c *Config) checkReach(k *checker) {
 	}
 }
 
-// Listener is an address that the node listens on.
+// Listener is an address that the node listens on: the setting's Key, its Address, and the settings that secure it.
 type Listener struct {
-	// Key of the setting, its Address, and the settings that secure it.
 	Key, Address, Needs string
 }
 
@@ -163,8 +161,8 @@ func (c *Config) Unencrypted() []Listener {
 	return list
 }
 
-// OnlyThisMachine reports whether an address, host:port, is reachable only from this host: its host is localhost, or an
-// IP address of the loopback network. Other names are not resolved.
+// OnlyThisMachine reports whether an address, host:port, is reachable only from this host: localhost, or an IP address
+// of the loopback network. Other names are not resolved.
 func OnlyThisMachine(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -18,18 +18,16 @@ import (
 // transactionSlack is the overhead of the largest message in a transaction: properties, names, headers.
 const transactionSlack = 128 << 10
 
-// problem is one invalid setting.
 type problem struct{ key, text string }
 
-// checker collects problems.
 type checker struct{ problems []problem }
 
 func (c *checker) fail(key, format string, args ...any) {
 	c.problems = append(c.problems, problem{key: key, text: fmt.Sprintf(format, args...)})
 }
 
-// checkRange checks the value of a setting against its tag `range`: "LOW to HIGH", "0, or LOW to HIGH" or
-// "LOW to HIGH, a multiple of STEP" of a number, or a list of words.
+// checkRange checks the value of a setting against its tag `range`: "LOW to HIGH", "0, or LOW to HIGH" or "LOW to HIGH,
+// a multiple of STEP" of a number, or a list of words.
 func (f field) checkRange(k *checker) {
 	text, orZero := strings.CutPrefix(f.allowed, "0, or ")
 	text, step, _ := strings.Cut(text, ", a multiple of ")
@@ -47,7 +45,6 @@ func (f field) checkRange(k *checker) {
 	}
 }
 
-// number returns the value of a number, size, duration, percentage or ratio.
 func (f field) number() float64 {
 	if f.value.CanFloat() {
 		return f.value.Float()
@@ -55,7 +52,6 @@ func (f field) number() float64 {
 	return float64(f.value.Int())
 }
 
-// parsed returns the number of a text in the form of the setting.
 func (f field) parsed(text string) float64 {
 	f.value = reflect.New(f.value.Type()).Elem()
 	if err := f.set(text); err != nil {
@@ -98,7 +94,7 @@ func (c *checker) address(key, value string, anyPort bool) {
 	}
 }
 
-// Validate returns nil if the settings are valid, or ErrInvalid with all problems, one per line.
+// Validate returns ErrInvalid with all problems, one per line.
 func (c *Config) Validate() error {
 	problems := c.problems()
 	if len(problems) == 0 {
@@ -223,7 +219,6 @@ func (c *Config) checkEtcd(k *checker) {
 	}
 }
 
-// voterCount is the number of voters of a pair.
 const voterCount = 3
 
 func (c *Config) checkRaft(k *checker) {
@@ -263,7 +258,6 @@ func (c *Config) checkEndpoint(k *checker, endpoint string) {
 	}
 }
 
-// checkBackup checks the locations of backups and the archive.
 func (c *Config) checkBackup(k *checker) {
 	for key, path := range map[string]string{"backup.path": c.Backup.Path, "wal.archive": c.WAL.Archive} {
 		if path == "" {

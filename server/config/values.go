@@ -36,7 +36,7 @@ func sizeUnits() []struct {
 	}
 }
 
-// ParseSize parses a size such as "64MiB". Sizes are non-negative integers of their unit.
+// ParseSize parses a non-negative integer with a unit, such as "64MiB".
 func ParseSize(text string) (Size, error) {
 	number, factor := strings.TrimSpace(text), int64(1)
 	lower := strings.ToLower(number)
@@ -120,8 +120,8 @@ func ParseRatio(text string) (Ratio, error) {
 // String returns the form that ParseRatio reads.
 func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
 
-// Within caps limits at fractions of the memory budget. The default limits are below these caps for
-// the default budget. One transaction is always possible, regardless of its size.
+// Within caps limits at fractions of the memory budget. The default limits are below these caps for the default budget.
+// One transaction is always possible, regardless of its size.
 func (l Limits) Within(budgetBytes int64) Limits {
 	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
 	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(Size(budgetBytes/8), 1<<20))

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// FromFailover returns the conditions that follow from the failover status. A node outside a pair has none of them.
+// FromFailover returns the conditions that follow from the failover status of a node of a pair.
 func FromFailover(st failover.Status) []Report {
 	self := Node{ID: st.Self.ID.String(), Name: st.Self.Name}
 	var out []Report
@@ -58,8 +58,7 @@ func InRecord(k Kind) bool {
 	}
 }
 
-// fromRecord returns the conditions that follow from the cluster record. InRecord lists the kinds that require nothing
-// else.
+// fromRecord returns the conditions that follow from the cluster record, of which InRecord needs nothing else.
 func fromRecord(st *failover.Status) []Report {
 	r := st.Record
 	var out []Report

@@ -19,13 +19,12 @@ const (
 	// foreignTold is how long a refused node is reported after its last attempt.
 	foreignTold = 10 * time.Second
 	// slowSync is the mean sync time of the log above which a condition is reported.
-	slowSync = 100 * time.Millisecond
-	// certificateWarning is how long before its expiry a certificate is reported.
-	certificateWarning = 14 * 24 * time.Hour
+	slowSync           = 100 * time.Millisecond
+	certificateWarning = 14 * 24 * time.Hour // before expiry
 )
 
-// Rules derives conditions from the state of a node. It remembers the progress of background work. Its methods must
-// not be called concurrently.
+// Rules derives conditions from the state of a node. It keeps the progress of background work. It is not safe for
+// concurrent use.
 type Rules struct {
 	work     workSeen
 	switched switchoverSeen
@@ -52,27 +51,24 @@ func (r *Rules) Reports(in *Input) []Report {
 	return f.all
 }
 
-// findings collects reports.
 type findings struct {
 	self Node
 	all  []Report
 }
 
-// node adds a condition of this node if on is true.
+// node adds a condition of this node if on is true, pair one of the pair.
 func (f *findings) node(on bool, k Kind, format string, args ...any) {
 	if on {
 		f.all = append(f.all, Report{Kind: k, Node: f.self, Details: fmt.Sprintf(format, args...)})
 	}
 }
 
-// pair adds a condition of the pair if on is true.
 func (f *findings) pair(on bool, k Kind, format string, args ...any) {
 	if on {
 		f.all = append(f.all, Report{Kind: k, Details: fmt.Sprintf(format, args...)})
 	}
 }
 
-// replication reports whether the two nodes are connected.
 func (f *findings) replication(in *Input) {
 	if p := in.Primary; p != nil {
 		if in.Pair.Record != nil {
@@ -86,7 +82,6 @@ func (f *findings) replication(in *Input) {
 	}
 }
 
-// standby reports whether the standby is connected and in sync.
 func (f *findings) standby(pair *failover.Status, p *replication.PrimaryStatus) {
 	standby := p.Standby
 	if standby == nil {
@@ -112,7 +107,6 @@ func (f *findings) foreignNode(now time.Time, s *replication.ForeignNode) {
 	}
 }
 
-// disk reports slow or failing writes to this node's log, and a lack of space.
 func (f *findings) disk(in *Input) {
 	var d replication.DiskStatus
 	switch {
@@ -145,7 +139,6 @@ func DiskAdvice(room *store.Room, mark uint64) string {
 	return "consume or purge messages, or free space on the filesystem"
 }
 
-// content reports corruption.
 func (f *findings) content(in *Input) {
 	st := &in.Damage
 	f.node(st.DamagedMessages > 0, CorruptMessages, "%s messages are corrupt, %s of them on both nodes",
@@ -155,7 +148,6 @@ func (f *findings) content(in *Input) {
 	f.pair(in.Difference != "", DigestsDiffer, "%s", in.Difference)
 }
 
-// machine reports problems of the process and its resources.
 func (f *findings) machine(in *Input) {
 	f.node(in.AuthError != "", AuthFailures, "%s", in.AuthError)
 	f.node(in.KeysError != "", JWKSUnavailable, "%s", in.KeysError)
@@ -165,7 +157,6 @@ func (f *findings) machine(in *Input) {
 		units.Bytes(in.MemoryUsed), in.Config.Memory.Budget)
 }
 
-// secrets reports listeners without TLS, and certificates and credentials that expire or cannot be loaded.
 func (f *findings) secrets(in *Input) {
 	if open := in.Config.Unencrypted(); len(open) > 0 {
 		list := make([]string, 0, len(open))

@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// namespace is the prefix of all metrics of this program.
 const namespace = "lockstep"
 
 // oldestLimit limits the time per scrape spent on the oldest messages of queues, which may require disk reads.
@@ -33,7 +32,6 @@ type snapshot struct {
 	queues     []queueSnapshot
 }
 
-// queueSnapshot is a queue included in the scrape.
 type queueSnapshot struct {
 	query.QueueInfo
 
@@ -46,7 +44,6 @@ func (s *snapshot) isSo(k conditions.Kind) bool {
 	return slices.ContainsFunc(s.node.Conditions, func(c conditions.Condition) bool { return c.Definition.Kind == k })
 }
 
-// collector reads the state of a node when it is scraped.
 type collector struct {
 	o        *Options
 	store    *store.Store
@@ -141,7 +138,6 @@ func (c *collector) exportedQueues() []queueSnapshot {
 	return out
 }
 
-// oldestMessage returns the oldest message of a queue. mu is held.
 func (c *collector) oldestMessage(ctx context.Context, q *query.QueueInfo) (oldestMessage, bool) {
 	if q.Messages == 0 {
 		return oldestMessage{}, false

@@ -108,7 +108,7 @@ func standbyFamilies() []family {
 	}
 }
 
-// followerFamilies is the metrics of the standby, which are exported even while the active is unreachable.
+// followerFamilies are exported even while the active is unreachable.
 func followerFamilies() []family {
 	return []family{
 		gaugeOf("follower_lag_records", whenFollows, "Records committed by the active node, as last reported, and not "+
@@ -480,7 +480,6 @@ func processFamilies() []family {
 	}
 }
 
-// traces describes a counter exported while tracing is enabled.
 func traces(name, help string, read func(t *Traces) uint64) family {
 	return family{Metric{Name: name, Type: Counter, Help: help, When: whenTraces}, func(s *snapshot, put emitFunc) {
 		if t := s.extra.Traces; t != nil {

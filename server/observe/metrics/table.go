@@ -15,15 +15,11 @@ const (
 
 // Metric describes an exported metric.
 type Metric struct {
-	// Name including the namespace.
-	Name string
-	// Type is one of the constants.
-	Type string
-	// Labels of its series.
+	Name   string // including the namespace
+	Type   string // a constant above
 	Labels []string
 	// When it is exported; empty: always.
 	When string
-	// Help text.
 	Help string
 }
 
@@ -53,8 +49,8 @@ type family struct {
 // emitFunc receives one series: its value and its label values.
 type emitFunc func(v float64, labels ...string)
 
-// All returns the table of all exported metrics except those of the Go runtime and the process.
-// docs/reference/metrics.md is generated from it.
+// All returns all exported metrics except those of the Go runtime and the process. docs/reference/metrics.md is
+// generated from it.
 func All() []Metric {
 	var out []Metric
 	for _, f := range families() {
@@ -89,7 +85,6 @@ func counter(name, help string, read func(*snapshot) float64) family {
 	return family{Metric{Name: name, Type: Counter, Help: help}, func(s *snapshot, put emitFunc) { put(read(s)) }}
 }
 
-// counterOf describes a counter with labels.
 func counterOf(name, help string, labels []string, read func(*snapshot, emitFunc)) family {
 	return family{Metric{Name: name, Type: Counter, Help: help, Labels: labels}, read}
 }
