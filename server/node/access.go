@@ -32,34 +32,30 @@ func (n *node) setAccess() {
 	n.rules.Configure(access.Setting{Deny: n.cfg.Access.Mode == "deny", Operators: n.cfg.Access.Operators})
 }
 
-// peerSecretIdentity authenticates the other node by the shared secret.
 func (n *node) peerSecretIdentity(ctx context.Context) (*access.Identity, error) {
 	if n.rules.PeerSecret() == nil {
-		return nil, nil //nolint:nilnil // there is none to show
+		return nil, nil //nolint:nilnil // no secret yet
 	}
 	shown := metadata.ValueFromIncomingContext(ctx, peerSecretKey)
 	if len(shown) != 1 || !n.rules.IsPeerSecret([]byte(shown[0])) {
-		return nil, nil //nolint:nilnil // it is another caller, or was the other node before it got the rules
+		return nil, nil //nolint:nilnil // another caller, or the other node before it got the rules
 	}
 	return &access.Identity{Principal: peerPrincipal, Method: access.MethodPeerToken, Peer: true}, nil
 }
 
-// peerSecret attaches the shared secret to calls to the other node.
 type peerSecret struct{ rules *access.Rules }
 
-// GetRequestMetadata returns the secret, or nil if there are no rules.
 func (p peerSecret) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	secret := p.rules.PeerSecret()
 	if len(secret) == 0 {
-		return nil, nil //nolint:nilnil // there are no rules
+		return nil, nil //nolint:nilnil // no rules yet
 	}
 	return map[string]string{peerSecretKey: string(secret)}, nil
 }
 
-// RequireTransportSecurity returns false: without TLS, the nodes trust their network.
+// RequireTransportSecurity: without TLS, the nodes trust their network.
 func (peerSecret) RequireTransportSecurity() bool { return false }
 
-// loadAccess reloads the rules from the applied state.
 func (n *node) loadAccess() {
 	if err := n.rules.LoadFrom(func() (uint64, []queue.AccessEntry) { return query.Access(n.store) }); err != nil {
 		n.log.Error("some access rules cannot be decoded and grant nothing; upgrade this node", zap.Error(err))
@@ -67,8 +63,8 @@ func (n *node) loadAccess() {
 	n.queues.RulesChanged()
 }
 
-// watchAccess reloads the rules on each change until ctx ends, and writes a checkpoint. A restarted node then has the
-// rules before it has applied its log.
+// watchAccess reloads the rules on each change until ctx ends, and writes a checkpoint, so that a restarted node has
+// the rules before it has applied its log.
 func (n *node) watchAccess(ctx context.Context) {
 	changed, cancel := query.WatchAccess(n.store)
 	defer cancel()
@@ -91,10 +87,8 @@ func (n *node) watchAccess(ctx context.Context) {
 }
 
 const (
-	// resetPollInterval is the interval at which an active node retries a requested reset.
 	resetPollInterval = time.Second
-	// resetTimeout bounds one attempt.
-	resetTimeout = 10 * time.Second
+	resetTimeout      = 10 * time.Second
 )
 
 // watchReset deletes all rules once this node is active, if `lockstep access reset` requested it. It retries until it

@@ -14,21 +14,15 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
-// This file sets the connection limits of the node's port.
-
 const (
-	// peerResolveInterval is the interval at which the addresses of the other node are resolved.
 	peerResolveInterval = 5 * time.Second
-	// lookupLimit bounds one resolution.
-	lookupLimit = 2 * time.Second
+	lookupLimit         = 2 * time.Second
 	// reservedFiles is the number of open files reserved for the store, the log, etcd and the other node.
 	reservedFiles = 384
-	// unprocessedFraction divides memory.budget: clients may fill 1/unprocessedFraction of it with requests that no
-	// handler has read yet.
+	// Clients may fill 1/unprocessedFraction of memory.budget with requests that no handler has read yet.
 	unprocessedFraction = 8
 )
 
-// admit applies the connection limits to the node's port.
 func (n *node) admit(l listener) *admission.Listener {
 	most := n.cfg.Limits.Connections
 	if files, ok := openFilesLimit(); ok && files < uint64(most)+reservedFiles {

@@ -9,7 +9,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// identify creates the authenticators.
 func (n *node) identify() (err error) {
 	j := &n.cfg.Auth.JWT
 	n.authn, err = authn.New(authn.Options{
@@ -25,7 +24,6 @@ func (n *node) identify() (err error) {
 	return nil
 }
 
-// notLetIn returns the number of rejected callers by failed check.
 func (n *node) authFailures() map[string]uint64 {
 	out := make(map[string]uint64)
 	for check, count := range n.authn.Failures() {

@@ -22,16 +22,14 @@ import (
 const lookInterval = time.Second
 
 // conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores the results in the
-// book, which status, health and metrics read, and logs conditions that begin or end.
+// book, which status, health and metrics read, and logs changes.
 type conditionMonitor struct {
-	n      *node
-	book   *conditions.Book
-	other  otherStatus
-	voters votersPoll
-	again  chan struct{} // capacity 1: re-evaluate
-	// cacheOnly is true if the filesystem cannot bypass the system's page cache. It is set before the first
-	// evaluation.
-	cacheOnly bool
+	n         *node
+	book      *conditions.Book
+	other     otherStatus
+	voters    votersPoll
+	again     chan struct{} // capacity 1: re-evaluate
+	cacheOnly bool          // the filesystem cannot bypass the page cache; set before the first evaluation
 
 	mu       sync.Mutex // held during an evaluation; guards the fields below
 	rules    conditions.Rules
@@ -50,7 +48,7 @@ func (l *conditionMonitor) run(ctx context.Context) {
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { l.watchOther(ctx) })
-		// needed for the metrics, if they are served, and for the certificate of the witness
+		// For the metrics, and for the certificate of the witness.
 		if l.n.latencies != nil || l.n.secrets.voters() != nil {
 			running.Go(func() { l.watchVoters(ctx) })
 		}
@@ -93,7 +91,6 @@ func (l *conditionMonitor) self() conditions.Node {
 	return conditions.Node{ID: l.n.plane.self.ID.String(), Name: l.n.plane.self.Name}
 }
 
-// input returns the state of the node for the rules.
 func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	n := l.n
 	in := &conditions.Input{
@@ -162,7 +159,6 @@ func (l *conditionMonitor) showHealth(all []conditions.Condition) {
 	}
 }
 
-// tell logs a condition that begins or ends.
 func (l *conditionMonitor) tell(c conditions.Condition, raised bool) {
 	fields := []zap.Field{
 		zap.String("condition", string(c.Definition.Kind)),

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// askInterval is the interval at which the other node's status is polled, and askTimeout bounds one poll.
+	// The other node's status is polled at this interval.
 	askInterval = 2 * time.Second
 	askTimeout  = time.Second
 )
@@ -56,7 +56,6 @@ func (o *otherStatus) last() *conditions.Other {
 	return other
 }
 
-// watchOther polls the other node until ctx ends.
 func (l *conditionMonitor) watchOther(ctx context.Context) {
 	ticker := time.NewTicker(askInterval)
 	defer ticker.Stop()
@@ -70,7 +69,6 @@ func (l *conditionMonitor) watchOther(ctx context.Context) {
 	}
 }
 
-// otherAddress returns the known address of the other node.
 func (l *conditionMonitor) otherAddress() (failover.NodeInfo, bool) {
 	st := l.n.runner.Status()
 	if st.Record == nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/events"
 )
 
-// storeEvents converts store events to logs, metrics and conditions.
 type storeEvents struct {
 	log func(events.Event)
 
@@ -22,7 +21,6 @@ func newStoreEvents(logger *zap.Logger) *storeEvents {
 	return &storeEvents{log: events.Log(logger.Named("store")), counts: make(map[string]uint64)}
 }
 
-// condition counts and logs an event.
 func (s *storeEvents) condition(e events.Event) {
 	s.log(e)
 	s.mu.Lock()
@@ -41,7 +39,6 @@ func (s *storeEvents) all() map[string]uint64 {
 	return all
 }
 
-// storeEvent is called by the store.
 func (n *node) storeEvent(e events.Event) {
 	n.events.condition(e)
 	if f, ok := e.(events.Failed); ok {

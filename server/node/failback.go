@@ -11,8 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// failbackCheck is the interval at which the active checks for reasons against a pending failback to the preferred
-// node.
+// failbackCheck is the interval of checks for obstacles to a pending failback.
 const failbackCheck = time.Second
 
 // discardedRange returns the discarded range of another node's log after a forced failover.
@@ -43,7 +42,6 @@ func (n *node) watchFailback(ctx context.Context) {
 	}
 }
 
-// switchoverBlocker returns the reason why the role should not move now, or an empty string.
 func (n *node) switchoverBlocker(ctx context.Context) string {
 	if p, err := n.maintenance.Plan(); err == nil && p != nil && !p.State.Ended() {
 		return fmt.Sprintf("plan %s (%s) is running", p.ID, p.Kind)

@@ -13,15 +13,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// This file hands the active role over before the node stops.
-
 const (
 	// successorLimit bounds the wait for the new active to serve before this node stops.
 	successorLimit = time.Second
-	// successorPoll is the interval at which the new active is polled.
-	successorPoll = 2 * time.Millisecond
-	// successorGrace is how long this node then stays its standby, so that waiting clients get a response before the
-	// next pause.
+	successorPoll  = 2 * time.Millisecond
+	// successorGrace is how long this node then stays its standby, so that waiting clients get a response before the next
+	// pause.
 	successorGrace = 50 * time.Millisecond
 	// drainLimit bounds the wait for running transactions when a node stops that still has the role.
 	drainLimit = 500 * time.Millisecond
@@ -76,8 +73,8 @@ func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary.Settle(ctx)
 }
 
-// waitForSuccessor waits until the new active serves with this node as its standby. Removing this node from the
-// in-sync set takes a write of the record; that pause must not add to the one of the switchover.
+// waitForSuccessor waits until the new active serves with this node as its standby. Removing this node from the in-sync
+// set takes a write of the record; that pause must not add to the one of the switchover.
 func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, successorLimit)
 	defer cancel()

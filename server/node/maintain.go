@@ -59,7 +59,6 @@ func (n *node) startArchive() (stop func() error, err error) {
 	}, nil
 }
 
-// newMaintenance creates the maintenance manager. Nothing runs yet.
 func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	n.peers = peerclient.NewPeers(append(slices.Clip(n.environment.dialOptions(n.dialOptions)),
 		grpc.WithPerRPCCredentials(peerSecret{n.rules}))...)
@@ -124,10 +123,8 @@ func (n *node) runMachine(ctx context.Context) error {
 	return n.runner.Run(ctx)
 }
 
-// alone reports whether the node belongs to no pair.
 func (n *node) alone() bool { return n.cfg.Alone() }
 
-// addMaintenance adds this node's running operations and the pair's plan to its state.
 func (n *node) addMaintenance(st *nodestatus.Node) {
 	if a, ok := n.maintenance.Activity(); ok {
 		st.Maintenance = &a
@@ -154,7 +151,6 @@ func (u maintainedNode) session() (s *session.Session, ok bool) {
 	return s, s != nil
 }
 
-// Serving returns the term in which the node is active and serves clients.
 func (u maintainedNode) Serving() (term uint64, ok bool) {
 	s, ok := u.session()
 	if !ok {
@@ -163,7 +159,6 @@ func (u maintainedNode) Serving() (term uint64, ok bool) {
 	return s.Primary.Status().Term, true
 }
 
-// Commit commits a transaction on the serving active.
 func (u maintainedNode) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	s, ok := u.session()
 	if !ok {
@@ -172,7 +167,6 @@ func (u maintainedNode) Commit(ctx context.Context, payload []byte) (*txn.Result
 	return s.Primary.Commit(ctx, payload)
 }
 
-// Standby returns the progress of the connected standby.
 func (u maintainedNode) Standby() (maintenance.Standby, bool) {
 	s, ok := u.session()
 	if !ok {
@@ -188,7 +182,6 @@ func (u maintainedNode) Standby() (maintenance.Standby, bool) {
 	}, true
 }
 
-// HandOver makes the other node active.
 func (u maintainedNode) HandOver(ctx context.Context) error {
 	_, err := u.n.switchover(ctx, uuid.Nil)
 	return err

@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// meter records latencies.
 type meter struct {
 	commits *nodestatus.Latencies
 	gcTuner *throttle.Governor
@@ -29,14 +28,12 @@ func (m *meter) Committed(d time.Duration) {
 	}
 }
 
-// Acknowledged records the replication round trip of a batch.
 func (m *meter) Acknowledged(d time.Duration) {
 	if m.metrics != nil {
 		m.metrics.Acknowledged(d)
 	}
 }
 
-// Written records the time of a write to the log.
 func (m *meter) Written(d time.Duration) {
 	if m.metrics != nil {
 		m.metrics.Written(d)
@@ -47,7 +44,6 @@ func (n *node) meter() replication.Meter {
 	return &meter{commits: &n.commits, gcTuner: n.store.Governor(), metrics: n.latencies}
 }
 
-// activity returns the node's workload and resource usage.
 func (n *node) activity() nodestatus.Activity {
 	a := nodestatus.Activity{
 		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: runtimeMemory(),
@@ -62,7 +58,6 @@ func (n *node) activity() nodestatus.Activity {
 	return a
 }
 
-// metricsOptions returns the sources of the metrics.
 func (n *node) metricsOptions() metrics.Options {
 	return metrics.Options{
 		State: n.state, Extra: n.extraMetrics, Store: n.store, Latencies: n.latencies,
@@ -71,7 +66,6 @@ func (n *node) metricsOptions() metrics.Options {
 	}
 }
 
-// extraMetrics returns the values that only the metrics contain.
 func (n *node) extraMetrics() metrics.Extra {
 	m := metrics.Extra{
 		DiskLow:   n.serving.DiskLow(),

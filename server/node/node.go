@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node runs one node of a pair. It opens the store, listens, joins the pair through the coordinator and
-// serves, and shuts down in reverse order. Run covers the whole life of the process.
+// Package node runs one node of a pair. It opens the store, listens, joins the pair through the coordinator and serves,
+// and shuts down in reverse order.
 //
-// Package failover decides about roles, not the node. It calls the dataPlane (plane.go), which starts and stops
-// replication's Primary and Follower and the Session that serves clients.
+// Package failover decides about roles. It calls the dataPlane (plane.go), which starts and stops replication's Primary
+// and Follower and the Session that serves clients.
 package node
 
 import (
@@ -47,7 +47,6 @@ import (
 
 // Errors of Run, in addition to those of packages store and failover.
 var (
-	// ErrListen is returned when the node cannot listen on its address.
 	ErrListen = errors.New("cannot listen")
 	// ErrStandaloneData is returned when a node without coordinator is started on the data directory of a pair.
 	ErrStandaloneData = errors.New("data directory belongs to a pair")
@@ -62,44 +61,37 @@ const (
 	switchoverLimit = 15 * time.Second
 )
 
-// Ready contains the addresses of a listening node.
+// Ready contains the addresses, host:port, of a listening node.
 type Ready struct {
-	// Address is the bound address, host:port.
-	Address string
-	// Advertise is the address advertised to others.
-	Advertise string
-	// NodeID is the UUID of the node.
-	NodeID string
-	// Console is the address of the console, empty without one.
-	Console string
-	// AMQP is the address for AMQP 1.0, host:port, empty without one.
-	AMQP string
+	Address   string
+	Advertise string // address advertised to others
+	NodeID    string // UUID
+	Console   string // URL; empty without a console
+	AMQP      string // empty without AMQP
 }
 
 // Options contains the parameters of Run that are not settings.
 type Options struct {
-	// Version is the software version in the status.
-	Version string
+	Version string // software version in the status
 	// FS is the filesystem of the store; nil is the operating system's.
 	FS vfs.FS
-	// SetLogLevel changes the log level; nil if it cannot be changed.
+	// SetLogLevel changes the log level; optional.
 	SetLogLevel func(level string)
 	// CanRestart reports whether the caller of Run restarts the node on ErrRestart.
 	CanRestart bool
-	// CheckRestart returns the reason why the node would not start again; nil if that cannot be checked.
+	// CheckRestart returns the reason why the node would not start again; optional.
 	CheckRestart func(ctx context.Context) error
 	// Reload triggers a reload of certificates, keys and secrets, in addition to the automatic one after a change;
-	// nil for none.
+	// optional.
 	Reload <-chan struct{}
-	// OnReady is called once the node listens; nil for none. The node may not be active or in sync yet.
-	OnReady func(Ready)
-	// Environment replaces the network, coordinator and machine. The zero value replaces nothing.
+	// OnReady is called once the node listens; optional. The node may not be active or in sync yet.
+	OnReady     func(Ready)
 	Environment Environment
 }
 
-// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. Invalid settings and an
-// unusable directory are errors before anything is served. If the coordinator is unreachable, Run waits and reports
-// the reason in the status.
+// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. Invalid settings and an unusable
+// directory are errors before anything is served. If the coordinator is unreachable, Run waits and reports the reason
+// in the status.
 func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -177,7 +169,6 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	return n.serve(ctx, listener, o.OnReady)
 }
 
-// setDefaults sets the real disk and boot ID unless they are replaced.
 func (o *Options) setDefaults() (err error) {
 	if o.FS == nil {
 		if o.FS, err = disk(); err != nil {
@@ -212,7 +203,6 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 	return n
 }
 
-// node is one running node.
 type node struct {
 	cfg       config.Config
 	log       *zap.Logger
@@ -264,12 +254,11 @@ type node struct {
 	queues      *queue.Service
 	setLogLevel func(level string)
 
-	environment Environment
-	canRestart  bool
-	// checkRestart is Options.CheckRestart.
+	environment  Environment
+	canRestart   bool
 	checkRestart func(ctx context.Context) error
 	restart      chan struct{}  // capacity 1: restart requested
-	asked        sync.WaitGroup // switchovers whose result the monitor waits for
+	asked        sync.WaitGroup // switchovers whose result the monitor needs
 
 	fatal     chan error // capacity 1: why the node must stop
 	closing   chan struct{}
@@ -413,7 +402,6 @@ func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
 	}
 }
 
-// closeStore writes the last checkpoint and marks the directory clean.
 func (n *node) closeStore() error {
 	start := time.Now()
 	if err := n.store.Close(); err != nil {
@@ -423,7 +411,6 @@ func (n *node) closeStore() error {
 	return nil
 }
 
-// state returns the status of the node.
 func (n *node) state() nodestatus.Node {
 	st := nodestatus.Node{
 		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
@@ -456,9 +443,9 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	return result, nil
 }
 
-// awaitSwitchover requests a switchover and waits for the result until ctx ends. The monitor receives the result in
-// any case: a caller that stops waiting does not make the switchover fail. For example, a plan step stops waiting
-// when this node stops serving, which is in the middle of the switchover.
+// awaitSwitchover requests a switchover and waits for the result until ctx ends. The monitor receives the result in any
+// case: a caller that stops waiting does not make the switchover fail. For example, a plan step stops waiting when this
+// node stops serving, which is in the middle of the switchover.
 func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	type answer struct {
 		result failover.SwitchoverResult

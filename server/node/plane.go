@@ -64,7 +64,6 @@ func heartbeat(f config.Failover) time.Duration {
 
 var _ failover.DataPlane = (*dataPlane)(nil)
 
-// Identity returns the identity of the store.
 func (p *dataPlane) Identity() failover.Identity {
 	id := p.node.store.Identity()
 	renamed := id.Quarantine
@@ -130,7 +129,6 @@ func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, er
 	return failover.Peer{Node: by.Node, Store: by.Store, Process: by.Process, End: by.End}, nil
 }
 
-// hello returns the identity of this process.
 func (n *node) hello() replication.ProcessIdentity {
 	return replication.Self(n.store, n.runner.Process(), n.advertise)
 }
@@ -145,7 +143,6 @@ func (n *node) duplicateSeen(from replication.ProcessIdentity) {
 	}
 }
 
-// JoinPair adds the store to a pair.
 func (p *dataPlane) JoinPair(_ context.Context, pair uuid.UUID) error {
 	if err := p.node.store.JoinPair(pair); err != nil {
 		return fmt.Errorf("join the pair: %w", err)
@@ -188,7 +185,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	primary, err := replication.StartPrimary(replication.PrimaryOptions{
 		Store: p.node.store, Term: spec.Term, Config: activeConfig(spec.ActiveConfig),
 		Logger: p.node.log.Named("primary"), Tuning: p.tuning,
-		//nolint:contextcheck // what an event begins lives as long as the role
+		//nolint:contextcheck // work started by an event lives as long as the role
 		Events: func(e replication.Event) { p.report(e, post) }, Meter: p.node.meter(),
 		Tracer: p.node.tracer(),
 	})
@@ -271,7 +268,6 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 	return nil
 }
 
-// StartFollower starts to follow the active.
 func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, post func(failover.DataEvent)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,7 +278,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	p.follower = replication.StartFollower(replication.FollowerOptions{
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"),
 		Tuning: p.tuning,
-		//nolint:contextcheck // what an event begins lives as long as the role
+		//nolint:contextcheck // work started by an event lives as long as the role
 		Events:         func(e replication.Event) { p.report(e, post) },
 		DiscardedRange: discardedRange(spec.Forced), Room: p.node.room,
 		Meter: p.node.meter(), Tracer: p.node.tracer(),
@@ -309,7 +305,6 @@ func (p *dataPlane) StopFollower(context.Context) error {
 	return nil
 }
 
-// Drain prepares a planned switchover.
 func (p *dataPlane) Drain(ctx context.Context) (lsn.Position, error) {
 	primary, err := p.active()
 	if err != nil {
@@ -318,7 +313,6 @@ func (p *dataPlane) Drain(ctx context.Context) (lsn.Position, error) {
 	return primary.Drain(ctx)
 }
 
-// Resume undoes Drain.
 func (p *dataPlane) Resume(context.Context) error {
 	if primary, err := p.active(); err == nil {
 		primary.Resume()
@@ -326,7 +320,6 @@ func (p *dataPlane) Resume(context.Context) error {
 	return nil
 }
 
-// active returns the primary, for the replication service and for a switchover.
 func (p *dataPlane) active() (*replication.Primary, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -336,7 +329,6 @@ func (p *dataPlane) active() (*replication.Primary, error) {
 	return p.primary, nil
 }
 
-// service returns the service for the other node.
 func (p *dataPlane) service() (replication.Service, error) {
 	primary, err := p.active()
 	if err != nil {
@@ -352,7 +344,6 @@ func (p *dataPlane) idle() <-chan struct{} {
 	return p.idleCh
 }
 
-// roles returns the status of the running role.
 func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerStatus) {
 	p.mu.Lock()
 	primary, follower := p.primary, p.follower
@@ -392,8 +383,8 @@ func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	return protoconv.NotActive(&st, next)
 }
 
-// resync requests a snapshot of the active to replace the store of a standby. It returns false if this node follows
-// no active.
+// resync requests a snapshot of the active to replace the store of a standby. It returns false if this node follows no
+// active.
 func (p *dataPlane) resync(cause error) bool {
 	p.mu.Lock()
 	follower := p.follower
@@ -412,7 +403,7 @@ func activeConfig(c failover.ActiveConfig) replication.PrimaryConfig {
 	}
 }
 
-// dataEvent converts an event of replication. It returns nil for events that failover does not need.
+// dataEvent returns nil for events that failover does not need.
 func dataEvent(e replication.Event) failover.DataEvent {
 	switch e := e.(type) {
 	case replication.ActiveReady:

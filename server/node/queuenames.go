@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// queueIDKey is the log field with the store's number of a queue.
 const queueIDKey = "queue_id"
 
 // queueNamer adds the queue name to each log line that contains a queue number, since the code that logs it has only
@@ -22,11 +21,10 @@ type queueNamer struct {
 
 // queueNames resolves names once the store is open.
 type queueNames struct {
-	// find returns the name of a queue, or an empty string. It must not block: lines are logged with locks held.
+	// find returns the name of a queue, or "". It must not block: lines are logged with locks held.
 	find atomic.Pointer[func(id uint64) string]
 }
 
-// use sets the lookup function.
 func (q *queueNames) use(find func(id uint64) string) { q.find.Store(&find) }
 
 func (q *queueNames) wrap(core zapcore.Core) zapcore.Core { return &queueNamer{Core: core, of: q} }
@@ -43,10 +41,10 @@ func (c *queueNamer) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 }
 
 func (c *queueNamer) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like the one below it
+	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like c.Core
 }
 
-// add returns the fields, with the queue name if they contain its number without the name.
+// add adds the queue name to fields that contain its number without the name.
 func (q *queueNames) add(fields []zapcore.Field) []zapcore.Field {
 	find := q.find.Load()
 	if find == nil {

@@ -37,10 +37,9 @@ type secrets struct {
 // shownByVoter is the last certificate that the voter at an address presented.
 type shownByVoter struct {
 	cert    *x509.Certificate
-	witness bool // not a node, which reports its certificates itself
+	witness bool // a node reports its certificates itself
 }
 
-// watchedFiles are the files of one use.
 type watchedFiles struct {
 	of     string // "node", "etcd", "raft", "metrics", "console", or a setting
 	source interface {
@@ -50,7 +49,6 @@ type watchedFiles struct {
 	}
 }
 
-// openSecrets reads all configured files.
 func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 	s := &secrets{raftNames: cfg.Coordinator.Raft.TLS.Names}
 	etcd, voters := cfg.Coordinator.Etcd.TLS, cfg.Coordinator.Raft.TLS
@@ -125,7 +123,6 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 	return nil
 }
 
-// told returns a function that logs the result of a reload.
 func told(log *zap.Logger, key string) func(error) {
 	return func(err error) {
 		if err == nil {
@@ -137,14 +134,12 @@ func told(log *zap.Logger, key string) func(error) {
 	}
 }
 
-// check reloads changed files.
 func (s *secrets) check() {
 	for _, f := range s.all {
 		f.source.Check()
 	}
 }
 
-// reload reloads all files.
 func (s *secrets) reload() error {
 	var errs []error
 	for _, f := range s.all {
@@ -167,7 +162,6 @@ func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logge
 	}
 }
 
-// certificates returns the certificates in use.
 func (s *secrets) certificates() []nodestatus.Certificate {
 	if s == nil {
 		return nil
@@ -187,7 +181,7 @@ func (s *secrets) certificates() []nodestatus.Certificate {
 	return append(list, s.witnessCertificates()...)
 }
 
-// voters returns the TLS configuration of connections between voters, or nil if they do not use TLS.
+// voters returns the TLS configuration of connections between voters, or nil without TLS.
 func (s *secrets) voters() *raft.TLS {
 	if s == nil || s.raft == nil {
 		return nil
@@ -199,7 +193,6 @@ func (s *secrets) voters() *raft.TLS {
 	}
 }
 
-// recordVoterCertificate stores the certificate that a voter presented.
 func (s *secrets) recordVoterCertificate(address string, cert *x509.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +221,6 @@ func (s *secrets) members(witness map[string]bool) {
 	}
 }
 
-// witnessCertificates returns the certificates that witnesses presented.
 func (s *secrets) witnessCertificates() (list []nodestatus.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +234,6 @@ func (s *secrets) witnessCertificates() (list []nodestatus.Certificate) {
 	return list
 }
 
-// refused lists the files that could not be loaded.
 func (s *secrets) refused() (list []conditions.Credential) {
 	for _, kept := range s.all {
 		if err := kept.source.Refused(); err != nil {

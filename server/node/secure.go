@@ -41,7 +41,7 @@ func (n *node) secure() (err error) {
 }
 
 // acceptPeer returns the check of the certificate that the other node presents. Nil means that the certificate must
-// only be valid for the address, which is the default of tls.peer-names.
+// only be valid for the address, the default of tls.peer-names.
 func (n *node) acceptPeer() func(*x509.Certificate) error {
 	names := n.cfg.TLS.PeerNames
 	if len(names) == 0 {
@@ -50,8 +50,8 @@ func (n *node) acceptPeer() func(*x509.Certificate) error {
 	return func(cert *x509.Certificate) error { return peerclient.Carries(cert, names) }
 }
 
-// identification returns the check that distinguishes the other node from other callers. It is nil if no such check
-// is configured: on a machine that no other machine reaches, or with the setting insecure.
+// identification returns the check that distinguishes the other node from other callers, or nil if none is configured:
+// on a machine that no other machine reaches, or with the setting insecure.
 func (n *node) identification() *peerclient.Identification {
 	i := &peerclient.Identification{Tokens: n.secrets.peerToken, Logger: n.log}
 	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {
@@ -63,7 +63,6 @@ func (n *node) identification() *peerclient.Identification {
 	return i
 }
 
-// peerNames returns the names accepted in the certificate of the other node.
 func (n *node) peerNames() []string {
 	if len(n.cfg.TLS.PeerNames) > 0 {
 		return n.cfg.TLS.PeerNames
@@ -81,7 +80,6 @@ func (n *node) peerNames() []string {
 	return n.cfg.PeerNames(addresses)
 }
 
-// Errors for requests to the port of metrics and probes.
 var (
 	errToken    = errors.New("missing or invalid secret of metrics.token-file (Authorization: Bearer)")
 	errIdentity = errors.New("profiles require the operate right: send a client certificate or token that has it, " +
@@ -101,7 +99,6 @@ func portTLS(source *tlsfiles.Source) *tls.Config {
 	return source.Server(ask, "h2", "http/1.1")
 }
 
-// mayRead returns an error if a request may not read the metrics.
 func (n *node) mayRead(r *http.Request) error {
 	if token := n.secrets.metricsToken; token != nil && !token.Holds(bearer(r)) {
 		return errToken

@@ -25,7 +25,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance/rpc"
 )
 
-// newServer creates the gRPC server with all services of the node.
 func (n *node) newServer() server.Server {
 	o := auth.Options{
 		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
@@ -66,7 +65,6 @@ func (n *node) register(s server.Registrar) {
 	healthpb.RegisterHealthServer(s, n.health)
 }
 
-// openAudit opens the audit log of administrative calls and refusals.
 func (n *node) openAudit() (*audit.Log, error) {
 	l, err := audit.Open(audit.Options{
 		File: n.cfg.Audit.File, MaxBytes: n.cfg.Audit.MaxBytes.Bytes(), Keep: n.cfg.Audit.Keep, Node: n.cfg.Node.Name,

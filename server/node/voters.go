@@ -11,10 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 )
 
-// voterInterval is the interval at which the status of all voters is polled.
 const voterInterval = 5 * time.Second
 
-// votersPoll is the last status of the voters.
 type votersPoll struct {
 	mu     sync.Mutex // guards the fields below
 	voters []metrics.Voter
@@ -42,7 +40,7 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 			Voters: r.Voters, TLS: l.n.secrets.voters(), Dial: l.n.environment.Dial,
 		})
 		if err != nil {
-			l.n.log.Warn("voter status is not available") // the coordinator has the same settings and has logged the reason
+			l.n.log.Warn("voter status is not available") // the coordinator has logged the reason
 			return
 		}
 		l.pollVoters(ctx, c.Voter().Status(), admin)
@@ -55,7 +53,6 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	}
 }
 
-// voterResponse is the response of one voter.
 type voterResponse struct {
 	member raft.Member
 	status raft.Status
