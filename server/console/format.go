@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// functions returns the template functions; each function has its own comment.
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": durationText, "percent": percent,
@@ -29,7 +28,6 @@ func functions() template.FuncMap {
 	}
 }
 
-// toFloat converts any number to a float64.
 func toFloat(v any) float64 {
 	switch n := v.(type) {
 	case int:
@@ -61,7 +59,7 @@ func formatNumber(v any) string {
 	return units.Count(int64(toFloat(v)))
 }
 
-// percent returns part/whole as an integer between 0 and 100.
+// percent returns part/complete as an integer between 0 and 100.
 func percent(part, complete any) int {
 	w := toFloat(complete)
 	if w <= 0 {
@@ -83,7 +81,6 @@ func timeText(v any) time.Time {
 	return time.Time{}
 }
 
-// clockTime formats a time as ISO 8601 in UTC.
 func clockTime(v any) string {
 	t := timeText(v)
 	if t.IsZero() {
@@ -92,7 +89,6 @@ func clockTime(v any) string {
 	return t.UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// ago formats the time since t.
 func ago(v any) string {
 	t := timeText(v)
 	if t.IsZero() {
@@ -105,7 +101,6 @@ func ago(v any) string {
 	return units.Age(d) + " ago"
 }
 
-// durationText formats a duration.
 func durationText(v any) string {
 	switch d := v.(type) {
 	case *durationpb.Duration:
@@ -148,7 +143,6 @@ func severityOf(s pb.Severity) label {
 	}
 }
 
-// asJSON encodes a value for a data attribute.
 func asJSON(v any) (string, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -165,7 +159,7 @@ func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
 		return "", err
 	}
 	to := template.HTMLEscapeString(full)
-	//nolint:gosec // it is escaped
+	//nolint:gosec // escaped above
 	return template.HTMLAttr(`href="` + to + `" hx-get="` + to + `" hx-target="#dialog" hx-swap="innerHTML"`), nil
 }
 
@@ -179,7 +173,7 @@ func withQuery(address string, query ...string) (string, error) {
 	}
 	values := url.Values{}
 	for i := 0; i < len(query); i += 2 {
-		values.Set(query[i], query[i+1]) //nolint:gosec // there is an even number of them
+		values.Set(query[i], query[i+1]) //nolint:gosec // even number of elements
 	}
 	return address + "?" + values.Encode(), nil
 }
@@ -207,7 +201,6 @@ func plural(n int, thing string) string {
 	return units.Count(n) + " " + thing + "s"
 }
 
-// short returns the prefix of an identifier.
 func short(id string) string {
 	const n = 8
 	if len(id) > n {

@@ -10,10 +10,8 @@ import (
 const (
 	// historyPoints is the number of points in a chart of rates: one per second.
 	historyPoints = 180
-	// historyStep is the minimum interval between two points.
-	historyStep = 900 * time.Millisecond
-	// chartWindow is the minimum time range of a chart.
-	chartWindow = time.Minute
+	historyStep   = 900 * time.Millisecond
+	chartWindow   = time.Minute
 	// maxHistories is the number of queues with a history; the least recently viewed are evicted.
 	maxHistories = 64
 )
@@ -29,7 +27,7 @@ type past struct {
 	values [][]*float64 // one series per line, as long as at; nil: unknown
 }
 
-// add appends a point to the history of a queue, and returns a copy of its last minutes.
+// add appends a point to the history of a queue, and returns a copy.
 func (h *history) add(key string, now time.Time, values ...*float64) past {
 	h.mu.Lock()
 	defer h.mu.Unlock()

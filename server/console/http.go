@@ -78,7 +78,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// foreign returns why a request is rejected because of its origin, or an empty string.
+// foreign returns why a request is rejected because of its origin, or "".
 func (s *Server) foreign(r *http.Request) string {
 	if s.o.Anonymous && !namesThisHost(r.Host) {
 		return "The console accepts only local requests, but the host name was " + host(r.Host) +
@@ -108,7 +108,6 @@ func (s *Server) scheme() string {
 	return "http"
 }
 
-// host returns a Host header without the port.
 func host(header string) string {
 	if h, _, err := net.SplitHostPort(header); err == nil {
 		return h
@@ -166,7 +165,7 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 	})
 }
 
-// reloadPage responds to a link from another site with a page that requests the same address again. Browsers send the
+// reloadPage responds to a link from another site with a page that requests the same address again: browsers send the
 // session cookie only with requests from pages of this port.
 func reloadPage(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -174,7 +173,6 @@ func reloadPage(w http.ResponseWriter) {
 		`<title>Lockstep</title>`)
 }
 
-// errStaleForm is the failure for a form that does not belong to the session.
 func errStaleForm() failure {
 	return failure{
 		Code: http.StatusForbidden, Title: "Page outdated",
@@ -220,7 +218,6 @@ func (s *Server) sendToSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// callerOf returns the client of a request.
 func (s *Server) callerOf(r *http.Request) inprocgrpc.Caller {
 	c := inprocgrpc.Caller{Addr: &net.TCPAddr{}, TLS: r.TLS}
 	if a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil {

@@ -17,17 +17,12 @@ import (
 )
 
 const (
-	// liveEvery is the interval between two renderings of the live part of a page.
-	liveEvery = time.Second
-	// followAgain is the delay before a page that follows changes reconnects.
-	followAgain = 3 * time.Second
+	liveEvery   = time.Second
+	followAgain = 3 * time.Second // delay before a page that follows changes reconnects
 	// silenceLimit is the time without an event after which a comment is sent as a keep-alive.
-	silenceLimit = 15 * time.Second
-	// eventTimeout limits the time to write one event to the browser.
-	eventTimeout = 10 * time.Second
-	// maxEvents limits the open event streams.
-	maxEvents = 128
-	// maxQueryBytes limits the query of a page with events.
+	silenceLimit  = 15 * time.Second
+	eventTimeout  = 10 * time.Second // to write one event to the browser
+	maxEvents     = 128
 	maxQueryBytes = 4 << 10
 )
 
@@ -43,7 +38,6 @@ type hub struct {
 	open   int // number of subscribers
 }
 
-// topicKey identifies a topic.
 type topicKey struct {
 	identity [sha256.Size]byte
 	path     string
@@ -99,7 +93,6 @@ func (h *hub) subscribe(one *session, from inprocgrpc.Caller, p *Page, query url
 	}), true
 }
 
-// run produces events until ctx ends.
 func (h *hub) run(
 	ctx context.Context, t *topic, one *session, from inprocgrpc.Caller, p *Page, query url.Values,
 ) {
@@ -125,7 +118,6 @@ func (h *hub) run(
 	}
 }
 
-// event renders the live part of a page, or the error that prevented it.
 func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -163,7 +155,7 @@ func writeEvent(b *bytes.Buffer, name string, html template.HTML) {
 	b.WriteByte('\n')
 }
 
-// follow produces an event for each change reported to a page, until ctx ends. It restarts after a failure.
+// follow produces an event for each change reported to a page, and restarts after a failure, until ctx ends.
 func (h *hub) follow(ctx context.Context, t *topic, v *View, p *Page) {
 	for ctx.Err() == nil {
 		err := p.Follow(ctx, v, func(d any) { h.send(t, h.made(p, d, nil)) })
@@ -227,7 +219,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *sessio
 		http.Error(w, "query too long", http.StatusRequestURITooLong)
 		return
 	}
-	//nolint:contextcheck // what it begins is for all who see the page
+	//nolint:contextcheck // the topic outlives the request
 	events, leave, ok := s.hub.subscribe(one, from, p, r.URL.Query())
 	if !ok {
 		w.Header().Set("Retry-After", "10")

@@ -56,7 +56,6 @@ func rightsOf(rights []pb.AccessRight) string {
 	return strings.Join(names, ", ")
 }
 
-// rightsFrom parses the rights selected in a form.
 func (v *View) rightsFrom() ([]pb.AccessRight, error) {
 	var rights []pb.AccessRight
 	for _, name := range v.Form["right"] {
@@ -81,7 +80,6 @@ type accessView struct {
 	Me   *pb.WhoAmIResponse
 }
 
-// Usage returns the usage of a quota by its queues.
 func (d *accessView) Usage(i int) *pb.AccessQuota {
 	if i < len(d.GetUsed()) {
 		return d.GetUsed()[i]
@@ -114,7 +112,6 @@ func loadAccess(ctx context.Context, v *View) (any, error) {
 	return &accessView{ListAccessResponse: r, Open: me.GetOpen(), Me: me}, nil
 }
 
-// rule parses the rule in a form.
 func (v *View) rule() *pb.AccessRule {
 	r := &pb.AccessRule{Queue: strings.TrimSpace(v.Get("queue"))}
 	if subjectText := strings.TrimSpace(v.Get("whom")); v.Get("kind") == "group" {
@@ -193,7 +190,6 @@ func doDeleteRole(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Role " + v.Get("name") + " deleted."}, err
 }
 
-// tokenView is a newly created token.
 type tokenView struct {
 	*pb.AccessToken
 

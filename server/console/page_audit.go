@@ -12,10 +12,8 @@ import (
 )
 
 const (
-	// auditKept is the number of records shown, newest first.
-	auditKept = 200
-	// auditPause is the minimum interval between two updates of the page.
-	auditPause = 500 * time.Millisecond
+	auditKept  = 200                    // records shown
+	auditPause = 500 * time.Millisecond // between two updates of the page
 )
 
 func auditPage() Page {
@@ -25,9 +23,8 @@ func auditPage() Page {
 	}
 }
 
-// auditView is the data of the page Audit, newest records first.
 type auditView struct {
-	Records           []*pb.AuditRecord
+	Records           []*pb.AuditRecord // newest first
 	Missed            uint64
 	Principal, Method string
 	Node              string
@@ -70,7 +67,6 @@ func (v *View) auditView() *auditView {
 	return &auditView{Principal: v.Get("principal"), Method: v.Get("method"), Node: v.server.o.Node}
 }
 
-// add inserts records before the records shown.
 func (d *auditView) add(r *pb.TailAuditResponse) {
 	fresh := slices.Clone(r.GetRecords())
 	slices.Reverse(fresh)

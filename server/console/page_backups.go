@@ -24,7 +24,6 @@ type backupsView struct {
 	Nodes []*nodeSets
 }
 
-// nodeSets is the backups of a node.
 type nodeSets struct {
 	*nodeView
 
@@ -40,7 +39,6 @@ type setView struct {
 	Check *task
 }
 
-// viewSets adds the last verifications.
 func viewSets(sets []*pb.SaveSet, node string, tasks []task) []setView {
 	list := make([]setView, 0, len(sets))
 	for _, s := range sets {

@@ -16,7 +16,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxConnectionRows is the maximum number of connections shown per node.
 const maxConnectionRows = 500
 
 func connectionsPage() Page {
@@ -32,7 +31,6 @@ func connectionsPage() Page {
 
 type connectionsView struct{ Nodes []connectionsOfNode }
 
-// connectionsOfNode is the connections of one node.
 type connectionsOfNode struct {
 	Node  string
 	Total uint32
@@ -114,7 +112,6 @@ func newConnectionRow(node string, c *pb.Connection) connectionRow {
 	return row
 }
 
-// trafficText formats the traffic of one direction.
 func trafficText(t *pb.Traffic) string {
 	if t.BytesPerSecond == nil {
 		return "–"

@@ -10,7 +10,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Layout of the page file map: cells in lines.
 const (
 	mapColumns = 32
 	mapRegions = 512
@@ -18,7 +17,6 @@ const (
 	mapInside  = 10 // without spacing
 )
 
-// mapPage shows the use of the pages of a node's page file.
 func mapPage() Page {
 	return Page{
 		Path: "/map", Title: "Page file", Right: "operate", Template: "map", Hidden: true, Under: "/store", Load: loadMap,
@@ -32,8 +30,7 @@ type mapView struct {
 	Cells []mapCellView
 	Uses  []mapUse
 	Lines []mapLine
-	// Each is the number of pages per cell.
-	Each uint64
+	Each  uint64 // pages per cell
 	// Width and Height of the drawing.
 	Width, Height int
 }
@@ -44,7 +41,6 @@ type mapUse struct {
 	Pages              uint64
 }
 
-// mapCellView is one cell of the drawing.
 type mapCellView struct {
 	X, Y  int
 	Title string
@@ -145,13 +141,10 @@ func (l *mapLine) add(r *pb.PageRegion) {
 	l.Free += r.GetFree()
 }
 
-// Bytes returns the size of a number of pages.
 func (d *mapView) Bytes(pages uint64) uint64 { return pages * uint64(d.Map.GetPageSize()) }
 
-// Share returns pages as a percentage of all pages.
 func (d *mapView) Share(pages uint64) int { return percent(pages, d.Map.GetTotal().GetPages()) }
 
-// Summary describes the drawing in words.
 func (d *mapView) Summary() string {
 	t := d.Map.GetTotal()
 	return fmt.Sprintf("page.db: %d %% messages, %d %% index, %d %% free, %s free pages at "+

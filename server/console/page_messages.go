@@ -25,13 +25,11 @@ import (
 )
 
 const (
-	// messagesPerPage is the number of messages per page.
 	messagesPerPage = 50
-	// previewBytes limits the body preview in the table; maxBodyBytes limits the body on the page of a message.
-	previewBytes = 120
-	maxBodyBytes = 64 << 10
-	// maxMessageBytes is the size of the largest message that can be shown.
-	maxMessageBytes = 256 << 20
+	// previewBytes limits the body preview in the table, maxBodyBytes the body on the page of a message.
+	previewBytes    = 120
+	maxBodyBytes    = 64 << 10
+	maxMessageBytes = 256 << 20 // the largest message that can be shown
 )
 
 // messagesPage shows the messages of a queue without consuming them.
@@ -53,7 +51,6 @@ func messagesPage() Page {
 	}
 }
 
-// messagePage shows one message with all properties.
 func messagePage() Page {
 	return Page{
 		Path: "/message", Title: "Message", Right: "browse", Template: "message", Hidden: true, Under: "/queues",
@@ -93,7 +90,6 @@ type messageRow struct {
 	Fields         []field
 }
 
-// field is a name and a value.
 type field struct{ Name, Value string }
 
 func loadMessages(ctx context.Context, v *View) (any, error) {
@@ -188,7 +184,6 @@ func deadOrigin(l *pb.DeadLetter) string {
 	return fmt.Sprintf("%s, subscription %s, sequence %d", l.GetQueue(), l.GetSubscription(), l.GetSequence())
 }
 
-// link returns the address of another page of messages.
 func (d *messagesView) link(from uint64) string {
 	q := url.Values{"name": {d.Queue.GetName()}}
 	if d.Subscription != "" {
@@ -221,7 +216,6 @@ func browse(
 	}
 }
 
-// preview returns the start of a body on one line.
 func preview(body []byte) string {
 	more := len(body) > previewBytes
 	part := body[:min(len(body), previewBytes)]
@@ -241,7 +235,6 @@ func preview(body []byte) string {
 	return text
 }
 
-// readable reports whether the body is text.
 func readable(body []byte) bool {
 	if !utf8.Valid(body) {
 		return false
@@ -254,7 +247,6 @@ func readable(body []byte) bool {
 	return true
 }
 
-// fieldsOf lists the fields of a message except the body.
 func fieldsOf(s *pb.StoredMessage) (list []field) {
 	m := s.GetMessage()
 	add := func(name, value string) {
@@ -293,7 +285,6 @@ func fieldsOf(s *pb.StoredMessage) (list []field) {
 	return list
 }
 
-// propertyText formats a property.
 func propertyText(p *pb.PropertyValue) string {
 	switch kind := p.GetKind().(type) {
 	case *pb.PropertyValue_BoolValue:
@@ -308,7 +299,6 @@ func propertyText(p *pb.PropertyValue) string {
 	return ""
 }
 
-// messageView is the data of the page of a message.
 type messageView struct {
 	rights
 
@@ -373,7 +363,6 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// chosenView is the data of dialogs about selected messages.
 type chosenView struct {
 	Queue, Subscription string
 	Count               int
@@ -404,7 +393,6 @@ func loadChosen(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// chosenRanges parses the selection.
 func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 	for _, text := range v.Query["sequence"] {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -416,14 +404,12 @@ func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 	return list, nil
 }
 
-// selection is the selected messages of a page.
 type selection struct {
 	queue, subscription string
 	id                  uint64 // of the queue; 0: the current queue of that name
 	sequences           []*pb.SequenceRange
 }
 
-// chosenMessages parses the selection, and returns the queue service of the active node.
 func chosenMessages(ctx context.Context, v *View) (pb.QueueServiceClient, *selection, error) {
 	active, err := v.Active(ctx)
 	if err != nil {
@@ -468,7 +454,7 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 	return Done{Message: text, Goto: chosenFrom(v)}, nil
 }
 
-// chosenFrom returns the address of the page on which the messages were selected; it is shown after an action.
+// chosenFrom returns the address of the page on which the messages were selected.
 func chosenFrom(v *View) string {
 	page := &messagesView{
 		Queue: &pb.Queue{Name: v.Query.Get("name")}, Subscription: v.Query.Get("subscription"),

@@ -16,7 +16,6 @@ import (
 // switchoverTime is the time after which an incomplete switchover is aborted.
 const switchoverTime = 20 * time.Second
 
-// maxReasonBytes limits the length of a reason.
 const maxReasonBytes = 200
 
 func pairPage() Page {
@@ -62,7 +61,6 @@ type pairView struct {
 	NoActive bool
 }
 
-// link is the replication stream between the nodes.
 type link struct {
 	State label
 	Lag   []string
@@ -126,7 +124,6 @@ func anyServes(nodes []*nodeView) bool {
 	return false
 }
 
-// linkOf describes the state of the stream from the active to the standby.
 func linkOf(d *pairView) (label, []string) {
 	st := d.Active.statusOrNil().GetStandby()
 	switch {
@@ -163,7 +160,6 @@ func (n *nodeView) Disk() int {
 	return percent(st.GetDiskSize()-min(st.GetDiskFree(), st.GetDiskSize()), st.GetDiskSize())
 }
 
-// DiskClass returns the CSS class for Disk.
 func (n *nodeView) DiskClass() string {
 	st := n.Status.GetStore()
 	switch free, low := st.GetDiskFree(), n.Status.GetDiskLowWatermark(); {
@@ -181,7 +177,6 @@ func (n *nodeView) Memory() int {
 	return percent(a.GetMemoryBytes(), a.GetMemoryBudgetBytes())
 }
 
-// MemoryClass returns the CSS class for Memory.
 func (n *nodeView) MemoryClass() string {
 	if n.Memory() >= 100 {
 		return "warn"
@@ -200,7 +195,6 @@ func (n *nodeView) Trouble() int {
 	return count
 }
 
-// switchoverView is the data of the switchover dialog.
 type switchoverView struct{ From, To *nodeView }
 
 func loadSwitchover(ctx context.Context, v *View) (any, error) {

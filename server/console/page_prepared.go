@@ -12,7 +12,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// preparedPerPage is the number of prepared transactions per page.
 const preparedPerPage = 100
 
 // preparedPage shows the transactions that await the decision of their coordinator.

@@ -24,7 +24,6 @@ import (
 // queueEvery is the refresh interval of the page of a queue. It makes published messages visible within a second.
 const queueEvery = 250 * time.Millisecond
 
-// maxTestMessages limits the messages published by one form.
 const maxTestMessages = 1000
 
 func queuePage() Page {
@@ -135,7 +134,6 @@ func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInt
 	}
 }
 
-// configView is the data of the dialogs of a queue.
 type configView struct {
 	Queue  *pb.Queue
 	Fields []configField
@@ -259,7 +257,6 @@ func seek(ctx context.Context, v *View) (Done, error) {
 		cmp.Or(req.GetSubscription(), "default"), resp.GetSequence(), formatNumber(resp.GetBacklog()))}, nil
 }
 
-// confirmed checks that the user typed the name of the queue.
 func confirmed(v *View) error {
 	if name := v.Query.Get("name"); strings.TrimSpace(v.Get("confirm")) != name {
 		return invalid("Type the name " + name + " to confirm.")

@@ -13,10 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// queuesPerPage is the number of queues per page of the table.
 const queuesPerPage = 50
 
-// queuesPage shows all queues, searched, sorted and paged by the active node.
 func queuesPage() Page {
 	return Page{
 		Path: "/queues", Title: "Queues", Key: "q", Right: "browse", Template: "queues", Live: true, Load: loadQueues,
@@ -40,7 +38,6 @@ type queuesView struct {
 	Uncertain      bool
 }
 
-// column is a sortable column of a table.
 type column struct {
 	Title, Link string
 	Sorted      string // "ascending", "descending", or empty
@@ -56,7 +53,6 @@ type queueRow struct {
 	Consumers                          uint32
 }
 
-// queueSorts is the columns that the node can sort by.
 var queueSorts = []struct { //nolint:gochecknoglobals // a table
 	name, title string
 	order       pb.QueueOrder
@@ -119,7 +115,6 @@ func loadQueues(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// link returns the address of another page or order of the table.
 func (d *queuesView) link(sort string, descending bool, page int) string {
 	q := url.Values{}
 	if d.Search != "" {

@@ -9,7 +9,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// scanPage shows the result of the last scan of a node.
 func scanPage() Page {
 	return Page{
 		Path: "/scan", Title: "Scan", Right: "operate", Template: "scan", Hidden: true, Under: "/store", Load: loadScan,
@@ -65,7 +64,6 @@ func loadScan(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// histogram charts the number of messages by size.
 func histogram(buckets []*pb.SizeBucket) *chart {
 	c := &chart{Kind: "bars", Unit: "number", XLabel: "size up to", Series: []series{{Label: "messages"}}}
 	for i, b := range buckets {

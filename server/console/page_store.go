@@ -11,7 +11,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// storePage shows the storage usage of the nodes and their store operations.
 func storePage() Page {
 	return Page{
 		Path: "/store", Title: "Store", Key: "s", Right: "operate", Template: "store", Live: true, Load: loadStore,
@@ -125,7 +124,6 @@ func viewPlan(p *pb.Plan, nodes []*nodeView) *planView {
 	return d
 }
 
-// planSteps returns the steps of a plan with their states.
 func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeView) []step {
 	first := p.GetFirstActive()
 	other := ""
@@ -180,12 +178,10 @@ func (n *nodeView) Used() int {
 	return percent(n.Status.GetStore().GetPagesUsed(), n.Status.GetStore().GetPages())
 }
 
-// UsedBytes returns the used bytes of a node's page file.
 func (n *nodeView) UsedBytes() uint64 {
 	return n.Status.GetStore().GetPagesUsed() * uint64(n.Status.GetStore().GetPageSize())
 }
 
-// FreeBytes returns the free bytes of a node's page file.
 func (n *nodeView) FreeBytes() uint64 { return n.FileBytes() - min(n.UsedBytes(), n.FileBytes()) }
 
 // OldFile returns the size of the page file kept after a rewrite; 0 if none is kept.
@@ -207,7 +203,7 @@ func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, er
 	return pb.NewMaintenanceServiceClient(cc), nil
 }
 
-// loadNodeName returns the name of the node of a dialog.
+// loadNodeName returns the node of a dialog.
 func loadNodeName(ctx context.Context, v *View) (any, error) {
 	nodes, err := v.nodes(ctx)
 	if err != nil {
@@ -221,7 +217,6 @@ func loadNodeName(ctx context.Context, v *View) (any, error) {
 	return nil, invalid("Node not found.")
 }
 
-// nodeName returns the name of the node named in the request.
 func (v *View) nodeName(ctx context.Context) string {
 	n, err := loadNodeName(ctx, v)
 	if err != nil {
@@ -253,7 +248,6 @@ func doScan(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Scan started.", Goto: "/store"}, err
 }
 
-// shrinkView is the data of the shrink dialog.
 type shrinkView struct {
 	Node *nodeView
 	R    *pb.ShrinkResponse

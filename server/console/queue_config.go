@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// configField is one field of the form of a queue configuration.
 type configField struct {
 	Name, Label, Hint, Value string
 	Check                    bool // checkbox
@@ -34,7 +33,6 @@ type configOption struct {
 	field protoreflect.FieldDescriptor
 }
 
-// configOptions lists the fields of a queue configuration.
 func configOptions() (list []configOption) {
 	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
@@ -57,7 +55,6 @@ func (o configOption) choices() (names []string) {
 	return names
 }
 
-// configFields returns the form fields for a configuration.
 func configFields(c *pb.QueueConfig) (list []configField) {
 	from := c.ProtoReflect()
 	for _, o := range configOptions() {

@@ -8,11 +8,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// rights is the rights of a session by name: those on the pair, and those on the queue of the page, or on any queue.
-// Pages use them only to omit actions that would be refused: the services check every call.
+// rights contains the rights of a session by name: those on the pair, and those on the queue of the page, or on any
+// queue. Pages use them only to omit actions that would be refused: the services check every call.
 type rights map[string]bool
 
-// May reports whether the session has a right.
 func (r rights) May(right string) bool { return r[right] }
 
 // whoAmI returns the identity of the session as this node authenticates it. The result is cached in the view.

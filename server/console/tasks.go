@@ -16,19 +16,15 @@ import (
 )
 
 const (
-	// maxRunning limits concurrent operations of the console.
 	maxRunning = 4
-	// keptTasks is the number of finished operations kept.
-	keptTasks = 12
-	// taskTime limits the duration of one operation.
-	taskTime = 12 * time.Hour
+	keptTasks  = 12
+	taskTime   = 12 * time.Hour
 )
 
-// errBusy is returned when too many operations are running.
 var errBusy = errors.New("the console already runs " + strconv.Itoa(maxRunning) + " operations")
 
-// tasks is the operations started on a page that take longer than a request may: scans, backups, jobs. They continue
-// when the page is closed, and end with the node.
+// tasks contains the operations started on a page that take longer than a request may: scans, backups, jobs. They
+// continue when the page is closed, and end with the node.
 type tasks struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // it ends all tasks
@@ -51,13 +47,11 @@ type task struct {
 	cancel context.CancelFunc
 }
 
-// Running reports whether the task has not ended.
 func (t task) Running() bool { return t.Ended.IsZero() }
 
 // Percent returns the progress; 0 if unknown.
 func (t task) Percent() int { return percent(t.Progress.GetDoneBytes(), t.Progress.GetTotalBytes()) }
 
-// Took returns the duration so far.
 func (t task) Took() time.Duration {
 	if t.Running() {
 		return time.Since(t.Began)
@@ -71,7 +65,6 @@ func newTasks(s *Server) *tasks {
 	return t
 }
 
-// list returns copies of all tasks.
 func (t *tasks) list() []task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +75,6 @@ func (t *tasks) list() []task {
 	return list
 }
 
-// stop cancels a running task.
 func (t *tasks) stop(id string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +92,7 @@ type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (stri
 
 // begin starts a task for the session of a view. It checks the right to operate first: all operations need it, and the
 // error must be returned to the caller.
-func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // it goes on
+func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // the task outlives the request
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err
 	}
@@ -197,5 +189,4 @@ func result[R any, P progressed[R], T any](
 	}
 }
 
-// isEnd reports whether a stream ended normally.
 func isEnd(err error) bool { return errors.Is(err, io.EOF) }

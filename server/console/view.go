@@ -24,13 +24,12 @@ import (
 // seconds.
 const otherTimeout = 700 * time.Millisecond
 
-// errNoActive is returned when no node is known to be active.
 var errNoActive = errors.New("no active node")
 
 // View is the context of a page or an action: the request, and connections for calls with exactly the rights of the
 // session.
 type View struct {
-	// Query of the page; Form has the submitted values of an action.
+	// Form has the submitted values of an action.
 	Query, Form url.Values
 	Principal   string
 
@@ -177,11 +176,9 @@ func (e *otherConsole) Error() string {
 	return fmt.Sprintf("node %s: %v", e.node.GetName(), e.err)
 }
 
-// Unwrap returns the cause.
 func (e *otherConsole) Unwrap() error { return e.err }
 
-// OtherStatus queries the status of another node. A session that may read the status of this node may read that of the
-// other one.
+// OtherStatus queries the status of another node, for sessions that may read the status of this node.
 func (v *View) OtherStatus(ctx context.Context, n *pb.NodeStatus) (*pb.GetStatusResponse, error) {
 	if _, err := v.Status(ctx); err != nil {
 		return nil, err
@@ -204,14 +201,12 @@ type conn struct {
 	failed func(error) error // converts the error of a call
 }
 
-// Invoke makes a unary call.
 func (c conn) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
 	return c.failed(c.ClientConnInterface.Invoke(c.as(ctx), method, args, reply, o...))
 }
 
-// NewStream starts a streaming call.
 func (c conn) NewStream(
 	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	return c.ClientConnInterface.NewStream(c.as(ctx), d, method, o...) //nolint:wrapcheck // it is a status
+	return c.ClientConnInterface.NewStream(c.as(ctx), d, method, o...) //nolint:wrapcheck // a status
 }
