@@ -23,7 +23,6 @@ func envName(key string) string {
 	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
 }
 
-// fields lists the settings of c in struct order; setting their values changes c.
 func fields(c *Config) []field { return appendFields(nil, "", reflect.ValueOf(c).Elem()) }
 
 func appendFields(dst []field, prefix string, v reflect.Value) []field {
@@ -123,7 +122,6 @@ func setList(target *[]string, raw any) error {
 	return nil
 }
 
-// scalar formats a value as written by a user.
 func scalar(raw any) string {
 	if raw == nil {
 		return ""
@@ -131,7 +129,6 @@ func scalar(raw any) string {
 	return fmt.Sprint(raw)
 }
 
-// text formats the current value so that set can parse it.
 func (f field) text() string {
 	switch v := f.value.Interface().(type) {
 	case []string:
@@ -162,7 +159,6 @@ func (f field) typeName() string {
 	}
 }
 
-// nearest returns the known word most similar to word, or "" if none is similar.
 func nearest(word string, known []string) string {
 	best, bestDistance := "", len(word)/2+1
 	for _, k := range known {
@@ -173,7 +169,6 @@ func nearest(word string, known []string) string {
 	return best
 }
 
-// distance is the Levenshtein distance in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -122,9 +122,8 @@ func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 
 // loader merges the sources: for each setting the last value as written, and its source.
 type loader struct {
-	config Config
-	fields []field
-	// keys maps the key and the former names of each setting to the key.
+	config  Config
+	fields  []field
 	keys    map[string]string
 	values  map[string]any
 	sources map[string]string
@@ -142,7 +141,6 @@ func newLoader() *loader {
 	return l
 }
 
-// names lists the settings in struct order, then their former names.
 func (l *loader) names() []string {
 	names, former := make([]string, 0, len(l.keys)), []string(nil)
 	for _, f := range l.fields {
@@ -152,8 +150,7 @@ func (l *loader) names() []string {
 }
 
 type layer struct {
-	loader *loader
-	// names maps each setting of this layer to the name under which it was given.
+	loader   *loader
 	names    map[string]string
 	problems []string
 }
@@ -250,7 +247,6 @@ func (l *loader) flags(fs *pflag.FlagSet) error {
 	return y.err()
 }
 
-// finish stores the merged values in the struct, derives dependent settings, and validates.
 func (l *loader) finish() (Config, error) {
 	var problems []string
 	for _, f := range l.fields {
@@ -284,7 +280,6 @@ func (l *loader) problem(key, text string) string {
 	return fmt.Sprintf("%s (%s): %s", key, source, text)
 }
 
-// complete sets defaults that depend on the host or on other settings.
 func (c *Config) complete() error {
 	if c.Node.Name == "" {
 		host, err := os.Hostname()
@@ -306,7 +301,6 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// file reads a YAML file; it refuses unknown keys and records the line of each value.
 func (l *loader) file(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -400,7 +394,6 @@ func (l *loader) groups() (names []string) {
 	return names
 }
 
-// nearest returns the setting most similar to a mistyped name, or "".
 func (l *loader) nearest(name string) string {
 	return l.keys[nearest(name, l.names())]
 }

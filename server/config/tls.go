@@ -108,7 +108,6 @@ func (c *Config) checkTLS(k *checker) {
 	c.checkPort(k, "console", MetricsTLS(c.Console.TLS))
 }
 
-// checkPort checks the TLS settings of a port that uses its own certificates or those of the node.
 func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	if (m.Cert == "") != (m.Key == "") {
 		k.fail(group+".tls.cert", "cert and key must be set together")

@@ -15,7 +15,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// transactionSlack is the overhead of the largest message in a transaction: properties, names, headers.
 const transactionSlack = 128 << 10
 
 type problem struct{ key, text string }

@@ -56,7 +56,6 @@ func ParseSize(text string) (Size, error) {
 	return Size(n * factor), nil
 }
 
-// String returns the shortest exact form.
 func (s Size) String() string {
 	for _, u := range []struct {
 		suffix string
@@ -84,7 +83,6 @@ func ParseDuration(text string) (Duration, error) {
 	return Duration(d), nil
 }
 
-// String returns the form that ParseDuration reads.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // Std returns the duration as a time.Duration.
@@ -102,7 +100,6 @@ func ParsePercent(text string) (Percent, error) {
 	return Percent(n), nil
 }
 
-// String returns the form that ParsePercent reads.
 func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
 
 // Ratio is a fraction, written as 0.01 or 1.
@@ -117,7 +114,6 @@ func ParseRatio(text string) (Ratio, error) {
 	return Ratio(r), nil
 }
 
-// String returns the form that ParseRatio reads.
 func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
 
 // Within caps limits at fractions of the memory budget. The default limits are below these caps for the default budget.
@@ -130,7 +126,6 @@ func (l Limits) Within(budgetBytes int64) Limits {
 }
 
 const (
-	// connectionBytes is the approximate memory of a connection without running calls.
 	connectionBytes = 64 << 10
 	minConnections  = 256
 )

@@ -70,7 +70,6 @@ func (v *View) frame(ctx context.Context, l *Layout) {
 	l.Menu, l.Alarms = v.server.offered(may), v.alarms(ctx)
 }
 
-// framed is frame for pages that show only an error.
 func (s *Server) framed(r *http.Request, one *session, l *Layout) {
 	if one == nil {
 		return

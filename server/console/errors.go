@@ -29,7 +29,6 @@ type invalid string
 
 func (e invalid) Error() string { return string(e) }
 
-// advice returns the HTTP status, the title and the suggested action for a gRPC status.
 func advice(c codes.Code) (code int, title, action string) {
 	switch c {
 	case codes.Unauthenticated:

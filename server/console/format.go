@@ -48,7 +48,6 @@ func toFloat(v any) float64 {
 
 func formatBytes(v any) string { return units.Bytes(int64(math.Round(toFloat(v)))) }
 
-// formatNumber formats a count; a small fraction has one decimal.
 func formatNumber(v any) string {
 	switch n := v.(type) {
 	case uint64:
@@ -163,7 +162,6 @@ func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
 	return template.HTMLAttr(`href="` + to + `" hx-get="` + to + `" hx-target="#dialog" hx-swap="innerHTML"`), nil
 }
 
-// withQuery adds name-value pairs to the query of an address.
 func withQuery(address string, query ...string) (string, error) {
 	if len(query)%2 != 0 {
 		return "", errors.New("missing value for a name")
@@ -178,7 +176,6 @@ func withQuery(address string, query ...string) (string, error) {
 	return address + "?" + values.Encode(), nil
 }
 
-// dict builds a map from name-value pairs, for templates with several arguments.
 func dict(pairs ...any) (map[string]any, error) {
 	if len(pairs)%2 != 0 {
 		return nil, errors.New("missing value for a name")

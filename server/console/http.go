@@ -57,7 +57,6 @@ func (s *Server) handler() http.Handler {
 	return s.guard(mux)
 }
 
-// guard sets the response headers, and rejects cross-origin requests.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -78,7 +77,6 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// foreign returns why a request is rejected because of its origin, or "".
 func (s *Server) foreign(r *http.Request) string {
 	if s.o.Anonymous && !namesThisHost(r.Host) {
 		return "The console accepts only local requests, but the host name was " + host(r.Host) +
@@ -126,7 +124,6 @@ func namesThisHost(header string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// signedIn passes requests with a session to next, and redirects others to the sign-in page.
 func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		one := s.sessionOf(r)
@@ -226,7 +223,6 @@ func (s *Server) callerOf(r *http.Request) inprocgrpc.Caller {
 	return c
 }
 
-// caller registers the client of a request with the services of the node until leave is called.
 func (s *Server) caller(r *http.Request) (key inprocgrpc.Key, leave func()) {
 	return s.o.Link.Enter(s.callerOf(r))
 }

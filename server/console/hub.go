@@ -44,7 +44,6 @@ type topicKey struct {
 	query    string
 }
 
-// topic is one page as seen by one identity.
 type topic struct {
 	subscribers map[chan []byte]struct{}
 	last        []byte // the last event; nil before the first
@@ -155,7 +154,6 @@ func writeEvent(b *bytes.Buffer, name string, html template.HTML) {
 	b.WriteByte('\n')
 }
 
-// follow produces an event for each change reported to a page, and restarts after a failure, until ctx ends.
 func (h *hub) follow(ctx context.Context, t *topic, v *View, p *Page) {
 	for ctx.Err() == nil {
 		err := p.Follow(ctx, v, func(d any) { h.send(t, h.made(p, d, nil)) })
@@ -174,7 +172,6 @@ func (h *hub) follow(ctx context.Context, t *topic, v *View, p *Page) {
 	}
 }
 
-// made renders the event for the data of a page, or for an error.
 func (h *hub) made(p *Page, d any, err error) []byte {
 	name, file, part := "live", p.Template, "live"
 	if err != nil {
@@ -212,7 +209,6 @@ func (h *hub) send(t *topic, event []byte) {
 	}
 }
 
-// serveEvents sends the events of a page until the session ends or the browser disconnects.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *session, p *Page) {
 	from := s.callerOf(r)
 	if len(r.URL.RawQuery) > maxQueryBytes {

@@ -12,7 +12,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// nodeView is the current view of one node of the pair.
 type nodeView struct {
 	Info *pb.NodeStatus
 	// Status reported by the node; nil if it does not respond.
@@ -98,7 +97,6 @@ func stateOf(n *nodeView) label {
 // rates are per second.
 type rates struct{ Published, PublishedBytes, Delivered, Acknowledged, Transactions float64 }
 
-// samples keeps the counters of the nodes between two polls.
 type samples struct {
 	mu  sync.Mutex // guards all below
 	all map[string]*sample

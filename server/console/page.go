@@ -79,7 +79,6 @@ type Done struct {
 	Data any
 }
 
-// pages returns all pages in menu order.
 func pages() []Page {
 	return []Page{
 		pairPage(),

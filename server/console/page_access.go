@@ -43,7 +43,6 @@ func accessPage() Page {
 	}
 }
 
-// rightNames returns the rights as named by the command line, queue rights first.
 func rightNames() []string {
 	return []string{"publish", "consume", "browse", "manage", "operate", "audit"}
 }
@@ -68,7 +67,6 @@ func (v *View) rightsFrom() ([]pb.AccessRight, error) {
 	return rights, nil
 }
 
-// words splits a list at commas and spaces.
 func words(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 }
@@ -87,7 +85,6 @@ func (d *accessView) Usage(i int) *pb.AccessQuota {
 	return &pb.AccessQuota{}
 }
 
-// access returns the client of the active node, which stores the rules.
 func (v *View) access(ctx context.Context) (pb.AccessServiceClient, error) {
 	cc, err := v.Active(ctx)
 	if err != nil {

@@ -48,7 +48,6 @@ func (*auditView) Call(r *pb.AuditRecord) []string {
 	return strings.SplitAfterN(strings.TrimPrefix(r.GetMethod(), "lockstep.v1."), "/", 2)
 }
 
-// glob makes a filter match substrings, unless it contains a star.
 func glob(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.Contains(text, "*") {

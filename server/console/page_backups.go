@@ -32,7 +32,6 @@ type nodeSets struct {
 	NoPath  bool // the node has no backup path
 }
 
-// setView is a backup and its last verification started from this console.
 type setView struct {
 	*pb.SaveSet
 
@@ -99,7 +98,6 @@ func doBackup(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Backup started.", Goto: "/store"}, err
 }
 
-// notRestorable is returned when a verification finds an invalid backup.
 type notRestorable struct{ problem string }
 
 func (e *notRestorable) Error() string { return e.problem }

@@ -47,7 +47,6 @@ type mapCellView struct {
 	Parts []mapPart
 }
 
-// mapPart is the part of a cell with one use.
 type mapPart struct {
 	Class string
 	X, W  float64
@@ -81,7 +80,6 @@ func loadMap(ctx context.Context, v *View) (any, error) {
 	return viewMap(node, nodes, r), nil
 }
 
-// regionUses returns the parts of a region in drawing order.
 func regionUses(r *pb.PageRegion) []mapUse {
 	return []mapUse{
 		{"messages", "Messages", "extents of messages, several small ones per page", r.GetMessages()},

@@ -433,7 +433,6 @@ func moveChosen(ctx context.Context, v *View) (Done, error) {
 
 func replayChosen(ctx context.Context, v *View) (Done, error) { return move(ctx, v, "") }
 
-// move moves the selected messages to a queue, or to their original queues.
 func move(ctx context.Context, v *View, to string) (Done, error) {
 	queues, which, err := chosenMessages(ctx, v)
 	if err != nil {
@@ -454,7 +453,6 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 	return Done{Message: text, Goto: chosenFrom(v)}, nil
 }
 
-// chosenFrom returns the address of the page on which the messages were selected.
 func chosenFrom(v *View) string {
 	page := &messagesView{
 		Queue: &pb.Queue{Name: v.Query.Get("name")}, Subscription: v.Query.Get("subscription"),

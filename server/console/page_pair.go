@@ -13,7 +13,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// switchoverTime is the time after which an incomplete switchover is aborted.
 const switchoverTime = 20 * time.Second
 
 const maxReasonBytes = 200
@@ -103,7 +102,6 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	return d, nil
 }
 
-// charts adds a point to the history of the pair and builds its charts.
 func (d *pairView) charts(h *history, now time.Time) {
 	values := make([]*float64, 4)
 	if r := d.Totals.Rates; r != nil {
@@ -171,7 +169,6 @@ func (n *nodeView) DiskClass() string {
 	return ""
 }
 
-// Memory returns the used percentage of a node's memory budget.
 func (n *nodeView) Memory() int {
 	a := n.Status.GetActivity()
 	return percent(a.GetMemoryBytes(), a.GetMemoryBudgetBytes())

@@ -166,7 +166,6 @@ func newQueueRow(q *pb.Queue) queueRow {
 	return row
 }
 
-// rateText formats a rate per second, or a dash if unknown.
 func rateText(perSecond *float64) string {
 	if perSecond == nil {
 		return "–"

@@ -21,7 +21,6 @@ type scanView struct {
 	Chart  *chart
 }
 
-// chart is the input of the chart code in console.js.
 type chart struct {
 	Kind   string   `json:"kind"`
 	Unit   string   `json:"unit"`

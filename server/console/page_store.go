@@ -71,7 +71,6 @@ func loadStore(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// planView is a rolling plan as a line of steps.
 type planView struct {
 	*pb.Plan
 
@@ -203,7 +202,6 @@ func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, er
 	return pb.NewMaintenanceServiceClient(cc), nil
 }
 
-// loadNodeName returns the node of a dialog.
 func loadNodeName(ctx context.Context, v *View) (any, error) {
 	nodes, err := v.nodes(ctx)
 	if err != nil {

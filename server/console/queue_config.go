@@ -26,7 +26,6 @@ type configField struct {
 	New                      bool     // can be set only at creation
 }
 
-// configOption is a field of pb.QueueConfig with its options in types.proto.
 type configOption struct {
 	*pb.QueueOption
 
@@ -128,7 +127,6 @@ func (r *formReader) duration(name string) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// parseBytes parses a size in bytes with an optional unit up to TiB.
 func parseBytes(text string) (uint64, error) {
 	factor := uint64(1)
 	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -160,7 +158,6 @@ func readConfig(v *View, c *pb.QueueConfig, isNew bool) error {
 	return r.err
 }
 
-// value parses a field of a configuration. The value is invalid if the field is empty.
 func (r *formReader) value(o *configOption) (v protoreflect.Value) {
 	name := string(o.field.Name())
 	text := strings.TrimSpace(r.v.Get(name))

@@ -73,7 +73,6 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(a.body)
 }
 
-// loadTemplates parses the file of each page together with the layout and the common parts.
 func loadTemplates(all []Page, assets map[string]asset) (map[string]*template.Template, error) {
 	functions := functions()
 	functions["asset"] = func(name string) (string, error) {

@@ -8,8 +8,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// rights contains the rights of a session by name: those on the pair, and those on the queue of the page, or on any
-// queue. Pages use them only to omit actions that would be refused: the services check every call.
 type rights map[string]bool
 
 func (r rights) May(right string) bool { return r[right] }

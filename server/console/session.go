@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	// maxSessions limits memory; the least recently used session is evicted.
 	maxSessions = 1000
 	// A session ends sessionIdle after its last request, and at most sessionLife after sign-in.
 	sessionIdle = 30 * time.Minute
@@ -43,7 +42,6 @@ type session struct {
 	notice string // shown once
 }
 
-// identity returns a key that differs for sessions with different rights.
 func (s *session) identity() [sha256.Size]byte {
 	return sha256.Sum256([]byte(s.method + "\x00" + s.principal + "\x00" + s.token + "\x00" + string(s.certificate[:])))
 }
@@ -63,7 +61,6 @@ func (s *session) takeNotice() string {
 	return text
 }
 
-// holds reports whether the CSRF secret of a request matches the session.
 func (s *session) holds(csrf string) bool { return equal(s.csrf, csrf) }
 
 // equal compares secrets in constant time.
@@ -87,7 +84,6 @@ func secret() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// begin creates a session from a template and returns its ID.
 func (s *sessions) begin(as *session) (id string) {
 	id = secret()
 	now := s.now()
@@ -148,7 +144,6 @@ func (s *sessions) find(id string, byPerson bool) *session {
 	return one
 }
 
-// alive reports whether a session has not ended.
 func (s *sessions) alive(one *session) bool {
 	now := s.now()
 	s.mu.Lock()

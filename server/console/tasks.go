@@ -87,12 +87,11 @@ func (t *tasks) stop(id string) error {
 	return invalid("The operation is already finished.")
 }
 
-// operation executes a task. It reports progress to tell and returns the result text.
 type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error)
 
-// begin starts a task for the session of a view. It checks the right to operate first: all operations need it, and the
-// error must be returned to the caller.
-func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // the task outlives the request
+// begin starts a task. It checks the right to operate first: all operations need it, and the error must be returned to
+// the caller.
+func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // outlives the request
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err
 	}
@@ -167,7 +166,6 @@ func (v *View) beginOnNode(
 	})
 }
 
-// progressed is the pointer to a response with progress.
 type progressed[R any] interface {
 	*R
 	GetProgress() *pb.Progress

@@ -193,7 +193,6 @@ func serving(r pb.Role) bool {
 	return r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE || r == pb.Role_ROLE_BLOCKED
 }
 
-// conn adds the credentials of the session to each call.
 type conn struct {
 	grpc.ClientConnInterface
 

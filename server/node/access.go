@@ -25,7 +25,6 @@ import (
 // gets operator rights on the other node.
 const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // the name of the metadata, not a secret
 
-// peerPrincipal is the name of the other node in logs.
 const peerPrincipal = "peer"
 
 func (n *node) setAccess() {
@@ -129,7 +128,6 @@ func removeMarker(fsys vfs.FS, marker string) error {
 	return nil
 }
 
-// resetAccess deletes all rules through the log, like any other change of rules.
 func (n *node) resetAccess(ctx context.Context, session *session.Session) error {
 	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
 	defer cancel()

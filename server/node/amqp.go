@@ -97,7 +97,6 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 	})
 }
 
-// defects returns the number of connections closed because of a defect.
 func (p *amqpPort) defects() uint64 {
 	if p == nil {
 		return 0

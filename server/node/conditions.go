@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// lookInterval is the interval at which conditions are evaluated without client requests.
 const lookInterval = time.Second
 
 // conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores the results in the
@@ -141,7 +140,6 @@ func (l *conditionMonitor) switchoverEnded(term uint64, err error) {
 	l.rules.SwitchoverEnded(time.Now(), term, err)
 }
 
-// fallsBack reports whether the store's filesystem rejects the mode that memory.page-cache requests.
 func fallsBack(fs vfs.FS, c *config.Config) bool {
 	disk, ok := fs.(interface{ TakesDirect(name string) bool })
 	return ok && c.Memory.PageCache != "keep" && !disk.TakesDirect(filepath.Join(c.Data.Dir, "page.db"))

@@ -20,7 +20,6 @@ const (
 	askTimeout  = time.Second
 )
 
-// otherStatus is the last status response of the other node.
 type otherStatus struct {
 	mu     sync.Mutex // guards the fields below
 	answer *pb.GetStatusResponse

@@ -29,7 +29,6 @@ type consolePort struct {
 	others map[string]*grpc.ClientConn
 }
 
-// maxPeerAddresses bounds the connections to the other node, one for each address that it has had.
 const maxPeerAddresses = 8
 
 func (n *node) listenConsole(ctx context.Context) error {

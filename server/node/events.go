@@ -28,7 +28,6 @@ func (s *storeEvents) condition(e events.Event) {
 	s.counts[e.Name()]++
 }
 
-// all returns the number of events by kind since the node started.
 func (s *storeEvents) all() map[string]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,14 +14,12 @@ import (
 )
 
 const (
-	// successorLimit bounds the wait for the new active to serve before this node stops.
 	successorLimit = time.Second
 	successorPoll  = 2 * time.Millisecond
 	// successorGrace is how long this node then stays its standby, so that waiting clients get a response before the next
 	// pause.
 	successorGrace = 50 * time.Millisecond
-	// drainLimit bounds the wait for running transactions when a node stops that still has the role.
-	drainLimit = 500 * time.Millisecond
+	drainLimit     = 500 * time.Millisecond
 )
 
 // handOverBeforeStop hands the active role to an in-sync standby, so that clients see a switchover instead of a

@@ -53,12 +53,10 @@ func memoryLimit(budgetBytes, usedBytes int64) int64 {
 	return max(StoreMemory(budgetBytes), usedBytes+usedBytes/100*memorySlack) + min(memoryOutsideLimits, budgetBytes/4)
 }
 
-// tailMemory returns the bytes of the newest log that are kept in memory for the standby.
 func tailMemory(budgetBytes int64) int {
 	return int(min(replication.DefaultTailBytes, max(budgetBytes/16, 1<<20)))
 }
 
-// heapInUse returns the live heap after the last collection, in bytes.
 func heapInUse() int64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)

@@ -55,7 +55,6 @@ var (
 )
 
 const (
-	// stopLimit bounds the wait for the role to end when the node stops.
 	stopLimit = 500 * time.Millisecond
 	// switchoverLimit bounds the wait for the result of a switchover after its caller has left.
 	switchoverLimit = 15 * time.Second
@@ -101,7 +100,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
 	n := newNode(cfg, logger, &o)
-	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched as long as the node lives
+	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched until the end
 		return err
 	}
 	// Open the store first: while the port is closed, the other node detects that this one does not run.
@@ -273,7 +272,6 @@ func (n *node) failed(err error) {
 	}
 }
 
-// join connects to the coordinator and creates the failover machine. Nothing runs yet.
 func (n *node) join(fs vfs.FS) (err error) {
 	identity := n.store.Identity()
 	self := failover.NodeInfo{

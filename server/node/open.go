@@ -52,7 +52,6 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	}
 }
 
-// advertised returns the address at which others reach the node.
 func advertised(cfg config.Config, bound net.Addr) (string, error) {
 	if cfg.Advertise != "" {
 		return cfg.Advertise, nil
@@ -74,7 +73,6 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// openStore opens the data directory and adds advice to errors.
 func openStore(
 	cfg config.Config, fs vfs.FS, bootID string, told func(events.Event),
 ) (*store.Store, error) {

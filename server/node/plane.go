@@ -24,7 +24,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// errRole is returned when failover requests an action that the role does not allow, which would be a bug.
 var errRole = errors.New("not possible in this node's role")
 
 // dataPlane executes the decisions of failover. It owns the two roles and the session that serves clients. Failover

@@ -19,7 +19,6 @@ type queueNamer struct {
 	of *queueNames
 }
 
-// queueNames resolves names once the store is open.
 type queueNames struct {
 	// find returns the name of a queue, or "". It must not block: lines are logged with locks held.
 	find atomic.Pointer[func(id uint64) string]

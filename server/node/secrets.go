@@ -205,7 +205,6 @@ func (s *secrets) recordVoterCertificate(address string, cert *x509.Certificate)
 	s.shown[address].cert = cert
 }
 
-// members sets the voters: whether each is a witness, by address, as far as known.
 func (s *secrets) members(witness map[string]bool) {
 	if s == nil {
 		return

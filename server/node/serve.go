@@ -47,7 +47,6 @@ func (n *node) newServer() server.Server {
 	return s
 }
 
-// register registers the services for clients and operators.
 func (n *node) register(s server.Registrar) {
 	pb.RegisterQueueServiceServer(s, n.queues)
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
@@ -106,7 +105,6 @@ func (n *node) coordinatorAddresses() []string {
 	return n.cfg.Coordinator.Etcd.Endpoints
 }
 
-// serves reports whether a node in this role needs no explanation.
 func serves(r failover.Role) bool {
 	return r == failover.RoleActive || r == failover.RoleActiveAlone || r == failover.RoleStandby
 }

@@ -25,7 +25,6 @@ func (l *conditionMonitor) lastVoters() []metrics.Voter {
 	return l.voters.voters
 }
 
-// watchVoters polls the voters of a raft coordinator until ctx ends.
 func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	c, ok := l.n.coordinator.(*raft.Coordinator)
 	if !ok {
@@ -59,7 +58,6 @@ type voterResponse struct {
 	err    error
 }
 
-// pollVoters polls each member that this node's own voter lists.
 func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
 	answers := make([]voterResponse, len(own.Voters))
 	var requests sync.WaitGroup

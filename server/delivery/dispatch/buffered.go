@@ -43,10 +43,8 @@ func (w *bufferedBytes) atMost(limit int) int {
 	return limit
 }
 
-// outboxBytes is the current limit of bytes buffered for one consumer.
 func (r *Registry) outboxBytes() int { return r.buffered.atMost(r.limits.Load().OutboxBytes) }
 
-// batchBytes is the current size limit of a read or an event.
 func (r *Registry) batchBytes() int { return r.buffered.atMost(r.limits.Load().BatchBytes) }
 
 // updateCount updates the registry's count of the consumer's bytes, if it has changed by step. It counts the outbox and

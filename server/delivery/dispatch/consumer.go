@@ -317,7 +317,6 @@ func (c *Consumer) capacity() int {
 	return max(0, min(c.credit, r.limits.Load().Outstanding-len(c.inFlight)))
 }
 
-// deliver assigns a message to the consumer. more is the approximate number of messages that follow.
 func (c *Consumer) deliver(m Message, more int) {
 	c.credit--
 	c.inFlight[m.Sequence] = false

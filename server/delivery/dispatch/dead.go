@@ -33,7 +33,6 @@ func (s *settlement) deadLetter(sequences []uint64, reason txn.DeadReason, by *C
 	}
 }
 
-// maxDeliveries returns the delivery limit, or 0 if there is none or no message was delivered before.
 func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	for i := range messages {
 		if messages[i].DeliveryCount > 0 {
@@ -56,7 +55,6 @@ func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message 
 	})
 }
 
-// deadLetterExhausted dead-letters committed releases that have reached the delivery limit.
 func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 	if len(batch.releases) == 0 {
 		return
@@ -91,7 +89,6 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("dead-letter queue %q of %q is full", e.DeadLetter, e.Queue)
 }
 
-// Unwrap returns txn.ErrQueueFull.
 func (*FullError) Unwrap() error { return txn.ErrQueueFull }
 
 // moveDead moves dead messages in batches. Those that do not fit into the dead-letter queue remain pending.
@@ -145,7 +142,6 @@ func (d *dispatcher) reportMoved(list []pendingDead, stay []uint64) {
 	}
 }
 
-// only returns the elements of list whose sequence is in sequences. Both are in ascending order.
 func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	for _, m := range list {
 		if _, is := slices.BinarySearch(sequences, m.sequence); is {

@@ -236,7 +236,6 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 	return d.attach(from, accepts), nil
 }
 
-// start runs the dispatcher's goroutines until it stops. Close waits for them.
 func (r *Registry) start(d *dispatcher) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
@@ -331,7 +330,7 @@ func (r *Registry) Attached() int {
 	return r.consumers
 }
 
-// detached is called without the dispatcher's lock after a consumer left.
+// detached is called without the dispatcher's lock.
 func (r *Registry) detached() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 )
 
-// maxReadMessages bounds one read, so that a large credit does not occupy the store for long.
 const maxReadMessages = 4096
 
 // pollEvery is the number of steps after which a busy dispatcher checks whether the queue was altered.
@@ -155,7 +154,6 @@ func (d *dispatcher) updateFirst() {
 	}
 }
 
-// deliver reads when a consumer can accept a message, and waits otherwise.
 func (d *dispatcher) deliver(ctx context.Context) {
 	changed, cancel := d.registry.source.Watch(d.key.Queue)
 	defer cancel()
@@ -307,8 +305,6 @@ func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again 
 	return want, again, d.order, queueChanged
 }
 
-// endRead removes from the result messages acknowledged during the read, and those at the delivery limit most (0: no
-// limit).
 func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	acked := d.ackedInRead
 	d.reading, d.ackedInRead = false, nil
@@ -393,7 +389,6 @@ func (d *dispatcher) settled(acks, releases []Range) {
 	d.requeueDelayed(d.removeFromConsumers(releases), nil)
 }
 
-// remove removes acknowledged sequences from all messages that wait to be delivered or answered.
 func (d *dispatcher) remove(acks []Range) {
 	if len(acks) == 0 {
 		return

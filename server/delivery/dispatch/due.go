@@ -32,7 +32,6 @@ func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
 	return held
 }
 
-// inFlight returns those of the sequences that were sent to a consumer and are unanswered.
 func (d *dispatcher) inFlight(sequences []uint64) (sent []uint64) {
 	for _, c := range d.consumers {
 		for _, sequence := range sequences {

@@ -8,7 +8,6 @@ import (
 )
 
 const (
-	// filterReadMessages is the minimum read size for a subscription with a filter: most messages may not match.
 	filterReadMessages = 1024
 	// skippedMost and skippedDelay bound the ranges of filtered messages that are collected for one transaction, since one
 	// transaction for each message would cost more than its delivery.
@@ -22,7 +21,6 @@ type skipped struct {
 	timed bool // a timer is set
 }
 
-// setFilter sets or updates the filter. The caller is the deliver goroutine, or starts it afterwards.
 func (d *dispatcher) setFilter() error {
 	d.filters = d.registry.source.Filters() // read before the filter, so that a concurrent change is detected
 	matches, err := d.registry.source.Filter(d.key)

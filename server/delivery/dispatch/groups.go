@@ -101,7 +101,6 @@ func (s *groups) hold(g *group, sequence uint64) {
 	s.outs[sequence] = g
 }
 
-// deliver records that a message is assigned to a consumer.
 func (s *groups) deliver(g *group, sequence uint64, c *Consumer) {
 	s.hold(g, sequence)
 	if g.owner != c {
@@ -141,7 +140,6 @@ func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
 	return first.sequence(), first.lane(), true
 }
 
-// each calls fn for the messages of a range that are out.
 func (s *groups) each(r Range, fn func(sequence uint64)) {
 	var list []uint64
 	if r.Last-r.First < uint64(len(s.outs)) {

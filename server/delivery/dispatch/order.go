@@ -39,8 +39,6 @@ type order interface {
 	stop()
 }
 
-// fifo is the order of a plain queue: messages go in the order of their sequences to the next consumer in turn.
-// Requeued messages precede new ones, lowest sequence first.
 type fifo struct {
 	d         *dispatcher
 	ready     []Message // read, not yet assigned to a consumer

@@ -12,16 +12,15 @@ import (
 )
 
 const (
-	lanes = len(store.Lanes{}.Next)
-	// maxDeferredRead bounds the deferred messages that one step reads again to offer them to a consumer.
+	lanes           = len(store.Lanes{}.Next)
 	maxDeferredRead = 256
 )
 
 // selective is the order of a subscription in which not every consumer may get every message at any time, because of
 // priorities, message groups, a single active consumer or consumers with filters, in any combination.
 //
-//   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are read
-//     only on demand, so that a message with a higher priority overtakes all unassigned ones.
+//   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are
+//     read only on demand, so that a message with a higher priority overtakes all unassigned ones.
 //   - Groups: see groups.
 //   - Single active consumer: only the consumer that has been attached longest gets messages.
 //   - Deferred messages: if all eligible consumers lack credit or do not accept a message, its sequence is deferred.
@@ -368,7 +367,6 @@ func (s *selective) consumersChanged() {
 	signal(s.d.wake)
 }
 
-// full reports whether too many messages are parked or deferred to read new ones.
 func (s *selective) full() bool {
 	chunks := 0
 	for lane := range s.deferred {

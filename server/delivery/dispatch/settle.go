@@ -17,7 +17,6 @@ const (
 	maxSettleItems = 1 << 15
 )
 
-// settlement contains outcomes to be committed.
 type settlement struct {
 	acks     []Range
 	foreign  []Range  // not in flight at the acknowledging consumer
@@ -30,7 +29,6 @@ type settlement struct {
 	confirms []confirmation
 }
 
-// confirmation is sent when its settlement is committed.
 type confirmation struct {
 	consumer *Consumer
 	number   uint64
@@ -95,7 +93,6 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 	return kept
 }
 
-// checkDelivered returns an error for sequences that the queue has not reached.
 func (d *dispatcher) checkDelivered(a *Outcomes) error {
 	highest := uint64(0)
 	for _, ranges := range [...][]Range{a.Acks, a.Nacks, a.Rejects, a.Releases} {
@@ -116,7 +113,6 @@ func (d *dispatcher) checkDelivered(a *Outcomes) error {
 	return nil
 }
 
-// waitForRoom waits until fewer than maxPendingRanges are pending. kills: the outcomes may dead-letter messages.
 func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	for {
 		d.mu.Lock()

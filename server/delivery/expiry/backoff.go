@@ -20,7 +20,6 @@ type backoff struct{ since time.Time }
 
 func (l *backoff) begin() { l.since = time.Now() }
 
-// urgency is 0 to 2.
 func (l *backoff) urgency() int { return int(min(time.Since(l.since)/urgencyInterval, 2)) }
 
 func (l *backoff) batch() int { return minBatch << (2 * l.urgency()) }

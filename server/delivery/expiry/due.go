@@ -57,7 +57,6 @@ func (t *due) RunOnce(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// rewind moves the position back to an earlier time; queue.NeverMS has no effect.
 func (t *due) rewind(ms int64) {
 	if ms <= t.at.TimeMS {
 		t.at = txn.Due{TimeMS: ms}

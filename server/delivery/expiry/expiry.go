@@ -136,7 +136,6 @@ func (x *expiry) RunOnce(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// refill reads entries from the schedule if none are queued.
 func (x *expiry) refill() error {
 	x.mu.Lock()
 	from := x.unread
@@ -213,8 +212,6 @@ func (x *expiry) postponeHeld(id uint64, entries []txn.Due, postponed *[]txn.Due
 	})
 }
 
-// move moves messages to the dead-letter queue, once for each subscription that needs them, in as many transactions as
-// needed.
 func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (postponed []txn.Due,
 	err error,
 ) {

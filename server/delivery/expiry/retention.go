@@ -101,8 +101,6 @@ func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, erro
 	return seq, nil
 }
 
-// trim proposes to end the retention of the messages below a sequence. The proposal has no effect if the queue was
-// deleted or its retention altered (INV-15).
 func (r *retention) trim(ctx context.Context, q *query.Expiry, to uint64) error {
 	return propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
 }

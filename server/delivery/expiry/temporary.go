@@ -73,7 +73,6 @@ func (t *temporary) attached(q *query.TemporaryQueue) bool {
 	return false
 }
 
-// remove proposes the deletion of a queue. A consumer that attaches concurrently ends when the deletion is applied.
 func (t *temporary) remove(ctx context.Context, q *query.TemporaryQueue) error {
 	var b txn.Builder
 	b.Begin(nil, time.Now().UnixMilli(), nil)

@@ -27,7 +27,6 @@ var textNames = map[string]txn.Attribute{
 	"group": txn.AttributeGroup,
 }
 
-// activation resolves the variables of an expression, and decodes only the required parts of a message.
 type activation struct {
 	record     []byte
 	message    *txn.Message
@@ -65,7 +64,6 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	return nil, false
 }
 
-// time returns a time of the message, or none if unset.
 func (a *activation) time(tag txn.Attribute, none int64) time.Time {
 	if ms := txn.RecordTime(a.record, tag); ms != 0 {
 		return timestamp(ms)

@@ -42,7 +42,6 @@ const (
 	maxNodes = 2000
 	maxDepth = 50
 	maxRegex = 10_000
-	// maxLoops bounds the nesting of comprehensions (all, exists, map, filter).
 	maxLoops = 1
 )
 
@@ -131,7 +130,6 @@ func Compile(text string) (*Filter, error) {
 	return &Filter{text: text, program: program, activations: sync.Pool{New: func() any { return new(activation) }}}, nil
 }
 
-// refusal returns the first error with its position; later errors often follow from it.
 func refusal(issues *cel.Issues) error {
 	all := issues.Errors()
 	if len(all) == 0 {

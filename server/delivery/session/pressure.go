@@ -60,7 +60,6 @@ func (p *pressure) Busy() bool {
 	return p.is.Load()
 }
 
-// sample updates the result. mu is held.
 func (p *pressure) sample(now time.Time) {
 	// During transactions of consumers the number is too low, by at most the number of dispatchers.
 	if others := int64(p.committed()) - p.settling.Load(); others > p.others {

@@ -28,12 +28,10 @@ import (
 const (
 	// DeliveryBatchBytes is the approximate size of one message to a consumer or browser.
 	DeliveryBatchBytes = 1 << 20
-	// outboxBytes is the approximate limit of bytes buffered for a slow consumer's connection.
-	outboxBytes = 4 << 20
+	outboxBytes        = 4 << 20
 	// 1/waitingFraction of limits.pending-bytes may be buffered for the connections of all consumers.
 	waitingFraction = 4
-	// settleRetry is the retry interval of acknowledgements on a blocked node.
-	settleRetry = 50 * time.Millisecond
+	settleRetry     = 50 * time.Millisecond
 )
 
 // Session serves clients in one term in which the node is active.
@@ -108,7 +106,6 @@ func (s *Session) End(reason error) {
 	s.Consumers.Wait()
 }
 
-// due passes messages that have become deliverable to the dispatchers.
 func (s *Session) due(messages []queue.DueMessage) {
 	for len(messages) > 0 {
 		of := messages[0].Queue
@@ -302,7 +299,7 @@ func (s settler) moveAll(
 	return s.commit(ctx, payload)
 }
 
-// commit commits a payload, and waits while the node is blocked.
+// commit waits while the node is blocked.
 func (s settler) commit(ctx context.Context, payload []byte) error {
 	for {
 		s.load.settling.Add(1)

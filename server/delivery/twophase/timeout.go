@@ -29,6 +29,7 @@ func (m *Manager) SetTimeout(timeout time.Duration) {
 	}
 }
 
+// Name implements expiry.Task.
 func (m *Manager) Name() string { return "roll back expired prepared transactions" }
 
 // Wake receives when the timeout has changed.
@@ -60,7 +61,6 @@ func (m *Manager) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	}
 }
 
-// expire rolls a transaction back, unless it has been decided.
 func (m *Manager) expire(ctx context.Context, p *query.PreparedInfo, timeout time.Duration) error {
 	_, err := m.Decide(ctx, Decision{XID: p.XID, By: txn.ByTimeout, Number: p.LSN})
 	switch code := txn.OK; {

@@ -151,7 +151,6 @@ func (b *Book) Set(now time.Time, reports []Report) {
 	}
 }
 
-// take records one report. mu is held.
 func (b *Book) take(now time.Time, k key, d *Definition, r *Report) {
 	e := b.known[k]
 	if e == nil {

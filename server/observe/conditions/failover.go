@@ -97,7 +97,6 @@ func fromRecord(st *failover.Status) []Report {
 	return out
 }
 
-// waits reports whether a node in this role currently serves neither clients nor the other node.
 func waits(r failover.Role) bool {
 	switch r {
 	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing,

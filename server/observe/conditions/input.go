@@ -58,6 +58,7 @@ type Input struct {
 	Credentials  []Credential
 }
 
+// Prepared is a prepared transaction.
 type Prepared struct {
 	XID string
 	At  time.Time

@@ -17,8 +17,7 @@ import (
 
 const (
 	// foreignTold is how long a refused node is reported after its last attempt.
-	foreignTold = 10 * time.Second
-	// slowSync is the mean sync time of the log above which a condition is reported.
+	foreignTold        = 10 * time.Second
 	slowSync           = 100 * time.Millisecond
 	certificateWarning = 14 * 24 * time.Hour // before expiry
 )
@@ -96,7 +95,6 @@ func (f *findings) standby(pair *failover.Status, p *replication.PrimaryStatus) 
 	f.pair(!inSync, StandbyCatchingUp, "%s records behind", units.Count(lag))
 }
 
-// foreignNode reports a connection attempt by a node outside this pair.
 func (f *findings) foreignNode(now time.Time, s *replication.ForeignNode) {
 	switch {
 	case s == nil || now.Sub(s.At) > foreignTold:

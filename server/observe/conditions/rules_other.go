@@ -39,7 +39,6 @@ func (f *findings) other(in *Input, o *Other) {
 	}
 }
 
-// older adds the conditions of an older release that does not report conditions.
 func (f *findings) older(in *Input, o *Other) {
 	if mark := in.Config.Disk.LowWatermark; o.DiskFree > 0 && o.DiskFree < uint64(mark.Bytes()) {
 		f.all = append(f.all, Report{Kind: DiskLow, Node: o.Node, By: o.Node.ID, Details: fmt.Sprintf(

@@ -29,7 +29,6 @@ const (
 	maxFullNamed = 5
 )
 
-// switchoverSeen is the last requested switchover, if it failed.
 type switchoverSeen struct {
 	at   time.Time
 	why  string

@@ -18,7 +18,6 @@ func All() []Definition {
 		ofTheDisk(), ofTheContent(), ofTheMachine())
 }
 
-// table maps kinds to definitions. It is never modified.
 var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constant, but for the language
 	all := All()
 	byKind := make(map[Kind]*Definition, len(all))

@@ -23,7 +23,6 @@ const namespace = "lockstep"
 // oldestLimit limits the time per scrape spent on the oldest messages of queues, which may require disk reads.
 const oldestLimit = 500 * time.Millisecond
 
-// snapshot is the state seen by one scrape.
 type snapshot struct {
 	node       nodestatus.Node
 	extra      Extra
@@ -39,7 +38,6 @@ type queueSnapshot struct {
 	ageKnown bool
 }
 
-// isSo reports whether a condition is raised on any node.
 func (s *snapshot) isSo(k conditions.Kind) bool {
 	return slices.ContainsFunc(s.node.Conditions, func(c conditions.Condition) bool { return c.Definition.Kind == k })
 }
@@ -55,7 +53,6 @@ type collector struct {
 	oldest map[uint64]oldestMessage
 }
 
-// oldestMessage caches the oldest message of a queue, so that it is read only once.
 type oldestMessage struct {
 	sequence uint64
 	accepted time.Time
@@ -73,7 +70,6 @@ func newCollector(o *Options) *collector {
 	return c
 }
 
-// storeUsable is the only metric exported when the store is unusable.
 func storeUsable() Metric {
 	return Metric{
 		Name: namespace + "_store_usable", Type: Gauge,

@@ -61,7 +61,6 @@ func describeHistogram(name, when, help string, labels ...string) histogram {
 	}
 }
 
-// batchHistograms have one observation per batch.
 func batchHistograms() []histogram {
 	return []histogram{
 		describeHistogram("commit_duration_seconds", whenActive,
@@ -73,7 +72,6 @@ func batchHistograms() []histogram {
 	}
 }
 
-// coordinatorHistogram has one observation per request to the coordinator.
 func coordinatorHistogram() histogram {
 	return describeHistogram("coordinator_request_duration_seconds", "",
 		"Response time of coordinator requests of this node, including rejected ones.", "operation")

@@ -187,7 +187,6 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// ready responds with 200 if the node serves clients, or is a standby in sync.
 func ready(w http.ResponseWriter, st nodestatus.Node) {
 	switch st.Pair.Role {
 	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby:

@@ -39,14 +39,12 @@ const (
 	whenTLS     = "with TLS"
 )
 
-// family is a metric and the function that reads its series from a snapshot.
 type family struct {
 	Metric
 
 	read func(s *snapshot, put emitFunc)
 }
 
-// emitFunc receives one series: its value and its label values.
 type emitFunc func(v float64, labels ...string)
 
 // All returns all exported metrics except those of the Go runtime and the process. docs/reference/metrics.md is
@@ -60,7 +58,6 @@ func All() []Metric {
 	return append(out, latencyMetrics()...)
 }
 
-// families returns the metrics that are read on request.
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
@@ -89,7 +86,6 @@ func counterOf(name, help string, labels []string, read func(*snapshot, emitFunc
 	return family{Metric{Name: name, Type: Counter, Help: help, Labels: labels}, read}
 }
 
-// gaugeOf describes a gauge with labels, or one that is not always exported.
 func gaugeOf(name, when, help string, labels []string, read func(*snapshot, emitFunc)) family {
 	return family{Metric{Name: name, Type: Gauge, Help: help, Labels: labels, When: when}, read}
 }

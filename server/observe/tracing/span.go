@@ -95,7 +95,6 @@ func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents [
 	return parents, named
 }
 
-// remote parses the span context in properties; it is invalid if malformed.
 func (t *Tracer) remote(props map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(t.carrier.Extract(context.Background(), propagation.MapCarrier(props)))
 }

@@ -32,7 +32,6 @@ import (
 )
 
 const (
-	// stopLimit limits the export of the last spans when the node stops.
 	stopLimit = time.Second
 	// errorLogInterval is the minimum interval of log entries about lost spans.
 	errorLogInterval = time.Minute
@@ -113,8 +112,6 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 	}, nil
 }
 
-// client creates the connection to the collector, which is opened on first use. Unset options come from the
-// environment.
 func (o *Options) client() (otlptrace.Client, error) {
 	var options []otlptracegrpc.Option
 	switch {

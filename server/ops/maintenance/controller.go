@@ -23,7 +23,6 @@ import (
 )
 
 const (
-	// retryFactor bounds the backoff between two attempts, as a multiple of the first delay.
 	retryFactor = 30
 	// maxFailures is the number of consecutive failures of a step with a non-transient error after which the plan fails.
 	maxFailures = 10
@@ -72,7 +71,6 @@ func (m *Manager) planToDrive() (*Plan, bool) {
 	return &p, ok && !p.State.Ended()
 }
 
-// pair returns the ID of this node's pair; uuid.Nil for a standalone node.
 func (m *Manager) pair() uuid.UUID {
 	if r := m.node.Pair().Record; r != nil && !m.node.Alone() {
 		return r.PairID
@@ -208,7 +206,6 @@ func (m *Manager) members() (self, other failover.Member) {
 	return self, other
 }
 
-// partner returns the standby if it is in sync, or the reason why none is available.
 func (m *Manager) partner() (other failover.NodeInfo, reason string) {
 	st := m.node.Pair()
 	standby, connected := m.node.Standby()

@@ -73,7 +73,6 @@ func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error)
 	return l, nil
 }
 
-// done reports whether a step was done on the current store.
 func (l *localState) done(id string, incarnation uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -137,7 +137,6 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 	return ctx.Err() == nil
 }
 
-// errLeft is the reason why a step or job is cancelled when its node is no longer active.
 var errLeft = errors.New("this node is no longer active")
 
 // servingContext returns a context that ends when this node stops serving, or when keep (optional) returns an error

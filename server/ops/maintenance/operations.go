@@ -63,7 +63,6 @@ func (m *Manager) Scan(
 // LastScan returns the result of this node's last scan, also from before a restart; zero if there was none.
 func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
-// recommend reports a recommendation to the pair. It is a hint: a failure is only logged.
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
 	err := m.report(ctx, Report{Node: m.node.Pair().Self.ID, Recommended: pageSize})
 	if err != nil {
@@ -188,7 +187,6 @@ func (m *Manager) planRewrite(
 	}, nil
 }
 
-// unchanged returns the result of a step that was done before.
 func (m *Manager) unchanged() (RewriteResult, error) {
 	stats, err := m.store.Stats()
 	if err != nil {
@@ -355,7 +353,6 @@ func (m *Manager) checkBackupPath(path string) error {
 	return nil
 }
 
-// withoutLinks resolves the symbolic links in the existing part of a path.
 func withoutLinks(path string) string {
 	rest := ""
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
@@ -390,7 +387,6 @@ func (m *Manager) MaySwitchOver(ctx context.Context) error {
 		"over; wait for it, or cancel it", failover.ErrSwitchover, a)
 }
 
-// rewriteRate is in bytes per second; 0 for no limit.
 func (m *Manager) rewriteRate() int64 {
 	if m.o.RewriteBytesPerSecond == nil {
 		return 0

@@ -60,7 +60,6 @@ func (m *Manager) otherActs() bool {
 	return st.Record != nil && st.Record.Active != st.Self.ID && st.IsLive(st.Record.Active)
 }
 
-// interrupted is a run that a role change has ended, and that must be restarted.
 type interrupted struct {
 	job Job
 	run Run
@@ -255,7 +254,6 @@ func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	return m.recordEnd(ctx, j, run)
 }
 
-// recordEnd records the outcome of a run, or that its plan has started.
 func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
 	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
 		zap.String("node", run.Node),

@@ -40,7 +40,6 @@ type Change struct {
 	BackupKeep                        *int
 }
 
-// pairSettings is the entry, with only the settings that were set.
 type pairSettings struct {
 	PageSizeMax *int            `json:"page_size_max,omitempty"`
 	BackupPath  *string         `json:"backup_path,omitempty"`

@@ -21,7 +21,6 @@ import (
 // configID names the operations of the configuration in maintenance.json.
 const configID = "configuration"
 
-// startupWork contains the operations to execute at this start.
 type startupWork struct {
 	id              string // of the pair's request; empty if only the configuration requests it
 	resize, compact bool
@@ -155,7 +154,6 @@ func (m *Manager) runStartup(ctx context.Context) (done bool, err error) {
 	return err == nil, err
 }
 
-// lossAtStart returns the reason why a resize to the last recommendation would enlarge the current page.db, or "".
 func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
 	p, err := m.store.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: pageSize})
 	switch {

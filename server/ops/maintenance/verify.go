@@ -25,10 +25,8 @@ const (
 	verifyAhead    = 8
 	verifyWindow   = 8
 	verifyAttempts = 5
-	// verifyPush is the interval at which entries are committed, so that an idle pair also reaches that record.
-	verifyPush = 5 * time.Millisecond
-	// verifyHeld bounds how long a node waits for it.
-	verifyHeld = 10 * time.Second
+	verifyPush     = 5 * time.Millisecond
+	verifyHeld     = 10 * time.Second
 )
 
 // performVerify compares the digests of both nodes at a record that both apply during the call.

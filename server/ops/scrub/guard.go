@@ -82,7 +82,6 @@ func (g *Guard) Run(ctx context.Context) {
 
 func (g *Guard) alone() bool { return g.o.Settings.Live().Alone() }
 
-// every calls fn after the first duration and then at the start of each interval, until ctx ends.
 func (g *Guard) every(ctx context.Context, first, interval time.Duration, fn func(context.Context)) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()

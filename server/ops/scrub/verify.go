@@ -28,10 +28,8 @@ const (
 	compareAhead    = 8
 	compareWindow   = 8
 	compareAttempts = 6
-	// comparePush is the interval of filler commits, so that an idle pair reaches that record.
-	comparePush = 5 * time.Millisecond
-	// compareHeld limits the time that a node waits for the record.
-	compareHeld = 10 * time.Second
+	comparePush     = 5 * time.Millisecond
+	compareHeld     = 10 * time.Second
 	// comparePushKey is deleted repeatedly to advance the log; it never exists.
 	comparePushKey = "verify/push"
 	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and indexAgain
@@ -69,7 +67,6 @@ func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyRes
 	}
 }
 
-// isCatchingUp reports whether a standby is connected but not yet in sync.
 func (g *Guard) isCatchingUp() bool {
 	session := g.o.Serving.Get()
 	if session == nil {
@@ -304,7 +301,6 @@ func (g *Guard) compared(found []*pb.QueueDifference) {
 	g.o.Compared() // the result is available in the status
 }
 
-// verifyNow compares the rolling digests, if this node is active and has a standby in sync.
 func (g *Guard) verifyNow(ctx context.Context) {
 	if _, err := g.partnerOr(); err != nil {
 		return // only the active compares, and it will retry

@@ -190,7 +190,6 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	return nil
 }
 
-// clearNodes removes the node-specific values of a setting that is set for both nodes.
 func clearNodes(r *maintenance.RunningSettings, key string) {
 	for id := range maps.Clone(r.Nodes) {
 		r.Set(id, key, "")

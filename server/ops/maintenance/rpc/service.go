@@ -26,7 +26,6 @@ import (
 )
 
 const (
-	// progressInterval is the interval at which a long operation reports its progress.
 	progressInterval = 200 * time.Millisecond
 	// passedOn marks a call that a node has forwarded to the active: it is not forwarded again.
 	passedOn = "lockstep-passed-on"
