@@ -19,7 +19,7 @@ type failure struct {
 	Title  string
 	Text   string
 	Action string
-	Needs  string // the missing right; may be empty
+	Right  string // the missing right; may be empty
 	Reason string // error reason, as in the documentation; may be empty
 	Link   string // where the action is possible; may be empty
 }

@@ -17,7 +17,7 @@ type nodeView struct {
 	// Status reported by the node; nil if it does not respond.
 	Status *pb.GetStatusResponse
 	Own    bool // this node serves the console
-	Why    string
+	Error  string
 	State  label
 	// Rates is nil before the second sample.
 	Rates *rates
@@ -30,8 +30,6 @@ func (n *nodeView) Name() string {
 	}
 	return short(n.Info.GetNodeId())
 }
-
-func (n *nodeView) Answers() bool { return n.Status != nil }
 
 // nodes returns the status of all nodes of the pair, ordered by name. The result is cached in the view.
 func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
@@ -71,7 +69,7 @@ func (v *View) queryNodes(ctx context.Context) ([]*nodeView, error) {
 		requests.Go(func() {
 			st, err := v.OtherStatus(ctx, info)
 			if err != nil {
-				n.Why = describe(err).Text
+				n.Error = describe(err).Text
 				return
 			}
 			n.Status = st

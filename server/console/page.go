@@ -101,15 +101,15 @@ func pages() []Page {
 
 // Layout is the frame around the content of every page.
 type Layout struct {
-	Title, Path, Under string
-	Node               string // name of this node
-	Theme              string // "dark", "light", or empty: the system setting
-	CSRF, Principal    string
-	SignedIn, CanLeave bool
-	Notice             string
-	Menu               []*Page
-	Alarms             *alarmCounts // nil: not shown
-	Events             string       // address of the page's event stream; may be empty
+	Title, Path, Under   string
+	Node                 string // name of this node
+	Theme                string // "dark", "light", or empty: the system setting
+	CSRF, Principal      string
+	SignedIn, CanSignOut bool
+	Notice               string
+	Menu                 []*Page
+	Alarms               *alarmCounts // nil: not shown
+	Events               string       // address of the page's event stream; may be empty
 }
 
 // pageData is the argument of "content".
@@ -144,7 +144,7 @@ func (s *Server) layout(r *http.Request, one *session, p *Page) Layout {
 	}
 	if one != nil {
 		l.SignedIn, l.CSRF, l.Principal, l.Notice = true, one.csrf, one.principal, one.takeNotice()
-		l.CanLeave = one.method != "none"
+		l.CanSignOut = one.method != "none"
 	}
 	if p != nil {
 		l.Title, l.Path, l.Under = p.Title, p.Path, p.Path
@@ -222,7 +222,7 @@ func (s *Server) refusal(
 		return f, true
 	}
 	if f.Code == http.StatusForbidden {
-		f.Needs = right
+		f.Right = right
 	}
 	return f, false
 }

@@ -74,8 +74,8 @@ func words(text string) []string {
 type accessView struct {
 	*pb.ListAccessResponse
 
-	Open bool
-	Me   *pb.WhoAmIResponse
+	Open     bool
+	Identity *pb.WhoAmIResponse
 }
 
 func (d *accessView) Usage(i int) *pb.AccessQuota {
@@ -102,19 +102,19 @@ func loadAccess(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	me, err := a.WhoAmI(ctx, &pb.WhoAmIRequest{})
+	identity, err := a.WhoAmI(ctx, &pb.WhoAmIRequest{})
 	if err != nil {
 		return nil, err
 	}
-	return &accessView{ListAccessResponse: r, Open: me.GetOpen(), Me: me}, nil
+	return &accessView{ListAccessResponse: r, Open: identity.GetOpen(), Identity: identity}, nil
 }
 
 func (v *View) rule() *pb.AccessRule {
 	r := &pb.AccessRule{Queue: strings.TrimSpace(v.Get("queue"))}
-	if subjectText := strings.TrimSpace(v.Get("whom")); v.Get("kind") == "group" {
-		r.Group = subjectText
+	if subject := strings.TrimSpace(v.Get("subject")); v.Get("kind") == "group" {
+		r.Group = subject
 	} else {
-		r.Principal = subjectText
+		r.Principal = subject
 	}
 	return r
 }

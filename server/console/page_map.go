@@ -24,21 +24,21 @@ func mapPage() Page {
 }
 
 type mapView struct {
-	Node  *nodeView
-	Nodes []*nodeView
-	Map   *pb.GetPageMapResponse
-	Cells []mapCellView
-	Uses  []mapUse
-	Lines []mapLine
-	Each  uint64 // pages per cell
+	Node         *nodeView
+	Nodes        []*nodeView
+	Map          *pb.GetPageMapResponse
+	Cells        []mapCellView
+	Uses         []mapUse
+	Lines        []mapLine
+	PagesPerCell uint64 // pages per cell
 	// Width and Height of the drawing.
 	Width, Height int
 }
 
 // mapUse is one use of pages, summed over the whole file.
 type mapUse struct {
-	Class, Title, What string
-	Pages              uint64
+	Class, Title, Description string
+	Pages                     uint64
 }
 
 type mapCellView struct {
@@ -100,7 +100,7 @@ func viewMap(node *nodeView, nodes []*nodeView, m *pb.GetPageMapResponse) *mapVi
 	if len(regions) == 0 {
 		return d
 	}
-	d.Each = regions[0].GetPages()
+	d.PagesPerCell = regions[0].GetPages()
 	d.Height = (len(regions) + mapColumns - 1) / mapColumns * mapCell
 	for i, r := range regions {
 		if i%mapColumns == 0 {

@@ -63,7 +63,7 @@ type messagesView struct {
 
 	Queue        *pb.Queue
 	Subscription string
-	Back         string
+	ParentLink   string
 	Rows         []messageRow
 	From         uint64
 	Next, First  string // addresses; may be empty
@@ -109,7 +109,7 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 	}
 	d := &messagesView{
 		rights: may, seen: described.GetQueue().GetNextSequence(), Queue: described.GetQueue(),
-		Subscription: v.Query.Get("subscription"), Back: queueLink("/queue", name),
+		Subscription: v.Query.Get("subscription"), ParentLink: queueLink("/queue", name),
 	}
 	d.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
 	all, err := browse(ctx, queues, &pb.BrowseRequest{
@@ -302,16 +302,16 @@ func propertyText(p *pb.PropertyValue) string {
 type messageView struct {
 	rights
 
-	Queue, Back     string
-	ID              string // of the queue
-	DeadLetter      bool
-	Sequence        uint64
-	At              time.Time
-	DeliveryCount   uint32
-	Size            int
-	Cut             bool // the body is truncated
-	Text, JSON, Hex string
-	Fields          []field
+	Queue, ParentLink string
+	ID                string // of the queue
+	DeadLetter        bool
+	Sequence          uint64
+	At                time.Time
+	DeliveryCount     uint32
+	Size              int
+	Truncated         bool // the body is truncated
+	Text, JSON, Hex   string
+	Fields            []field
 }
 
 func loadMessage(ctx context.Context, v *View) (any, error) {
@@ -346,7 +346,7 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 	body := m.GetMessage().GetBody()
 	d := &messageView{
 		rights: may, ID: strconv.FormatUint(described.GetQueue().GetId(), 10), DeadLetter: m.GetDeadLetter() != nil,
-		Queue: name, Back: queueLink("/messages", name), Sequence: sequence, At: m.GetPublishedAt().AsTime(),
+		Queue: name, ParentLink: queueLink("/messages", name), Sequence: sequence, At: m.GetPublishedAt().AsTime(),
 		DeliveryCount: m.GetDeliveryCount(), Size: len(body), Fields: fieldsOf(m),
 	}
 	var indented bytes.Buffer
@@ -354,7 +354,7 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 		d.JSON = indented.String()
 	}
 	if len(body) > maxBodyBytes {
-		body, d.Cut = body[:maxBodyBytes], true
+		body, d.Truncated = body[:maxBodyBytes], true
 	}
 	if readable(body) {
 		d.Text = string(body)

@@ -61,9 +61,9 @@ type pairView struct {
 }
 
 type link struct {
-	State label
-	Lag   []string
-	Left  bool // the stream goes to the first node
+	State   label
+	Lag     []string
+	ToFirst bool // the stream goes to the first node
 }
 
 func loadPair(ctx context.Context, v *View) (*pairView, error) {
@@ -84,11 +84,11 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	for i, n := range nodes {
 		if n.Status != nil && serving(n.Status.GetRole()) || d.Alone {
 			d.Active = n
-			d.Link.Left = i > 0
+			d.Link.ToFirst = i > 0
 			continue
 		}
 		if d.Active == nil && n.Info.GetActive() && !anyServes(nodes) {
-			d.Active, d.Link.Left = n, i > 0
+			d.Active, d.Link.ToFirst = n, i > 0
 			continue
 		}
 		d.Standby = n
@@ -181,8 +181,8 @@ func (n *nodeView) MemoryClass() string {
 	return ""
 }
 
-// Trouble returns the number of conditions of a node above severity info.
-func (n *nodeView) Trouble() int {
+// AlarmCount returns the number of conditions of a node above severity info.
+func (n *nodeView) AlarmCount() int {
 	count := 0
 	for _, c := range n.Status.GetConditions() {
 		if c.GetSeverity() > pb.Severity_SEVERITY_INFO {

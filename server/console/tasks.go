@@ -21,8 +21,6 @@ const (
 	taskTime   = 12 * time.Hour
 )
 
-var errBusy = errors.New("the console already runs " + strconv.Itoa(maxRunning) + " operations")
-
 // tasks contains the operations started on a page that take longer than a request may: scans, backups, jobs. They
 // continue when the page is closed, and end with the node.
 type tasks struct {
@@ -36,27 +34,27 @@ type tasks struct {
 }
 
 type task struct {
-	ID, Title, Node, Who string
-	Began, Ended         time.Time
-	Progress             *pb.Progress
-	Outcome              string   // result text
-	Failure              *failure // nil if successful
-	Link                 string   // page with the result; may be empty
-	Set                  string   // backup that is verified; may be empty
+	ID, Title, Node, Principal string
+	StartedAt, EndedAt         time.Time
+	Progress                   *pb.Progress
+	Outcome                    string   // result text
+	Failure                    *failure // nil if successful
+	Link                       string   // page with the result; may be empty
+	Set                        string   // backup that is verified; may be empty
 
 	cancel context.CancelFunc
 }
 
-func (t task) Running() bool { return t.Ended.IsZero() }
+func (t task) Running() bool { return t.EndedAt.IsZero() }
 
 // Percent returns the progress; 0 if unknown.
 func (t task) Percent() int { return percent(t.Progress.GetDoneBytes(), t.Progress.GetTotalBytes()) }
 
-func (t task) Took() time.Duration {
+func (t task) Duration() time.Duration {
 	if t.Running() {
-		return time.Since(t.Began)
+		return time.Since(t.StartedAt)
 	}
-	return t.Ended.Sub(t.Began)
+	return t.EndedAt.Sub(t.StartedAt)
 }
 
 func newTasks(s *Server) *tasks {
@@ -105,11 +103,11 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 		}
 	}
 	if running >= maxRunning {
-		return invalid(errBusy.Error() + ". Wait until one is finished.")
+		return invalid(fmt.Sprintf("The console already runs %d operations: wait until one is finished.", maxRunning))
 	}
 	t.last++
 	one := &label
-	one.ID, one.Who, one.Began = strconv.Itoa(t.last), v.Principal, time.Now()
+	one.ID, one.Principal, one.StartedAt = strconv.Itoa(t.last), v.Principal, time.Now()
 	life, cancel := context.WithTimeout(t.ctx, taskTime)
 	one.cancel = cancel
 	t.all = slices.Insert(t.all, 0, one)
@@ -132,7 +130,7 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 		})
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		one.Ended, one.Outcome = time.Now(), outcome
+		one.EndedAt, one.Outcome = time.Now(), outcome
 		if err != nil {
 			f := describe(err)
 			var bad *notRestorable
