@@ -332,26 +332,13 @@ func (c *Consumer) deliver(m Message, more int) {
 // drop removes the sequences of r from the consumer's messages, appends them to held unless that is nil, and returns
 // their number.
 func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
-	dropOne := func(sequence uint64, sent bool) {
+	inRange(c.inFlight, r, func(sequence uint64, sent bool) {
 		n++
 		if held != nil {
 			*held = append(*held, sequence)
 		}
 		c.removeInFlight(sequence, sent)
-	}
-	if r.Last-r.First < uint64(len(c.inFlight)) {
-		for i := range r.Last - r.First + 1 {
-			if sent, had := c.inFlight[r.First+i]; had {
-				dropOne(r.First+i, sent)
-			}
-		}
-		return n
-	}
-	for sequence, sent := range c.inFlight {
-		if r.First <= sequence && sequence <= r.Last {
-			dropOne(sequence, sent)
-		}
-	}
+	})
 	return n
 }
 

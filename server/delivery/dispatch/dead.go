@@ -102,8 +102,8 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 		if err == nil && len(now) > 0 {
 			stay, err = d.registry.settler.Move(ctx, d.key, now)
 		}
-		full := (*FullError)(nil)
-		if !errors.As(err, &full) && err != nil {
+		full, isFull := errors.AsType[*FullError](err)
+		if err != nil && !isFull {
 			return err
 		}
 		if full != nil {
@@ -188,9 +188,8 @@ func (d *dispatcher) moveLater(left []pendingDead, batch *settlement, reason *Fu
 	defer d.mu.Unlock()
 	if !d.deadFull {
 		d.registry.log.Warn("dead letters deferred: dead-letter queue is full; consume from it, or raise its limits",
-			zap.String("queue", reason.Queue), zap.String("dead_letter_queue", reason.DeadLetter), zap.Int("messages",
-				len(left)),
-			zap.Bool("too_large", reason.Oversized))
+			zap.String("queue", reason.Queue), zap.String("dead_letter_queue", reason.DeadLetter),
+			zap.Int("messages", len(left)), zap.Bool("too_large", reason.Oversized))
 	}
 	d.deadWait, d.deadFull = true, true
 	batch.dead = left
@@ -230,4 +229,34 @@ func (d *dispatcher) postponeDead(batch *settlement) {
 		}
 		return blocked[c.consumer]
 	})
+}
+
+// fullFor is how long dead letters count as pending. Tasks that move them retry about every second.
+const fullFor = 5 * time.Second
+
+// RecordFull records that dead letters are pending.
+func (r *Registry) RecordFull(e *FullError) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.full == nil {
+		r.full = make(map[FullError]time.Time)
+	}
+	r.full[*e] = time.Now()
+}
+
+// Full returns the queues with pending dead letters, by name.
+func (r *Registry) Full() (list []FullError) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for e, at := range r.full {
+		if time.Since(at) > fullFor {
+			delete(r.full, e)
+			continue
+		}
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b FullError) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.DeadLetter, b.DeadLetter))
+	})
+	return list
 }

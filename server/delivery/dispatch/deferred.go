@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"math/bits"
+	"slices"
 	"sort"
 )
 
@@ -38,9 +39,7 @@ func (s *deferredSet) add(sequence uint64) {
 	number := sequence >> deferredBits
 	at := s.at(number)
 	if at == len(s.chunks) || s.chunks[at].number != number {
-		s.chunks = append(s.chunks, nil)
-		copy(s.chunks[at+1:], s.chunks[at:])
-		s.chunks[at] = &deferredChunk{number: number}
+		s.chunks = slices.Insert(s.chunks, at, &deferredChunk{number: number})
 	}
 	c := s.chunks[at]
 	word, bit := &c.words[sequence>>6&(1<<deferredBits/64-1)], uint64(1)<<(sequence&63)

@@ -90,17 +90,7 @@ func (l *delayQueue) take(now time.Time) (due []uint64) {
 }
 
 func (l *delayQueue) removeRange(r Range) {
-	if r.Last-r.First < uint64(len(l.at)) {
-		for i := range r.Last - r.First + 1 {
-			delete(l.at, r.First+i)
-		}
-	} else {
-		for sequence := range l.at {
-			if r.First <= sequence && sequence <= r.Last {
-				delete(l.at, sequence)
-			}
-		}
-	}
+	inRange(l.at, r, func(sequence uint64, _ time.Time) { delete(l.at, sequence) })
 	if len(l.at) == 0 {
 		l.heap = nil
 	}

@@ -32,6 +32,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -239,15 +240,13 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 func (r *Registry) start(d *dispatcher) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
-	r.running.Add(2)
-	d.running.Add(2)
-	run := func(f func(context.Context)) {
-		defer r.running.Done()
-		defer d.running.Done()
-		f(ctx)
+	for _, run := range []func(context.Context){d.deliver, d.settle} {
+		d.running.Add(1)
+		r.running.Go(func() {
+			defer d.running.Done()
+			run(ctx)
+		})
 	}
-	go run(d.deliver)
-	go run(d.settle)
 }
 
 // SetPaused pauses or resumes deliveries. Next returns no message after SetPaused(true) has returned (INV-2).
@@ -287,20 +286,21 @@ func (r *Registry) Wait() { r.running.Wait() }
 // Settled removes messages of a subscription from its consumers after another transaction acknowledged or released
 // them. It must be called after the transaction was applied and before it is answered.
 func (r *Registry) Settled(key Key, acks, releases []Range) {
-	r.mu.Lock()
-	d := r.byKey[key]
-	r.mu.Unlock()
-	if d != nil {
+	if d := r.of(key); d != nil {
 		d.settled(acks, releases)
 	}
+}
+
+func (r *Registry) of(key Key) *dispatcher {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byKey[key]
 }
 
 // First returns the origin of the consumer of a subscription that has been attached longest, and since when. With a
 // single active consumer, that is the active one. ok is false without a consumer.
 func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
-	r.mu.Lock()
-	d := r.byKey[key]
-	r.mu.Unlock()
+	d := r.of(key)
 	if d == nil {
 		return "", time.Time{}, false
 	}
@@ -314,13 +314,10 @@ func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
 
 // Stats returns the number of messages in flight and of consumers of a subscription.
 func (r *Registry) Stats(key Key) (inFlight uint64, consumers uint32) {
-	r.mu.Lock()
-	d := r.byKey[key]
-	r.mu.Unlock()
-	if d == nil {
-		return 0, 0
+	if d := r.of(key); d != nil {
+		return d.stats()
 	}
-	return d.stats()
+	return 0, 0
 }
 
 // Attached returns the number of consumers.
@@ -355,4 +352,35 @@ func (r *Registry) fail(d *dispatcher, reason error) {
 		delete(r.byKey, d.key)
 	}
 	d.stop(reason)
+}
+
+// Activity is the activity of the consumers of a queue or subscription.
+type Activity struct {
+	Consumers uint32
+	// Delivered is the number of delivered messages. It restarts at 0 when the last consumer of a subscription has left.
+	Delivered uint64
+}
+
+// Activity returns the activity by queue number, for queues with consumers.
+func (r *Registry) Activity() map[uint64]Activity {
+	r.mu.Lock()
+	all := slices.Collect(maps.Values(r.byKey))
+	r.mu.Unlock()
+	out := make(map[uint64]Activity, len(all))
+	for _, d := range all {
+		d.mu.Lock()
+		a := out[d.key.Queue]
+		a.Consumers += uint32(len(d.consumers))
+		a.Delivered += d.delivered
+		d.mu.Unlock()
+		out[d.key.Queue] = a
+	}
+	return out
+}
+
+// Load returns the consumer's remaining credit and its number of unacknowledged messages.
+func (c *Consumer) Load() (credit, unacknowledged uint64) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	return uint64(max(c.credit, 0)), uint64(len(c.inFlight))
 }

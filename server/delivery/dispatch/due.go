@@ -26,7 +26,7 @@ func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.mu.Lock()
 		held = append(held, d.inFlight(sequences)...)
-		held = append(held, d.removeInFlight(sequences)...)
+		held = append(held, d.answered(sequences)...)
 		d.mu.Unlock()
 	}
 	return held
@@ -43,17 +43,17 @@ func (d *dispatcher) inFlight(sequences []uint64) (sent []uint64) {
 	return sent
 }
 
-// removeInFlight returns those of the sequences with uncommitted answers.
-func (d *dispatcher) removeInFlight(sequences []uint64) []uint64 {
+// answered returns those of the sequences with uncommitted answers.
+func (d *dispatcher) answered(sequences []uint64) []uint64 {
 	open := make(map[uint64]bool, len(sequences))
-	for _, sequence := range d.inFlightAnywhere(slices.Clone(sequences)) {
+	for _, sequence := range d.unanswered(slices.Clone(sequences)) {
 		open[sequence] = true
 	}
 	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
 }
 
-// inFlightAnywhere removes sequences with uncommitted answers.
-func (d *dispatcher) inFlightAnywhere(sequences []uint64) []uint64 {
+// unanswered removes sequences with uncommitted answers, in place.
+func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
 	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }
 
@@ -88,10 +88,7 @@ func (d *dispatcher) requeueDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
 		_, later := d.delayed.at[sequence]
 		return later || !d.order.passed(sequence) || d.corrupt.has(sequence) || d.overdue.has(sequence) ||
-			slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
-				_, has := c.inFlight[sequence]
-				return has
-			})
+			d.hasConsumer(sequence)
 	})
 	passed = d.pending.without(d.committing.without(passed))
 	d.order.unread(asRanges(passed))

@@ -142,19 +142,7 @@ func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
 
 func (s *groups) each(r Range, fn func(sequence uint64)) {
 	var list []uint64
-	if r.Last-r.First < uint64(len(s.outs)) {
-		for i := range r.Last - r.First + 1 {
-			if s.outs[r.First+i] != nil {
-				list = append(list, r.First+i)
-			}
-		}
-	} else {
-		for sequence := range s.outs {
-			if r.First <= sequence && sequence <= r.Last {
-				list = append(list, sequence)
-			}
-		}
-	}
+	inRange(s.outs, r, func(sequence uint64, _ *group) { list = append(list, sequence) })
 	slices.Sort(list)
 	for _, sequence := range list {
 		fn(sequence)

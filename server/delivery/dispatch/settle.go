@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -223,7 +224,7 @@ func merged(ranges []Range) []Range {
 		return ranges
 	}
 	sorted := slices.Clone(ranges)
-	sort.Slice(sorted, func(i, j int) bool { return sorted[i].First < sorted[j].First })
+	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
 	out := sorted[:1]
 	for _, r := range sorted[1:] {
 		if last := &out[len(out)-1]; r.First <= last.Last || r.First == last.Last+1 {

@@ -50,10 +50,13 @@ func (d *dispatcher) setHolding(n int) {
 func (d *dispatcher) free(sequences []uint64) []uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.DeleteFunc(d.inFlightAnywhere(slices.Clone(sequences)), func(sequence uint64) bool {
-		return slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
-			_, has := c.inFlight[sequence]
-			return has
-		})
+	return slices.DeleteFunc(d.unanswered(slices.Clone(sequences)), d.hasConsumer)
+}
+
+// hasConsumer reports whether a message is assigned to a consumer.
+func (d *dispatcher) hasConsumer(sequence uint64) bool {
+	return slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
+		_, has := c.inFlight[sequence]
+		return has
 	})
 }
