@@ -142,22 +142,12 @@ func (n *node) resetAccess(ctx context.Context, session *session.Session) error 
 		n.log.Warn("no access rules to delete")
 		return nil
 	}
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	b.ChangeAccess(version, 0, changes)
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	r, err := session.Primary.Commit(ctx, payload)
-	if err == nil {
-		err = r.Err()
-	}
+	r, err := txn.Propose(ctx, session.Primary, time.Now(), func(b *txn.Builder) { b.ChangeAccess(version, 0, changes) })
 	if err != nil {
 		return err
 	}
 	n.loadAccess()
 	n.log.Error("ALL ACCESS RULES DELETED, requested by `lockstep access reset`", zap.Int("entries", len(changes)),
-		zap.Uint64("lsn", r.LSN), zap.Bool("everybody_may_do_everything", n.rules.Open()))
+		zap.Uint64("lsn", r.LSN), zap.Bool("unrestricted", n.rules.Open()))
 	return nil
 }

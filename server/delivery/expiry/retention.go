@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store"
@@ -101,27 +102,17 @@ func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, erro
 	return seq, nil
 }
 
+// trim proposes to end the retention of the messages below a sequence. The proposal has no effect if the queue was
+// deleted or its retention altered (INV-15).
 func (r *retention) trim(ctx context.Context, q *query.Expiry, to uint64) error {
 	return propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
 }
 
 // propose commits a transaction. A refusal with one of the codes in changed is not an error.
-func propose(ctx context.Context, primary Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	fill(&b)
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode a proposal: %w", err)
+func propose(ctx context.Context, primary txn.Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
+	_, err := txn.Propose(ctx, primary, time.Now(), fill)
+	if slices.ContainsFunc(changed, func(code txn.Code) bool { return errors.Is(err, code) }) {
+		return nil
 	}
-	result, err := primary.Commit(ctx, payload)
-	if err != nil {
-		return err
-	}
-	for _, code := range changed {
-		if result.Code == code {
-			return nil
-		}
-	}
-	return result.Err()
+	return err
 }

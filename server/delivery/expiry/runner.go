@@ -38,16 +38,10 @@ const (
 	failedAgain  = time.Second
 )
 
-// Committer commits transactions; *replication.Primary is one.
-type Committer interface {
-	// Commit returns when the transaction is committed and applied, or will never be.
-	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
-}
-
 // Options of a Runner. All fields except More are required.
 type Options struct {
 	Store     *store.Store
-	Primary   Committer
+	Primary   txn.Committer
 	Consumers *dispatch.Registry
 	Log       *zap.Logger
 	More      []Task // additional tasks

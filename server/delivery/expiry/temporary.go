@@ -22,7 +22,7 @@ const temporaryEvery = 250 * time.Millisecond
 type temporary struct {
 	queues    func() []query.TemporaryQueue
 	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)
-	commit    Committer
+	commit    txn.Committer
 	log       *zap.Logger
 	// used is when a queue was last seen with a consumer, initially the time of the first check.
 	used map[uint64]time.Time
@@ -73,25 +73,15 @@ func (t *temporary) attached(q *query.TemporaryQueue) bool {
 	return false
 }
 
+// remove proposes the deletion of a queue. A consumer that attaches concurrently ends when the deletion is applied.
 func (t *temporary) remove(ctx context.Context, q *query.TemporaryQueue) error {
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	b.DeleteTemporary(q.ID, q.GraceMS)
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode the deletion of a temporary queue: %w", err)
-	}
-	result, err := t.commit.Commit(ctx, payload)
-	if err == nil {
-		err = result.Err()
-	}
+	result, err := txn.Propose(ctx, t.commit, time.Now(), func(b *txn.Builder) { b.DeleteTemporary(q.ID, q.GraceMS) })
 	switch {
 	case errors.Is(err, txn.ErrQueueNotFound):
 		return nil // a client was faster
 	case errors.Is(err, txn.ErrQueueInUse):
 		t.used[q.ID] = time.Now() // retry after another grace period
-		t.log.Warn("temporary queue without consumers not deleted: in use by another queue or by a prepared "+
-			"transaction",
+		t.log.Warn("temporary queue without consumers not deleted: in use by another queue or by a prepared transaction",
 			zap.String("queue", q.Name), zap.Uint64("queue_id", q.ID))
 		return nil
 	case err != nil:

@@ -193,19 +193,14 @@ type settler struct {
 // Settle commits acks and releases. On a blocked node it waits: the consumers keep their messages. Acks are idempotent,
 // so that an unknown outcome is harmless (but a release may count twice).
 func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	if len(acks) > 0 {
-		b.Ack(key.Queue, key.Sub, acks...)
-	}
-	if len(releases) > 0 {
-		b.Release(key.Queue, key.Sub, releases...)
-	}
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode acknowledgements: %w", err)
-	}
-	return s.commit(ctx, payload)
+	return s.commit(ctx, func(b *txn.Builder) {
+		if len(acks) > 0 {
+			b.Ack(key.Queue, key.Sub, acks...)
+		}
+		if len(releases) > 0 {
+			b.Release(key.Queue, key.Sub, releases...)
+		}
+	})
 }
 
 // Move moves dead messages to the dead-letter queue, as many as fit. A message moved by an attempt with an unknown
@@ -281,26 +276,25 @@ func fitting(
 func (s settler) moveAll(
 	ctx context.Context, key dispatch.Key, target uint64, dead []dispatch.Dead, records [][]byte,
 ) error {
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	b.BeginMove(key.Queue, key.Sub, target)
-	for i := range dead {
-		var rec []byte
-		if records != nil {
-			rec = records[i]
+	return s.commit(ctx, func(b *txn.Builder) {
+		b.BeginMove(key.Queue, key.Sub, target)
+		for i := range dead {
+			var rec []byte
+			if records != nil {
+				rec = records[i]
+			}
+			b.Move(dead[i].Sequence, rec)
 		}
-		b.Move(dead[i].Sequence, rec)
-	}
-	b.EndMove()
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode dead letters: %w", err)
-	}
-	return s.commit(ctx, payload)
+		b.EndMove()
+	})
 }
 
 // commit waits while the node is blocked.
-func (s settler) commit(ctx context.Context, payload []byte) error {
+func (s settler) commit(ctx context.Context, fill func(*txn.Builder)) error {
+	payload, err := txn.Build(time.Now(), fill)
+	if err != nil {
+		return fmt.Errorf("encode answers of consumers: %w", err)
+	}
 	for {
 		s.load.settling.Add(1)
 		result, err := s.primary.Commit(ctx, payload)

@@ -20,16 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Committer commits transactions; *replication.Primary is one.
-type Committer interface {
-	// Commit returns when the transaction is committed and applied, or will never be.
-	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
-}
-
 // Manager manages the prepared transactions of one term in which the node is active. It is safe for concurrent use.
 type Manager struct {
 	store     *store.Store
-	primary   Committer
+	primary   txn.Committer
 	consumers *dispatch.Registry
 
 	// locks serialize prepare and decision of a transaction, so that its consumers are notified in order. They are
@@ -43,7 +37,7 @@ type Manager struct {
 }
 
 // New creates a Manager without a timeout.
-func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
+func New(s *store.Store, primary txn.Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
 	m := &Manager{
 		store: s, primary: primary, consumers: consumers, seed: maphash.MakeSeed(), log: log,
 		wake: make(chan struct{}, 1),
@@ -95,35 +89,25 @@ type Decision struct {
 }
 
 // Decide commits a decision and returns the decider: that of this call, or of an earlier one with the same decision. It
-// returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of txn.Code and
-// Committer.
+// returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of txn.Propose.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)
 	if err != nil {
 		return 0, err
 	}
 	defer unlock()
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	if d.Commit {
-		b.CommitPrepared(d.XID, d.By, d.Number)
-	} else {
-		b.RollbackPrepared(d.XID, d.By, d.Number)
-	}
-	payload, err := b.Finish()
-	if err != nil {
-		return 0, fmt.Errorf("encode the decision: %w", err)
-	}
 	decide := func() error {
-		result, err := m.primary.Commit(context.WithoutCancel(ctx), payload)
-		if err != nil {
-			return err
+		result, err := txn.Propose(context.WithoutCancel(ctx), m.primary, time.Now(), func(b *txn.Builder) {
+			if d.Commit {
+				b.CommitPrepared(d.XID, d.By, d.Number)
+			} else {
+				b.RollbackPrepared(d.XID, d.By, d.Number)
+			}
+		})
+		if err == nil {
+			_, by = queue.OutcomeOf(&result.Ops[0])
 		}
-		if err := result.Err(); err != nil {
-			return err
-		}
-		_, by = queue.OutcomeOf(&result.Ops[0])
-		return nil
+		return err
 	}
 	for _, held := range query.ReservedBy(m.store, d.XID) {
 		if d.Commit {

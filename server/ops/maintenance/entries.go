@@ -77,18 +77,7 @@ func (m *Manager) remove(ctx context.Context, keys ...string) error {
 }
 
 func (m *Manager) commit(ctx context.Context, fill func(*txn.Builder)) error {
-	var b txn.Builder
-	b.Begin(nil, m.o.Now().UnixMilli(), nil)
-	fill(&b)
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode pair entries: %w", err)
-	}
-	result, err := m.node.Commit(ctx, payload)
-	if err != nil {
-		return fmt.Errorf("commit pair entries: %w", err)
-	}
-	if err := result.Err(); err != nil {
+	if _, err := txn.Propose(ctx, m.node, m.o.Now(), fill); err != nil {
 		return fmt.Errorf("commit pair entries: %w", err)
 	}
 	return nil

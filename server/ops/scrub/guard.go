@@ -189,20 +189,11 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	if dryRun || len(sequences) == 0 {
 		return sequences, nil
 	}
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	for _, sub := range info.Subscriptions {
-		b.Ack(info.ID, sub.ID, ranges...)
-	}
-	payload, err := b.Finish()
-	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	result, err := session.Primary.Commit(ctx, payload)
-	if err == nil {
-		err = result.Err()
-	}
-	if err != nil {
+	if _, err := txn.Propose(ctx, session.Primary, time.Now(), func(b *txn.Builder) {
+		for _, sub := range info.Subscriptions {
+			b.Ack(info.ID, sub.ID, ranges...)
+		}
+	}); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
 	for _, sub := range info.Subscriptions {

@@ -219,10 +219,7 @@ func (g *Guard) push(ctx context.Context, at uint64) {
 	if session == nil {
 		return
 	}
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	b.DeleteMeta(comparePushKey)
-	payload, err := b.Finish()
+	payload, err := txn.Build(time.Now(), func(b *txn.Builder) { b.DeleteMeta(comparePushKey) })
 	if err != nil {
 		return // unreachable
 	}
