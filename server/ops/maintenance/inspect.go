@@ -47,11 +47,7 @@ type VerifyReport struct {
 func (m *Manager) VerifyBackup(
 	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),
 ) (VerifyReport, error) {
-	settings, err := m.Settings()
-	if err != nil {
-		return VerifyReport{}, err
-	}
-	place, err := m.location(cmp.Or(req.Path, settings.BackupPath))
+	place, err := m.location(req.Path)
 	if err != nil {
 		return VerifyReport{}, err
 	}
@@ -65,16 +61,8 @@ func (m *Manager) VerifyBackup(
 	if m.o.Archive != nil {
 		r.Archive = m.o.Archive.Path("")
 	}
-	pages := m.pageProgress(op)
 	r.CheckReport, err = backup.CheckSet(ctx, place, req.Name, backup.CheckOptions{
-		Archive: m.o.Archive, Pace: m.store.Pace(ctx, 0),
-		Progress: func(p checkpoint.Progress) {
-			if p.TotalPages > 0 {
-				pages(p)
-			} else {
-				op.report(p)
-			}
-		},
+		Archive: m.o.Archive, Pace: m.store.Pace(ctx, 0), Progress: m.backupProgress(op),
 	})
 	if err != nil {
 		return r, fmt.Errorf("verify a backup: %w", cause(ctx, err))

@@ -3,6 +3,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,12 +87,7 @@ func New(o Options) (*Manager, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
-	if o.Retry <= 0 {
-		o.Retry = time.Second
-	}
-	if o.Tick <= 0 {
-		o.Tick = 500 * time.Millisecond
-	}
+	o.Retry, o.Tick = cmp.Or(o.Retry, time.Second), cmp.Or(o.Tick, 500*time.Millisecond)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -34,10 +34,7 @@ func (m *Manager) Scan(
 	if err != nil {
 		return checkpoint.ScanResult{}, err
 	}
-	limit := maxPageSize
-	if limit == 0 {
-		limit = settings.PageSizeMax
-	}
+	limit := cmp.Or(maxPageSize, settings.PageSizeMax)
 	ctx, op, err := m.begin(ctx, opScan, "", progress)
 	if err != nil {
 		return checkpoint.ScanResult{}, err
@@ -92,6 +89,18 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	return func(p checkpoint.Progress) {
 		p.Bytes, p.TotalBytes = p.Pages*pageSize, p.TotalPages*pageSize
 		op.report(p)
+	}
+}
+
+// backupProgress reports bytes of the backup, or of pages while it is verified.
+func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
+	pages := m.pageProgress(op)
+	return func(p checkpoint.Progress) {
+		if p.TotalPages > 0 {
+			pages(p)
+		} else {
+			op.report(p)
+		}
 	}
 }
 
@@ -242,17 +251,15 @@ func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
 	o := backup.Options{
-		KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, Archive: m.o.Archive, Seal: m.o.Seal,
+		BytesPerSecond: req.BytesPerSecond, Archive: m.o.Archive, Seal: m.o.Seal,
 		Software: m.o.Software,
 	}
 	settings, err := m.Settings()
 	if err != nil {
 		return backup.Set{}, err
 	}
-	if o.KeepGenerations == 0 {
-		o.KeepGenerations = settings.BackupKeep
-	}
-	if o.Place, err = m.location(cmp.Or(req.Path, settings.BackupPath)); err != nil {
+	o.KeepGenerations = cmp.Or(req.Keep, settings.BackupKeep)
+	if o.Place, err = m.location(req.Path); err != nil {
 		return backup.Set{}, err
 	}
 	defer closeObjects(o.Place)
@@ -261,14 +268,7 @@ func (m *Manager) Backup(
 		return backup.Set{}, err
 	}
 	defer m.end(op)
-	pages := m.pageProgress(op)
-	o.Progress = func(p checkpoint.Progress) {
-		if p.TotalPages > 0 { // verification of the backup
-			pages(p)
-		} else {
-			op.report(p)
-		}
-	}
+	o.Progress = m.backupProgress(op)
 	set, err := backup.Run(ctx, m.store, o)
 	if err != nil {
 		m.store.Repair().NoteError(err) // a backup reads pages without the store
@@ -282,13 +282,6 @@ func (m *Manager) Backup(
 
 // Backups lists this node's backups, oldest first. An empty path means the setting.
 func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error) {
-	if path == "" {
-		settings, err := m.Settings()
-		if err != nil {
-			return nil, err
-		}
-		path = settings.BackupPath
-	}
 	place, err := m.location(path)
 	if err != nil {
 		return nil, err
@@ -297,20 +290,22 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 	return backup.ListIn(ctx, place)
 }
 
+// location opens a backup location. An empty path means the setting.
 func (m *Manager) location(path string) (backup.Objects, error) {
-	if err := m.checkBackupPath(path); err != nil {
+	settings, err := m.Settings()
+	if err != nil {
 		return nil, err
 	}
-	at, err := backup.ParseLocation(path)
-	if err == nil && m.o.Location != nil {
-		var place backup.Objects
-		if place, err = m.o.Location(at); err == nil {
-			return place, nil
-		}
-	}
+	at, err := m.checkBackupPath(cmp.Or(path, settings.BackupPath))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
+		return nil, err
+	case m.o.Location != nil:
+		place, err := m.o.Location(at)
+		if err != nil {
+			return nil, fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
+		}
+		return place, nil
 	case at.IsS3():
 		return nil, fmt.Errorf("%w: backup.path: this node supports directories only", ErrSetting)
 	}
@@ -325,32 +320,29 @@ func closeObjects(place backup.Objects) {
 
 // checkBackupPath refuses no location, a path relative to the working directory of the process, and one inside the data
 // directory, which would copy the store into itself.
-func (m *Manager) checkBackupPath(path string) error {
+func (m *Manager) checkBackupPath(path string) (at backup.Location, err error) {
 	if path == "" {
-		return ErrNoBackupPath
+		return at, ErrNoBackupPath
 	}
-	at, err := backup.ParseLocation(path)
+	at, err = backup.ParseLocation(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
+		return at, fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
 	case at.IsS3():
-		return nil
+		return at, nil
 	case !filepath.IsAbs(at.Dir):
-		return fmt.Errorf("%w: backup path %q is relative; specify an absolute path on the node",
-			ErrSetting, path)
+		return at, fmt.Errorf("%w: backup path %q is relative; specify an absolute path on the node", ErrSetting, path)
 	}
-	path = at.Dir
 	data, err := filepath.Abs(m.o.DataDir)
 	if err != nil {
-		return fmt.Errorf("find the data directory: %w", err)
+		return at, fmt.Errorf("find the data directory: %w", err)
 	}
-	in, err := filepath.Rel(withoutLinks(data), withoutLinks(path))
+	in, err := filepath.Rel(withoutLinks(data), withoutLinks(at.Dir))
 	if err == nil && in != ".." && !strings.HasPrefix(in, ".."+string(filepath.Separator)) {
-		return fmt.Errorf("%w: backup path %q is in the data directory %s; a backup there is lost with "+
-			"the disk",
-			ErrSetting, path, data)
+		return at, fmt.Errorf("%w: backup path %q is in the data directory %s; a backup there is lost with the disk",
+			ErrSetting, at.Dir, data)
 	}
-	return nil
+	return at, nil
 }
 
 func withoutLinks(path string) string {

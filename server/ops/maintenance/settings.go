@@ -97,7 +97,7 @@ func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 		return Settings{}, err
 	}
 	if c.BackupPath != nil && *c.BackupPath != "" {
-		if err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node checks the path at its own backup
+		if _, err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node checks the path at its own backup
 			return Settings{}, err
 		}
 	}

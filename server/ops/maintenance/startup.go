@@ -3,6 +3,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,9 +46,8 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 		defer m.mu.Unlock()
 		m.starting = false
 	}()
-	if _, err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
-		m.log.Error("requested startup operation failed; the request stays pending",
-			zap.Error(err))
+	if err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
+		m.log.Error("requested startup operation failed; the request stays pending", zap.Error(err))
 	}
 	return nil
 }
@@ -67,9 +67,8 @@ func (m *Manager) afterStart(ctx context.Context) {
 	}
 	if !m.node.Alone() {
 		m.awaitApplied(ctx)
-		if _, err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
-			m.log.Error("requested startup operation failed; the request stays pending",
-				zap.Error(err))
+		if err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
+			m.log.Error("requested startup operation failed; the request stays pending", zap.Error(err))
 			return
 		}
 	}
@@ -107,24 +106,21 @@ func (m *Manager) startupRequested() (w startupWork, err error) {
 }
 
 // runStartup executes the requested operations and records that they are done.
-func (m *Manager) runStartup(ctx context.Context) (done bool, err error) {
+func (m *Manager) runStartup(ctx context.Context) error {
 	w, err := m.startupRequested()
 	if err != nil || !w.any() {
-		return false, err
+		return err
 	}
 	settings, err := m.Settings()
 	if err != nil {
-		return false, err
+		return err
 	}
-	id := w.id
-	if id == "" {
-		id = configID
-	}
+	id := cmp.Or(w.id, configID)
 	resize := w.resize || w.configResize
 	size, reason := settings.PageSizeRecommended, ""
 	if resize && size != 0 && size != settings.PageSizeCurrent {
 		if reason, err = m.lossAtStart(ctx, size); err != nil {
-			return false, fmt.Errorf("%s: %w", id, err)
+			return fmt.Errorf("%s: %w", id, err)
 		}
 	}
 	switch {
@@ -134,14 +130,14 @@ func (m *Manager) runStartup(ctx context.Context) (done bool, err error) {
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PlanID: w.id})
 	case reason != "":
 		m.log.Warn("requested startup resize skipped: page.db would grow; run a new scan",
-			zap.String("why", reason))
+			zap.String("reason", reason))
 	default:
 		m.log.Info("requested startup resize skipped: page size is already the recommended "+
 			"one, or no size is recommended",
 			zap.Int("page_size", settings.PageSizeCurrent), zap.Int("recommended", size))
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", id, err)
+		return fmt.Errorf("%s: %w", id, err)
 	}
 	if w.id != "" && !m.local.done(w.id, m.store.Identity().Incarnation) {
 		err = m.local.recordStep(doneStep{
@@ -151,22 +147,19 @@ func (m *Manager) runStartup(ctx context.Context) (done bool, err error) {
 	if w.configResize || w.configCompact {
 		err = errors.Join(err, m.local.configDone(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup))
 	}
-	return err == nil, err
+	return err
 }
 
 func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
 	p, err := m.store.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: pageSize})
 	switch {
-	case errors.Is(err, index.ErrDataLoss):
+	case errors.Is(err, index.ErrDataLoss), err == nil && p.NeedBytes <= p.FileBytes:
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("plan the resize: %w", err)
-	case p.NeedBytes > p.FileBytes:
-		return fmt.Sprintf("with page size %d page.db would have %s, now %s", pageSize, units.Bytes(p.NeedBytes),
-			units.Bytes(p.FileBytes)), nil
-	default:
-		return "", nil
 	}
+	return fmt.Sprintf("with page size %d page.db would have %s, now %s", pageSize, units.Bytes(p.NeedBytes),
+		units.Bytes(p.FileBytes)), nil
 }
 
 func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (RewriteResult, error) {

@@ -19,26 +19,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/throttle"
-	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const (
-	// Both nodes are compared at one record: compareAhead after the current one at first, and farther ahead after each
-	// attempt in which the log passed the record before both nodes had received the request.
-	compareAhead    = 8
-	compareWindow   = 8
-	compareAttempts = 6
-	comparePush     = 5 * time.Millisecond
-	compareHeld     = 10 * time.Second
-	// comparePushKey is deleted repeatedly to advance the log; it never exists.
-	comparePushKey = "verify/push"
+	compareHeld = 10 * time.Second // time that a node waits for the record
 	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and indexAgain
 	// the poll interval.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond
 )
-
-var errTooFast = errors.New("log grows too fast to compare both nodes; retry")
 
 // QueueDigests returns the rolling digests at exactly an LSN.
 func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
@@ -176,68 +165,14 @@ func (g *Guard) compareContent(ctx context.Context) error {
 func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
 ) {
-	ahead := uint64(compareAhead)
-	for range compareAttempts {
-		at := g.o.Store.End().LSN + ahead
-		mine, theirs, reply, err = g.compareAt(ctx, other, at)
-		if !errors.Is(err, store.ErrPast) {
-			return mine, theirs, reply, err
-		}
-		ahead *= compareWindow
-	}
-	return mine, theirs, reply, errTooFast
-}
-
-func (g *Guard) compareAt(ctx context.Context, other failover.NodeInfo, at uint64) (
-	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
-) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var asked sync.WaitGroup
-	fail := func(err error) {
-		if err != nil {
-			cancel(err) // the first error is kept; the other request is canceled
-		}
-	}
-	asked.Go(func() {
-		d, err := g.o.Store.QueueDigestsAt(ctx, at, compareHeld)
-		mine = d
-		fail(err)
+	_, err = g.o.Manager.AtCommonRecord(ctx, func(ctx context.Context, at uint64) (err error) {
+		mine, err = g.QueueDigests(ctx, at)
+		return err
+	}, func(ctx context.Context, at uint64) (err error) {
+		theirs, reply, err = g.o.Peers.QueueDigests(ctx, other.Address, at)
+		return err
 	})
-	asked.Go(func() {
-		d, r, err := g.o.Peers.QueueDigests(ctx, other.Address, at)
-		theirs, reply = d, r
-		fail(err)
-	})
-	g.push(ctx, at)
-	asked.Wait()
-	return mine, theirs, reply, context.Cause(ctx)
-}
-
-func (g *Guard) push(ctx context.Context, at uint64) {
-	session := g.o.Serving.Get()
-	if session == nil {
-		return
-	}
-	payload, err := txn.Build(time.Now(), func(b *txn.Builder) { b.DeleteMeta(comparePushKey) })
-	if err != nil {
-		return // unreachable
-	}
-	tick := time.NewTicker(comparePush)
-	defer tick.Stop()
-	for g.o.Store.End().LSN < at {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		// Commit as many concurrently as are missing: they share a batch.
-		var commits sync.WaitGroup
-		for range min(at-min(g.o.Store.End().LSN, at), 64) {
-			commits.Go(func() { _, _ = session.Primary.Commit(ctx, payload) })
-		}
-		commits.Wait()
-	}
+	return mine, theirs, reply, err
 }
 
 // differences lists the queues with different digests. Each rolling digest covers all transactions ever applied.

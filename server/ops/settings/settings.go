@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -149,7 +150,7 @@ type Change struct {
 
 // Change changes settings on the active. If one of the values is invalid (apierror.ErrInvalid), nothing is changed.
 func (s *Settings) Change(ctx context.Context, c Change) error {
-	node, err := s.meant(&c)
+	node, err := s.target(&c)
 	if err != nil {
 		return err
 	}
@@ -160,17 +161,19 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 		return err
 	}
 	_, err = s.o.Manager.UpdateRunning(ctx, func(r *maintenance.RunningSettings) error {
-		for key, text := range c.Set {
+		set := func(key, text string) {
 			r.Set(node, key, text)
-			if node == uuid.Nil {
-				clearNodes(r, key)
+			if node == uuid.Nil { // it applies to both nodes
+				for id := range maps.Clone(r.Nodes) {
+					r.Set(id, key, "")
+				}
 			}
 		}
+		for key, text := range c.Set {
+			set(key, text)
+		}
 		for _, key := range c.Unset {
-			r.Set(node, key, "")
-			if node == uuid.Nil {
-				clearNodes(r, key)
-			}
+			set(key, "")
 		}
 		// The change may be inconsistent with earlier changes.
 		for id := range r.Nodes {
@@ -190,19 +193,9 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	return nil
 }
 
-func clearNodes(r *maintenance.RunningSettings, key string) {
-	for id := range maps.Clone(r.Nodes) {
-		r.Set(id, key, "")
-	}
-}
-
-// meant validates the keys and returns the node; uuid.Nil for both.
-func (s *Settings) meant(c *Change) (uuid.UUID, error) {
-	keys := append([]string{}, c.Unset...)
-	for key := range c.Set {
-		keys = append(keys, key)
-	}
-	for _, key := range keys {
+// target validates the keys and returns the node; uuid.Nil for both.
+func (s *Settings) target(c *Change) (uuid.UUID, error) {
+	for _, key := range slices.AppendSeq(slices.Clone(c.Unset), maps.Keys(c.Set)) {
 		r, err := config.FindRunning(key)
 		if err != nil {
 			return uuid.Nil, fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
@@ -224,24 +217,16 @@ func (s *Settings) meant(c *Change) (uuid.UUID, error) {
 // changeMinInSync applies the part stored in the cluster record, and removes it from the change.
 func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
 	text, set := c.Set[keyMinInSync]
+	if !set && !slices.Contains(c.Unset, keyMinInSync) {
+		return nil
+	}
 	wanted := 0
 	if set {
 		wanted, _ = strconv.Atoi(text) // validated before
 	}
-	var rest []string
-	unset := false
-	for _, key := range c.Unset {
-		if key == keyMinInSync {
-			unset = true
-			continue
-		}
-		rest = append(rest, key)
-	}
-	if !set && !unset {
-		return nil
-	}
-	c.Set, c.Unset = maps.Clone(c.Set), rest
+	c.Set, c.Unset = maps.Clone(c.Set), slices.Clone(c.Unset)
 	delete(c.Set, keyMinInSync)
+	c.Unset = slices.DeleteFunc(c.Unset, func(key string) bool { return key == keyMinInSync })
 	if s.o.Config.Alone() {
 		return fmt.Errorf("%w: %s does not apply to a single node", apierror.ErrInvalid, keyMinInSync)
 	}
