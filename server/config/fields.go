@@ -49,47 +49,42 @@ func (f field) set(raw any) error {
 	case *string:
 		return setString(target, raw)
 	case *int:
-		n, err := strconv.Atoi(scalar(raw))
-		if err != nil {
-			return fmt.Errorf("%q is not a whole number", scalar(raw))
-		}
-		*target = n
+		return assign(target, raw, func(text string) (int, error) {
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				return 0, fmt.Errorf("%q is not a whole number", text)
+			}
+			return n, nil
+		})
 	case *bool:
-		b, err := strconv.ParseBool(scalar(raw))
-		if err != nil {
-			return fmt.Errorf("%q is neither true nor false", scalar(raw))
-		}
-		*target = b
+		return assign(target, raw, func(text string) (bool, error) {
+			b, err := strconv.ParseBool(text)
+			if err != nil {
+				return false, fmt.Errorf("%q is neither true nor false", text)
+			}
+			return b, nil
+		})
 	case *Percent:
-		p, err := ParsePercent(scalar(raw))
-		if err != nil {
-			return err
-		}
-		*target = p
+		return assign(target, raw, ParsePercent)
 	case *Ratio:
-		r, err := ParseRatio(scalar(raw))
-		if err != nil {
-			return err
-		}
-		*target = r
+		return assign(target, raw, ParseRatio)
 	case *Size:
-		s, err := ParseSize(scalar(raw))
-		if err != nil {
-			return err
-		}
-		*target = s
+		return assign(target, raw, ParseSize)
 	case *Duration:
-		d, err := ParseDuration(scalar(raw))
-		if err != nil {
-			return err
-		}
-		*target = d
+		return assign(target, raw, ParseDuration)
 	case *[]string:
 		return setList(target, raw)
 	default:
 		return fmt.Errorf("unsupported setting type %T; this is a bug", target)
 	}
-	return nil
+}
+
+func assign[T any](target *T, raw any, parse func(string) (T, error)) error {
+	v, err := parse(scalar(raw))
+	if err == nil {
+		*target = v
+	}
+	return err
 }
 
 func setString(target *string, raw any) error {
@@ -157,6 +152,14 @@ func (f field) typeName() string {
 	default:
 		return "string"
 	}
+}
+
+// didYouMean returns the question for a mistyped word, or "" if no known word is similar.
+func didYouMean(word string, known []string) string {
+	if n := nearest(word, known); n != "" {
+		return "; did you mean " + n + "?"
+	}
+	return ""
 }
 
 func nearest(word string, known []string) string {

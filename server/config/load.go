@@ -28,8 +28,16 @@ var ErrInvalid = errors.New("invalid configuration")
 // RegisterFlags adds a flag for each setting, a hidden one for each former name, and `--standalone`, short for
 // `--coordinator-type=none`.
 func RegisterFlags(fs *pflag.FlagSet) {
+	registerFlags(fs, "")
+	fs.Bool(flagStandalone, false, "run a single node: no coordinator, standby or failover")
+}
+
+func registerFlags(fs *pflag.FlagSet, prefix string) {
 	c := Default()
 	for _, f := range fields(&c) {
+		if !strings.HasPrefix(f.key, prefix) {
+			continue
+		}
 		for _, key := range append([]string{f.key}, formerKeys(f.key)...) {
 			flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, flagName(key), "", f.usage)
 			if f.typeName() == "bool" {
@@ -38,55 +46,24 @@ func RegisterFlags(fs *pflag.FlagSet) {
 			flag.Hidden = key != f.key
 		}
 	}
-	fs.Bool(flagStandalone, false, "run a single node: no coordinator, standby or failover")
 }
 
-func flagsOf(fs *pflag.FlagSet, prefix string) {
-	c := Default()
-	for _, f := range fields(&c) {
-		if !strings.HasPrefix(f.key, prefix) {
-			continue
-		}
-		flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, flagName(f.key), "", f.usage)
-		if f.typeName() == "bool" {
-			flag.NoOptDefVal = "true" // the flag without a value means true
-		}
-	}
-}
-
-const backupPlaces = "backup.s3."
+const backupPrefix = "backup.s3."
 
 // RegisterBackupFlags adds the flags for access to a backup's server, for commands that run without a node.
-func RegisterBackupFlags(fs *pflag.FlagSet) { flagsOf(fs, backupPlaces) }
+func RegisterBackupFlags(fs *pflag.FlagSet) { registerFlags(fs, backupPrefix) }
 
 // LoadBackup is Load for the settings of RegisterBackupFlags only.
 func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, error) {
-	l := newLoader()
-	if path != "" {
-		if err := l.file(path); err != nil {
-			return BackupS3{}, err
-		}
-	}
-	if err := errors.Join(l.environment(environ), l.flags(flags)); err != nil {
+	l, err := load(path, environ, flags)
+	if err != nil {
 		return BackupS3{}, err
 	}
-	var problems []string
-	for _, f := range l.fields {
-		raw, ok := l.values[f.key]
-		if !ok || !strings.HasPrefix(f.key, backupPlaces) {
-			continue
-		}
-		if err := f.set(raw); err != nil {
-			problems = append(problems, l.problem(f.key, err.Error()))
-		}
-	}
+	problems := l.store(backupPrefix)
 	var k checker
 	l.config.checkBackup(&k)
-	for _, p := range k.problems {
-		problems = append(problems, l.problem(p.key, p.text))
-	}
-	if len(problems) > 0 {
-		return BackupS3{}, fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
+	if err := invalid(append(problems, l.described(k.problems)...)); err != nil {
+		return BackupS3{}, err
 	}
 	return l.config.Backup.S3, nil
 }
@@ -103,28 +80,44 @@ func (v *flagValue) Type() string          { return v.typeName }
 // inconsistent values. Unknown LOCKSTEP_* variables and former names of settings cause only warnings, since container
 // platforms define variables automatically.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
+	l, err := load(path, environ, flags)
+	if err != nil {
+		return Config{}, err
+	}
+	return l.finish()
+}
+
+func load(path string, environ []string, flags *pflag.FlagSet) (*loader, error) {
 	l := newLoader()
 	if path != "" {
 		if err := l.file(path); err != nil {
-			return Config{}, err
+			return nil, err
 		}
 	}
 	if err := l.environment(environ); err != nil {
-		return Config{}, err
+		return nil, err
 	}
 	if flags != nil {
 		if err := l.flags(flags); err != nil {
-			return Config{}, err
+			return nil, err
 		}
 	}
-	return l.finish()
+	return l, nil
+}
+
+// invalid returns ErrInvalid with all problems, or nil if there are none.
+func invalid(problems []string) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
 }
 
 // loader merges the sources: for each setting the last value as written, and its source.
 type loader struct {
 	config  Config
 	fields  []field
-	keys    map[string]string
+	keys    map[string]string // of the key and the former names of each setting to the key
 	values  map[string]any
 	sources map[string]string
 }
@@ -151,7 +144,7 @@ func (l *loader) names() []string {
 
 type layer struct {
 	loader   *loader
-	names    map[string]string
+	names    map[string]string // of settings to the names under which this layer has them
 	problems []string
 }
 
@@ -179,13 +172,6 @@ func (y *layer) fail(format string, args ...any) {
 	y.problems = append(y.problems, fmt.Sprintf(format, args...))
 }
 
-func (y *layer) err() error {
-	if len(y.problems) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(y.problems, "\n  "))
-}
-
 func (l *loader) environment(environ []string) error {
 	byName := make(map[string]string, len(l.keys))
 	for _, name := range l.names() {
@@ -204,7 +190,7 @@ func (l *loader) environment(environ []string) error {
 			y.strangeVariable(name, byName)
 		}
 	}
-	return y.err()
+	return invalid(y.problems)
 }
 
 // ofCommands lists the variables of client commands, which are not settings of a node.
@@ -244,32 +230,42 @@ func (l *loader) flags(fs *pflag.FlagSet) error {
 	if f := fs.Lookup(flagStandalone); f != nil && f.Value.String() == "true" {
 		l.values[keyCoordinator], l.sources[keyCoordinator] = CoordinatorNone, "flag --"+flagStandalone
 	}
-	return y.err()
+	return invalid(y.problems)
 }
 
 func (l *loader) finish() (Config, error) {
-	var problems []string
+	problems := l.store("")
+	if len(problems) == 0 {
+		if err := l.config.complete(); err != nil {
+			return Config{}, err
+		}
+		problems = l.described(l.config.problems())
+	}
+	if err := invalid(problems); err != nil {
+		return Config{}, err
+	}
+	return l.config, nil
+}
+
+// store stores the merged values of the settings with a prefix in the struct.
+func (l *loader) store(prefix string) (problems []string) {
 	for _, f := range l.fields {
 		raw, ok := l.values[f.key]
-		if !ok {
+		if !ok || !strings.HasPrefix(f.key, prefix) {
 			continue
 		}
 		if err := f.set(raw); err != nil {
 			problems = append(problems, l.problem(f.key, err.Error()))
 		}
 	}
-	if len(problems) == 0 {
-		if err := l.config.complete(); err != nil {
-			return Config{}, err
-		}
-		for _, p := range l.config.problems() {
-			problems = append(problems, l.problem(p.key, p.text))
-		}
+	return problems
+}
+
+func (l *loader) described(problems []problem) (texts []string) {
+	for _, p := range problems {
+		texts = append(texts, l.problem(p.key, p.text))
 	}
-	if len(problems) > 0 {
-		return Config{}, fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
-	}
-	return l.config, nil
+	return texts
 }
 
 func (l *loader) problem(key, text string) string {
@@ -316,7 +312,7 @@ func (l *loader) file(path string) error {
 	}
 	y := l.layer()
 	y.group(name, "", doc.Content[0])
-	if err := y.err(); err != nil {
+	if err := invalid(y.problems); err != nil {
 		return err
 	}
 	var whole map[string]any // refuses duplicate keys
@@ -347,7 +343,7 @@ func (y *layer) group(file, prefix string, group *yaml.Node) {
 		case as == removedGroup:
 			y.loader.config.Warnings = append(y.loader.config.Warnings,
 				fmt.Sprintf("%s: %s was removed and is ignored", place, as))
-		case y.loader.isGroup(as):
+		case slices.Contains(y.loader.groups(), as):
 			y.group(file, as+".", value)
 		default:
 			text := fmt.Sprintf("%s: %s is not a setting", place, as)
@@ -373,15 +369,6 @@ func (y *layer) value(key, as, place string, value *yaml.Node) {
 	y.loader.sources[key] = place
 }
 
-func (l *loader) isGroup(name string) bool {
-	for key := range l.keys {
-		if strings.HasPrefix(key, name+".") {
-			return true
-		}
-	}
-	return false
-}
-
 func (l *loader) groups() (names []string) {
 	for key := range l.keys {
 		for i, c := range key {
@@ -396,4 +383,29 @@ func (l *loader) groups() (names []string) {
 
 func (l *loader) nearest(name string) string {
 	return l.keys[nearest(name, l.names())]
+}
+
+// formerUntil is the release that removes former names of settings.
+const formerUntil = "0.3.0"
+
+// removedGroup is a group of settings that release 0.1.0 had. It is ignored with a warning.
+const removedGroup = "maintenance.autotune"
+
+// formerKeys returns the names of a setting in the last release, which are accepted with a warning. Until 0.1.0 the
+// message log and the process log shared one group.
+func formerKeys(key string) []string {
+	switch key {
+	case "wal.keep-bytes":
+		return []string{"log.keep-bytes"}
+	case "wal.segment-bytes":
+		return []string{"log.segment-bytes"}
+	case "wal.archive":
+		return []string{"log.archive"}
+	case "wal.archive-interval":
+		return []string{"log.archive-interval"}
+	case "wal.archive-hold-bytes":
+		return []string{"log.archive-hold-bytes"}
+	default:
+		return nil
+	}
 }

@@ -70,18 +70,19 @@ func (t ConsoleTLS) On() bool { return t.Own || t.Cert != "" }
 
 // ConsoleFiles returns the files of the console's port.
 func (c *Config) ConsoleFiles() tlsfiles.Files {
-	if t := c.Console.TLS; !t.Own {
-		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
-	}
-	return c.TLS.Files()
+	return c.portFiles(MetricsTLS(c.Console.TLS))
 }
 
 // MetricsFiles returns the files of the port of metrics and probes.
 func (c *Config) MetricsFiles() tlsfiles.Files {
-	if t := c.Metrics.TLS; !t.Own {
-		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
+	return c.portFiles(c.Metrics.TLS)
+}
+
+func (c *Config) portFiles(t MetricsTLS) tlsfiles.Files {
+	if t.Own {
+		return c.TLS.Files()
 	}
-	return c.TLS.Files()
+	return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
 }
 
 func (c *Config) checkTLS(k *checker) {
@@ -164,9 +165,10 @@ func (c *Config) Unencrypted() []Listener {
 // of the loopback network. Other names are not resolved.
 func OnlyThisMachine(address string) bool {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
+	return err == nil && isLoopback(host)
+}
+
+func isLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}

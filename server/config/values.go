@@ -15,24 +15,16 @@ import (
 // Size is a number of bytes, written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or as a plain number.
 type Size int64
 
-// sizeUnits is ordered so that the longest suffix is tried first.
-func sizeUnits() []struct {
+type sizeUnit struct {
 	suffix string
 	bytes  int64
-} {
-	return []struct {
-		suffix string
-		bytes  int64
-	}{
-		{"kib", 1 << 10},
-		{"mib", 1 << 20},
-		{"gib", 1 << 30},
-		{"tib", 1 << 40},
-		{"kb", 1e3},
-		{"mb", 1e6},
-		{"gb", 1e9},
-		{"tb", 1e12},
-		{"b", 1},
+}
+
+// sizeUnits is ordered so that the longest suffix is tried first.
+func sizeUnits() []sizeUnit {
+	return []sizeUnit{
+		{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40},
+		{"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1},
 	}
 }
 
@@ -57,12 +49,9 @@ func ParseSize(text string) (Size, error) {
 }
 
 func (s Size) String() string {
-	for _, u := range []struct {
-		suffix string
-		bytes  Size
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if s >= u.bytes && s%u.bytes == 0 {
-			return strconv.FormatInt(int64(s/u.bytes), 10) + u.suffix
+	for _, u := range []sizeUnit{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if int64(s) >= u.bytes && int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
 		}
 	}
 	return strconv.FormatInt(int64(s), 10)
