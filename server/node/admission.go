@@ -23,7 +23,7 @@ const (
 	unprocessedFraction = 8
 )
 
-func (n *node) admit(l listener) *admission.Listener {
+func (n *node) admit(l net.Listener) *admission.Listener {
 	most := n.cfg.Limits.Connections
 	if files, ok := openFilesLimit(); ok && files < uint64(most)+reservedFiles {
 		most = max(16, int(files)-reservedFiles)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-const lookInterval = time.Second
+const evaluateInterval = time.Second
 
 // conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores the results in the
 // book, which status, health and metrics read, and logs changes.
@@ -37,7 +37,7 @@ type conditionMonitor struct {
 
 func newConditionMonitor(n *node) *conditionMonitor {
 	l := &conditionMonitor{n: n, again: make(chan struct{}, 1)}
-	l.book = conditions.NewBook(l.tell)
+	l.book = conditions.NewBook(l.logChange)
 	return l
 }
 
@@ -46,17 +46,17 @@ func (l *conditionMonitor) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if !l.n.alone() {
-		running.Go(func() { l.watchOther(ctx) })
+		running.Go(func() { every(ctx, pollInterval, func() { l.pollOther(ctx) }) })
 		// For the metrics, and for the certificate of the witness.
 		if l.n.latencies != nil || l.n.secrets.voters() != nil {
 			running.Go(func() { l.watchVoters(ctx) })
 		}
 	}
-	ticker := time.NewTicker(lookInterval)
+	ticker := time.NewTicker(evaluateInterval)
 	defer ticker.Stop()
 	for {
 		changed := l.n.runner.Changed()
-		l.look()
+		l.evaluate()
 		select {
 		case <-changed:
 		case <-l.again:
@@ -75,8 +75,8 @@ func (l *conditionMonitor) wake() {
 	}
 }
 
-// look evaluates and returns the current conditions.
-func (l *conditionMonitor) look() []conditions.Condition {
+// evaluate evaluates and returns the current conditions.
+func (l *conditionMonitor) evaluate() []conditions.Condition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -124,12 +124,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	}
 	in.AuthError, in.KeysError = n.authn.KeysError()
 	n.secrets.check()
-	for _, c := range n.secrets.certificates() {
-		in.Certificates = append(in.Certificates, conditions.Certificate{
-			File: c.File, Subject: c.Subject, Use: c.Use, Ends: c.Ends,
-		})
-	}
-	in.Credentials = n.secrets.refused()
+	in.Certificates, in.Credentials = n.secrets.certificates(), n.secrets.refused()
 	return in
 }
 
@@ -157,13 +152,13 @@ func (l *conditionMonitor) showHealth(all []conditions.Condition) {
 	}
 }
 
-func (l *conditionMonitor) tell(c conditions.Condition, raised bool) {
+func (l *conditionMonitor) logChange(c conditions.Condition, raised bool) {
 	fields := []zap.Field{
 		zap.String("condition", string(c.Definition.Kind)),
 		zap.Stringer("severity", c.Definition.Severity),
 	}
 	if c.Node.Name != "" {
-		fields = append(fields, zap.String("on", c.Node.Name))
+		fields = append(fields, zap.String("node", c.Node.Name))
 	}
 	if c.Details != "" {
 		fields = append(fields, zap.String("details", c.Details))
@@ -173,7 +168,7 @@ func (l *conditionMonitor) tell(c conditions.Condition, raised bool) {
 			zap.Duration("lasted", time.Since(c.Since).Round(time.Millisecond)))...)
 		return
 	}
-	fields = append(fields, zap.String("means", c.Definition.Cause), zap.String("do", c.Definition.Action))
+	fields = append(fields, zap.String("cause", c.Definition.Cause), zap.String("action", c.Definition.Action))
 	switch c.Definition.Severity {
 	case conditions.Critical:
 		l.n.log.Error("condition", fields...)

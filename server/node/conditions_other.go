@@ -16,8 +16,8 @@ import (
 
 const (
 	// The other node's status is polled at this interval.
-	askInterval = 2 * time.Second
-	askTimeout  = time.Second
+	pollInterval = 2 * time.Second
+	pollTimeout  = time.Second
 )
 
 type otherStatus struct {
@@ -55,19 +55,6 @@ func (o *otherStatus) last() *conditions.Other {
 	return other
 }
 
-func (l *conditionMonitor) watchOther(ctx context.Context) {
-	ticker := time.NewTicker(askInterval)
-	defer ticker.Stop()
-	for {
-		l.askOther(ctx)
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 func (l *conditionMonitor) otherAddress() (failover.NodeInfo, bool) {
 	st := l.n.runner.Status()
 	if st.Record == nil {
@@ -94,12 +81,12 @@ func (l *conditionMonitor) otherAddress() (failover.NodeInfo, bool) {
 	return failover.NodeInfo{}, false
 }
 
-func (l *conditionMonitor) askOther(ctx context.Context) {
+func (l *conditionMonitor) pollOther(ctx context.Context) {
 	other, known := l.otherAddress()
 	var answer *pb.GetStatusResponse
 	began := time.Now()
 	if known {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
 		if got, err := l.n.peers.Status(ctx, other.Address); err == nil &&
 			got.GetNode().GetNodeId() == other.ID.String() {

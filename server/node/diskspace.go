@@ -3,7 +3,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -14,19 +13,6 @@ import (
 )
 
 const diskInterval = 500 * time.Millisecond
-
-func (n *node) watchDisk(ctx context.Context) {
-	ticker := time.NewTicker(diskInterval)
-	defer ticker.Stop()
-	for {
-		n.checkDisk()
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
 
 func (n *node) checkDisk() {
 	room, err := n.store.Room()

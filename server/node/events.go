@@ -21,7 +21,7 @@ func newStoreEvents(logger *zap.Logger) *storeEvents {
 	return &storeEvents{log: events.Log(logger.Named("store")), counts: make(map[string]uint64)}
 }
 
-func (s *storeEvents) condition(e events.Event) {
+func (s *storeEvents) record(e events.Event) {
 	s.log(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +39,7 @@ func (s *storeEvents) all() map[string]uint64 {
 }
 
 func (n *node) storeEvent(e events.Event) {
-	n.events.condition(e)
+	n.events.record(e)
 	if f, ok := e.(events.Failed); ok {
 		n.failed(f.Err)
 	}

@@ -46,7 +46,7 @@ func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 	if n.inside == nil {
 		return
 	}
-	n.register(server.Registrar{Services: n.inside.link, Gate: n.rewriteBarrier})
+	n.register(server.Registrar{Services: n.inside.link, Gate: n.interceptor})
 	if n.console != nil {
 		n.log.Info("console", zap.String("url", n.console.server.URL()))
 		n.console.run(ctx, n)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/objectstore"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
@@ -91,7 +90,7 @@ func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	n.guard = scrub.New(scrub.Options{
 		Store: n.store, Settings: n.settings, Runner: n.runner, Manager: n.maintenance, Peers: n.peers,
 		Serving: n.serving, Resync: n.plane.resync, HandOver: maintainedNode{n}.HandOver,
-		Compared: func() { n.monitor.look() }, Logger: n.log,
+		Compared: func() { n.monitor.evaluate() }, Logger: n.log,
 	})
 	return nil
 }
@@ -145,31 +144,25 @@ func (u maintainedNode) Pair() failover.Status    { return u.n.runner.Status() }
 func (u maintainedNode) Changed() <-chan struct{} { return u.n.runner.Changed() }
 func (u maintainedNode) Alone() bool              { return u.n.alone() }
 
-// session returns the session if the node is active. Commits wait or fail while it is blocked.
-func (u maintainedNode) session() (s *session.Session, ok bool) {
-	s = u.n.serving.Get()
-	return s, s != nil
-}
-
 func (u maintainedNode) Serving() (term uint64, ok bool) {
-	s, ok := u.session()
-	if !ok {
+	s := u.n.serving.Get()
+	if s == nil {
 		return 0, false
 	}
 	return s.Primary.Status().Term, true
 }
 
 func (u maintainedNode) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
-	s, ok := u.session()
-	if !ok {
-		return nil, u.n.notActive()
+	s, err := u.n.serving.Session()
+	if err != nil {
+		return nil, err
 	}
 	return s.Primary.Commit(ctx, payload)
 }
 
 func (u maintainedNode) Standby() (maintenance.Standby, bool) {
-	s, ok := u.session()
-	if !ok {
+	s := u.n.serving.Get()
+	if s == nil {
 		return maintenance.Standby{}, false
 	}
 	st := s.Primary.Status()

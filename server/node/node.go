@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,40 +212,40 @@ type node struct {
 	startedAt time.Time
 	advertise string
 
-	store          *store.Store
-	coordinator    failover.Coordinator
-	runner         *failover.Runner
-	plane          *dataPlane
-	health         *health.Server
-	standbyFull    atomic.Bool // the standby accepts no data, because its disk is nearly full
-	peers          *peerclient.Peers
-	maintenance    *maintenance.Manager
-	metrics        *metrics.Server      // nil for none
-	latencies      *metrics.Latencies   // nil for none
-	commits        nodestatus.Latencies // of batches, while this node is active
-	console        *consolePort         // nil for none
-	amqp           *amqpPort            // nil for none
-	inside         *inside              // nil if both are nil
-	deliveries     dispatch.Counters
-	connections    *admission.Listener
-	peerHosts      atomic.Pointer[map[string]bool] // hosts of the other node
-	serving        *session.Current
-	settings       *settings.Settings
-	guard          *scrub.Guard
-	monitor        *conditionMonitor
-	events         *storeEvents
-	archiver       *backup.Archiver // nil for none
-	archive        backup.Objects   // nil for none
-	archiveDir     string           // empty for none, and for one in a bucket
-	objects        objectstore.Opener
-	seal           backup.Sealer // nil for none
-	rules          *access.Rules
-	rewriteBarrier *auth.Interceptor
-	secrets        *secrets
-	reloads        <-chan struct{}
-	audit          *audit.Log
-	tracing        *tracing.Tracer // nil for none
-	authn          *authn.Authn
+	store       *store.Store
+	coordinator failover.Coordinator
+	runner      *failover.Runner
+	plane       *dataPlane
+	health      *health.Server
+	standbyFull atomic.Bool // the standby accepts no data, because its disk is nearly full
+	peers       *peerclient.Peers
+	maintenance *maintenance.Manager
+	metrics     *metrics.Server      // nil for none
+	latencies   *metrics.Latencies   // nil for none
+	commits     nodestatus.Latencies // of batches, while this node is active
+	console     *consolePort         // nil for none
+	amqp        *amqpPort            // nil for none
+	inside      *inside              // nil if both are nil
+	deliveries  dispatch.Counters
+	connections *admission.Listener
+	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
+	serving     *session.Current
+	settings    *settings.Settings
+	guard       *scrub.Guard
+	monitor     *conditionMonitor
+	events      *storeEvents
+	archiver    *backup.Archiver // nil for none
+	archive     backup.Objects   // nil for none
+	archiveDir  string           // empty for none, and for one in a bucket
+	objects     objectstore.Opener
+	seal        backup.Sealer // nil for none
+	rules       *access.Rules
+	interceptor *auth.Interceptor
+	secrets     *secrets
+	reloads     <-chan struct{}
+	audit       *audit.Log
+	tracing     *tracing.Tracer // nil for none
+	authn       *authn.Authn
 
 	// TLS of the node's port, and of connections to the other node; empty without it.
 	serverOptions []grpc.ServerOption
@@ -257,7 +258,7 @@ type node struct {
 	canRestart   bool
 	checkRestart func(ctx context.Context) error
 	restart      chan struct{}  // capacity 1: restart requested
-	asked        sync.WaitGroup // switchovers whose result the monitor needs
+	switchovers  sync.WaitGroup // switchovers whose result the monitor needs
 
 	fatal     chan error // capacity 1: why the node must stop
 	closing   chan struct{}
@@ -305,17 +306,17 @@ func (n *node) join(fs vfs.FS) (err error) {
 	return nil
 }
 
-// serve runs everything until asked ends or something fails, and stops it in reverse order.
-func (n *node) serve(asked context.Context, listener listener, onReady func(Ready)) error {
+// serve runs everything until parent ends or something fails, and stops it in reverse order.
+func (n *node) serve(parent context.Context, listener net.Listener, onReady func(Ready)) error {
 	// Everything keeps running until the role has been handed over.
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	defer cancel(nil)
 	n.connections = n.admit(listener)
 	grpcServer := n.newServer()
 	n.settings.Apply() // before clients are served
 	n.loadAccess()
 	var running sync.WaitGroup
-	defer n.asked.Wait()
+	defer n.switchovers.Wait()
 	defer running.Wait()
 
 	running.Go(func() {
@@ -323,7 +324,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 			cancel(fmt.Errorf("serve %s: %w", listener.Addr(), err))
 		}
 	})
-	running.Go(func() { n.watchDisk(ctx) })
+	running.Go(func() { every(ctx, diskInterval, n.checkDisk) })
 	running.Go(func() { n.secrets.run(ctx, n.reloads, n.log) })
 	running.Go(func() { n.logNotServing(ctx) })
 	running.Go(func() { n.settings.Run(ctx) })
@@ -363,7 +364,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		onReady(ready)
 	}
 
-	err := n.wait(asked, ctx, machine)
+	err := n.wait(parent, ctx, machine)
 	if err == nil {
 		err = n.handOverBeforeStop(ctx)
 	}
@@ -381,10 +382,24 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	return err
 }
 
-// wait returns why the node stops: nil if asked ended.
-func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
+// every calls fn immediately and in each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, fn func()) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		fn()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// wait returns why the node stops: nil if parent ended.
+func (n *node) wait(parent, ctx context.Context, machine <-chan error) error {
 	select {
-	case <-asked.Done():
+	case <-parent.Done():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -421,7 +436,7 @@ func (n *node) state() nodestatus.Node {
 	if n.console != nil {
 		st.Console = n.console.server.URLAt(n.advertise)
 	}
-	st.Conditions, st.DiskLowWatermark = n.monitor.look(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
+	st.Conditions, st.DiskLowWatermark = n.monitor.evaluate(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	return st
 }
 
@@ -456,7 +471,7 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 	}
 	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
-	n.asked.Go(func() {
+	n.switchovers.Go(func() {
 		defer cancel()
 		result, err := n.runner.SwitchoverTo(call, to) // the runner's end also ends it
 		n.monitor.switchoverEnded(term, err)

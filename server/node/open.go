@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/objectstore"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
@@ -28,8 +29,6 @@ import (
 )
 
 const frameSlackBytes = 1 << 20
-
-type listener = net.Listener
 
 // listen binds the node's port and adds advice to errors.
 func listen(ctx context.Context, address string) (net.Listener, error) {
@@ -74,7 +73,7 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 }
 
 func openStore(
-	cfg config.Config, fs vfs.FS, bootID string, told func(events.Event),
+	cfg config.Config, fs vfs.FS, bootID string, onEvent func(events.Event),
 ) (*store.Store, error) {
 	mode, err := wal.ParseSyncMode(cfg.Sync)
 	if err != nil {
@@ -92,7 +91,7 @@ func openStore(
 		SegmentBytes: cfg.WAL.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,
 		ReplaceUnknown:    cfg.Coordinator.Type != config.CoordinatorNone && !markedStandalone(fs, cfg.Data.Dir),
-		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Events: told,
+		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Events: onEvent,
 	})
 	if err == nil {
 		return s, nil
@@ -206,4 +205,19 @@ func logKeepBytes(cfg config.Config) int64 {
 		return n
 	}
 	return -1
+}
+
+// Check returns the reason why a node with these settings would not start, as far as the settings and the files with
+// certificates, keys and secrets show. It opens neither the data directory nor a port.
+func Check(cfg config.Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if _, err := openSecrets(&cfg, zap.NewNop()); err != nil {
+		return err
+	}
+	if _, err := objectstore.ParseRecipients(cfg.Backup.Recipients); err != nil {
+		return fmt.Errorf("backup.recipients: %w", err)
+	}
+	return nil
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
-	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 )
 
 // secrets contains the node's certificates, keys and tokens, and those it verifies others with. Changed files are
@@ -83,7 +82,7 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 		if !f.isNeeded || f.files.Empty() {
 			continue
 		}
-		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, Told: told(log, f.key)})
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, Told: logReload(log, f.key)})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
 		}
@@ -113,7 +112,7 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 		if f.path == "" {
 			continue
 		}
-		file, err := secretfile.Open(f.path, told(log, f.key))
+		file, err := secretfile.Open(f.path, logReload(log, f.key))
 		if err != nil {
 			return fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
 		}
@@ -123,7 +122,7 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 	return nil
 }
 
-func told(log *zap.Logger, key string) func(error) {
+func logReload(log *zap.Logger, key string) func(error) {
 	return func(err error) {
 		if err == nil {
 			log.Info("changed files loaded", zap.String("setting", key))
@@ -149,10 +148,10 @@ func (s *secrets) reload() error {
 }
 
 // run reloads all files on each request until ctx ends.
-func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logger) {
+func (s *secrets) run(ctx context.Context, requests <-chan struct{}, log *zap.Logger) {
 	for {
 		select {
-		case <-asked:
+		case <-requests:
 			if s.reload() == nil { // errors are already logged
 				log.Info("certificates, keys and secrets reloaded")
 			}
@@ -162,18 +161,18 @@ func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logge
 	}
 }
 
-func (s *secrets) certificates() []nodestatus.Certificate {
+func (s *secrets) certificates() []conditions.Certificate {
 	if s == nil {
 		return nil
 	}
-	var list []nodestatus.Certificate
+	var list []conditions.Certificate
 	for _, f := range s.all {
 		source, ok := f.source.(*tlsfiles.Source)
 		if !ok {
 			continue
 		}
 		for _, c := range source.Certificates() {
-			list = append(list, nodestatus.Certificate{
+			list = append(list, conditions.Certificate{
 				Use: f.of, File: c.File, CA: c.Authority, Subject: c.Subject, Ends: c.Ends,
 			})
 		}
@@ -220,12 +219,12 @@ func (s *secrets) members(witness map[string]bool) {
 	}
 }
 
-func (s *secrets) witnessCertificates() (list []nodestatus.Certificate) {
+func (s *secrets) witnessCertificates() (list []conditions.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, address := range slices.Sorted(maps.Keys(s.shown)) {
 		if voter := s.shown[address]; voter.witness {
-			list = append(list, nodestatus.Certificate{
+			list = append(list, conditions.Certificate{
 				Use: "witness", File: address, Subject: voter.cert.Subject.String(), Ends: voter.cert.NotAfter,
 			})
 		}

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	"github.com/lockstep-mq/lockstep/server/auth/authn"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
@@ -109,7 +111,7 @@ func (n *node) mayRead(r *http.Request) error {
 // mayProfile returns an error if a request may not read profiles. They contain memory contents and are expensive.
 func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
-	id, err := n.rewriteBarrier.Identify(ctx)
+	id, err := n.interceptor.Identify(ctx)
 	if cert := peerclient.CertificateOf(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
 		id = &access.Identity{
 			Principal: peerclient.NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
@@ -155,4 +157,27 @@ func remote(address string) net.Addr {
 		return a
 	}
 	return &net.TCPAddr{}
+}
+
+func (n *node) identify() (err error) {
+	j := &n.cfg.Auth.JWT
+	n.authn, err = authn.New(authn.Options{
+		Tokens: n.rules.Token, Dial: n.environment.Dial, Logger: n.log,
+		JWT: authn.JWT{
+			Issuer: j.Issuer, Audience: j.Audience, KeysURL: j.KeysURL, KeysFile: j.KeysFile, KeysCA: j.KeysCA,
+			PrincipalClaim: j.PrincipalClaim, GroupsClaim: j.GroupsClaim, Skew: j.ClockSkew.Std(),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("%w: auth.jwt: %w", config.ErrInvalid, err)
+	}
+	return nil
+}
+
+func (n *node) authFailures() map[string]uint64 {
+	out := make(map[string]uint64)
+	for check, count := range n.authn.Failures() {
+		out[string(check)] = count
+	}
+	return out
 }

@@ -35,10 +35,10 @@ func (n *node) newServer() server.Server {
 		o.Authenticators = append(o.Authenticators, n.peerSecretIdentity)
 	}
 	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
-	n.rewriteBarrier = auth.New(o)
+	n.interceptor = auth.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
-	s := server.New(int(n.cfg.Limits.TransactionBytes), n.rewriteBarrier,
+	s := server.New(int(n.cfg.Limits.TransactionBytes), n.interceptor,
 		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
 	n.register(s.Registrar)
 	pb.RegisterReplicationServiceServer(s,

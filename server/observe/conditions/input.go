@@ -64,12 +64,16 @@ type Prepared struct {
 	At  time.Time
 }
 
-// Certificate is a certificate that the node uses.
+// Certificate is a certificate file used by a node.
 type Certificate struct {
-	// Use is "node", "etcd", "raft" or "metrics".
-	File, Subject, Use string
-	// Ends is its expiry.
-	Ends time.Time
+	// Use is "node", "etcd", "raft", "metrics", "console" or "witness".
+	Use string
+	// CA: the file contains CAs that verify others.
+	File string
+	CA   bool
+	// Subject and Ends (the expiry) are those of the certificate that expires first.
+	Subject string
+	Ends    time.Time
 }
 
 // Credential is a certificate, key or secret that could not be loaded.

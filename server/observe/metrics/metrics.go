@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/audit"
 	"github.com/lockstep-mq/lockstep/server/httpport"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -46,36 +47,28 @@ const (
 // Extra is the data exported only by metrics.
 type Extra struct {
 	// DiskLow: publishes are refused because the disk is nearly full.
-	DiskLow                                bool
-	Delivered, DeliveredBytes, Redelivered uint64
+	DiskLow                     bool
+	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
 	Filtered    uint64
 	Prepared    int // transactions that await a decision
-	Consumers   int // attached
 	Connections admission.Stats
 	// AMQPDefects counts AMQP connections closed because of a defect.
 	AMQPDefects uint64
 	Audit       audit.Stats
 	// Traces is nil if tracing is disabled.
-	Traces *Traces
+	Traces *tracing.Stats
 	Jobs   []maintenance.JobInfo
 	// Archive of the log; nil if not configured.
 	Archive *backup.ArchiveStatus
 	// Voters of a pair with a raft coordinator.
-	Voters       []Voter
-	Certificates []Certificate
-	MemoryBudget uint64 // bytes
+	Voters []Voter
 	// Background is the fraction of time available to background work.
 	Background throttle.Status
 	// StoreEvents counts events of the store by name.
 	StoreEvents map[string]uint64
 	// AuthFailures counts authentication failures by the check that failed.
 	AuthFailures map[string]uint64
-}
-
-// Traces counts spans accepted by the collector, and those that could not be sent.
-type Traces struct {
-	Sent, Lost uint64
 }
 
 // Voter is a voter of a raft coordinator. Kind is "node" or "witness".
@@ -85,14 +78,6 @@ type Voter struct {
 	Up bool
 	// Behind is the number of entries by which it lags behind the most advanced voter.
 	Behind uint64
-}
-
-// Certificate is a certificate file used by the node, and its expiry.
-type Certificate struct {
-	// Of is the use: "node", "etcd", "raft" or "metrics".
-	Of   string
-	File string
-	Ends time.Time
 }
 
 // Options configures Listen.

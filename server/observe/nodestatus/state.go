@@ -34,7 +34,7 @@ type Node struct {
 	Conditions []conditions.Condition
 	// DiskLowWatermark: publishes are refused while fewer bytes are available on disk.
 	DiskLowWatermark uint64
-	Certificates     []Certificate
+	Certificates     []conditions.Certificate
 	Activity         Activity
 	// Console is the address of the node's console; empty if disabled.
 	Console string
@@ -49,16 +49,4 @@ type Activity struct {
 	Commits []LatencyBucket
 	// Memory is what the process obtained from the system, in bytes.
 	Memory, MemoryBudget uint64
-}
-
-// Certificate is a certificate file used by a node.
-type Certificate struct {
-	// Use is "node", "etcd", "raft" or "metrics".
-	Use string
-	// CA: the file contains CAs that verify others.
-	File string
-	CA   bool
-	// Subject and Ends (the expiry) are those of the certificate that expires first.
-	Subject string
-	Ends    time.Time
 }
