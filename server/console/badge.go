@@ -74,9 +74,7 @@ func (s *Server) framed(r *http.Request, one *session, l *Layout) {
 	if one == nil {
 		return
 	}
-	key, leave := s.caller(r)
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), loadTimeout)
-	defer cancel()
-	s.view(one, s.callerOf(r), key, r.URL.Query(), nil).frame(ctx, l)
+	ctx, v, end := s.viewOf(r, one, nil, loadTimeout)
+	defer end()
+	v.frame(ctx, l)
 }

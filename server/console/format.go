@@ -9,6 +9,7 @@ import (
 	"html/template"
 	"math"
 	"net/url"
+	"reflect"
 	"strings"
 	"time"
 
@@ -29,19 +30,13 @@ func functions() template.FuncMap {
 }
 
 func toFloat(v any) float64 {
-	switch n := v.(type) {
-	case int:
-		return float64(n)
-	case int32:
-		return float64(n)
-	case int64:
-		return float64(n)
-	case uint32:
-		return float64(n)
-	case uint64:
-		return float64(n)
-	case float64:
-		return n
+	switch n := reflect.ValueOf(v); {
+	case n.CanInt():
+		return float64(n.Int())
+	case n.CanUint():
+		return float64(n.Uint())
+	case n.CanFloat():
+		return n.Float()
 	}
 	return 0
 }

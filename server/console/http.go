@@ -33,7 +33,7 @@ func (s *Server) handler() http.Handler {
 	for i := range s.pages {
 		p := &s.pages[i]
 		mux.Handle("GET "+p.Path, s.signedIn(func(w http.ResponseWriter, r *http.Request, one *session) {
-			s.showPage(w, r, one, p)
+			s.page(w, r, one, p, "", nil)
 		}))
 		if p.Live {
 			mux.Handle("GET /events"+p.Path, s.signedIn(func(w http.ResponseWriter, r *http.Request, one *session) {
@@ -44,7 +44,7 @@ func (s *Server) handler() http.Handler {
 			a := &p.Actions[j]
 			if a.Dialog != "" {
 				mux.Handle("GET "+p.Path+"/"+a.Name, s.signedIn(
-					func(w http.ResponseWriter, r *http.Request, one *session) { s.showDialog(w, r, one, p, a) }))
+					func(w http.ResponseWriter, r *http.Request, one *session) { s.dialog(w, r, one, p, a, nil) }))
 			}
 			mux.Handle("POST "+p.Path+"/"+a.Name, s.signedIn(
 				func(w http.ResponseWriter, r *http.Request, one *session) { s.act(w, r, one, p, a) }))
@@ -221,8 +221,4 @@ func (s *Server) callerOf(r *http.Request) inprocgrpc.Caller {
 		c.Addr = a
 	}
 	return c
-}
-
-func (s *Server) caller(r *http.Request) (key inprocgrpc.Key, leave func()) {
-	return s.o.Link.Enter(s.callerOf(r))
 }

@@ -167,18 +167,24 @@ func (s *Server) view(one *session, from inprocgrpc.Caller, key inprocgrpc.Key, 
 	}
 }
 
-func (s *Server) showPage(w http.ResponseWriter, r *http.Request, one *session, p *Page) {
-	s.page(w, r, one, p, "", nil)
+// viewOf returns the view for a request and a context with a time limit. end must be called.
+func (s *Server) viewOf(r *http.Request, one *session, form url.Values, limit time.Duration) (
+	ctx context.Context, v *View, end func(),
+) {
+	from := s.callerOf(r)
+	key, leave := s.o.Link.Enter(from)
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	return ctx, s.view(one, from, key, r.URL.Query(), form), func() {
+		cancel()
+		leave()
+	}
 }
 
 func (s *Server) page(
 	w http.ResponseWriter, r *http.Request, one *session, p *Page, dialog template.HTML, code *int,
 ) {
-	key, leave := s.caller(r)
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), loadTimeout)
-	defer cancel()
-	v := s.view(one, s.callerOf(r), key, r.URL.Query(), nil)
+	ctx, v, end := s.viewOf(r, one, nil, loadTimeout)
+	defer end()
 	d := &pageData{Layout: s.layout(r, one, p), Query: v.Query, Dialog: dialog}
 	var framing sync.WaitGroup
 	framing.Go(func() { v.frame(ctx, &d.Layout) })
@@ -246,17 +252,10 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session,
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// showDialog renders the dialog of an action: alone for a request of a page's script, else above the page.
-func (s *Server) showDialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action) {
-	s.dialog(w, r, one, p, a, nil)
-}
-
+// dialog renders the dialog of an action: alone for a request of a page's script, else above the page.
 func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action, f *failure) {
-	key, leave := s.caller(r)
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), loadTimeout)
-	defer cancel()
-	v := s.view(one, s.callerOf(r), key, r.URL.Query(), r.PostForm)
+	ctx, v, end := s.viewOf(r, one, r.PostForm, loadTimeout)
+	defer end()
 	d := &dialogData{Form: r.PostForm, Query: v.Query, Action: a, Path: r.URL.RequestURI(), CSRF: one.csrf, Failure: f}
 	if d.Form == nil {
 		d.Form = url.Values{}
@@ -307,11 +306,8 @@ func (s *Server) answerDialog(
 }
 
 func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action) {
-	key, leave := s.caller(r)
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
-	defer cancel()
-	v := s.view(one, s.callerOf(r), key, r.URL.Query(), r.PostForm)
+	ctx, v, end := s.viewOf(r, one, r.PostForm, actionTimeout)
+	defer end()
 	done, err := a.Do(ctx, v)
 	if err != nil {
 		if f, answered := s.refusal(w, r, one, a.Right, err); !answered {

@@ -20,24 +20,30 @@ import (
 
 func accessPage() Page {
 	return Page{
-		Path: "/access", Title: "Access", Key: "c", Right: "operate", Template: "access", Load: loadAccess,
+		Path: "/access", Title: "Access", Key: "c", Right: "operate", Template: "access", Load: withAccess(loadAccess),
 		Actions: []Action{
-			{Name: "grant", Title: "Grant", Right: "operate", Dialog: "grant", Do: doGrant},
-			{Name: "revoke", Title: "Revoke rule", Right: "operate", Dialog: "revoke", Danger: true, Do: doRevoke},
-			{Name: "role", Title: "Save role", Right: "operate", Dialog: "role", Load: loadRole, Do: doPutRole},
+			{Name: "grant", Title: "Grant", Right: "operate", Dialog: "grant", Do: withAccess(doGrant)},
+			{Name: "revoke", Title: "Revoke rule", Right: "operate", Dialog: "revoke", Danger: true, Do: withAccess(doRevoke)},
+			{
+				Name: "role", Title: "Save role", Right: "operate", Dialog: "role", Load: withAccess(loadRole),
+				Do: withAccess(doPutRole),
+			},
 			{
 				Name: "delete-role", Title: "Delete role", Right: "operate", Dialog: "delete-role", Danger: true,
-				Do: doDeleteRole,
+				Do: withAccess(doDeleteRole),
 			},
-			{Name: "token", Title: "Create token", Right: "operate", Dialog: "token", Do: doCreateToken},
+			{Name: "token", Title: "Create token", Right: "operate", Dialog: "token", Do: withAccess(doCreateToken)},
 			{
 				Name: "revoke-token", Title: "Revoke token", Right: "operate", Dialog: "revoke-token", Danger: true,
-				Do: doRevokeToken,
+				Do: withAccess(doRevokeToken),
 			},
-			{Name: "quota", Title: "Save quota", Right: "operate", Dialog: "quota", Load: loadQuota, Do: doPutQuota},
+			{
+				Name: "quota", Title: "Save quota", Right: "operate", Dialog: "quota", Load: withAccess(loadQuota),
+				Do: withAccess(doPutQuota),
+			},
 			{
 				Name: "delete-quota", Title: "Delete quota", Right: "operate", Dialog: "delete-quota", Danger: true,
-				Do: doDeleteQuota,
+				Do: withAccess(doDeleteQuota),
 			},
 		},
 	}
@@ -85,19 +91,7 @@ func (d *accessView) Usage(i int) *pb.AccessQuota {
 	return &pb.AccessQuota{}
 }
 
-func (v *View) access(ctx context.Context) (pb.AccessServiceClient, error) {
-	cc, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return pb.NewAccessServiceClient(cc), nil
-}
-
-func loadAccess(ctx context.Context, v *View) (any, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return nil, err
-	}
+func loadAccess(ctx context.Context, _ *View, a pb.AccessServiceClient) (any, error) {
 	r, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
 	if err != nil {
 		return nil, err
@@ -119,16 +113,13 @@ func (v *View) rule() *pb.AccessRule {
 	return r
 }
 
-func doGrant(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
+func doGrant(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	rights, err := v.rightsFrom()
 	if err != nil {
 		return Done{}, err
 	}
 	rule := v.rule()
-	if rule.Rights, err = v.rightsFrom(); err != nil {
-		return Done{}, err
-	}
-	rule.Roles = words(v.Form.Get("roles"))
+	rule.Rights, rule.Roles = rights, words(v.Form.Get("roles"))
 	_, err = a.Grant(ctx, &pb.GrantRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
 	return Done{Message: "Granted to " + subjectText(rule) + "."}, err
 }
@@ -140,23 +131,18 @@ func subjectText(r *pb.AccessRule) string {
 	return r.GetPrincipal()
 }
 
-func doRevoke(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
+func doRevoke(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
 	rule := v.rule()
-	_, err = a.Revoke(ctx, &pb.RevokeRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
+	_, err := a.Revoke(ctx, &pb.RevokeRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
 	return Done{Message: "Rule of " + subjectText(rule) + " revoked."}, err
 }
 
 // loadRole returns the role of a dialog, or a new one if no role is named.
-func loadRole(ctx context.Context, v *View) (any, error) {
-	d, err := loadAccess(ctx, v)
+func loadRole(ctx context.Context, v *View, a pb.AccessServiceClient) (any, error) {
+	all, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
 	if err != nil {
 		return nil, err
 	}
-	all, _ := d.(*accessView)
 	for _, r := range all.GetRoles() {
 		if r.GetName() == v.Query.Get("name") {
 			return r, nil
@@ -165,25 +151,18 @@ func loadRole(ctx context.Context, v *View) (any, error) {
 	return &pb.AccessRole{}, nil
 }
 
-func doPutRole(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
+func doPutRole(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	rights, err := v.rightsFrom()
 	if err != nil {
 		return Done{}, err
 	}
-	role := &pb.AccessRole{Name: strings.TrimSpace(v.Form.Get("name"))}
-	if role.Rights, err = v.rightsFrom(); err != nil {
-		return Done{}, err
-	}
+	role := &pb.AccessRole{Name: strings.TrimSpace(v.Form.Get("name")), Rights: rights}
 	_, err = a.PutRole(ctx, &pb.PutRoleRequest{Role: role, LockOut: v.Form.Get("lock_out") != ""})
 	return Done{Message: "Role " + role.GetName() + " saved."}, err
 }
 
-func doDeleteRole(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
-	_, err = a.DeleteRole(ctx, &pb.DeleteRoleRequest{Name: v.Get("name")})
+func doDeleteRole(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	_, err := a.DeleteRole(ctx, &pb.DeleteRoleRequest{Name: v.Get("name")})
 	return Done{Message: "Role " + v.Get("name") + " deleted."}, err
 }
 
@@ -193,11 +172,7 @@ type tokenView struct {
 	Secret string
 }
 
-func doCreateToken(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
+func doCreateToken(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // never returns an error
 	made := "lsk_" + base64.RawURLEncoding.EncodeToString(random[:])
@@ -220,22 +195,17 @@ func doCreateToken(ctx context.Context, v *View) (Done, error) {
 	return Done{Show: "made-token", Data: &tokenView{r.GetToken(), made}}, nil
 }
 
-func doRevokeToken(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
-	_, err = a.RevokeToken(ctx, &pb.RevokeTokenRequest{Name: v.Get("name"), LockOut: v.Form.Get("lock_out") != ""})
+func doRevokeToken(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	_, err := a.RevokeToken(ctx, &pb.RevokeTokenRequest{Name: v.Get("name"), LockOut: v.Form.Get("lock_out") != ""})
 	return Done{Message: "Token " + v.Get("name") + " revoked; its open streams are closed."}, err
 }
 
 // loadQuota returns the quota of a dialog, or a new one if no quota is named.
-func loadQuota(ctx context.Context, v *View) (any, error) {
-	d, err := loadAccess(ctx, v)
+func loadQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (any, error) {
+	all, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
 	if err != nil {
 		return nil, err
 	}
-	all, _ := d.(*accessView)
 	for _, q := range all.GetQuotas() {
 		if q.GetQueue() == v.Query.Get("queue") {
 			return q, nil
@@ -244,11 +214,7 @@ func loadQuota(ctx context.Context, v *View) (any, error) {
 	return &pb.AccessQuota{}, nil
 }
 
-func doPutQuota(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
+func doPutQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
 	q := &pb.AccessQuota{Queue: strings.TrimSpace(v.Form.Get("queue"))}
 	for name, to := range map[string]*uint64{
 		"queues": &q.Queues, "bytes": &q.Bytes, "messages_per_second": &q.MessagesPerSecond, "connections": &q.Connections,
@@ -257,20 +223,18 @@ func doPutQuota(ctx context.Context, v *View) (Done, error) {
 		if text == "" {
 			continue
 		}
-		if *to, err = strconv.ParseUint(text, 10, 64); err != nil {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
 			return Done{}, invalid(strconv.Quote(text) + " is not a number; 0 or empty: unlimited.")
 		}
+		*to = n
 	}
-	_, err = a.PutQuota(ctx, &pb.PutQuotaRequest{Quota: q})
+	_, err := a.PutQuota(ctx, &pb.PutQuotaRequest{Quota: q})
 	return Done{Message: "Quota of " + q.GetQueue() + " saved."}, err
 }
 
-func doDeleteQuota(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
-	_, err = a.DeleteQuota(ctx, &pb.DeleteQuotaRequest{Queue: v.Get("queue")})
+func doDeleteQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	_, err := a.DeleteQuota(ctx, &pb.DeleteQuotaRequest{Queue: v.Get("queue")})
 	return Done{Message: "Quota of " + v.Get("queue") + " deleted."}, err
 }
 

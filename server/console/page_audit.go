@@ -4,6 +4,8 @@ package console
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -82,10 +84,10 @@ func loadAudit(ctx context.Context, v *View) (any, error) {
 	d := v.auditView()
 	for {
 		r, err := in.Recv()
+		if errors.Is(err, io.EOF) {
+			return d, nil
+		}
 		if err != nil {
-			if isEnd(err) {
-				return d, nil
-			}
 			return nil, err //nolint:wrapcheck // a status is shown
 		}
 		d.add(r)

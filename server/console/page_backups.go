@@ -13,8 +13,8 @@ func backupsPage() Page {
 	return Page{
 		Path: "/backups", Title: "Backups", Key: "b", Right: "operate", Template: "backups", Load: loadBackups,
 		Actions: []Action{
-			{Name: "start", Title: "Back up", Right: "operate", Dialog: "start", Load: loadNodeName, Do: doBackup},
-			{Name: "check", Title: "Check", Right: "operate", Dialog: "check", Load: loadNodeName, Do: doCheckSet},
+			{Name: "start", Title: "Back up", Right: "operate", Dialog: "start", Load: loadNode, Do: doBackup},
+			{Name: "check", Title: "Check", Right: "operate", Dialog: "check", Load: loadNode, Do: doCheckSet},
 		},
 	}
 }

@@ -60,7 +60,7 @@ type mapLine struct {
 }
 
 func loadMap(ctx context.Context, v *View) (any, error) {
-	n, err := loadNodeName(ctx, v)
+	n, m, err := v.nodeAndMaintenance(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -68,16 +68,11 @@ func loadMap(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := v.maintenance(ctx)
-	if err != nil {
-		return nil, err
-	}
 	r, err := m.GetPageMap(ctx, &pb.GetPageMapRequest{Regions: mapRegions})
 	if err != nil {
 		return nil, err
 	}
-	node, _ := n.(*nodeView)
-	return viewMap(node, nodes, r), nil
+	return viewMap(n, nodes, r), nil
 }
 
 func regionUses(r *pb.PageRegion) []mapUse {

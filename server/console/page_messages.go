@@ -36,16 +36,19 @@ const (
 func messagesPage() Page {
 	return Page{
 		Path: "/messages", Title: "Messages", Right: "browse", Template: "messages", Live: true, Hidden: true,
-		Under: "/queues", Load: loadMessages, Watch: watchMessages,
+		Under: "/queues", Load: withQueues(loadMessages), Watch: withQueues(watchMessages),
 		Actions: []Action{
-			{Name: "move", Title: "Move messages", Right: "manage", Dialog: "move", Load: loadChosen, Do: moveChosen},
 			{
-				Name: "replay", Title: "Replay dead letters", Right: "manage", Dialog: "replay", Load: loadChosen,
-				Do: replayChosen,
+				Name: "move", Title: "Move messages", Right: "manage", Dialog: "move", Load: withQueues(loadChosen),
+				Do: withQueues(moveChosen),
+			},
+			{
+				Name: "replay", Title: "Replay dead letters", Right: "manage", Dialog: "replay", Load: withQueues(loadChosen),
+				Do: withQueues(replayChosen),
 			},
 			{
 				Name: "remove", Title: "Delete messages", Right: "manage", Dialog: "remove", Danger: true,
-				Load: loadChosen, Do: removeChosen,
+				Load: withQueues(loadChosen), Do: withQueues(removeChosen),
 			},
 		},
 	}
@@ -54,7 +57,7 @@ func messagesPage() Page {
 func messagePage() Page {
 	return Page{
 		Path: "/message", Title: "Message", Right: "browse", Template: "message", Hidden: true, Under: "/queues",
-		Load: loadMessage,
+		Load: withQueues(loadMessage),
 	}
 }
 
@@ -92,12 +95,7 @@ type messageRow struct {
 
 type field struct{ Name, Value string }
 
-func loadMessages(ctx context.Context, v *View) (any, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	queues := pb.NewQueueServiceClient(active)
+func loadMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
 	name := v.Query.Get("name")
 	described, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
 	if err != nil {
@@ -111,7 +109,7 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 		rights: may, seen: described.GetQueue().GetNextSequence(), Queue: described.GetQueue(),
 		Subscription: v.Query.Get("subscription"), ParentLink: queueLink("/queue", name),
 	}
-	d.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
+	d.From = v.number("from")
 	all, err := browse(ctx, queues, &pb.BrowseRequest{
 		Queue: name, Subscription: d.Subscription, FromSequence: d.From, Limit: messagesPerPage + 1,
 		MaxResponseBytes: maxMessageBytes,
@@ -156,22 +154,17 @@ func (d *messagesView) eventQuery() url.Values {
 }
 
 // watchMessages counts the messages published since the page was rendered.
-func watchMessages(ctx context.Context, v *View) (any, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	described, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: v.Query.Get("name")})
+func watchMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
+	described, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: v.Query.Get("name")})
 	if err != nil {
 		return nil, err
 	}
 	page := &messagesView{Queue: described.GetQueue(), Subscription: v.Query.Get("subscription")}
-	page.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
-	seen, _ := strconv.ParseUint(v.Query.Get("seen"), 10, 64)
+	page.From = v.number("from")
 	d := newerView{Link: page.link(page.From)}
 	next := described.GetQueue().GetNextSequence()
 	d.Replaced = strconv.FormatUint(described.GetQueue().GetId(), 10) != v.Query.Get("id")
-	d.Count = next - min(seen, next)
+	d.Count = next - min(v.number("seen"), next)
 	return d, nil
 }
 
@@ -314,17 +307,13 @@ type messageView struct {
 	Fields            []field
 }
 
-func loadMessage(ctx context.Context, v *View) (any, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
+func loadMessage(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
 	name := v.Query.Get("name")
 	sequence, err := strconv.ParseUint(v.Query.Get("sequence"), 10, 64)
 	if err != nil || sequence == 0 {
 		return nil, invalid("The address has no sequence.")
 	}
-	found, err := browse(ctx, pb.NewQueueServiceClient(active), &pb.BrowseRequest{
+	found, err := browse(ctx, queues, &pb.BrowseRequest{
 		Queue: name, FromSequence: sequence, Limit: 1, MaxResponseBytes: maxMessageBytes,
 	})
 	if err != nil {
@@ -338,7 +327,7 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	described, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: name})
+	described, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
 	if err != nil {
 		return nil, err
 	}
@@ -370,18 +359,14 @@ type chosenView struct {
 	Queues              []string // some queue names to choose from
 }
 
-func loadChosen(ctx context.Context, v *View) (any, error) {
+func loadChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
 	d := &chosenView{
 		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: v.Query["sequence"],
 	}
 	if d.Count = len(d.Sequences); d.Count == 0 {
 		return nil, invalid("No message selected.")
 	}
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	list, err := pb.NewQueueServiceClient(active).ListQueues(ctx, &pb.ListQueuesRequest{PageSize: 200})
+	list, err := queues.ListQueues(ctx, &pb.ListQueuesRequest{PageSize: 200})
 	if err != nil {
 		return nil, err
 	}
@@ -410,31 +395,27 @@ type selection struct {
 	sequences           []*pb.SequenceRange
 }
 
-func chosenMessages(ctx context.Context, v *View) (pb.QueueServiceClient, *selection, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	c := &selection{queue: v.Query.Get("name"), subscription: v.Query.Get("subscription")}
-	if c.sequences, err = chosenRanges(v); err != nil {
-		return nil, nil, err
-	}
-	c.id, _ = strconv.ParseUint(v.Query.Get("id"), 10, 64)
-	return pb.NewQueueServiceClient(active), c, nil
+func chosenMessages(v *View) (*selection, error) {
+	sequences, err := chosenRanges(v)
+	return &selection{
+		queue: v.Query.Get("name"), subscription: v.Query.Get("subscription"), sequences: sequences, id: v.number("id"),
+	}, err
 }
 
-func moveChosen(ctx context.Context, v *View) (Done, error) {
+func moveChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	to := strings.TrimSpace(v.Get("to"))
 	if to == "" {
 		return Done{}, invalid("Enter the target queue.")
 	}
-	return move(ctx, v, to)
+	return move(ctx, v, queues, to)
 }
 
-func replayChosen(ctx context.Context, v *View) (Done, error) { return move(ctx, v, "") }
+func replayChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
+	return move(ctx, v, queues, "")
+}
 
-func move(ctx context.Context, v *View, to string) (Done, error) {
-	queues, which, err := chosenMessages(ctx, v)
+func move(ctx context.Context, v *View, queues pb.QueueServiceClient, to string) (Done, error) {
+	which, err := chosenMessages(v)
 	if err != nil {
 		return Done{}, err
 	}
@@ -445,8 +426,7 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 		return Done{}, err
 	}
 	text := fmt.Sprintf("Moved %s of %s messages to %s.", formatNumber(resp.GetMoved()),
-		formatNumber(len(which.sequences)),
-		cmp.Or(to, "their original queues"))
+		formatNumber(len(which.sequences)), cmp.Or(to, "their original queues"))
 	if resp.GetSkipped() > 0 {
 		text += fmt.Sprintf(" %d were skipped.", resp.GetSkipped())
 	}
@@ -457,12 +437,11 @@ func chosenFrom(v *View) string {
 	page := &messagesView{
 		Queue: &pb.Queue{Name: v.Query.Get("name")}, Subscription: v.Query.Get("subscription"),
 	}
-	from, _ := strconv.ParseUint(v.Query.Get("from"), 10, 64)
-	return page.link(from)
+	return page.link(v.number("from"))
 }
 
-func removeChosen(ctx context.Context, v *View) (Done, error) {
-	queues, which, err := chosenMessages(ctx, v)
+func removeChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
+	which, err := chosenMessages(v)
 	if err != nil {
 		return Done{}, err
 	}

@@ -37,11 +37,7 @@ type series struct {
 }
 
 func loadScan(ctx context.Context, v *View) (any, error) {
-	n, err := loadNodeName(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	m, err := v.maintenance(ctx)
+	n, m, err := v.nodeAndMaintenance(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -49,8 +45,7 @@ func loadScan(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, _ := n.(*nodeView)
-	d := &scanView{Node: node}
+	d := &scanView{Node: n}
 	d.Result, err = result(in, func(*pb.Progress) {}, (*pb.ScanResponse).GetResult)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ func storePage() Page {
 	return Page{
 		Path: "/store", Title: "Store", Key: "s", Right: "operate", Template: "store", Live: true, Load: loadStore,
 		Actions: []Action{
-			{Name: "scan", Title: "Scan", Right: "operate", Dialog: "scan", Load: loadNodeName, Do: doScan},
+			{Name: "scan", Title: "Scan", Right: "operate", Dialog: "scan", Load: loadNode, Do: doScan},
 			{Name: "shrink", Title: "Shrink", Right: "operate", Dialog: "shrink", Load: loadShrink, Do: doShrink},
 			{
 				Name: "resize", Title: "Resize both nodes", Right: "operate", Dialog: "resize", Load: loadStore,
@@ -26,10 +26,10 @@ func storePage() Page {
 			{Name: "stop", Title: "Stop operation", Right: "operate", Dialog: "stop", Do: doStopTask},
 			{
 				Name: "drop-old", Title: "Remove page.db_old", Right: "operate", Dialog: "drop-old", Danger: true,
-				Load: loadNodeName, Do: doDropOld,
+				Load: loadNode, Do: doDropOld,
 			},
 			{
-				Name: "checkpoint", Title: "Write a checkpoint", Right: "operate", Dialog: "checkpoint", Load: loadNodeName,
+				Name: "checkpoint", Title: "Write a checkpoint", Right: "operate", Dialog: "checkpoint", Load: loadNode,
 				Do: doCheckpoint,
 			},
 		},
@@ -135,10 +135,7 @@ func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeV
 	switching := p.GetState() == pb.PlanState_PLAN_STATE_SWITCHING
 	finished := p.GetState() == pb.PlanState_PLAN_STATE_DONE
 	at := done * 2 // the current step: work, switch, work, switch back
-	if done == 1 && !switching && p.GetNode() != first {
-		at = 1
-	}
-	if done == 1 && switching {
+	if done == 1 && (switching || p.GetNode() != first) {
 		at = 1
 	}
 	titles := []string{
@@ -202,7 +199,8 @@ func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, er
 	return pb.NewMaintenanceServiceClient(cc), nil
 }
 
-func loadNodeName(ctx context.Context, v *View) (any, error) {
+// node returns the node named in the request; by default this node.
+func (v *View) node(ctx context.Context) (*nodeView, error) {
 	nodes, err := v.nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -215,13 +213,16 @@ func loadNodeName(ctx context.Context, v *View) (any, error) {
 	return nil, invalid("Node not found.")
 }
 
-func (v *View) nodeName(ctx context.Context) string {
-	n, err := loadNodeName(ctx, v)
+func loadNode(ctx context.Context, v *View) (any, error) { return v.node(ctx) }
+
+// nodeAndMaintenance returns the node named in the request, and its client.
+func (v *View) nodeAndMaintenance(ctx context.Context) (*nodeView, pb.MaintenanceServiceClient, error) {
+	n, err := v.node(ctx)
 	if err != nil {
-		return v.Get("node")
+		return nil, nil, err
 	}
-	node, _ := n.(*nodeView)
-	return node.Name()
+	m, err := v.maintenance(ctx)
+	return n, m, err
 }
 
 func doScan(ctx context.Context, v *View) (Done, error) {
@@ -252,20 +253,12 @@ type shrinkView struct {
 }
 
 func loadShrink(ctx context.Context, v *View) (any, error) {
-	n, err := loadNodeName(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	m, err := v.maintenance(ctx)
+	n, m, err := v.nodeAndMaintenance(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r, err := m.Shrink(ctx, &pb.ShrinkRequest{DryRun: true})
-	if err != nil {
-		return nil, err
-	}
-	node, _ := n.(*nodeView)
-	return &shrinkView{node, r}, nil
+	return &shrinkView{n, r}, err
 }
 
 func doShrink(ctx context.Context, v *View) (Done, error) {

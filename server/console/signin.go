@@ -42,7 +42,7 @@ func (s *Server) open(r *http.Request) bool {
 
 // identify returns the identity that the node assigns to a browser with a token, or without one.
 func (s *Server) identify(r *http.Request, token string) (*pb.WhoAmIResponse, error) {
-	key, leave := s.caller(r)
+	key, leave := s.o.Link.Enter(s.callerOf(r))
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
 	defer cancel()

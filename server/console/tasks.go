@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"sync"
@@ -89,7 +88,7 @@ type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (stri
 
 // begin starts a task. It checks the right to operate first: all operations need it, and the error must be returned to
 // the caller.
-func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // outlives the request
+func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // it outlives ctx
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err
 	}
@@ -151,10 +150,11 @@ func (v *View) beginOnNode(
 	ctx context.Context, what task,
 	do func(ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress)) (string, error),
 ) error {
-	if _, err := v.maintenance(ctx); err != nil {
+	n, _, err := v.nodeAndMaintenance(ctx)
+	if err != nil {
 		return err
 	}
-	what.Node = v.nodeName(ctx)
+	what.Node = n.Name()
 	return v.begin(ctx, what, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
 		m, err := v.maintenance(ctx)
 		if err != nil {
@@ -184,5 +184,3 @@ func result[R any, P progressed[R], T any](
 		}
 	}
 }
-
-func isEnd(err error) bool { return errors.Is(err, io.EOF) }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"sync"
 	"time"
 
@@ -54,6 +55,38 @@ func (v *View) Get(name string) string {
 		return v.Form.Get(name)
 	}
 	return v.Query.Get(name)
+}
+
+// number returns a number in the query, or 0.
+func (v *View) number(name string) uint64 {
+	n, _ := strconv.ParseUint(v.Query.Get(name), 10, 64)
+	return n
+}
+
+// withActive adds a client of the active node to the arguments of a function of a page or action.
+func withActive[C, T any](
+	client func(grpc.ClientConnInterface) C, fn func(context.Context, *View, C) (T, error),
+) func(context.Context, *View) (T, error) {
+	return func(ctx context.Context, v *View) (result T, err error) {
+		active, err := v.Active(ctx)
+		if err != nil {
+			return result, err
+		}
+		return fn(ctx, v, client(active))
+	}
+}
+
+func withQueues[T any](
+	fn func(context.Context, *View, pb.QueueServiceClient) (T, error),
+) func(context.Context, *View) (T, error) {
+	return withActive(pb.NewQueueServiceClient, fn)
+}
+
+// withAccess: the active node stores the rules.
+func withAccess[T any](
+	fn func(context.Context, *View, pb.AccessServiceClient) (T, error),
+) func(context.Context, *View) (T, error) {
+	return withActive(pb.NewAccessServiceClient, fn)
 }
 
 // Own returns the connection to the services of this node.
