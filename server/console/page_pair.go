@@ -5,6 +5,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	d := &pairView{rights: may, Own: own, Pair: own.GetPair(), Nodes: nodes, Alone: len(own.GetPair().GetNodes()) == 0}
 	d.Alone = d.Alone || d.Pair.GetCoordinator() == "none"
 	for i, n := range nodes {
-		if n.Status != nil && serving(n.Status.GetRole()) || d.Alone {
+		if n.serves() || d.Alone {
 			d.Active = n
 			d.Link.ToFirst = i > 0
 			continue
@@ -113,14 +114,9 @@ func (d *pairView) charts(h *history, now time.Time) {
 	d.Depth = past.chart("count", 180, []string{"messages"}, 3)
 }
 
-func anyServes(nodes []*nodeView) bool {
-	for _, n := range nodes {
-		if n.Status != nil && serving(n.Status.GetRole()) {
-			return true
-		}
-	}
-	return false
-}
+func (n *nodeView) serves() bool { return n.Status != nil && serving(n.Status.GetRole()) }
+
+func anyServes(nodes []*nodeView) bool { return slices.ContainsFunc(nodes, (*nodeView).serves) }
 
 func linkOf(d *pairView) (label, []string) {
 	st := d.Active.statusOrNil().GetStandby()

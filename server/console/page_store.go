@@ -63,7 +63,7 @@ func loadStore(ctx context.Context, v *View) (any, error) {
 	}
 	plan := own.GetPlan()
 	for _, n := range nodes {
-		if n.Status != nil && serving(n.Status.GetRole()) && n.Status.GetPlan() != nil {
+		if n.serves() && n.Status.GetPlan() != nil {
 			plan = n.Status.GetPlan()
 		}
 	}

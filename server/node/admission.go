@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"net"
 	"time"
 
@@ -84,9 +85,7 @@ func (n *node) resolvePeer(ctx context.Context) map[string]bool {
 		found, err := net.DefaultResolver.LookupHost(ctx, host)
 		if err != nil { // keep the previous result, which may still be right
 			if last := n.peerHosts.Load(); last != nil {
-				for h := range *last {
-					hosts[h] = true
-				}
+				maps.Copy(hosts, *last)
 			}
 		}
 		for _, h := range found {

@@ -78,28 +78,27 @@ func (p *dataPlane) Identity() failover.Identity {
 	}
 }
 
+// describe adds what failed to an error, if any.
+func describe(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
 // MarkLoss records that this directory may have lost data.
 func (p *dataPlane) MarkLoss(context.Context) error {
-	if err := p.node.store.MarkLoss(); err != nil {
-		return fmt.Errorf("record a possible loss: %w", err)
-	}
-	return nil
+	return describe("record a possible loss", p.node.store.MarkLoss())
 }
 
 // ClaimRun makes the generation of this process durable (INV-11).
 func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
-	if err := p.node.store.ClaimRun(named, run); err != nil {
-		return fmt.Errorf("record the process generation: %w", err)
-	}
-	return nil
+	return describe("record the process generation", p.node.store.ClaimRun(named, run))
 }
 
 // ConfirmRun records that the cluster record names this process generation.
 func (p *dataPlane) ConfirmRun(_ context.Context, run uuid.UUID) error {
-	if err := p.node.store.ConfirmRun(run); err != nil {
-		return fmt.Errorf("confirm the process generation: %w", err)
-	}
-	return nil
+	return describe("confirm the process generation", p.node.store.ConfirmRun(run))
 }
 
 // Committed returns the position up to which the active has committed in its term.
@@ -143,10 +142,7 @@ func (n *node) duplicateSeen(from replication.ProcessIdentity) {
 }
 
 func (p *dataPlane) JoinPair(_ context.Context, pair uuid.UUID) error {
-	if err := p.node.store.JoinPair(pair); err != nil {
-		return fmt.Errorf("join the pair: %w", err)
-	}
-	return nil
+	return describe("join the pair", p.node.store.JoinPair(pair))
 }
 
 // SetFence raises the fence (INV-1, INV-4).
@@ -158,18 +154,12 @@ func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	if errors.Is(err, store.ErrFenceLower) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("persist the fence: %w", err)
-	}
-	return nil
+	return describe("persist the fence", err)
 }
 
 // ClearLoss clears the record of possible data loss (INV-6).
 func (p *dataPlane) ClearLoss(context.Context) error {
-	if err := p.node.store.ClearLoss(); err != nil {
-		return fmt.Errorf("clear a possible loss: %w", err)
-	}
-	return nil
+	return describe("clear a possible loss", p.node.store.ClearLoss())
 }
 
 // StartActive starts the active role. Clients are served once everything committed is applied.

@@ -368,11 +368,40 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 }
 
 func (x *expiry) recordFull(id uint64, full *dispatch.FullError) {
-	x.o.Consumers.RecordFull(full)
-	if !x.full[id] {
-		x.o.Log.Warn("expired messages deferred: dead-letter queue is full; consume from it, or raise its limits",
-			zap.String("queue", full.Queue), zap.String("dead_letter_queue", full.DeadLetter),
+	x.o.recordFull(x.full, id, full, "expired messages deferred: dead-letter queue is full; consume from it, or raise its "+
+		"limits")
+}
+
+// recordFull records a full dead-letter queue, and logs it the first time.
+func (o *Options) recordFull(logged map[uint64]bool, id uint64, full *dispatch.FullError, message string) {
+	o.Consumers.RecordFull(full)
+	if !logged[id] {
+		o.Log.Warn(message, zap.String("queue", full.Queue), zap.String("dead_letter_queue", full.DeadLetter),
 			zap.Bool("too_large", full.Oversized))
 	}
-	x.full[id] = true
+	logged[id] = true
+}
+
+const (
+	minBatch = 256
+	// urgencyInterval is the time after which the batch size is multiplied by four, twice.
+	urgencyInterval = time.Minute
+	// maxPause bounds a pause: under load, a transaction takes longer because it waits for others.
+	maxPause = 8 * time.Millisecond
+)
+
+// backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers and
+// consumers. Transactions are small, since others wait while one is applied, and each is followed by a pause of several
+// times its duration. Work that is not done after a minute may arrive faster than it is done, and continues in larger
+// transactions with shorter pauses.
+type backoff struct{ since time.Time }
+
+func (l *backoff) begin() { l.since = time.Now() }
+
+func (l *backoff) urgency() int { return int(min(time.Since(l.since)/urgencyInterval, 2)) }
+
+func (l *backoff) batch() int { return minBatch << (2 * l.urgency()) }
+
+func (l *backoff) pause(took time.Duration) time.Duration {
+	return min(took*[...]time.Duration{7, 3, 1}[l.urgency()], maxPause)
 }

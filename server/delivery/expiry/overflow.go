@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
@@ -75,7 +73,8 @@ func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool,
 			full := (*dispatch.FullError)(nil)
 			switch {
 			case errors.As(err, &full):
-				t.recordFull(id, full)
+				t.o.recordFull(t.full, id, full, "queue is over its limits and its dead-letter queue is full: publishes are "+
+					"rejected until either has space; consume messages, or raise the limits")
 				return true, nil
 			case err != nil && !errors.Is(err, store.ErrNoQueue): // deleted in the meantime
 				return false, fmt.Errorf("overflow of queue %d: %w", id, err)
@@ -93,16 +92,6 @@ func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool,
 			return true, nil
 		}
 	}
-}
-
-func (t *overflow) recordFull(id uint64, full *dispatch.FullError) {
-	t.o.Consumers.RecordFull(full)
-	if !t.full[id] {
-		t.o.Log.Warn("queue is over its limits and its dead-letter queue is full: publishes are rejected until either "+
-			"has space; consume messages, or raise the limits", zap.String("queue", full.Queue),
-			zap.String("dead_letter_queue", full.DeadLetter), zap.Bool("too_large", full.Oversized))
-	}
-	t.full[id] = true
 }
 
 // moveHead moves the excess messages that a subscription needs, as many as fit. A corrupt message stays until it is

@@ -132,19 +132,11 @@ func final(err error) bool {
 
 // passes reports whether an error is transient.
 func passes(err error) bool {
-	for _, e := range []error{
-		ErrBusy, ErrRole, ErrRoleChanged, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed,
-		failover.ErrSwitchover,
-		failover.ErrStopped,
-		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, ErrUnreachable,
-		context.Canceled,
-		context.DeadlineExceeded,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{
+		ErrBusy, ErrRole, ErrRoleChanged, ErrUnreachable, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed,
+		failover.ErrSwitchover, failover.ErrStopped, replication.ErrNotActive, replication.ErrBlocked,
+		replication.ErrOutcomeUnknown, context.Canceled, context.DeadlineExceeded,
+	}, func(e error) bool { return errors.Is(err, e) })
 }
 
 func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {

@@ -104,16 +104,24 @@ func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *
 		if !m.claim(i.job.Name) {
 			continue // a client has just requested it
 		}
-		if err := m.recordRun(ctx, i.job.Name, i.run); err != nil {
-			m.log.Warn("job cannot be restarted", zap.String("job", i.job.Name), zap.Error(err))
-			m.release(i.job.Name)
-			continue
-		}
-		running.Go(func() {
-			defer m.release(i.job.Name)
-			_ = m.finishRun(ctx, i.job, i.run) // it is in the history
-		})
+		m.startRun(ctx, i.job, i.run, running)
 	}
+}
+
+// startRun records a run of a claimed job and executes it, unless it is skipped.
+func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.WaitGroup) {
+	err := m.recordRun(ctx, j.Name, run)
+	if err != nil {
+		m.log.Warn("job cannot be started", zap.String("job", j.Name), zap.Error(err))
+	}
+	if err != nil || run.Outcome == RunSkipped {
+		m.release(j.Name)
+		return
+	}
+	running.Go(func() {
+		defer m.release(j.Name)
+		_ = m.finishRun(ctx, j, run) // it is in the history
+	})
 }
 
 // endPlanned ends the runs whose plan has ended. The current active does that, since a rolling plan hands the role
@@ -177,19 +185,7 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 			m.release(j.Name)
 			return // the active of the next term handles due jobs, and detects missed ones
 		}
-		if err := m.recordRun(ctx, j.Name, run); err != nil {
-			m.log.Warn("job cannot be started", zap.String("job", j.Name), zap.Error(err))
-			m.release(j.Name)
-			continue
-		}
-		if run.Outcome == RunSkipped {
-			m.release(j.Name)
-			continue
-		}
-		running.Go(func() {
-			defer m.release(j.Name)
-			_ = m.finishRun(ctx, j.Job, run) // it is in the history
-		})
+		m.startRun(ctx, j.Job, run, running)
 	}
 }
 
@@ -244,14 +240,22 @@ func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	node, detail, err := m.perform(jobCtx, j)
 	err = cause(jobCtx, err)
 	stop()
-	run.Duration, run.Node, run.Detail, run.Outcome = max(m.o.Now().Sub(run.StartedAt), 1), node, detail, RunOK
-	switch {
-	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
-		run.Outcome, run.Detail = RunSkipped, err.Error()
-	case err != nil:
-		run.Outcome, run.Detail = RunFailed, err.Error()
+	run.Duration, run.Node, run.Detail, run.Outcome = max(m.o.Now().Sub(run.StartedAt), 1), node, detail, outcomeOf(err)
+	if err != nil {
+		run.Detail = err.Error()
 	}
 	return m.recordEnd(ctx, j, run)
+}
+
+func outcomeOf(err error) string {
+	switch {
+	case err == nil:
+		return RunOK
+	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
+		return RunSkipped
+	default:
+		return RunFailed
+	}
 }
 
 func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
@@ -359,13 +363,10 @@ func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 }
 
 func compactRun(run Run, p *Plan, err error) Run {
-	switch {
-	case err == nil:
-		run.Plan, run.Detail = p.ID, "rolling plan "+p.ID+" is running"
-	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
-		run.Outcome, run.Detail, run.Duration = RunSkipped, err.Error(), 1
-	default:
-		run.Outcome, run.Detail, run.Duration = RunFailed, err.Error(), 1
+	if err != nil {
+		run.Outcome, run.Detail, run.Duration = outcomeOf(err), err.Error(), 1
+		return run
 	}
+	run.Plan, run.Detail = p.ID, "rolling plan "+p.ID+" is running"
 	return run
 }
