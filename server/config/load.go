@@ -105,7 +105,7 @@ func load(path string, environ []string, flags *pflag.FlagSet) (*loader, error) 
 	return l, nil
 }
 
-// invalid returns ErrInvalid with all problems, or nil if there are none.
+// invalid returns ErrInvalid with all problems, or nil.
 func invalid(problems []string) error {
 	if len(problems) == 0 {
 		return nil

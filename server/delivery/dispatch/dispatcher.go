@@ -58,12 +58,12 @@ type dispatcher struct {
 	skipped    skipped
 	// deadWait: the retry time of pending dead messages is not reached. deadFull: the reason was logged.
 	deadWait, deadFull bool
-	// ackedInRead was acknowledged during the running read, whose result may still contain it.
+	// ackedInRead was acknowledged during the running read; the result may still contain it.
 	ackedInRead []Range
 	// hidden messages are removed from read results: they become deliverable at any moment, and must not be delivered
 	// twice. unhiding contains the ranges that are no longer hidden.
 	hidden, unhiding []Range
-	// dueInRead became deliverable during the running read, whose result does not contain it.
+	// dueInRead became deliverable during the running read; the result does not contain it.
 	dueInRead []uint64
 	delivered uint64
 }
@@ -180,7 +180,7 @@ func (d *dispatcher) deliver(ctx context.Context) {
 		}
 		queueChanged := changed
 		if d.noReceiver {
-			// Keep the signal pending: publishers must not wake a dispatcher whose consumers cannot accept messages.
+			// Keep the signal pending: publishers must not wake a dispatcher without a consumer that can accept messages.
 			queueChanged = nil
 		}
 		select {

@@ -45,7 +45,7 @@ func (s *sequences) removeRange(r Range) {
 	}
 }
 
-// inRange calls fn, which may delete the element, for the elements of a map whose keys are in a range. The cost is the
+// inRange calls fn, which may delete the element, for the elements of a map with keys in a range. The cost is the
 // smaller of the range and the map.
 func inRange[V any](m map[uint64]V, r Range, fn func(sequence uint64, v V)) {
 	if r.Last-r.First < uint64(len(m)) {

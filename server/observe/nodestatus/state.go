@@ -47,6 +47,6 @@ type Activity struct {
 	Consumers, Connections int
 	// Commits is the histogram of commit latencies of batches.
 	Commits []LatencyBucket
-	// Memory is what the process obtained from the system, in bytes.
+	// Memory obtained from the system by the process, in bytes.
 	Memory, MemoryBudget uint64
 }
