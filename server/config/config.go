@@ -11,6 +11,7 @@ package config
 
 import "time"
 
+// Values of coordinator.type.
 const (
 	CoordinatorEtcd = "etcd"
 	CoordinatorRaft = "raft" // a quorum of the two nodes and a witness

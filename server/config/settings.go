@@ -39,6 +39,7 @@ func Settings() []Setting {
 // Scope is the scope of a setting that can be changed at run time.
 type Scope string
 
+// Scopes of settings.
 const (
 	ScopePair Scope = "pair" // the value is the same on both nodes
 	ScopeNode Scope = "node" // each node may have its own value

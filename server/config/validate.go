@@ -130,8 +130,10 @@ func (c *Config) checkNode(k *checker) {
 		key, value string
 		anyPort    bool
 	}{
-		{"metrics.listen", c.Metrics.Listen, true}, {"console.listen", c.Console.Listen, true},
-		{"amqp.listen", c.AMQP.Listen, true}, {"amqp.advertise", c.AMQP.Advertise, false},
+		{"metrics.listen", c.Metrics.Listen, true},
+		{"console.listen", c.Console.Listen, true},
+		{"amqp.listen", c.AMQP.Listen, true},
+		{"amqp.advertise", c.AMQP.Advertise, false},
 		{"advertise", c.Advertise, false},
 	} {
 		if a.value != "" {

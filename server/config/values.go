@@ -23,8 +23,15 @@ type sizeUnit struct {
 // sizeUnits is ordered so that the longest suffix is tried first.
 func sizeUnits() []sizeUnit {
 	return []sizeUnit{
-		{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40},
-		{"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1},
+		{"kib", 1 << 10},
+		{"mib", 1 << 20},
+		{"gib", 1 << 30},
+		{"tib", 1 << 40},
+		{"kb", 1e3},
+		{"mb", 1e6},
+		{"gb", 1e9},
+		{"tb", 1e12},
+		{"b", 1},
 	}
 }
 

@@ -74,7 +74,7 @@ func (s *Server) framed(r *http.Request, one *session, l *Layout) {
 	if one == nil {
 		return
 	}
-	ctx, v, end := s.viewOf(r, one, nil, loadTimeout)
+	ctx, v, end := s.viewOf(r.Context(), r, one, nil, loadTimeout)
 	defer end()
 	v.frame(ctx, l)
 }

@@ -168,12 +168,12 @@ func (s *Server) view(one *session, from inprocgrpc.Caller, key inprocgrpc.Key, 
 }
 
 // viewOf returns the view for a request and a context with a time limit. end must be called.
-func (s *Server) viewOf(r *http.Request, one *session, form url.Values, limit time.Duration) (
-	ctx context.Context, v *View, end func(),
-) {
+func (s *Server) viewOf(
+	ctx context.Context, r *http.Request, one *session, form url.Values, limit time.Duration,
+) (_ context.Context, v *View, end func()) {
 	from := s.callerOf(r)
 	key, leave := s.o.Link.Enter(from)
-	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	return ctx, s.view(one, from, key, r.URL.Query(), form), func() {
 		cancel()
 		leave()
@@ -183,7 +183,7 @@ func (s *Server) viewOf(r *http.Request, one *session, form url.Values, limit ti
 func (s *Server) page(
 	w http.ResponseWriter, r *http.Request, one *session, p *Page, dialog template.HTML, code *int,
 ) {
-	ctx, v, end := s.viewOf(r, one, nil, loadTimeout)
+	ctx, v, end := s.viewOf(r.Context(), r, one, nil, loadTimeout)
 	defer end()
 	d := &pageData{Layout: s.layout(r, one, p), Query: v.Query, Dialog: dialog}
 	var framing sync.WaitGroup
@@ -254,7 +254,7 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session,
 
 // dialog renders the dialog of an action: alone for a request of a page's script, else above the page.
 func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action, f *failure) {
-	ctx, v, end := s.viewOf(r, one, r.PostForm, loadTimeout)
+	ctx, v, end := s.viewOf(r.Context(), r, one, r.PostForm, loadTimeout)
 	defer end()
 	d := &dialogData{Form: r.PostForm, Query: v.Query, Action: a, Path: r.URL.RequestURI(), CSRF: one.csrf, Failure: f}
 	if d.Form == nil {
@@ -306,7 +306,7 @@ func (s *Server) answerDialog(
 }
 
 func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action) {
-	ctx, v, end := s.viewOf(r, one, r.PostForm, actionTimeout)
+	ctx, v, end := s.viewOf(r.Context(), r, one, r.PostForm, actionTimeout)
 	defer end()
 	done, err := a.Do(ctx, v)
 	if err != nil {

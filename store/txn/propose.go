@@ -32,5 +32,6 @@ func Propose(ctx context.Context, c Committer, now time.Time, fill func(*Builder
 	if err != nil {
 		return nil, err
 	}
-	return result, result.Err()
+	err = result.Err()
+	return result, err
 }

@@ -368,8 +368,8 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 }
 
 func (x *expiry) recordFull(id uint64, full *dispatch.FullError) {
-	x.o.recordFull(x.full, id, full, "expired messages deferred: dead-letter queue is full; consume from it, or raise its "+
-		"limits")
+	x.o.recordFull(x.full, id, full,
+		"expired messages deferred: dead-letter queue is full; consume from it, or raise its limits")
 }
 
 // recordFull records a full dead-letter queue, and logs it the first time.

@@ -31,6 +31,7 @@ import (
 )
 
 const (
+	// MaxBytes is the maximum length of an expression.
 	MaxBytes = txn.MaxFilterBytes
 	// MaxCost bounds one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A message
 	// that exceeds it does not match.

@@ -16,6 +16,7 @@ import (
 )
 
 const (
+	// MaxJobs bounds the jobs of a pair.
 	MaxJobs = 100
 	// maxJobNameBytes leaves space for the prefix of a key.
 	maxJobNameBytes = 200

@@ -20,6 +20,7 @@ import (
 // PlanKind is the operation of a plan on each node.
 type PlanKind string
 
+// The kinds of plans.
 const (
 	PlanResize  PlanKind = "resize"  // with another page size
 	PlanCompact PlanKind = "compact" // with each node's current page size
