@@ -67,7 +67,6 @@ func (l *conditionMonitor) run(ctx context.Context) {
 	}
 }
 
-// wake requests an evaluation soon.
 func (l *conditionMonitor) wake() {
 	select {
 	case l.again <- struct{}{}:
@@ -75,7 +74,6 @@ func (l *conditionMonitor) wake() {
 	}
 }
 
-// evaluate evaluates and returns the current conditions.
 func (l *conditionMonitor) evaluate() []conditions.Condition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +126,6 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	return in
 }
 
-// switchoverEnded records the result of a switchover that was requested in a term.
 func (l *conditionMonitor) switchoverEnded(term uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

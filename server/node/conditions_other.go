@@ -28,7 +28,6 @@ type otherStatus struct {
 	unsure time.Duration
 }
 
-// last returns the last response, or nil if the last poll failed.
 func (o *otherStatus) last() *conditions.Other {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -98,7 +98,6 @@ func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	}
 }
 
-// failbackCheck is the interval of checks for obstacles to a pending failback.
 const failbackCheck = time.Second
 
 // discardedRange returns the discarded range of another node's log after a forced failover.

@@ -64,7 +64,6 @@ func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// insideLink creates the link to the node's own services on first use.
 func (n *node) insideLink() *inside {
 	if n.inside == nil {
 		n.inside = &inside{link: inprocgrpc.New(server.Limits(int(n.cfg.Limits.TransactionBytes)))}

@@ -86,22 +86,18 @@ func describe(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// MarkLoss records that this directory may have lost data.
 func (p *dataPlane) MarkLoss(context.Context) error {
 	return describe("record a possible loss", p.node.store.MarkLoss())
 }
 
-// ClaimRun makes the generation of this process durable (INV-11).
 func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
 	return describe("record the process generation", p.node.store.ClaimRun(named, run))
 }
 
-// ConfirmRun records that the cluster record names this process generation.
 func (p *dataPlane) ConfirmRun(_ context.Context, run uuid.UUID) error {
 	return describe("confirm the process generation", p.node.store.ConfirmRun(run))
 }
 
-// Committed returns the position up to which the active has committed in its term.
 func (p *dataPlane) Committed() (lsn.Position, bool) {
 	primary, err := p.active()
 	if err != nil {
@@ -110,7 +106,6 @@ func (p *dataPlane) Committed() (lsn.Position, bool) {
 	return primary.Committed()
 }
 
-// Meet requests the identity of the process at an address.
 func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, error) {
 	conn, err := p.dialer.Dial(ctx, address)
 	if errors.Is(err, replication.ErrRefused) {
@@ -145,7 +140,6 @@ func (p *dataPlane) JoinPair(_ context.Context, pair uuid.UUID) error {
 	return describe("join the pair", p.node.store.JoinPair(pair))
 }
 
-// SetFence raises the fence (INV-1, INV-4).
 func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	if !p.Identity().Fence.Less(f) {
 		return nil
@@ -157,7 +151,6 @@ func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	return describe("persist the fence", err)
 }
 
-// ClearLoss clears the record of possible data loss (INV-6).
 func (p *dataPlane) ClearLoss(context.Context) error {
 	return describe("clear a possible loss", p.node.store.ClearLoss())
 }
@@ -215,7 +208,6 @@ func (p *dataPlane) beginServing() {
 	p.showHealth()
 }
 
-// ConfigureActive changes the conditions under which the active acknowledges and delivers.
 func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

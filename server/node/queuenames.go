@@ -43,7 +43,6 @@ func (c *queueNamer) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like c.Core
 }
 
-// add adds the queue name to fields that contain its number without the name.
 func (q *queueNames) add(fields []zapcore.Field) []zapcore.Field {
 	find := q.find.Load()
 	if find == nil {

@@ -342,7 +342,6 @@ func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
 	return n
 }
 
-// removeInFlight restores the credit for a message that never reached the client.
 func (c *Consumer) removeInFlight(sequence uint64, sent bool) {
 	delete(c.inFlight, sequence)
 	if !sent {

@@ -10,7 +10,7 @@
 //
 // # Invariants
 //
-// - A message is in flight at one consumer at most: Consumer.inFlight is authoritative, everything else is derived.
+//   - A message is in flight at one consumer at most: Consumer.inFlight is authoritative, everything else is derived.
 //   - Only applied messages are visible (Source.Read returns nothing else), and nothing is delivered while paused
 //     (INV-2).
 //   - `confirmed` increases only after the transaction that contains the acks is committed.

@@ -317,7 +317,6 @@ func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 
 func (d *dispatcher) canDeliver() bool { return !d.paused && d.holding == 0 && d.stopped == nil }
 
-// nextConsumer returns the next consumer in turn that can accept a message, or nil.
 func (d *dispatcher) nextConsumer() *Consumer {
 	if !d.canDeliver() {
 		return nil

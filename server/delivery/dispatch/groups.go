@@ -51,7 +51,6 @@ func hasGroup(rec []byte) bool {
 	return txn.RecordHasAttributes(rec) && txn.RecordAttribute(rec, txn.AttributeGroup) != nil
 }
 
-// of returns the group of a message, or nil.
 func (s *groups) of(m *Message) *group {
 	name := txn.RecordAttribute(m.Record, txn.AttributeGroup)
 	if name == nil {

@@ -33,7 +33,6 @@ func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	return err
 }
 
-// removeEach removes each of the ranges once.
 func removeEach(from, ranges []Range) []Range {
 	left := make(map[Range]int, len(ranges))
 	for _, r := range ranges {

@@ -72,7 +72,6 @@ func (d *dispatcher) selects() *selective {
 	return s
 }
 
-// setExclusive applies the queue's configuration, which can be altered at any time.
 func (d *dispatcher) setExclusive(exclusive bool) {
 	if _, plain := d.order.(*fifo); plain && !exclusive {
 		return

@@ -4,7 +4,6 @@ package dispatch
 
 import "container/heap"
 
-// sequences is a set that returns its lowest member first.
 type sequences struct {
 	heap   sequenceHeap
 	member map[uint64]struct{} // authoritative; the heap may contain removed sequences

@@ -49,7 +49,6 @@ func (s *settlement) full(kills bool) bool {
 	return n >= maxPendingRanges
 }
 
-// ack adds a range. Acks are mostly in order, so the last range often just grows.
 func (s *settlement) ack(r Range, foreign bool) {
 	if foreign {
 		s.foreign = append(s.foreign, r)
@@ -244,7 +243,6 @@ func asRanges(sequences []uint64) []Range {
 	return merged(ranges)
 }
 
-// withoutRanges removes the messages in any of the ranges and keeps the order.
 func withoutRanges(messages []Message, ranges []Range) []Message {
 	if len(messages) == 0 || len(ranges) == 0 {
 		return messages

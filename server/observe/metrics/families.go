@@ -469,7 +469,6 @@ func traces(name, help string, read func(t *tracing.Stats) uint64) family {
 	}}
 }
 
-// unix returns the Unix time in seconds; 0 for the zero time.
 func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0

@@ -306,7 +306,6 @@ func (m *Manager) remote(n failover.NodeInfo) target {
 	return target{name: name(n), ops: m.o.Peers.At(n.Address)}
 }
 
-// perform returns the nodes and details of the result.
 func (m *Manager) perform(ctx context.Context, j Job) (node, detail string, err error) {
 	if j.Kind == JobVerify {
 		return m.performVerify(ctx)

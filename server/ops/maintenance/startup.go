@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// configID names the operations of the configuration in maintenance.json.
 const configID = "configuration"
 
 type startupWork struct {
