@@ -35,7 +35,6 @@ type signInData struct {
 	Dialog      string   // always empty
 }
 
-// open reports whether access is unrestricted.
 func (s *Server) open(r *http.Request) bool {
 	identity, err := s.identify(r, "")
 	return err == nil && identity.GetOpen()
@@ -43,7 +42,7 @@ func (s *Server) open(r *http.Request) bool {
 
 // identify returns the identity that the node assigns to a browser with a token, or without one.
 func (s *Server) identify(r *http.Request, token string) (*pb.WhoAmIResponse, error) {
-	key, leave := s.caller(r)
+	key, leave := s.o.Link.Enter(s.callerOf(r))
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
 	defer cancel()
@@ -51,7 +50,6 @@ func (s *Server) identify(r *http.Request, token string) (*pb.WhoAmIResponse, er
 	return pb.NewAccessServiceClient(s.o.Link).WhoAmI(ctx, &pb.WhoAmIRequest{})
 }
 
-// withToken adds a token to the metadata of calls.
 func withToken(ctx context.Context, token string) context.Context {
 	if token == "" {
 		return ctx
@@ -77,7 +75,6 @@ func (s *Server) signInForm(w http.ResponseWriter, r *http.Request, code int, f 
 	s.render(w, code, "sign-in", "page", &d)
 }
 
-// holder returns the subject of the client certificate.
 func holder(r *http.Request) string {
 	if certificateOf(r) == [sha256.Size]byte{} {
 		return ""
@@ -149,10 +146,10 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	http.SetCookie(w, s.cookie(s.cookieName(sessionCookie), s.sessions.begin(one)))
 	http.SetCookie(w, s.noCookie(s.cookieName(entryCookie)))
-	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther) //nolint:gosec // it is a path of this port
+	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther) //nolint:gosec // a path of this port
 }
 
-// waitOf returns how long the address of a request must wait.
+// waitOf returns how many seconds the address of a request must wait.
 func (s *Server) waitOf(r *http.Request) float64 {
 	a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
 	if err != nil {

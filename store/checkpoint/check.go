@@ -229,8 +229,8 @@ func (s pageSet) add(n page.No) bool {
 	return true
 }
 
-// schedule verifies that each delayed message is in the schedule: otherwise it would never be delivered. An entry whose
-// message or queue is deleted is removed when it is due.
+// schedule verifies that each delayed message is in the schedule: otherwise it would never be delivered. Entries of a
+// deleted message or queue are removed when they are due.
 func (c *checker) schedule(ctx context.Context) error {
 	found := make(map[uint64]uint64) // by queue
 	keys := queue.ScheduleKeys()
