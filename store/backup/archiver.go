@@ -304,7 +304,7 @@ func (a *Archiver) retainFrom(n uint64) {
 	}
 }
 
-// releaseHold releases the hold if too much log waits for an archive that cannot be written.
+// releaseHold limits the log that waits for an archive that cannot be written.
 func (a *Archiver) releaseHold() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return

@@ -151,7 +151,6 @@ func (j *restoreJob) prepare(ctx context.Context) error {
 	return nil
 }
 
-// existing returns dir or its nearest existing parent.
 func existing(fsys vfs.FS, dir string) string {
 	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
 		if _, err := fsys.Stat(dir); err == nil || dir == filepath.Dir(dir) {

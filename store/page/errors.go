@@ -41,7 +41,6 @@ type CorruptError struct {
 	Reason string
 }
 
-// Error returns the position and the reason.
 func (e *CorruptError) Error() string {
 	where := fmt.Sprintf("offset %d", e.Offset)
 	if e.Page != 0 {

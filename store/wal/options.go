@@ -22,7 +22,6 @@ const (
 	SyncOff
 )
 
-// String returns the name that ParseSyncMode accepts.
 func (m SyncMode) String() string {
 	switch m {
 	case SyncAlways:
