@@ -56,13 +56,11 @@ type ArchiveStatus struct {
 	// Last is the last durably archived record, LastTime the time of the last archived transaction; zero if none.
 	Last     lsn.Position
 	LastTime time.Time
-	// Behind is the number of applied records that are not archived yet.
-	Behind uint64
+	Behind   uint64 // number of applied records that are not archived yet
 	// Gap is the first record after the newest gap left by this Archiver; 0 if a later backup covers it.
-	Gap uint64
-	Err error
-	// Former is the directory to which an archive of another history was moved.
-	Former string
+	Gap    uint64
+	Err    error
+	Former string // directory to which an archive of another history was moved
 }
 
 // Archiver copies the applied records of a store's log to an archive. It is safe for concurrent use.

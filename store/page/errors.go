@@ -33,8 +33,7 @@ var (
 
 // CorruptError describes corruption in a page file. It matches ErrCorrupt.
 type CorruptError struct {
-	// Path is empty if only bytes were decoded.
-	Path string
+	Path string // empty if only bytes were decoded
 	// Page is the first page of the extent; 0 for the header and the meta slots.
 	Page   No
 	Offset int64
