@@ -56,13 +56,11 @@ type ArchiveStatus struct {
 	// Last is the last durably archived record, LastTime the time of the last archived transaction; zero if none.
 	Last     lsn.Position
 	LastTime time.Time
-	// Behind is the number of applied records that are not archived yet.
-	Behind uint64
+	Behind   uint64 // number of applied records that are not archived yet
 	// Gap is the first record after the newest gap left by this Archiver; 0 if a later backup covers it.
-	Gap uint64
-	Err error
-	// Former is the directory to which an archive of another history was moved.
-	Former string
+	Gap    uint64
+	Err    error
+	Former string // directory to which an archive of another history was moved
 }
 
 // Archiver copies the applied records of a store's log to an archive. It is safe for concurrent use.
@@ -304,7 +302,7 @@ func (a *Archiver) retainFrom(n uint64) {
 	}
 }
 
-// releaseHold releases the hold if too much log waits for an archive that cannot be written.
+// releaseHold limits the log that waits for an archive that cannot be written.
 func (a *Archiver) releaseHold() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return

@@ -36,7 +36,7 @@ func Directory(fsys vfs.FS, root string) Objects {
 
 func (d directory) Path(name string) string { return filepath.Join(d.root, filepath.FromSlash(name)) }
 
-// Put writes a file under a temporary name, makes it durable and renames it.
+// Put writes under a temporary name, syncs and renames.
 func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("write %s: %w", d.Path(name), err)

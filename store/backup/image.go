@@ -48,16 +48,12 @@ func openImage(
 	return &image{pack: pack, name: place.Path(name), size: int64(m.FileBytes), extents: extents}, nil
 }
 
-// Name returns the path of the pack.
 func (im *image) Name() string { return im.name }
 
-// Close closes the pack.
 func (im *image) Close() error { return im.pack.Close() } //nolint:wrapcheck // it is the pack's
 
-// SizeBytes returns the size of the page file.
 func (im *image) SizeBytes() (int64, error) { return im.size, nil }
 
-// ReadAt reads at an offset of the page file.
 func (im *image) ReadAt(p []byte, off int64) (int, error) {
 	n := int64(len(p))
 	if off+n > im.size {

@@ -35,7 +35,6 @@ func (l Location) In(folder string) Location {
 	return Location{Bucket: l.Bucket, Prefix: strings.TrimPrefix(l.Prefix+"/"+folder, "/")}
 }
 
-// String returns the format of ParseLocation.
 func (l Location) String() string {
 	if !l.IsS3() {
 		return l.Dir

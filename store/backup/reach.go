@@ -36,12 +36,10 @@ type CheckReport struct {
 	// then not valid.
 	Problem error
 	// End is the last record that can be restored from the backup and the archive, EndTime the time of its transaction.
-	End     lsn.Position
-	EndTime time.Time
-	// ArchiveProblem is the reason why the archive cannot be used, or not beyond End.
-	ArchiveProblem error
-	// NeededBytes is the disk space that a restore needs, including the archived log.
-	NeededBytes uint64
+	End            lsn.Position
+	EndTime        time.Time
+	ArchiveProblem error  // reason why the archive cannot be used, or not beyond End
+	NeededBytes    uint64 // disk space that a restore needs, including the archived log
 }
 
 // CheckSet checks whether a backup, by default the newest complete one, can be restored, and up to which record. It

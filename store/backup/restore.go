@@ -25,16 +25,14 @@ import (
 
 // RestoreOptions are the options of Restore.
 type RestoreOptions struct {
-	// FS is by default the operating system's filesystem.
-	FS vfs.FS
+	FS vfs.FS // by default the operating system's filesystem
 	// Place, if not nil, is the location of the backup, which is then given by name.
 	Place Objects
 	// ArchiveDir, or Archive if not nil, is a log archive that continues the backup.
 	ArchiveDir string
 	Archive    Objects
 	Unseal     Unsealer
-	// ToLSN is the last record to restore; if 0, ToTime applies.
-	ToLSN uint64
+	ToLSN      uint64 // last record to restore; if 0, ToTime applies
 	// ToTime is the time of the last transaction to restore, by the clock of the active that committed it: the restore
 	// ends before the first later transaction. If neither ToLSN nor ToTime is set, everything up to the first gap or the
 	// end of the archive is restored.
@@ -151,7 +149,6 @@ func (j *restoreJob) prepare(ctx context.Context) error {
 	return nil
 }
 
-// existing returns dir or its nearest existing parent.
 func existing(fsys vfs.FS, dir string) string {
 	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
 		if _, err := fsys.Stat(dir); err == nil || dir == filepath.Dir(dir) {

@@ -69,8 +69,7 @@ type Candidate struct {
 	PageSize  int    `json:"page_size"`
 	FileBytes uint64 `json:"file_bytes"`
 	Pages     uint64 `json:"pages"`
-	// Extents are those of messages; each is read with one I/O.
-	Extents uint64 `json:"runs"`
+	Extents   uint64 `json:"runs"` // of messages; each is read with one I/O
 	// MessagePages, IndexPages (the tree) and OtherPages (the bitmap of used pages) add up to Pages.
 	MessagePages uint64 `json:"message_pages"`
 	IndexPages   uint64 `json:"index_pages"`

@@ -29,10 +29,8 @@ func newSimulation(pageSize int, born uint64) *simulation {
 	return s
 }
 
-// PageSize implements tree.NodeWriter.
 func (s *simulation) PageSize() int { return s.pageSize }
 
-// WriteNode implements tree.NodeWriter.
 func (s *simulation) WriteNode(payloadBytes int, _ func([]byte) []byte) (page.Extent, error) {
 	ext := s.take(payloadBytes)
 	s.nodes += uint64(ext.Pages)

@@ -33,8 +33,7 @@ type Identity struct {
 	NodeID uuid.UUID
 	// StoreID identifies the content: a wiped or restored data directory gets a new one.
 	StoreID uuid.UUID
-	// PairID is zero until the node joins a pair.
-	PairID uuid.UUID
+	PairID  uuid.UUID // zero until the node joins a pair
 	// Incarnation is incremented when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its
 	// content. The cluster record then no longer matches it.
 	Incarnation uint64
@@ -79,11 +78,10 @@ type IdentityFile struct {
 	// BootID and Sync are those of the last process generation.
 	BootID string `json:"boot_id"`
 	// Clean is set by a Close that synced everything.
-	Clean       bool   `json:"clean"`
-	Sync        string `json:"sync"`
-	MayHaveLost bool   `json:"may_have_lost,omitempty"`
-	// Install is set while a received snapshot replaces page.db and the log.
-	Install *InstallMark `json:"install,omitempty"`
+	Clean       bool         `json:"clean"`
+	Sync        string       `json:"sync"`
+	MayHaveLost bool         `json:"may_have_lost,omitempty"`
+	Install     *InstallMark `json:"install,omitempty"` // set while a received snapshot replaces page.db and the log
 	// Restoring is the backup being restored. Until that is complete, the directory must not be used otherwise.
 	Restoring string `json:"restoring,omitempty"`
 	Restored  string `json:"restored,omitempty"`

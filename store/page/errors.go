@@ -33,15 +33,13 @@ var (
 
 // CorruptError describes corruption in a page file. It matches ErrCorrupt.
 type CorruptError struct {
-	// Path is empty if only bytes were decoded.
-	Path string
+	Path string // empty if only bytes were decoded
 	// Page is the first page of the extent; 0 for the header and the meta slots.
 	Page   No
 	Offset int64
 	Reason string
 }
 
-// Error returns the position and the reason.
 func (e *CorruptError) Error() string {
 	where := fmt.Sprintf("offset %d", e.Offset)
 	if e.Page != 0 {

@@ -28,7 +28,6 @@ func (e Extent) IsZero() bool { return e.First == 0 && e.Pages == 0 }
 // End returns the page after the extent.
 func (e Extent) End() No { return e.First + No(e.Pages) }
 
-// String returns first+pages.
 func (e Extent) String() string { return fmt.Sprintf("%d+%d", e.First, e.Pages) }
 
 func (e Extent) within(pages uint64) bool {
@@ -51,7 +50,6 @@ const (
 	KindBitmapDir Kind = 5
 )
 
-// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case KindPacked:

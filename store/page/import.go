@@ -14,13 +14,11 @@ import (
 
 // ImportOptions describe an imported checkpoint.
 type ImportOptions struct {
-	// Meta is the result of Meta.Encode at the source.
-	Meta []byte
+	Meta []byte // result of Meta.Encode at the source
 	// PageSize and FileBytes, as announced by the sender, must match Meta; 0 means not announced.
 	PageSize  int
 	FileBytes int64
-	// StoreID is the receiver's ID.
-	StoreID [16]byte
+	StoreID   [16]byte // receiver's ID
 }
 
 // Importer builds a page file from the used pages of another file's checkpoint. Until Finish, Open rejects the result.

@@ -18,8 +18,7 @@ type Meta struct {
 	// Checkpoint numbers rise and may be skipped.
 	Checkpoint uint64
 	Position   lsn.Position
-	// Root is zero if the checkpoint is empty.
-	Root Extent
+	Root       Extent // zero if the checkpoint is empty
 	// CreatedMS is in milliseconds since 1970.
 	CreatedMS int64
 	AppData   [AppDataBytes]byte

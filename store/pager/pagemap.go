@@ -34,8 +34,7 @@ type PageMap struct {
 	Regions  []PageRegion
 	Total    PageRegion
 	FreeTail uint64
-	// Readers are those of older checkpoints.
-	Readers int
+	Readers  int // of older checkpoints
 }
 
 // PageMap returns the use of the pages of page.db, in at most the given number of regions. It works online: it reads

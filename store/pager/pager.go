@@ -284,7 +284,6 @@ func (p *Pager) once() error {
 	return err
 }
 
-// unfinished reports whether an error interrupted the work.
 func (p *Pager) unfinished() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -306,7 +305,8 @@ func (p *Pager) checkpointDue() bool {
 // error (a full disk) loses nothing.
 type work struct {
 	batch *queue.Batch
-	// checkpoint is set if the batch contains everything up to at, and must end in a checkpoint.
+	// checkpoint is set if the batch contains everything up to at, and must end in a checkpoint. logBytes is the log
+	// applied since the last one.
 	checkpoint bool
 	at         lsn.Position
 	logBytes   int64
@@ -412,7 +412,6 @@ func (p *Pager) finish() error {
 	return nil
 }
 
-// sync makes a checkpoint durable in a goroutine that settle waits for.
 func (p *Pager) sync(w *work, pending *page.PendingCheckpoint) {
 	c := &syncing{work: w, repaired: p.repaired, done: make(chan struct{})}
 	p.syncing, p.repaired = c, false

@@ -35,7 +35,7 @@ func (r *retired) add(file *page.File, failed func(error)) {
 	})
 }
 
-// close closes the remaining files. add must not be called concurrently.
+// add must not be called concurrently.
 func (r *retired) close() {
 	close(r.stop)
 	r.joined.Wait()

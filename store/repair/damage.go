@@ -42,7 +42,6 @@ type CorruptError struct {
 	Err       error
 }
 
-// Error returns the queue, the sequences and the underlying error.
 func (e *CorruptError) Error() string {
 	what := fmt.Sprintf("sequence %d", e.Sequences[0])
 	if n := len(e.Sequences); n > 1 {
@@ -54,7 +53,6 @@ func (e *CorruptError) Error() string {
 // Is reports whether target is index.ErrDataLoss.
 func (e *CorruptError) Is(target error) bool { return target == index.ErrDataLoss }
 
-// Unwrap returns the underlying error.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // CorruptMessage is a message that a subscription needs and that this node cannot read.

@@ -264,7 +264,6 @@ type countingPager struct {
 	pages uint64
 }
 
-// ReadExtent counts the pages that it reads.
 func (c *countingPager) ReadExtent(ext page.Extent, buf []byte) (page.Kind, []byte, error) {
 	c.pages += uint64(ext.Pages)
 	return c.File.ReadExtent(ext, buf)

@@ -34,7 +34,6 @@ type MaintenanceError struct {
 	Since   time.Time
 }
 
-// Error describes the running maintenance.
 func (e *MaintenanceError) Error() string {
 	return fmt.Sprintf("%v: a %s has been running since %s; wait for it, or cancel it", ErrMaintenance, e.Running,
 		e.Since.UTC().Format(time.RFC3339))
@@ -50,7 +49,6 @@ type SpaceError struct {
 	AvailableBytes          uint64
 }
 
-// Error describes the figures.
 func (e *SpaceError) Error() string {
 	if e.NeedBytes == 0 {
 		return fmt.Sprintf("%v: the log requires %s of free space, and %s are available; free some space, or consume "+

@@ -17,10 +17,9 @@ import (
 
 // Plan describes a rewrite and the available space.
 type Plan struct {
-	FromPageSize int `json:"from_page_size"`
-	PageSize     int `json:"page_size"`
-	// FileBytes is the size of the current page.db, kept as page.db_old until DropOld.
-	FileBytes uint64 `json:"file_bytes"`
+	FromPageSize int    `json:"from_page_size"`
+	PageSize     int    `json:"page_size"`
+	FileBytes    uint64 `json:"file_bytes"` // size of the current page.db, kept as page.db_old until DropOld
 	// NeedBytes is the exact size of the new file. ReserveBytes must stay free in addition.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`

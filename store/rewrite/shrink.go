@@ -133,7 +133,6 @@ func (t *tailExtents) Less(i, j int) bool {
 func (t *tailExtents) Swap(i, j int) { t.extents[i], t.extents[j] = t.extents[j], t.extents[i] }
 func (t *tailExtents) Push(x any)    { t.extents = append(t.extents, x.(index.Entry)) } // only called with index.Entry
 
-// Pop implements heap.Interface.
 func (t *tailExtents) Pop() any {
 	e := t.extents[len(t.extents)-1]
 	t.extents = t.extents[:len(t.extents)-1]

@@ -135,7 +135,6 @@ func (e *Edit) own(k *childRef, level int) (*node, error) {
 	return n, nil
 }
 
-// retire records that a node is no longer part of this version.
 func (e *Edit) retire(k childRef) {
 	if k.n == nil {
 		e.obsolete = append(e.obsolete, k.ext)

@@ -59,7 +59,6 @@ func entryBytes(key []byte, rest int) int { return uvarintLen(len(key)) + len(ke
 
 func leafRest(val []byte) int { return uvarintLen(len(val)) + len(val) }
 
-// entrySize returns the contribution of entry i to raw.
 func (n *node) entrySize(i int) int {
 	if n.level == 0 {
 		return entryBytes(n.keys[i], leafRest(n.vals[i]))

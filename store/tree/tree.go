@@ -34,8 +34,7 @@ type Pager interface {
 
 // Options of a tree. Zero values select the defaults.
 type Options struct {
-	// CacheBytes is the maximum memory of clean nodes, by default 16 MiB.
-	CacheBytes int64
+	CacheBytes int64 // maximum memory of clean nodes, by default 16 MiB
 	// NodeBytes is the node size above which a node is split. It may change between uses of a tree. The default is the
 	// capacity of one page, or of the pages that make up 4 KiB.
 	NodeBytes int

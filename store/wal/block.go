@@ -54,7 +54,7 @@ func (h blockHeader) flags() (flags uint32) {
 	return flags
 }
 
-// setFlags is the inverse of flags. firstLSN must be set.
+// firstLSN must be set.
 func (h *blockHeader) setFlags(flags uint32) {
 	h.seal = flags&blockFlagSeal != 0
 	if behind := uint64(flags >> blockCommitShift); behind > 0 && behind < h.firstLSN {

@@ -52,7 +52,6 @@ type CorruptError struct {
 	Err        error
 }
 
-// Error describes the corruption and the remedies.
 func (e *CorruptError) Error() string {
 	proof := ""
 	if e.DurableLSN > 0 {
@@ -66,5 +65,4 @@ func (e *CorruptError) Error() string {
 // Is reports whether target is ErrCorrupt.
 func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 
-// Unwrap returns the underlying error.
 func (e *CorruptError) Unwrap() error { return e.Err }

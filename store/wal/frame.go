@@ -45,7 +45,6 @@ const (
 	KindTxn       Kind = 2
 )
 
-// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case KindTermStart:

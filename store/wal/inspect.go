@@ -49,11 +49,9 @@ type SegmentInfo struct {
 type Report struct {
 	LogID [16]byte
 	// Segments are oldest first, including those that do not continue the previous one.
-	Segments []SegmentInfo
-	// End is the last readable record before a gap.
-	End lsn.Position
-	// InterruptedTruncate is set if Open would first complete a TruncateAfter or Reset.
-	InterruptedTruncate bool
+	Segments            []SegmentInfo
+	End                 lsn.Position // last readable record before a gap
+	InterruptedTruncate bool         // set if Open would first complete a TruncateAfter or Reset
 	// Problem is the error with which Open would fail, or nil. A torn tail is not a problem.
 	Problem error
 }

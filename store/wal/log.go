@@ -82,12 +82,11 @@ type counters struct {
 type recovery struct {
 	records uint64 // verified
 	// torn is set if remains of unsynced writes were found after the end and cut; the rest is their location, if known.
-	torn        bool
-	tornSegment string
-	tornOffset  int64
-	tornBytes   int64
-	// finishedTruncate is set if an interrupted TruncateAfter or Reset was completed.
-	finishedTruncate bool
+	torn             bool
+	tornSegment      string
+	tornOffset       int64
+	tornBytes        int64
+	finishedTruncate bool // set if an interrupted TruncateAfter or Reset was completed
 }
 
 // Open opens or creates the log in a directory. It completes an interrupted cut, cuts a torn tail, and makes all found

@@ -22,7 +22,6 @@ const (
 	SyncOff
 )
 
-// String returns the name that ParseSyncMode accepts.
 func (m SyncMode) String() string {
 	switch m {
 	case SyncAlways:
@@ -81,8 +80,7 @@ type Options struct {
 	// VerifyFrom makes Open skip old segments: records before this one are in a checkpoint and are verified when a standby
 	// that catches up reads them.
 	VerifyFrom uint64
-	// SlowSync is the duration from which a sync is reported as an event.
-	SlowSync time.Duration
+	SlowSync   time.Duration // duration from which a sync is reported as an event
 	// Events may be nil. After events.LogFailed the log has stopped (INV-7).
 	Events func(events.Event)
 }

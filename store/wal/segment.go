@@ -205,12 +205,11 @@ const scanChunk = 1 << 20
 
 // scanEnd is the end of the readable part of a segment.
 type scanEnd struct {
-	offset  int64        // of the first missing or incomplete block
-	last    lsn.Position // in a complete block
-	marked  uint64       // highest durable LSN in a block header
-	records uint64
-	// committed is the highest commit LSN in a complete block.
-	committed uint64
+	offset    int64        // of the first missing or incomplete block
+	last      lsn.Position // in a complete block
+	marked    uint64       // highest durable LSN in a block header
+	records   uint64
+	committed uint64 // highest commit LSN in a complete block
 
 	// err is errNoBlock if offset has no block header, otherwise that of a frame in the block.
 	err       error
