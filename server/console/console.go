@@ -82,7 +82,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		o.Now = time.Now
 	}
 	s := &Server{o: o, pages: pages(), sessions: newSessions(o.Now)}
-	s.hub, s.samples, s.tasks = newHub(s), newSamples(), newTasks(s)
+	s.hub, s.samples, s.tasks = newHub(s), &samples{all: make(map[string]*sample)}, newTasks(s)
 	var err error
 	if s.assets, err = loadAssets(); err != nil {
 		return nil, err

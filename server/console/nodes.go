@@ -115,8 +115,6 @@ const (
 	maxSamples  = 16
 )
 
-func newSamples() *samples { return &samples{all: make(map[string]*sample)} }
-
 // rates records the counters of a node and returns their rates, or nil for the first sample.
 func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *rates {
 	if st.GetActivity() == nil {

@@ -222,7 +222,8 @@ func (s *Server) refusal(
 	w http.ResponseWriter, r *http.Request, one *session, right string, err error,
 ) (f failure, answered bool) {
 	f = describe(err)
-	if s.mustSignIn(one, f) {
+	// The token has expired, or access rules now exist and the session is anonymous.
+	if f.Code == http.StatusUnauthorized || f.Code == http.StatusForbidden && one.method == "none" {
 		s.sessions.end(one)
 		s.sendToSignIn(w, r)
 		return f, true
@@ -231,12 +232,6 @@ func (s *Server) refusal(
 		f.Right = right
 	}
 	return f, false
-}
-
-// mustSignIn reports whether a session is no longer valid: its token has expired, or access rules now exist and the
-// session is anonymous.
-func (s *Server) mustSignIn(one *session, f failure) bool {
-	return f.Code == http.StatusUnauthorized || f.Code == http.StatusForbidden && one.method == "none"
 }
 
 // showError renders a page with only the failure, or a dialog for a dialog request.

@@ -140,15 +140,7 @@ func doRevoke(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, err
 // loadRole returns the role of a dialog, or a new one if no role is named.
 func loadRole(ctx context.Context, v *View, a pb.AccessServiceClient) (any, error) {
 	all, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range all.GetRoles() {
-		if r.GetName() == v.Query.Get("name") {
-			return r, nil
-		}
-	}
-	return &pb.AccessRole{}, nil
+	return find(all.GetRoles(), (*pb.AccessRole).GetName, v.Query.Get("name")), err
 }
 
 func doPutRole(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
@@ -203,15 +195,17 @@ func doRevokeToken(ctx context.Context, v *View, a pb.AccessServiceClient) (Done
 // loadQuota returns the quota of a dialog, or a new one if no quota is named.
 func loadQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (any, error) {
 	all, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
-	if err != nil {
-		return nil, err
-	}
-	for _, q := range all.GetQuotas() {
-		if q.GetQueue() == v.Query.Get("queue") {
-			return q, nil
+	return find(all.GetQuotas(), (*pb.AccessQuota).GetQueue, v.Query.Get("queue")), err
+}
+
+// find returns the element with a name, or a new one.
+func find[T any](all []*T, nameOf func(*T) string, name string) *T {
+	for _, one := range all {
+		if nameOf(one) == name {
+			return one
 		}
 	}
-	return &pb.AccessQuota{}, nil
+	return new(T)
 }
 
 func doPutQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {

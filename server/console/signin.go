@@ -5,7 +5,6 @@ package console
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/x509"
 	"fmt"
 	"math"
 	"net"
@@ -79,10 +78,7 @@ func holder(r *http.Request) string {
 	if certificateOf(r) == [sha256.Size]byte{} {
 		return ""
 	}
-	return nameOf(r.TLS.VerifiedChains[0][0])
-}
-
-func nameOf(c *x509.Certificate) string {
+	c := r.TLS.VerifiedChains[0][0]
 	if name := c.Subject.CommonName; name != "" {
 		return name
 	}

@@ -5,7 +5,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // peerSecretKey is the metadata key for the secret that the pair shares with its access rules. A node that sends it
@@ -26,10 +24,6 @@ import (
 const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // the name of the metadata, not a secret
 
 const peerPrincipal = "peer"
-
-func (n *node) setAccess() {
-	n.rules.Configure(access.Setting{Deny: n.cfg.Access.Mode == "deny", Operators: n.cfg.Access.Operators})
-}
 
 func (n *node) peerSecretIdentity(ctx context.Context) (*access.Identity, error) {
 	if n.rules.PeerSecret() == nil {
@@ -106,7 +100,7 @@ func (n *node) watchReset(ctx context.Context) {
 		if session := n.serving.Get(); session != nil {
 			err := n.resetAccess(ctx, session)
 			if err == nil {
-				err = removeMarker(fsys, marker)
+				err = fsys.Remove(marker)
 			}
 			if err == nil {
 				return
@@ -119,13 +113,6 @@ func (n *node) watchReset(ctx context.Context) {
 			return
 		}
 	}
-}
-
-func removeMarker(fsys vfs.FS, marker string) error {
-	if err := fsys.Remove(marker); err != nil {
-		return fmt.Errorf("remove the marker: %w", err)
-	}
-	return nil
 }
 
 func (n *node) resetAccess(ctx context.Context, session *session.Session) error {

@@ -116,10 +116,8 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 		st := n.archiver.Status()
 		in.Archive = &st
 	}
-	if n.audit != nil {
-		st := n.audit.Stats()
-		in.AuditError, in.AuditLost = st.Error, st.Lost
-	}
+	records := n.audit.Stats()
+	in.AuditError, in.AuditLost = records.Error, records.Lost
 	in.AuthError, in.KeysError = n.authn.KeysError()
 	n.secrets.check()
 	in.Certificates, in.Credentials = n.secrets.certificates(), n.secrets.refused()

@@ -74,14 +74,11 @@ func (n *node) extraMetrics() metrics.Extra {
 		Connections: n.connections.Stats(), Voters: n.monitor.lastVoters(),
 		Background:   n.store.Governor().Status(),
 		StoreEvents:  n.events.all(),
-		AuthFailures: n.authFailures(), AMQPDefects: n.amqp.defects(),
+		AuthFailures: n.authFailures(), AMQPDefects: n.amqp.defects(), Audit: n.audit.Stats(),
 	}
 	if n.tracing != nil {
 		st := n.tracing.Stats()
 		m.Traces = &st
-	}
-	if n.audit != nil {
-		m.Audit = n.audit.Stats()
 	}
 	if _, total, _, err := query.PreparedList(n.store, 0, 0); err == nil {
 		m.Prepared = total

@@ -194,7 +194,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 	n.serving = session.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() },
 		func() <-chan struct{} { return n.runner.Changed() })
 	n.rules = new(access.Rules)
-	n.setAccess()
+	n.rules.Configure(access.Setting{Deny: cfg.Access.Mode == "deny", Operators: cfg.Access.Operators})
 	n.monitor, n.events = newConditionMonitor(n), newStoreEvents(logger)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()

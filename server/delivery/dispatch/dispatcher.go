@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const maxReadMessages = 4096
@@ -478,7 +480,8 @@ func (d *dispatcher) filterCorrupt(messages []Message) []Message {
 			d.corrupt.push(m.Sequence)
 			return true
 		}
-		grouped = grouped || hasGroup(m.Record)
+		grouped = grouped ||
+			txn.RecordHasAttributes(m.Record) && txn.RecordAttribute(m.Record, txn.AttributeGroup) != nil
 		return false
 	})
 	if grouped {

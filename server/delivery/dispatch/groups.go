@@ -47,10 +47,6 @@ func (p parkedMessage) lane() uint8      { return uint8(lanes - 1 - int(p>>laneS
 
 func (s *groups) any() bool { return len(s.outs) > 0 }
 
-func hasGroup(rec []byte) bool {
-	return txn.RecordHasAttributes(rec) && txn.RecordAttribute(rec, txn.AttributeGroup) != nil
-}
-
 func (s *groups) of(m *Message) *group {
 	name := txn.RecordAttribute(m.Record, txn.AttributeGroup)
 	if name == nil {

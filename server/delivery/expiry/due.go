@@ -28,8 +28,6 @@ type due struct {
 	at     txn.Due // the last processed entry
 }
 
-func newDue(o Options, e *expiry) *due { return &due{o: o, expiry: e} }
-
 func (*due) Name() string { return "delayed messages" }
 
 func (t *due) Wake() <-chan struct{} { return t.o.Store.Early() }

@@ -34,8 +34,6 @@ type head struct {
 	publishedMS int64
 }
 
-func newRetention(o Options) *retention { return &retention{o: o, heads: make(map[uint64]head)} }
-
 func (*retention) Name() string { return "retention" }
 
 func (*retention) Wake() <-chan struct{} { return nil }
@@ -66,7 +64,10 @@ func (r *retention) processQueue(ctx context.Context, id uint64) error {
 		if err != nil || to <= q.Retained {
 			return err
 		}
-		if err := r.trim(ctx, &q, min(to, q.Retained+maxTrimSequences)); err != nil {
+		to = min(to, q.Retained+maxTrimSequences)
+		// This has no effect if the queue was deleted or its retention altered (INV-15).
+		err = propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
+		if err != nil {
 			return err
 		}
 	}
@@ -100,12 +101,6 @@ func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, erro
 		return 0, fmt.Errorf("retention of queue %d: %w", q.ID, err)
 	}
 	return seq, nil
-}
-
-// trim proposes to end the retention of the messages below a sequence. The proposal has no effect if the queue was
-// deleted or its retention altered (INV-15).
-func (r *retention) trim(ctx context.Context, q *query.Expiry, to uint64) error {
-	return propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
 }
 
 // propose commits a transaction. A refusal with one of the codes in changed is not an error.

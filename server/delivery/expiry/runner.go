@@ -60,7 +60,10 @@ func New(o Options) *Runner { return run(o, append(tasks(o), o.More...)...) }
 
 func tasks(o Options) []Task {
 	expired := newExpiry(o)
-	return []Task{newRetention(o), newOverflow(o), newTemporary(o), newDue(o, expired), expired, newTTL(o)}
+	return []Task{
+		&retention{o: o, heads: make(map[uint64]head)}, newOverflow(o), newTemporary(o), &due{o: o, expiry: expired}, expired,
+		&ttl{o, newExpiry(o), make(map[uint64]rescanInterval)},
+	}
 }
 
 func run(o Options, tasks ...Task) *Runner {

@@ -29,10 +29,6 @@ type rescanInterval struct {
 	next time.Time
 }
 
-func newTTL(o Options) *ttl {
-	return &ttl{o: o, expiry: newExpiry(o), scannedAt: make(map[uint64]rescanInterval)}
-}
-
 func (*ttl) Name() string { return "TTL of queues" }
 
 func (*ttl) Wake() <-chan struct{} { return nil }

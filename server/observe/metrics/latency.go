@@ -26,8 +26,6 @@ const (
 	WriteMark Operation = "write-mark"
 )
 
-func operations() []Operation { return []Operation{LoadRecord, SwapRecord, LoadMark, WriteMark} }
-
 // Latencies contains latency histograms: native ones for a Prometheus server that requests them, with classic buckets
 // for others. An observation takes about 100 ns and does not allocate; there is one per batch, not per message.
 type Latencies struct {
@@ -85,14 +83,6 @@ func coordinatorFailures() Metric {
 	}
 }
 
-func latencyMetrics() []Metric {
-	var out []Metric
-	for _, h := range append(batchHistograms(), coordinatorHistogram()) {
-		out = append(out, h.Metric)
-	}
-	return append(out, coordinatorFailures())
-}
-
 // NewLatencies creates empty histograms.
 func NewLatencies() *Latencies {
 	l := &Latencies{
@@ -107,7 +97,7 @@ func NewLatencies() *Latencies {
 	h, f := coordinatorHistogram(), coordinatorFailures()
 	requests := h.vector()
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.Name, Help: f.Help}, f.Labels)
-	for _, op := range operations() {
+	for _, op := range []Operation{LoadRecord, SwapRecord, LoadMark, WriteMark} {
 		l.coordinator[op] = requests.WithLabelValues(string(op))
 		l.failed[op] = failures.WithLabelValues(string(op))
 	}
@@ -131,5 +121,3 @@ func (l *Latencies) Coordinated(op Operation, d time.Duration, answered bool) {
 		l.failed[op].Inc()
 	}
 }
-
-func (l *Latencies) register(r *prometheus.Registry) { r.MustRegister(l.collectors...) }

@@ -117,7 +117,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		newCollector(&o),
 	)
 	if o.Latencies != nil {
-		o.Latencies.register(registry)
+		registry.MustRegister(o.Latencies.collectors...)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", allowed(o.CanRead, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))

@@ -55,7 +55,10 @@ func All() []Metric {
 		out = append(out, f.Metric)
 	}
 	out = append(out, storeUsable())
-	return append(out, latencyMetrics()...)
+	for _, h := range append(batchHistograms(), coordinatorHistogram()) {
+		out = append(out, h.Metric)
+	}
+	return append(out, coordinatorFailures())
 }
 
 func families() []family {

@@ -67,15 +67,6 @@ func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) erro
 	return v, m.commit(ctx, func(b *txn.Builder) { b.PutMeta(key, raw) })
 }
 
-// remove removes entries. The caller holds committing if it has read entries before.
-func (m *Manager) remove(ctx context.Context, keys ...string) error {
-	return m.commit(ctx, func(b *txn.Builder) {
-		for _, k := range keys {
-			b.DeleteMeta(k)
-		}
-	})
-}
-
 func (m *Manager) commit(ctx context.Context, fill func(*txn.Builder)) error {
 	if _, err := txn.Propose(ctx, m.node, m.o.Now(), fill); err != nil {
 		return fmt.Errorf("commit pair entries: %w", err)

@@ -43,6 +43,7 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("%v: %s; wait for it, or cancel it", ErrBusy, e.Activity)
 }
 
+// Is makes errors.Is(err, ErrBusy) hold.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
 // String returns a description for people.

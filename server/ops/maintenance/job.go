@@ -3,7 +3,6 @@
 package maintenance
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -250,7 +249,11 @@ func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 			return fmt.Errorf("delete job %s: %w", name, ErrNoJob)
 		}
 	}
-	if err := m.remove(ctx, keyJob+name, keyRuns+name); err != nil {
+	err := m.commit(ctx, func(b *txn.Builder) {
+		b.DeleteMeta(keyJob + name)
+		b.DeleteMeta(keyRuns + name)
+	})
+	if err != nil {
 		return fmt.Errorf("delete job %s: %w", name, err)
 	}
 	return nil
@@ -321,5 +324,3 @@ func (j *JobInfo) LastSuccess() (t time.Time, ok bool) {
 	}
 	return time.Time{}, false
 }
-
-func byName(a, b JobInfo) int { return cmp.Compare(a.Name, b.Name) }

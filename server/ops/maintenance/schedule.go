@@ -3,6 +3,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,7 +171,7 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 		m.log.Error("jobs cannot be read", zap.Error(err))
 		return
 	}
-	slices.SortFunc(jobs, byName)
+	slices.SortFunc(jobs, func(a, b JobInfo) int { return cmp.Compare(a.Name, b.Name) })
 	for _, j := range jobs {
 		at, due := j.due(now, steady)
 		if !due || !m.claim(j.Name) {

@@ -86,12 +86,8 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	}
 	resp.Differences = append(resp.Differences, differences(mine, theirs)...)
 	g.compared(resp.Differences)
-	self := g.o.Runner.Status().Self
 	resp.Nodes = []*pb.NodeVerification{
-		{
-			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.Repair().Status()),
-			Damaged: protoconv.DamagedToProto(g.o.Store.Repair().Damaged(protoconv.MaxListedDamage)),
-		},
+		g.self(),
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
 	return resp, nil
@@ -108,14 +104,18 @@ func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.Veri
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	self := g.o.Runner.Status().Self
 	return &pb.VerifyResponse{
 		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
-		Nodes: []*pb.NodeVerification{{
-			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.Repair().Status()),
-			Damaged: protoconv.DamagedToProto(g.o.Store.Repair().Damaged(protoconv.MaxListedDamage)),
-		}},
+		Nodes: []*pb.NodeVerification{g.self()},
 	}, nil
+}
+
+func (g *Guard) self() *pb.NodeVerification {
+	self, repair := g.o.Runner.Status().Self, g.o.Store.Repair()
+	return &pb.NodeVerification{
+		NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(repair.Status()),
+		Damaged: protoconv.DamagedToProto(repair.Damaged(protoconv.MaxListedDamage)),
+	}
 }
 
 // readBoth reads all data of both nodes, and compares the content.
