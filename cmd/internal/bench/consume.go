@@ -17,15 +17,12 @@ import (
 
 // ConsumeOptions configure a consume measurement.
 type ConsumeOptions struct {
-	// SizeBytes of a body.
 	SizeBytes int
 	// Messages in total; they are published before the measurement.
-	Messages int
-	// Consumers at the same time.
+	Messages  int
 	Consumers int
 	// Queues over which messages and consumers are distributed.
-	Queues int
-	// Prefetch of each consumer.
+	Queues   int
 	Prefetch int
 	Order
 }

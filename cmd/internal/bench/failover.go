@@ -34,7 +34,6 @@ type FailoverOptions struct {
 	Coordinator string
 }
 
-// readyBound bounds the time until the pair is in sync again.
 const readyBound = time.Minute
 
 // publisher publishes one message after the other and records the time of each acknowledgement.
@@ -76,7 +75,6 @@ func ownAddress(t Target, address string) string {
 	return t.Pair.BypassLink(address)
 }
 
-// take returns the acknowledgements since its last call.
 func (p *publisher) take() []ack {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,7 +169,6 @@ func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d
 	return at.Sub(since), errors.Join(err, undo())
 }
 
-// inject injects the fault into the active node, and returns a function that reverts it.
 func inject(t Target, active *harness.Node, fault string) (undo func() error, err error) {
 	switch fault {
 	case FaultCut:

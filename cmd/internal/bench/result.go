@@ -148,8 +148,7 @@ func (r *Result) Remark() string {
 	return strings.Join(parts, "; ")
 }
 
-// Describe returns the name of the measurement, including the parameters that distinguish it from other results of the
-// same workload.
+// Describe returns the name of the measurement with the parameters that distinguish it within its workload.
 func (r *Result) Describe() string {
 	s := r.Workload + " " + r.Phase
 	switch {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli implements the parts shared by all `lockstep` commands. These are the root command with the global flags,
-// clients of the nodes in --addr, usage errors, and confirmation prompts.
+// Package cli implements the parts shared by all `lockstep` commands: the root command with the global flags, clients
+// of the nodes in --addr, usage errors, and confirmation prompts.
 //
 // Each group of commands is a package below this one, with a function Command that takes an Env. Package commands
-// assembles them. To add a command, write it in the package of its group. To add a group, create a package and list it
-// in package commands.
+// assembles them. To add a group, create a package and list it in package commands.
 package cli
 
 import (
@@ -27,11 +26,10 @@ type Process struct {
 	Version        string      // of this program
 }
 
-// Env is the environment of a command: the process and the global flags. The flags are parsed before a command runs,
-// but after it was created.
+// Env is the environment of a command. Flags are parsed after a command was created.
 type Env struct {
 	Process
-	// Print prints the results of the command in the --output format.
+	// Print prints results in the --output format.
 	Print *output.Printer
 	// Timeout bounds a command that makes a single request.
 	Timeout time.Duration

@@ -14,9 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// hint adds two checks to the function hint. It checks whether a process that closes connections speaks TLS. It names
-// the variable to rename if the environment still has one that configured this command until release 0.1 and is a node
-// setting now.
+// hint checks whether a process that closes connections speaks TLS. It names the variable to rename if the environment
+// still has one that configured this command until release 0.1 and is a node setting now.
 func (env *Env) hint(ctx context.Context, err error) string {
 	next := hint(err)
 	if !strings.Contains(next, "--tls-") {

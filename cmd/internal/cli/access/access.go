@@ -40,7 +40,6 @@ func group(use, short, long string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Long: long, Args: cli.KnownSubcommand, RunE: cli.NeedsSubcommand}
 }
 
-// parseRights parses comma-separated names of rights.
 func parseRights(texts []string) (rights []pb.AccessRight, err error) {
 	for _, text := range texts {
 		for name := range strings.SplitSeq(text, ",") {
@@ -63,7 +62,6 @@ func rightNames(rights []pb.AccessRight) []string {
 	return names
 }
 
-// rule is an access rule, for programs.
 type rule struct {
 	Principal string     `json:"principal,omitempty"`
 	Group     string     `json:"group,omitempty"`
@@ -93,7 +91,6 @@ func newRules(rules []*pb.AccessRule) []rule {
 	return list
 }
 
-// who returns the subject for display.
 func (r *rule) who() string {
 	if r.Group != "" {
 		return "group " + r.Group
@@ -101,7 +98,6 @@ func (r *rule) who() string {
 	return r.Principal
 }
 
-// grants returns the granted roles or rights for display.
 func (r *rule) grants() string {
 	all := append([]string{}, r.Rights...)
 	for _, name := range r.Roles {
@@ -129,7 +125,6 @@ func ruleTable(env *cli.Env, rules []rule) error {
 	return env.Print.Table([]string{"Who", "May", "Queues"}, rows)
 }
 
-// ruleFlags select the rule to grant or revoke.
 type ruleFlags struct {
 	group, queue string
 	roles        []string
@@ -147,7 +142,7 @@ func addLockOut(cmd *cobra.Command, lockOut *bool) {
 	cmd.Flags().BoolVar(lockOut, "lock-out", false, "allow the caller to lose its own operate right")
 }
 
-// rule parses the arguments: a principal, unless there is a group, and rights.
+// rule parses [PRINCIPAL] [RIGHT...]; the principal is omitted if there is a group.
 func (f *ruleFlags) rule(args []string) (*pb.AccessRule, error) {
 	r := &pb.AccessRule{Group: f.group, Queue: f.queue, Roles: f.roles}
 	if f.group == "" {
@@ -238,7 +233,6 @@ role is given, the whole rule is deleted. Open streams that used a revoked right
 	return cmd
 }
 
-// table is all access settings, for programs.
 type table struct {
 	Version   uint64   `json:"version"`
 	Mode      string   `json:"mode"`
@@ -270,7 +264,6 @@ func newTable(r *pb.ListAccessResponse) table {
 	return t
 }
 
-// withTable requests all access settings and passes them to show.
 func withTable(ctx context.Context, env *cli.Env, show func(t table) error) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		all, err := admin.New(c).ListAccess(ctx)
@@ -326,7 +319,6 @@ func showRest(env *cli.Env, t *table) error {
 	return nil
 }
 
-// answer is the result of a permission test, for programs.
 type answer struct {
 	Allowed   bool     `json:"allowed"`
 	Open      bool     `json:"open"`
@@ -404,7 +396,6 @@ func showAnswer(env *cli.Env, req *pb.TestAccessRequest, label string, got *pb.T
 	return ruleTable(env, j.Rules)
 }
 
-// self is the identity of the caller, for programs.
 type self struct {
 	Principal string   `json:"principal"`
 	Groups    []string `json:"groups"`
@@ -456,7 +447,6 @@ that apply to it. This requires no right. Use it first when a request is denied.
 	}
 }
 
-// stamp formats a time for display.
 func stamp(t *time.Time) string {
 	if t == nil {
 		return "never"

@@ -13,7 +13,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// resetDone is the requested reset, for programs.
 type resetDone struct {
 	DataDir string `json:"data_dir"`
 	Marker  string `json:"marker"`

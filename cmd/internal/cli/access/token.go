@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// token is a token, for programs.
 type token struct {
 	Name      string     `json:"name"`
 	Principal string     `json:"principal"`
@@ -26,7 +25,7 @@ type token struct {
 	ExpiresAt *time.Time `json:"expires_at"`
 	CreatedBy string     `json:"created_by,omitempty"`
 	CreatedAt *time.Time `json:"created_at,omitempty"`
-	// Token is the secret. It is set only when the token is created.
+	// Token is set only when the token is created.
 	Token string `json:"token,omitempty"`
 }
 
@@ -131,7 +130,6 @@ create a new one.`,
 	}
 }
 
-// removedResult is a removed object, for programs.
 type removedResult struct {
 	Removed string `json:"removed"`
 }
@@ -153,7 +151,6 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// removed removes an object and prints the result.
 func removed(
 	ctx context.Context, env *cli.Env, label, name string, remove func(context.Context, *client.Client) error,
 ) error {
@@ -168,7 +165,6 @@ func removed(
 	})
 }
 
-// role is a role, for programs.
 type role struct {
 	Name   string   `json:"name"`
 	Rights []string `json:"rights"`
@@ -247,7 +243,7 @@ and remove the role from it with lockstep access revoke.`,
 	return cmd
 }
 
-// quota is a quota, for programs. 0: unlimited.
+// 0: unlimited
 type quota struct {
 	Queue             string     `json:"queue"`
 	Queues            uint64     `json:"queues"`

@@ -25,7 +25,6 @@ import (
 // forceTime is added to --timeout, since the lease of a node that has just failed takes a few seconds to expire.
 const forceTime = 40 * time.Second
 
-// errNoForce is returned if the flags that confirm the operation are missing.
 var errNoForce = errors.New(`aborted, no changes made. If the active fails and the standby is in sync, failover is
 automatic. If both nodes run, use "lockstep switchover". To activate a node that is not in sync, because the node
 with all messages is permanently lost, add --force --accept-data-loss. To see what may be lost, use --dry-run`)
@@ -123,7 +122,6 @@ func nodeToForce(
 	return cli.NodeAt(c, target)
 }
 
-// forceFailover prints the expected loss, asks for confirmation, and forces the failover.
 func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *admin.Node, f *forceFlags) error {
 	req := &pb.ForceFailoverRequest{OtherAddress: f.other, By: currentUser(), Reason: f.reason}
 	plan, err := n.ForceFailover(ctx, req)
@@ -170,7 +168,6 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	return nil
 }
 
-// currentUser returns the name of the operator according to this machine.
 func currentUser() string {
 	identity := "unknown"
 	if u, err := user.Current(); err == nil {
@@ -189,7 +186,6 @@ func forcedName(r *pb.ForceFailoverResponse) string {
 	return r.GetNodeId()
 }
 
-// printForce prints the expected loss.
 func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 	if env.Print.JSON() {
 		return env.Print.Object(map[string]any{
@@ -225,7 +221,6 @@ func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
 
-// lostRange describes the range of records that may be lost.
 func lostRange(r *pb.ForceFailoverResponse) string {
 	text := fmt.Sprintf("MAY BE LOST: everything acknowledged from LSN %d ", r.GetLostFromLsn())
 	switch {

@@ -104,7 +104,6 @@ func alreadyActive(
 	}, true, nil
 }
 
-// is reports whether a node has the name, ID or address.
 func is(node *pb.NodeStatus, called string) bool {
 	return called != "" && (node.GetNodeId() == called || node.GetName() == called)
 }

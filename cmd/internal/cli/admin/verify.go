@@ -56,7 +56,6 @@ The exit code is 1 if the nodes differ or messages cannot be read.`,
 	return cmd
 }
 
-// verification is a comparison of the nodes, for programs.
 type verification struct {
 	OK           bool           `json:"ok"`
 	Deep         bool           `json:"deep"`
@@ -68,13 +67,11 @@ type verification struct {
 	Nodes        []verifiedNode `json:"nodes"`
 }
 
-// difference is a queue that differs between the nodes.
 type difference struct {
 	Queue  string `json:"queue,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// verifiedNode is the corruption found on a node.
 type verifiedNode struct {
 	NodeID     string                `json:"node_id"`
 	Name       string                `json:"name"`
@@ -82,7 +79,6 @@ type verifiedNode struct {
 	Corrupt    []corruptMessage      `json:"damaged"`
 }
 
-// corruptMessage is a message that cannot be read.
 type corruptMessage struct {
 	Queue    string    `json:"queue"`
 	Sequence uint64    `json:"sequence"`

@@ -69,14 +69,13 @@ If access rules exist, this requires the audit right.`,
 	return cmd
 }
 
-// answer is a response of one node.
 type answer struct {
 	address string
 	resp    *pb.TailAuditResponse
 	err     error
 }
 
-// query queries all nodes concurrently. The channel is closed when all queries have ended.
+// query queries all nodes concurrently. It closes the channel when all queries have ended.
 func query(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
 	addresses, err := env.Addresses()
 	if err != nil {
@@ -106,7 +105,6 @@ func query(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAudi
 	return answers, nil
 }
 
-// newest prints the existing records, by time.
 func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
 	answers, err := query(ctx, env, c, req)
 	if err != nil {
@@ -163,7 +161,6 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	return errors.Join(failed...)
 }
 
-// show prints one record as a line.
 func show(env *cli.Env, r *audit.Record) error {
 	if env.Print.JSON() {
 		return env.Print.Object(r)

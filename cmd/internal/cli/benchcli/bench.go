@@ -52,7 +52,7 @@ Each benchmark runs several rounds; the last line is the round with the median r
 is one JSON object. Latencies are in milliseconds. MB are 10^6 bytes of message bodies. CPU and memory are the sum
 of the nodes and the client (JSON has each process). Disk is the number of bytes written to the disk with the data.`
 
-// Flags are the flags of the measurements through the client.
+// Flags are the flags shared by benchmarks.
 type Flags struct {
 	Pair, Standalone bool
 	Raft             bool

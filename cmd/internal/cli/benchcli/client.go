@@ -109,7 +109,6 @@ ends when all acknowledgements are confirmed. The latency is the time that a con
 	return cmd
 }
 
-// errGroups is returned for an invalid number of groups.
 var errGroups = cli.Usage("--groups must be at least 0")
 
 // orderFlags adds the flags for ordering properties of messages beyond the queue's order.

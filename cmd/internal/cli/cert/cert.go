@@ -28,7 +28,6 @@ const (
 	thisMachineNames = "localhost,127.0.0.1,::1"
 )
 
-// errExists is returned if a file would be overwritten.
 var errExists = errors.New("it already exists, and files are not overwritten")
 
 // Command returns the `lockstep cert` command.
@@ -46,12 +45,10 @@ of any other CA work as well.`,
 	return cmd
 }
 
-// made is a created certificate, for programs.
 type made struct {
-	// Name of the certificate, and its use: "authority", "peer" or "client".
+	// For is "authority", "peer" or "client".
 	Name string `json:"name"`
 	For  string `json:"for"`
-	// Cert and Key are the paths of the files.
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
 	// Names are the subject alternative names.
@@ -59,7 +56,6 @@ type made struct {
 	Ends  time.Time `json:"ends"`
 }
 
-// result is the result of init and issue, for programs.
 type result struct {
 	Directory    string `json:"directory"`
 	Certificates []made `json:"certificates"`
@@ -165,7 +161,7 @@ names that others connect to.`,
 	return cmd
 }
 
-// issue creates certificates, writes them and prints the result. first are certificates created before.
+// issue creates and prints certificates. first are certificates created before.
 func issue(env *cli.Env, ca *caFiles, dir string, wanted []request, first ...made) error {
 	r := result{Directory: dir, Certificates: first}
 	for i := range wanted {
@@ -185,7 +181,6 @@ func issue(env *cli.Env, ca *caFiles, dir string, wanted []request, first ...mad
 	return env.Print.Table([]string{"name", "for", "names", "ends", "certificate", "key"}, rows)
 }
 
-// newRequest validates the arguments of a certificate request.
 func newRequest(name string, hosts []string, peer bool, days int) (request, error) {
 	if name == "" || name == caName || strings.HasSuffix(name, "-key") || name != filepath.Base(name) ||
 		strings.HasPrefix(name, ".") {

@@ -39,7 +39,6 @@ a connection. If access rules exist, this requires the operate right.`,
 	return cmd
 }
 
-// connectionState is a connection, for programs.
 type connectionState struct {
 	Node           string        `json:"node"`
 	ID             uint64        `json:"id"`
@@ -57,7 +56,6 @@ type connectionState struct {
 	Streams        []streamState `json:"streams"`
 }
 
-// trafficState is the traffic in one direction, for programs.
 type trafficState struct {
 	Bytes             uint64   `json:"bytes"`
 	Messages          uint64   `json:"messages"`
@@ -65,7 +63,6 @@ type trafficState struct {
 	MessagesPerSecond *float64 `json:"messages_per_second,omitempty"`
 }
 
-// streamState is a stream, for programs.
 type streamState struct {
 	Kind           string    `json:"kind"`
 	Queues         []string  `json:"queues"`
@@ -157,8 +154,7 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	return failed
 }
 
-// queryAll requests all connections from all nodes. It returns the results of the nodes that answer together with the
-// errors of the others.
+// queryAll returns the results of the nodes that answer together with the errors of the others.
 func queryAll(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest,
 ) ([]connectionState, error) {
@@ -190,7 +186,6 @@ func queryAll(
 	return states, errors.Join(failed...)
 }
 
-// query requests the connections of one node, page by page.
 func query(ctx context.Context, n *admin.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
 	for after := uint64(0); ; {
 		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Queue: req.GetQueue(), AfterId: after})
@@ -207,7 +202,6 @@ func query(ctx context.Context, n *admin.Node, req *pb.ListConnectionsRequest) (
 	}
 }
 
-// identityText describes the owner of a connection.
 func identityText(s *connectionState) string {
 	if s.Peer {
 		return "the other node"
@@ -215,7 +209,6 @@ func identityText(s *connectionState) string {
 	return s.Principal
 }
 
-// activityText describes the streams of a connection.
 func activityText(s *connectionState) string {
 	var texts []string
 	for _, stream := range s.Streams {
@@ -231,7 +224,6 @@ func activityText(s *connectionState) string {
 	return strings.Join(texts, ", ")
 }
 
-// perSecond formats the traffic in one direction.
 func perSecond(t trafficState) string {
 	if t.BytesPerSecond == nil {
 		return ""
@@ -281,7 +273,7 @@ access).`,
 	return cmd
 }
 
-// nodeCalled returns the node with a name among the nodes in --addr; the active one if the name is empty.
+// An empty name selects the active node.
 func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string) (*admin.Node, error) {
 	if name == "" {
 		active, err := c.WaitActive(ctx)

@@ -77,7 +77,6 @@ func runDemo(ctx context.Context, env *cli.Env, o demo.Options) error {
 	})
 }
 
-// demoOptions sets the options that all demos have in common.
 func demoOptions(env *cli.Env, o *demo.Options) error {
 	if o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32()) //nolint:gosec // any number will do; a short one is easier to type
@@ -148,7 +147,6 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 	}, violations(v)...))
 }
 
-// violations returns rows with the first violated rules.
 func violations(v demo.Verdict) (rows [][]any) {
 	const most = 10
 	for _, broken := range v.Violations[:min(most, len(v.Violations))] {
@@ -157,7 +155,6 @@ func violations(v demo.Verdict) (rows [][]any) {
 	return rows
 }
 
-// keepRunning prints how to use a pair and waits for Ctrl-C.
 func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, ports served) {
 	// The events are printed to the demo's screen. Errors are ignored: if the terminal is closed, ctx ends.
 	w := env.Stdout
@@ -168,7 +165,6 @@ func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, ports serve
 	<-ctx.Done()
 }
 
-// printPair prints the addresses of a pair and examples.
 func printPair(w io.Writer, p *harness.Pair, ports served) {
 	addrs := p.Addresses()[0]
 	if len(p.Nodes) > 1 {

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// restartAfter is the delay before `dev` restarts a killed node. It is long enough to observe the other node alone.
+// long enough to observe the other node alone
 const restartAfter = 5 * time.Second
 
 // DevCommand returns the `lockstep dev` command.
@@ -90,7 +90,6 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	return nil
 }
 
-// supervise restarts nodes and the witness when they exit, until ctx ends.
 func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	done := make(chan struct{})
 	all := p.Processes()
@@ -105,7 +104,7 @@ func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	}
 }
 
-// restart restarts a node each time it exits, until ctx ends. Failed starts are retried.
+// Failed starts are retried.
 func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
 	for {
 		select {

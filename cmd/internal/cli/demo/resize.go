@@ -79,7 +79,7 @@ func demoResize(ctx context.Context, env *cli.Env, o demo.ResizeOptions) error {
 	})
 }
 
-// showScan prints the result of a scan for display, in addition to the output for programs.
+// showScan prints a table in every output format, to stderr if the output is for programs.
 func showScan(env *cli.Env, node string, r *pb.ScanResult) {
 	printer := env.Print
 	if printer.JSON() {

@@ -15,10 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// ErrProblems is returned if a check found a problem.
 var ErrProblems = errors.New("after the fix, run lockstep doctor again")
 
-// report is the result of all checks, for programs.
 type report struct {
 	Problems   int       `json:"problems"`
 	Warnings   int       `json:"warnings"`
@@ -104,7 +102,6 @@ func printReport(env *cli.Env, found []Finding) error {
 	return err
 }
 
-// text formats a finding: the measured value on one line, its meaning and the recommended action below it.
 func text(f *Finding) string {
 	verdict := strings.ToUpper(string(f.Verdict))
 	if f.Verdict == OK {

@@ -28,7 +28,6 @@ const (
 	slowEtcd = 100 * time.Millisecond // a role takeover requires one write
 )
 
-// checkEtcd queries each endpoint, and requests the members and the cluster record from the cluster.
 func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	if in.cfg.Coordinator.Type != config.CoordinatorEtcd {
 		return nil
@@ -65,7 +64,6 @@ func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	return append(append(all, membersOf(ctx, client, len(e.Endpoints))), in.recordIn(ctx, client))
 }
 
-// queryEndpoint measures the response time of one endpoint.
 func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) Finding {
 	var times []time.Duration
 	var st *clientv3.StatusResponse
@@ -116,7 +114,6 @@ func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string
 	return f
 }
 
-// membersOf returns the size of the quorum.
 func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Finding {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -143,7 +140,6 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 	return f
 }
 
-// recordIn reads the cluster record, if it exists.
 func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Finding {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -171,7 +167,6 @@ func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Find
 	return f
 }
 
-// checkVoters queries the quorum of a pair with the raft coordinator.
 func checkVoters(ctx context.Context, in *inspector) []Finding {
 	r := &in.cfg.Coordinator.Raft
 	if in.cfg.Coordinator.Type != config.CoordinatorRaft {
@@ -230,7 +225,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 	return append(all, f)
 }
 
-// shortest returns the last part of an error, on one line.
+// shortest returns an error on one line.
 func shortest(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") {

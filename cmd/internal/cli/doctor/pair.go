@@ -22,10 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// offClock is the maximum clock difference between two nodes.
 const offClock = 500 * time.Millisecond
 
-// checkPair compares the data directory with the cluster record.
 func checkPair(_ context.Context, in *inspector) []Finding {
 	id, err := datadir.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,12 +63,11 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// foreignFiles counts the nodes of a pair other than this one.
 func foreignFiles(r *failover.Record, id uuid.UUID) int {
 	return len(slices.DeleteFunc(slices.Clone(r.Nodes), func(n failover.NodeInfo) bool { return n.ID == id }))
 }
 
-// checkPeer checks whether the other node is reachable with this node's credentials, and whether both are compatible.
+// checkPeer checks whether the other node is reachable with this node's credentials and compatible.
 func checkPeer(ctx context.Context, in *inspector) []Finding {
 	if in.cfg.Coordinator.Type == config.CoordinatorNone {
 		return nil
@@ -87,7 +84,6 @@ func checkPeer(ctx context.Context, in *inspector) []Finding {
 	return []Finding{f}
 }
 
-// peerAddress returns the address of the other node: the given one, or that in the cluster record.
 func (in *inspector) peerAddress() (address, name string) {
 	record, _ := in.pairRecord()
 	if in.o.Peer != "" || record == nil {
@@ -107,7 +103,6 @@ func (in *inspector) peerAddress() (address, name string) {
 	return "", ""
 }
 
-// queryPeer requests the status of one node, with this node's certificate.
 func (in *inspector) queryPeer(ctx context.Context, address string) Finding {
 	files := in.cfg.TLS.Files()
 	c, err := client.OpenWith(ctx, client.Options{
@@ -147,7 +142,6 @@ func (in *inspector) queryPeer(ctx context.Context, address string) Finding {
 	return in.checkPeer(st, start, took)
 }
 
-// checkPeer compares the status of the other node with this one.
 func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took time.Duration) Finding {
 	f := Finding{Verdict: OK, Measured: fmt.Sprintf("%s, %s, responds in %v", st.GetNode().GetName(), st.GetVersion(),
 		took.Round(10*time.Microsecond))}
@@ -180,7 +174,6 @@ func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took t
 	return f
 }
 
-// dial returns an error if no process listens on an address.
 func dial(ctx context.Context, address string) error {
 	d := net.Dialer{Timeout: queryTimeout}
 	conn, err := d.DialContext(ctx, "tcp", address)

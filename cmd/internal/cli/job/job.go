@@ -35,7 +35,6 @@ while it is still running. Jobs are scans, shrinks, backups, compacts and verifi
 	return cmd
 }
 
-// jobState is a scheduled job.
 type jobState struct {
 	Name     string    `json:"name"`
 	Schedule string    `json:"schedule"`
@@ -46,7 +45,6 @@ type jobState struct {
 	LastRun  *jobRun   `json:"last_run,omitempty"`
 }
 
-// jobRun is one run of a job.
 type jobRun struct {
 	Job       string    `json:"job,omitempty"`
 	StartedAt time.Time `json:"started_at"`
@@ -114,7 +112,6 @@ node, as configured; they are stored by the pair and survive a failover.`,
 	}
 }
 
-// Kinds of jobs, and the nodes on which they can run.
 func jobKinds() []string { return []string{"scan", "shrink", "backup", "compact", "verify"} }
 func jobNodes() []string { return []string{"", pairstatus.Standby, pairstatus.Active, "both"} }
 
@@ -239,11 +236,9 @@ func printRun(env *cli.Env, j jobRun) error {
 const (
 	outcomeRunning = "running"
 	outcomeSkipped = "skipped"
-	// runPoll is the polling interval for the end of a job run.
-	runPoll = 500 * time.Millisecond
+	runPoll        = 500 * time.Millisecond
 )
 
-// lastRun returns the last run of a job; nil if it has not run yet.
 func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*pb.JobRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -261,8 +256,7 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 	return jobs[i].GetHistory()[0], nil
 }
 
-// followRun waits for the end of the run that started after another one. cause is the error of the start request, if it
-// failed; then the run may not exist.
+// followRun waits for the end of the run after before. cause is the error of the start request: the run may not exist.
 func followRun(
 	ctx context.Context, env *cli.Env, c *client.Client, name string, before *pb.JobRun, cause error,
 ) (*pb.JobRun, error) {

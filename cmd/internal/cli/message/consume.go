@@ -118,7 +118,6 @@ func consume(
 	return errors.Join(err, co.Flush(flush))
 }
 
-// takeDeliveries prints and settles deliveries until none are left or the requested count is reached.
 func takeDeliveries(
 	ctx context.Context, env *cli.Env, co *client.Consumer, f consumeFlags, format *formatter,
 ) error {
@@ -155,7 +154,6 @@ func takeDeliveries(
 	return nil
 }
 
-// printMessage prints one message: its body as a line, the whole message as an object, or with the format template.
 func printMessage(env *cli.Env, queue string, m client.Stored, body bool, format *formatter) error {
 	if format != nil {
 		return format.print(env, queue, &m)

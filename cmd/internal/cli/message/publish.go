@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// maxLineBytes bounds one line of standard input; it is the default limit of a message.
+// the default limit of a message
 const maxLineBytes = 64 << 20
 
 // PublishCommand returns the `lockstep publish` command.
@@ -83,7 +83,6 @@ how many, and how to check.`,
 	return cmd
 }
 
-// messageFlags are the flags for the message properties.
 type messageFlags struct {
 	message           client.Message
 	properties, typed []string
@@ -108,7 +107,7 @@ func (f *messageFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "delivery delay; 0: the default of the queue")
 }
 
-// parse returns a message with the properties given by the flags, without a body.
+// The message has no body yet.
 func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	m = f.message
 	if m.Properties, err = parseProperties(f.properties); err != nil {
@@ -126,7 +125,6 @@ func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	return m, nil
 }
 
-// parsePairs parses the values of a KEY=VALUE flag.
 func parsePairs[V any](flag string, list []string, value func(text string) (V, error)) (map[string]V, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -150,7 +148,6 @@ func parseProperties(list []string) (map[string]string, error) {
 	return parsePairs("property", list, func(text string) (string, error) { return text, nil })
 }
 
-// errNotTyped completes the error message of parsePairs.
 var errNotTyped = errors.New("is not a boolean or number; use --property for text")
 
 // parseTyped derives the type of each value from its spelling.
@@ -212,7 +209,6 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 	return nil
 }
 
-// publisher counts the acknowledgements and failures.
 type publisher struct {
 	env     *cli.Env
 	queue   string
@@ -227,7 +223,6 @@ type publisher struct {
 	err         error // first failure
 }
 
-// published is an acknowledged message, for programs.
 type published struct {
 	Queue     string `json:"queue"`
 	Sequence  uint64 `json:"sequence"`
@@ -235,10 +230,8 @@ type published struct {
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
-// inOrder is the number of publishes without a result that run keeps.
 const inOrder = 4096
 
-// run publishes the bodies from source and waits for all acknowledgements.
 func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
 	// Fail if no node is active within the timeout. Later on, the producer waits for failovers.
 	wait, cancel := context.WithTimeout(ctx, p.env.Timeout)
@@ -320,8 +313,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	return err
 }
 
-// storesNothing reports whether the queue discards published messages: it has no subscription, no retention and no
-// forwards. It returns false if the caller may only publish and therefore cannot read the queue.
+// storesNothing reports whether the queue discards published messages. It returns false if the caller may only publish
+// and cannot read the queue.
 func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	defer cancel()
@@ -339,7 +332,6 @@ func (p *publisher) failure() error {
 	return p.err
 }
 
-// answered records a result, in order.
 func (p *publisher) answered(r client.Receipt, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
