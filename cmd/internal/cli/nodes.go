@@ -20,7 +20,7 @@ import (
 // ErrNoAnswer is returned when no node answers.
 var ErrNoAnswer = errors.New("no node responds; check the addresses (--addr, " + EnvAddr + ")")
 
-// Variants of ErrNoAnswer: a process answers, but the two ends disagree about TLS.
+// A process answers, but the two ends disagree.
 var (
 	errNodeSpeaksTLS = errors.New("no node responds: the node requires TLS, and this command does not use TLS")
 	errNodeIsPlain   = errors.New("no node responds: the node does not use TLS, and this command does")
@@ -70,7 +70,6 @@ func speaksTLS(ctx context.Context, address string) bool {
 	return !errors.As(err, &other) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET)
 }
 
-// probeTimeout bounds the handshake of speaksTLS.
 const probeTimeout = 2 * time.Second
 
 // Addresses returns the addresses of the nodes.

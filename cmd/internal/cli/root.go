@@ -12,13 +12,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Defaults of the global flags.
 const (
 	DefaultAddr    = "127.0.0.1:7420,127.0.0.1:7421"
 	DefaultTimeout = 10 * time.Second
 )
 
-// Environment variables that replace global flags.
 const (
 	EnvAddr    = "LOCKSTEP_ADDR"
 	envTLSCA   = "LOCKSTEP_CLIENT_TLS_CA" // LOCKSTEP_TLS_CA is the node setting tls.ca
@@ -58,10 +56,9 @@ Get started:
 	return root
 }
 
-// helpColumns is the width of the long help texts.
 const helpColumns = 80
 
-// wrapHelp breaks the lines of the long texts of a command and its subcommands. Indented lines stay as they are.
+// wrapHelp wraps the long texts of a command and its subcommands, except indented lines.
 func wrapHelp(cmd *cobra.Command) {
 	var wrapped []string
 	text := ""
@@ -122,7 +119,6 @@ func Globals(env *Env, root *cobra.Command) {
 	globalFlags(env, root)
 }
 
-// globalFlags adds the flags of all commands to root; they fill env.
 func globalFlags(env *Env, root *cobra.Command) {
 	addr := DefaultAddr
 	if v, ok := env.Lookup(EnvAddr); ok && v != "" {

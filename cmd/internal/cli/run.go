@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// Exit codes.
 const (
 	ExitOK    = 0
 	ExitError = 1

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// ShapeFlags adjusts the flags of a command and its subcommands. Durations accept days ("7d"), and the help shows
-// boolean flags without [=true|false]. A wrong number of arguments is a usage error.
+// ShapeFlags adjusts a command and its subcommands: durations accept days ("7d"), the help shows boolean flags without
+// [=true|false], and a wrong number of arguments is a usage error.
 func ShapeFlags(cmd *cobra.Command) {
 	cmd.InitDefaultHelpFlag()
 	for _, set := range []*pflag.FlagSet{cmd.PersistentFlags(), cmd.Flags()} {
@@ -53,7 +53,6 @@ func shape(f *pflag.Flag) {
 	}
 }
 
-// days is a duration flag value that accepts days.
 type days struct{ pflag.Value }
 
 // Set implements pflag.Value.
@@ -61,5 +60,5 @@ func (d *days) Set(text string) error {
 	return d.Value.Set(units.ExpandDays(text)) //nolint:wrapcheck // pflag adds the flag's name
 }
 
-// plain is a boolean flag value without the method IsBoolFlag, so that the help does not show [=true|false].
+// plain hides the method IsBoolFlag, so that the help does not show [=true|false].
 type plain struct{ pflag.Value }

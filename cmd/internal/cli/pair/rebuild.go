@@ -68,7 +68,6 @@ Without --yes, the command only prints the new record.`,
 	return cmd
 }
 
-// rebuild requests the record that the node would write, and writes it after the operator's confirmation.
 func rebuild(ctx context.Context, env *cli.Env, n *admin.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
 	plan, err := n.AdoptRecord(ctx, req)
 	if err != nil {
@@ -94,7 +93,6 @@ func rebuild(ctx context.Context, env *cli.Env, n *admin.Node, req *pb.AdoptReco
 		done.GetPairId(), done.GetConfig(), done.GetTerm())
 }
 
-// nameOf returns the name of the adopting node.
 func nameOf(r *pb.AdoptRecordResponse) string {
 	if r.GetNodeName() != "" {
 		return "node " + r.GetNodeName()
@@ -102,7 +100,6 @@ func nameOf(r *pb.AdoptRecordResponse) string {
 	return "node " + r.GetNodeId()
 }
 
-// printRebuild prints the effects of an adoption.
 func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	if env.Print.JSON() {
 		return env.Print.Object(rebuildObject(r))
@@ -134,7 +131,6 @@ func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
 
-// rebuildObject returns an adoption for programs.
 func rebuildObject(r *pb.AdoptRecordResponse) map[string]any {
 	out := map[string]any{
 		"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),

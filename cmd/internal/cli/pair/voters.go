@@ -20,7 +20,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// withAdmin runs fn with a connection to the quorum.
 func withAdmin(
 	ctx context.Context, env *cli.Env, f *raftFlags, fn func(context.Context, *raft.Admin) error,
 ) (err error) {
@@ -72,12 +71,11 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 	return env.Print.Table([]string{"Id", "Address", "Kind", "In the quorum", "Last contact"}, rows)
 }
 
-// noResponseAfter is the maximum time since the last answer of a following voter to its leader. A voter answers several
-// times per second.
+// A voter answers its leader several times per second.
 const noResponseAfter = 5 * time.Second
 
-// roleOf describes the role of a voter. One that does not answer is down, partitioned, or restarted with an empty disk.
-// In the last case it has a new ID, and the leader waits for the old one.
+// roleOf describes the role of a voter. A voter restarted with an empty disk has a new ID, and the leader waits for the
+// old one.
 func roleOf(m raft.Member, now time.Time) string {
 	switch {
 	case m.Leader:
@@ -226,7 +224,7 @@ started with their old directories again: both quorums could activate a node. Th
 	return cmd
 }
 
-// votersOfPair requests the voter addresses from the nodes, and whether the voters use TLS.
+// votersOfPair also reports whether the voters use TLS.
 func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured bool, err error) {
 	addrs, err := env.Addresses()
 	if err != nil {

@@ -36,7 +36,7 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-// tls reads the certificate files; nil: TLS is disabled. told is called after a reload.
+// tls returns nil if TLS is disabled. responses is called after a reload.
 func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
 	if f.ca == "" {
 		return nil, nil, nil
@@ -52,14 +52,13 @@ func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfil
 	}, source, nil
 }
 
-// Warning period and check interval for the expiry of certificates.
 const (
 	expiryWarning  = 14 * 24 * time.Hour
 	expiryInterval = 12 * time.Hour
 )
 
-// watchExpiry logs certificates of a witness that expire soon, until ctx ends. The nodes also report the certificate
-// that the witness presents to them.
+// watchExpiry logs certificates that expire soon, until ctx ends. The nodes report the certificate that the witness
+// presents to them.
 func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logger) {
 	ticker := time.NewTicker(expiryInterval)
 	defer ticker.Stop()
@@ -83,7 +82,6 @@ func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logge
 	}
 }
 
-// responsesIn returns a function that logs the result of a reload.
 func responsesIn(logger *zap.Logger) func(error) {
 	return func(err error) {
 		if err == nil {

@@ -132,7 +132,7 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 	return nil
 }
 
-// cancelAndFollow cancels the plan and waits until it has ended. The next Ctrl-C exits the program.
+// The next Ctrl-C exits the program.
 func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; press Ctrl-C again to exit immediately.")
 	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
@@ -151,11 +151,10 @@ func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.
 	return followPlan(ctx, env, c, p)
 }
 
-// planPollEvery is the polling interval while following a plan.
 const planPollEvery = 150 * time.Millisecond
 
-// followPlan displays both nodes' progress until the plan has ended, and returns the plan. It continues through
-// failovers, and while no node answers. When ctx ends it returns the last state of the plan and the context's error.
+// followPlan displays both nodes' progress until the plan has ended. It continues through failovers, and while no node
+// answers. When ctx ends it returns the last state of the plan and the context's error.
 func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	addrs, err := env.Addresses()
 	if err != nil {

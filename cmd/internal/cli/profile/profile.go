@@ -31,7 +31,7 @@ file in LOCKSTEP_PROFILES. Only the user can read the file.`,
 	return cmd
 }
 
-// shown is a profile, for programs. It never contains the token.
+// shown never contains the token itself.
 type shown struct {
 	Name        string   `json:"name"`
 	Current     bool     `json:"current"`
@@ -50,7 +50,6 @@ func newShown(name string, p *profiles.Profile, current string) shown {
 	}
 }
 
-// token describes the credentials.
 func (s *shown) token() string {
 	switch {
 	case s.Token != "":
@@ -61,7 +60,6 @@ func (s *shown) token() string {
 	return "none"
 }
 
-// tls describes the TLS settings.
 func (s *shown) tls() string {
 	switch {
 	case s.Certificate != "":
@@ -119,7 +117,6 @@ func useCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// namedOrCurrent returns the named profile, or the current one without a name.
 func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Profile, err error) {
 	name = f.Current
 	if len(args) > 0 {
@@ -188,7 +185,6 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// change runs fn with an existing profile.
 func change(env *cli.Env, name string, fn func(*profiles.File, profiles.Profile) error) error {
 	f, err := env.Profiles()
 	if err != nil {
@@ -201,7 +197,6 @@ func change(env *cli.Env, name string, fn func(*profiles.File, profiles.Profile)
 	return fn(f, p)
 }
 
-// notices prints the result of a change.
 func notices(env *cli.Env, s shown, format string, args ...any) error {
 	if err := env.Print.Object(s); err != nil {
 		return err

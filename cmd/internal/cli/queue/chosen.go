@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// movedMessages is the result of move, for programs.
 type movedMessages struct {
 	Moved   uint64 `json:"moved"`
 	Skipped uint64 `json:"skipped"`
@@ -112,7 +111,7 @@ func addSequences(cmd *cobra.Command, sequences *[]string) {
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 }
 
-// parseSequences parses sequences and ranges, and counts the messages.
+// parseSequences also counts the messages.
 func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
 		return nil, 0, fmt.Errorf("%w: --sequence is required; to list sequences, use \"lockstep browse\"",

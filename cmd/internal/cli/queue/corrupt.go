@@ -56,8 +56,7 @@ the queue. Messages that can still be repaired are kept. A restarted node has to
 	return cmd
 }
 
-// confirmDropCorrupt asks for confirmation if messages would be discarded, and returns those messages; none if no
-// operator was prompted.
+// confirmDropCorrupt returns the messages to discard; none if no operator was prompted.
 func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool) ([]uint64, error) {
 	if yes || !env.Asks() {
 		return nil, nil

@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// forwardState is a forward of a queue, for programs.
 type forwardState struct {
 	To     string `json:"to"`
 	Move   bool   `json:"move,omitempty"`
@@ -83,7 +82,6 @@ are refused.`,
 	return cmd
 }
 
-// changeForwards returns the forwards of a queue with one added or removed.
 func changeForwards(q admin.Queue, f admin.Forward, remove string) ([]admin.Forward, error) {
 	rules := slices.Clone(q.Forwards)
 	at := slices.IndexFunc(rules, func(r admin.Forward) bool { return r.To == f.To || remove != "" && r.To == remove })

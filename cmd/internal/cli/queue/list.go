@@ -17,10 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// ratesAfter is the time after the first request at which rates are available.
+// rates are available this long after the first request
 const ratesAfter = 1100 * time.Millisecond
 
-// activityState is the activity of a queue, for programs.
 type activityState struct {
 	Published    *float64   `json:"published_per_second,omitempty"`
 	Delivered    *float64   `json:"delivered_per_second,omitempty"`
@@ -93,7 +92,6 @@ over one second. Names are sorted in ascending order; all other orders begin wit
 	return cmd
 }
 
-// listAll lists all queues by name.
 func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		list, rows := []queueState{}, [][]any{}
@@ -121,7 +119,6 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 	})
 }
 
-// listOrdered lists some queues, with their activity.
 func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	order, err := admin.ParseQueueOrder(given.sort)
 	if err != nil {
@@ -161,7 +158,7 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	})
 }
 
-// measured lists queues with their rates. It takes a second if the rates were not requested recently.
+// measured takes a second if the rates were not requested recently.
 func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin.QueueList, error) {
 	list, err := admin.New(c).ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {
@@ -177,7 +174,6 @@ func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin
 	return admin.New(c).ListQueues(ctx, o)
 }
 
-// rate formats a rate; empty if unknown.
 func rate(a *admin.QueueActivity, perSecond float64) string {
 	if !a.Rates {
 		return ""
@@ -185,7 +181,6 @@ func rate(a *admin.QueueActivity, perSecond float64) string {
 	return units.Rate(perSecond)
 }
 
-// age formats the age of the oldest message; empty if the queue is empty.
 func age(at time.Time) string {
 	if at.IsZero() {
 		return ""

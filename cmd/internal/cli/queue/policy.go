@@ -17,7 +17,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// policyState is the overridden fields of a subscription, for programs.
 type policyState struct {
 	MaxDeliveries        *uint32  `json:"max_deliveries,omitempty"`
 	DeadLetter           *string  `json:"dead_letter,omitempty"`
@@ -43,7 +42,6 @@ func newPolicyState(p admin.RedeliveryPolicy) *policyState {
 	}
 }
 
-// policyText describes the overridden fields of a subscription.
 func policyText(p admin.RedeliveryPolicy) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
@@ -83,7 +81,6 @@ func orNone(s string) string {
 	return s
 }
 
-// activeText formats the active consumer.
 func activeText(a *admin.ActiveConsumer) string {
 	if a == nil {
 		return ""
@@ -91,7 +88,6 @@ func activeText(a *admin.ActiveConsumer) string {
 	return fmt.Sprintf("%s since %s", a.Address, a.Since.UTC().Format(time.RFC3339))
 }
 
-// policyFlags are the flags for fields that a subscription can override.
 type policyFlags struct{ config admin.QueueConfig }
 
 func (f *policyFlags) register(cmd *cobra.Command) {
@@ -108,10 +104,8 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 		"maximum redelivery delay; overrides the queue; 0: unlimited")
 }
 
-// flagOf returns the flag of a field.
 func flagOf(field string) string { return strings.ReplaceAll(field, "_", "-") }
 
-// given returns the policy given by the flags.
 func (f *policyFlags) given(cmd *cobra.Command) admin.RedeliveryPolicy {
 	var set []string
 	for _, field := range admin.PolicyFields() {

@@ -13,7 +13,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// replayed is the result of replay-dead, for programs.
 type replayed struct {
 	Moved   uint64 `json:"moved"`
 	Skipped uint64 `json:"skipped"`

@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// moved is the new position of a subscription, for programs.
 type moved struct {
 	Sequence uint64 `json:"sequence"`
 	Backlog  uint64 `json:"backlog"`
@@ -69,7 +68,6 @@ should be delivered again.`,
 	return cmd
 }
 
-// parsePosition parses a position in a queue: earliest, latest, a sequence, a time, or an age.
 func parsePosition(flag, text string) (admin.Place, error) {
 	switch text {
 	case "earliest":

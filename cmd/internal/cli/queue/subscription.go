@@ -138,7 +138,6 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// listAllSubscriptions lists the subscriptions of all queues, with queue names.
 func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) error {
 	var rows [][]any
 	for q, err := range admin.New(c).Queues(ctx, "") {

@@ -40,7 +40,6 @@ settings, see lockstep store settings.`,
 	return cmd
 }
 
-// runningSetting is one setting, for programs.
 type runningSetting struct {
 	Name       string            `json:"name"`
 	KeptBy     string            `json:"kept_by"` // pair or node
@@ -51,7 +50,7 @@ type runningSetting struct {
 	Usage      string            `json:"usage"`
 }
 
-// text returns the value for display, or the value of each node.
+// text returns the common value, or the value of each node.
 func (r *runningSetting) text(values map[string]string) string {
 	var names, texts []string
 	for name := range values {
@@ -70,7 +69,6 @@ func (r *runningSetting) text(values map[string]string) string {
 	return first
 }
 
-// queryRunning requests the settings of all nodes that answer.
 func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
 	addrs, err := env.Addresses()
 	if err != nil {
@@ -255,8 +253,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 	})
 }
 
-// changeAnywhere sends the change to the first node that answers, since no node is active while min-in-sync refuses
-// writes.
+// changeAnywhere calls the first node that answers: no node is active while min-in-sync refuses writes.
 func changeAnywhere(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
 ) (now []*pb.RunningSetting, err error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// printChanges prints forced operations that are not settled yet, and when the role moves back automatically.
+// printChanges prints forced operations that are not settled, and the time of an automatic failback.
 func printChanges(env *cli.Env, s pairstatus.Status) error {
 	if f := s.Pair.Forced; f != nil && !f.Settled {
 		if err := env.Print.Sentence("FORCED: node %s was made active %s", s.NodeName(f.NodeID), f); err != nil {

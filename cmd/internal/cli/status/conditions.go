@@ -10,7 +10,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// printConditions prints each condition with its meaning and the recommended action.
 func printConditions(env *cli.Env, all []pairstatus.Condition) error {
 	for i := range all {
 		c := &all[i]

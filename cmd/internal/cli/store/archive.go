@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// archived is the range of an archive, for programs.
 type archived struct {
 	Node      string    `json:"node"`
 	Directory string    `json:"directory"`

@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// saveSet is a backup, for programs.
 type saveSet struct {
 	Name      string           `json:"name"`
 	Path      string           `json:"path"`
@@ -31,10 +30,9 @@ type saveSet struct {
 	Complete  bool             `json:"complete"`
 	Problem   string           `json:"problem,omitempty"`
 	Verified  bool             `json:"verified,omitempty"`
-	// Recipients of an encrypted backup: age public keys.
-	Recipients []string `json:"recipients,omitempty"`
-	// Check is the result of a node's verification of the backup.
-	Check *verified `json:"check,omitempty"`
+	// age public keys
+	Recipients []string  `json:"recipients,omitempty"`
+	Check      *verified `json:"check,omitempty"`
 }
 
 func backupCommand(env *cli.Env) *cobra.Command {
@@ -109,7 +107,6 @@ func newBackup(s *pb.SaveSet) saveSet {
 	return j
 }
 
-// newLocalBackup describes a backup on this machine.
 func newLocalBackup(s backup.Set) saveSet {
 	j := saveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
 	if s.Problem != nil {
@@ -168,7 +165,6 @@ the first node of a new pair.`,
 	return cmd
 }
 
-// parseTime parses a time flag; empty returns the zero time.
 func parseTime(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -184,7 +180,6 @@ func parseTime(flag, text string) (time.Time, error) {
 	return time.Time{}, cli.Usage("%s %q is neither RFC 3339 nor like 2026-11-21 09:30:00", flag, text)
 }
 
-// restored is the result of a restore or a dry run.
 type restored struct {
 	Set            saveSet         `json:"set"`
 	DataDir        string          `json:"data_dir"`
@@ -263,7 +258,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	return env.Print.Sentence("%s is ready to start; it belongs to no pair.", f.dataDir)
 }
 
-// chooseSet returns the backup in a directory, or the newest suitable one of those in it, and its location.
+// chooseSet returns the backup at path, or the newest suitable one in it, and its location.
 func chooseSet(
 	ctx context.Context, locations *locationFlags, path string, toLSN uint64, toTime time.Time,
 ) (backup.Objects, backup.Set, error) {

@@ -35,7 +35,6 @@ func (p *locationFlags) register(cmd *cobra.Command, env *cli.Env) {
 	config.RegisterBackupFlags(cmd.Flags())
 }
 
-// opener returns an opener configured by flags, environment and file.
 func (p *locationFlags) opener() (objectstore.Opener, error) {
 	s3, err := config.LoadBackup(p.config, p.env.Environ, p.flags)
 	if err != nil {
@@ -44,7 +43,6 @@ func (p *locationFlags) opener() (objectstore.Opener, error) {
 	return objectstore.New(s3, 0, zap.NewNop()), nil
 }
 
-// open opens a location: a path or a URL.
 func (p *locationFlags) open(text string) (backup.Objects, error) {
 	o, err := p.opener()
 	if err != nil {
@@ -57,7 +55,7 @@ func (p *locationFlags) open(text string) (backup.Objects, error) {
 	return location, nil
 }
 
-// openParent opens the location that contains a backup, and returns the backup's name there.
+// openParent opens the location that contains a backup, and returns the name of the backup.
 func (p *locationFlags) openParent(text string) (location backup.Objects, name string, err error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -84,7 +82,6 @@ func (p *locationFlags) openParent(text string) (location backup.Objects, name s
 	return location, name, nil
 }
 
-// unseal reads the identities.
 func (p *locationFlags) unseal() (backup.Unsealer, error) {
 	with, err := objectstore.ReadIdentities(p.identities...)
 	if err != nil {

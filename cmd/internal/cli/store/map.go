@@ -14,7 +14,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// pageMap is the map of a page file.
 type pageMap struct {
 	Store    string       `json:"store"`
 	PageSize uint32       `json:"page_size"`
@@ -24,7 +23,6 @@ type pageMap struct {
 	Regions  []pageRegion `json:"regions"`
 }
 
-// pageRegion is the page usage of a region of the file.
 type pageRegion struct {
 	FirstPage      uint64 `json:"first_page"`
 	Pages          uint64 `json:"pages"`
@@ -75,10 +73,8 @@ removed by ` + "`lockstep store compact`" + `.`,
 	return cmd
 }
 
-// mapLine is the number of regions per line.
 const mapLine = 64
 
-// printMap prints a letter for each region, and the totals.
 func printMap(p *output.Printer, label string, m *pb.GetPageMapResponse) error {
 	j := pageMap{
 		Store: label, PageSize: m.GetPageSize(), FreeTail: m.GetFreeTail(), Readers: m.GetReaders(),
@@ -111,7 +107,6 @@ func printMap(p *output.Printer, label string, m *pb.GetPageMapResponse) error {
 	return p.Table([]string{"", "Use", ">Pages", ">Size"}, j.rows())
 }
 
-// rows returns the legend of the letters.
 func (m *pageMap) rows() [][]any {
 	size, t := uint64(m.PageSize), &m.Total
 	row := func(letter, label string, pages uint64) []any {
@@ -125,8 +120,7 @@ func (m *pageMap) rows() [][]any {
 	}
 }
 
-// letter returns the letter of the most frequent use in the region. It is lower case if the region also has free or
-// held pages.
+// letter returns the letter of the most frequent use, in lower case if the region also has free or held pages.
 func (r *pageRegion) letter() byte {
 	most, letter := uint64(0), byte('.')
 	for _, of := range []struct {

@@ -21,7 +21,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// location selects the page file of a maintenance command: that of a running node, or of a stopped one.
+// location selects the page file of a running or a stopped node.
 type location struct {
 	node    string
 	dataDir string
@@ -36,13 +36,11 @@ func (w *location) register(cmd *cobra.Command, offline bool) {
 	}
 }
 
-// target is a selected node.
 type target struct {
 	*admin.Node
 	status pairstatus.Node
 }
 
-// label returns its name for display.
 func (t target) label() string {
 	name := t.status.Name
 	if name == "" {
@@ -51,7 +49,6 @@ func (t target) label() string {
 	return fmt.Sprintf("node %s (%s)", name, t.status.Role)
 }
 
-// onNode calls fn with the node selected by --node.
 func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Context, target) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		t, err := chooseNode(ctx, env, c, want)
@@ -62,8 +59,7 @@ func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Cont
 	})
 }
 
-// chooseNode returns the node selected by --node. Without a standby it is the active, which rejects operations that
-// only a standby can perform.
+// Without a standby, chooseNode returns the active, which rejects operations that only a standby can perform.
 func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
 	s := env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second))
 	i := slices.IndexFunc(s.Nodes, func(n pairstatus.Node) bool {
@@ -110,7 +106,6 @@ func nodeNames(s pairstatus.Status) []string {
 	return names
 }
 
-// toStep converts a node's progress for display.
 func toStep(p *pb.Progress) progress.Step {
 	return progress.Step{
 		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
@@ -118,8 +113,8 @@ func toStep(p *pb.Progress) progress.Step {
 	}
 }
 
-// withProgress runs a long operation and displays its progress. The first Ctrl-C cancels it safely and waits. A second
-// one exits the program immediately; the node still cancels safely.
+// The first Ctrl-C cancels the operation safely and waits. A second one exits the program immediately; the node still
+// cancels safely.
 func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show func(progress.Step)) error) error {
 	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
 	bar := d.Bar(label)
@@ -140,7 +135,7 @@ func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show 
 	return err
 }
 
-// sizeChange describes how a file changed: "669 MiB → 610 MiB (-9%)".
+// "669 MiB → 610 MiB (-9%)"
 func sizeChange(before, after uint64) string {
 	s := fmt.Sprintf("%s → %s", output.Bytes(before), output.Bytes(after))
 	if before > 0 {
@@ -149,7 +144,6 @@ func sizeChange(before, after uint64) string {
 	return s
 }
 
-// percentChange formats a relative change: "-9%".
 func percentChange(before, after uint64) string {
 	if before == 0 {
 		return ""

@@ -87,7 +87,6 @@ details, see lockstep store resize --help.`,
 	return cmd
 }
 
-// rewriteOnline implements resize and compact of running nodes.
 func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	pageSize, err := cli.ParsePageSize("--page-size", f.pageSize)
 	switch {
@@ -126,7 +125,6 @@ func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	})
 }
 
-// rewriteNode rewrites the page file of one node, or performs a dry run.
 func rewriteNode(
 	ctx context.Context, env *cli.Env, t target, f rewriteFlags, pageSize uint32,
 ) (r *pb.RewriteResult, err error) {
@@ -148,7 +146,6 @@ func rewriteNode(
 	return r, err
 }
 
-// dryRunBoth performs a dry run of a rolling operation on each node.
 func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFlags, pageSize uint32) error {
 	f.dryRun = true
 	for _, role := range []string{pairstatus.Standby, pairstatus.Active} {
@@ -171,7 +168,6 @@ func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFl
 	return nil
 }
 
-// rewritten is the result of a rewrite or a dry run.
 type rewritten struct {
 	Store           string  `json:"store"`
 	DryRun          bool    `json:"dry_run"`
@@ -228,7 +224,7 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 	return nil
 }
 
-// planOffline performs a dry run of a rewrite of a stopped node's page file. pageSize 0: the current one.
+// planOffline is a dry run for a stopped node. pageSize 0: the current one.
 func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) error {
 	var p rewrite.Plan
 	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {

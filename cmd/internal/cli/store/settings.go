@@ -18,7 +18,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// setting is one of the pair's maintenance settings.
 type setting struct {
 	name string
 	get  func(*pb.MaintenanceSettings) any
@@ -26,7 +25,6 @@ type setting struct {
 	help string
 }
 
-// text returns the value for display.
 func (s setting) text(all *pb.MaintenanceSettings) string {
 	v := s.get(all)
 	text := fmt.Sprint(v)
@@ -39,7 +37,6 @@ func (s setting) text(all *pb.MaintenanceSettings) string {
 	return text
 }
 
-// settings returns all maintenance settings.
 func settings() []setting {
 	return []setting{
 		{"page-size-current", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeCurrent() }, nil, "read-only"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package store implements the commands for the files of a store: scan, resize, compact, shrink, backup, restore and
-// the maintenance settings. Read-only commands are in package inspect, the rolling plan is in package plan.
+// the maintenance settings. Read-only commands are in package storetool, the rolling plan is in package plan.
 package store
 
 import (

@@ -45,7 +45,6 @@ func Commands(env *cli.Env) []*cobra.Command {
 	return all
 }
 
-// checked is the result of a check, for programs.
 type checked struct {
 	Store      string   `json:"store"`
 	Sound      bool     `json:"sound"`
@@ -118,7 +117,6 @@ func onEachNode(ctx context.Context, env *cli.Env, fn func(context.Context, *adm
 	})
 }
 
-// checkProgress displays the progress of a check on a terminal.
 func checkProgress(env *cli.Env) func(done, total uint64) {
 	if !output.IsTerminal(env.Stderr) {
 		return func(uint64, uint64) {}
@@ -193,7 +191,6 @@ acknowledgements and messages. The digest of a directory is that of its last che
 	}
 }
 
-// metaDump is the metadata of a store.
 type metaDump struct {
 	Path        string          `json:"path"`
 	NodeID      string          `json:"node_id"`
@@ -274,7 +271,6 @@ For a running node, use lockstep status.`,
 	}
 }
 
-// pageDump is an extent of pages.
 type pageDump struct {
 	Page         uint64           `json:"page"`
 	Pages        uint32           `json:"pages"`

@@ -32,7 +32,6 @@ can decide instead. The coordinator is notified when it decides later.`,
 	return cmd
 }
 
-// prepared is a prepared transaction, for programs.
 type prepared struct {
 	XID        string          `json:"xid"`
 	LSN        uint64          `json:"lsn"`
@@ -42,7 +41,6 @@ type prepared struct {
 	Bytes      uint64          `json:"bytes"`
 }
 
-// preparedQueue is the effect on one queue.
 type preparedQueue struct {
 	Queue     string `json:"queue"`
 	Publishes uint64 `json:"publishes"`
@@ -60,7 +58,6 @@ func newPrepared(p admin.PreparedTransaction, now time.Time) prepared {
 	return j
 }
 
-// what summarizes the effects of a transaction.
 func (p *prepared) what() string {
 	parts := make([]string, 0, len(p.Queues))
 	for _, q := range p.Queues {
@@ -108,7 +105,6 @@ lockstep txn rollback.`,
 	}
 }
 
-// decision is the result of a commit or rollback, for programs.
 type decision struct {
 	XID       string `json:"xid"`
 	Committed bool   `json:"committed"`
