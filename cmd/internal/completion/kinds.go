@@ -11,7 +11,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// kinds returns the kinds of names.
 func kinds() map[string]kind {
 	return map[string]kind{
 		"queue":        {find: queues},
@@ -78,7 +77,7 @@ func jobs(ctx context.Context, a *asked) (all []string, err error) {
 	return all, err
 }
 
-// nodeNames queries the nodes one after the other, since one may be unreachable.
+// nodeNames queries one node after the other, since one may be unreachable.
 func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	addresses, err := a.env.Addresses()
 	if err != nil {
@@ -116,7 +115,7 @@ func transactions(ctx context.Context, a *asked) (all []string, err error) {
 	return all, nil
 }
 
-// rules returns names picked from all access rules, which only an operator may list.
+// Only an operator may list the access rules.
 func rules(pick func(*pb.ListAccessResponse) []string) func(context.Context, *asked) ([]string, error) {
 	return func(ctx context.Context, a *asked) ([]string, error) {
 		r, err := admin.New(a.client).ListAccess(ctx)

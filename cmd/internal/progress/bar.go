@@ -13,9 +13,8 @@ import (
 
 // Step is the progress of an operation.
 type Step struct {
-	// Phase is the current phase.
 	Phase string
-	// Done and Total in bytes; Total 0: unknown.
+	// in bytes; Total 0: unknown
 	Done, Total uint64
 	// Left is the node's estimate of the remaining time; 0: derived from the rate.
 	Left time.Duration
@@ -97,7 +96,7 @@ func (b *Bar) Due() (line string, due bool) {
 	return b.label + ": " + b.step.Phase + b.figures(now.Sub(b.began)), true
 }
 
-// figures formats the completed amount, the rate, and the remaining time. The caller holds mu.
+// The caller holds mu.
 func (b *Bar) figures(elapsed time.Duration) string {
 	s, text := b.step, ""
 	if s.Total > 0 {

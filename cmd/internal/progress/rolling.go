@@ -19,17 +19,16 @@ import (
 
 // Snapshot is the status of both nodes at one time.
 type Snapshot struct {
-	// At is when the last one answered.
+	// when the last node answered
 	At time.Time
-	// Nodes are the answers by address; nil for a node that did not answer.
+	// by address; nil for a node that did not answer
 	Nodes map[string]*pb.GetStatusResponse
-	// Active is the address of the active node; empty if no node reports that it is active.
+	// address of the active node; empty: none
 	Active string
-	// Plan is the pair's last plan as reported by the active, or else by a node that answered; nil if unknown.
+	// as reported by the active, or else by a node that answered; nil if unknown
 	Plan *pb.Plan
 }
 
-// responseTimeout bounds a status request.
 const responseTimeout = time.Second
 
 // Poll requests the status of all nodes concurrently.
@@ -71,7 +70,6 @@ func IsActive(s *pb.GetStatusResponse) bool {
 	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
 }
 
-// name returns the name of a node by its ID.
 func (s *Snapshot) name(id string) string {
 	for _, st := range s.Nodes {
 		if n := st.GetNode(); n.GetNodeId() == id && n.GetName() != "" {
@@ -143,7 +141,7 @@ func (v *View) Update(s Snapshot) {
 	}
 }
 
-// nameOf returns a function that maps IDs to node names, including nodes that no longer answer.
+// nameOf also finds nodes that no longer answer.
 func (v *View) nameOf(s Snapshot) func(string) string {
 	return func(id string) string {
 		for address, known := range v.ids {
@@ -185,7 +183,6 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	}
 }
 
-// restarting displays a node during a rolling restart.
 func (v *View) restarting(bar *Bar, id string, st *pb.GetStatusResponse, p *pb.Plan) {
 	switch {
 	case st == nil:
@@ -216,7 +213,7 @@ func PlanKind(k pb.PlanKind) string {
 	return strings.ToLower(strings.TrimPrefix(k.String(), "PLAN_KIND_"))
 }
 
-// DescribePlan describes the progress of a plan in a sentence. name returns the name of a node.
+// DescribePlan describes a plan in a sentence. name returns the name of a node.
 func DescribePlan(p *pb.Plan, name func(id string) string) string {
 	label := PlanKind(p.GetKind())
 	if p.GetKind() == pb.PlanKind_PLAN_KIND_RESIZE {

@@ -160,7 +160,6 @@ func printBounds(env *cli.Env, medians []bench.Result) error {
 	}, rows)
 }
 
-// relayCommand runs a relay process.
 func relayCommand(env *cli.Env) *cobra.Command {
 	var o bound.RelayOptions
 	var transport string
