@@ -125,7 +125,7 @@ checkpoint. The heap per queue is reported as well. With --pair or --standalone,
 	return cmd
 }
 
-// nodeQueues measures many queues, on fresh nodes in each round.
+// nodeQueues starts fresh nodes in each round.
 func nodeQueues(
 	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, load bench.PublishOptions, queues int,
 ) error {
@@ -161,8 +161,7 @@ func nodeQueues(
 	return nil
 }
 
-// embeddedRounds measures each size in rounds, with the given number of stores open at the same time. Each round has
-// its own directory. It prints the results, the medians and a comparison.
+// embeddedRounds measures each size in rounds, with the given number of stores open at the same time.
 func embeddedRounds(
 	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, batch, stores int, phases []string,
 	run func(context.Context, measure.EmbeddedOptions, func(bench.Result) error) error,
@@ -221,8 +220,7 @@ func embeddedRound(
 	return results, err
 }
 
-// mediansOf returns the median of each phase at each number of stored messages. The median of bursts is over all of
-// them.
+// mediansOf returns the median of each phase at each number of stored messages, or over all bursts.
 func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 	type key struct {
 		phase  string
@@ -256,7 +254,6 @@ func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 	return medians
 }
 
-// printTrends compares the last bursts with the first ones.
 func printTrends(env *cli.Env, results []bench.Result) error {
 	for _, phase := range []string{"write", "read"} {
 		var frames []bench.Result
@@ -294,7 +291,6 @@ func peak(results []bench.Result) (mb float64) {
 	return mb
 }
 
-// printEmbedded prints results as a table.
 func printEmbedded(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adviseDontNeed evicts the file from the page cache; dirty pages stay.
+// Dirty pages stay in the page cache.
 func adviseDontNeed(f *os.File) error {
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return fmt.Errorf("evict %s from the page cache: %w", f.Name(), err)

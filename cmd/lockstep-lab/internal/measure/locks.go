@@ -17,13 +17,12 @@ import (
 type HeldLock struct {
 	// Node is "active" or "standby".
 	Node string `json:"node"`
-	// Function that released the lock, without the module path.
+	// Function released the lock, without the module path.
 	Function string `json:"function"`
-	// Share is the fraction, from 0 to 1, of the total time that goroutines of the node waited for locks.
+	// fraction of the time that goroutines of the node waited for locks
 	Share float64 `json:"share"`
 }
 
-// mostLocks is the maximum number of functions per node.
 const mostLocks = 5
 
 // locks groups a profile of waits by the function that held the lock.
@@ -46,7 +45,6 @@ func locks(node string, p *profile.Profile) []HeldLock {
 	return out[:min(len(out), mostLocks)]
 }
 
-// holder returns the function that released the lock of a sample.
 func holder(s *profile.Sample) string {
 	for _, at := range s.Location {
 		for _, line := range at.Line {
@@ -60,7 +58,6 @@ func holder(s *profile.Sample) string {
 	return runtimeSection
 }
 
-// contention records the lock waits of the node's goroutines for the given time.
 func (n inspector) contention(ctx context.Context, d time.Duration) (*profile.Profile, error) {
 	return n.profile(ctx, fmt.Sprintf("/debug/pprof/mutex?seconds=%d", int(d.Seconds())))
 }
