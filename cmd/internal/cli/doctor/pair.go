@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -41,7 +43,7 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 		measured += "of pair " + id.PairID.String()
 	}
 	switch {
-	case in.cfg.Coordinator.Type == config.CoordinatorNone && id.PairID != uuid.Nil:
+	case in.cfg.Coordinator.Type == config.CoordinatorNone && id.PairID != uuid.Nil && !in.standalone():
 		return one(Problem, measured, "the store belongs to a pair: the node does not start without a coordinator",
 			"set coordinator.type as on the other node, or use another data.dir")
 	case !asked:
@@ -61,6 +63,12 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 			"use another prefix, or the data directory of a node of that pair")
 	}
 	return one(OK, measured, "", "")
+}
+
+// standalone reports whether the store belongs to a standalone node, which is a pair of its own.
+func (in *inspector) standalone() bool {
+	_, err := os.Stat(filepath.Join(in.cfg.Data.Dir, datadir.StandaloneName))
+	return err == nil
 }
 
 func foreignFiles(r *failover.Record, id uuid.UUID) int {
