@@ -43,15 +43,30 @@ type Env struct {
 
 // Errors that determine the exit code, or that several commands return.
 var (
-	// ErrUsage is returned for an invalid command line; the exit code is 2.
-	ErrUsage = errors.New("wrong usage")
-	// ErrNotMeant is returned when the operator did not confirm a prompt.
-	ErrNotMeant = errors.New("aborted, no changes made")
-	// ErrNotConfirmed is returned when a command only printed its plan.
-	ErrNotConfirmed = errors.New("no changes made; to apply them, add --yes")
+	// ErrUsage is the kind of the errors of an invalid command line; the exit code is 2.
+	ErrUsage = errors.New("invalid usage")
+	// ErrNotConfirmed is returned when the operator did not confirm a prompt.
+	ErrNotConfirmed = errors.New("aborted, no changes made")
+	// ErrNeedsYes is returned when a command only printed its plan.
+	ErrNeedsYes = errors.New("no changes made; to apply them, add --yes")
 )
 
-// Usage returns an error with exit code 2.
-func Usage(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, args...))
+type usageError struct{ error }
+
+func (usageError) Is(target error) bool { return target == ErrUsage }
+func (e usageError) Unwrap() error      { return e.error }
+
+// Usage returns an error of the kind ErrUsage.
+func Usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+type hintedError struct {
+	error
+	hint string
+}
+
+func (e *hintedError) Unwrap() error { return e.error }
+
+// WithHint adds advice, which Run prints on a line of its own.
+func WithHint(err error, format string, args ...any) error {
+	return &hintedError{err, fmt.Sprintf(format, args...)}
 }

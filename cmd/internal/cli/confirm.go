@@ -53,7 +53,7 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 		}
 	case <-ctx.Done():
 	}
-	return ErrNotMeant
+	return ErrNotConfirmed
 }
 
 // ConfirmMessages asks for confirmation if messages would be deleted. An empty subscription means the whole queue.

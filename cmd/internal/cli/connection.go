@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -54,7 +53,7 @@ func (env *Env) Connection() (Connection, error) {
 	}
 	if name != "" || c.Addresses == "" {
 		if err := env.addProfile(&c, name); err != nil {
-			return c, fmt.Errorf("%w: %w", ErrUsage, err)
+			return c, Usage("%w", err)
 		}
 	}
 	if c.Addresses == "" {
@@ -70,7 +69,7 @@ func (env *Env) Given() (Connection, error) {
 	c := env.given()
 	if env.flags.Profile != "" {
 		if err := env.addProfile(&c, env.flags.Profile); err != nil {
-			return c, fmt.Errorf("%w: %w", ErrUsage, err)
+			return c, Usage("%w", err)
 		}
 	}
 	if c.Addresses == "" {
@@ -147,7 +146,7 @@ func (c *Connection) List() ([]string, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: --addr is empty", ErrUsage)
+		return nil, Usage("--addr is empty")
 	}
 	return list, nil
 }
@@ -168,8 +167,8 @@ func connectionFlags(env *Env, root *cobra.Command) {
 		&env.flags.Token,
 		"token",
 		"",
-		"authentication token; it is visible to other users of this machine in the process list, "+
-			"prefer --token-file or lockstep login (environment: "+EnvToken+")",
+		"authentication token; visible to other users in the process list: prefer --token-file or lockstep login "+
+			"(environment: "+EnvToken+")",
 	)
 	f.StringVar(&env.flags.TokenFile, "token-file", "", "authentication token file (environment: "+EnvTokenFile+")")
 	f.StringVar(&env.flags.Profile, "profile", "", "profile created by lockstep login, instead of the current one "+

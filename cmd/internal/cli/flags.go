@@ -26,7 +26,7 @@ func ParsePageSize(flag, text string) (uint32, error) {
 // AddFullSpeed adds the flag that disables throttling.
 func AddFullSpeed(cmd *cobra.Command, full *bool) {
 	cmd.Flags().BoolVar(full, "full-speed", false,
-		"without rate limit (ignores the node's setting maintenance.background-share); may slow down publishers")
+		"disable rate limits (ignores maintenance.background-share); may slow down publishers")
 }
 
 // WantsRaft parses the flag --coordinator and reports whether it selects raft.

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -107,10 +106,10 @@ func Globals(env *Env, root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := cmd.ValidateFlagGroups(); err != nil { // cobra validates them only after this hook
-			return fmt.Errorf("%w: %w", ErrUsage, err)
+			return Usage("%w", err)
 		}
 		if env.Print, err = output.New(env.Stdout, env.output); err != nil {
-			return fmt.Errorf("%w: %w", ErrUsage, err)
+			return Usage("%w", err)
 		}
 		env.waitsForServer = cmd.Flags().Changed("timeout")
 		env.started = true
@@ -130,8 +129,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 		value             *string
 		name, env, format string
 	}{
-		{&env.flags.CA, "tls-ca", envTLSCA, "CA certificates for verifying the nodes; enables " +
-			"TLS"},
+		{&env.flags.CA, "tls-ca", envTLSCA, "CA certificates for verifying the nodes; enables TLS"},
 		{&env.flags.Certificate, "tls-cert", envTLSCert, "client certificate file"},
 		{&env.flags.Key, "tls-key", envTLSKey, "client key file"},
 	} {
@@ -144,7 +142,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 	connectionFlags(env, root)
 	f.StringVarP(&env.output, "output", "o", "table", "output format: table or json")
 	f.DurationVar(&env.Timeout, "timeout", DefaultTimeout,
-		"time limit for finding a suitable node; if set, also while no node accepts connections")
+		"time limit of a request; if set, unreachable nodes are retried until then")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "address" {
 			name = "addr"

@@ -171,7 +171,7 @@ func (n *Node) ShownRole() string {
 // Unanswered returns the text displayed in place of the role of a node without an answer.
 func (n *Node) Unanswered() string {
 	if Refuses(n.Err) {
-		return "refuses"
+		return "access denied"
 	}
 	return "unreachable"
 }
@@ -302,9 +302,12 @@ func shortError(err error) string {
 	s := err.Error()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return "no answer"
+		return "no response"
 	case strings.Contains(s, "connection refused"):
 		return "connection refused"
+	}
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return e.Message
 	}
 	return s
 }

@@ -162,7 +162,7 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	case done && st != nil:
 		v.show.End(bar, "done, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case done:
-		v.show.End(bar, "done; it does not respond now")
+		v.show.End(bar, "done, but does not respond now")
 	case st == nil:
 		v.show.End(bar, "does not respond")
 	case a.GetProgress().GetPhase() == "done", a == nil && p.GetNode() == id &&
@@ -177,7 +177,7 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	case admin.PlanEnded(p):
 		v.show.End(bar, "not rewritten, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:
-		v.show.End(bar, "rewritten, applies records received during the rewrite")
+		v.show.End(bar, "rewritten, applying records received during the rewrite")
 	default:
 		v.show.End(bar, "%s, waiting for its turn", RoleName(st))
 	}
@@ -192,7 +192,7 @@ func (v *View) restarting(bar *Bar, id string, st *pb.GetStatusResponse, p *pb.P
 	case admin.PlanEnded(p):
 		v.show.End(bar, "%s, not restarted", RoleName(st))
 	case p.GetNode() == id:
-		v.show.End(bar, "%s, restarts", RoleName(st))
+		v.show.End(bar, "%s, restarting", RoleName(st))
 	default:
 		v.show.End(bar, "%s, waiting for its turn", RoleName(st))
 	}
@@ -230,7 +230,7 @@ func DescribePlan(p *pb.Plan, name func(id string) string) string {
 	case pb.PlanState_PLAN_STATE_REWRITING:
 		s = node + " is rewriting its page file"
 	case pb.PlanState_PLAN_STATE_RESTARTING:
-		s = node + " restarts"
+		s = node + " is restarting"
 	case pb.PlanState_PLAN_STATE_CATCHING_UP:
 		s = node + " has rewritten its page file and is catching up"
 	case pb.PlanState_PLAN_STATE_SWITCHING:
@@ -248,7 +248,7 @@ func DescribePlan(p *pb.Plan, name func(id string) string) string {
 		s = reason // the same text, with names
 	}
 	if n := p.GetRetries(); n > 0 {
-		s += fmt.Sprintf(" (restarted: %d×)", n)
+		s += fmt.Sprintf(" (retries: %d)", n)
 	}
 	return label + ": " + s
 }

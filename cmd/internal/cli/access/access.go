@@ -4,6 +4,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -21,10 +22,9 @@ import (
 // Command returns the `lockstep access` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := group("access", "Manage access rules, roles, tokens and quotas",
-		`Access control is off until the first rule exists, unless access.mode is deny: every client may do
-everything. After the first rule, everything that no rule grants is denied, even if all rules are revoked later.
-The principals in access.operators may always do everything. Changes take effect within a second, also on open
-streams.
+		`Until the first rule exists, every client may do everything, unless access.mode is deny. Afterwards, all
+requests that no rule grants are denied, even if all rules are revoked later. The principals in access.operators
+may always do everything. Changes take effect within a second, also on open streams.
 
 Queue rights are publish, consume, browse and manage. Pair rights are operate and audit. In principals, groups and
 queue patterns, * matches any number of characters and ? matches one.`)
@@ -122,7 +122,7 @@ func ruleTable(env *cli.Env, rules []rule) error {
 	for i := range rules {
 		rows = append(rows, rules[i].row())
 	}
-	return env.Print.Table([]string{"Who", "May", "Queues"}, rows)
+	return env.Print.Table([]string{"Principal", "Grants", "Queues"}, rows)
 }
 
 type ruleFlags struct {
@@ -181,7 +181,7 @@ operate.`,
 				if err := env.Print.Object(j); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%s may %s%s", j.who(), j.grants(), onQueues(j.Queue))
+				return env.Print.Sentence("%s has %s%s", j.who(), j.grants(), onQueues(j.Queue))
 			})
 		},
 	}
@@ -225,7 +225,7 @@ role is given, the whole rule is deleted. Open streams that used a revoked right
 				if len(j.Rights)+len(j.Roles) == 0 {
 					return env.Print.Sentence("deleted the rule of %s%s", j.who(), onQueues(j.Queue))
 				}
-				return env.Print.Sentence("%s may still %s%s", j.who(), j.grants(), onQueues(j.Queue))
+				return env.Print.Sentence("%s still has %s%s", j.who(), j.grants(), onQueues(j.Queue))
 			})
 		},
 	}
@@ -277,9 +277,9 @@ func withTable(ctx context.Context, env *cli.Env, show func(t table) error) erro
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List rules, roles, tokens and quotas",
-		Long: `List all rules with the caller that last changed them, roles, tokens without secrets, and quotas
-with their usage. This requires the operate right. To list your own rights, use "lockstep access
-whoami".`,
+		Long: `List all rules, roles, tokens without their secrets, and quotas with their usage. With --output json,
+rules include the caller that last changed them. This requires the operate right. To list your own rights, use
+lockstep access whoami.`,
 		Example: "  lockstep access list\n  lockstep access list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -330,7 +330,7 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var principal string
 	var groups []string
 	cmd := &cobra.Command{
-		Use: "test RIGHT [QUEUE]", Short: "Test who has a right",
+		Use: "test RIGHT [QUEUE]", Short: "Show who has a right",
 		Long: `List who has a right and by which rules. With --principal and --group, report whether that caller
 has it. The command changes nothing. The queue rights publish, consume, browse and manage require the queue name.
 The command requires the operate right.`,
@@ -381,7 +381,8 @@ func showAnswer(env *cli.Env, req *pb.TestAccessRequest, label string, got *pb.T
 	case j.Open:
 		return env.Print.Sentence("all clients may %s: there are no rules", label)
 	case !j.Allowed && req.GetPrincipal()+strings.Join(req.GetGroups(), "") != "":
-		return env.Print.Sentence("no: %s may not %s", req.GetPrincipal(), label)
+		return env.Print.Sentence("no: %s may not %s",
+			cmp.Or(req.GetPrincipal(), "group "+strings.Join(req.GetGroups(), ", ")), label)
 	case !j.Allowed:
 		return env.Print.Sentence("no one may %s", label)
 	}

@@ -23,10 +23,10 @@ func resetCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "reset", Short: "Delete all access rules of a stopped node",
-		Long: `Recovers access if operators are locked out. The command writes a file into the data directory of a
-stopped node and changes nothing else. When the node becomes active, it deletes all rules through the log, so that
-both nodes agree, logs this, and removes the file. Afterwards all clients may do everything until a new first rule
-exists, unless access.mode is deny. Roles, tokens and quotas are kept.
+		Long: `Recover access if operators are locked out. The command writes a file into the data directory of a
+stopped node and changes nothing else. When the node becomes active, it deletes all rules on both nodes, logs this,
+and removes the file. Afterwards, all clients may do everything until a new first rule exists, unless access.mode
+is deny. Roles, tokens and quotas are kept.
 
 The node must become active: stop the other node while this one starts, or run the command on both nodes.`,
 		Example: "  lockstep access reset --data-dir /var/lib/lockstep\n" +

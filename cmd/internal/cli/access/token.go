@@ -67,7 +67,7 @@ hash. The name is not secret; use it to revoke the token.`,
 				return cli.Usage("--principal is required")
 			}
 			if expires < 0 {
-				return cli.Usage("--expires is in the past")
+				return cli.Usage("--expires must not be negative")
 			}
 			info := &pb.AccessToken{Name: args[0], Principal: principal, Groups: groups}
 			if expires > 0 {
@@ -90,14 +90,14 @@ hash. The name is not secret; use it to revoke the token.`,
 				if err := env.Print.Sentence("%s", secret); err != nil {
 					return err
 				}
-				return env.Print.Sentence("Token %q of %s, expires: %s. It is not shown again.", j.Name, j.Principal,
+				return env.Print.Sentence("token %q of %s, expires: %s; it is not shown again", j.Name, j.Principal,
 					stamp(j.ExpiresAt))
 			})
 		},
 	}
 	cmd.Flags().StringVar(&principal, "principal", "", "principal of the token")
 	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the principal")
-	cmd.Flags().DurationVar(&expires, "expires", 0, "lifetime, such as 2160h; 0: until revoked")
+	cmd.Flags().DurationVar(&expires, "expires", 0, "lifetime, such as 2160h; 0: unlimited")
 	return cmd
 }
 
@@ -207,14 +207,14 @@ queues of the rule.`,
 				if err := env.Print.Object(j); err != nil {
 					return err
 				}
-				return env.Print.Sentence("role %q is %s", j.Name, strings.Join(j.Rights, ", "))
+				return env.Print.Sentence("role %q grants %s", j.Name, strings.Join(j.Rights, ", "))
 			})
 		},
 	}
 	addLockOut(put, &lockOut)
 	cmd.AddCommand(put, &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List roles",
-		Long:    `List each role with its rights and the caller that last changed it. Rules refer to roles by name.`,
+		Long:    `List each role with its rights. Rules refer to roles by name.`,
 		Example: "  lockstep access role list\n  lockstep access role list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -293,7 +293,7 @@ func quotaTable(env *cli.Env, quotas []quota) error {
 			bound(used.Connections, q.Connections, count),
 		})
 	}
-	return env.Print.Table([]string{"Quota of", "Queues", "Bytes", "Messages", "Connections"}, rows)
+	return env.Print.Table([]string{"Quota", "Queues", "Bytes", "Messages", "Connections"}, rows)
 }
 
 func quotaCommand(env *cli.Env) *cobra.Command {

@@ -5,7 +5,6 @@ package admin
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -25,9 +24,8 @@ import (
 // forceTime is added to --timeout, since the lease of a node that has just failed takes a few seconds to expire.
 const forceTime = 40 * time.Second
 
-var errNoForce = errors.New(`aborted, no changes made. If the active fails and the standby is in sync, failover is
-automatic. If both nodes run, use "lockstep switchover". To activate a node that is not in sync, because the node
-with all messages is permanently lost, add --force --accept-data-loss. To see what may be lost, use --dry-run`)
+var errNoForce = cli.WithHint(cli.ErrNotConfirmed, "lockstep switchover, if both nodes run; lockstep failover "+
+	"--dry-run, to show what may be lost; --force --accept-data-loss, if the node with all messages is permanently lost")
 
 type forceFlags struct {
 	force, accept, dryRun, yes bool
@@ -112,8 +110,8 @@ func nodeToForce(
 		case 0:
 			return nil, cli.NoAnswer(ctx, status)
 		default:
-			return nil, fmt.Errorf("several nodes respond (%s); failover cannot be forced unless the other node is down: stop "+
-				"the failed node, or the node that holds less (lockstep status), and retry", strings.Join(answer, ", "))
+			return nil, fmt.Errorf("several nodes respond (%s); a failover can only be forced if the other node is down: "+
+				"stop the failed node, or the node that holds less (lockstep status), and retry", strings.Join(answer, ", "))
 		}
 	}
 	if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); f.other == "" && i >= 0 {
@@ -154,7 +152,7 @@ func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *adm
 func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return cli.ErrNotConfirmed
+		return cli.ErrNeedsYes
 	}
 	word := forcedName(plan)
 	if _, err := fmt.Fprintf(cmd.ErrOrStderr(),
@@ -163,7 +161,7 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	}
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != word {
-		return errors.New("aborted, no changes made")
+		return cli.ErrNotConfirmed
 	}
 	return nil
 }

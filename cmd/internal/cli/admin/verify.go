@@ -30,11 +30,11 @@ from disk, repair corruption, and compare the contents of all messages.
 
 Messages that a node cannot read are listed. Messages that are corrupt on one node are repaired from the other
 node. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS, consumers skip them, and
-"lockstep queue drop-corrupt" discards them.
+lockstep queue drop-corrupt discards them.
 
 The exit code is 1 if the nodes differ or messages cannot be read.`,
-		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --output json | jq " +
-			"'.differences'",
+		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n" +
+			"  lockstep verify --output json | jq '.differences'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.OnActive(cmd.Context(), func(ctx context.Context, n *admin.Node) error {
@@ -135,8 +135,8 @@ func printVerificationText(env *cli.Env, j *verification) error {
 		if len(j.Nodes) == 1 {
 			label = "no other node to compare with"
 		}
-		err := env.Print.Sentence("%s at LSN %d: %s, %s", label, j.LSN, output.Plural(j.Queues, "queue"),
-			output.Plural(j.Messages, "message"))
+		err := env.Print.Sentence("%s: %s, %s at LSN %d", label, output.Plural(j.Queues, "queue"),
+			output.Plural(j.Messages, "message"), j.LSN)
 		if err != nil {
 			return err
 		}
@@ -151,8 +151,7 @@ func printVerificationText(env *cli.Env, j *verification) error {
 		}
 	}
 	if j.ContentError != "" {
-		if err := env.Print.Sentence("message contents could not be compared: %s",
-			j.ContentError); err != nil {
+		if err := env.Print.Sentence("message contents could not be compared: %s", j.ContentError); err != nil {
 			return err
 		}
 	}

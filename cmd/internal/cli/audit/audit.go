@@ -129,7 +129,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 		}
 	}
 	if len(records) == 0 && len(failed) == 0 {
-		return env.Print.Sentence("No matching records.")
+		return env.Print.Sentence("no matching records")
 	}
 	return errors.Join(failed...)
 }
@@ -146,7 +146,7 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
 		}
 		if n := a.resp.GetMissed(); n > 0 {
-			if err := env.Print.Sentence("%d records of %s were skipped: the client was too slow; see its audit file", n,
+			if err := env.Print.Sentence("%d records of %s skipped: this client is too slow; see the audit file of the node", n,
 				a.address); err != nil {
 				return err
 			}

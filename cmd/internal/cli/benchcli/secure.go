@@ -118,5 +118,5 @@ func alternate(env *cli.Env, rounds int, without, with bench.Target,
 	if err := PrintResults(env, all); err != nil {
 		return err
 	}
-	return env.Print.Sentence("With TLS and rules: %.2f of the rate without.", secure.Ratio)
+	return env.Print.Sentence("with TLS and rules: %.2f × the rate without", secure.Ratio)
 }

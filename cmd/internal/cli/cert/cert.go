@@ -28,7 +28,7 @@ const (
 	thisMachineNames = "localhost,127.0.0.1,::1"
 )
 
-var errExists = errors.New("it already exists, and files are not overwritten")
+var errExists = errors.New("file exists and is not overwritten")
 
 // Command returns the `lockstep cert` command.
 func Command(env *cli.Env) *cobra.Command {
@@ -69,8 +69,8 @@ func initCommand(env *cli.Env) *cobra.Command {
 		Long: `Create a CA (ca.pem, ca-key.pem) and certificates for the two nodes, the witness and a client in a
 directory, by default "` + defaultDir + `". The keys are ECDSA on P-256, and readable by this user only. Files are
 never overwritten. The certificates of nodes and witness are valid for servers and clients; the client certificate
-contains no host, so that it is not accepted as a node. Copy ca.pem and its own two files to each machine; keep
-ca-key.pem here.`,
+contains no host, so that it is not accepted as that of a node. Copy ca.pem and the two files of a machine to that
+machine; keep ca-key.pem here.`,
 		Example: `  lockstep cert init
   lockstep cert init certs --node-a node-a.example.net,10.0.0.1 --node-b node-b.example.net,10.0.0.2 --witness node-c.example.net
   lockstep serve --config node.yaml --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem`,
@@ -176,9 +176,13 @@ func issue(env *cli.Env, ca *caFiles, dir string, wanted []request, first ...mad
 	}
 	rows := make([][]any, 0, len(r.Certificates))
 	for _, m := range r.Certificates {
-		rows = append(rows, []any{m.Name, m.For, strings.Join(m.Names, " "), m.Ends.Format(time.DateOnly), m.Cert, m.Key})
+		use := m.For
+		if m.Name == caName {
+			use = "CA"
+		}
+		rows = append(rows, []any{m.Name, use, strings.Join(m.Names, " "), m.Ends.Format(time.DateOnly), m.Cert, m.Key})
 	}
-	return env.Print.Table([]string{"name", "for", "names", "ends", "certificate", "key"}, rows)
+	return env.Print.Table([]string{"Name", "For", "Names", "Expires", "Certificate", "Key"}, rows)
 }
 
 func newRequest(name string, hosts []string, peer bool, days int) (request, error) {

@@ -40,10 +40,9 @@ type shown struct {
 
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "show FILE|HOST:PORT…", Short: "Show certificates of files or a process",
-		Long: `Show subject, names, issuer, validity and usage of the certificates in PEM files, or of the process
-at an address. Certificates are not verified: they are shown regardless of their issuer. The address can be that of
-a node, a voter or the metrics.`,
+		Use: "show FILE|HOST:PORT...", Short: "Show certificates in files or of a server",
+		Long: `Show subject, names, issuer, validity and usage of the certificates in PEM files, or of the server at
+an address, such as a node, a voter or the metrics. Certificates are shown without verification.`,
 		Example: `  lockstep cert show certs/node-a.pem
   lockstep cert show node-a.example.net:7420
   lockstep cert show certs/*.pem --output json`,
@@ -128,7 +127,7 @@ func ask(ctx context.Context, address string) (list []*x509.Certificate, err err
 		return list, nil // the server may still require a client certificate
 	}
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w; it may not use TLS", address, err)
+		return nil, fmt.Errorf("connect to %s: %w; the server may not use TLS", address, err)
 	}
 	return nil, fmt.Errorf("%s: %w", address, errNone)
 }
@@ -157,9 +156,9 @@ func describe(c *x509.Certificate, source string, number int, now time.Time) sho
 func (s *shown) pairs(now time.Time) [][2]string {
 	use := strings.Join(s.Usage, ", ")
 	if s.CA {
-		use = "authority"
+		use = "CA"
 	}
-	left := "ended"
+	left := "expired"
 	switch {
 	case now.Before(s.Begins):
 		left = "not valid yet"

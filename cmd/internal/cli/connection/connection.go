@@ -147,7 +147,7 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 		return env.Print.Sentence("no connections")
 	}
 	if err := env.Print.Table([]string{
-		"Node", "ID", "Who", "From", "Protocol", "TLS", "Client", "Since", "Streams", "In/s", "Out/s",
+		"Node", "ID", "Principal", "Address", "Protocol", "TLS", "Client", "Since", "Streams", "In/s", "Out/s",
 	}, rows); err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func activityText(s *connectionState) string {
 	for _, stream := range s.Streams {
 		text := stream.Kind + " " + strings.Join(stream.Queues, " ")
 		if stream.Kind == "consume" {
-			text += fmt.Sprintf("/%s (%s)", stream.Subscription, output.Plural(stream.Unacknowledged, "message")+" out")
+			text += fmt.Sprintf("/%s (%s)", stream.Subscription, output.Plural(stream.Unacknowledged, "message")+" in flight")
 		}
 		texts = append(texts, text)
 	}
@@ -240,7 +240,7 @@ func closeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "close ID", Short: "Close a client connection",
 		Long: `Close a client connection on the active node, or on the node in --node. Its unacknowledged messages
-are redelivered. The client reconnects automatically: to keep it out, revoke its rights or its token (lockstep
+are redelivered. The client reconnects automatically; to prevent this, revoke its rights or its token (lockstep
 access).`,
 		Example: "  lockstep connection list\n  lockstep connection close 17\n" +
 			"  lockstep connection close 4 --node b",
@@ -248,8 +248,7 @@ access).`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 64)
 			if err != nil || id == 0 {
-				return fmt.Errorf("%w: invalid connection ID %q; see \"lockstep connection list\"", cli.ErrUsage,
-					args[0])
+				return cli.Usage("invalid connection ID %q; to list the IDs, use lockstep connection list", args[0])
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				n, err := nodeCalled(ctx, env, c, node)
@@ -300,6 +299,6 @@ func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string
 			return n, nil
 		}
 	}
-	failed = append(failed, fmt.Errorf("%w: no node in --addr is named %q", cli.ErrUsage, name))
+	failed = append(failed, cli.Usage("no node in --addr is named %q", name))
 	return nil, errors.Join(failed...)
 }

@@ -240,7 +240,7 @@ func printLeft(env *cli.Env, left []step) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return env.Print.Sentence("not in the file, and kept without --prune: %s", strings.Join(names, ", "))
+	return env.Print.Sentence("not in the file (kept without --prune): %s", strings.Join(names, ", "))
 }
 
 type importOptions struct{ yes, prune, dryRun bool }
@@ -273,7 +273,7 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 			err := steps[i].do(step, c)
 			cancel()
 			if err != nil {
-				return fmt.Errorf("step %d of %d (%s) failed, the steps before it are applied: %w",
+				return fmt.Errorf("step %d of %d (%s) failed; the previous steps are applied: %w",
 					i+1, len(steps), steps[i].text(), err)
 			}
 			done++
@@ -304,7 +304,7 @@ func question(steps []step) string {
 	}
 	text := "Apply " + output.Plural(uint64(len(steps)), "change")
 	if deletes > 0 {
-		text += fmt.Sprintf(", of which %s delete data with %s permanently", output.Count(deletes),
+		text += fmt.Sprintf(" (%s, deleting %s permanently)", output.Plural(deletes, "deletion"),
 			output.Plural(messages, "message"))
 	}
 	return text

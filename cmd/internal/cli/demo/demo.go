@@ -31,11 +31,11 @@ func Command(env *cli.Env) *cobra.Command {
 		Short: "Kill the active node and verify all messages",
 		Long: `Start etcd (or a witness) and two nodes on this machine with data in a temporary directory, publish
 and consume messages, kill the active node with SIGKILL, restart it, wait until it has caught up, and compare both
-nodes. Takes 20 seconds.
+nodes. This takes 20 seconds.
 
 The exit code is 0 only if no acknowledged message was lost or duplicated and both stores are identical.`,
-		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n  lockstep " +
-			"demo --keep",
+		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n" +
+			"  lockstep demo --keep",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Duration < time.Second || o.Rate < 1 || o.Rate > 1_000_000 {
@@ -150,7 +150,7 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 func violations(v demo.Verdict) (rows [][]any) {
 	const most = 10
 	for _, broken := range v.Violations[:min(most, len(v.Violations))] {
-		rows = append(rows, []any{"broken rule", broken.String()})
+		rows = append(rows, []any{"violated rule", broken.String()})
 	}
 	return rows
 }

@@ -64,9 +64,9 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	p, err := harness.Start(ctx, o)
 	switch {
 	case errors.Is(err, harness.ErrInUse):
-		return fmt.Errorf("%w; stop that process, or choose another directory with --dir", err)
+		return cli.WithHint(err, "stopping that process, or --dir with another directory")
 	case errors.Is(err, harness.ErrAddressInUse):
-		return fmt.Errorf("%w; stop the process, or choose other addresses with --listen-a and --listen-b", err)
+		return cli.WithHint(err, "stopping that process, or --listen-a and --listen-b with other addresses")
 	case err != nil:
 		return err
 	}
@@ -112,7 +112,7 @@ func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Dura
 		case <-ctx.Done():
 			return
 		}
-		fmt.Fprintf(env.Stdout, "node %s ended; restarting it in %v\n", n.Name, after)
+		fmt.Fprintf(env.Stdout, "node %s exited; restarting it in %v\n", n.Name, after)
 		for started := false; !started; {
 			timer := time.NewTimer(after)
 			select {

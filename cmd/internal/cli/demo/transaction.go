@@ -85,14 +85,14 @@ func printChainVerdict(env *cli.Env, v demo.ChainVerdict) error {
 	}
 	rows := [][]any{
 		{"orders published", output.Count(v.Published)},
-		{"times that an order was processed", output.Count(v.Processed)},
+		{"attempts to process an order", output.Count(v.Processed)},
 		{"  refused as already processed", output.Count(v.Refused)},
 		{"invoices stored", output.Count(v.Stored)},
 		{"  missing", output.Count(v.Missing)},
-		{"  doubled", output.Count(v.Doubled)},
-		{"orders left", output.Count(v.Left)},
+		{"  duplicated", output.Count(v.Doubled)},
+		{"orders not processed", output.Count(v.Left)},
 		{"kills of the active", output.Count(v.Kills)},
-		{"workers that were stopped", output.Count(v.LostWorkers)},
+		{"stopped workers", output.Count(v.LostWorkers)},
 	}
 	for i, n := range []string{"a", "b"} {
 		rows = append(rows, []any{"digest of node " + n, fmt.Sprintf("%.16s… at LSN %d", v.Digests[i], v.LSN)})

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-var ErrProblems = errors.New("after the fix, run lockstep doctor again")
+var ErrProblems = errors.New("run lockstep doctor again after the fix")
 
 type report struct {
 	Problems   int       `json:"problems"`
@@ -97,7 +97,7 @@ func printReport(env *cli.Env, found []Finding) error {
 	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", output.Plural(r.Problems, "problem"),
 		output.Plural(r.Warnings, "warning"), r.NotChecked, output.Plural(len(found), "check"))
 	if err == nil && r.Problems > 0 {
-		err = fmt.Errorf("%s found: %w", output.Plural(r.Problems, "problem"), ErrProblems)
+		err = fmt.Errorf("%s found; %w", output.Plural(r.Problems, "problem"), ErrProblems)
 	}
 	return err
 }

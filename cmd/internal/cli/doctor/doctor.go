@@ -79,7 +79,7 @@ func checks() [][]check {
 	return [][]check{
 		{
 			{"clock", checkClock},
-			{"file system", checkFilesystem},
+			{"filesystem", checkFilesystem},
 			{"free space", checkSpace},
 			{"data directory", checkDirectory},
 			{"disk sync", checkSync},

@@ -86,7 +86,7 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 	if listening && pid != 0 && pid == in.owner {
 		return Finding{
 			Verdict: OK, Measured: fmt.Sprintf("%s, in use by process %d", address, pid),
-			Meaning: "it is the node with this data directory",
+			Meaning: "by the node with this data directory",
 		}
 	}
 	if !listening {

@@ -27,7 +27,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "job", GroupID: "operate",
 		Short: "Schedule maintenance jobs",
 		Long: `Jobs are stored by the pair and run on the node with the given role. A job does not start again
-while it is still running. Jobs are scans, shrinks, backups, compacts and verifications.`,
+while it is still running. A job is a scan, shrink, backup, compact or verification.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -103,8 +103,8 @@ node, as configured; they are stored by the pair and survive a failover.`,
 					rows = append(rows, []any{j.Name, j.Kind, j.On, j.Schedule, next, last})
 				}
 				if len(rows) == 0 {
-					return env.Print.Sentence("There are no jobs. To create one, use: lockstep job put nightly --kind " +
-						"backup --schedule \"0 2 * * *\"")
+					return env.Print.Sentence("no jobs; to create one, use lockstep job put nightly --kind backup " +
+						"--schedule \"0 2 * * *\"")
 				}
 				return env.Print.Table([]string{"Job", "Kind", "On", "Schedule", "Next run", "Last run"}, rows)
 			})
@@ -146,17 +146,15 @@ time of the active node. A compact job rewrites one node after the other.`,
 					return err
 				}
 				if j.Paused {
-					return env.Print.Sentence("job %s is stored and paused", j.Name)
+					return env.Print.Sentence("stored job %s, paused", j.Name)
 				}
 				return env.Print.Sentence("job %s runs next at %s", j.Name, output.LocalTime(j.NextRun))
 			})
 		},
 	}
-	cmd.Flags().StringVar(&job.Schedule, "schedule", "",
-		"schedule: cron expression with five fields, or @daily and similar")
+	cmd.Flags().StringVar(&job.Schedule, "schedule", "", "schedule: cron expression with five fields, or @daily and similar")
 	cmd.Flags().StringVar(&job.Kind, "kind", "", "operation: "+strings.Join(jobKinds(), ", "))
-	cmd.Flags().StringVar(&job.On, "on", "",
-		"node to run on: standby, active or both; default: depends on the kind")
+	cmd.Flags().StringVar(&job.On, "on", "", "node to run on: standby, active or both; default: depends on the kind")
 	cmd.Flags().BoolVar(&job.Paused, "paused", false, "store the job without running it")
 	return cmd
 }
@@ -185,10 +183,10 @@ func runCommand(env *cli.Env) *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
 		Use: "run NAME", Short: "Run a job now and wait",
-		Long: `Run a job now, regardless of its schedule, and wait until it ends; for a compact, until its rolling
-plan ends, which lockstep store plan --watch shows. If the active role moves, the run is repeated, and the command
-waits for that run. The exit code is 1 if the job failed. The command is refused if the job is already running.
-With --detach it does not wait for a compact.`,
+		Long: `Run a job now, regardless of its schedule, and wait until it ends. A compact job ends with its rolling
+plan (lockstep store plan --watch). If the active role moves, the run is restarted, and the command waits for it.
+The exit code is 1 if the job failed. The command is refused if the job is already running. With --detach, it does
+not wait for a compact.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -224,7 +222,11 @@ func printRun(env *cli.Env, j jobRun) error {
 	if err := env.Print.Object(j); err != nil {
 		return err
 	}
-	if err := env.Print.Sentence("job %s: %s in %.1f s: %s", j.Job, j.Outcome, j.Seconds, j.Detail); err != nil {
+	text := fmt.Sprintf("job %s: %s in %.1f s", j.Job, j.Outcome, j.Seconds)
+	if j.Detail != "" {
+		text += ": " + j.Detail
+	}
+	if err := env.Print.Sentence("%s", text); err != nil {
 		return err
 	}
 	if j.Outcome == "failed" {
@@ -289,7 +291,7 @@ func followRun(
 func historyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "history NAME", Short: "List the last runs of a job",
-		Long:    `List the last runs of a job, latest first: start, end, node, and result or error.`,
+		Long:    `List the last runs of a job, latest first, with outcome, duration, node and details.`,
 		Example: "  lockstep job history nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

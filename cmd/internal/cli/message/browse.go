@@ -86,8 +86,7 @@ func browse(
 	if err := flush(); err != nil || len(corrupt) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: %s of %s could not be read on any node and were skipped, first sequence %d; "+
-		"to list them, use lockstep verify; "+
-		"to discard them, lockstep queue drop-corrupt %s", client.ErrDataLoss, output.Plural(len(corrupt), "message"), queue,
-		corrupt[0], queue)
+	return cli.WithHint(fmt.Errorf("%w: %s of %s skipped, which no node can read; first sequence: %d", client.ErrDataLoss,
+		output.Plural(len(corrupt), "message"), queue, corrupt[0]),
+		"lockstep verify, to list them; lockstep queue drop-corrupt %s, to discard them", queue)
 }

@@ -34,9 +34,9 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages",
 		Long: `Publish each argument as one message, or each file with --file, or each line of standard input, in
-order. The command returns when all messages are acknowledged, that is, durable on both nodes. If the pair refuses
-writes because fewer nodes are in sync than min-in-sync requires, it fails immediately with exit code 1 and stores
-nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the error states
+order. The command returns when all messages are acknowledged, that is, durable on both nodes. If the pair rejects
+writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit code 1
+and stores nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the error states
 how many, and how to check.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
@@ -75,8 +75,7 @@ how many, and how to check.`,
 			})
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
-		"publish the content of a file as one message; may be repeated")
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "publish the content of a file as one message; may be repeated")
 	given.register(cmd)
 	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "queue for the reply")
 	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it does not exist")
@@ -91,8 +90,7 @@ type messageFlags struct {
 
 func (f *messageFlags) register(cmd *cobra.Command) {
 	m := &f.message
-	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil,
-		"message property, KEY=VALUE; may be repeated")
+	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil, "message property, KEY=VALUE; may be repeated")
 	cmd.Flags().StringArrayVar(&f.typed, "typed-property", nil,
 		"typed message property, KEY=VALUE: true, false, an integer, or a floating-point number; may be repeated")
 	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "application-defined message ID")
@@ -198,10 +196,8 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 		}
 	}
 	if errors.Is(s.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("standard input: line %d is longer than %s, the maximum message size: "+
-			"publish it with --file, "+
-			"if the node limits allow it; the lines before it were published", lines+1,
-			output.Bytes(uint64(maxLineBytes)))
+		return cli.WithHint(fmt.Errorf("standard input: line %d is longer than %s; the lines before it were published",
+			lines+1, output.Bytes(uint64(maxLineBytes))), "--file, if the node accepts larger messages")
 	}
 	if err := s.Err(); err != nil {
 		return fmt.Errorf("standard input: %w", err)
@@ -286,11 +282,9 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused
 	p.mu.Unlock()
 	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
-		err = fmt.Errorf("%w\n%s may or may not be stored, in input order after the %d that were "+
-			"acknowledged. "+
-			"Check with `lockstep browse %s --from %d` and publish only the missing messages: "+
-			"publishing all of them again may "+
-			"store duplicates", err, output.Plural(unknown, "message"), count, p.queue, last+1)
+		err = fmt.Errorf("%w\n%s may or may not be stored, in input order after the %d that were acknowledged. Check with "+
+			"`lockstep browse %s --from %d` and publish only the missing messages: publishing all of them again may store "+
+			"duplicates", err, output.Plural(unknown, "message"), count, p.queue, last+1)
 	}
 	if err != nil && refused > 0 && count > 0 {
 		err = fmt.Errorf("%w\n%s refused; later messages were not sent", err, output.Plural(refused, "message"))
@@ -301,8 +295,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 			sequences = fmt.Sprintf("sequences %d to %d", first, last)
 		}
 		if err == nil && p.storesNothing(ctx, c) {
-			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; "+
-				"create one with lockstep subscription create %s NAME\n", p.queue, p.queue)
+			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; to create one, use lockstep "+
+				"subscription create %s NAME\n", p.queue, p.queue)
 			return p.env.Print.Sentence("discarded %s: queue %s has no subscription", output.Plural(count, "message"), p.queue)
 		}
 		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", output.Plural(count, "message"), p.queue,

@@ -21,7 +21,7 @@ import (
 // how long the reply queue is kept without its consumer: during a failover, or after this command was killed
 const replyGrace = 30 * time.Second
 
-var errNoAnswer = errors.New("no reply received in time; the request is published and may still be answered")
+var errNoAnswer = errors.New("no reply received in time; the request is stored and may still be processed")
 
 type requestFlags struct {
 	message messageFlags

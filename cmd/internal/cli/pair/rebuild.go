@@ -25,7 +25,7 @@ func rebuildCommand(env *cli.Env) *cobra.Command {
 		Short: "Rebuild the cluster record after coordinator data loss",
 		Long: `The coordinator stores the cluster record, which defines the node that may be active. If the record
 is lost, or was restored from an old copy, it is unknown which node holds all messages, and nodes that start wait
-(` + "`lockstep status`" + ` shows this). If the correct record can be restored, restore it; the nodes then continue automatically.
+(lockstep status shows this). If the correct record can be restored, restore it; the nodes then continue automatically.
 
 Otherwise, choose a node: the node at ADDRESS (default: the first of --addr) writes a new record with itself as the
 active and the only node in sync, and the other node catches up from it. The node first queries the other node, and
@@ -45,8 +45,7 @@ Without --yes, the command only prints the new record.`,
 			if len(args) > 0 {
 				target = args[0]
 			}
-			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" &&
-				i >= 0 {
+			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" && i >= 0 {
 				req.OtherAddress = addrs[i]
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -74,7 +73,7 @@ func rebuild(ctx context.Context, env *cli.Env, n *admin.Node, req *pb.AdoptReco
 		return err
 	}
 	if !confirmed {
-		return errors.Join(printRebuild(env, plan), cli.ErrNotConfirmed)
+		return errors.Join(printRebuild(env, plan), cli.ErrNeedsYes)
 	}
 	if !env.Print.JSON() {
 		if err := printRebuild(env, plan); err != nil {

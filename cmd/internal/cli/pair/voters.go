@@ -45,7 +45,7 @@ func withAdmin(
 	defer cancel()
 	err = fn(ctx, admin)
 	if errors.Is(err, raft.ErrNoQuorum) && f.ca == "" {
-		return fmt.Errorf("%w. If the voters use TLS, set --raft-ca, --raft-cert and --raft-key", err)
+		return cli.WithHint(err, "--raft-ca, --raft-cert and --raft-key, if the voters use TLS")
 	}
 	return err
 }
@@ -68,7 +68,7 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 		}
 		rows = append(rows, []any{m.ID, m.Address, string(m.Kind), roleOf(m, now), contact})
 	}
-	return env.Print.Table([]string{"Id", "Address", "Kind", "In the quorum", "Last contact"}, rows)
+	return env.Print.Table([]string{"ID", "Address", "Kind", "State", "Last contact"}, rows)
 }
 
 // A voter answers its leader several times per second.
@@ -79,13 +79,13 @@ const noResponseAfter = 5 * time.Second
 func roleOf(m raft.Member, now time.Time) string {
 	switch {
 	case m.Leader:
-		return "leads"
+		return "leader"
 	case now.Sub(m.LastContact) > noResponseAfter:
 		return "DOES NOT RESPOND; if its disk is new: lockstep pair replace"
 	case !m.Voter:
-		return "catches up"
+		return "catching up"
 	default:
-		return "follows"
+		return "follower"
 	}
 }
 
@@ -161,9 +161,9 @@ func replaceCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "replace OLD NEW-ADDRESS", Short: "Replace a lost or wiped voter",
-		Long: `Replace the voter OLD (an ID or an address) by the voter that runs at NEW-ADDRESS with an empty
+		Long: `Replace the voter OLD (an ID or an address) with the voter that runs at NEW-ADDRESS with an empty
 directory. If a witness or node returns with an empty disk, both addresses are the same: it is a new voter with a
-new ID, and does not have the votes of the old one. The command can be repeated until it succeeds.`,
+new ID, and does not have the votes of the old one. If the command fails, repeat it.`,
 		Example: `  lockstep pair replace 10.0.0.3:7430 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430
   lockstep pair replace 10.0.0.3:7430 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430`,
 		Args: cobra.ExactArgs(2),
@@ -201,7 +201,7 @@ started with their old directories again: both quorums could activate a node. Th
 			}
 			if !yes {
 				return fmt.Errorf("this may lose the last changes of the record, and must not be done while another "+
-					"voter can be recovered: %w", cli.ErrNotConfirmed)
+					"voter can be recovered: %w", cli.ErrNeedsYes)
 			}
 			r, err := raft.Recover(o)
 			if err != nil {
@@ -217,7 +217,7 @@ started with their old directories again: both quorums could activate a node. Th
 	cmd.Flags().StringVar(&o.Address, "address", "", "new address of the voter; default: unchanged")
 	cmd.Flags().StringVar(&o.By, "by", "", "operator, recorded in the log")
 	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, recorded in the log")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	cmd.Flags().BoolVar(&yes, "yes", false, "rebuild the quorum")
 	for _, name := range []string{"dir", "by", "reason"} {
 		_ = cmd.MarkFlagRequired(name)
 	}

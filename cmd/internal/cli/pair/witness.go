@@ -4,7 +4,6 @@ package pair
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -29,8 +28,7 @@ type raftFlags struct {
 func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.voters, "voters", nil,
 		"voter addresses, comma-separated; default: as reported by the nodes in --addr")
-	cmd.Flags().StringVar(&f.ca, "raft-ca", "",
-		"CA certificates of the voters; enables TLS between voters")
+	cmd.Flags().StringVar(&f.ca, "raft-ca", "", "CA certificates of the voters; enables TLS between voters")
 	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "certificate file, valid for servers and clients")
 	cmd.Flags().StringVar(&f.key, "raft-key", "", "file with the key of that certificate")
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
@@ -110,12 +108,12 @@ one machine.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger, _, err := serve.NewLogger(env.Stderr, level, format)
 			if err != nil {
-				return errors.Join(cli.ErrUsage, err)
+				return cli.Usage("%w", err)
 			}
 			if f.ca == "" && !insecure && !config.OnlyThisMachine(listen) {
 				return cli.Usage("--listen %s is reachable from other machines, and TLS is not configured: any client can "+
-					"change the cluster record. Set --raft-ca, --raft-cert and --raft-key (lockstep cert init creates "+
-					"certificates for a start), or, if the network is trusted, --insecure", listen)
+					"change the cluster record. Set --raft-ca, --raft-cert and --raft-key (to create certificates, use lockstep "+
+					"cert init), or --insecure if the network is trusted", listen)
 			}
 			secure, source, err := f.tls(responsesIn(logger))
 			if err != nil {

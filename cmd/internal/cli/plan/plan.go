@@ -46,7 +46,7 @@ a completed node stays completed, and the pair stays in sync throughout.`,
 					return noPlan(env)
 				case watch && !admin.PlanEnded(p):
 					if p, err = followPlan(ctx, env, c, p); errors.Is(err, context.Canceled) {
-						return env.Print.Sentence("The plan continues; to show it, use lockstep store plan.")
+						return env.Print.Sentence("the plan continues; to show it, use lockstep store plan")
 					}
 					if err != nil {
 						return err
@@ -65,7 +65,7 @@ func noPlan(env *cli.Env) error {
 	if err := env.Print.Object(map[string]any{"state": "none"}); err != nil {
 		return err
 	}
-	return env.Print.Sentence("There is no rolling operation. To start one, use lockstep store resize --rolling")
+	return env.Print.Sentence("no rolling operation; to start one, use lockstep store resize --rolling")
 }
 
 func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
@@ -106,14 +106,15 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 	p, err := admin.New(c).StartPlan(find, req)
 	switch {
 	case errors.Is(err, admin.ErrBusy):
-		return fmt.Errorf("%w; see `lockstep store plan --watch`, and `lockstep store plan --cancel`", err)
+		return cli.WithHint(err, "lockstep store plan --watch, to follow the running plan; lockstep store plan --cancel, to "+
+			"cancel it")
 	case err != nil:
 		return err
 	case detach:
 		if err := printPlan(env, p, env.NodeNamer(ctx, c)); err != nil {
 			return err
 		}
-		return env.Print.Sentence("The plan continues; to follow it, use lockstep store plan --watch.")
+		return env.Print.Sentence("the plan continues; to follow it, use lockstep store plan --watch")
 	}
 	p, err = followPlan(ctx, env, c, p)
 	if errors.Is(err, context.Canceled) {
@@ -126,7 +127,7 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 		return err
 	}
 	if p.GetState() != pb.PlanState_PLAN_STATE_DONE {
-		return fmt.Errorf("the plan is %s; no messages are lost, and it can be started again",
+		return fmt.Errorf("plan %s; no messages are lost, and it can be started again",
 			progress.PlanState(p.GetState()))
 	}
 	return nil

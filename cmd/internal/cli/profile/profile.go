@@ -92,7 +92,7 @@ Profiles are stored on this machine only; lockstep profile show prints the file 
 				rows = append(rows, []any{s.Name, output.YesNo(s.Current), strings.Join(s.Addresses, ","), s.tls(), s.token()})
 			}
 			if len(rows) == 0 {
-				return env.Print.Sentence("No profiles. To create one, use lockstep login.")
+				return env.Print.Sentence("no profiles; to create one, use lockstep login")
 			}
 			return env.Print.Table([]string{"Profile", "Current", "Addresses", "TLS", "Token"}, rows)
 		},

@@ -54,10 +54,10 @@ func configPairs(c *admin.QueueConfig) (pairs [][2]string) {
 		case "redelivery_delay":
 			add("Redelivered", redelivery(c))
 		case "retention_age":
-			add("Kept", retention(c))
+			add("Retained", retention(c))
 		case "temporary_grace":
 			if c.TemporaryGrace != 0 {
-				add("Temporary", "deleted after no consumer for "+output.Span(c.TemporaryGrace))
+				add("Temporary", "deleted after "+output.Span(c.TemporaryGrace)+" without a consumer")
 			}
 		default:
 			if value := f.Get(c); value == true {
@@ -185,7 +185,7 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 		deadLetters = "to " + q.Config.DeadLetter
 	}
 	pairs := [][2]string{
-		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
+		{"Queue", fmt.Sprintf("%s (ID %d)", q.Name, q.ID)},
 		{"Messages", fmt.Sprintf("%s, %s", output.Count(q.Messages), output.Bytes(q.Bytes))},
 		{"Next sequence", fmt.Sprint(q.NextSequence)},
 		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries per message: %s",

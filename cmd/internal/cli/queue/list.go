@@ -55,8 +55,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues",
 		Long: `List the queues whose name begins with PREFIX. With --sort, --activity, --contains, --limit or
 --offset, the node searches and sorts, and returns at most --limit queues with their activity. Rates are measured
-over one second. Names are sorted in ascending order; all other orders begin with the largest or the oldest.
---descending and --descending=false set the direction.`,
+over one second. Names are sorted in ascending order; all other orders begin with the largest value or the oldest
+message. --descending and --descending=false set the direction.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json
   lockstep queue list --sort age --limit 10
@@ -80,8 +80,7 @@ over one second. Names are sorted in ascending order; all other orders begin wit
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(admin.QueueOrders(), ", "))
-	f.BoolVar(&given.options.Descending, "descending", false, "largest, oldest or last name first; default, "+
-		"except for --sort name")
+	f.BoolVar(&given.options.Descending, "descending", false, "sort in descending order; default, except for --sort name")
 	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this text, ignoring case")
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
@@ -122,7 +121,7 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	order, err := admin.ParseQueueOrder(given.sort)
 	if err != nil {
-		return fmt.Errorf("%w: --sort: %w", cli.ErrUsage, err)
+		return cli.Usage("--sort: %w", err)
 	}
 	given.options.Order = order
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {

@@ -94,8 +94,7 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 	cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
 		"maximum deliveries of a message; overrides the queue; 0: unlimited")
 	cmd.Flags().StringVar(&f.config.DeadLetter, "dead-letter", "",
-		"dead-letter queue for failed messages; overrides the queue; if \"\", messages are "+
-			"are dropped")
+		"dead-letter queue for failed messages; overrides the queue; if \"\", messages are discarded")
 	cmd.Flags().DurationVar(&f.config.RedeliveryDelay, "redelivery-delay", 0,
 		"delay before a nacked message is redelivered; overrides the queue")
 	cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,

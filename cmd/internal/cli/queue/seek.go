@@ -37,7 +37,7 @@ acknowledged them, or longer in a queue with retention (--retention-age, --reten
   TIME        the first stored message published at or after this time:
               RFC 3339, 2026-11-21 09:30:00 in local time, or an age such as 36h
 
-Attached consumers continue at the new position. Stop them first, so that none of them acknowledges messages that
+Attached consumers continue at the new position. Stop them first, so that they do not acknowledge messages that
 should be delivered again.`,
 		Example: `  lockstep queue seek events --to earliest
   lockstep queue seek events --subscription audit --to 2h
@@ -57,13 +57,12 @@ should be delivered again.`,
 				if err := env.Print.Object(moved(r)); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%s continues at %s, backlog %s", args[0], output.Count(r.Sequence),
+				return env.Print.Sentence("%s continues at sequence %s, backlog: %s", args[0], output.Count(r.Sequence),
 					output.Plural(r.Backlog, "message"))
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
-		"subscription to move; default: \"default\"")
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "subscription to move; default: \"default\"")
 	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a sequence or a time")
 	return cmd
 }

@@ -63,15 +63,14 @@ them for a consumer, and are part of the backlog until then.
 				if !created {
 					return env.Print.Sentence("subscription %s of %s already exists", s.Name, args[0])
 				}
-				return env.Print.Sentence("created subscription %s of %s, backlog %s", s.Name, args[0],
+				return env.Print.Sentence("created subscription %s of %s, backlog: %s", s.Name, args[0],
 					output.Plural(s.Backlog, "message"))
 			})
 		},
 	}
 	cmd.Flags().StringVar(&start, "start", "latest",
-		"start position: latest, for messages published from now on; earliest, for all messages that are retained or in "+
-			"the backlog of another "+
-			"subscription; or a sequence or time, as for queue seek")
+		"start position: latest, for messages published from now on; earliest, for all stored messages; or a sequence or "+
+			"time, as for queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	given.register(cmd)
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the subscription already exists")

@@ -26,7 +26,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "settings", GroupID: "operate",
 		Short: "Show and change settings at run time",
 		Long: `Some settings can be changed without a restart: log level, rates, limits, the disk watermark,
-min-in-sync and the fraction of deliveries. Values set here take precedence over the configuration files, take effect
+min-in-sync and the delivery share. Values set here take precedence over the configuration files, take effect
 within a second, and survive restarts, until lockstep settings unset. The pair stores them with its messages, and
 min-in-sync in the cluster record.
 
@@ -115,8 +115,7 @@ func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runni
 
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List settings that can be changed without a " +
-			"restart",
+		Use: "list", Aliases: []string{"ls"}, Short: "List settings that need no restart",
 		Long: `List the settings that can be changed without a restart, with their current values and whether these
 come from the configuration or were set at run time. docs/reference/configuration.md lists all settings.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
@@ -134,11 +133,11 @@ come from the configuration or were set at run time. docs/reference/configuratio
 					}
 					from := "configuration"
 					if r.Changed {
-						from = "changed from " + r.text(r.Configured)
+						from = "run time; configured: " + r.text(r.Configured)
 					}
 					rows = append(rows, []any{r.Name, r.Value, r.KeptBy, from})
 				}
-				return env.Print.Table([]string{"Setting", "Value", "Scope", "From"}, rows)
+				return env.Print.Table([]string{"Setting", "Value", "Scope", "Source"}, rows)
 			})
 		},
 	}
@@ -153,7 +152,7 @@ value. To list the names, use lockstep settings list.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := config.FindRunning(args[0]); err != nil {
-				return fmt.Errorf("%w: %w", cli.ErrUsage, err)
+				return cli.Usage("%w", err)
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				list, err := queryRunning(ctx, env, c)
@@ -188,8 +187,7 @@ unset.`,
 				&pb.ChangeSettingsRequest{Set: map[string]string{args[0]: args[1]}, Node: node})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "",
-		"name or UUID of the node, for a node setting; default: both")
+	cmd.Flags().StringVar(&node, "node", "", "name or UUID of the node, for a node setting; default: both")
 	return cmd
 }
 
@@ -206,15 +204,14 @@ immediately.`,
 				&pb.ChangeSettingsRequest{Unset: []string{args[0]}, Node: node})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "",
-		"name or UUID of the node, for a node setting; default: both")
+	cmd.Flags().StringVar(&node, "node", "", "name or UUID of the node, for a node setting; default: both")
 	return cmd
 }
 
 func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.ChangeSettingsRequest) error {
 	r, err := config.FindRunning(name)
 	if err != nil {
-		return fmt.Errorf("%w: %w", cli.ErrUsage, err)
+		return cli.Usage("%w", err)
 	}
 	if r.Scope == config.ScopePair && req.GetNode() != "" {
 		return cli.Usage("%s is a setting of the pair: omit --node", name)
@@ -244,7 +241,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 		}
 		switch text, set := req.GetSet()[name]; {
 		case !set:
-			return env.Print.Sentence("%s is reset to the nodes' configurations", name)
+			return env.Print.Sentence("%s is reset to the configured value", name)
 		case req.GetNode() != "":
 			return env.Print.Sentence("%s is %s on node %s", name, text, req.GetNode())
 		default:

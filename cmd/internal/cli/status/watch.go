@@ -89,7 +89,7 @@ func rates(before, now *pairstatus.Status, passed time.Duration) string {
 				continue
 			}
 			per := func(d float64) string { return units.Rate(d/passed.Seconds()) + "/s" }
-			return fmt.Sprintf("\nnode %s: %s transactions, %s messages more, %s stored\n", n.Name,
+			return fmt.Sprintf("\nnode %s: %s transactions, %s message growth, %s stored\n", n.Name,
 				per(float64(n.Commit-old.Commit)),
 				per(float64(n.Messages)-float64(old.Messages)),
 				output.Bytes(n.MessageBytes))

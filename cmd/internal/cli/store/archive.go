@@ -48,8 +48,7 @@ wal.archive-interval. A restore can then reach this point in time.`,
 					return err
 				}
 				if j.Former != "" {
-					if err := env.Print.Sentence("%s: the archive in %s belongs to another history", j.Node,
-						j.Former); err != nil {
+					if err := env.Print.Sentence("%s: moved the archive of another history to %s", j.Node, j.Former); err != nil {
 						return err
 					}
 				}

@@ -84,8 +84,8 @@ is configured by the node setting backup.s3.`,
 		},
 	}
 	w.register(cmd, false)
-	cmd.Flags().StringVar(&path, "path", "", "backup directory on the node, or "+
-		"s3://BUCKET/PREFIX; default: the setting backup.path")
+	cmd.Flags().StringVar(&path, "path", "",
+		"backup directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
 		"number of backups to keep; 0: the setting backup.keep-generations")
 	cmd.Flags().StringVar(&speed, "rate", "", "maximum read and write rate per second, such as 50MiB")
@@ -136,8 +136,7 @@ type restoreFlags struct {
 func restoreCommand(env *cli.Env) *cobra.Command {
 	var f restoreFlags
 	cmd := &cobra.Command{
-		Use: "restore BACKUP", Short: "Restore a backup, optionally to a " +
-			"point in time",
+		Use: "restore BACKUP", Short: "Restore a backup, optionally to a point in time",
 		Long: `Verify a backup and restore it to an empty data directory; the page size stays the same. BACKUP is
 its directory on this machine, or s3://BUCKET/PREFIX/NAME, or the directory or prefix that contains all backups:
 then the latest backup from which the requested point can be reached is used. Backups in a bucket are streamed
@@ -155,8 +154,7 @@ the first node of a new pair.`,
 	}
 	f.locations.register(cmd, env)
 	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "new data directory; must be empty or not exist")
-	cmd.Flags().StringVar(&f.archive, "archive", "", "log archive directory, or "+
-		"s3://BUCKET/PREFIX/NODE")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "log archive directory, or s3://BUCKET/PREFIX/NODE")
 	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "last record to restore")
 	cmd.Flags().StringVar(&f.toTime, "to-time", "",
 		"time up to which transactions are restored: RFC 3339, or 2026-11-21 09:30:00 in local time")
@@ -177,7 +175,7 @@ func parseTime(flag, text string) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, cli.Usage("%s %q is neither RFC 3339 nor like 2026-11-21 09:30:00", flag, text)
+	return time.Time{}, cli.Usage("%s %q: must be RFC 3339, or local time such as 2026-11-21 09:30:00", flag, text)
 }
 
 type restored struct {
@@ -246,7 +244,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if r.Records > 0 {
 		content += ", and " + output.Plural(r.Records, "later log record") + ", which add and remove messages"
 	}
-	err = env.Print.Sentence("%s: %s %s; up to LSN %s of %s", set.Name, verb, content, fmt.Sprint(r.End.LSN),
+	err = env.Print.Sentence("%s: %s %s; up to LSN %s, %s", set.Name, verb, content, fmt.Sprint(r.End.LSN),
 		r.EndTime.Local().Format(time.DateTime))
 	if err != nil {
 		return err
@@ -255,7 +253,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 		return env.Print.Sentence("  space required: %s, available: %s", output.Bytes(r.NeededBytes),
 			output.Bytes(r.AvailableBytes))
 	}
-	return env.Print.Sentence("%s is ready to start; it belongs to no pair.", f.dataDir)
+	return env.Print.Sentence("%s is ready to start; it belongs to no pair", f.dataDir)
 }
 
 // chooseSet returns the backup at path, or the newest suitable one in it, and its location.

@@ -108,7 +108,7 @@ func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) erro
 		list = append(list, j)
 	}
 	if f.set != "" && !found {
-		return fmt.Errorf("%w: %q is not in the backups of %s (lockstep store backups)", admin.ErrBackupNotFound, f.set,
+		return fmt.Errorf("%w: %q is not a backup of %s (lockstep store backups)", admin.ErrBackupNotFound, f.set,
 			t.label())
 	}
 	return endSets(env, t.label(), list, broken)
@@ -250,7 +250,7 @@ func printSets(env *cli.Env, label string, list []saveSet) error {
 		}
 		rows = append(rows, []any{j.Name, made, lsn, size, output.Bytes(j.Bytes), state})
 	}
-	return env.Print.Table([]string{"Backup", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
+	return env.Print.Table([]string{"Backup", "Created", ">LSN", ">Page size", ">Size", "State"}, rows)
 }
 
 // reachText describes the point in time up to which the archive extends a backup.
@@ -261,7 +261,7 @@ func reachText(v *verified) string {
 	case v.Gap != "":
 		return fmt.Sprintf("; with the archive up to LSN %s: %s", output.Count(v.Reach.LSN), v.Gap)
 	default:
-		return fmt.Sprintf("; with the archive up to LSN %s of %s", output.Count(v.Reach.LSN),
+		return fmt.Sprintf("; with the archive up to LSN %s, %s", output.Count(v.Reach.LSN),
 			v.ReachTime.Local().Format(time.DateTime))
 	}
 }

@@ -28,8 +28,7 @@ type locationFlags struct {
 
 func (p *locationFlags) register(cmd *cobra.Command, env *cli.Env) {
 	p.env, p.flags = env, cmd.Flags()
-	cmd.Flags().StringVar(&p.config, "config", "", "node configuration file with backup.s3 settings for the "+
-		"S3 server")
+	cmd.Flags().StringVar(&p.config, "config", "", "node configuration file with backup.s3 settings for the S3 server")
 	cmd.Flags().StringArrayVar(&p.identities, "identity", nil, "file with age secret keys (age-keygen) for decrypting an "+
 		"encrypted backup or archive; may be repeated")
 	config.RegisterBackupFlags(cmd.Flags())
@@ -115,8 +114,7 @@ func onNodePath(text string) error {
 		return cli.Usage("--path: %v", err)
 	}
 	if !at.IsS3() && !filepath.IsAbs(at.Dir) {
-		return cli.Usage("--path %q must be absolute: it is a directory on the node, whose working directory is "+
-			"its own", text)
+		return cli.Usage("--path %q must be absolute: it is a directory on the node", text)
 	}
 	return nil
 }

@@ -50,8 +50,8 @@ func mapCommand(env *cli.Env) *cobra.Command {
 free, or were freed and are held for a checkpoint or a reader, such as a backup. A lower-case letter marks a region
 that is partly free or held. The command does not block the node, and reads no messages.
 
-Free pages at the end are released by ` + "`lockstep store shrink`" + `; free pages between others are reused, and are
-removed by ` + "`lockstep store compact`" + `.`,
+Free pages at the end are released by lockstep store shrink; free pages between others are reused, and are removed
+by lockstep store compact.`,
 		Example: `  lockstep store map
   lockstep store map --node active --regions 1024
   lockstep store map --node a --output json`,
@@ -113,10 +113,10 @@ func (m *pageMap) rows() [][]any {
 		return []any{letter, label, output.Count(pages), output.Bytes(pages * size)}
 	}
 	return [][]any{
-		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "map of used pages", t.Bitmap),
+		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "bitmap of used pages", t.Bitmap),
 		row("C", "freed, held for a checkpoint", t.HeldCheckpoint),
 		row("R", fmt.Sprintf("freed, held for readers (%d now)", m.Readers), t.HeldReader),
-		row(".", "free", t.Free), row("", "of these at the end", m.FreeTail),
+		row(".", "free", t.Free), row("", "free at the end", m.FreeTail),
 	}
 }
 

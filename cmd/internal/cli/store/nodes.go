@@ -68,8 +68,7 @@ func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string
 	})
 	if i < 0 && want == pairstatus.Standby {
 		active := func(n pairstatus.Node) bool { return pairstatus.BaseRole(n.Role) == pairstatus.Active }
-		if i = slices.IndexFunc(s.Nodes, active); i >= 0 &&
-			s.Pair != nil {
+		if i = slices.IndexFunc(s.Nodes, active); i >= 0 && s.Pair != nil {
 			fmt.Fprintf(env.Stderr, "No standby is available; using the active, node %s.\n", s.Nodes[i].Name)
 		}
 	}

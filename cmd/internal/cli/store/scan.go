@@ -248,13 +248,13 @@ func printScan(p *output.Printer, j scanned) error {
 	if p.JSON() {
 		return p.Object(j)
 	}
-	err := p.Sentence("%s: %s, %s; page.db has %s in pages of %s\n", j.Store, output.Plural(j.Messages, "message"),
+	err := p.Sentence("%s: %s, %s; page.db: %s in pages of %s\n", j.Store, output.Plural(j.Messages, "message"),
 		output.Bytes(j.MessageBytes), output.Bytes(j.FileBytes), output.Bytes(uint64(j.PageSize)))
 	if err != nil {
 		return err
 	}
 	for _, problem := range j.Problems {
-		if err := p.Sentence("damaged: %s", problem); err != nil {
+		if err := p.Sentence("corrupt: %s", problem); err != nil {
 			return err
 		}
 	}
@@ -267,7 +267,7 @@ func printScan(p *output.Printer, j scanned) error {
 			return err
 		}
 	}
-	if err := p.Table([]string{">Page size", ">page.db", ">To now", ">Pages", ">Unused", ""},
+	if err := p.Table([]string{">Page size", ">page.db", ">Change", ">Pages", ">Unused", ""},
 		candidateRows(j)); err != nil {
 		return err
 	}
@@ -310,7 +310,7 @@ func candidateRows(j scanned) [][]any {
 	for _, c := range j.Candidates {
 		var marks []string
 		if c.PageSize == j.PageSize {
-			marks = append(marks, "present")
+			marks = append(marks, "current")
 		}
 		if c.PageSize == j.Recommended {
 			marks = append(marks, "← recommended")

@@ -103,7 +103,7 @@ func setNumber(dst **uint32, text string) error {
 func findSetting(name string) (setting, error) {
 	var names []string
 	for _, s := range settings() {
-		if s.name == name || s.name == "maintenance."+name {
+		if name == s.name || name == "maintenance."+s.name {
 			return s, nil
 		}
 		names = append(names, s.name)
@@ -221,5 +221,5 @@ func printSettings(env *cli.Env, now *pb.MaintenanceSettings) error {
 	for _, s := range settings() {
 		rows = append(rows, []any{s.name, s.text(now), s.help})
 	}
-	return env.Print.Table([]string{"Setting", "Value", ""}, rows)
+	return env.Print.Table([]string{"Setting", "Value", "Description"}, rows)
 }

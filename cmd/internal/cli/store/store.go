@@ -19,7 +19,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Long: `Maintenance runs on running nodes, by default on the standby, without interrupting clients. With
 --data-dir, some commands read the files of a stopped node: the directory in its setting data.dir.
 
-` + "`check`, `digest` and the `dump` commands" + ` read the files of a stopped node without changes; ` + "`check` and `digest`" + ` without a
+The commands check, digest and dump-* read the files of a stopped node without changes; check and digest without a
 directory use the running nodes.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,

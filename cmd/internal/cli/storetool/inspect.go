@@ -62,8 +62,8 @@ func checkCommand(env *cli.Env) *cobra.Command {
 		Long: `Read everything that the last checkpoint refers to, and check that each page is used once or free,
 that all pages and messages have valid checksums, and that no unacknowledged message is missing. The exit code is 1
 if the check fails.`,
-		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n  lockstep store " +
-			"check --full-speed",
+		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n" +
+			"  lockstep store check --full-speed",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -147,8 +147,8 @@ func printCheck(env *cli.Env, c checked) error {
 		}
 	}
 	if !c.Sound {
-		return fmt.Errorf("%s: %s; restore the store from the other node: stop this node, move its directory away "+
-			"and start it", c.Store, output.Plural(len(c.Problems), "problem"))
+		return cli.WithHint(fmt.Errorf("%s: %s found", c.Store, output.Plural(len(c.Problems), "problem")),
+			"stopping this node, moving its directory away and starting it: it copies the store from the other node")
 	}
 	return env.Print.Sentence("%s is valid: %s in %s", c.Store, output.Plural(c.Messages, "message"),
 		output.Plural(c.Pages, "page"))
@@ -257,7 +257,7 @@ For a running node, use lockstep status.`,
 				{"Store", fmt.Sprintf("%s, incarnation %d", j.StoreID, j.Incarnation)},
 				{"Pair", j.PairID},
 				{"Fence", fmt.Sprintf("config %d, term %d", j.FenceConfig, j.FenceTerm)},
-				{"May have lost", output.YesNo(j.MayHaveLost)},
+				{"May have lost data", output.YesNo(j.MayHaveLost)},
 				{"Page size", output.Bytes(j.PageSize)},
 				{"Pages", fmt.Sprintf("%s, %s in use", output.Count(j.Pages), output.Count(j.PagesUsed))},
 				{"Checkpoint", fmt.Sprintf("%d, created %s, in slot %d", j.Checkpoint,
@@ -321,7 +321,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 			if err != nil || len(rows) == 0 {
 				return err
 			}
-			if err := env.Print.Sentence("messages of queue number %d:", d.Queue); err != nil {
+			if err := env.Print.Sentence("messages of the queue with ID %d:", d.Queue); err != nil {
 				return err
 			}
 			return env.Print.Table([]string{"Sequence", "Published", "Size", "Properties", "Body"}, rows)

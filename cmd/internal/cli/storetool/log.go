@@ -80,7 +80,7 @@ corrupt log is printed up to the corruption; the exit code is then 1.
 
 FILE is a single segment: of a log, or a cut-*.seg in which a node kept records that are not part of the pair,
 because another node became active without them. With --messages, the messages in the records are printed as well.
-Queues are shown by number, since publish records do not contain the names.`,
+Queues are shown by ID, since publish records do not contain their names.`,
 		Example: `  lockstep store dump-log --data-dir /var/lib/lockstep --from 1000 --limit 20
   lockstep store dump-log --data-dir /var/lib/lockstep --segments
   lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg --messages`,
@@ -334,7 +334,7 @@ func printSegments(env *cli.Env, r wal.Report) error {
 	if err != nil {
 		return err
 	}
-	if err := env.Print.Table([]string{"Segment", "First", "Last", "Records", "Used", "Size", "Ends with"},
+	if err := env.Print.Table([]string{"Segment", "First", "Last", "Records", "Used", "Size", "Problem"},
 		rows); err != nil {
 		return err
 	}

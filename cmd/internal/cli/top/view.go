@@ -28,7 +28,7 @@ func (m model) View() tea.View {
 
 func (m *model) frame() string {
 	if m.width < minWidth || m.height < minHeight {
-		lines := output.Wrap(fmt.Sprintf("%d×%d is too small: lockstep top needs %d×%d. q: leave", m.width, m.height,
+		lines := output.Wrap(fmt.Sprintf("terminal too small: %d×%d instead of %d×%d; q: quit", m.width, m.height,
 			minWidth, minHeight), max(m.width, 1))
 		return strings.Join(lines[:min(len(lines), max(m.height, 1))], "\n")
 	}
@@ -228,7 +228,7 @@ func (m *model) rateLines() []string {
 	if active == nil {
 		return []string{m.paint.critical(fit("no node is active: no messages are published or delivered", m.width))}
 	}
-	parts := []string{"published, delivered and acknowledged per second: not known yet"}
+	parts := []string{"published, delivered and acknowledged per second: not available yet"}
 	if r := m.status.rates; r != nil {
 		parts = []string{
 			"published " + units.Rate(r.Published) + "/s", "delivered " + units.Rate(r.Delivered) + "/s",
@@ -280,7 +280,7 @@ func (m *model) footer() []string {
 			lines = append(lines, m.paint.warning(line))
 		}
 	case m.filtering:
-		lines = append(lines, m.paint.bold(fit("filter: "+m.query.contains+"▏ (enter: keep, esc: drop)", m.width)))
+		lines = append(lines, m.paint.bold(fit("filter: "+m.query.contains+"▏ (enter: keep, esc: clear)", m.width)))
 	case m.busy != "":
 		lines = append(lines, m.paint.warning(fit(m.busy, m.width)))
 	case m.shownText != "":

@@ -54,7 +54,7 @@ func (m *model) listTitle() string {
 	}
 	text = fit(text, m.width)
 	if m.listErr != nil {
-		return m.paint.bold(text) + m.paint.critical(fit("  old: "+m.listErr.Error(), m.width-columnsOf(text)))
+		return m.paint.bold(text) + m.paint.critical(fit("  outdated: "+m.listErr.Error(), m.width-columnsOf(text)))
 	}
 	return m.paint.bold(text)
 }
@@ -156,8 +156,8 @@ func (m *model) helpLines() []string {
 		{"S", "switch over: the standby becomes active; asks for confirmation"},
 		{"P", "pause or resume the pair; asks for confirmation"},
 		{"esc", "back"},
-		{"?", "these keys"},
-		{"q ctrl+c", "leave"},
+		{"?", "show these keys"},
+		{"q ctrl+c", "quit"},
 	} {
 		lines = append(lines, fit(fmt.Sprintf("%s%s  %s", k[0], strings.Repeat(" ", 14-columnsOf(k[0])), k[1]), m.width))
 	}

@@ -76,9 +76,8 @@ func (p *prepared) what() string {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List prepared transactions",
-		Long: `List transactions that are prepared and wait for their coordinator, oldest first: age, messages
-held, and the client that prepared them. If the coordinator is permanently lost, decide with lockstep txn commit or
-lockstep txn rollback.`,
+		Long: `List prepared transactions that wait for their coordinator, oldest first, with age, effect and size. If
+the coordinator is permanently lost, decide with lockstep txn commit or lockstep txn rollback.`,
 		Example: "  lockstep txn list\n  lockstep txn list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -99,7 +98,7 @@ lockstep txn rollback.`,
 				if len(rows) == 0 {
 					return env.Print.Sentence("no prepared transactions")
 				}
-				return env.Print.Table([]string{"XID", "Age", "Will", "Size"}, rows)
+				return env.Print.Table([]string{"XID", "Age", "Effect", "Size"}, rows)
 			})
 		},
 	}
@@ -166,6 +165,6 @@ func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool
 		if err := env.Print.Object(decision{XID: xid, Committed: commit}); err != nil {
 			return err
 		}
-		return env.Print.Sentence("%s %q", done, xid)
+		return env.Print.Sentence("%s transaction %q", done, xid)
 	})
 }
