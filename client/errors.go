@@ -3,6 +3,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -131,6 +132,9 @@ type opError struct {
 
 func (e *opError) Error() string {
 	s := fmt.Sprintf("%s: %v", e.op, e.cause)
+	if errors.Is(e.cause, context.DeadlineExceeded) {
+		s = e.op + ": timed out"
+	}
 	if e.last != nil && errors.Is(e.cause, errNobody) {
 		s += ": " + e.last.Error()
 	} else if e.last != nil {

@@ -90,7 +90,7 @@ func hint(err error) string {
 			"(--tls-cert, --tls-key): lockstep cert show HOST:PORT"
 	case reason == "NO_BACKUP_PATH":
 		return "--path with a backup directory on the node, or s3://BUCKET/PREFIX"
-	case errors.Is(err, client.ErrRefused) && states("lockstep "):
+	case errors.Is(err, client.ErrRefused) && states("lockstep ", "--"):
 		return ""
 	case errors.Is(err, client.ErrRefused):
 		return "lockstep status, to show the nodes, conditions and actions"

@@ -38,7 +38,7 @@ func TestAccess(t *testing.T) {
 	require.Contains(t, c.OK("access", "quota", "delete", "team-a/*"), "deleted ")
 	require.Contains(t, c.OK("access", "grant", "anonymous", "--role", "operator"), "anonymous has role operator")
 	require.Contains(t, c.OK("access", "grant", "alice", "publish,consume", "--queue", "orders.*"),
-		`alice may publish, consume on queues "orders.*"`)
+		`alice has publish, consume on queues "orders.*"`)
 	require.Contains(t, c.OK("access", "test", "publish", "orders.eu"), "orders.*")
 	require.Contains(t, c.OK("access", "test", "publish", "orders.eu", "--principal", "bob"), "no: bob may not publish")
 	require.Contains(t, c.OK("access", "revoke", "alice", "consume", "--queue", "orders.*"), "alice still has publish")

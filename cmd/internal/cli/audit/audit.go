@@ -114,7 +114,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	var failed []error
 	for a := range answers {
 		if a.err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
+			failed = append(failed, a.err)
 		}
 		for _, r := range a.resp.GetRecords() {
 			records = append(records, audit.FromProto(r))
@@ -143,7 +143,7 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	var failed []error
 	for a := range answers {
 		if a.err != nil && ctx.Err() == nil {
-			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
+			failed = append(failed, a.err)
 		}
 		if n := a.resp.GetMissed(); n > 0 {
 			if err := env.Print.Sentence("%d records of %s skipped: this client is too slow; see the audit file of the node", n,

@@ -170,9 +170,7 @@ func queryAll(
 			return nil, err
 		}
 		requests.Go(func() {
-			if lists[i], err = query(ctx, n, req); err != nil {
-				failed[i] = fmt.Errorf("%s: %w", address, err)
-			}
+			lists[i], failed[i] = query(ctx, n, req)
 		})
 	}
 	requests.Wait()
@@ -294,7 +292,7 @@ func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string
 		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Limit: 1})
 		switch {
 		case err != nil:
-			failed = append(failed, fmt.Errorf("%s: %w", address, err))
+			failed = append(failed, err)
 		case resp.GetNode() == name:
 			return n, nil
 		}

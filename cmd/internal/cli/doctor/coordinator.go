@@ -16,6 +16,7 @@ import (
 
 	etcdserver "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
@@ -213,6 +214,9 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 	switch {
 	case err != nil:
 		f.Verdict, f.Measured = Warning, shortest(err)
+		if errors.Is(err, raft.ErrNoQuorum) {
+			f.Measured = "no leader within " + queryTimeout.String()
+		}
 		f.Meaning = "no quorum yet: no node gets a role before two of the three voters run"
 		f.Do = "start the other voters; to list them, use lockstep pair voters"
 	case len(members) != len(r.Voters):
@@ -227,8 +231,13 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 
 // shortest returns an error on one line.
 func shortest(err error) string {
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") {
+	text := err.Error()
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		text = e.Message
+	}
+	text = strings.Join(strings.Fields(text), " ")
+	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") ||
+		strings.Contains(text, context.DeadlineExceeded.Error()) {
 		return "no response within " + queryTimeout.String()
 	}
 	return text

@@ -44,8 +44,14 @@ func withAdmin(
 	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
 	err = fn(ctx, admin)
-	if errors.Is(err, raft.ErrNoQuorum) && f.ca == "" {
-		return cli.WithHint(err, "--raft-ca, --raft-cert and --raft-key, if the voters use TLS")
+	if !errors.Is(err, raft.ErrNoQuorum) {
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no response within %v: %w", env.Timeout, raft.ErrNoQuorum)
+	}
+	if f.ca == "" {
+		err = cli.WithHint(err, "--raft-ca, --raft-cert and --raft-key, if the voters use TLS")
 	}
 	return err
 }
