@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -113,15 +114,7 @@ func (r *Result) CPUPerMessage() float64 {
 // Median returns the result with the median rate, with the spread over all rounds. Of two middle results it returns the
 // lower. rounds must not be empty.
 func Median(rounds []Result) Result {
-	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int {
-		switch {
-		case a.Rate < b.Rate:
-			return -1
-		case a.Rate > b.Rate:
-			return 1
-		}
-		return 0
-	})
+	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int { return cmp.Compare(a.Rate, b.Rate) })
 	m := sorted[(len(sorted)-1)/2]
 	m.Median, m.RateMin, m.RateMax = true, sorted[0].Rate, sorted[len(sorted)-1].Rate
 	return m

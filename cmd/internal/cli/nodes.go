@@ -132,6 +132,38 @@ func NodeAt(c *client.Client, address string) (*admin.Node, error) {
 	return n, err
 }
 
+// Nodes returns the nodes in --addr.
+func (env *Env) Nodes(c *client.Client) ([]*admin.Node, error) {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]*admin.Node, len(addrs))
+	for i, addr := range addrs {
+		if nodes[i], err = NodeAt(c, addr); err != nil {
+			return nil, err
+		}
+	}
+	return nodes, nil
+}
+
+// WaitActive waits until a node is active, for at most --timeout.
+func (env *Env) WaitActive(ctx context.Context, c *client.Client) (client.Active, error) {
+	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	return c.WaitActive(ctx)
+}
+
+// WaitRates waits until nodes have measured the rates of a first request.
+func WaitRates(ctx context.Context) error {
+	select {
+	case <-time.After(1100 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("measure rates: %w", context.Cause(ctx))
+	}
+}
+
 // WithTimeout runs fn with a client and a context that ends after --timeout, for commands that make a single request.
 func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *client.Client) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
@@ -144,9 +176,7 @@ func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *clien
 // OnActive calls fn with the active node.
 func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
-		find, cancel := context.WithTimeout(ctx, env.Timeout)
-		active, err := c.WaitActive(find)
-		cancel()
+		active, err := env.WaitActive(ctx, c)
 		if err != nil {
 			return err
 		}

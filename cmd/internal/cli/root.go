@@ -93,10 +93,7 @@ func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
 			root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 				all = append(all, option{f.Name, f.DefValue, f.Usage})
 			})
-			if err := env.Print.Object(all); err != nil {
-				return err
-			}
-			return env.Print.Sentence("%s", strings.TrimRight(root.PersistentFlags().FlagUsages(), "\n"))
+			return env.Print.Result(all, "%s", strings.TrimRight(root.PersistentFlags().FlagUsages(), "\n"))
 		},
 	}
 }

@@ -44,9 +44,6 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 	}
 }
 
-// observe adds a sample that was taken instantaneously.
-func (s *copies) observe(snap progress.Snapshot) { s.observeSince(snap.At, snap) }
-
 // observeSince adds a sample. start is when the nodes were queried.
 func (s *copies) observeSince(start time.Time, snap progress.Snapshot) {
 	inSync := 0

@@ -194,10 +194,10 @@ func (r *resize) script(ctx context.Context) error {
 func (r *resize) findings(ctx context.Context) (err error) {
 	v := &r.verdict
 	pause, at, killPause := r.ledger.pauses()
-	v.PauseMS, v.KillPauseMS = milliseconds(pause), milliseconds(killPause)
+	v.PauseMS, v.KillPauseMS = output.Milliseconds(pause), output.Milliseconds(killPause)
 	v.PauseAt = r.Screen.Time(at)
 	one, killOne, samples := r.copies.totals()
-	v.OneCopyMS, v.KillOneCopyMS, v.Samples = milliseconds(one), milliseconds(killOne), samples
+	v.OneCopyMS, v.KillOneCopyMS, v.Samples = output.Milliseconds(one), output.Milliseconds(killOne), samples
 	if v.PageSizesAfter, err = r.pageSizes(ctx); err != nil {
 		return err
 	}
@@ -208,8 +208,6 @@ func (r *resize) findings(ctx context.Context) (err error) {
 	v.BacklogLost, v.BacklogDuplicated, err = r.backlog.check(ctx, r.client)
 	return err
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
 	for i, n := range r.pair.Nodes {
@@ -246,7 +244,7 @@ func (r *resize) scan(ctx context.Context) error {
 	}
 	bar := progress.NewBar("node " + standby.Name)
 	r.Screen.Progress(bar.Line)
-	result, err := n.Scan(ctx, &pb.ScanRequest{}, func(p *pb.Progress) { bar.Set(step(p)) })
+	result, err := n.Scan(ctx, &pb.ScanRequest{}, func(p *pb.Progress) { bar.Set(progress.StepOf(p)) })
 	r.Screen.Progress(nil)
 	if err != nil {
 		return err
@@ -263,13 +261,6 @@ func (r *resize) scan(ctx context.Context) error {
 		r.Screen.Event("the scan recommends the current page size; resizing to another one anyway")
 	}
 	return nil
-}
-
-func step(p *pb.Progress) progress.Step {
-	return progress.Step{
-		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
-		Left: p.GetEta().AsDuration(),
-	}
 }
 
 // Set displays the progress of a bar. With End and Line, resize implements progress.Show.

@@ -57,6 +57,14 @@ func (p *Printer) Sentence(format string, args ...any) error {
 	return p.write(fmt.Sprintf(format, args...) + "\n")
 }
 
+// Result prints v as Object does in the JSON format, and a line of text otherwise.
+func (p *Printer) Result(v any, format string, args ...any) error {
+	if p.json {
+		return p.Object(v)
+	}
+	return p.Sentence(format, args...)
+}
+
 // Raw prints bytes unchanged.
 func (p *Printer) Raw(b []byte) error {
 	if _, err := p.w.Write(b); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // Step is the progress of an operation.
@@ -18,6 +19,13 @@ type Step struct {
 	Done, Total uint64
 	// Left is the node's estimate of the remaining time; 0: derived from the rate.
 	Left time.Duration
+}
+
+// StepOf converts the progress reported by a node.
+func StepOf(p *pb.Progress) Step {
+	return Step{
+		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(), Left: p.GetEta().AsDuration(),
+	}
 }
 
 const (

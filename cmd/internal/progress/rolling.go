@@ -169,11 +169,7 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 		p.GetState() == pb.PlanState_PLAN_STATE_REWRITING:
 		// The rewrite is about to start or has just ended: the bar stays unchanged.
 	case a.GetOperation() == "rewrite":
-		pr := a.GetProgress()
-		v.show.Set(bar, Step{
-			Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(),
-			Left: pr.GetEta().AsDuration(),
-		})
+		v.show.Set(bar, StepOf(a.GetProgress()))
 	case admin.PlanEnded(p):
 		v.show.End(bar, "not rewritten, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:

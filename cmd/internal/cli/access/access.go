@@ -106,21 +106,13 @@ func (r *rule) grants() string {
 	return strings.Join(all, ", ")
 }
 
-func (r *rule) row() []any {
-	queue := r.Queue
-	if queue == "" {
-		queue = "-"
-	}
-	return []any{r.who(), r.grants(), queue}
-}
-
 func ruleTable(env *cli.Env, rules []rule) error {
 	if len(rules) == 0 {
 		return env.Print.Sentence("no rules")
 	}
 	rows := make([][]any, 0, len(rules))
 	for i := range rules {
-		rows = append(rows, rules[i].row())
+		rows = append(rows, []any{rules[i].who(), rules[i].grants(), cmp.Or(rules[i].Queue, "-")})
 	}
 	return env.Print.Table([]string{"Principal", "Grants", "Queues"}, rows)
 }
@@ -178,10 +170,7 @@ operate.`,
 					return err
 				}
 				j := newRule(got)
-				if err := env.Print.Object(j); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s has %s%s", j.who(), j.grants(), onQueues(j.Queue))
+				return env.Print.Result(j, "%s has %s%s", j.who(), j.grants(), onQueues(j.Queue))
 			})
 		},
 	}

@@ -31,7 +31,8 @@ func TestAccess(t *testing.T) {
 	require.True(t, strings.HasPrefix(secret, "lsk_"))
 	require.NotContains(t, c.OK("access", "token", "list"), secret)
 	require.Contains(t, c.OK("access", "token", "list"), "admin")
-	require.Contains(t, c.OK("access", "role", "put", "operator", "operate,audit"), "role \"operator\" grants operate, audit")
+	require.Contains(t, c.OK("access", "role", "put", "operator", "operate,audit"),
+		"role \"operator\" grants operate, audit")
 	require.Contains(t, c.OK("access", "role", "list"), "operate, audit")
 	require.Contains(t, c.OK("access", "quota", "put", "team-a/*", "--queues", "3", "--bytes", "1MiB"), "set the quota of")
 	require.Contains(t, c.OK("access", "quota", "list"), "0 of 3")

@@ -55,11 +55,8 @@ The node must become active: stop the other node while this one starts, or run t
 			if err := vfs.WriteFileAtomic(vfs.OS(), marker, []byte("delete all access rules\n")); err != nil {
 				return fmt.Errorf("access reset: %w", err)
 			}
-			if err := env.Print.Object(resetDone{DataDir: dir, Marker: marker}); err != nil {
-				return err
-			}
-			return env.Print.Sentence("the node in %s will delete all rules when it becomes active; to cancel, remove %s", dir,
-				marker)
+			return env.Print.Result(resetDone{DataDir: dir, Marker: marker},
+				"the node in %s will delete all rules when it becomes active; to cancel, remove %s", dir, marker)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "data-dir", "", "data directory of a stopped node")

@@ -158,10 +158,7 @@ func removed(
 		if err := remove(ctx, c); err != nil {
 			return err
 		}
-		if err := env.Print.Object(removedResult{Removed: name}); err != nil {
-			return err
-		}
-		return env.Print.Sentence("deleted %s %q", label, name)
+		return env.Print.Result(removedResult{Removed: name}, "deleted %s %q", label, name)
 	})
 }
 
@@ -204,10 +201,7 @@ queues of the rule.`,
 					return err
 				}
 				j := newRole(got)
-				if err := env.Print.Object(j); err != nil {
-					return err
-				}
-				return env.Print.Sentence("role %q grants %s", j.Name, strings.Join(j.Rights, ", "))
+				return env.Print.Result(j, "role %q grants %s", j.Name, strings.Join(j.Rights, ", "))
 			})
 		},
 	}
@@ -358,10 +352,7 @@ the message rate is exceeded. The quota takes effect within a second.`,
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(newQuota(got, nil)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("set the quota of %q", args[0])
+				return env.Print.Result(newQuota(got, nil), "set the quota of %q", args[0])
 			})
 		},
 	}

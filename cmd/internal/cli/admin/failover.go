@@ -4,6 +4,7 @@ package admin
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -177,12 +178,7 @@ func currentUser() string {
 	return identity[:min(len(identity), 200)]
 }
 
-func forcedName(r *pb.ForceFailoverResponse) string {
-	if r.GetNodeName() != "" {
-		return r.GetNodeName()
-	}
-	return r.GetNodeId()
-}
+func forcedName(r *pb.ForceFailoverResponse) string { return cmp.Or(r.GetNodeName(), r.GetNodeId()) }
 
 func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 	if env.Print.JSON() {
@@ -200,10 +196,7 @@ func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 			"warnings":    r.GetWarnings(),
 		})
 	}
-	lost := r.GetLostNodeName()
-	if lost == "" {
-		lost = r.GetLostNodeId()
-	}
+	lost := cmp.Or(r.GetLostNodeName(), r.GetLostNodeId())
 	lines := []string{fmt.Sprintf("pair %s, config %d, term %d; in sync: %s", r.GetPairId(), r.GetConfig(), r.GetTerm(),
 		strings.Join(r.GetInSync(), ", "))}
 	if lost != "" {

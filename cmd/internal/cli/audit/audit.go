@@ -77,21 +77,17 @@ type answer struct {
 
 // query queries all nodes concurrently. It closes the channel when all queries have ended.
 func query(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
-	addresses, err := env.Addresses()
+	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
 	answers := make(chan answer)
 	var requests sync.WaitGroup
-	for _, address := range addresses {
-		n, err := cli.NodeAt(c, address)
-		if err != nil {
-			return nil, err
-		}
+	for _, n := range nodes {
 		requests.Go(func() {
 			for resp, err := range n.TailAudit(ctx, req) {
 				select {
-				case answers <- answer{address, resp, err}:
+				case answers <- answer{n.Address(), resp, err}:
 				case <-ctx.Done():
 					return
 				}

@@ -149,10 +149,7 @@ func WithTarget(
 ) (err error) {
 	if cmd.Flags().Changed("addr") && !f.Pair && !f.Standalone {
 		return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
-			ctx, cancel := context.WithTimeout(ctx, env.Timeout)
-			_, err := c.WaitActive(ctx)
-			cancel()
-			if err != nil {
+			if _, err := env.WaitActive(ctx, c); err != nil {
 				return err
 			}
 			return fn(bench.Target{Client: c, Setup: "remote"})

@@ -35,7 +35,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 			}
 			if o.Producers < 1 || o.Window < 1 || f.Queues < 1 || o.Publishers < 0 || o.Publishers > 0 &&
 				o.Publishers < o.Producers {
-				return cli.Usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least --producers")
+				return cli.Usage("--producers, --window and --queues must be at least 1; --publishers 0 or at least --producers")
 			}
 			measure := func(t bench.Target, size int) (bench.Result, error) {
 				o := o

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,9 +22,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
-
-// ratesAfter is the time after the first request at which rates are available.
-const ratesAfter = 1100 * time.Millisecond
 
 // Command returns the `lockstep connection` command.
 func Command(env *cli.Env) *cobra.Command {
@@ -117,15 +115,11 @@ published to and consumed from, and throughput, which is measured over one secon
 }
 
 func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest) error {
-	if _, err := queryAll(ctx, env, c, req); err != nil { // starts the measurement of rates
+	if states, err := queryAll(ctx, env, c, req); len(states) == 0 && err != nil { // starts the measurement of rates
 		return err
 	}
-	timer := time.NewTimer(ratesAfter)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return fmt.Errorf("measure rates: %w", context.Cause(ctx))
+	if err := cli.WaitRates(ctx); err != nil {
+		return err
 	}
 	states, failed := queryAll(ctx, env, c, req)
 	if len(states) == 0 && failed != nil {
@@ -158,30 +152,17 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 func queryAll(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest,
 ) ([]connectionState, error) {
-	addresses, err := env.Addresses()
+	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
-	lists, failed := make([][]connectionState, len(addresses)), make([]error, len(addresses))
+	lists, failed := make([][]connectionState, len(nodes)), make([]error, len(nodes))
 	var requests sync.WaitGroup
-	for i, address := range addresses {
-		n, err := cli.NodeAt(c, address)
-		if err != nil {
-			return nil, err
-		}
-		requests.Go(func() {
-			lists[i], failed[i] = query(ctx, n, req)
-		})
+	for i, n := range nodes {
+		requests.Go(func() { lists[i], failed[i] = query(ctx, n, req) })
 	}
 	requests.Wait()
-	states := []connectionState{}
-	for _, l := range lists {
-		states = append(states, l...)
-	}
-	if len(states) == 0 {
-		return nil, errors.Join(failed...)
-	}
-	return states, errors.Join(failed...)
+	return append([]connectionState{}, slices.Concat(lists...)...), errors.Join(failed...)
 }
 
 func query(ctx context.Context, n *admin.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
@@ -257,10 +238,7 @@ access).`,
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(newConnectionState("", closed)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("closed connection %d of %s from %s", id,
+				return env.Print.Result(newConnectionState("", closed), "closed connection %d of %s from %s", id,
 					cmp.Or(closed.GetPrincipal(), "unauthenticated"),
 					closed.GetAddress())
 			})
@@ -279,16 +257,12 @@ func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string
 		}
 		return cli.NodeAt(c, active.Address)
 	}
-	addresses, err := env.Addresses()
+	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
 	var failed []error
-	for _, address := range addresses {
-		n, err := cli.NodeAt(c, address)
-		if err != nil {
-			return nil, err
-		}
+	for _, n := range nodes {
 		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Limit: 1})
 		switch {
 		case err != nil:

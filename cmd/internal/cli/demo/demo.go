@@ -46,10 +46,9 @@ The exit code is 0 only if no acknowledged message was lost or duplicated and bo
 				return err
 			}
 			if keep {
-				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+				if err := keepRunning(cmd.Context(), env, &o); err != nil {
 					return err
 				}
-				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
 			}
 			return runDemo(cmd.Context(), env, o)
 		},
@@ -89,10 +88,7 @@ func demoOptions(env *cli.Env, o *demo.Options) error {
 	// Both nodes and the load share this machine, so a slow node must not be considered dead. A killed process is
 	// detected by its closed port, regardless of these timeouts.
 	o.Settings["failover.timeout"], o.Settings["failover.drop-timeout"] = "10s", "8s"
-	w := env.Stdout
-	if env.Print.JSON() {
-		w = env.Stderr
-	}
+	w := screen(env)
 	o.Screen = demo.NewScreen(w, output.IsTerminal(w))
 	return nil
 }
@@ -155,14 +151,26 @@ func violations(v demo.Verdict) (rows [][]any) {
 	return rows
 }
 
-func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, ports served) {
-	// The events are printed to the demo's screen. Errors are ignored: if the terminal is closed, ctx ends.
-	w := env.Stdout
-	if env.Print.JSON() {
-		w = env.Stderr
+// keepRunning makes a demo print how to use its pair, and wait for Ctrl-C.
+func keepRunning(ctx context.Context, env *cli.Env, o *demo.Options) error {
+	ports := make(served)
+	if err := ports.listen(ctx, "--console", consoleSetting, consoleAddress); err != nil {
+		return err
 	}
-	printPair(w, p, ports)
-	<-ctx.Done()
+	o.NodeSettings = ports
+	o.Keep = func(ctx context.Context, p *harness.Pair) {
+		printPair(screen(env), p, ports)
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// screen returns the output for people.
+func screen(env *cli.Env) io.Writer {
+	if env.Print.JSON() {
+		return env.Stderr
+	}
+	return env.Stdout
 }
 
 func printPair(w io.Writer, p *harness.Pair, ports served) {

@@ -25,11 +25,6 @@ const (
 
 type served map[string]map[string]string
 
-func consoles(ctx context.Context, first string) (served, error) {
-	s := make(served)
-	return s, s.listen(ctx, "--console", consoleSetting, first)
-}
-
 // listen adds a listener setting for each node, on the first free ports from an address on; none if it is empty.
 func (s served) listen(ctx context.Context, flag, setting, first string) error {
 	if first == "" {

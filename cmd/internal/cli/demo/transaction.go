@@ -11,7 +11,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/demo"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
-	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 func transactionCommand(env *cli.Env) *cobra.Command {
@@ -40,10 +39,9 @@ The exit code is 0 only if each acknowledged order has exactly one invoice and b
 				return err
 			}
 			if keep {
-				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+				if err := keepRunning(cmd.Context(), env, &o.Options); err != nil {
 					return err
 				}
-				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
 			}
 			return demoTransaction(cmd.Context(), env, o)
 		},

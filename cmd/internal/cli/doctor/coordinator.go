@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,10 +183,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 		o.TLS = &raft.TLS{Receive: source.Receive, Dial: source.Dial, Names: r.TLS.Names}
 	}
 	var all []Finding
-	own := r.Advertise
-	if own == "" {
-		own = r.Listen
-	}
+	own := cmp.Or(r.Advertise, r.Listen)
 	for _, v := range r.Voters {
 		if v == own {
 			continue

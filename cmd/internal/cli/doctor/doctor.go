@@ -121,17 +121,6 @@ func Run(ctx context.Context, o Options) []Finding {
 	return all
 }
 
-// Worst returns the most severe verdict.
-func Worst(all []Finding) Verdict {
-	worst := OK
-	for _, f := range all {
-		if f.Verdict == Problem || f.Verdict == Warning && worst != Problem {
-			worst = f.Verdict
-		}
-	}
-	return worst
-}
-
 func one(v Verdict, measured, meaning, do string) []Finding {
 	return []Finding{{Verdict: v, Measured: measured, Meaning: meaning, Do: do}}
 }

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,10 +98,7 @@ func (in *inspector) peerAddress() (address, name string) {
 	if in.o.Peer != "" || record == nil {
 		return in.o.Peer, ""
 	}
-	own := in.cfg.Advertise
-	if own == "" {
-		own = in.cfg.Listen
-	}
+	own := cmp.Or(in.cfg.Advertise, in.cfg.Listen)
 	id, err := datadir.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
 	for _, n := range record.Nodes {
 		if err == nil && n.ID == id.NodeID || n.Address == own || n.Address == "" {

@@ -152,7 +152,7 @@ time of the active node. A compact job rewrites one node after the other.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&job.Schedule, "schedule", "", "schedule: cron expression with five fields, or @daily and similar")
+	cmd.Flags().StringVar(&job.Schedule, "schedule", "", "cron expression with five fields, or @daily and similar")
 	cmd.Flags().StringVar(&job.Kind, "kind", "", "operation: "+strings.Join(jobKinds(), ", "))
 	cmd.Flags().StringVar(&job.On, "on", "", "node to run on: standby, active or both; default: depends on the kind")
 	cmd.Flags().BoolVar(&job.Paused, "paused", false, "store the job without running it")
@@ -170,10 +170,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 				if err := admin.New(c).DeleteJob(ctx, args[0]); err != nil {
 					return err
 				}
-				if err := env.Print.Object(map[string]string{"deleted": args[0]}); err != nil {
-					return err
-				}
-				return env.Print.Sentence("deleted job %s", args[0])
+				return env.Print.Result(map[string]string{"deleted": args[0]}, "deleted job %s", args[0])
 			})
 		},
 	}
@@ -191,10 +188,7 @@ not wait for a compact.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				find, cancel := context.WithTimeout(ctx, env.Timeout)
-				_, err := c.WaitActive(find)
-				cancel()
-				if err != nil {
+				if _, err := env.WaitActive(ctx, c); err != nil {
 					return err
 				}
 				before, err := lastRun(ctx, c, args[0], env.Timeout)

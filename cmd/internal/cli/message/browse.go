@@ -45,10 +45,7 @@ that this subscription has not acknowledged. The command stops at the end of the
 func browse(
 	ctx context.Context, env *cli.Env, c *client.Client, queue string, o client.BrowseOptions, bodies bool,
 ) error {
-	wait, cancel := context.WithTimeout(ctx, env.Timeout)
-	_, err := c.WaitActive(wait)
-	cancel()
-	if err != nil {
+	if _, err := env.WaitActive(ctx, c); err != nil {
 		return err
 	}
 	const rowsPerTable = 1000 // a long listing is printed in parts to bound memory

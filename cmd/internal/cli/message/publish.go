@@ -36,8 +36,8 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 		Long: `Publish each argument as one message, or each file with --file, or each line of standard input, in
 order. The command returns when all messages are acknowledged, that is, durable on both nodes. If the pair rejects
 writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit code 1
-and stores nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the error states
-how many, and how to check.`,
+and stores nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the
+error states how many, and how to check.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
@@ -230,10 +230,7 @@ const inOrder = 4096
 
 func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
 	// Fail if no node is active within the timeout. Later on, the producer waits for failovers.
-	wait, cancel := context.WithTimeout(ctx, p.env.Timeout)
-	_, err := c.WaitActive(wait)
-	cancel()
-	if err != nil {
+	if _, err := p.env.WaitActive(ctx, c); err != nil {
 		return err
 	}
 	producer, err := c.NewProducer(ctx, client.ProducerOptions{})

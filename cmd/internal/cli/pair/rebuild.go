@@ -3,6 +3,7 @@
 package pair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,10 +94,7 @@ func rebuild(ctx context.Context, env *cli.Env, n *admin.Node, req *pb.AdoptReco
 }
 
 func nameOf(r *pb.AdoptRecordResponse) string {
-	if r.GetNodeName() != "" {
-		return "node " + r.GetNodeName()
-	}
-	return "node " + r.GetNodeId()
+	return "node " + cmp.Or(r.GetNodeName(), r.GetNodeId())
 }
 
 func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {

@@ -152,10 +152,7 @@ func removeCommand(env *cli.Env) *cobra.Command {
 				if err := admin.Remove(ctx, args[0]); err != nil {
 					return err
 				}
-				if err := env.Print.Object(map[string]string{"removed": args[0]}); err != nil {
-					return err
-				}
-				return env.Print.Sentence("removed voter %s from the quorum", args[0])
+				return env.Print.Result(map[string]string{"removed": args[0]}, "removed voter %s from the quorum", args[0])
 			})
 		},
 	}
@@ -213,10 +210,7 @@ started with their old directories again: both quorums could activate a node. Th
 			if err != nil {
 				return err
 			}
-			if err := env.Print.Object(r); err != nil {
-				return err
-			}
-			return env.Print.Sentence("the voter in %s is now the only voter; start it, and add the others", o.Dir)
+			return env.Print.Result(r, "the voter in %s is now the only voter; start it, and add the others", o.Dir)
 		},
 	}
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "data directory of the voter")

@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,10 +63,8 @@ a completed node stays completed, and the pair stays in sync throughout.`,
 }
 
 func noPlan(env *cli.Env) error {
-	if err := env.Print.Object(map[string]any{"state": "none"}); err != nil {
-		return err
-	}
-	return env.Print.Sentence("no rolling operation; to start one, use lockstep store resize --rolling")
+	return env.Print.Result(map[string]any{"state": "none"},
+		"no rolling operation; to start one, use lockstep store resize --rolling")
 }
 
 func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
@@ -78,14 +77,10 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 		ended = fmt.Sprintf("%s, after %v", j.EndedAt.Local().Format(time.DateTime),
 			j.EndedAt.Sub(j.StartedAt).Round(100*time.Millisecond))
 	}
-	done := strings.Join(j.DoneNodes, ", ")
-	if done == "" {
-		done = "none yet"
-	}
 	rows := [][2]string{
 		{"Plan", j.ID},
 		{"State", progress.DescribePlan(p, name)},
-		{"Nodes done", done},
+		{"Nodes done", cmp.Or(strings.Join(j.DoneNodes, ", "), "none yet")},
 		{"First active", j.FirstActive},
 		{"Started", j.StartedAt.Local().Format(time.DateTime)},
 		{"Ended", ended},
@@ -188,10 +183,7 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 func namesByAddress(ctx context.Context, env *cli.Env, c *client.Client) map[string]string {
 	names := make(map[string]string)
 	for _, n := range env.QueryNodes(ctx, c, time.Second).Nodes {
-		names[n.Address] = n.Name
-		if n.Name == "" {
-			names[n.Address] = n.Address
-		}
+		names[n.Address] = cmp.Or(n.Name, n.Address)
 	}
 	return names
 }

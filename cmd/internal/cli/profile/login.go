@@ -151,9 +151,9 @@ func (l *login) run(ctx context.Context) error {
 	}
 	s := newShown(l.name, &p, l.name)
 	if identity == nil {
-		return notices(l.env, s, "profile %s is the current profile; it was not verified", l.name)
+		return l.env.Print.Result(s, "profile %s is the current profile; it was not verified", l.name)
 	}
-	return notices(l.env, s, "profile %s is the current profile; authenticated as %s", l.name, identity.GetPrincipal())
+	return l.env.Print.Result(s, "profile %s is the current profile; authenticated as %s", l.name, identity.GetPrincipal())
 }
 
 func (l *login) verify(ctx context.Context) (identity *pb.WhoAmIResponse, err error) {
@@ -198,7 +198,7 @@ lockstep access token revoke.`,
 			if err := f.Save(); err != nil {
 				return err
 			}
-			return notices(env, newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer current",
+			return env.Print.Result(newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer current",
 				name)
 		},
 	}

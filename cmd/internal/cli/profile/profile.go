@@ -111,7 +111,7 @@ func useCommand(env *cli.Env) *cobra.Command {
 				if err := f.Save(); err != nil {
 					return err
 				}
-				return notices(env, newShown(args[0], &p, f.Current), "profile %s is the current profile", args[0])
+				return env.Print.Result(newShown(args[0], &p, f.Current), "profile %s is the current profile", args[0])
 			})
 		},
 	}
@@ -179,7 +179,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 				if err := f.Save(); err != nil {
 					return err
 				}
-				return notices(env, newShown(args[0], &p, f.Current), "deleted profile %s", args[0])
+				return env.Print.Result(newShown(args[0], &p, f.Current), "deleted profile %s", args[0])
 			})
 		},
 	}
@@ -195,11 +195,4 @@ func change(env *cli.Env, name string, fn func(*profiles.File, profiles.Profile)
 		return err
 	}
 	return fn(f, p)
-}
-
-func notices(env *cli.Env, s shown, format string, args ...any) error {
-	if err := env.Print.Object(s); err != nil {
-		return err
-	}
-	return env.Print.Sentence(format, args...)
 }

@@ -4,7 +4,6 @@ package queue
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -16,9 +15,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
-
-// rates are available this long after the first request
-const ratesAfter = 1100 * time.Millisecond
 
 type activityState struct {
 	Published    *float64   `json:"published_per_second,omitempty"`
@@ -163,12 +159,8 @@ func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {
 		return list, err
 	}
-	timer := time.NewTimer(ratesAfter)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return list, fmt.Errorf("measure rates: %w", context.Cause(ctx))
+	if err := cli.WaitRates(ctx); err != nil {
+		return list, err
 	}
 	return admin.New(c).ListQueues(ctx, o)
 }

@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -53,7 +54,7 @@ func policyText(p admin.RedeliveryPolicy) string {
 		add("max deliveries %s", most)
 	}
 	if p.DeadLetter != nil {
-		add("dead letters %s", orNone(*p.DeadLetter))
+		add("dead letters %s", cmp.Or(*p.DeadLetter, "none"))
 	}
 	if p.RedeliveryDelay != nil {
 		add("redelivery delay %s", spanText(*p.RedeliveryDelay))
@@ -67,19 +68,7 @@ func policyText(p admin.RedeliveryPolicy) string {
 	return strings.Join(parts, ", ")
 }
 
-func spanText(d time.Duration) string {
-	if d == 0 {
-		return "0s"
-	}
-	return output.Span(d)
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}
+func spanText(d time.Duration) string { return cmp.Or(output.Span(d), "0s") }
 
 func activeText(a *admin.ActiveConsumer) string {
 	if a == nil {
@@ -153,10 +142,7 @@ skipped are acknowledged and are not delivered later. With --filter "" the subsc
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(newSubscriptionState(s)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("altered subscription %s of %s", s.Name, args[0])
+				return env.Print.Result(newSubscriptionState(s), "altered subscription %s of %s", s.Name, args[0])
 			})
 		},
 	}

@@ -224,7 +224,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 	var ifEmpty, yes bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all messages",
-		Long:    "Delete a queue with all messages. On a terminal, the command asks for confirmation if the queue has messages.",
+		Long:    "Delete a queue with all messages. On a terminal, the command asks for confirmation if it has messages.",
 		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -283,8 +283,5 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 
 // The sentence contains %s for the number of messages.
 func countResult(env *cli.Env, sentence string, n uint64) error {
-	if err := env.Print.Object(map[string]uint64{"messages": n}); err != nil {
-		return err
-	}
-	return env.Print.Sentence(sentence, output.Plural(n, "message"))
+	return env.Print.Result(map[string]uint64{"messages": n}, sentence, output.Plural(n, "message"))
 }

@@ -54,10 +54,7 @@ should be delivered again.`,
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(moved(r)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s continues at sequence %s, backlog: %s", args[0], output.Count(r.Sequence),
+				return env.Print.Result(moved(r), "%s continues at sequence %s, backlog: %s", args[0], output.Count(r.Sequence),
 					output.Plural(r.Backlog, "message"))
 			})
 		},

@@ -82,8 +82,8 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
 		Short: "Delete a subscription and its backlog",
-		Long: "Delete a subscription. Messages that no other subscription needs are deleted. On a terminal, the command asks " +
-			"for confirmation if there is a backlog.",
+		Long: "Delete a subscription. Messages that no other subscription needs are deleted. On a terminal, the command " +
+			"asks for confirmation if there is a backlog.",
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -97,10 +97,7 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 				if err := admin.New(c).DeleteSubscription(ctx, args[0], args[1]); err != nil {
 					return err
 				}
-				if err := env.Print.Object(map[string]bool{"deleted": true}); err != nil {
-					return err
-				}
-				return env.Print.Sentence("deleted subscription %s of %s", args[1], args[0])
+				return env.Print.Result(map[string]bool{"deleted": true}, "deleted subscription %s of %s", args[1], args[0])
 			})
 		},
 	}

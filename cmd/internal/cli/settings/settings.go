@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -52,35 +53,27 @@ type runningSetting struct {
 
 // text returns the common value, or the value of each node.
 func (r *runningSetting) text(values map[string]string) string {
-	var names, texts []string
-	for name := range values {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	var texts []string
+	names := slices.Sorted(maps.Keys(values))
+	equal := true
 	for _, name := range names {
 		texts = append(texts, name+": "+values[name])
+		equal = equal && values[name] == values[names[0]]
 	}
-	first := ""
-	for _, name := range names {
-		if first = values[name]; first != values[names[0]] {
-			return strings.Join(texts, ", ")
-		}
+	if equal && len(names) > 0 {
+		return values[names[0]]
 	}
-	return first
+	return strings.Join(texts, ", ")
 }
 
 func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
-	addrs, err := env.Addresses()
+	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
 	var list []*runningSetting
 	var last error
-	for _, addr := range addrs {
-		n, err := cli.NodeAt(c, addr)
-		if err != nil {
-			return nil, err
-		}
+	for _, n := range nodes {
 		st, err := n.Status(ctx)
 		if err != nil {
 			last = err
@@ -163,10 +156,7 @@ value. To list the names, use lockstep settings list.`,
 				if i < 0 {
 					return fmt.Errorf("unknown setting %s: the nodes run an older release", args[0])
 				}
-				if err := env.Print.Object(list[i]); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s", list[i].Value)
+				return env.Print.Result(list[i], "%s", list[i].Value)
 			})
 		},
 	}
@@ -254,15 +244,8 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 func changeAnywhere(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
 ) (now []*pb.RunningSetting, err error) {
-	addrs, err := env.Addresses()
-	if err != nil {
-		return nil, err
-	}
-	for _, addr := range addrs {
-		n, nodeErr := cli.NodeAt(c, addr)
-		if nodeErr != nil {
-			return nil, nodeErr
-		}
+	nodes, err := env.Nodes(c)
+	for _, n := range nodes {
 		if now, err = n.ChangeRunningSettings(ctx, req); err == nil || !errors.Is(err, client.ErrUnavailable) {
 			return now, err
 		}

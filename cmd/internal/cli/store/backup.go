@@ -68,17 +68,14 @@ is configured by the node setting backup.s3.`,
 				var set *pb.SaveSet
 				start := time.Now()
 				err := withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
-					set, err = t.Backup(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
+					set, err = t.Backup(ctx, req, func(p *pb.Progress) { show(progress.StepOf(p)) })
 					return err
 				})
 				if err != nil {
 					return err
 				}
 				j := newBackup(set)
-				if err := env.Print.Object(j); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s: %s, %s, in %v", t.label(), j.Path, output.Bytes(j.Bytes),
+				return env.Print.Result(j, "%s: %s, %s, in %v", t.label(), j.Path, output.Bytes(j.Bytes),
 					time.Since(start).Round(time.Millisecond))
 			})
 		},

@@ -118,7 +118,7 @@ func verifyOnNode(ctx context.Context, env *cli.Env, t target, f *listFlags, j *
 	var r *pb.VerifyBackupResult
 	err := withProgress(ctx, env, j.Name, func(show func(progress.Step)) (err error) {
 		r, err = t.VerifyBackup(ctx, &pb.VerifyBackupRequest{Path: f.path, Name: j.Name, FullSpeed: f.full},
-			func(p *pb.Progress) { show(toStep(p)) })
+			func(p *pb.Progress) { show(progress.StepOf(p)) })
 		return err
 	})
 	if err != nil {

@@ -3,6 +3,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // location selects the page file of a running or a stopped node.
@@ -42,11 +42,7 @@ type target struct {
 }
 
 func (t target) label() string {
-	name := t.status.Name
-	if name == "" {
-		name = t.Address()
-	}
-	return fmt.Sprintf("node %s (%s)", name, t.status.Role)
+	return fmt.Sprintf("node %s (%s)", cmp.Or(t.status.Name, t.Address()), t.status.Role)
 }
 
 func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Context, target) error) error {
@@ -103,13 +99,6 @@ func nodeNames(s pairstatus.Status) []string {
 		}
 	}
 	return names
-}
-
-func toStep(p *pb.Progress) progress.Step {
-	return progress.Step{
-		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
-		Left: p.GetEta().AsDuration(),
-	}
 }
 
 // The first Ctrl-C cancels the operation safely and waits. A second one exits the program immediately; the node still

@@ -141,7 +141,7 @@ func rewriteNode(
 	}
 	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
 		r, err = t.Rewrite(ctx, &pb.RewriteRequest{PageSize: pageSize, DryRun: f.dryRun},
-			func(p *pb.Progress) { show(toStep(p)) })
+			func(p *pb.Progress) { show(progress.StepOf(p)) })
 		return err
 	})
 	return r, err

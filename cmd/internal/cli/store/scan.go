@@ -179,7 +179,7 @@ func (t target) inPair() bool {
 
 func scanNode(ctx context.Context, env *cli.Env, t target, req *pb.ScanRequest) (j scanned, err error) {
 	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) error {
-		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
+		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(progress.StepOf(p)) })
 		j = newScanned(t.label(), r)
 		return err
 	})

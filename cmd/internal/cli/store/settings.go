@@ -147,10 +147,7 @@ of the nodes.`,
 				case one.get == nil:
 					return printSettings(env, s)
 				}
-				if err := env.Print.Object(map[string]any{one.name: one.get(s)}); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s", one.text(s))
+				return env.Print.Result(map[string]any{one.name: one.get(s)}, "%s", one.text(s))
 			})
 		},
 	}
@@ -196,10 +193,7 @@ precedence over the configuration files, and survives restarts. To list settings
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(settingsMap(now)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s is %s", s.name, s.text(now))
+				return env.Print.Result(settingsMap(now), "%s is %s", s.name, s.text(now))
 			})
 		},
 	}

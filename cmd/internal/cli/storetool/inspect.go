@@ -100,18 +100,11 @@ if the check fails.`,
 
 // onEachNode calls fn for each node, and continues after an error.
 func onEachNode(ctx context.Context, env *cli.Env, fn func(context.Context, *admin.Node) error) error {
-	addrs, err := env.Addresses()
-	if err != nil {
-		return err
-	}
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
-		var errs []error
-		for _, addr := range addrs {
-			n, err := cli.NodeAt(c, addr)
-			if err == nil {
-				err = fn(ctx, n)
-			}
-			errs = append(errs, err)
+		nodes, err := env.Nodes(c)
+		errs := []error{err}
+		for _, n := range nodes {
+			errs = append(errs, fn(ctx, n))
 		}
 		return errors.Join(errs...)
 	})
@@ -164,10 +157,7 @@ acknowledgements and messages. The digest of a directory is that of its last che
 		RunE: func(cmd *cobra.Command, args []string) error {
 			show := func(location, content string, lsn, messages uint64) error {
 				v := map[string]any{"store": location, "content": content, "lsn": lsn, "messages": messages}
-				if err := env.Print.Object(v); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s  %s  LSN %d, %s", content, location, lsn, output.Plural(messages, "message"))
+				return env.Print.Result(v, "%s  %s  LSN %d, %s", content, location, lsn, output.Plural(messages, "message"))
 			}
 			if len(args) > 0 {
 				var d checkpoint.Digest

@@ -162,9 +162,6 @@ func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool
 		if _, err := call(ctx, xid); err != nil {
 			return err
 		}
-		if err := env.Print.Object(decision{XID: xid, Committed: commit}); err != nil {
-			return err
-		}
-		return env.Print.Sentence("%s transaction %q", done, xid)
+		return env.Print.Result(decision{XID: xid, Committed: commit}, "%s transaction %q", done, xid)
 	})
 }

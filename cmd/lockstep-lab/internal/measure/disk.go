@@ -73,15 +73,3 @@ func coldRead(ctx context.Context, name string) (float64, error) {
 	}
 	return float64(total) / 1e6 / time.Since(start).Seconds(), ctx.Err()
 }
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

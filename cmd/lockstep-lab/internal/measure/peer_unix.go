@@ -45,7 +45,7 @@ func Lock(ctx context.Context, name string, waits func()) (unlock func() error, 
 		if first {
 			waits()
 		}
-		if err := pause(ctx, lockPoll); err != nil {
+		if err := elapse(ctx, lockPoll); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 	}

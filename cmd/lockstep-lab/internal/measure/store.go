@@ -161,7 +161,7 @@ func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error)
 	}
 	for frame := range o.PublishFrames {
 		if frame > 0 {
-			if err := pause(ctx, o.Pause); err != nil {
+			if err := elapse(ctx, o.Pause); err != nil {
 				return err
 			}
 		}
