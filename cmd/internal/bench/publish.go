@@ -184,6 +184,21 @@ func PublishAll(
 	return all, nil
 }
 
+// PublishNew is PublishAll with o.Producers new producers.
+func PublishNew(
+	ctx context.Context, c *client.Client, queues []string, o PublishOptions,
+) (*hdrhistogram.Histogram, error) {
+	producers, err := NewProducers(ctx, c, o.Producers)
+	if err != nil {
+		return nil, err
+	}
+	h, err := PublishAll(ctx, producers, queues, o)
+	for _, p := range producers {
+		err = errors.Join(err, p.Close())
+	}
+	return h, err
+}
+
 func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions,
 	next *atomic.Int64, pace func(context.Context) (time.Time, error), h *hdrhistogram.Histogram,
 ) error {

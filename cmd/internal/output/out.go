@@ -49,6 +49,16 @@ func (p *Printer) Object(v any) error {
 	return nil
 }
 
+// Objects prints each element of a list as Object does.
+func Objects[T any](p *Printer, list []T) error {
+	for _, v := range list {
+		if err := p.Object(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Sentence prints a line of text. In the JSON format it prints nothing.
 func (p *Printer) Sentence(format string, args ...any) error {
 	if p.json {

@@ -47,7 +47,9 @@ func tokenCommand(env *cli.Env) *cobra.Command {
 	cmd := group("token", "Create, list and revoke tokens",
 		`A token is a secret that authenticates a caller without a certificate. The pair stores only its SHA-256
 hash; the token is printed once, when it is created.`)
-	cmd.AddCommand(tokenCreateCommand(env), tokenListCommand(env), tokenRevokeCommand(env))
+	cmd.AddCommand(tokenCreateCommand(env), listPart(env, "token", "List tokens",
+		`List token names, principals and expiry times. The secrets are not stored: revoke a lost token and create a new one.`,
+		func(t table) []token { return t.Tokens }, tokenTable), tokenRevokeCommand(env))
 	return cmd
 }
 
@@ -109,22 +111,25 @@ func tokenTable(env *cli.Env, tokens []token) error {
 	return env.Print.Table([]string{"Token", "Principal", "Groups", "Expires", "Created by"}, rows)
 }
 
-func tokenListCommand(env *cli.Env) *cobra.Command {
+// listPart returns the command that lists one part of the access settings.
+func listPart[T any](
+	env *cli.Env, kind, short, long string, part func(table) []T, show func(*cli.Env, []T) error,
+) *cobra.Command {
+	path := "  lockstep access " + kind + " list"
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List tokens",
-		Long: `List token names, principals and expiry times. The secrets are not stored: revoke a lost token and
-create a new one.`,
-		Example: "  lockstep access token list\n  lockstep access token list --output json",
+		Use: "list", Aliases: []string{"ls"}, Short: short, Long: long,
+		Example: path + "\n" + path + " --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withTable(cmd.Context(), env, func(t table) error {
-				if err := env.Print.Object(t.Tokens); err != nil {
+				list := part(t)
+				if len(list) == 0 {
+					return env.Print.Result(list, "no %ss", kind)
+				}
+				if err := env.Print.Object(list); err != nil {
 					return err
 				}
-				if len(t.Tokens) == 0 {
-					return env.Print.Sentence("no tokens")
-				}
-				return tokenTable(env, t.Tokens)
+				return show(env, list)
 			})
 		},
 	}
@@ -206,23 +211,9 @@ queues of the rule.`,
 		},
 	}
 	addLockOut(put, &lockOut)
-	cmd.AddCommand(put, &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List roles",
-		Long:    `List each role with its rights. Rules refer to roles by name.`,
-		Example: "  lockstep access role list\n  lockstep access role list --output json",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withTable(cmd.Context(), env, func(t table) error {
-				if err := env.Print.Object(t.Roles); err != nil {
-					return err
-				}
-				if len(t.Roles) == 0 {
-					return env.Print.Sentence("no roles")
-				}
-				return roleTable(env, t.Roles)
-			})
-		},
-	}, &cobra.Command{
+	list := listPart(env, "role", "List roles", "List each role with its rights. Rules refer to roles by name.",
+		func(t table) []role { return t.Roles }, roleTable)
+	cmd.AddCommand(put, list, &cobra.Command{
 		Use: "delete NAME", Short: "Delete an unused role",
 		Long: `Delete a role. This is refused while a rule refers to the role: find it with lockstep access list
 and remove the role from it with lockstep access revoke.`,
@@ -293,24 +284,10 @@ func quotaTable(env *cli.Env, quotas []quota) error {
 func quotaCommand(env *cli.Env) *cobra.Command {
 	cmd := group("quota", "Manage quotas of queue patterns",
 		"A quota limits the total usage of all queues whose names match a pattern.")
-	cmd.AddCommand(quotaPutCommand(env), &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List quotas and their usage",
-		Long: `List each quota with the current usage of the queues that match its pattern. Several quotas can
-apply to a queue.`,
-		Example: "  lockstep access quota list\n  lockstep access quota list --output json",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withTable(cmd.Context(), env, func(t table) error {
-				if err := env.Print.Object(t.Quotas); err != nil {
-					return err
-				}
-				if len(t.Quotas) == 0 {
-					return env.Print.Sentence("no quotas")
-				}
-				return quotaTable(env, t.Quotas)
-			})
-		},
-	}, &cobra.Command{
+	list := listPart(env, "quota", "List quotas and their usage",
+		"List each quota with the current usage of the queues that match its pattern. Several quotas can apply to a queue.",
+		func(t table) []quota { return t.Quotas }, quotaTable)
+	cmd.AddCommand(quotaPutCommand(env), list, &cobra.Command{
 		Use: "delete PATTERN", Short: "Delete the quota of a pattern",
 		Long: `Delete the quota with exactly this pattern. Messages are kept, and quotas of other patterns still
 apply. To list the patterns, use lockstep access quota list.`,

@@ -268,7 +268,6 @@ func (d *decoder) document(n *yaml.Node) (queues []queue) {
 
 func (d *decoder) queue(n *yaml.Node) queue {
 	q := queue{subscriptions: []subscription{{name: client.DefaultSubscription}}}
-	fields := queueconfig.Fields()
 	d.mapping(n, "a queue", func(key string, v *yaml.Node) bool {
 		switch key {
 		case "name":
@@ -278,13 +277,7 @@ func (d *decoder) queue(n *yaml.Node) queue {
 		case "forwards":
 			q.forwards = d.forwards(v)
 		default:
-			at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
-			if at < 0 {
-				return false
-			}
-			if err := fields[at].Set(&q.config, d.scalar(v)); err != nil {
-				d.fail(v, "%v", err)
-			}
+			return d.field(queueconfig.Fields(), key, &q.config, v)
 		}
 		return true
 	})
@@ -310,15 +303,8 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 				case "filter":
 					s.filter = d.scalar(v)
 				default:
-					fields := queueconfig.PolicyFields()
-					at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
-					if at < 0 {
-						return false
-					}
 					own = append(own, key)
-					if err := fields[at].Set(&s.policy, d.scalar(v)); err != nil {
-						d.fail(v, "%v", err)
-					}
+					return d.field(queueconfig.PolicyFields(), key, &s.policy, v)
 				}
 				return true
 			})
@@ -333,6 +319,18 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 		list = append(list, s)
 	}
 	return list
+}
+
+// field sets the field of a configuration named by a key. It reports whether there is one.
+func (d *decoder) field(fields []queueconfig.Field, key string, config *admin.QueueConfig, v *yaml.Node) bool {
+	at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
+	if at < 0 {
+		return false
+	}
+	if err := fields[at].Set(config, d.scalar(v)); err != nil {
+		d.fail(v, "%v", err)
+	}
+	return true
 }
 
 func (d *decoder) forwards(n *yaml.Node) (list []admin.Forward) {

@@ -170,7 +170,12 @@ func portOwner(port int) (pid int, listening bool) {
 }
 
 func nameOfProcess(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return readText(fmt.Sprintf("/proc/%d/comm", pid))
+}
+
+// readText returns "" if the file cannot be read.
+func readText(name string) string {
+	b, err := os.ReadFile(name)
 	if err != nil {
 		return ""
 	}
@@ -209,8 +214,8 @@ func groupFile(second, first string) string {
 		}
 	}
 	for _, name := range append(names, filepath.Join(root, second), filepath.Join(root, first)) {
-		if b, err := os.ReadFile(name); err == nil {
-			return strings.TrimSpace(string(b))
+		if text := readText(name); text != "" {
+			return text
 		}
 	}
 	return ""
@@ -237,14 +242,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 	add := func(subject string, v Verdict, measured, meaning, do string) {
 		all = append(all, Finding{Subject: subject, Verdict: v, Measured: measured, Meaning: meaning, Do: do})
 	}
-	read := func(name string) string {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(b))
-	}
-	switch v := read("/proc/sys/vm/overcommit_memory"); v {
+	switch v := readText("/proc/sys/vm/overcommit_memory"); v {
 	case "":
 		add("vm.overcommit_memory", NotChecked, "", "it cannot be read", "")
 	case "2":
@@ -254,7 +252,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 		add("vm.overcommit_memory", OK, v, "", "")
 	}
 	swap := swapBytes()
-	switch v, err := strconv.Atoi(read("/proc/sys/vm/swappiness")); {
+	switch v, err := strconv.Atoi(readText("/proc/sys/vm/swappiness")); {
 	case err != nil:
 		add("vm.swappiness", NotChecked, "", "it cannot be read", "")
 	case swap > 0 && v > 10:
@@ -263,7 +261,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 	default:
 		add("vm.swappiness", OK, fmt.Sprintf("%d, with %s of swap", v, output.Bytes(swap)), "", "")
 	}
-	switch v := chosenOf(read("/sys/kernel/mm/transparent_hugepage/enabled")); v {
+	switch v := chosenOf(readText("/sys/kernel/mm/transparent_hugepage/enabled")); v {
 	case "":
 		add("transparent huge pages", NotChecked, "", "the kernel does not report it", "")
 	case "always":
@@ -272,7 +270,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 	default:
 		add("transparent huge pages", OK, v, "", "")
 	}
-	switch v, err := strconv.Atoi(read("/proc/sys/net/core/somaxconn")); {
+	switch v, err := strconv.Atoi(readText("/proc/sys/net/core/somaxconn")); {
 	case err != nil:
 		add("net.core.somaxconn", NotChecked, "", "it cannot be read", "")
 	case v < 1024:

@@ -216,10 +216,8 @@ func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
 
 func printSets(env *cli.Env, label string, list []saveSet) error {
 	if env.Print.JSON() {
-		for _, j := range list {
-			if err := env.Print.Object(j); err != nil {
-				return err
-			}
+		if err := output.Objects(env.Print, list); err != nil {
+			return err
 		}
 		return nil
 	}

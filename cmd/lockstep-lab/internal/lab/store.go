@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
@@ -149,10 +150,8 @@ func nodeQueues(
 			}
 		}
 		medians := mediansOf(all, []string{"one queue", "create", "one each", "round robin", "start"})
-		for i := range medians {
-			if err := env.Print.Object(medians[i]); err != nil {
-				return err
-			}
+		if err := output.Objects(env.Print, medians); err != nil {
+			return err
 		}
 		if err := printEmbedded(env, append(all, medians...)); err != nil {
 			return err
@@ -190,10 +189,8 @@ func embeddedRounds(
 			continue // nothing to take a median of
 		}
 		medians := mediansOf(all, phases)
-		for i := range medians {
-			if err := env.Print.Object(medians[i]); err != nil {
-				return err
-			}
+		if err := output.Objects(env.Print, medians); err != nil {
+			return err
 		}
 		if err := printEmbedded(env, medians); err != nil {
 			return err

@@ -59,15 +59,10 @@ func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (pu
 	err = bench.WithQueues(ctx, t.Client, queues, func() error {
 		publish, err = profiled(ctx, t, o, nodes, func(r *bench.Result) error {
 			r.Phase, r.Queues, r.Producers, r.Window = "publish", o.Queues, p.Producers, p.Window
-			producers, err := bench.NewProducers(ctx, t.Client, p.Producers)
-			if err != nil {
-				return err
-			}
 			start := time.Now()
-			h, err := bench.PublishAll(ctx, producers, queues, p)
-			r.Duration(time.Since(start), o.Messages, h)
-			for _, p := range producers {
-				err = errors.Join(err, p.Close())
+			h, err := bench.PublishNew(ctx, t.Client, queues, p)
+			if err == nil {
+				r.Duration(time.Since(start), o.Messages, h)
 			}
 			return err
 		})

@@ -4,7 +4,6 @@ package measure
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -107,17 +106,9 @@ func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 	if x.By == ExpireByMessage {
 		over = time.Now().Add(x.Fill + x.warm() + 2*x.Phase).Truncate(time.Millisecond)
 	}
-	producers, err := bench.NewProducers(ctx, x.t.Client, 2)
-	if err != nil {
-		return over, err
-	}
-	_, err = bench.PublishAll(ctx, producers, []string{x.queue}, bench.PublishOptions{
-		Messages: x.Messages, SizeBytes: x.ExpiringBytes, Producers: len(producers), Window: 1000, Queues: 1,
-		ExpiresAt: over,
+	_, err = bench.PublishNew(ctx, x.t.Client, []string{x.queue}, bench.PublishOptions{
+		Messages: x.Messages, SizeBytes: x.ExpiringBytes, Producers: 2, Window: 1000, Queues: 1, ExpiresAt: over,
 	})
-	for _, p := range producers {
-		err = errors.Join(err, p.Close())
-	}
 	if err != nil {
 		return over, err
 	}

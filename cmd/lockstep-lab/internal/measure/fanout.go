@@ -219,18 +219,9 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	for i := range sizes {
 		sizes[i] = f.SizeMin + rng.IntN(f.SizeMax-f.SizeMin+1)
 	}
-	producers, err := bench.NewProducers(ctx, f.client, f.Producers)
-	if err != nil {
-		return nil, err
-	}
-	h, err := bench.PublishAll(ctx, producers, []string{f.queue},
-		bench.PublishOptions{
-			Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes, Order: bench.Order{Parts: f.Parts},
-		})
-	for _, p := range producers {
-		err = errors.Join(err, p.Close())
-	}
-	return h, err
+	return bench.PublishNew(ctx, f.client, []string{f.queue}, bench.PublishOptions{
+		Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes, Order: bench.Order{Parts: f.Parts},
+	})
 }
 
 // read reads one subscription after the other until limited ends.

@@ -78,17 +78,10 @@ func publishRound(
 	ctx context.Context, t bench.Target, queues []string, o bench.PublishOptions, out *bench.Result,
 ) error {
 	o.EachToNext = true
-	producers, err := bench.NewProducers(ctx, t.Client, o.Producers)
-	if err != nil {
-		return err
-	}
 	start := time.Now()
-	h, err := bench.PublishAll(ctx, producers, queues, o)
+	h, err := bench.PublishNew(ctx, t.Client, queues, o)
 	if err == nil {
 		out.Duration(time.Since(start), int(h.TotalCount()), h)
-	}
-	for _, p := range producers {
-		err = errors.Join(err, p.Close())
 	}
 	return err
 }

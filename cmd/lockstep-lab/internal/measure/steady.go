@@ -176,17 +176,9 @@ func elapse(ctx context.Context, d time.Duration) error {
 
 // fillStore also writes checkpoints on both nodes.
 func fillStore(ctx context.Context, t bench.Target, queue string, storeBytes int64) error {
-	producers, err := bench.NewProducers(ctx, t.Client, 2)
-	if err != nil {
-		return err
-	}
-	_, err = bench.PublishAll(ctx, producers, []string{queue}, bench.PublishOptions{
-		SizeBytes: fillBytes, Messages: int(storeBytes / fillBytes), Producers: len(producers), Window: 500, Queues: 1,
-	})
-	for _, p := range producers {
-		err = errors.Join(err, p.Close())
-	}
-	if err != nil {
+	if _, err := bench.PublishNew(ctx, t.Client, []string{queue}, bench.PublishOptions{
+		SizeBytes: fillBytes, Messages: int(storeBytes / fillBytes), Producers: 2, Window: 500, Queues: 1,
+	}); err != nil {
 		return err
 	}
 	for _, n := range t.Pair.Nodes {
