@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package pair implements the commands for the pair itself: its cluster record, the voters that store it, and the
+// witness as the third voter.
 package pair
 
 import (
@@ -258,4 +260,19 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 		return fmt.Errorf("the voter addresses are unknown; set --voters: %w", last)
 	})
 	return voters, secured, err
+}
+
+// Command returns the `lockstep pair` command.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pair", GroupID: "operate",
+		Short: "Manage the cluster record and raft voters",
+		Args:  cli.KnownSubcommand,
+		RunE:  cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(
+		rebuildCommand(env), votersCommand(env), addCommand(env), removeCommand(env), replaceCommand(env),
+		recoverCommand(env),
+	)
+	return cmd
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // limitMemory moves this process into a new memory cgroup, which includes its page cache. leave moves it back and
@@ -102,4 +104,12 @@ func findMemoryMount(mountinfo string) (mount string, v2 bool) {
 		}
 	}
 	return mount, v2
+}
+
+// Dirty pages stay in the page cache.
+func adviseDontNeed(f *os.File) error {
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return fmt.Errorf("evict %s from the page cache: %w", f.Name(), err)
+	}
+	return nil
 }
