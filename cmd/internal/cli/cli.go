@@ -66,7 +66,7 @@ type hintedError struct {
 
 func (e *hintedError) Unwrap() error { return e.error }
 
-// WithHint adds advice, which Run prints on a line of its own.
+// WithHint adds advice, which Run prints on a separate line.
 func WithHint(err error, format string, args ...any) error {
 	return &hintedError{err, fmt.Sprintf(format, args...)}
 }

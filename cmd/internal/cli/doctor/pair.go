@@ -66,7 +66,7 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// standalone reports whether the store belongs to a standalone node, which is a pair of its own.
+// standalone reports whether the store belongs to a standalone node, which also has a pair ID.
 func (in *inspector) standalone() bool {
 	_, err := os.Stat(filepath.Join(in.cfg.Data.Dir, datadir.StandaloneName))
 	return err == nil
