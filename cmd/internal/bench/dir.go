@@ -15,6 +15,7 @@ import (
 
 // The directories contain gigabytes, so they are removed no matter how a measurement ends.
 
+// Name prefix of the directories, and the file in them that is locked while in use.
 const (
 	DirPrefix = "lockstep-bench-"
 	DirLock   = "in-use" // held by the measuring process; the kernel releases it when the process dies

@@ -73,8 +73,8 @@ func hint(err error) string {
 		return "--addr with the client port of the nodes (setting listen, 7420 by default); the console, metrics, AMQP and " +
 			"raft have other ports"
 	case errors.Is(err, errNodeSpeaksTLS), reason == tlsRequired:
-		return "--tls-ca ca.pem with the CA of the node's certificate (environment: " + envTLSCA + "), or lockstep login, to " +
-			"store it; lockstep cert show HOST:PORT, to show the node's certificate"
+		return "--tls-ca ca.pem with the CA of the node's certificate (environment: " + envTLSCA + "); lockstep login, " +
+			"to store it; lockstep cert show HOST:PORT, to show the node's certificate"
 	case errors.Is(err, errNodeIsPlain), reason == tlsUnsupported:
 		return "the command without --tls-ca, --tls-cert, --tls-key, " + envTLSCA + " and TLS files in the profile; or set " +
 			"tls.cert and tls.key on the node: without TLS, traffic can be read on the network"

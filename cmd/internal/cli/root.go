@@ -11,11 +11,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// Defaults of the global flags.
 const (
 	DefaultAddr    = "127.0.0.1:7420,127.0.0.1:7421"
 	DefaultTimeout = 10 * time.Second
 )
 
+// Environment variables that replace global flags.
 const (
 	EnvAddr    = "LOCKSTEP_ADDR"
 	envTLSCA   = "LOCKSTEP_CLIENT_TLS_CA" // LOCKSTEP_TLS_CA is the node setting tls.ca

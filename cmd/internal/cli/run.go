@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
+// Exit codes.
 const (
 	ExitOK    = 0
 	ExitError = 1

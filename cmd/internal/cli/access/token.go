@@ -48,7 +48,7 @@ func tokenCommand(env *cli.Env) *cobra.Command {
 		`A token is a secret that authenticates a caller without a certificate. The pair stores only its SHA-256
 hash; the token is printed once, when it is created.`)
 	cmd.AddCommand(tokenCreateCommand(env), listPart(env, "token", "List tokens",
-		`List token names, principals and expiry times. The secrets are not stored: revoke a lost token and create a new one.`,
+		"List token names, principals and expiry times. Secrets are not stored: revoke a lost token and create a new one.",
 		func(t table) []token { return t.Tokens }, tokenTable), tokenRevokeCommand(env))
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
+// ErrProblems is returned if a check found a problem.
 var ErrProblems = errors.New("run lockstep doctor again after the fix")
 
 type report struct {

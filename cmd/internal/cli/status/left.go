@@ -38,8 +38,8 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 			paths  []string
 		}{
 			{removable, unused},
-			{"truncated records on %s, not part of the pair (to show them, use lockstep store dump-log FILE --messages): %s",
-				cut},
+			{"truncated records on %s, not part of the pair (to show them, use lockstep store dump-log FILE --messages): " +
+				"%s", cut},
 		} {
 			if len(line.paths) == 0 {
 				continue

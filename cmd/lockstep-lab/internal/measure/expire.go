@@ -18,6 +18,7 @@ const (
 	checkpointEvery    = time.Second
 )
 
+// Values of ExpireOptions.By.
 const (
 	ExpireByMessage = "message" // each message has an expiry time
 	ExpireByQueue   = "queue"   // their queue gets a TTL

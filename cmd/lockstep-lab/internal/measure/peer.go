@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
+// Supported peers.
 const (
 	PeerNATS      = "nats"
 	PeerChronicle = "chronicle"
