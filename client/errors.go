@@ -3,6 +3,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +28,7 @@ var (
 	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
 	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers
 	// or 256 later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
-	ErrOutcomeLost = errors.New("the outcome cannot be learned any more")
+	ErrOutcomeLost = errors.New("the outcome can no longer be determined")
 	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request: another producer used the
 	// same ID and epoch. The message was NOT stored. Use a higher epoch. Together with ErrOutcomeUnknown it means that a
 	// retry differs from the first attempt: a body was changed in the meantime.
@@ -56,7 +57,7 @@ var (
 	// transaction: it was processed elsewhere. The transaction stored nothing.
 	ErrProcessed = errors.New("a message was processed elsewhere")
 	// ErrDataLoss is returned when stored data is corrupt.
-	ErrDataLoss = errors.New("stored data is damaged")
+	ErrDataLoss = errors.New("stored data is corrupt")
 	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.
 	ErrInternal = errors.New("node failed")
 	// ErrDenied is returned when the client lacks the permission for the request.
@@ -73,8 +74,8 @@ type Error struct {
 	Address string
 	// Code is the gRPC status code.
 	Code codes.Code
-	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty if the error does not originate from
-	// a node.
+	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND, if the error originates from a node. If no
+	// connection could be made, it is TLS_REQUIRED, TLS_UNSUPPORTED, BAD_CERTIFICATE, NOT_CLIENT_PORT or empty.
 	Reason string
 	// Message is a human-readable description of the error and the remedy.
 	Message string
@@ -131,6 +132,9 @@ type opError struct {
 
 func (e *opError) Error() string {
 	s := fmt.Sprintf("%s: %v", e.op, e.cause)
+	if errors.Is(e.cause, context.DeadlineExceeded) {
+		s = e.op + ": timed out"
+	}
 	if e.last != nil && errors.Is(e.cause, errNobody) {
 		s += ": " + e.last.Error()
 	} else if e.last != nil {

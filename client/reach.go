@@ -15,11 +15,12 @@ import (
 // text only.
 
 // errNobody is the cause of failures caused by Options.FailFast.
-var errNobody = errors.New("no node answers")
+var errNobody = errors.New("no node responds")
 
 // obstacle is the cause of a failed connection.
 type obstacle struct {
-	why string // description
+	why    string // description
+	reason string // Error.Reason; may be empty
 	// final means that a retry fails in the same way in the current state of the network: nothing listens, the name does
 	// not exist, or the two ends disagree about TLS.
 	final bool
@@ -39,37 +40,41 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 	has := func(s string) bool { return strings.Contains(cause, s) }
 	switch {
 	case has("connection refused"):
-		return obstacle{why: "connection refused: no process listens there", final: true}, true
+		return obstacle{why: "connection refused: no process listens on this port", final: true}, true
 	case has("no such host"):
-		return obstacle{why: "there is no host of that name", final: true}, true
+		return obstacle{why: "no such host", final: true}, true
 	case has("first record does not look like a TLS handshake"):
-		return disagreement("the node does not speak TLS, and this client does: leave the certificates away, or turn " +
-			"TLS on at the node. Or the port is not for clients, such as that of AMQP or the console"), true
+		return disagreement("TLS_UNSUPPORTED", "the node does not use TLS, but this client does: remove the TLS options, "+
+			"or enable TLS on the node. The port may also belong to another service, such as AMQP or the console"), true
 	case has("certificate required"):
-		return disagreement("the node wants a client certificate, and none was shown"), true
+		return disagreement("BAD_CERTIFICATE", "the node requires a client certificate"), true
 	case has("bad certificate"):
-		return disagreement("the node wants another client certificate: " + lastPart(cause)), true
+		return disagreement("BAD_CERTIFICATE", "the node rejected the client certificate: "+lastPart(cause)), true
 	case has("x509: ") || has("tls: "):
-		return disagreement("TLS: " + lastPart(cause)), true
+		return disagreement("BAD_CERTIFICATE", "TLS handshake failed: "+lastPart(cause)), true
 	case has("HTTP/1.1 header"):
-		return disagreement("a web server answers, such as the console or the metrics: it is not a port for clients"), true
+		return disagreement("NOT_CLIENT_PORT", "not a client port: an HTTP server responds, such as the console or the "+
+			"metrics"), true
 	case has("missing selected ALPN property"):
-		return disagreement("another protocol than gRPC answers with TLS, such as AMQP: it is not a port for clients"), true
+		return disagreement("NOT_CLIENT_PORT", "not a client port: a server with TLS responds, but not with gRPC, such as "+
+			"AMQP"), true
 	case has("frame too large"): // a node with TLS closes the connection without sending a byte
-		return disagreement("another protocol than gRPC answers, such as AMQP: it is not a port for clients"), true
+		return disagreement("NOT_CLIENT_PORT", "not a client port: a server responds, but not with gRPC, such as AMQP"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
 		// This side closed it after the connection timeout.
-		return obstacle{why: "the process there accepts connections and does not answer: it is stopped, or hangs"}, true
+		return obstacle{why: "a process accepts connections, but does not respond: it is stopped or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS closes a plaintext connection.
-		return disagreement("the node ends the connection before it begins: it speaks TLS, and this client does not: " +
-			"give the authority of its certificate. Or it is no port for clients, such as that of AMQP or of a raft voter"), true
+		return disagreement("TLS_REQUIRED", "the node closed the connection: it requires TLS, and this client does not use "+
+			"it: set the CA of its certificate. Or it is not a client port, such as that of AMQP or of a raft voter"), true
 	default:
 		return obstacle{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}
 }
 
-func disagreement(why string) obstacle { return obstacle{why: why, final: true, there: true} }
+func disagreement(reason, why string) obstacle {
+	return obstacle{why: why, reason: reason, final: true, there: true}
+}
 
 // lastPart returns the part after gRPC's own prefixes.
 func lastPart(cause string) string {

@@ -34,7 +34,7 @@ func accessService(cc *grpc.ClientConn) pb.AccessServiceClient { return pb.NewAc
 // WhoAmI returns the principal and the permissions that the active node assigns to this client. Errors:
 // [client.ErrUnavailable], [client.ErrDenied].
 func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error) {
-	err = c.conns.Read(ctx, "who am I", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.conns.Read(ctx, "whoami", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).WhoAmI(ctx, &pb.WhoAmIRequest{})
 		return err
 	})

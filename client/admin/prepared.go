@@ -5,13 +5,13 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -77,7 +77,7 @@ func (c *Client) decide(ctx context.Context, op string, call func(context.Contex
 	err := c.conns.Repeat(ctx, op, call)
 	var e *client.Error
 	if errors.As(err, &e) && (errors.Is(e, ErrDecided) || errors.Is(e, ErrHeuristic)) {
-		return fmt.Errorf("%s: %w", op, e)
+		return link.Wrap(op, e, e.Message)
 	}
 	return err
 }

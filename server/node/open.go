@@ -157,19 +157,17 @@ func openRaft(
 	return c, nil
 }
 
-// standaloneMark is a file in the data directory of a node that was created without a coordinator.
-const standaloneMark = "standalone"
-
-// markedStandalone reports whether a directory has the mark, or the check failed, so that the store is not quarantined.
+// markedStandalone reports whether a directory has the mark. If the check fails, it returns true, so that the store
+// is not quarantined.
 func markedStandalone(fs vfs.FS, dir string) bool {
-	_, err := fs.Stat(filepath.Join(dir, standaloneMark))
+	_, err := fs.Stat(filepath.Join(dir, datadir.StandaloneName))
 	return !errors.Is(err, os.ErrNotExist)
 }
 
 // markStandalone refuses to serve a pair's data without the pair's coordinator, since the other node may serve the same
 // queues. It marks a new data directory.
 func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
-	name := filepath.Join(dir, standaloneMark)
+	name := filepath.Join(dir, datadir.StandaloneName)
 	if _, err := fs.Stat(name); err == nil {
 		return nil
 	} else if !errors.Is(err, os.ErrNotExist) {

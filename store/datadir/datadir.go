@@ -38,6 +38,8 @@ const (
 	OldFileName  = "page.db_old"
 	// AccessResetName exists if the node must delete all access rules.
 	AccessResetName = "access.reset"
+	// StandaloneName exists if the node was created without a coordinator.
+	StandaloneName = "standalone"
 )
 
 // PageFile returns the path of the page file.

@@ -128,9 +128,9 @@ type Error struct {
 	Op int
 }
 
-// Error returns the index of the operation and the description of the code.
+// Error returns the description of the code, with the index of the operation unless it is the first or only one.
 func (e *Error) Error() string {
-	if e.Op < 0 {
+	if e.Op <= 0 {
 		return e.Code.Error()
 	}
 	return fmt.Sprintf("operation %d: %s", e.Op, e.Code.Error())

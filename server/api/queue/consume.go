@@ -64,7 +64,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("%w: first request of a consumer must contain `attach`", apierror.ErrInvalid)
 	}
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	queueID, sub, err := s.findSub(attach.GetQueue(), attach.GetSubscription())
 	if err != nil {
@@ -75,11 +75,11 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	}
 	accepts, err := s.consumerFilter(session, attach.GetFilter())
 	if err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, addressOf(stream.Context()), accepts)
 	if err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	defer consumer.Close()
 	if attach.GetReportWaiting() {
@@ -92,11 +92,11 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	})
 	defer identity.end()
 	if err := identity.use(attach.GetQueue()); err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	// The rules may have changed before the stream was registered.
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	if err := stream.Send(&pb.ConsumeResponse{Attached: true, QueueId: queueID}); err != nil {
 		return fmt.Errorf("confirm the consumer: %w", err)
