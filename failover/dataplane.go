@@ -61,7 +61,7 @@ func (id Identity) Empty() bool {
 	return id.PairID == uuid.Nil && id.End.IsZero() && id.Fence == Fence{}
 }
 
-// ErrGone is returned by DataPlane.Meet if the address is reachable and no process listens on it: the process has
+// ErrGone is returned by DataPlane.Handshake if the address is reachable and no process listens on it: the process has
 // terminated.
 var ErrGone = errors.New("no process listens on the address")
 
@@ -110,9 +110,9 @@ type DataPlane interface {
 	// false if none, or without such a role. It is called about once a second.
 	Committed() (lsn.Position, bool)
 
-	// Meet requests the identity and log end of the process at an address. It returns ErrGone if no process listens
+	// Handshake requests the identity and log end of the process at an address. It returns ErrGone if no process listens
 	// there. It may be called concurrently with other calls.
-	Meet(ctx context.Context, address string) (Peer, error)
+	Handshake(ctx context.Context, address string) (Peer, error)
 
 	// StartActive takes the active role. The log continues under spec.Term with a term-start record, existing records
 	// are committed as far as spec allows and applied, and standbys are accepted. It returns when the role is taken;

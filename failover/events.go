@@ -58,14 +58,14 @@ type (
 	Committed struct{ Term, LSN uint64 }
 	// MarkWritten is the outcome of WriteMark. Before is the previous mark.
 	MarkWritten struct{ Before Mark }
-	// Met is the outcome of Meet. Gone: no process listens at the address.
-	Met struct {
+	// HandshakeDone is the outcome of Handshake. Gone: no process listens at the address.
+	HandshakeDone struct {
 		Address string
 		Peer    Peer
 		Gone    bool
 		Err     error
 	}
-	// DuplicateReported: another process with this node's identity has called this one (Meet).
+	// DuplicateReported: another process with this node's identity has called this one (Handshake).
 	DuplicateReported struct{ Live Live }
 	// Ticked: a deadline returned by State.Deadline has passed.
 	Ticked struct{}
@@ -82,7 +82,7 @@ func (SwitchoverAsked) event()   {}
 func (Occupied) event()          {}
 func (Committed) event()         {}
 func (MarkWritten) event()       {}
-func (Met) event()               {}
+func (HandshakeDone) event()     {}
 func (DuplicateReported) event() {}
 func (Ticked) event()            {}
 
@@ -116,8 +116,8 @@ type (
 	WriteMark struct{ Mark Mark }
 	// Announce starts maintaining this node's liveness key.
 	Announce struct{}
-	// Meet requests the identity of the process at an address; the outcome is Met.
-	Meet struct{ Address string }
+	// Handshake requests the identity of the process at an address; the outcome is HandshakeDone.
+	Handshake struct{ Address string }
 	// StartActive calls DataPlane.StartActive.
 	StartActive struct {
 		Epoch uint64
@@ -167,7 +167,7 @@ func (ClaimRun) effect()        {}
 func (ConfirmRun) effect()      {}
 func (WriteMark) effect()       {}
 func (Announce) effect()        {}
-func (Meet) effect()            {}
+func (Handshake) effect()       {}
 func (StartActive) effect()     {}
 func (ConfigureActive) effect() {}
 func (StopActive) effect()      {}

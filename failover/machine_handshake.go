@@ -12,8 +12,8 @@ import (
 // This file queries other processes: a process running under this node's identity, and the other member before this
 // node takes the role again (INV-13).
 
-// meeting is the query of the other in-sync member by a node about to take the role after a start.
-type meeting struct {
+// handshake is the query of the other in-sync member by a node about to take the role after a start.
+type handshake struct {
 	asked bool          // a query is in progress
 	tried bool          // it was queried at least once, with any outcome
 	at    time.Duration // time of the next query
@@ -43,7 +43,7 @@ func (m *machine) startHandshake() {
 	case r.checkingDuplicate || m.now < r.duplicateCheckAt:
 	default:
 		r.checkingDuplicate, r.asked = true, r.duplicate
-		m.do(Meet{Address: r.duplicate.Node.Address})
+		m.do(Handshake{Address: r.duplicate.Node.Address})
 	}
 }
 
@@ -59,8 +59,8 @@ func (s *State) findDuplicate() Live {
 	return Live{}
 }
 
-// met processes the response of another process.
-func (m *machine) met(e Met) {
+// handshakeDone processes the response of another process.
+func (m *machine) handshakeDone(e HandshakeDone) {
 	r := &m.run
 	if asked := r.asked; r.checkingDuplicate && e.Address == asked.Node.Address {
 		r.checkingDuplicate, r.asked, r.duplicateCheckAt = false, Live{}, m.now+duplicateCheckDelay
@@ -80,10 +80,10 @@ func (m *machine) met(e Met) {
 		}
 		return
 	}
-	if m.meeting.asked {
-		m.meeting.asked, m.meeting.tried, m.meeting.at = false, true, m.now+m.set.RetryDelay
+	if m.handshake.asked {
+		m.handshake.asked, m.handshake.tried, m.handshake.at = false, true, m.now+m.set.RetryDelay
 		if e.Err == nil && e.Peer.Node != m.self.ID {
-			m.meeting = meeting{known: true, peer: e.Peer}
+			m.handshake = handshake{known: true, peer: e.Peer}
 		}
 	}
 }
@@ -94,15 +94,15 @@ func (m *machine) met(e Met) {
 // least once, even if the coordinator was slow to provide its address.
 func (m *machine) peerResponded() bool {
 	other, ok := m.rec.Other(m.self.ID)
-	if !ok || m.meeting.known || mutate.Off("INV-13-role-without-a-comparison") {
+	if !ok || m.handshake.known || mutate.Off("INV-13-role-without-a-comparison") {
 		return true
 	}
 	described, _ := describeNode(m.rec, m.live, other.Node)
-	if described.Address != "" && !m.meeting.asked && m.now >= m.meeting.at {
-		m.meeting.asked = true
-		m.do(Meet{Address: described.Address})
+	if described.Address != "" && !m.handshake.asked && m.now >= m.handshake.at {
+		m.handshake.asked = true
+		m.do(Handshake{Address: described.Address})
 	}
-	return m.now >= m.started+m.set.StartupWait && (m.meeting.tried || described.Address == "")
+	return m.now >= m.started+m.set.StartupWait && (m.handshake.tried || described.Address == "")
 }
 
 // compareCommitted implements INV-6 and INV-13 for a standby. An in-sync standby has every committed record. If its
@@ -126,8 +126,8 @@ func (m *machine) compareCommitted() {
 // peerIsAhead reports whether the other in-sync member has the longer log.
 func (s *State) peerIsAhead() (Member, bool) {
 	other, ok := s.rec.Other(s.self.ID)
-	p := s.meeting.peer
-	if !ok || !s.meeting.known || p.Node != other.Node || p.Store != other.Store {
+	p := s.handshake.peer
+	if !ok || !s.handshake.known || p.Node != other.Node || p.Store != other.Store {
 		return Member{}, false
 	}
 	own := s.ident.End

@@ -21,7 +21,7 @@ type ProcessIdentity struct {
 	End lsn.Position
 }
 
-// Self returns the introduction of a process.
+// Self returns the identity of this process.
 func Self(s *store.Store, process, address string) ProcessIdentity {
 	id := s.Identity()
 	i := ProcessIdentity{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address}
@@ -31,10 +31,10 @@ func Self(s *store.Store, process, address string) ProcessIdentity {
 	return i
 }
 
-// Reception responds to introductions of other processes. The zero value rejects all.
-type Reception struct {
-	// Self returns this process's introduction.
+// Responder answers the handshakes of other processes. The zero value rejects all.
+type Responder struct {
+	// Self returns the identity of this process.
 	Self func() ProcessIdentity
-	// Met is called for each answered introduction; it must not block.
-	Met func(ProcessIdentity)
+	// OnHandshake is called for each answered handshake; it must not block.
+	OnHandshake func(ProcessIdentity)
 }

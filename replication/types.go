@@ -179,8 +179,8 @@ type Conn interface {
 	Replicate(ctx context.Context) (ActiveStream, error)
 	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
-	// Meet exchanges introductions with the process at the other end and returns that process's.
-	Meet(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
+	// Handshake exchanges identities with the process at the other end and returns that one's.
+	Handshake(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
 	// Received returns the number of bytes received on the connection, including partial messages; 0 for transports
 	// that deliver whole messages.
 	Received() uint64
