@@ -128,8 +128,8 @@ func (f *File) growLocked(pages uint64) error {
 }
 
 // Free releases an extent or a part of it. The caller must ensure that no reader can find a new reference to it (the
-// tree View without it is published), and must call Free before the Checkpoint whose Root does not refer to it. The
-// pages are not reused until the checkpoint after that is durable and every Pin and Guard that may read them is
+// tree View without it is published), and must call Free before the Checkpoint with a Root that does not refer to it.
+// The pages are not reused until the checkpoint after that is durable and every Pin and Guard that may read them is
 // released.
 //
 // Freeing pages that are not in use would destroy data; it makes the file fail.

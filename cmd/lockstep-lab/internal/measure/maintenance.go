@@ -70,7 +70,7 @@ type MaintenanceResult struct {
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
 	Slowest []Slow  `json:"slowest"`
-	// Median is set for the round with the median P99Ratio. The following fields are over all rounds.
+	// Median is set for the round with the median P99Ratio. The following fields cover all rounds.
 	Median      bool    `json:"median,omitempty"`
 	P99RatioMin float64 `json:"p99_ratio_min,omitempty"`
 	P99RatioMax float64 `json:"p99_ratio_max,omitempty"`
