@@ -4,19 +4,17 @@ package failover
 
 import "time"
 
-// Condition is a condition of this node or its pair that only failover detects and an operator must know. It exists
-// while the condition lasts. Package server/observe/conditions documents each kind with cause and action, under the
-// same names.
+// Condition is a condition of this node or its pair that only failover detects. Package server/observe/conditions
+// documents each kind, under the same name.
 type Condition struct {
-	// Kind is one of the Notice constants.
-	Kind string
-	// Details describes the condition in words.
+	// Kind is one of the constants below.
+	Kind    string
 	Details string
-	// Since is the start of the condition. If zero, it is the time of the first Status that includes it.
+	// Since is the start; if zero, the time of the first Status that includes the condition.
 	Since time.Time
 }
 
-// Kinds of notices.
+// Kinds of conditions.
 const (
 	// ConditionSuperseded: the record names this node, but another process generation of it wrote the record.
 	ConditionSuperseded = "superseded"
@@ -26,8 +24,7 @@ const (
 	ConditionStoreRolledBack = "store-rolled-back"
 	// ConditionHistoriesDiverged: the active lacks committed records that the other node has.
 	ConditionHistoriesDiverged = "histories-diverged"
-	// ConditionVoterMissing, ConditionVoterBehind, ConditionVoterRolledBack and ConditionVoterWiped concern a voter of the
-	// coordinator.
+	// ConditionVoterMissing and the following ones concern a voter of the coordinator.
 	ConditionVoterMissing    = "voter-missing"
 	ConditionVoterBehind     = "voter-behind"
 	ConditionVoterRolledBack = "voter-rolled-back"

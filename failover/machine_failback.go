@@ -2,10 +2,7 @@
 
 package failover
 
-// This file implements failback to the preferred node some time after it is in sync again.
-
-// failBack starts an ordinary handover to the preferred standby when it has been in sync for the delay without
-// interruption. Called while this node is active.
+// failBack starts a handover to the preferred standby when it has been in sync for the delay without interruption.
 func (m *machine) failBack() {
 	a := &m.act
 	switch {
@@ -23,9 +20,8 @@ func (m *machine) failBack() {
 	}
 }
 
-// standbyIsPreferred reports whether the standby is in sync, is preferred over this node, and may get the role. The
-// delay restarts when this was false for a moment, and with each term. An unstable pair therefore does not change
-// roles more often.
+// standbyIsPreferred reports whether the standby is in sync, preferred over this node, and may get the role. The delay
+// restarts whenever this was false, so an unstable pair does not change roles more often.
 func (s *State) standbyIsPreferred() bool {
 	other, ok := s.rec.Other(s.self.ID)
 	if !ok || s.set.Preferred || s.set.FailbackDelay <= 0 || !s.act.ready || s.absent() {

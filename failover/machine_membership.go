@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// This file describes why a node that is not in sync waits, and which nodes are not part of the pair. Operators act
-// on these texts, so they mention a forced failover only as the last resort: an unnecessary one loses messages.
+// Operators act on these texts, so they mention a forced failover only as the last resort: an unnecessary one loses
+// messages.
 
-// waiting describes the event that a node waits for that is not in sync and not connected.
+// waiting describes the event that a node waits for that is neither in sync nor connected.
 func (s *State) waiting() string {
 	if gone, ok := s.replaced(); ok {
 		return s.replacedReason(gone)
@@ -50,7 +50,7 @@ func (s *State) waiting() string {
 	}
 }
 
-// replacedReason describes the options for a node without data that runs at the address of a node that was in sync.
+// replacedReason describes the options of an empty node that runs at the address of a node that was in sync.
 func (s *State) replacedReason(gone NodeInfo) string {
 	what := fmt.Sprintf("the cluster record has another node, %s, in sync at this node's address: its data directory was "+
 		"wiped or replaced",
@@ -76,7 +76,6 @@ func (s *State) replacedReason(gone NodeInfo) string {
 	return what + ", or restore a backup"
 }
 
-// foreignPair returns the two nodes in sync, if this node is not one of them.
 func (s *State) foreignPair() (first, second NodeInfo, ok bool) {
 	if _, listed := s.rec.Member(s.self.ID); listed || len(s.rec.InSync) < 2 {
 		return first, second, false
@@ -89,7 +88,7 @@ func (s *State) foreignPair() (first, second NodeInfo, ok bool) {
 	return named(s.rec.InSync[0]), named(s.rec.InSync[1]), true
 }
 
-// replaced returns the in-sync node with the address that this different node uses now.
+// replaced returns the in-sync node whose address this different node uses now.
 func (s *State) replaced() (NodeInfo, bool) {
 	for _, m := range s.rec.InSync {
 		n, ok := s.rec.Node(m.Node)
@@ -100,7 +99,7 @@ func (s *State) replaced() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// nodeAtActiveAddress returns a different node that runs at the address of the active.
+// nodeAtActiveAddress returns a different node that runs at the active's address.
 func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	active, ok := s.rec.Node(s.rec.Active)
 	if !ok {
@@ -114,9 +113,9 @@ func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// Third returns a node that announces itself as a member of this pair while two other nodes are in sync. An example
-// is a node configured with the key prefix of another pair. A node that has just replaced one of the two at the same
-// address does not count.
+// Third returns a node that announces itself as a member of this pair while two others are in sync, for example one
+// configured with another pair's key prefix. A node that has just replaced one of the two at the same address does not
+// count.
 func (s Status) Third() (NodeInfo, bool) {
 	if s.Record == nil {
 		return NodeInfo{}, false
@@ -140,7 +139,6 @@ func third(rec Record, live []Live) (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// thirdReason describes a third node for the active's status; empty if none.
 func (s *State) thirdReason() string {
 	n, ok := third(s.rec, s.live)
 	if !ok {
@@ -150,7 +148,6 @@ func (s *State) thirdReason() string {
 		"it if it runs, or give it its own coordinator.etcd.prefix", describeShort(n))
 }
 
-// describeShort returns the name and address of a node, for display.
 func describeShort(n NodeInfo) string {
 	name := cmp.Or(n.Name, n.ID.String())
 	if n.Address == "" {

@@ -9,9 +9,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file derives status texts from the state.
-
-// Role returns the node's role.
 func (s *State) Role() Role {
 	switch s.mode {
 	case modeAct:
@@ -52,8 +49,7 @@ func (s *State) actingRole() Role {
 	}
 }
 
-// Reason describes why the node has its role, or the event that it waits for. It does not change without a state
-// change.
+// Reason describes why the node has its role, or the event that it waits for. It changes only with the state.
 func (s *State) Reason() string {
 	reason := s.ownReason()
 	more := s.refusal
@@ -66,7 +62,7 @@ func (s *State) Reason() string {
 	return reason + more
 }
 
-// ownReason returns the reason without the coordinator's part.
+// ownReason excludes the coordinator's problem.
 func (s *State) ownReason() string {
 	switch {
 	case s.run.superseded != "":
@@ -123,7 +119,6 @@ func (s *State) actingReason() string {
 	}
 }
 
-// duplicateReason describes a process with this identity that may still run.
 func (s *State) duplicateReason() string {
 	return fmt.Sprintf("another process has announced itself as this node at %s and does not respond: waiting until "+
 		"its lease has expired",
@@ -164,7 +159,6 @@ func (s *State) followingReason() string {
 	return reason
 }
 
-// lacksReason describes, based on the pair's mark, the gap of a store that may have lost records.
 func (s *State) lacksReason() string {
 	if s.run.lacks == "" {
 		return ""
@@ -173,7 +167,6 @@ func (s *State) lacksReason() string {
 		": if its disk was restored from an older copy, restore the newest one instead"
 }
 
-// quarantineReason describes the quarantine of a node that is waiting to be resynchronized.
 func (s *State) quarantineReason() string {
 	if s.ident.Quarantine == "" {
 		return ""
@@ -184,8 +177,7 @@ func (s *State) quarantineReason() string {
 		"at startup\")"
 }
 
-// forceCommand returns the command for a forced failover. No node can be forced while another one responds, so such a
-// node must be stopped first.
+// forceCommand returns the command for a forced failover, which requires that no other node is running.
 func (s *State) forceCommand() string {
 	const command = "lockstep failover --force"
 	for _, l := range s.live {

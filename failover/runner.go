@@ -14,21 +14,18 @@ import (
 	"go.uber.org/zap"
 )
 
-// Options configures a Runner.
 type Options struct {
-	// Coordinator of the pair. The caller closes it after Run has returned.
+	// Coordinator is closed by the caller after Run has returned.
 	Coordinator Coordinator
-	// Data is the node's store and replication.
-	Data DataPlane
-	// Self describes this node; its ID must be that of the store.
-	Self NodeInfo
-	// Settings of the machine.
+	Data        DataPlane
+	// Self must have the ID of the store.
+	Self     NodeInfo
 	Settings Settings
-	// Logger receives one line per role change; nil disables logging.
+	// Logger is optional.
 	Logger *zap.Logger
 }
 
-// Runner drives the machine of one node: it feeds events to Step and executes the effects.
+// Runner drives the machine of one node.
 type Runner struct {
 	opts    Options
 	log     *zap.Logger
@@ -49,7 +46,7 @@ type Runner struct {
 	occupied string
 }
 
-// New validates the options and returns a Runner. Nothing happens before Run.
+// New validates the options. Nothing happens before Run.
 func New(o Options) (*Runner, error) {
 	switch {
 	case o.Coordinator == nil || o.Data == nil:
@@ -80,7 +77,7 @@ func New(o Options) (*Runner, error) {
 
 // Run makes the node part of its pair until ctx ends, then returns nil. It returns an error if the node must not
 // continue: ErrOtherPair, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
-// returns, no role is running, and the liveness key is removed or about to expire. It must be called once.
+// returns, no role is running, and the liveness key is removed or about to expire. Call it once.
 func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
@@ -105,51 +102,45 @@ func (r *Runner) Process() string { return r.process }
 // ReportDuplicate records that another process with this node's identity has called this one.
 func (r *Runner) ReportDuplicate(other Live) { r.post(DuplicateReported{Live: other}) }
 
-// Post reports an event of the node that does not belong to a role; Failed is the only one. It never blocks.
+// Post reports an event of the node that does not belong to a role; only Failed is one. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
 
-// Status returns the current status.
 func (r *Runner) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.status
 }
 
-// Changed returns a channel that is closed at the next change of Status. To avoid missing a change, call Changed
-// first and Status after.
+// Changed returns a channel that is closed at the next change of Status. Call Changed before Status to miss none.
 func (r *Runner) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.changed
 }
 
-// addressPoll is the retry interval of a switchover that was rejected for a transient reason.
+// addressPoll is the retry interval of a switchover that failed for a transient reason.
 const addressPoll = 20 * time.Millisecond
 
-// coordinatorCheck is the time for the coordinator to respond before a switchover starts.
+// coordinatorCheck is how long the coordinator may take to respond before a switchover.
 const coordinatorCheck = time.Second
 
-// SwitchoverResult is the outcome of a planned switchover.
 type SwitchoverResult struct {
-	// Active is the active node after the switchover.
 	Active NodeInfo
-	// Term of it.
-	Term uint64
-	// Pause is the time during which no transaction could be acknowledged. If requested on the standby it is an upper
-	// bound: the time since the request.
+	Term   uint64
+	// Pause is how long no transaction could be acknowledged; if requested on the standby, the time since the request.
 	Pause time.Duration
-	// Already: the requested node was already active, and nothing was changed.
+	// Already: the requested node was active before.
 	Already bool
 }
 
 // Switchover hands the active role to the other node; either node accepts the request. It returns when the other node
-// is active, or ErrSwitchover with the reason. If ctx ends first, the handover may still happen.
+// is active, or ErrSwitchover. If ctx ends first, the handover may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	return r.SwitchoverTo(ctx, uuid.Nil)
 }
 
-// SwitchoverTo activates one node; either node accepts the request. It is idempotent: if the node is already active,
-// or becomes active through another switchover, the call succeeds. With uuid.Nil it is Switchover.
+// SwitchoverTo activates one node; either node accepts the request. It is idempotent: it succeeds if the node is
+// already active, or becomes active through another switchover. With uuid.Nil it is Switchover.
 func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResult, error) {
 	if err := r.coordinatorAnswers(ctx); err != nil {
 		return SwitchoverResult{}, err
@@ -176,8 +167,8 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 	}
 }
 
-// coordinatorAnswers probes the coordinator before a handover. A handover whose swap gets no response blocks every
-// write until the coordinator returns (INV-8), and an outage may not have been detected yet.
+// coordinatorAnswers probes the coordinator: a handover whose swap gets no response blocks every write until the
+// coordinator returns (INV-8), and an outage may not have been detected yet.
 func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	select {
 	case <-r.stopped:
@@ -191,10 +182,9 @@ func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 		return fmt.Errorf("%w: the coordinator does not respond, and without it the role cannot change: %w",
 			ErrSwitchover, err)
 	}
-	return nil // the machine handles any other problem with the record
+	return nil // the machine handles any other problem
 }
 
-// waitRetry waits for the retry interval; it returns false if ctx has ended.
 func (r *Runner) waitRetry(ctx context.Context) bool {
 	timer := time.NewTimer(addressPoll)
 	defer timer.Stop()
@@ -208,7 +198,6 @@ func (r *Runner) waitRetry(ctx context.Context) bool {
 	}
 }
 
-// askSwitchover sends one request to the machine and waits for the response.
 func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnded, error) {
 	id := uuid.NewString()
 	done := make(chan SwitchoverEnded, 1)
@@ -231,7 +220,6 @@ func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnd
 	}
 }
 
-// post queues an event for the loop.
 func (r *Runner) post(ev Event) {
 	r.mu.Lock()
 	r.queue = append(r.queue, ev)
@@ -242,7 +230,6 @@ func (r *Runner) post(ev Event) {
 	}
 }
 
-// take empties the queue.
 func (r *Runner) take() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,7 +238,6 @@ func (r *Runner) take() []Event {
 	return q
 }
 
-// publish publishes the state, and wakes those that wait for a change.
 func (r *Runner) publish(s *State) {
 	st := Status{
 		Role: s.Role(), Reason: s.Reason(), Self: s.self, Revision: s.rev, Coordinator: r.opts.Coordinator.Name(),
@@ -312,7 +298,6 @@ func sameStatus(a, b Status) bool {
 		slices.Equal(a.Conditions, b.Conditions)
 }
 
-// answer passes the outcome of a switchover to the waiting caller.
 func (r *Runner) answer(e SwitchoverEnded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
