@@ -175,6 +175,7 @@ type FollowSpec struct {
 	Forced *Forced
 }
 
+// LostCause is the reason of a lost connection.
 type LostCause uint8
 
 const (

@@ -49,6 +49,7 @@ func KnownFeatures() Features {
 		" " + FeatureDeadLetters + " " + FeatureQueues + " " + FeatureAccess
 }
 
+// Has reports whether f contains the feature.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
 
 // lacking returns a node of the pair that lacks a feature. A node's announcement takes precedence over the record.
@@ -83,6 +84,7 @@ type Lack struct {
 // Silent reports whether the node has not announced itself yet. It may support the feature.
 func (l Lack) Silent() bool { return l.Node.Address == "" }
 
+// Because returns the cause, the consequence and the remedy.
 func (l Lack) Because(consequence string) string {
 	if l.Silent() {
 		return fmt.Sprintf("node %s has not announced itself at the coordinator, so its support of %q is unknown; "+

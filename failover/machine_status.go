@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
+// Role returns the node's role.
 func (s *State) Role() Role {
 	switch s.mode {
 	case modeAct:

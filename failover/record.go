@@ -117,6 +117,7 @@ type Switchover struct {
 	To uuid.UUID `json:"to"`
 }
 
+// Fence returns the record's fence.
 func (r Record) Fence() Fence { return Fence{Config: r.Config, Term: r.Term} }
 
 // Member returns the in-sync entry of a node.
@@ -149,6 +150,7 @@ func (r Record) Node(id uuid.UUID) (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
+// Clone returns a deep copy of r.
 func (r Record) Clone() Record {
 	r.InSync = slices.Clone(r.InSync)
 	r.Nodes = slices.Clone(r.Nodes)
@@ -188,6 +190,7 @@ func (r Record) Validate() error {
 	return nil
 }
 
+// Encode returns the bytes stored in the coordinator.
 func (r Record) Encode() ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ package failover
 
 import "fmt"
 
+// Role is the role of a node.
 type Role uint8
 
 // Roles, in the usual order.

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
+// Options configures a Runner.
 type Options struct {
 	// Coordinator is closed by the caller after Run has returned.
 	Coordinator Coordinator
@@ -105,6 +106,7 @@ func (r *Runner) ReportDuplicate(other Live) { r.post(DuplicateReported{Live: ot
 // Post reports an event of the node that does not belong to a role; only Failed is one. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
 
+// Status returns the current status.
 func (r *Runner) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,6 +126,7 @@ const addressPoll = 20 * time.Millisecond
 // coordinatorCheck is how long the coordinator may take to respond before a switchover.
 const coordinatorCheck = time.Second
 
+// SwitchoverResult is the outcome of a planned switchover.
 type SwitchoverResult struct {
 	Active NodeInfo
 	Term   uint64
