@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// refuses reports whether an error is an explicit rejection by etcd, as opposed to a missing response. (A rejected
-// swap was not applied, except for ErrNoSpace: see swapFailed.)
+// refuses reports whether etcd explicitly rejected a request. A rejected swap was not applied, except for ErrNoSpace:
+// see swapFailed.
 func refuses(err error) bool {
 	err = rpctypes.Error(err)
 	for _, known := range []error{
@@ -27,8 +27,8 @@ func refuses(err error) bool {
 	return false
 }
 
-// cause returns a description of an error that requires an operator; empty for any other. It is stable, because it is
-// part of the node's status.
+// cause returns a stable description, for the node's status, of an error that requires an operator; empty for any
+// other.
 func cause(err error) string {
 	if err == nil {
 		return ""
@@ -71,7 +71,6 @@ func cause(err error) string {
 	return ""
 }
 
-// recordErrors records the cause of failed requests, if an operator can fix it.
 func recordErrors(last *atomic.Value) grpc.UnaryClientInterceptor {
 	return func(
 		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,

@@ -4,9 +4,8 @@ package raft
 
 import "context"
 
-// RunWitness runs a voter without a data plane until ctx ends: the third one, which preserves the record of a pair
-// when one of the nodes is lost. It needs a few MB of memory and hardly any disk. `ready`, if not nil, is called
-// once, when the witness listens; it must not close the voter.
+// RunWitness runs a voter without a data plane until ctx ends: the third one, which preserves the record of a pair when
+// a node is lost. `ready`, if not nil, is called once, when the witness listens; it must not close the voter.
 func RunWitness(ctx context.Context, o Options, ready func(*Voter)) error {
 	o.Kind = KindWitness
 	v, err := Start(o)
