@@ -9,19 +9,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// ProcessIdentity identifies a process of a pair to another one, with its log end.
+// ProcessIdentity identifies a process of a pair to another one.
 type ProcessIdentity struct {
-	// Pair, Node and Store are the process's IDs. Process distinguishes processes of one node.
+	// Process distinguishes processes of one node.
 	Pair, Node, Store uuid.UUID
 	Process           string
-	// Address at which the process is reachable.
-	Address string
-	// End is the last record of its log. It is zero if the store may have lost records: the peer must not hand over
-	// the role because of this log (INV-6).
+	Address           string
+	// End is the last record of its log. It is zero if the store may have lost records: the peer must not hand over the
+	// role because of this log (INV-6).
 	End lsn.Position
 }
 
-// Self returns the introduction of a process.
+// Self returns the identity of this process.
 func Self(s *store.Store, process, address string) ProcessIdentity {
 	id := s.Identity()
 	i := ProcessIdentity{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address}
@@ -31,10 +30,9 @@ func Self(s *store.Store, process, address string) ProcessIdentity {
 	return i
 }
 
-// Reception responds to introductions of other processes. The zero value rejects all.
+// Reception responds to Meet calls of other processes. The zero value rejects all.
 type Reception struct {
-	// Self returns this process's introduction.
 	Self func() ProcessIdentity
-	// Met is called for each answered introduction; it must not block.
+	// Met is called for each accepted caller; it must not block.
 	Met func(ProcessIdentity)
 }

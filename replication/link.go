@@ -26,16 +26,16 @@ const (
 	backlogBytes = 256 << 20
 )
 
-// applier is the goroutine that applies for a link. It may outlive its link while it finishes a step, because the
-// loss of the active must be reported immediately. The next link's applier waits for it.
+// applier is the goroutine that applies for a link. It may outlive its link, because the loss of the active must be
+// reported immediately. The next link's applier waits for it.
 type applier struct {
 	done chan struct{} // closed when it has ended
 	err  error         // set before done is closed
 }
 
-// link is one accepted connection of a follower, with four goroutines. One receives and verifies, one appends, syncs
-// and acknowledges, one applies, and one sends heartbeats. Without syncs, an idle writer's work is done by the
-// receiver: an append takes less time than waking a goroutine.
+// link is one accepted connection of a follower, with four goroutines: one receives and verifies, one appends, syncs
+// and acknowledges, one applies, and one sends heartbeats. Without syncs, the receiver does an idle writer's work: an
+// append takes less time than waking a goroutine.
 type link struct {
 	f      *Follower
 	stream ActiveStream
@@ -45,12 +45,12 @@ type link struct {
 	received lsn.Position
 	partial  []byte
 	required bool
-	lacks    bool // reported that the active committed more than this log had
+	lacks    bool // reported FollowerLacks
 
-	writeMu iolock.Mutex // held during appends; guards the field below
-	traces  []batch      // traced batches of the current append
+	writeMu iolock.Mutex // held during appends; guards traces
+	traces  []batch      // of the current append
 
-	mu           sync.Mutex // guards the two below
+	mu           sync.Mutex // guards backlog and backlogBytes
 	backlog      []batch
 	backlogBytes int
 	writeWake    chan struct{}
@@ -61,9 +61,8 @@ type link struct {
 	applyWake     chan struct{}
 	heartbeatWake chan struct{}
 
-	sendMu sync.Mutex // guards sending and all below
-	acked  lsn.Position
-	// sentApplied is the last applied LSN sent, at lastSent.
+	sendMu      sync.Mutex // guards sending and the fields below
+	acked       lsn.Position
 	sentApplied uint64
 	lastSent    time.Time
 }
@@ -127,7 +126,6 @@ func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 	return a
 }
 
-// awaitApplier waits until the applier has ended.
 func (f *Follower) awaitApplier(ctx context.Context) error {
 	if f.applier == nil {
 		return nil
@@ -149,7 +147,7 @@ func (f *Follower) setLink(l *link) {
 	f.link = l
 }
 
-// helloResponse exchanges hello and welcome, and truncates the log to the last common record.
+// helloResponse exchanges the hellos, and truncates the log to the last common record.
 func (f *Follower) helloResponse(stream ActiveStream, hello *StandbyMessage) (*link, error) {
 	if err := stream.Send(hello); err != nil {
 		return nil, fmt.Errorf("send hello to the active: %w", err)
@@ -225,7 +223,6 @@ func (f *Follower) lacks(m *ActiveMessage, has lsn.Position) bool {
 	return true
 }
 
-// committed records the active's commit LSN.
 func (l *link) committed(n uint64) {
 	if n > l.commit.Load() {
 		l.commit.Store(n)
@@ -295,7 +292,7 @@ func (l *link) writeLocal() error {
 	return err
 }
 
-// verifyFrames checks every frame and the chain, and returns the position of the last one.
+// verifyFrames checks every frame and the chain, and returns the last position.
 func verifyFrames(frames []byte, prev lsn.Position) (lsn.Position, error) {
 	for len(frames) > 0 {
 		f, rest, err := wal.DecodeFrame(frames, prev)
@@ -307,7 +304,6 @@ func verifyFrames(frames []byte, prev lsn.Position) (lsn.Position, error) {
 	return prev, nil
 }
 
-// required reports that the active waits for acks.
 func (f *Follower) required() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -335,8 +331,8 @@ func (l *link) write(ctx context.Context) error {
 	}
 }
 
-// writeSome appends, syncs and acknowledges queued records, and reports whether there were any. writeMu is held;
-// receiving means that the caller is the receiving goroutine.
+// writeSome appends, syncs and acknowledges queued records, and reports whether there were any. writeMu is held.
+// receiving: the caller is the receiving goroutine.
 func (l *link) writeSome(receiving bool) (bool, error) {
 	todo := l.takeBacklog()
 	if len(todo) == 0 {
@@ -431,7 +427,7 @@ func (l *link) keepTraces(batches []batch) {
 	}
 }
 
-// endTraces ends the spans of appended batches. writeMu is held.
+// writeMu is held.
 func (l *link) endTraces(err error) {
 	for i := range l.traces {
 		l.traces[i].trace.end(err)
@@ -456,8 +452,8 @@ func (l *link) sendAck(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies records that are committed and durable here (INV-2, INV-5). Only a handover waits for it. It
-// therefore delays each step to collect more records, and leaves the CPU to the goroutines that acknowledge.
+// apply applies records that are committed and durable here (INV-2, INV-5). Only a handover waits for it, so it delays
+// each step to collect more records, and leaves the CPU to the goroutines that acknowledge.
 func (l *link) apply(ctx context.Context) error {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()

@@ -31,12 +31,12 @@ import (
 // Only this file and transport_*.go use gRPC and protobuf.
 
 const (
-	// maxMessageBytes exceeds any message of the active: Tuning.BatchBytes, or a snapshot chunk rounded up to pages.
+	// maxMessageBytes exceeds Tuning.BatchBytes, and a snapshot chunk rounded up to pages.
 	maxMessageBytes = 16 << 20
-	// windowBytes is the flow-control window of one stream. It is fixed, because gRPC's dynamic estimate starts small
-	// and a standby that catches up is a bulk transfer from its first message.
+	// windowBytes is the flow-control window of one stream. gRPC's dynamic estimate starts small, and a standby that
+	// catches up is a bulk transfer from its first message.
 	windowBytes = 8 << 20
-	// writeBufferBytes is the write buffer size, so that large batches need few system calls.
+	// writeBufferBytes is large, so that large batches need few system calls.
 	writeBufferBytes = 256 << 10
 	// keepaliveTime is a fallback for connections without messages; heartbeats are far more frequent.
 	keepaliveTime = 20 * time.Second
@@ -51,8 +51,8 @@ func NewDialer(options ...grpc.DialOption) Dialer {
 	}, options...)
 }
 
-// NewDialerOver returns a Dialer over gRPC that uses connections made by dial, for networks other than the machine's.
-// A dial error that is syscall.ECONNREFUSED becomes ErrRefused.
+// NewDialerOver is NewDialer for networks other than the machine's. A dial error that is syscall.ECONNREFUSED becomes
+// ErrRefused.
 func NewDialerOver(
 	dial func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
 ) Dialer {
@@ -97,7 +97,6 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	return &grpcConn{cc: cc, tcp: counted, client: lockstepv1.NewReplicationServiceClient(cc)}, nil
 }
 
-// countedConn counts received bytes.
 type countedConn struct {
 	net.Conn
 	received atomic.Uint64
@@ -212,7 +211,7 @@ func (s snapshotStream) Recv() (*SnapshotChunk, error) {
 	return c, nil
 }
 
-// server is the gRPC service of a node. It passes each call to the node's current role.
+// server passes each call to the node's current role.
 type server struct {
 	lockstepv1.UnimplementedReplicationServiceServer
 	active    func() (Service, error)
@@ -220,9 +219,8 @@ type server struct {
 	reception Reception
 }
 
-// NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary, or an
-// error, usually ErrNotActive; it is called for each connection. s is the node's store, which serves repairs of the
-// other node in any role. r responds to introductions of other processes.
+// NewServer returns the gRPC service of a node. active returns the node's Primary, or an error, usually ErrNotActive;
+// it is called for each connection. s serves repairs of the other node in any role. r responds to other processes.
 func NewServer(active func() (Service, error), s *store.Store, r Reception) lockstepv1.ReplicationServiceServer {
 	return &server{active: active, store: s, reception: r}
 }

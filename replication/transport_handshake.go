@@ -12,8 +12,7 @@ import (
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Meet exchanges introductions with the process at the other end and returns that process's. Releases before 0.2.0 do
-// not implement the call.
+// Meet exchanges identities with the process at the other end. Releases before 0.2.0 do not implement the call.
 func (c *grpcConn) Meet(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error) {
 	r, err := c.client.Handshake(ctx, &lockstepv1.HandshakeRequest{From: toProcessIdentity(me)})
 	if err != nil {
@@ -22,7 +21,6 @@ func (c *grpcConn) Meet(ctx context.Context, me ProcessIdentity) (ProcessIdentit
 	return fromProcessIdentity(r.GetBy())
 }
 
-// Handshake responds to another process of the pair, in any role.
 func (s *server) Handshake(_ context.Context, req *lockstepv1.HandshakeRequest) (*lockstepv1.HandshakeResponse, error) {
 	from, err := fromProcessIdentity(req.GetFrom())
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Repair: a node with corrupt pages fetches the affected messages from the other node. A message keeps its queue
-// sequence permanently, so any node with the same history has the same message, regardless of its role. The positions
-// in request and response prove the common history: a record's chain checksum covers everything before it.
+// A node with corrupt pages fetches the affected messages from the other node. A message keeps its queue sequence, so
+// any node with the same history has the same message, regardless of its role. The positions in request and response
+// prove the common history: a record's chain checksum covers everything before it.
 
 const (
 	// repairPartBytes is the approximate size of one response message.
@@ -30,8 +30,8 @@ const (
 	repairSlackBytes = 2 << 20
 )
 
-// ErrHistory is returned if the common history of both nodes cannot be proven. The same sequence may then be a
-// different message.
+// ErrHistory is returned if the common history of both nodes cannot be proven: the same sequence may be another
+// message.
 var ErrHistory = errors.New("other node has another history, or its log is too short to compare")
 
 // FetchMessages fetches intact copies of messages from the node at the other end of cc. See repair.Source.
@@ -82,7 +82,6 @@ func sameHistory(s *store.Store, at lsn.Position) bool {
 	return ok && have == at
 }
 
-// FetchMessages serves a node that has corrupt pages.
 func (s *server) FetchMessages(
 	req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse],
 ) error {
