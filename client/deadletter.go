@@ -16,12 +16,11 @@ type DeadLetter struct {
 	Queue, Subscription string
 	// Sequence of the message in that queue.
 	Sequence uint64
-	// Reason for the move: "max-deliveries", "rejected", "expired" or "overflow". A node of a later release may send
-	// others.
+	// Reason for the move: "max-deliveries", "rejected", "expired" or "overflow". Later releases may send others.
 	Reason string
 	// Deliveries is the number of deliveries by that subscription.
 	Deliveries uint32
-	// MovedAt is the time of the move, by the clock of the active node.
+	// MovedAt is by the clock of the active node.
 	MovedAt time.Time
 }
 

@@ -13,18 +13,15 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// doubt records whether a request may have been committed without a response of a node (INV-10). It belongs to the
-// request, not to one call that sends it: it persists across calls. Only a response for exactly the request's producer,
-// epoch and sequence ends it. A refused retry does not end it, unless the refusal is recorded in the log.
+// doubt records whether a request may have been committed without a response of a node (INV-10). It persists across
+// calls that send the request. Only a response for exactly the request's producer, epoch and sequence ends it. A
+// refused retry does not, unless the refusal is recorded in the log.
 type doubt struct{ unknown bool }
 
-// unanswered records that an attempt ended without a response.
 func (d *doubt) unanswered() { d.unknown = true }
 
-// answered records that a node has responded to the request itself.
 func (d *doubt) answered() { d.unknown = false }
 
-// refused returns the error of a request that a node refused permanently or temporarily.
 func (d *doubt) refused(op string, e *Error) error {
 	if e.settled {
 		d.answered()
@@ -36,13 +33,13 @@ func (d *doubt) refused(op string, e *Error) error {
 	case e.outcomeLost():
 		return fmt.Errorf("%w; %w; %w", err, ErrOutcomeLost, ErrOutcomeUnknown)
 	default:
-		// The node may refuse before it checks the log, where an earlier attempt may still be in flight.
+		// The node may refuse before it checks the log, and an earlier attempt may still be in flight.
 		return fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
 	}
 }
 
-// lane is the identity of a producer with one outstanding request at a time, so that its sequences are committed in
-// order. A client has as many lanes as there were ever concurrent requests other than publishes.
+// sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
+// order. A client has as many as there were ever concurrent requests other than publishes.
 type lane struct {
 	id   string
 	next uint64
@@ -57,13 +54,11 @@ type identity struct {
 	lost     error // why the outcome can never be determined; nothing is sent after that
 }
 
-// take assigns the next sequence of a lane to the request.
 func (id *identity) take(l *lane) {
 	id.lane, id.sequence = l, l.next
 	l.next++
 }
 
-// InDoubt reports whether the request may have been committed without a response of a node.
 func (id *identity) InDoubt() bool { return id.doubt.unknown }
 
 // doAs is do for a request that changes state. fn receives the producer identity to send.
@@ -76,8 +71,8 @@ func (c *Client) doAs(
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && !id.InDoubt() {
-		// The lane was idle for too long. Nothing was committed, so the request may use another identity. A new lane is used,
-		// since the idle lanes may have been evicted as well.
+		// The sequencer was idle for too long. Nothing was committed, so the request may use another one. It is a new
+		// one, since the idle ones may have been evicted as well.
 		*id = identity{}
 		id.take(newLane())
 		err = c.attemptsAs(ctx, op, id, fn)
@@ -93,7 +88,6 @@ func (c *Client) doAs(
 	return err
 }
 
-// attemptsAs sends a request under its identity until a node responds.
 func (c *Client) attemptsAs(
 	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {

@@ -15,36 +15,33 @@ import (
 
 // Errors of the client.
 var (
-	// ErrClosed is returned when the Client, Producer or Consumer is closed.
 	ErrClosed = errors.New("closed")
 	// ErrUnavailable is returned when the context expired before a node could serve the request: no node is active or
 	// reachable, or the active cannot acknowledge at the moment. The request itself is valid.
 	ErrUnavailable = errors.New("no node could serve the request")
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
-	// response arrived. It is also returned when a retry of such a request was refused. An error without it means that
-	// nothing was committed, and that the failed attempt never will be.
+	// response arrived, also when a retry of such a request was refused. An error without it means that nothing was
+	// committed, and that the failed attempt never will be.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
-	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
-	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers
-	// or 256 later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
+	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the nodes have evicted the producer state of a
+	// request that may have been committed, after 100,000 other producers or 256 later requests. The client does not
+	// retry; inspect the queues to find out whether the messages were stored.
 	ErrOutcomeLost = errors.New("the outcome cannot be learned any more")
-	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request: another producer used the
-	// same ID and epoch. The message was NOT stored. Use a higher epoch. Together with ErrOutcomeUnknown it means that a
-	// retry differs from the first attempt: a body was changed in the meantime.
+	// ErrSequenceReused is returned when another producer used the same ID and epoch. The message was NOT stored. Use a
+	// higher epoch. Together with ErrOutcomeUnknown it means that a retry differs from the first attempt: a body was
+	// changed in the meantime.
 	ErrSequenceReused = errors.New("producer id and epoch were used before")
 )
 
 // Errors of the server.
 var (
-	// ErrQueueNotFound is returned when the queue does not exist.
-	ErrQueueNotFound = errors.New("queue not found")
-	// ErrSubscriptionNotFound is returned when the queue has no subscription of that name.
+	ErrQueueNotFound        = errors.New("queue not found")
 	ErrSubscriptionNotFound = errors.New("subscription not found")
 	// ErrAlreadyExists is returned when a queue, subscription or token of that name already exists.
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrInvalid is returned when the request is invalid and can never succeed.
+	// ErrInvalid is returned when the request can never succeed.
 	ErrInvalid = errors.New("invalid request")
 	// ErrFenced is returned when a producer with the same ID and a higher epoch took over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")
@@ -53,17 +50,15 @@ var (
 	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
 	ErrRefused = errors.New("refused in the present state")
 	// ErrProcessed is returned when a message of a transaction was already acknowledged or is held by a prepared
-	// transaction: it was processed elsewhere. The transaction stored nothing.
+	// transaction. The transaction stored nothing.
 	ErrProcessed = errors.New("a message was processed elsewhere")
-	// ErrDataLoss is returned when stored data is corrupt.
-	ErrDataLoss = errors.New("stored data is damaged")
+	ErrDataLoss  = errors.New("stored data is damaged")
 	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.
 	ErrInternal = errors.New("node failed")
 	// ErrDenied is returned when the client lacks the permission for the request.
 	ErrDenied = errors.New("not allowed")
-	// ErrUnauthenticated is returned when a node rejects the credentials of the client: the token is expired, revoked or
-	// wrong. The error text names the check that failed. With a TokenFile or TokenSource the client has already tried
-	// newer tokens, if available. The request was not executed.
+	// ErrUnauthenticated is returned when a node rejects the credentials of the client; the error text names the failed
+	// check. With a TokenFile or TokenSource the client has already tried newer tokens. The request was not executed.
 	ErrUnauthenticated = errors.New("not authenticated")
 )
 
@@ -71,12 +66,11 @@ var (
 type Error struct {
 	// Address of the node that responded, host:port.
 	Address string
-	// Code is the gRPC status code.
-	Code codes.Code
-	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty if the error does not originate from
-	// a node.
+	Code    codes.Code
+	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty if the error does not originate
+	// from a node.
 	Reason string
-	// Message is a human-readable description of the error and the remedy.
+	// Message describes the error and the remedy.
 	Message string
 
 	reason    pb.ErrorReason // numeric value of Reason
@@ -105,7 +99,6 @@ func (e *Error) after(before error) error {
 	return e
 }
 
-// Error returns the message, prefixed with the address of the node.
 func (e *Error) Error() string {
 	if !e.unreached && (e.kind == nil || errors.Is(e.kind, ErrInternal)) {
 		return fmt.Sprintf("%s: %s: %s", e.Address, e.Code, e.Message)
@@ -113,7 +106,6 @@ func (e *Error) Error() string {
 	return e.Address + ": " + e.Message
 }
 
-// Unwrap returns the Err variable that corresponds to the response.
 func (e *Error) Unwrap() error {
 	if e.kind == nil {
 		return ErrUnavailable
@@ -121,7 +113,7 @@ func (e *Error) Unwrap() error {
 	return e.kind
 }
 
-// opError is the error of an operation without a final response: the operation, the cause, and the last failure.
+// opError is the error of an operation without a final response.
 type opError struct {
 	op      string
 	cause   error // why it ended: the context's error or ErrClosed

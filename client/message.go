@@ -18,19 +18,17 @@ import (
 //
 // The standard fields MessageID, CorrelationID, ReplyTo, ContentType and Subject are stored and delivered, but not
 // interpreted by Lockstep. Each of them and Group is limited to 1,024 bytes of UTF-8; all of them and Values together
-// are limited to 64 KiB. Empty fields use no space.
+// are limited to 64 KiB.
 //
 // All fields except Body and Properties are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 type Message struct {
 	// Body is opaque to Lockstep. It must not be modified before the publish has completed.
 	Body []byte
-	// Properties are string properties of the application. A key has 1 to 255 bytes; all properties together are limited
-	// to 64 KiB.
+	// Properties are string properties of the application. A key has 1 to 255 bytes; the limit of all is 64 KiB.
 	Properties map[string]string
 
 	// Standard fields.
 
-	// MessageID identifies the message to the application.
 	MessageID string
 	// CorrelationID identifies a related message or operation, such as the request of a response.
 	CorrelationID string
@@ -38,24 +36,22 @@ type Message struct {
 	ReplyTo string
 	// ContentType is the media type of the body, such as "application/json".
 	ContentType string
-	// Subject is the subject or the type of the message.
-	Subject string
+	Subject     string
 
-	// Fields that control delivery.
-
-	// Group is the message group, up to 1,024 bytes of UTF-8. Each subscription delivers one message of a group at a time.
-	// The next one, in queue order, is delivered after the previous one is acknowledged, rejected or dead-lettered.
+	// Group is the message group. Each subscription delivers one message of a group at a time: the next one, in queue
+	// order, after the previous one is acknowledged, rejected or dead-lettered.
 	Group string
-	// Priority is 0 to 9; nil means 4. A queue with QueueConfig.Priorities delivers messages of a higher priority first.
+	// Priority is 0 to 9; nil means 4. A queue with QueueConfig.Priorities delivers messages of a higher priority
+	// first.
 	Priority *uint8
-	// ExpiresAt is the time when the message expires, by the clock of the active node. An expired message is not
-	// delivered. Resolution 1 ms, from 1970 to 9999; the zero value means no expiry.
+	// ExpiresAt is when the message expires, by the clock of the active node. An expired message is not delivered.
+	// Resolution 1 ms, from 1970 to 9999; the zero value means no expiry.
 	ExpiresAt time.Time
-	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years; 0 means no expiry. TTL and ExpiresAt
-	// are mutually exclusive. Consumers receive ExpiresAt.
+	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years; 0 means no expiry. TTL and
+	// ExpiresAt are mutually exclusive. Consumers receive ExpiresAt.
 	TTL time.Duration
-	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. A time in the
-	// past overrides the queue's Delay and delivers immediately. The zero value means no delivery time.
+	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. A time in
+	// the past overrides the queue's Delay. The zero value means no delivery time.
 	DeliverAt time.Time
 	// Delay is the delivery delay from acceptance by the active node, up to 100 years; 0 means that the queue's Delay
 	// applies. Delay and DeliverAt are mutually exclusive. Consumers receive DeliverAt.
@@ -66,13 +62,13 @@ type Message struct {
 	Values map[string]any
 }
 
-// Stored is a message in a queue. Messages that arrive together share memory: their bodies are slices of one buffer,
-// which stays allocated while one of them is in use. Copy messages that the application keeps for long.
+// Stored is a message in a queue. The bodies of messages that arrive together are slices of one buffer, which stays
+// allocated while one of them is in use. Copy messages that the application keeps for long.
 type Stored struct {
 	Message
 	// Sequence is the position in the queue. It starts at 1 and is never reused.
 	Sequence uint64
-	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
+	// PublishedAt is when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
 	// DeliveryCount is the number of earlier deliveries that were not acknowledged.
 	DeliveryCount uint32
@@ -86,13 +82,12 @@ type Receipt struct {
 	Sequence uint64
 	// LSN of the transaction in the store's log.
 	LSN uint64
-	// Duplicate is true if the first attempt was committed and a retry returned its result.
+	// Duplicate: the first attempt was committed and a retry returned its result.
 	Duplicate bool
 	// Address of the node that acknowledged the publish.
 	Address string
 }
 
-// Limits of the properties of one message.
 const (
 	maxKeyBytes        = 255
 	maxPropertiesBytes = 64 << 10
@@ -133,7 +128,6 @@ func (m *Message) check(maxBody int) error {
 	return m.checkFields()
 }
 
-// checkFields is check for the standard fields and Values.
 func (m *Message) checkFields() error {
 	if err := m.checkDelivery(); err != nil {
 		return err
@@ -181,7 +175,6 @@ func (m *Message) fields() [6]string {
 	return [...]string{m.MessageID, m.CorrelationID, m.ReplyTo, m.ContentType, m.Subject, m.Group}
 }
 
-// Limits of the fields that control delivery.
 const (
 	maxPriority = 9
 	maxDuration = 100 * 365 * 24 * time.Hour
@@ -189,7 +182,6 @@ const (
 	maxTimeMS   = 253_402_300_799_999
 )
 
-// checkDelivery is check for the fields that control delivery.
 func (m *Message) checkDelivery() error {
 	switch {
 	case m.Priority != nil && *m.Priority > maxPriority:
@@ -270,7 +262,7 @@ func (m *Message) deliveryToProto(to *pb.Message) {
 	to.Ttl, to.Delay = durationToProto(m.TTL), durationToProto(m.Delay)
 }
 
-// durationToProto converts a duration; 0 is not sent.
+// durationToProto returns nil for 0.
 func durationToProto(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil

@@ -18,7 +18,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// run sends pending requests on successive streams until ctx ends.
 func (p *Producer) run(ctx context.Context) {
 	defer close(p.done)
 	retry := p.client.opts.newBackoff()
@@ -66,7 +65,7 @@ func (p *Producer) run(ctx context.Context) {
 }
 
 // unsubmitted returns the number of newest requests that the node has certainly not executed, as reported by the status
-// that ended the stream: requests that only this stream carried. The caller holds mu.
+// that ended the stream: requests that only this stream carried. mu is held.
 func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	if s == nil || p.sent < p.inFlight.len() {
 		return 0
@@ -104,7 +103,7 @@ func (p *Producer) split(s *pb.Submitted) bool {
 	return true
 }
 
-// isSingle reports whether a publish to a queue must be sent alone, and counts it. The caller holds mu.
+// isSingle reports whether a publish to a queue must be sent alone, and counts it. mu is held.
 func (p *Producer) isSingle(queue string) bool {
 	left, is := p.single[queue]
 	if !is {
@@ -187,8 +186,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 		}
 		select {
 		case <-p.wake:
-			// A response has just woken all callers whose message it answered, and they are about to publish again. Yielding
-			// lets these publishes share one request, and delays no other publish.
+			// A response has just woken all callers whose message it answered, and they are about to publish again.
+			// Yielding lets these publishes share one request.
 			runtime.Gosched()
 		case err := <-received:
 			received <- err
@@ -199,8 +198,7 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 	}
 }
 
-// nextBurst returns the next publish frame for the current stream: a request and those sent with it; nil if none is
-// ready.
+// nextFrame returns the next frame for the current stream: a request and those sent with it; nil if none is ready.
 func (p *Producer) nextBurst() *burst {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +222,7 @@ func (p *Producer) nextBurst() *burst {
 	return b
 }
 
-// addTo adds a request to b, under its current identity. The caller holds mu.
+// addTo adds a request to b, under its current identity. mu is held.
 func (p *Producer) addTo(b *burst, r *request) {
 	b.parts = append(b.parts, part{
 		queue: r.queue, id: p.id, epoch: p.opts.Epoch, sequence: r.sequence, retry: r.repeated, entries: r.entries,
@@ -232,7 +230,7 @@ func (p *Producer) addTo(b *burst, r *request) {
 }
 
 // nextRequest returns the next request to send along with the given number of messages and bytes, or nil. Requests of
-// an earlier stream come first, in the same order; then new requests, up to the window. The caller holds mu.
+// an earlier stream come first, in the same order; then new requests, up to the window. mu is held.
 func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.inFlight.len() {
 		if !p.greeted && p.bursts >= eagerBursts {
@@ -265,13 +263,12 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	return r
 }
 
-// fits reports whether the messages may be sent together.
 func (p *Producer) fits(messages, bytes int) bool {
 	return messages <= p.opts.BatchMessages && bytes <= p.opts.BatchBytes
 }
 
 // form creates a request from publishes to one queue at the head of pending, which must not be withdrawn. The given
-// messages and bytes are already in the frame. The caller holds mu.
+// messages and bytes are already in the frame. mu is held.
 func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
@@ -296,7 +293,6 @@ func (p *Producer) form(besideMessages, besideBytes int) *request {
 	}
 }
 
-// receive handles responses until the stream ends.
 func (p *Producer) receive(
 	ctx context.Context, stream pb.QueueService_PublishStreamClient, address string, progress *bool,
 ) error {
@@ -312,7 +308,6 @@ func (p *Producer) receive(
 	}
 }
 
-// handleAll handles a response and those batched with it.
 func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
 	defer p.signal()
 	p.mu.Lock()
@@ -373,7 +368,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 
 // renew assigns a new identity to the producer after a node evicted it, which happens to an idle producer when very
 // many others are active. Since all requests of an unknown producer are rejected, none of those in flight was
-// committed, unless the oldest was sent before and may have been committed then. The caller holds mu.
+// committed, unless the oldest was sent before. mu is held.
 func (p *Producer) renew() bool {
 	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated {
 		return false

@@ -11,23 +11,20 @@ import (
 	"time"
 )
 
-// This file converts gRPC's descriptions of failed connections into messages with a remedy. gRPC reports the cause as
-// text only.
+// gRPC reports the cause of a failed connection as text only. This file converts it into a message with a remedy.
 
-// errNobody is the cause of failures caused by Options.FailFast.
 var errNobody = errors.New("no node answers")
 
-// obstacle is the cause of a failed connection.
 type obstacle struct {
 	why string // description
-	// final means that a retry fails in the same way in the current state of the network: nothing listens, the name does
-	// not exist, or the two ends disagree about TLS.
+	// final: a retry fails in the same way in the current state of the network: nothing listens, the name does not
+	// exist, or the two ends disagree about TLS.
 	final bool
-	// there means that a process accepted the connection but closed it without a response.
+	// there: a process accepted the connection but closed it without a response.
 	there bool
 }
 
-// whyUnreachable returns the cause of a failed connection. ok is false for other errors.
+// dialErrorOf returns the cause of a failed connection. ok is false for other errors.
 func whyUnreachable(message string) (o obstacle, ok bool) {
 	if !strings.HasPrefix(message, "connection error: ") {
 		return obstacle{}, false
@@ -81,7 +78,6 @@ func lastPart(cause string) string {
 	return cause
 }
 
-// checkAddress rejects addresses that cannot be dialed.
 func checkAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || port == "" {
@@ -93,7 +89,7 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// unreachable reports whether no node has ever responded and none is reachable now. The caller holds mu.
+// unreachable reports whether no node has ever responded and none is reachable now. mu is held.
 func (l *locator) unreachable() bool {
 	if !l.opts.FailFast || l.answered {
 		return false
@@ -108,7 +104,7 @@ func (l *locator) unreachable() bool {
 }
 
 // learn adds the active node that a standby reports, if no known node is active. It waits until each known node has
-// reported its role or is unreachable, since an address may be an alias of a known node. The caller holds mu.
+// reported its role or is unreachable, since an address may be an alias of a known node. mu is held.
 func (l *locator) learn() {
 	if l.target != nil || l.opts.FixedAddresses {
 		return
@@ -127,7 +123,7 @@ func (l *locator) learn() {
 }
 
 // refusal returns why no node serves this client: all reachable nodes reject its credentials. It is nil if a retry may
-// succeed. The caller holds mu.
+// succeed. mu is held.
 func (l *locator) refusal() (why error) {
 	for _, n := range l.nodes {
 		switch {
@@ -141,7 +137,7 @@ func (l *locator) refusal() (why error) {
 }
 
 // askAgain retries the nodes whose last refusal is not recent: the access rules or the token may have changed in the
-// meantime. The caller holds mu.
+// meantime. mu is held.
 func (l *locator) askAgain() (asked bool) {
 	for _, n := range l.nodes {
 		if n.refused.IsZero() || time.Since(n.refused) < tokenReread {

@@ -19,7 +19,6 @@ import (
 // TokenPrefix is the prefix of tokens created by [NewToken].
 const TokenPrefix = "lsk_"
 
-// tokenBytes is the number of random bytes of a token.
 const tokenBytes = 32
 
 // NewToken creates a token with a secret of 256 random bits. [Client.CreateToken] registers it with a pair.
@@ -31,8 +30,7 @@ func NewToken() string {
 
 func accessService(cc *grpc.ClientConn) pb.AccessServiceClient { return pb.NewAccessServiceClient(cc) }
 
-// WhoAmI returns the principal and the permissions that the active node assigns to this client. Errors:
-// [client.ErrUnavailable], [client.ErrDenied].
+// WhoAmI returns the principal and the permissions that the active node assigns to this client.
 func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error) {
 	err = c.conns.Read(ctx, "who am I", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).WhoAmI(ctx, &pb.WhoAmIRequest{})
@@ -41,8 +39,8 @@ func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error
 	return resp, err
 }
 
-// ListAccess returns all rules, roles, quotas and tokens; tokens without their hashes. It requires the operate
-// permission. Errors: [client.ErrUnavailable], [client.ErrDenied].
+// ListAccess returns all rules, roles, quotas and tokens, the latter without hashes. It requires the operate
+// permission.
 func (c *Client) ListAccess(ctx context.Context) (resp *pb.ListAccessResponse, err error) {
 	err = c.conns.Read(ctx, "list the rules", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).ListAccess(ctx, &pb.ListAccessRequest{})
@@ -52,7 +50,7 @@ func (c *Client) ListAccess(ctx context.Context) (resp *pb.ListAccessResponse, e
 }
 
 // TestAccess reports whether a principal has a permission, or lists all principals that have it. It requires the
-// operate permission. Errors: [client.ErrUnavailable], [client.ErrDenied], [client.ErrInvalid].
+// operate permission.
 func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (resp *pb.TestAccessResponse, err error) {
 	err = c.conns.Read(ctx, "test the rules", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).TestAccess(ctx, req)
@@ -66,16 +64,16 @@ func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (res
 //
 // All calls that change rules require the operate permission. After [client.ErrOutcomeUnknown] they can be retried,
 // with the same [Request] if one was given. They return [client.ErrRefused] if the rules were changed concurrently, if
-// this client would lose its own operate permission, or if one of the nodes does not support rules. Other errors:
-// [client.ErrInvalid], [ErrNoRule], [client.ErrLimit], [client.ErrDenied], [client.ErrUnavailable].
+// this client would lose its own operate permission, or if a node does not support rules; [client.ErrInvalid],
+// [ErrNoRule] and [client.ErrLimit].
 func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (*pb.AccessRule, error) {
 	resp, err := changeBy(ctx, c, "grant", &pb.GrantRequest{Rule: rule, LockOut: lockOut}, accessService,
 		pb.AccessServiceClient.Grant)
 	return resp.GetRule(), err
 }
 
-// Revoke removes permissions and roles from a rule; if rule names none, it removes all. It returns the remaining rule,
-// or nil if nothing remains. lockOut is as for [Client.Grant].
+// Revoke removes permissions and roles from a rule; all if rule names none. It returns the remaining rule, or nil.
+// lockOut is as for [Client.Grant].
 func (c *Client) Revoke(
 	ctx context.Context, rule *pb.AccessRule, lockOut bool,
 ) (*pb.AccessRule, error) {
@@ -100,8 +98,8 @@ func (c *Client) DeleteRole(ctx context.Context, name string) error {
 	return err
 }
 
-// CreateToken registers a token created by [NewToken] with the pair. A client that presents the token is authenticated
-// as the principal in info. Only the SHA-256 of the token is sent to the pair.
+// CreateToken registers a token created by [NewToken]. A client that presents it is authenticated as the principal in
+// info. Only the SHA-256 of the token is sent to the pair.
 func (c *Client) CreateToken(
 	ctx context.Context, token string, info *pb.AccessToken,
 ) (*pb.AccessToken, error) {

@@ -12,8 +12,7 @@ import (
 )
 
 // TailAudit returns the audit records of administrative calls and refusals: up to a thousand of the newest records in
-// memory and, if the request sets follow, each new record until ctx ends. It ends after the first error. Errors:
-// [client.ErrDenied] if the caller may not read the audit log.
+// memory and, if the request sets follow, each new record until ctx ends. It ends after the first error.
 func (n *Node) TailAudit(ctx context.Context, req *pb.TailAuditRequest) iter.Seq2[*pb.TailAuditResponse, error] {
 	return func(yield func(*pb.TailAuditResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

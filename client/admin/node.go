@@ -16,8 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Node sends requests to one specific node, regardless of its role. Failed calls are not retried, so that they report
-// the current state of this node.
+// Node sends requests to one specific node, regardless of its role. Failed calls are not retried.
 type Node struct {
 	node link.Node
 }
@@ -42,7 +41,7 @@ func (n *Node) Address() string { return n.node.Address() }
 
 func (n *Node) admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.node.Conn()) }
 
-// once calls fn, and retries only if the call failed because its connection was replaced.
+// once retries fn only if its connection was replaced.
 func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClient) error) error {
 	for {
 		cc := n.node.Conn()
@@ -53,7 +52,6 @@ func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClien
 	}
 }
 
-// fail wraps the error of a call to this node.
 func (n *Node) fail(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
@@ -87,15 +85,14 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 	}
 }
 
-// SetPaused pauses or resumes automatic failover of the pair. It returns [client.ErrRefused] if the coordinator rejects
-// the change.
+// SetPaused pauses or resumes automatic failover. Errors: [client.ErrRefused] if the coordinator rejects the change.
 func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
 	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
 	return resp.GetPaused(), n.fail(ctx, "pause", err)
 }
 
 // Switchover transfers the active role to the other node. It returns after the transfer has completed or was rolled
-// back. If timeout is 0, the node's default of 10 s applies. It returns [client.ErrRefused] if the pair is not in sync.
+// back. If timeout is 0, the node's default of 10 s applies. Errors: [client.ErrRefused] if the pair is not in sync.
 func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.SwitchoverResponse, error) {
 	req := &pb.SwitchoverRequest{}
 	if timeout > 0 {
@@ -105,23 +102,23 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 }
 
 // SwitchoverTo is [Node.Switchover] with an explicit target: the node that must, or must not, be active afterwards. It
-// is idempotent: it succeeds if the target state is already reached. It returns [client.ErrRefused] if the pair is not
-// in sync, and [client.ErrInvalid] if the node does not exist.
+// is idempotent. Errors: [client.ErrRefused] if the pair is not in sync, [client.ErrInvalid] if the node does not
+// exist.
 func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
 	return resp, n.fail(ctx, "switchover", err)
 }
 
 // AdoptRecord rebuilds the cluster record from this node after the coordinator lost it or was restored from an older
-// copy. Without Confirm it is a dry run: the response describes the changes. It returns [client.ErrRefused] if nothing
-// is missing, or if the other node has more data.
+// copy. Without Confirm it is a dry run: the response describes the changes. Errors: [client.ErrRefused] if nothing is
+// missing, or if the other node has more data.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
 	return resp, n.fail(ctx, "adopt the pair", err)
 }
 
 // ForceFailover makes this node active although it may lack acknowledged messages, because the node that has them is
-// lost permanently. Without Confirm it is a dry run: the response describes the data that would be lost. It returns
+// lost permanently. Without Confirm it is a dry run: the response describes the data that would be lost. Errors:
 // [client.ErrRefused] if a safe alternative exists.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
@@ -140,8 +137,8 @@ func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
 	return resp, n.fail(ctx, "digest", err)
 }
 
-// Check verifies the whole store of this node online. progress, if not nil, is called for each progress message. The
-// final message, which contains the result, is returned.
+// Check verifies the whole store of this node online, and returns the final message, which contains the result.
+// progress, if not nil, is called for the others.
 func (n *Node) Check(
 	ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse),
 ) (*pb.CheckResponse, error) {

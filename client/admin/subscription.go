@@ -15,21 +15,15 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// RedeliveryPolicy contains the settings of a subscription that override the configuration of its queue. A nil field
-// inherits the current value of the queue; any other value overrides it, even 0 or empty. Limits and semantics are
-// those of the fields of [QueueConfig].
+// RedeliveryPolicy contains the settings of a subscription that override the configuration of its queue, with the
+// limits and semantics of [QueueConfig]. A nil field inherits the current value of the queue.
 type RedeliveryPolicy struct {
-	// MaxDeliveries is the delivery limit; 0 means no limit.
 	MaxDeliveries *uint32
-	// DeadLetter is the dead-letter queue for rejected messages, messages at the delivery limit, and expired messages if
-	// the queue has DeadLetterExpired; if empty, they are dropped.
-	DeadLetter *string
-	// RedeliveryDelay is the delay before redelivery after the first nack.
-	RedeliveryDelay *time.Duration
-	// RedeliveryMultiplier multiplies the delay for each further nack.
+	// DeadLetter also receives expired messages if the queue has DeadLetterExpired.
+	DeadLetter           *string
+	RedeliveryDelay      *time.Duration
 	RedeliveryMultiplier *float64
-	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means no limit.
-	RedeliveryMaxDelay *time.Duration
+	RedeliveryMaxDelay   *time.Duration
 }
 
 // Names of the fields of a RedeliveryPolicy, for SubscriptionChange.Inherit.
@@ -68,7 +62,7 @@ func (p RedeliveryPolicy) Config() (c QueueConfig, set []string) {
 	return c, set
 }
 
-// PolicyOf returns a policy with the named fields of c. It is the inverse of [RedeliveryPolicy.Config].
+// PolicyOf is the inverse of [RedeliveryPolicy.Config].
 func PolicyOf(c QueueConfig, set []string) (p RedeliveryPolicy) {
 	if slices.Contains(set, PolicyMaxDeliveries) {
 		p.MaxDeliveries = &c.MaxDeliveries
@@ -138,19 +132,18 @@ func subscriptionFromProto(s *pb.Subscription) Subscription {
 
 // SubscriptionChange contains the changes of [Client.AlterSubscription]. Unset fields remain unchanged.
 type SubscriptionChange struct {
-	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that the active
-	// has already read for a consumer and that did not match the old filter are acknowledged; they are not delivered
+	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that the
+	// active has already read for a consumer and that did not match the old filter are acknowledged, and not delivered
 	// later.
-	Filter *string
-	// Redelivery contains the settings to override.
+	Filter     *string
 	Redelivery RedeliveryPolicy
 	// Inherit names the settings to inherit from the queue again: PolicyMaxDeliveries and so on.
 	Inherit []string
 }
 
-// AlterSubscription changes a subscription. Errors: [client.ErrQueueNotFound], also if the dead-letter queue does not
-// exist; [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or nothing is
-// changed; [client.ErrRefused] while one of the nodes runs release 0.1.0; [client.ErrUnavailable].
+// AlterSubscription changes a subscription. Errors: [client.ErrQueueNotFound], also for the dead-letter queue;
+// [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or nothing is changed;
+// [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) AlterSubscription(
 	ctx context.Context, queue, name string, what SubscriptionChange,
 ) (Subscription, error) {

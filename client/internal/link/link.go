@@ -32,13 +32,9 @@ type Conns interface {
 	Once(ctx context.Context, op string, call Call) error
 	// Change is Repeat for a request that is executed at most once under the identity. A nil id is a new identity.
 	Change(ctx context.Context, op string, id Identity, call CallAs) error
-	// NewIdentity returns an identity for one request and its retries.
 	NewIdentity() Identity
-	// Active waits for an active node.
 	Active(ctx context.Context, op string) (Node, error)
-	// Node returns the node with that address.
 	Node(address string) (Node, error)
-	// Addresses returns all known addresses.
 	Addresses() []string
 }
 
@@ -50,7 +46,6 @@ type Identity interface {
 
 // Node is one node of the pair.
 type Node interface {
-	// Address of the node, host:port.
 	Address() string
 	// Conn returns the current connection. A connection that does not respond is replaced.
 	Conn() *grpc.ClientConn
