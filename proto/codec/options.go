@@ -15,7 +15,7 @@ func DialOptions() []grpc.DialOption {
 }
 
 // BulkDialOptions is DialOptions for a connection with one call with large messages, up to the given size, that are
-// retained: they are received directly into their final memory.
+// received directly into their final memory.
 func BulkDialOptions(most int) []grpc.DialOption {
 	c := newCodec()
 	c.places = newPlaces(most)

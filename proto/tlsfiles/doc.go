@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package tlsfiles implements TLS configurations from PEM files, which are read again when they change. Open
-// connections are unaffected, and each new connection uses the current content.
+// connections are unaffected.
 //
 // The files are checked when a connection starts, at most once per second, and on each call of Check or Reload. They
 // are opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret) counts as
