@@ -91,7 +91,7 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 		}
 		for _, sequence := range resp.GetDamaged() {
 			if b.damaged == nil {
-				b.yield(Stored{}, fmt.Errorf("%s: message %d is damaged on every node that can be asked: %w", b.op,
+				b.yield(Stored{}, fmt.Errorf("%s: message %d is corrupt on all reachable nodes: %w", b.op,
 					sequence, ErrDataLoss))
 				return true, nil
 			}

@@ -21,10 +21,10 @@ type Client struct {
 	joined   sync.WaitGroup // the locator and the goroutines of producers and consumers
 	producer *Producer      // used by Publish
 
-	mu     sync.Mutex // guards the fields below
-	closed bool
-	open   map[stopper]struct{} // producers and consumers, closed with the client
-	lanes  []*lane              // idle producer identities for transactions
+	mu         sync.Mutex // guards the fields below
+	closed     bool
+	open       map[stopper]struct{} // producers and consumers, closed with the client
+	sequencers []*sequencer         // idle producer identities for transactions
 }
 
 type stopper interface{ Close() error }

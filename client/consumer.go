@@ -316,7 +316,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		case d.answer == noAnswer:
 			return co.err // the acknowledgement was not sent to a node
 		default:
-			return fmt.Errorf("%w: sequence %d of %s was answered otherwise before", ErrInvalid, d.Sequence, co.queue)
+			return fmt.Errorf("%w: sequence %d of %s already has another answer", ErrInvalid, d.Sequence, co.queue)
 		}
 	}
 	d.answered(kind)
@@ -388,8 +388,8 @@ func (co *Consumer) Flush(ctx context.Context) error {
 	co.refused = 0
 	co.mu.Unlock()
 	if refused > 0 {
-		return fmt.Errorf("%w: %d rejected messages of %s wait, since its dead-letter queue has no room for them; all "+
-			"other answers are committed", ErrLimit, refused, co.queue)
+		return fmt.Errorf("%w: %d rejected messages of %s wait because its dead-letter queue is full; all other answers "+
+			"are committed", ErrLimit, refused, co.queue)
 	}
 	return nil
 }

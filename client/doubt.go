@@ -40,7 +40,7 @@ func (d *doubt) refused(op string, e *Error) error {
 
 // sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
 // order. A client has as many as there were ever concurrent requests other than publishes.
-type lane struct {
+type sequencer struct {
 	id   string
 	next uint64
 }
@@ -48,15 +48,15 @@ type lane struct {
 // identity makes retries of one request idempotent: the same producer and sequence while its outcome is unknown, over
 // any number of calls. The zero identity is that of a request that was never sent.
 type identity struct {
-	lane     *lane
-	sequence uint64
-	doubt    doubt
-	lost     error // why the outcome can never be determined; nothing is sent after that
+	sequencer *sequencer
+	sequence  uint64
+	doubt     doubt
+	lost      error // why the outcome can never be determined; nothing is sent after that
 }
 
-func (id *identity) take(l *lane) {
-	id.lane, id.sequence = l, l.next
-	l.next++
+func (id *identity) take(s *sequencer) {
+	id.sequencer, id.sequence = s, s.next
+	s.next++
 }
 
 func (id *identity) InDoubt() bool { return id.doubt.unknown }
@@ -74,46 +74,46 @@ func (c *Client) doAs(
 		// The sequencer was idle for too long. Nothing was committed, so the request may use another one. It is a new
 		// one, since the idle ones may have been evicted as well.
 		*id = identity{}
-		id.take(newLane())
+		id.take(newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}
 	if id.InDoubt() {
 		if errors.Is(err, ErrOutcomeLost) {
 			id.lost = err
 		}
-		return err // the lane stays with the request, which may be retried
+		return err // the sequencer stays with the request, which may be retried
 	}
-	c.returnLane(id.lane)
-	id.lane = nil
+	c.returnSequencer(id.sequencer)
+	id.sequencer = nil
 	return err
 }
 
 func (c *Client) attemptsAs(
 	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {
-	if id.lane == nil {
-		id.take(c.takeLane())
+	if id.sequencer == nil {
+		id.take(c.takeSequencer())
 	}
 	return c.do(ctx, op, &id.doubt, func(ctx context.Context, cc *grpc.ClientConn) error {
-		return fn(ctx, cc, &pb.Producer{Id: id.lane.id, Epoch: 1, Sequence: id.sequence, Retry: id.InDoubt()})
+		return fn(ctx, cc, &pb.Producer{Id: id.sequencer.id, Epoch: 1, Sequence: id.sequence, Retry: id.InDoubt()})
 	})
 }
 
-func (c *Client) takeLane() *lane {
+func (c *Client) takeSequencer() *sequencer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := len(c.lanes); n > 0 {
-		l := c.lanes[n-1]
-		c.lanes = c.lanes[:n-1]
-		return l
+	if n := len(c.sequencers); n > 0 {
+		s := c.sequencers[n-1]
+		c.sequencers = c.sequencers[:n-1]
+		return s
 	}
-	return newLane()
+	return newSequencer()
 }
 
-func newLane() *lane { return &lane{id: uuid.NewString(), next: 1} }
+func newSequencer() *sequencer { return &sequencer{id: uuid.NewString(), next: 1} }
 
-func (c *Client) returnLane(l *lane) {
+func (c *Client) returnSequencer(s *sequencer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lanes = append(c.lanes, l)
+	c.sequencers = append(c.sequencers, s)
 }

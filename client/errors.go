@@ -22,11 +22,11 @@ var (
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
 	// response arrived, also when a retry of such a request was refused. An error without it means that nothing was
 	// committed, and that the failed attempt never will be.
-	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
+	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may have been committed")
 	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the nodes have evicted the producer state of a
 	// request that may have been committed, after 100,000 other producers or 256 later requests. The client does not
 	// retry; inspect the queues to find out whether the messages were stored.
-	ErrOutcomeLost = errors.New("the outcome cannot be learned any more")
+	ErrOutcomeLost = errors.New("outcome can no longer be determined")
 	// ErrSequenceReused is returned when another producer used the same ID and epoch. The message was NOT stored. Use a
 	// higher epoch. Together with ErrOutcomeUnknown it means that a retry differs from the first attempt: a body was
 	// changed in the meantime.
@@ -46,17 +46,17 @@ var (
 	// ErrFenced is returned when a producer with the same ID and a higher epoch took over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")
 	// ErrTooOld is returned when a retry is too old for the store to know whether it was committed.
-	ErrTooOld = errors.New("retry too old to be answered")
+	ErrTooOld = errors.New("retry is too old")
 	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
-	ErrRefused = errors.New("refused in the present state")
+	ErrRefused = errors.New("not allowed in the current state")
 	// ErrProcessed is returned when a message of a transaction was already acknowledged or is held by a prepared
 	// transaction. The transaction stored nothing.
-	ErrProcessed = errors.New("a message was processed elsewhere")
-	ErrDataLoss  = errors.New("stored data is damaged")
+	ErrProcessed = errors.New("message was processed elsewhere")
+	ErrDataLoss  = errors.New("stored data is corrupt")
 	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.
 	ErrInternal = errors.New("node failed")
 	// ErrDenied is returned when the client lacks the permission for the request.
-	ErrDenied = errors.New("not allowed")
+	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when a node rejects the credentials of the client; the error text names the failed
 	// check. With a TokenFile or TokenSource the client has already tried newer tokens. The request was not executed.
 	ErrUnauthenticated = errors.New("not authenticated")
@@ -123,7 +123,7 @@ type opError struct {
 
 func (e *opError) Error() string {
 	s := fmt.Sprintf("%s: %v", e.op, e.cause)
-	if e.last != nil && errors.Is(e.cause, errNobody) {
+	if e.last != nil && errors.Is(e.cause, errUnreachable) {
 		s += ": " + e.last.Error()
 	} else if e.last != nil {
 		s += fmt.Sprintf(" (last: %v)", e.last)

@@ -154,7 +154,7 @@ func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 		}
 		if failFast && l.unreachable() {
 			l.mu.Unlock()
-			return nil, errNobody
+			return nil, errUnreachable
 		}
 		refusal := l.refusal()
 		if refusal != nil && !l.askAgain() {
@@ -350,7 +350,7 @@ func (l *locator) explain() error {
 		case n.err != nil:
 			s += n.err.Error()
 		case n.role == pb.Role_ROLE_UNSPECIFIED:
-			s += "no answer yet"
+			s += "no response yet"
 		default:
 			s += strings.ToLower(strings.TrimPrefix(n.role.String(), "ROLE_"))
 			if n.reason != "" {

@@ -144,7 +144,7 @@ func (m *Message) checkFields() error {
 	}
 	for k, v := range m.Values {
 		if k == "" || len(k) > maxKeyBytes || !utf8.ValidString(k) {
-			return fmt.Errorf("%w: a key of Values has 1 to %d bytes of UTF-8, this is %.300q", ErrInvalid, maxKeyBytes, k)
+			return fmt.Errorf("%w: a key of Values must have 1 to %d bytes of UTF-8, not %.300q", ErrInvalid, maxKeyBytes, k)
 		}
 		if _, there := m.Properties[k]; there {
 			return fmt.Errorf("%w: %q is in Properties and in Values", ErrInvalid, k)
@@ -156,9 +156,9 @@ func (m *Message) checkFields() error {
 		case []byte:
 			total += len(v)
 		case string:
-			return fmt.Errorf("%w: the value of %q is a text, which belongs into Properties", ErrInvalid, k)
+			return fmt.Errorf("%w: the value of %q is a string: use Properties", ErrInvalid, k)
 		default:
-			return fmt.Errorf("%w: the value of %q is a %T; bool, int64, float64 and []byte are possible", ErrInvalid, k, v)
+			return fmt.Errorf("%w: the value of %q has type %T; use bool, int64, float64 or []byte", ErrInvalid, k, v)
 		}
 	}
 	if total > maxPropertiesBytes {
@@ -185,11 +185,11 @@ const (
 func (m *Message) checkDelivery() error {
 	switch {
 	case m.Priority != nil && *m.Priority > maxPriority:
-		return fmt.Errorf("%w: Priority is %d, 0 to %d are possible", ErrInvalid, *m.Priority, maxPriority)
+		return fmt.Errorf("%w: Priority is %d, must be 0 to %d", ErrInvalid, *m.Priority, maxPriority)
 	case m.TTL != 0 && (m.TTL < minTTL || m.TTL > maxDuration):
-		return fmt.Errorf("%w: TTL is %s, 1ms to 100 years are possible", ErrInvalid, m.TTL)
+		return fmt.Errorf("%w: TTL is %s, must be 1ms to 100 years", ErrInvalid, m.TTL)
 	case m.Delay < 0 || m.Delay > maxDuration:
-		return fmt.Errorf("%w: Delay is %s, up to 100 years are possible", ErrInvalid, m.Delay)
+		return fmt.Errorf("%w: Delay is %s, must be at most 100 years", ErrInvalid, m.Delay)
 	case m.TTL != 0 && !m.ExpiresAt.IsZero():
 		return fmt.Errorf("%w: a message has ExpiresAt or TTL, not both", ErrInvalid)
 	case m.Delay != 0 && !m.DeliverAt.IsZero():
@@ -197,7 +197,7 @@ func (m *Message) checkDelivery() error {
 	}
 	for _, at := range [...]time.Time{m.ExpiresAt, m.DeliverAt} {
 		if ms := at.UnixMilli(); !at.IsZero() && (ms < 1 || ms > maxTimeMS) {
-			return fmt.Errorf("%w: the time %s; it must be after 1970 and before the year 10000", ErrInvalid, at)
+			return fmt.Errorf("%w: time %s must be after 1970 and before the year 10000", ErrInvalid, at)
 		}
 	}
 	return nil
@@ -206,7 +206,7 @@ func (m *Message) checkDelivery() error {
 // checkName rejects values that cannot be sent as a name. The node validates the rest.
 func checkName(what, name string) error {
 	if name == "" || len(name) > maxKeyBytes || !utf8.ValidString(name) {
-		return fmt.Errorf("%w: the name of a %s has 1 to %d characters of [A-Za-z0-9._/-], this is %q", ErrInvalid,
+		return fmt.Errorf("%w: the name of a %s must have 1 to %d characters of [A-Za-z0-9._/-], not %q", ErrInvalid,
 			what, maxKeyBytes, name)
 	}
 	return nil

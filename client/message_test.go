@@ -35,35 +35,35 @@ func TestMessageFields(t *testing.T) {
 // Invalid messages are rejected before they are sent.
 func TestMessageFieldLimits(t *testing.T) {
 	long := strings.Repeat("x", 1025)
-	for says, m := range map[string]Message{
-		"MessageID has 1025 bytes":        {MessageID: long},
-		"CorrelationID has 1025 bytes":    {CorrelationID: long},
-		"ReplyTo has 1025 bytes":          {ReplyTo: long},
-		"ContentType has 1025 bytes":      {ContentType: long},
-		"Subject has 1025 bytes":          {Subject: long},
-		"Subject is not valid UTF-8":      {Subject: "\xff"},
-		"Group has 1025 bytes":            {Group: long},
-		"Priority is 10, 0 to 9":          {Priority: new(uint8(10))},
-		"TTL is -1s, 1ms to 100 years":    {TTL: -time.Second},
-		"TTL is 1ns, 1ms to 100 years":    {TTL: 1},
-		"Delay is -1ns, up to 100 years":  {Delay: -1},
-		"Delay is 2562047h47m16.8":        {Delay: math.MaxInt64},
-		"has ExpiresAt or TTL, not both":  {ExpiresAt: time.Unix(1, 0), TTL: time.Second},
-		"has DeliverAt or Delay, not bo":  {DeliverAt: time.Unix(1, 0), Delay: time.Second},
-		"the time 1970-01-01":             {ExpiresAt: time.Unix(0, 0).UTC()},
-		"the time 10000-01-01":            {DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
-		"a key of Values has 1 to 255":    {Values: map[string]any{"": true}},
-		`"k" is a text, which belongs`:    {Values: map[string]any{"k": "v"}},
-		`"k" is a uint8; bool, int64`:     {Values: map[string]any{"k": uint8(1)}},
-		`"k" is in Properties and`:        {Values: map[string]any{"k": true}, Properties: map[string]string{"k": "v"}},
-		"fields and values have 65548 by": {Values: map[string]any{"k": make([]byte, 64<<10), "b": 1}},
+	for text, m := range map[string]Message{
+		"MessageID has 1025 bytes":           {MessageID: long},
+		"CorrelationID has 1025 bytes":       {CorrelationID: long},
+		"ReplyTo has 1025 bytes":             {ReplyTo: long},
+		"ContentType has 1025 bytes":         {ContentType: long},
+		"Subject has 1025 bytes":             {Subject: long},
+		"Subject is not valid UTF-8":         {Subject: "\xff"},
+		"Group has 1025 bytes":               {Group: long},
+		"Priority is 10, must be 0 to 9":     {Priority: new(uint8(10))},
+		"TTL is -1s, must be 1ms to 100":     {TTL: -time.Second},
+		"TTL is 1ns, must be 1ms to 100":     {TTL: 1},
+		"Delay is -1ns, must be at most 100": {Delay: -1},
+		"Delay is 2562047h47m16.8":           {Delay: math.MaxInt64},
+		"has ExpiresAt or TTL, not both":     {ExpiresAt: time.Unix(1, 0), TTL: time.Second},
+		"has DeliverAt or Delay, not bo":     {DeliverAt: time.Unix(1, 0), Delay: time.Second},
+		"time 1970-01-01":                    {ExpiresAt: time.Unix(0, 0).UTC()},
+		"time 10000-01-01":                   {DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"a key of Values must have 1 to":     {Values: map[string]any{"": true}},
+		`"k" is a string: use`:               {Values: map[string]any{"k": "v"}},
+		`"k" has type uint8; use bool`:       {Values: map[string]any{"k": uint8(1)}},
+		`"k" is in Properties and`:           {Values: map[string]any{"k": true}, Properties: map[string]string{"k": "v"}},
+		"fields and values have 65548 by":    {Values: map[string]any{"k": make([]byte, 64<<10), "b": 1}},
 	} {
 		err := m.check(100)
-		require.ErrorContains(t, err, says)
-		if strings.Contains(says, "bytes") || strings.Contains(says, "values have") {
-			require.ErrorIs(t, err, ErrLimit, says)
+		require.ErrorContains(t, err, text)
+		if strings.Contains(text, "bytes") || strings.Contains(text, "values have") {
+			require.ErrorIs(t, err, ErrLimit, text)
 		} else {
-			require.ErrorIs(t, err, ErrInvalid, says)
+			require.ErrorIs(t, err, ErrInvalid, text)
 		}
 	}
 }

@@ -86,8 +86,8 @@ func (n *node) close() {
 // connections but closes them without a response, as on a TLS mismatch: dozens of attempts per second would exhaust the
 // node's rate limit for all clients at the same address.
 func (n *node) watch(ctx context.Context) {
-	retry, knocks := n.locator.opts.newBackoff(), n.locator.opts.newBackoff()
-	knocks.MaxInterval = n.locator.opts.ProbeInterval
+	retry, dialBackoff := n.locator.opts.newBackoff(), n.locator.opts.newBackoff()
+	dialBackoff.MaxInterval = n.locator.opts.ProbeInterval
 	refusals, refusedWait := 0, n.locator.opts.ProbeInterval
 	for ctx.Err() == nil {
 		delivered, fresh, e := n.watchOnce(ctx, &refusals)
@@ -96,9 +96,9 @@ func (n *node) watch(ctx context.Context) {
 		}
 		wait := retry.NextBackOff()
 		if !delivered && e.ended() {
-			wait = max(wait, knocks.NextBackOff())
+			wait = max(wait, dialBackoff.NextBackOff())
 		} else {
-			knocks.Reset()
+			dialBackoff.Reset()
 		}
 		t, changed := n.locator.state()
 		switch {
@@ -148,7 +148,7 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 		// poll replaced the connection; gRPC reports only that it was closed
 		err = &Error{
 			Address: n.address, Code: codes.Unavailable, unreached: true,
-			Message: "it does not answer: it is stopped, hangs, or is cut off",
+			Message: "it does not respond: it is stopped, hangs or is unreachable",
 		}
 	}
 	e = asError(ctx, n.address, err)

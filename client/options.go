@@ -80,11 +80,10 @@ const (
 
 func (o Options) withDefaults() (Options, error) {
 	if len(o.Addresses) == 0 {
-		return o, fmt.Errorf("%w: no address given: give the host:port of both nodes", ErrInvalid)
+		return o, fmt.Errorf("%w: no addresses: set the host:port of both nodes", ErrInvalid)
 	}
 	if len(o.Addresses) > maxAddresses {
-		return o, fmt.Errorf("%w: %d addresses given, at most %d make sense", ErrInvalid, len(o.Addresses),
-			maxAddresses)
+		return o, fmt.Errorf("%w: %d addresses, the limit is %d", ErrInvalid, len(o.Addresses), maxAddresses)
 	}
 	seen := make(map[string]bool)
 	for _, a := range o.Addresses {
@@ -92,7 +91,7 @@ func (o Options) withDefaults() (Options, error) {
 			return o, err
 		}
 		if seen[a] {
-			return o, fmt.Errorf("%w: address %s is given twice", ErrInvalid, a)
+			return o, fmt.Errorf("%w: duplicate address %s", ErrInvalid, a)
 		}
 		seen[a] = true
 	}

@@ -25,7 +25,7 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 		return err
 	}
 	if t.xid != "" && t.xid != xid {
-		return fmt.Errorf("%w: the outcome of preparing it as %q is not known; prepare it under that xid", ErrInvalid, t.xid)
+		return fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again", ErrInvalid, t.xid)
 	}
 	err := t.client.doAs(ctx, "prepare "+xid, &t.identity,
 		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) error {

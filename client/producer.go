@@ -41,7 +41,7 @@ const (
 	maxProducerIDBytes     = 64
 	// eagerFrames is the number of publish frames in flight up to which publishes are sent immediately, for latency.
 	// Beyond it they wait for a response or a full batch, for throughput.
-	eagerBursts = 4
+	eagerFrames = 4
 )
 
 func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
@@ -91,7 +91,7 @@ type Producer struct {
 	// ordered by sequence: requests sent on the current stream, then those to be sent again
 	inFlight fifo[*request]
 	sent     int            // number of inFlight requests sent on the current stream
-	bursts   int            // frames of the stream with outstanding requests
+	frames   int            // frames of the stream with outstanding requests
 	greeted  bool           // the current stream delivered a response
 	more     bool           // the node accepts several requests in one frame
 	single   map[string]int // publishes to be sent one by one, by queue; nil if empty
@@ -407,4 +407,4 @@ func (p *Producer) answer(entries []*Pending, r Receipt, err error) {
 }
 
 // errProtocol is returned when a node responds out of order, which is a bug of the node; a new stream recovers from it.
-var errProtocol = errors.New("answer to a request that was not the oldest one")
+var errProtocol = errors.New("response out of order")

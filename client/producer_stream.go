@@ -154,7 +154,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	ctx, unbind := t.bind(ctx)
 	defer unbind()
 	p.mu.Lock()
-	p.sent, p.bursts, p.greeted, p.more = 0, 0, false, false // all of inFlight must be sent again
+	p.sent, p.frames, p.greeted, p.more = 0, 0, false, false // all of inFlight must be sent again
 	p.mu.Unlock()
 	stream, err := queues(t.conn()).PublishStream(ctx)
 	if err != nil {
@@ -178,7 +178,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 // send sends requests while the stream is open. When the stream ends, received contains the error, which is left there.
 func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
 	for {
-		if b := p.nextBurst(); b != nil {
+		if b := p.nextFrame(); b != nil {
 			if err := stream.SendMsg(b); err != nil {
 				return err //nolint:wrapcheck // asError needs it as it is
 			}
@@ -199,19 +199,19 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 }
 
 // nextFrame returns the next frame for the current stream: a request and those sent with it; nil if none is ready.
-func (p *Producer) nextBurst() *burst {
+func (p *Producer) nextFrame() *frame {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.nextRequest(0, 0)
 	if r == nil {
 		return nil
 	}
-	p.bursts++
-	b, last := &burst{}, r
+	p.frames++
+	b, last := &frame{}, r
 	p.addTo(b, r)
 	messages, bytes := r.messages, r.bytes
 	// A fraction of the window, so that another frame is always in flight.
-	for most := max(p.opts.Window/eagerBursts, 1); p.more && len(b.parts) < most; last = r {
+	for most := max(p.opts.Window/eagerFrames, 1); p.more && len(b.parts) < most; last = r {
 		if r = p.nextRequest(messages, bytes); r == nil {
 			break
 		}
@@ -223,7 +223,7 @@ func (p *Producer) nextBurst() *burst {
 }
 
 // addTo adds a request to b, under its current identity. mu is held.
-func (p *Producer) addTo(b *burst, r *request) {
+func (p *Producer) addTo(b *frame, r *request) {
 	b.parts = append(b.parts, part{
 		queue: r.queue, id: p.id, epoch: p.opts.Epoch, sequence: r.sequence, retry: r.repeated, entries: r.entries,
 	})
@@ -233,7 +233,7 @@ func (p *Producer) addTo(b *burst, r *request) {
 // an earlier stream come first, in the same order; then new requests, up to the window. mu is held.
 func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.inFlight.len() {
-		if !p.greeted && p.bursts >= eagerBursts {
+		if !p.greeted && p.frames >= eagerFrames {
 			return nil // wait: the first response reports whether the node accepts several requests per frame
 		}
 		r := *p.inFlight.at(p.sent)
@@ -254,7 +254,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 		if !p.fits(messages+int(first.count), bytes+first.bytes) {
 			return nil
 		}
-	case p.bursts >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
+	case p.frames >= eagerFrames && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
 		return nil // more publishes will join before the next response
 	}
 	r := p.form(messages, bytes)
@@ -346,7 +346,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	r := p.inFlight.pop()
 	p.sent--
 	if r.last {
-		p.bursts--
+		p.frames--
 	}
 	p.mu.Unlock()
 

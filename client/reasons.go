@@ -153,9 +153,9 @@ func asError(ctx context.Context, address string, err error) *Error {
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		return &Error{Address: address, Code: codes.Unavailable, Message: "the node ended the stream"}
+		return &Error{Address: address, Code: codes.Unavailable, Message: "the node closed the stream"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return &Error{Address: address, Code: codes.Canceled, Message: "the attempt was given up", kind: ctx.Err()}
+		return &Error{Address: address, Code: codes.Canceled, Message: "the attempt was canceled", kind: ctx.Err()}
 	}
 	st := status.Convert(err)
 	e := &Error{Address: address, Code: st.Code(), Message: st.Message()}
@@ -172,7 +172,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 		}
 	}
 	if st.Code() == codes.Unavailable {
-		if o, ok := whyUnreachable(st.Message()); ok {
+		if o, ok := dialErrorOf(st.Message()); ok {
 			e.Message, e.unreached, e.final, e.there = o.why, true, o.final, o.there
 		}
 	}

@@ -28,7 +28,7 @@ func (o *Options) readFiles() error {
 		return nil
 	}
 	if o.TLS != nil {
-		return fmt.Errorf("%w: TLS and TLSFiles are set; give one of them", ErrInvalid)
+		return fmt.Errorf("%w: TLS and TLSFiles are both set; set one of them", ErrInvalid)
 	}
 	source, err := tlsfiles.Open(tlsfiles.Options{
 		Files: f, MinVersion: o.TLSFiles.MinVersion, Told: o.TLSFiles.Changed,

@@ -96,11 +96,11 @@ func checkToken(token string) error {
 	case token == "":
 		return errors.New("it is empty")
 	case len(token) > maxTokenBytes:
-		return fmt.Errorf("it has %d bytes; %d are possible", len(token), maxTokenBytes)
+		return fmt.Errorf("it has %d bytes, the limit is %d", len(token), maxTokenBytes)
 	}
 	for i := range len(token) {
 		if token[i] <= ' ' || token[i] > '~' {
-			return fmt.Errorf("byte %d is no letter, digit or sign that a token can have", i+1)
+			return fmt.Errorf("byte %d is not allowed in a token", i+1)
 		}
 	}
 	return nil
@@ -178,9 +178,9 @@ func usable(token string, expiry time.Time, err error) (string, error) {
 		return token, nil
 	}
 	if err == nil {
-		err = errors.New("TokenSource: the token has expired already")
+		err = errors.New("TokenSource: the token has expired")
 	}
-	return "", status.Error(codes.Unavailable, "no token to show: "+err.Error())
+	return "", status.Error(codes.Unavailable, "no valid token: "+err.Error())
 }
 
 func later(a, b time.Time) time.Time {
@@ -234,13 +234,13 @@ func (perRPC) RequireTransportSecurity() bool { return false }
 func mayShow(address string, secure, plaintext bool) error {
 	host, _, err := net.SplitHostPort(address)
 	if secure || plaintext || err != nil {
-		return nil //nolint:nilerr // what is no address is refused elsewhere
+		return nil //nolint:nilerr // checkAddress rejects it
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() || strings.EqualFold(host, "localhost") {
 		return nil
 	}
-	return fmt.Errorf("%w: the token would go to %s unencrypted, where everyone on the way can read it: set TLS, or "+
-		"AllowPlaintextToken if the network is trusted", ErrInvalid, address)
+	return fmt.Errorf("%w: the token would be sent to %s unencrypted: set TLS, or AllowPlaintextToken if the network is "+
+		"trusted", ErrInvalid, address)
 }
 
 var _ credentials.PerRPCCredentials = perRPC{}

@@ -107,7 +107,7 @@ func (t *Txn) Release(ds ...*Delivery) *Txn {
 // ranges returns the sequences of deliveries, which must be of one subscription.
 func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRange, ok bool) {
 	if len(ds) == 0 {
-		t.fail(fmt.Errorf("%w: no delivery given", ErrInvalid))
+		t.fail(fmt.Errorf("%w: no deliveries", ErrInvalid))
 		return "", "", nil, false
 	}
 	sequences := make([]uint64, len(ds))
@@ -126,8 +126,8 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 // another transaction and receive its result.
 func (t *Txn) add(op *pb.Operation) bool {
 	if t.identity.InDoubt() || t.ended {
-		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit "+
-			"asks for what was sent before, another transaction takes what is new", ErrInvalid)
+		t.late = fmt.Errorf("%w: an operation was added after Commit and is not part of the transaction; Commit again "+
+			"retries what was sent; use another transaction for new operations", ErrInvalid)
 		return false
 	}
 	t.ops = append(t.ops, op)
@@ -158,7 +158,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 		return TxnResult{}, err
 	}
 	if t.xid != "" {
-		return TxnResult{}, fmt.Errorf("%w: the outcome of preparing it as %q is not known; prepare it under that xid",
+		return TxnResult{}, fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again",
 			ErrInvalid, t.xid)
 	}
 	var resp *pb.CommitResponse

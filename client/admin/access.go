@@ -32,7 +32,7 @@ func accessService(cc *grpc.ClientConn) pb.AccessServiceClient { return pb.NewAc
 
 // WhoAmI returns the principal and the permissions that the active node assigns to this client.
 func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error) {
-	err = c.conns.Read(ctx, "who am I", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.conns.Read(ctx, "get the principal", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).WhoAmI(ctx, &pb.WhoAmIRequest{})
 		return err
 	})
@@ -105,7 +105,7 @@ func (c *Client) CreateToken(
 ) (*pb.AccessToken, error) {
 	const least = 32
 	if len(token) < least {
-		return nil, fmt.Errorf("create token %s: %w: a token of %d bytes can be guessed; take NewToken", info.GetName(),
+		return nil, fmt.Errorf("create token %s: %w: a token of %d bytes is too short; use NewToken", info.GetName(),
 			client.ErrInvalid, len(token))
 	}
 	info = proto.CloneOf(info)

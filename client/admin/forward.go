@@ -39,7 +39,7 @@ func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forwa
 		return Queue{}, err
 	}
 	if len(forwards) > maxForwards {
-		return Queue{}, fmt.Errorf("%w: %d forwards, up to %d are possible", client.ErrInvalid, len(forwards), maxForwards)
+		return Queue{}, fmt.Errorf("%w: %d forwards, the limit is %d", client.ErrInvalid, len(forwards), maxForwards)
 	}
 	req := &pb.SetForwardsRequest{Queue: queue}
 	for _, f := range forwards {
@@ -47,7 +47,7 @@ func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forwa
 			return Queue{}, err
 		}
 		if len(f.Filter) > maxFilterBytes || !utf8.ValidString(f.Filter) {
-			return Queue{}, fmt.Errorf("%w: the filter of the forward to %s has up to %d bytes of UTF-8, this has %d",
+			return Queue{}, fmt.Errorf("%w: the filter of the forward to %s must have at most %d bytes of UTF-8, not %d",
 				client.ErrInvalid, f.To, maxFilterBytes, len(f.Filter))
 		}
 		req.Forwards = append(req.Forwards, &pb.Forward{To: f.To, Move: f.Move, Filter: f.Filter})

@@ -38,7 +38,7 @@ func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error
 // acknowledged are redelivered. It is idempotent. The errors correspond to those of [Client.CommitPrepared].
 func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, error) {
 	var resp *pb.RollbackPreparedResponse
-	err := c.decide(ctx, "roll the prepared transaction "+xid+" back",
+	err := c.decide(ctx, "roll back the prepared transaction "+xid,
 		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid})
 			return err
@@ -61,7 +61,7 @@ func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decid
 // HeuristicRollbackPrepared is [Client.HeuristicCommitPrepared] for a rollback.
 func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Decided, error) {
 	var resp *pb.RollbackPreparedResponse
-	err := c.decide(ctx, "roll the prepared transaction "+xid+" back",
+	err := c.decide(ctx, "roll back the prepared transaction "+xid,
 		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: true})
 			return err

@@ -101,7 +101,7 @@ const maxMultiplier = 1000
 // check rejects values that no node accepts.
 func (c QueueConfig) check() error {
 	if c.MaxDeliveries > maxMaxDeliveries {
-		return fmt.Errorf("%w: MaxDeliveries is %d; 1 to %d are possible, and 0 for no limit", client.ErrInvalid,
+		return fmt.Errorf("%w: MaxDeliveries is %d, must be 1 to %d, or 0 for no limit", client.ErrInvalid,
 			c.MaxDeliveries, maxMaxDeliveries)
 	}
 	for _, d := range [...]struct {
@@ -116,15 +116,15 @@ func (c QueueConfig) check() error {
 		{"TemporaryGrace", c.TemporaryGrace},
 	} {
 		if d.value < 0 || d.value > maxDuration {
-			return fmt.Errorf("%w: %s is %s; 0 to 100 years are possible", client.ErrInvalid, d.name, d.value)
+			return fmt.Errorf("%w: %s is %s, must be 0 to 100 years", client.ErrInvalid, d.name, d.value)
 		}
 	}
 	if m := c.RedeliveryMultiplier; m != 0 && !(m >= 1 && m <= maxMultiplier) { // rejects NaN, too
-		return fmt.Errorf("%w: RedeliveryMultiplier is %v; 1 to %d are possible, and 0, which means 1", client.ErrInvalid, m,
+		return fmt.Errorf("%w: RedeliveryMultiplier is %v, must be 1 to %d, or 0", client.ErrInvalid, m,
 			maxMultiplier)
 	}
 	if c.Overflow < 0 || int(c.Overflow) >= len(overflows) {
-		return fmt.Errorf("%w: %s is not known", client.ErrInvalid, c.Overflow)
+		return fmt.Errorf("%w: unknown %s", client.ErrInvalid, c.Overflow)
 	}
 	if c.DeadLetter == "" {
 		return nil

@@ -28,16 +28,16 @@ func TestQueueConfig(t *testing.T) {
 	require.Equal(t, c, configFromProto(c.toProto()))
 	require.Equal(t, QueueConfig{}, configFromProto(QueueConfig{}.toProto()))
 	require.Equal(t, QueueConfig{}, configFromProto(nil))
-	for says, c := range map[string]QueueConfig{
-		"TTL is -1s; 0 to 100 years":              {TTL: -time.Second},
-		"TemporaryGrace is -1ns":                  {TemporaryGrace: -1},
-		"RedeliveryMultiplier is 0.9; 1 to 1000":  {RedeliveryMultiplier: 0.9},
-		"RedeliveryMultiplier is NaN; 1 to 1000":  {RedeliveryMultiplier: math.NaN()},
-		"overflow 3 is not known":                 {Overflow: 3},
-		"overflow -1 is not known":                {Overflow: -1},
-		"MaxDeliveries is 1000001; 1 to 1000000 ": {MaxDeliveries: 1_000_001},
+	for text, c := range map[string]QueueConfig{
+		"TTL is -1s, must be 0 to 100 years":              {TTL: -time.Second},
+		"TemporaryGrace is -1ns":                          {TemporaryGrace: -1},
+		"RedeliveryMultiplier is 0.9, must be 1 to 1000":  {RedeliveryMultiplier: 0.9},
+		"RedeliveryMultiplier is NaN, must be 1 to 1000":  {RedeliveryMultiplier: math.NaN()},
+		"unknown overflow 3":                              {Overflow: 3},
+		"unknown overflow -1":                             {Overflow: -1},
+		"MaxDeliveries is 1000001, must be 1 to 1000000,": {MaxDeliveries: 1_000_001},
 	} {
-		require.ErrorContains(t, c.check(), says)
+		require.ErrorContains(t, c.check(), text)
 		require.ErrorIs(t, c.check(), client.ErrInvalid)
 	}
 	for o := OverflowReject; o <= OverflowDeadLetterHead; o++ {

@@ -47,7 +47,7 @@ func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	}
 	switch {
 	case r.done:
-		return fmt.Errorf("%s: %w: the Request is already executed; use a new one for each call", op,
+		return fmt.Errorf("%s: %w: the Request was already executed; use a new one for each call", op,
 			client.ErrInvalid)
 	case !r.identity.InDoubt():
 		r.conns, r.sent = c.conns, req

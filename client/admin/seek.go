@@ -67,7 +67,7 @@ func (c *Client) Seek(
 	case !to.time.IsZero():
 		req.To = &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(to.time)}
 	default:
-		return SeekResult{}, fmt.Errorf("%w: no place to move to; sequences begin at 1", client.ErrInvalid)
+		return SeekResult{}, fmt.Errorf("%w: no position; sequences start at 1", client.ErrInvalid)
 	}
 	resp, err := change(ctx, c, "move a subscription of "+queue, req, pb.QueueServiceClient.SeekSubscription)
 	return SeekResult{Sequence: resp.GetSequence(), Backlog: resp.GetBacklog()}, err

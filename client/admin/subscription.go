@@ -160,7 +160,7 @@ func (c *Client) AlterSubscription(
 	_, set := what.Redelivery.Config()
 	for _, field := range what.Inherit {
 		if slices.Contains(set, field) {
-			return Subscription{}, fmt.Errorf("%w: %s is to be set, and to be as the queue has it", client.ErrInvalid, field)
+			return Subscription{}, fmt.Errorf("%w: %s is both set and inherited", client.ErrInvalid, field)
 		}
 	}
 	for _, field := range slices.Concat(set, what.Inherit) {

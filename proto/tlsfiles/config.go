@@ -15,7 +15,7 @@ import (
 
 const http2 = "h2"
 
-var errNoCertificate = errors.New("the other end shows no certificate")
+var errNoCertificate = errors.New("server presented no certificate")
 
 // Server returns the configuration of a listener: each connection uses the content of the files at its start. Client
 // certificates are requested according to auth; protocols are those of ALPN.

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package tlsfiles implements TLS configurations from PEM files, which are read again when they change. Open
+// connections are unaffected.
+//
+// The files are checked when a connection starts, at most once per second, and on each call of Check or Reload. They
+// are opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret) counts as
+// a change. Invalid new content is rejected as a whole: the previous content stays in use, Refused returns the reason,
+// and Options.Told is called.
 package tlsfiles
 
 import (
@@ -26,9 +33,9 @@ const (
 
 var (
 	// ErrIncomplete is returned when a certificate is configured without its key, or vice versa.
-	ErrIncomplete = errors.New("cert and key go together; only one of them is set")
+	ErrIncomplete = errors.New("cert and key must both be set")
 	// ErrContent is returned when a file contains no certificate, or a key does not match its certificate.
-	ErrContent = errors.New("the file cannot be used")
+	ErrContent = errors.New("invalid file")
 	// errPair is ErrContent for a certificate and a key that do not match.
 	errPair = fmt.Errorf("%w", ErrContent)
 )
@@ -258,7 +265,7 @@ func (m *material) mayFollow(before *material) error {
 	now := time.Now()
 	ends := m.certificate.Leaf.NotAfter
 	if now.After(ends) && !now.After(before.certificate.Leaf.NotAfter) {
-		return fmt.Errorf("cert: %w: the new certificate has ended at %s", ErrContent, ends.Format(time.RFC3339))
+		return fmt.Errorf("cert: %w: the new certificate expired at %s", ErrContent, ends.Format(time.RFC3339))
 	}
 	return nil
 }

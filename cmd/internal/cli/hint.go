@@ -23,7 +23,7 @@ func (env *Env) hint(ctx context.Context, err error) string {
 		return next
 	}
 	if addresses, addrErr := env.Addresses(); addrErr == nil &&
-		strings.Contains(err.Error(), "it speaks TLS, and this client does not") &&
+		strings.Contains(err.Error(), "it requires TLS, and this client does not use it") &&
 		!slices.ContainsFunc(addresses, func(at string) bool { return speaksTLS(ctx, at) }) {
 		return hint(errOtherPort)
 	}
@@ -68,10 +68,10 @@ func hint(err error) string {
 	case errors.Is(err, errOtherPort), states("it is not a port for clients"):
 		return "--addr names the port for clients, the setting listen of a node; the console, metrics, AMQP and raft have " +
 			"separate ports"
-	case errors.Is(err, errNodeSpeaksTLS), states("it speaks TLS, and this client does not"):
+	case errors.Is(err, errNodeSpeaksTLS), states("it requires TLS, and this client does not use it"):
 		return "--tls-ca ca.pem with the CA of the node's certificate (" + envTLSCA + "; lockstep login stores " +
 			"it); lockstep cert show HOST:PORT, to show the node's certificate"
-	case errors.Is(err, errNodeIsPlain), states("does not speak TLS, and this client does"):
+	case errors.Is(err, errNodeIsPlain), states("does not use TLS, and this client does"):
 		return "leave --tls-ca, --tls-cert and --tls-key out, " + envTLSCA + " and the TLS files in the profile too; or " +
 			"set tls.cert and tls.key on the node: without TLS, traffic can be read on the network"
 	case states("x509:", "tls:", "certificate"):

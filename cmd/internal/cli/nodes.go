@@ -38,14 +38,14 @@ func NoAnswer(ctx context.Context, s pairstatus.Status) error {
 		switch has := func(text string) bool { return strings.Contains(n.Error, text) }; {
 		case has("it is not a port for clients"):
 			return fmt.Errorf("%w: %s", errOtherPort, n.Error)
-		case has("it speaks TLS, and this client does not"):
+		case has("it requires TLS, and this client does not use it"):
 			if !speaksTLS(ctx, n.Address) {
 				return fmt.Errorf("%w: the server at %s does not speak gRPC", errOtherPort, n.Address)
 			}
 			return errNodeSpeaksTLS
-		case has("does not speak TLS, and this client does"):
+		case has("does not use TLS, and this client does"):
 			return errNodeIsPlain
-		case has("TLS: "), has("wants another client certificate"), has("wants a client certificate"):
+		case has("TLS: "), has("rejects the client certificate"), has("requires a client certificate"):
 			return errCertificates
 		case has("broken pipe"), has("connection reset"):
 			return fmt.Errorf("%w (%s)", errEnds, n.Error)

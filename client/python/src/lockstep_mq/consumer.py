@@ -74,7 +74,7 @@ class Delivery(StoredMessage):
             InvalidRequest: The message was already nacked or rejected.
         """
         if self._answer not in {"", "ack"}:
-            raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} was answered otherwise before")
+            raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} already has another answer")
         self.ack()
         await self.consumer._flush(timeout)
 
@@ -283,7 +283,7 @@ class Consumer:
                 else:
                     await asyncio.wait_for(self._available.wait(), remaining)
             except asyncio.TimeoutError:
-                raise TimeoutError(f"{self._op}: no message came within {timeout} s") from None
+                raise TimeoutError(f"{self._op}: no message arrived within {timeout} s") from None
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until all earlier answers are committed.
@@ -300,8 +300,8 @@ class Consumer:
         refused, self._refused = self._refused, 0
         if refused:
             raise errors.LimitExceeded(
-                f"{refused} rejected messages of {self.queue} wait, since its dead-letter queue has no room for them; "
-                "all other answers are committed",
+                f"{refused} rejected messages of {self.queue} wait because its dead-letter queue is full; all other "
+                "answers are committed",
                 reason="QUEUE_FULL",
             )
 

@@ -389,7 +389,7 @@ class Producer:
             if refused.retry:
                 raise refused
         if self._on_stream == 0 or self._in_flight[0].sequence != response.correlation:
-            raise _failure.lost(address, "answer to a request that was not the oldest one")
+            raise _failure.lost(address, "response out of order")
         if refused is not None and refused.forgotten and self._renew():
             raise _failure.lost(address, refused.message)
         r = self._in_flight.popleft()
@@ -498,7 +498,7 @@ class Producer:
 
 def _trace_end(done: Callable[[Outcome], None], future: asyncio.Future[Receipt]) -> None:
     if future.cancelled():
-        done(asyncio.CancelledError("the application gave it up"))
+        done(asyncio.CancelledError("the application canceled it"))
     else:
         done(future.exception() or future.result())
 

@@ -22,7 +22,7 @@ const (
 
 // frame is a pb.PublishStreamRequest with several requests that encodes itself. A pb.Message has some 200 bytes, which
 // would be allocated, filled and collected for each body.
-type burst struct {
+type frame struct {
 	parts []part
 }
 
@@ -39,9 +39,9 @@ type part struct {
 }
 
 // ProtoReflect returns the equivalent request, for interceptors of the application that inspect it.
-func (b *burst) ProtoReflect() protoreflect.Message { return b.request().ProtoReflect() }
+func (b *frame) ProtoReflect() protoreflect.Message { return b.request().ProtoReflect() }
 
-func (b *burst) request() *pb.PublishStreamRequest {
+func (b *frame) request() *pb.PublishStreamRequest {
 	first := b.parts[0].request()
 	for i := range b.parts[1:] {
 		first.More = append(first.More, b.parts[1+i].request())
@@ -90,7 +90,7 @@ func (p *part) measure() {
 }
 
 // EncodedBytes implements codec.
-func (b *burst) EncodedBytes() int {
+func (b *frame) EncodedBytes() int {
 	n := 0
 	for i := range b.parts {
 		p := &b.parts[i]
@@ -104,7 +104,7 @@ func (b *burst) EncodedBytes() int {
 	return n
 }
 
-func (b *burst) AppendTo(o *codec.Output) {
+func (b *frame) AppendTo(o *codec.Output) {
 	out := b.parts[0].appendTo(o.B)
 	for i := range b.parts[1:] {
 		p := &b.parts[1+i]

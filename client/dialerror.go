@@ -13,9 +13,9 @@ import (
 
 // gRPC reports the cause of a failed connection as text only. This file converts it into a message with a remedy.
 
-var errNobody = errors.New("no node answers")
+var errUnreachable = errors.New("no node is reachable")
 
-type obstacle struct {
+type dialError struct {
 	why string // description
 	// final: a retry fails in the same way in the current state of the network: nothing listens, the name does not
 	// exist, or the two ends disagree about TLS.
@@ -25,9 +25,9 @@ type obstacle struct {
 }
 
 // dialErrorOf returns the cause of a failed connection. ok is false for other errors.
-func whyUnreachable(message string) (o obstacle, ok bool) {
+func dialErrorOf(message string) (o dialError, ok bool) {
 	if !strings.HasPrefix(message, "connection error: ") {
-		return obstacle{}, false
+		return dialError{}, false
 	}
 	cause := message
 	if _, after, found := strings.Cut(message, `desc = "`); found {
@@ -36,37 +36,37 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 	has := func(s string) bool { return strings.Contains(cause, s) }
 	switch {
 	case has("connection refused"):
-		return obstacle{why: "connection refused: no process listens there", final: true}, true
+		return dialError{why: "connection refused: no process is listening", final: true}, true
 	case has("no such host"):
-		return obstacle{why: "there is no host of that name", final: true}, true
+		return dialError{why: "unknown host name", final: true}, true
 	case has("first record does not look like a TLS handshake"):
-		return disagreement("the node does not speak TLS, and this client does: leave the certificates away, or turn " +
-			"TLS on at the node. Or the port is not for clients, such as that of AMQP or the console"), true
+		return mismatch("the node does not use TLS, and this client does: remove the certificates, or enable TLS " +
+			"on the node. Or the port is not for clients, but for AMQP or the console"), true
 	case has("certificate required"):
-		return disagreement("the node wants a client certificate, and none was shown"), true
+		return mismatch("the node requires a client certificate, and none is configured"), true
 	case has("bad certificate"):
-		return disagreement("the node wants another client certificate: " + lastPart(cause)), true
+		return mismatch("the node rejects the client certificate: " + lastPart(cause)), true
 	case has("x509: ") || has("tls: "):
-		return disagreement("TLS: " + lastPart(cause)), true
+		return mismatch("TLS: " + lastPart(cause)), true
 	case has("HTTP/1.1 header"):
-		return disagreement("a web server answers, such as the console or the metrics: it is not a port for clients"), true
+		return mismatch("a web server responds, such as the console or the metrics: it is not a port for clients"), true
 	case has("missing selected ALPN property"):
-		return disagreement("another protocol than gRPC answers with TLS, such as AMQP: it is not a port for clients"), true
+		return mismatch("the server uses TLS, but not gRPC, such as AMQP: it is not a port for clients"), true
 	case has("frame too large"): // a node with TLS closes the connection without sending a byte
-		return disagreement("another protocol than gRPC answers, such as AMQP: it is not a port for clients"), true
+		return mismatch("the server does not use gRPC, but, for example, AMQP: it is not a port for clients"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
 		// This side closed it after the connection timeout.
-		return obstacle{why: "the process there accepts connections and does not answer: it is stopped, or hangs"}, true
+		return dialError{why: "the process accepts connections and does not respond: it is stopped or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS closes a plaintext connection.
-		return disagreement("the node ends the connection before it begins: it speaks TLS, and this client does not: " +
-			"give the authority of its certificate. Or it is no port for clients, such as that of AMQP or of a raft voter"), true
+		return mismatch("the node closes the connection immediately: it requires TLS, and this client does not use it: " +
+			"set the CA of its certificate. Or the port is not for clients, but for AMQP or a raft voter"), true
 	default:
-		return obstacle{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
+		return dialError{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}
 }
 
-func disagreement(why string) obstacle { return obstacle{why: why, final: true, there: true} }
+func mismatch(why string) dialError { return dialError{why: why, final: true, there: true} }
 
 // lastPart returns the part after gRPC's own prefixes.
 func lastPart(cause string) string {
@@ -144,10 +144,7 @@ func (l *locator) askAgain() (asked bool) {
 			continue
 		}
 		n.asking, asked = true, true
-		select {
-		case n.again <- struct{}{}:
-		default:
-		}
+		signal(n.again)
 	}
 	return asked
 }

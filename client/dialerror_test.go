@@ -82,11 +82,11 @@ func TestFailFast(t *testing.T) {
 		want    string
 	}{
 		"nothing listens":   {"127.0.0.1:1", nil, "connection refused"},
-		"no such host":      {"no-such-host.invalid:7420", nil, "there is no host of that name"},
-		"plain at TLS":      {secure, nil, "it speaks TLS, and this client does not"},
-		"TLS at plain":      {plain, trusting, "the node does not speak TLS"},
+		"no such host":      {"no-such-host.invalid:7420", nil, "unknown host name"},
+		"plain at TLS":      {secure, nil, "it requires TLS, and this client does not use it"},
+		"TLS at plain":      {plain, trusting, "the node does not use TLS"},
 		"AMQP with TLS":     {other.Addr().String(), trusting, "it is not a port for clients"},
-		"no certificate":    {secure, trusting, "the node wants a client certificate, and none was shown"},
+		"no certificate":    {secure, trusting, "the node requires a client certificate, and none is configured"},
 		"unknown authority": {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestFailFast(t *testing.T) {
 			_, err = admin.New(cl).GetQueue(soon(t), "q")
 			require.ErrorIs(t, err, client.ErrUnavailable)
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorContains(t, err, "no node answers: "+c.address+": ")
+			require.ErrorContains(t, err, "no node is reachable: "+c.address+": ")
 			require.ErrorContains(t, err, c.want)
 			require.Equal(t, 1, strings.Count(err.Error(), c.address), err)
 		})
@@ -131,9 +131,9 @@ func testSilentNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	_, err = admin.New(c).GetQueue(ctx, "q")
-	require.ErrorIs(t, err, context.DeadlineExceeded, "it may go on at any moment")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "it may respond at any moment")
 	require.NotContains(t, err.Error(), "TLS")
-	require.ErrorContains(t, err, "does not answer")
+	require.ErrorContains(t, err, "does not respond")
 }
 
 // counting counts the connections to a port.
@@ -152,7 +152,7 @@ func (c *counting) Accept() (net.Conn, error) {
 
 // A client backs off while its connections are closed without a response, for as long as that lasts. Otherwise it would
 // exhaust the node's rate limit for all clients at its address.
-func TestKnocksLessOften(t *testing.T) {
+func TestDialBackoff(t *testing.T) {
 	for name, trusted := range map[string]func(ca *certs.CA) *tls.Config{
 		"plain at TLS": func(*certs.CA) *tls.Config { return nil },
 		"no certificate": func(ca *certs.CA) *tls.Config {
@@ -183,9 +183,9 @@ func TestKnocksLessOften(t *testing.T) {
 			defer cancel()
 			_, err = admin.New(c).GetQueue(ctx, "q")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.InDelta(t, 14, port.n.Load(), 2, "it was 230 at a fixed pace")
+			require.InDelta(t, 14, port.n.Load(), 2, "dials")
 			pause(time.Minute)
-			require.InDelta(t, 74, port.n.Load(), 3, "one each ProbeInterval")
+			require.InDelta(t, 74, port.n.Load(), 3, "dials, one per ProbeInterval")
 		})
 	}
 }
