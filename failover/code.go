@@ -62,26 +62,10 @@ const (
 
 // Code returns the code of a cause; CodeNoConnection for 0.
 func (c LostCause) Code() Code {
-	switch c {
-	case LostReset:
-		return CodeConnectionClosed
-	case LostRefused:
-		return CodeConnectionRefused
-	case LostSilence:
-		return CodeSilence
-	case LostRejected:
-		return CodeRejected
-	case LostSlow:
-		return CodeSlow
-	case LostAhead:
-		return CodeFenceHigher
-	case LostBehind:
-		return CodeActiveBehind
-	case LostNoRoom:
-		return CodeDiskFull
-	default:
-		return CodeNoConnection
+	if int(c) < len(lostCauses) {
+		return lostCauses[c].code
 	}
+	return CodeNoConnection
 }
 
 // change is the cause of the last attempt to take the active role, or of its loss.

@@ -197,27 +197,27 @@ const (
 	LostNoRoom
 )
 
+// lostCauses are the code and the description of each cause.
+var lostCauses = [...]struct { //nolint:gochecknoglobals // a constant
+	code Code
+	text string
+}{
+	0:            {CodeNoConnection, "cause 0"},
+	LostReset:    {CodeConnectionClosed, "connection broken"},
+	LostRefused:  {CodeConnectionRefused, "connection refused"},
+	LostSilence:  {CodeSilence, "silent"},
+	LostRejected: {CodeRejected, "rejected"},
+	LostSlow:     {CodeSlow, "too slow"},
+	LostAhead:    {CodeFenceHigher, "rejects this node: its fence is higher"},
+	LostBehind:   {CodeActiveBehind, "lacks records that this node knows to be committed"},
+	LostNoRoom:   {CodeDiskFull, "disk of this node is nearly full, replication is suspended"},
+}
+
 func (c LostCause) String() string {
-	switch c {
-	case LostReset:
-		return "connection broken"
-	case LostRefused:
-		return "connection refused"
-	case LostSilence:
-		return "silent"
-	case LostRejected:
-		return "rejected"
-	case LostSlow:
-		return "too slow"
-	case LostAhead:
-		return "rejects this node: its fence is higher"
-	case LostBehind:
-		return "lacks records that this node knows to be committed"
-	case LostNoRoom:
-		return "disk of this node is nearly full, replication is suspended"
-	default:
-		return fmt.Sprintf("cause %d", uint8(c))
+	if int(c) < len(lostCauses) {
+		return lostCauses[c].text
 	}
+	return fmt.Sprintf("cause %d", uint8(c))
 }
 
 // DataEvent is an event of the data plane. The function that posts it never blocks and is safe for concurrent use.

@@ -23,8 +23,7 @@ var (
 		"lockstep pair adopt")
 	errForceActive = errors.New("this node is already active")
 	errForceInSync = errors.New("this node is in sync and takes over automatically: a forced failover is not needed, " +
-		"and " +
-		"nothing would be lost")
+		"and nothing would be lost")
 	errForcePaused = errors.New("this node is in sync and would take over automatically, but the pair is paused: " +
 		"lockstep resume. A forced failover is not needed")
 	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
@@ -72,9 +71,9 @@ func (f *Forced) settled() *Forced {
 	if f == nil || f.Settled {
 		return f
 	}
-	s := *f
-	s.Settled = true
-	return &s
+	f = new(*f)
+	f.Settled = true
+	return f
 }
 
 func (m *machine) forceAsked(e ForceAsked) {
@@ -135,12 +134,12 @@ func (s *State) checkForce(config uint64) error {
 }
 
 func (s *State) otherLives() bool {
-	for _, l := range s.live {
-		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
-			return true
-		}
-	}
-	return false
+	_, ok := s.otherLive()
+	return ok
+}
+
+func (s *State) otherLive() (Live, bool) {
+	return find(s.live, func(l Live) bool { return l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil })
 }
 
 // force reports whether a forced failover is in progress, and advances it.

@@ -49,13 +49,11 @@ func (m *machine) startHandshake() {
 // findDuplicate returns another process that is announced as this node. One at this node's own address has terminated,
 // because this process has its port.
 func (s *State) findDuplicate() Live {
-	for _, l := range s.live {
-		if l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone &&
-			l.Node.Address != s.self.Address {
-			return l
-		}
-	}
-	return Live{}
+	l, _ := find(s.live, func(l Live) bool {
+		return l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone &&
+			l.Node.Address != s.self.Address
+	})
+	return l
 }
 
 func (m *machine) met(e Met) {
@@ -147,22 +145,18 @@ func (s *State) duplicate() *Live {
 	r := &s.run
 	switch {
 	case r.copyOf != "":
-		t := r.duplicate
-		return &t
+		return new(r.duplicate)
 	case r.beside != Live{}:
-		t := r.beside
-		return &t
+		return new(r.beside)
 	case r.reported != Live{} && s.now < r.reportedAt+duplicateRetention:
-		t := r.reported
-		return &t
+		return new(r.reported)
 	default:
 		return nil
 	}
 }
 
 const behindReason = "no records of this node are truncated, and the active does not serve while it knows about " +
-	"this: one of " +
-	"the two was restored from an older copy, and an operator must decide which of them continues " +
+	"this: one of the two was restored from an older copy, and an operator must decide which of them continues " +
 	"(docs/explanation/failover.md, \"When histories differ\")"
 
 // ahead describes diverged histories, of which neither contains the other; empty if none were detected.

@@ -36,9 +36,8 @@ func (s *State) waiting() string {
 		return "the active is running and rejects this node: see both nodes' logs for the reason. This node retries " +
 			"automatically"
 	case activeLives:
-		return "according to the coordinator the active is running: check the network between the two nodes. A forced " +
-			"failover " +
-			"is not needed"
+		return "according to the coordinator the active is running: check the network between the two nodes. A " +
+			"forced failover is not needed"
 	case taken:
 		return fmt.Sprintf("another node, %s, runs in place of the active: the active's data directory was wiped or "+
 			"replaced, and "+
@@ -105,12 +104,10 @@ func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	if !ok {
 		return NodeInfo{}, false
 	}
-	for _, l := range s.live {
-		if l.Node.ID != active.ID && l.Node.ID != s.self.ID && l.Node.Address == active.Address {
-			return l.Node, true
-		}
-	}
-	return NodeInfo{}, false
+	l, ok := find(s.live, func(l Live) bool {
+		return l.Node.ID != active.ID && l.Node.ID != s.self.ID && l.Node.Address == active.Address
+	})
+	return l.Node, ok
 }
 
 // Third returns a node that announces itself as a member of this pair while two others are in sync, for example one
@@ -127,16 +124,13 @@ func third(rec Record, live []Live) (NodeInfo, bool) {
 	if len(rec.InSync) < 2 {
 		return NodeInfo{}, false
 	}
-	for _, l := range live {
-		taken := slices.ContainsFunc(rec.InSync, func(m Member) bool {
+	l, ok := find(live, func(l Live) bool {
+		return !slices.ContainsFunc(rec.InSync, func(m Member) bool {
 			n, _ := describeNode(rec, live, m.Node)
 			return m.Node == l.Node.ID || n.Address == l.Node.Address
 		})
-		if !taken {
-			return l.Node, true
-		}
-	}
-	return NodeInfo{}, false
+	})
+	return l.Node, ok
 }
 
 func (s *State) thirdReason() string {

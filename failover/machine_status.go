@@ -5,8 +5,6 @@ package failover
 import (
 	"fmt"
 	"strings"
-
-	"github.com/google/uuid"
 )
 
 // Role returns the node's role.
@@ -181,11 +179,9 @@ func (s *State) quarantineReason() string {
 // forceCommand returns the command for a forced failover, which requires that no other node is running.
 func (s *State) forceCommand() string {
 	const command = "lockstep failover --force"
-	for _, l := range s.live {
-		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
-			return fmt.Sprintf("node %s is running, too, and a failover cannot be forced while it is. Check whose log is "+
-				"longer (lockstep status), stop the other node, and then: %s", describeShort(l.Node), command)
-		}
+	if l, ok := s.otherLive(); ok {
+		return fmt.Sprintf("node %s is running, too, and a failover cannot be forced while it is. Check whose log is "+
+			"longer (lockstep status), stop the other node, and then: %s", describeShort(l.Node), command)
 	}
 	return command
 }

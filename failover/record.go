@@ -122,32 +122,25 @@ func (r Record) Fence() Fence { return Fence{Config: r.Config, Term: r.Term} }
 
 // Member returns the in-sync entry of a node.
 func (r Record) Member(node uuid.UUID) (Member, bool) {
-	for _, m := range r.InSync {
-		if m.Node == node {
-			return m, true
-		}
-	}
-	return Member{}, false
+	return find(r.InSync, func(m Member) bool { return m.Node == node })
 }
 
 // Other returns the in-sync entry of the node that is not node.
 func (r Record) Other(node uuid.UUID) (Member, bool) {
-	for _, m := range r.InSync {
-		if m.Node != node {
-			return m, true
-		}
-	}
-	return Member{}, false
+	return find(r.InSync, func(m Member) bool { return m.Node != node })
 }
 
 // Node returns the description of a node.
 func (r Record) Node(id uuid.UUID) (NodeInfo, bool) {
-	for _, n := range r.Nodes {
-		if n.ID == id {
-			return n, true
-		}
+	return find(r.Nodes, func(n NodeInfo) bool { return n.ID == id })
+}
+
+// find returns the first element for which ok is true.
+func find[T any](all []T, ok func(T) bool) (found T, _ bool) {
+	if i := slices.IndexFunc(all, ok); i >= 0 {
+		return all[i], true
 	}
-	return NodeInfo{}, false
+	return found, false
 }
 
 // Clone returns a deep copy of r.
@@ -155,16 +148,13 @@ func (r Record) Clone() Record {
 	r.InSync = slices.Clone(r.InSync)
 	r.Nodes = slices.Clone(r.Nodes)
 	if r.Switchover != nil {
-		s := *r.Switchover
-		r.Switchover = &s
+		r.Switchover = new(*r.Switchover)
 	}
 	if r.Paused != nil {
-		p := *r.Paused
-		r.Paused = &p
+		r.Paused = new(*r.Paused)
 	}
 	if r.Forced != nil {
-		f := *r.Forced
-		r.Forced = &f
+		r.Forced = new(*r.Forced)
 	}
 	return r
 }

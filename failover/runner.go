@@ -40,9 +40,7 @@ type Runner struct {
 	queue    []Event
 	status   Status
 	changed  chan struct{}
-	waiters  map[string]chan SwitchoverEnded
-	adopts   map[string]chan error
-	forces   map[string]chan error
+	waiters  map[string]chan Effect // of request, by ID
 	running  bool
 	occupied string
 }
@@ -67,8 +65,7 @@ func New(o Options) (*Runner, error) {
 	r := &Runner{
 		opts: o, log: o.Logger.Named("failover"), process: uuid.NewString(), began: time.Now(),
 		signal: make(chan struct{}, 1), stopped: make(chan struct{}), changed: make(chan struct{}),
-		waiters: make(map[string]chan SwitchoverEnded), adopts: make(map[string]chan error),
-		forces: make(map[string]chan error),
+		waiters: make(map[string]chan Effect),
 	}
 	r.status = Status{
 		Role: RoleRecovering, Reason: "starting", Since: r.began, Self: o.Self, Coordinator: o.Coordinator.Name(),
@@ -203,7 +200,16 @@ func (r *Runner) waitRetry(ctx context.Context) bool {
 
 func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnded, error) {
 	id := uuid.NewString()
-	done := make(chan SwitchoverEnded, 1)
+	e, err := request[SwitchoverEnded](ctx, r, id, SwitchoverAsked{ID: id, To: to})
+	if err != nil && !errors.Is(err, ErrStopped) {
+		err = fmt.Errorf("switchover: outcome is unknown: %w", err)
+	}
+	return e, err
+}
+
+// request posts an event and waits for the effect of the same ID. It returns ErrStopped or the context's error.
+func request[E Effect](ctx context.Context, r *Runner, id string, ev Event) (none E, err error) {
+	done := make(chan Effect, 1)
 	r.mu.Lock()
 	r.waiters[id] = done
 	r.mu.Unlock()
@@ -212,14 +218,24 @@ func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnd
 		delete(r.waiters, id)
 		r.mu.Unlock()
 	}()
-	r.post(SwitchoverAsked{ID: id, To: to})
+	r.post(ev)
 	select {
 	case e := <-done:
-		return e, nil
+		return e.(E), nil //nolint:forcetypeassert // IDs are unique
 	case <-r.stopped:
-		return SwitchoverEnded{}, ErrStopped
+		return none, ErrStopped
 	case <-ctx.Done():
-		return SwitchoverEnded{}, fmt.Errorf("switchover: outcome is unknown: %w", ctx.Err())
+		return none, ctx.Err()
+	}
+}
+
+// respond passes an effect to the caller of request.
+func (r *Runner) respond(id string, e Effect) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if done, ok := r.waiters[id]; ok {
+		done <- e // capacity 1, sent once
+		delete(r.waiters, id)
 	}
 }
 
@@ -282,30 +298,11 @@ func sameStatus(a, b Status) bool {
 		(a.Record.Config != b.Record.Config || a.Record.OpID != b.Record.OpID) {
 		return false
 	}
-	if len(a.Live) != len(b.Live) {
-		return false
-	}
-	for i := range a.Live {
-		if a.Live[i] != b.Live[i] {
-			return false
-		}
-	}
-	if a.Superseded != b.Superseded || a.RolledBack != b.RolledBack || a.Ahead != b.Ahead ||
-		(a.Duplicate == nil) != (b.Duplicate == nil) {
-		return false
-	}
-	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision &&
+	return a.Superseded == b.Superseded && a.RolledBack == b.RolledBack && a.Ahead == b.Ahead &&
+		(a.Duplicate == nil) == (b.Duplicate == nil) &&
+		a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision &&
 		a.CoordinatorReachable == b.CoordinatorReachable &&
 		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt) &&
 		a.CoordinatorRefuses == b.CoordinatorRefuses && a.MayHaveLost == b.MayHaveLost &&
-		slices.Equal(a.Conditions, b.Conditions)
-}
-
-func (r *Runner) answer(e SwitchoverEnded) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if done, ok := r.waiters[e.ID]; ok {
-		done <- e // capacity 1, sent once
-		delete(r.waiters, e.ID)
-	}
+		slices.Equal(a.Live, b.Live) && slices.Equal(a.Conditions, b.Conditions)
 }

@@ -52,29 +52,13 @@ func (r *Runner) Find(ctx context.Context) (Found, error) {
 // been written.
 func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	id := uuid.NewString()
-	done := make(chan error, 1)
-	r.mu.Lock()
-	r.adopts[id] = done
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		delete(r.adopts, id)
-		r.mu.Unlock()
-	}()
-	r.post(AdoptAsked{
+	e, err := request[AdoptEnded](ctx, r, id, AdoptAsked{
 		ID: id, Found: req.Found.Record, Revision: req.Found.Revision, Above: req.Above, AcceptLoss: req.AcceptLoss,
 		WithoutOther: req.WithoutOther,
 		At:           time.Now().UTC().Truncate(time.Second),
 	})
-	select {
-	case err := <-done:
-		if err != nil {
-			return Record{}, err
-		}
-	case <-r.stopped:
-		return Record{}, ErrStopped
-	case <-ctx.Done():
-		return Record{}, fmt.Errorf("%w: outcome is unknown: %w: %w", ErrAdopt, ErrUnknownOutcome, ctx.Err())
+	if err = requestError(ErrAdopt, err, e.Failure); err != nil {
+		return Record{}, err
 	}
 	if st := r.Status(); st.Record != nil {
 		return *st.Record, nil
@@ -82,11 +66,14 @@ func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	return Record{}, nil
 }
 
-func (r *Runner) adopted(e AdoptEnded) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if done, ok := r.adopts[e.ID]; ok {
-		done <- e.Failure // capacity 1, sent once
-		delete(r.adopts, e.ID)
+// requestError returns the error of a request that the machine answered with failure, or that ended with err.
+func requestError(kind, err, failure error) error {
+	switch {
+	case err == nil:
+		return failure
+	case errors.Is(err, ErrStopped):
+		return err
+	default:
+		return fmt.Errorf("%w: outcome is unknown: %w: %w", kind, ErrUnknownOutcome, err)
 	}
 }

@@ -4,7 +4,6 @@ package failover
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,33 +42,8 @@ func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
 
 func (r *Runner) askForce(ctx context.Context, e ForceAsked) error {
 	e.ID = uuid.NewString()
-	done := make(chan error, 1)
-	r.mu.Lock()
-	r.forces[e.ID] = done
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		delete(r.forces, e.ID)
-		r.mu.Unlock()
-	}()
-	r.post(e)
-	select {
-	case err := <-done:
-		return err
-	case <-r.stopped:
-		return ErrStopped
-	case <-ctx.Done():
-		return fmt.Errorf("%w: outcome is unknown: %w: %w", ErrForce, ErrUnknownOutcome, ctx.Err())
-	}
-}
-
-func (r *Runner) forced(e ForceEnded) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if done, ok := r.forces[e.ID]; ok {
-		done <- e.Failure // capacity 1, sent once
-		delete(r.forces, e.ID)
-	}
+	ended, err := request[ForceEnded](ctx, r, e.ID, e)
+	return requestError(ErrForce, err, ended.Failure)
 }
 
 // SetOccupied sets the reason why the preferred node should not get the role now; empty if it may.

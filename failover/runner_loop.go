@@ -136,14 +136,11 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case BeginDrain:
 		l.beginDrain(ctx, e)
 	case SwitchoverEnded:
-		l.r.publish(&l.state) // the waiting caller reads the status next
-		l.r.answer(e)
+		l.respond(e.ID, e)
 	case AdoptEnded:
-		l.r.publish(&l.state)
-		l.r.adopted(e)
+		l.respond(e.ID, e)
 	case ForceEnded:
-		l.r.publish(&l.state)
-		l.r.forced(e)
+		l.respond(e.ID, e)
 	case Warn:
 		l.r.log.Warn(e.Text)
 	case Halt:
@@ -152,6 +149,11 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 		return l.carryOutData(ctx, e)
 	}
 	return nil
+}
+
+func (l *loop) respond(id string, e Effect) {
+	l.r.publish(&l.state) // the caller reads the status next
+	l.r.respond(id, e)
 }
 
 func (l *loop) carryOutData(ctx context.Context, e Effect) error {

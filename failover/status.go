@@ -34,15 +34,13 @@ var ErrAdopt = errors.New("cluster record was not rebuilt")
 
 // Reasons of ErrAdopt.
 var (
-	errAdoptBusy   = errors.New("a change of the cluster record is in progress on this node; try again")
-	errAdoptNoPair = errors.New("this node's store has never been part of a pair; it joins automatically")
-	errAdoptFine   = errors.New("the coordinator's record is not older than this node's: " +
-		"nothing to adopt")
+	errAdoptBusy    = errors.New("a change of the cluster record is in progress on this node; try again")
+	errAdoptNoPair  = errors.New("this node's store has never been part of a pair; it joins automatically")
+	errAdoptFine    = errors.New("the coordinator's record is not older than this node's: nothing to adopt")
 	errAdoptStandby = errors.New("this node runs and is not the active: adopt on the active, or stop that and " +
 		"restart this one")
 	errAdoptUnknown = errors.New("the outcome of this node's last change of the cluster record was unknown when the " +
-		"record was " +
-		"lost, so it cannot write the same record again: stop this node, start it, and adopt then")
+		"record was lost, so it cannot write the same record again: stop this node, start it, and adopt then")
 	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, since its machine went down " +
 		"without a clean stop and " +
 		"sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")

@@ -52,13 +52,10 @@ func cause(err error) string {
 			"certificate signed by unknown authority",
 			"etcd's certificate was not issued by the CA in coordinator.etcd.tls.ca",
 		},
-		{"certificate is valid for", "etcd's certificate is for a different name than the one in " +
-			"coordinator.etcd.endpoints"},
-		{"cannot validate certificate for", "etcd's certificate does not contain the address in " +
-			"coordinator.etcd.endpoints"},
+		{"certificate is valid for", "etcd's certificate is for a different name than the one in coordinator.etcd.endpoints"},
+		{"cannot validate certificate for", "etcd's certificate does not contain the address in coordinator.etcd.endpoints"},
 		{"certificate has expired", "a certificate has expired or is not valid yet: check etcd's, and this machine's clock"},
-		{"tls: unknown certificate authority", "etcd does not trust the CA of the certificate in " +
-			"coordinator.etcd.tls.cert"},
+		{"tls: unknown certificate authority", "etcd does not trust the CA of the certificate in coordinator.etcd.tls.cert"},
 		{"tls: bad certificate", "etcd rejects the certificate in coordinator.etcd.tls.cert"},
 		{"tls: certificate required", "etcd requires a client certificate: set coordinator.etcd.tls.cert and key"},
 		{"first record does not look like a TLS handshake", "etcd does not use TLS, but coordinator.etcd.tls is set"},

@@ -13,8 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-var errVerifying = errors.New("voter has just started and is checking with its peers that its disk was not " +
-	"rolled back")
+var errVerifying = errors.New("voter has just started and is checking with its peers that its disk was not rolled back")
 
 // fillHandshake sets this voter's disk state, and its knowledge of the receiver.
 func (v *Voter) fillHandshake(g *handshake) error {
