@@ -35,26 +35,14 @@ const (
 )
 
 func (c LostCause) String() string {
-	switch c {
-	case LostReset:
-		return "reset"
-	case LostRefused:
-		return "refused"
-	case LostSilence:
-		return "silence"
-	case LostRejected:
-		return "rejected"
-	case LostSlow:
-		return "slow"
-	case LostAhead:
-		return "ahead"
-	case LostNoSpace:
-		return "no room"
-	case LostBehind:
-		return "behind"
-	default:
-		return fmt.Sprintf("LostCause(%d)", uint8(c))
+	names := [...]string{
+		LostReset: "reset", LostRefused: "refused", LostSilence: "silence", LostRejected: "rejected", LostSlow: "slow",
+		LostAhead: "ahead", LostNoSpace: "no space", LostBehind: "behind",
 	}
+	if c != 0 && int(c) < len(names) {
+		return names[c]
+	}
+	return fmt.Sprintf("LostCause(%d)", uint8(c))
 }
 
 // Events of a Primary.

@@ -242,10 +242,9 @@ func (s *server) FetchSnapshot(
 	if err != nil {
 		return toStatus(err)
 	}
-	pair, perr := uuid.Parse(req.GetPairId())
-	node, nerr := uuid.Parse(req.GetNodeId())
-	if err := errors.Join(perr, nerr); err != nil {
-		return toStatus(fmt.Errorf("%w: %w", ErrProtocol, err))
+	var pair, node uuid.UUID
+	if err := errors.Join(parseID(req.GetPairId(), &pair), parseID(req.GetNodeId(), &node)); err != nil {
+		return toStatus(err)
 	}
 	return toStatus(service.FetchSnapshot(stream.Context(), SnapshotRequest{
 		Pair: pair, Node: node, Config: req.GetConfig(), ResumeID: req.GetResumeId(),
@@ -328,21 +327,26 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 		Committed: fromPosition(p.GetCommitted()), DiscardedTerm: p.GetForcedTerm(),
 		Member: Member{Incarnation: p.GetIncarnation()},
 	}
-	var perr, nerr, serr error
-	h.Pair, perr = uuid.Parse(p.GetPairId())
-	h.Member.Node, nerr = uuid.Parse(p.GetNodeId())
-	h.Member.Store, serr = uuid.Parse(p.GetStoreId())
 	for _, e := range p.GetTermEnds() {
 		h.TermEnds = append(h.TermEnds, fromPosition(e))
 	}
-	var rerr error
+	err := errors.Join(parseID(p.GetPairId(), &h.Pair), parseID(p.GetNodeId(), &h.Member.Node),
+		parseID(p.GetStoreId(), &h.Member.Store))
 	if p.GetRun() != "" {
-		h.Member.Run, rerr = uuid.Parse(p.GetRun())
+		err = errors.Join(err, parseID(p.GetRun(), &h.Member.Run))
 	}
-	if err := errors.Join(perr, nerr, serr, rerr); err != nil {
-		return nil, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
+	if err != nil {
+		return nil, fmt.Errorf("hello: %w", err)
 	}
 	return h, nil
+}
+
+// parseID returns ErrProtocol for an invalid UUID.
+func parseID(text string, to *uuid.UUID) (err error) {
+	if *to, err = uuid.Parse(text); err != nil {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return nil
 }
 
 // toPosition returns nil for the zero position.

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -55,12 +53,10 @@ func fromProcessIdentity(p *lockstepv1.ProcessIdentity) (ProcessIdentity, error)
 		return i, fmt.Errorf("%w: hello with a name or address of more than %d bytes", ErrProtocol,
 			maxProcessBytes)
 	}
-	var perr, nerr, serr error
-	i.Pair, perr = uuid.Parse(p.GetPairId())
-	i.Node, nerr = uuid.Parse(p.GetNodeId())
-	i.Store, serr = uuid.Parse(p.GetStoreId())
-	if err := errors.Join(perr, nerr, serr); err != nil {
-		return i, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
+	err := errors.Join(parseID(p.GetPairId(), &i.Pair), parseID(p.GetNodeId(), &i.Node),
+		parseID(p.GetStoreId(), &i.Store))
+	if err != nil {
+		err = fmt.Errorf("hello: %w", err)
 	}
-	return i, nil
+	return i, err
 }

@@ -92,11 +92,10 @@ func (s *server) fetchMessages(
 	req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse],
 ) error {
 	id := s.store.Identity()
-	pair, perr := uuid.Parse(req.GetPairId())
-	node, nerr := uuid.Parse(req.GetNodeId())
-	switch err := errors.Join(perr, nerr); {
+	var pair, node uuid.UUID
+	switch err := errors.Join(parseID(req.GetPairId(), &pair), parseID(req.GetNodeId(), &node)); {
 	case err != nil:
-		return fmt.Errorf("%w: %w", ErrProtocol, err)
+		return err
 	case pair != id.PairID || pair == uuid.Nil:
 		return fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, node, pair, id.PairID)
 	case node == id.NodeID:
