@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -30,7 +31,7 @@ func deadLetterFromProto(d *pb.DeadLetter) *DeadLetter {
 	}
 	return &DeadLetter{
 		Queue: d.GetQueue(), Subscription: d.GetSubscription(), Sequence: d.GetSequence(),
-		Reason: deadLetterReason(d.GetReason()), Deliveries: d.GetDeliveries(), MovedAt: timeFromProto(d.GetMovedAt()),
+		Reason: deadLetterReason(d.GetReason()), Deliveries: d.GetDeliveries(), MovedAt: link.TimeFromProto(d.GetMovedAt()),
 	}
 }
 

@@ -210,10 +210,7 @@ func (l *locator) askNow() {
 	nodes := l.nodes[:len(l.nodes):len(l.nodes)]
 	l.mu.Unlock()
 	for _, n := range nodes {
-		select {
-		case n.kick <- struct{}{}:
-		default:
-		}
+		signal(n.kick)
 	}
 }
 

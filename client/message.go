@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -259,15 +259,7 @@ func (m *Message) deliveryToProto(to *pb.Message) {
 	if !m.DeliverAt.IsZero() {
 		to.DeliverAt = timestamppb.New(m.DeliverAt)
 	}
-	to.Ttl, to.Delay = durationToProto(m.TTL), durationToProto(m.Delay)
-}
-
-// durationToProto returns nil for 0.
-func durationToProto(d time.Duration) *durationpb.Duration {
-	if d == 0 {
-		return nil
-	}
-	return durationpb.New(d)
+	to.Ttl, to.Delay = link.DurationToProto(m.TTL), link.DurationToProto(m.Delay)
 }
 
 // valuesToProto converts values validated by checkFields.
@@ -319,7 +311,7 @@ func storedFromProto(m *pb.StoredMessage) (s Stored) {
 // fromProto fills a zero Stored.
 func (s *Stored) fromProto(stored *pb.StoredMessage) {
 	s.Sequence, s.DeliveryCount = stored.GetSequence(), stored.GetDeliveryCount()
-	s.PublishedAt = timeFromProto(stored.GetPublishedAt())
+	s.PublishedAt = link.TimeFromProto(stored.GetPublishedAt())
 	s.DeadLetter = deadLetterFromProto(stored.GetDeadLetter())
 	m := stored.GetMessage()
 	if m == nil {
@@ -331,13 +323,6 @@ func (s *Stored) fromProto(stored *pb.StoredMessage) {
 	if m.Priority != nil {
 		s.Priority = new(uint8(m.GetPriority()))
 	}
-	s.ExpiresAt, s.DeliverAt = timeFromProto(m.GetExpiresAt()), timeFromProto(m.GetDeliverAt())
+	s.ExpiresAt, s.DeliverAt = link.TimeFromProto(m.GetExpiresAt()), link.TimeFromProto(m.GetDeliverAt())
 	s.Values = valuesFromProto(m.GetTypedProperties())
-}
-
-func timeFromProto(t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.AsTime()
 }

@@ -321,12 +321,7 @@ func closeIf(c chan struct{}) {
 	}
 }
 
-func (p *Producer) signal() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+func (p *Producer) signal() { signal(p.wake) }
 
 // Flush waits until all earlier publishes have completed. It returns the joined errors of the asynchronous ones that
 // failed since the previous Flush. If ctx ends first, it returns the context's error and [ErrUnavailable].

@@ -167,7 +167,9 @@ func (t *tokens) take(fresh string, expiry time.Time, err error, refused bool) (
 	t.expiry = expiry
 	if !expiry.IsZero() && !refused {
 		life := expiry.Sub(now)
-		t.until = later(t.until, expiry.Add(-min(tokenMargin, life/10)))
+		if next := expiry.Add(-min(tokenMargin, life/10)); next.After(t.until) {
+			t.until = next
+		}
 	}
 	return usable(t.token, expiry, nil)
 }
@@ -181,13 +183,6 @@ func usable(token string, expiry time.Time, err error) (string, error) {
 		err = errors.New("TokenSource: the token has expired")
 	}
 	return "", status.Error(codes.Unavailable, "no valid token: "+err.Error())
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // renewed reports whether a newer token is available than the one rejected in an attempt that began at that time.

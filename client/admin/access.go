@@ -31,32 +31,20 @@ func NewToken() string {
 func accessService(cc *grpc.ClientConn) pb.AccessServiceClient { return pb.NewAccessServiceClient(cc) }
 
 // WhoAmI returns the principal and the permissions that the active node assigns to this client.
-func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error) {
-	err = c.conns.Read(ctx, "get the principal", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = accessService(cc).WhoAmI(ctx, &pb.WhoAmIRequest{})
-		return err
-	})
-	return resp, err
+func (c *Client) WhoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
+	return call(ctx, c.conns.Read, "get the principal", &pb.WhoAmIRequest{}, accessService, pb.AccessServiceClient.WhoAmI)
 }
 
 // ListAccess returns all rules, roles, quotas and tokens, the latter without hashes. It requires the operate
 // permission.
-func (c *Client) ListAccess(ctx context.Context) (resp *pb.ListAccessResponse, err error) {
-	err = c.conns.Read(ctx, "list the rules", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = accessService(cc).ListAccess(ctx, &pb.ListAccessRequest{})
-		return err
-	})
-	return resp, err
+func (c *Client) ListAccess(ctx context.Context) (*pb.ListAccessResponse, error) {
+	return call(ctx, c.conns.Read, "list the rules", &pb.ListAccessRequest{}, accessService, pb.AccessServiceClient.ListAccess)
 }
 
 // TestAccess reports whether a principal has a permission, or lists all principals that have it. It requires the
 // operate permission.
-func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (resp *pb.TestAccessResponse, err error) {
-	err = c.conns.Read(ctx, "test the rules", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = accessService(cc).TestAccess(ctx, req)
-		return err
-	})
-	return resp, err
+func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (*pb.TestAccessResponse, error) {
+	return call(ctx, c.conns.Read, "test the rules", req, accessService, pb.AccessServiceClient.TestAccess)
 }
 
 // Grant adds permissions and roles to a rule, and creates the rule if necessary. With lockOut the change is made even

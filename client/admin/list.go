@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -37,7 +38,7 @@ func activityFromProto(a *pb.QueueActivity) *QueueActivity {
 	}
 	return &QueueActivity{
 		Rates: a.PublishedPerSecond != nil, Published: a.GetPublishedPerSecond(), Delivered: a.GetDeliveredPerSecond(),
-		Acknowledged: a.GetAcknowledgedPerSecond(), OldestAt: timeFromProto(a.GetOldestAt()), Consumers: a.GetConsumers(),
+		Acknowledged: a.GetAcknowledgedPerSecond(), OldestAt: link.TimeFromProto(a.GetOldestAt()), Consumers: a.GetConsumers(),
 	}
 }
 

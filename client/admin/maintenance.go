@@ -131,12 +131,12 @@ func (n *Node) Settings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 func onActive[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
-) (resp *Resp, err error) {
-	err = c.conns.Repeat(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = method(pb.NewMaintenanceServiceClient(cc), ctx, req)
-		return err
-	})
-	return resp, err
+) (*Resp, error) {
+	return call(ctx, c.conns.Repeat, op, req, maintenanceService, method)
+}
+
+func maintenanceService(cc *grpc.ClientConn) pb.MaintenanceServiceClient {
+	return pb.NewMaintenanceServiceClient(cc)
 }
 
 // MaintenanceSettings returns the pair's maintenance settings.

@@ -4,7 +4,9 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"time"
 
@@ -160,4 +162,63 @@ func (n *Node) Check(
 			progress(resp)
 		}
 	}
+}
+
+// TailAudit returns the audit records of administrative calls and refusals: up to a thousand of the newest records in
+// memory and, if the request sets follow, each new record until ctx ends. It ends after the first error.
+func (n *Node) TailAudit(ctx context.Context, req *pb.TailAuditRequest) iter.Seq2[*pb.TailAuditResponse, error] {
+	return func(yield func(*pb.TailAuditResponse, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := pb.NewAuditServiceClient(n.node.Conn()).TailAudit(ctx, req)
+		for err == nil {
+			var resp *pb.TailAuditResponse
+			if resp, err = stream.Recv(); err == nil && !yield(resp, nil) {
+				return
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			yield(nil, n.fail(ctx, "audit", err))
+		}
+	}
+}
+
+// Connections lists one page of the connections to the node. It requires the operate permission.
+func (n *Node) Connections(ctx context.Context, req *pb.ListConnectionsRequest) (*pb.ListConnectionsResponse, error) {
+	resp, err := pb.NewConnectionServiceClient(n.node.Conn()).ListConnections(ctx, req)
+	if err != nil {
+		return nil, n.fail(ctx, "list connections", err)
+	}
+	return resp, nil
+}
+
+// CloseConnection closes a connection to the node by its number, and returns its description. It requires the operate
+// permission. Errors: [ErrNoConnection], [client.ErrInvalid] for a connection of the other node.
+func (n *Node) CloseConnection(ctx context.Context, id uint64) (*pb.Connection, error) {
+	resp, err := pb.NewConnectionServiceClient(n.node.Conn()).CloseConnection(ctx, &pb.CloseConnectionRequest{Id: id})
+	if err != nil {
+		return nil, n.fail(ctx, "close connection", err)
+	}
+	return resp.GetConnection(), nil
+}
+
+// Verify compares the data of the two nodes; it must be called on the active node. Differences and unreadable messages
+// are part of the result. Errors: [client.ErrRefused] if no standby is in sync.
+func (n *Node) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
+	resp, err := n.admin().Verify(ctx, req)
+	return resp, n.fail(ctx, "verify", err)
+}
+
+// Scrub reads every page and the whole log of this node from disk, and repairs corruption where possible. The node's
+// scrub.rate applies, unless it runs at full speed.
+func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
+	resp, err := n.admin().Scrub(ctx, req)
+	return resp, n.fail(ctx, "scrub", err)
+}
+
+// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes; they are
+// lost. It must be called on the active node. Errors: [client.ErrQueueNotFound].
+func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+	resp, err := n.admin().DropDamaged(ctx, req)
+	return resp, n.fail(ctx, "drop damaged messages", err)
 }

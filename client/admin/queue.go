@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -368,21 +369,26 @@ func (c *Client) DeleteSubscription(ctx context.Context, queue, name string) err
 func read[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
-) (resp *Resp, err error) {
-	err = c.conns.Read(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = method(queues(cc), ctx, req)
-		return err
-	})
-	return resp, err
+) (*Resp, error) {
+	return call(ctx, c.conns.Read, op, req, queues, method)
 }
 
 // repeat is read for a request that changes state and may be executed more than once.
 func repeat[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
+) (*Resp, error) {
+	return call(ctx, c.conns.Repeat, op, req, queues, method)
+}
+
+// call calls a method on the active node; via is Read or Repeat of link.Conns.
+func call[Service, Req, Resp any](
+	ctx context.Context, via func(context.Context, string, link.Call) error, op string, req *Req,
+	service func(*grpc.ClientConn) Service,
+	method func(Service, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	err = c.conns.Repeat(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = method(queues(cc), ctx, req)
+	err = via(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+		resp, err = method(service(cc), ctx, req)
 		return err
 	})
 	return resp, err
@@ -391,12 +397,12 @@ func repeat[Req, Resp any](
 func (c QueueConfig) toProto() *pb.QueueConfig {
 	out := &pb.QueueConfig{
 		MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxDeliveries: c.MaxDeliveries, DeadLetter: c.DeadLetter,
-		Ttl: durationToProto(c.TTL), Delay: durationToProto(c.Delay),
-		RedeliveryDelay: durationToProto(c.RedeliveryDelay), RedeliveryMultiplier: c.RedeliveryMultiplier,
-		RedeliveryMaxDelay: durationToProto(c.RedeliveryMaxDelay), RetentionAge: durationToProto(c.RetentionAge),
+		Ttl: link.DurationToProto(c.TTL), Delay: link.DurationToProto(c.Delay),
+		RedeliveryDelay: link.DurationToProto(c.RedeliveryDelay), RedeliveryMultiplier: c.RedeliveryMultiplier,
+		RedeliveryMaxDelay: link.DurationToProto(c.RedeliveryMaxDelay), RetentionAge: link.DurationToProto(c.RetentionAge),
 		RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages, Priorities: c.Priorities,
 		Exclusive: c.Exclusive, DeadLetterExpired: c.DeadLetterExpired,
-		TemporaryGrace: durationToProto(c.TemporaryGrace),
+		TemporaryGrace: link.DurationToProto(c.TemporaryGrace),
 	}
 	if c.Overflow != OverflowReject {
 		out.Overflow = pb.Overflow(c.Overflow) + pb.Overflow_OVERFLOW_REJECT

@@ -109,12 +109,10 @@ func policyFromProto(in *pb.RedeliveryPolicy) (p RedeliveryPolicy) {
 	}
 	p.MaxDeliveries, p.DeadLetter, p.RedeliveryMultiplier = in.MaxDeliveries, in.DeadLetter, in.RedeliveryMultiplier
 	if in.RedeliveryDelay != nil {
-		d := in.GetRedeliveryDelay().AsDuration()
-		p.RedeliveryDelay = &d
+		p.RedeliveryDelay = new(in.GetRedeliveryDelay().AsDuration())
 	}
 	if in.RedeliveryMaxDelay != nil {
-		d := in.GetRedeliveryMaxDelay().AsDuration()
-		p.RedeliveryMaxDelay = &d
+		p.RedeliveryMaxDelay = new(in.GetRedeliveryMaxDelay().AsDuration())
 	}
 	return p
 }

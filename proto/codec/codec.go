@@ -15,8 +15,10 @@ import (
 	"fmt"
 	"sync"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
@@ -150,4 +152,27 @@ func Undecodable(v any) (name protoreflect.FullName, bad bool) {
 		return "", false
 	}
 	return r.Descriptor().FullName(), true
+}
+
+// DialOptions makes a connection use the codec for all calls, and its buffers for received data: gRPC zeroes its own
+// before each use.
+func DialOptions() []grpc.DialOption {
+	c := newCodec()
+	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}
+}
+
+// BulkDialOptions is DialOptions for a connection with one call with large messages, up to the given size, that are
+// received directly into their final memory.
+func BulkDialOptions(most int) []grpc.DialOption {
+	c := newCodec()
+	c.places = newPlaces(most)
+	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.places)}
+}
+
+// MarkingServerOptions is DialOptions for a server with handlers that call Undecodable for each request: without it
+// gRPC ends the call with INTERNAL before the handler runs.
+func MarkingServerOptions() []grpc.ServerOption {
+	c := newCodec()
+	c.marks = true
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(c), experimental.BufferPool(c.buffers)}
 }

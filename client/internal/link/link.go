@@ -7,8 +7,11 @@ package link
 import (
 	"context"
 	"errors"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -69,3 +72,19 @@ var (
 	ErrHeuristic      = errors.New("opposite decision was made without the coordinator")
 	ErrNoPlan         = errors.New("no plan is running")
 )
+
+// DurationToProto returns nil for 0.
+func DurationToProto(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// TimeFromProto returns the zero time for nil.
+func TimeFromProto(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
