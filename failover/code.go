@@ -68,13 +68,11 @@ func (c LostCause) Code() Code {
 	return CodeNoConnection
 }
 
-// change is the cause of the last attempt to take the active role, or of its loss.
 type change struct {
 	code Code
 	term uint64 // term of the attempt; 0 if another record decided
 }
 
-// roleCode returns the cause of the current role.
 func (s *State) roleCode(before Status) Code {
 	_, listed := s.rec.Member(s.self.ID)
 	switch role := s.Role(); role {
@@ -164,7 +162,6 @@ func (s *State) yieldCode() Code {
 	}
 }
 
-// dropped reports whether the active has lost the standby that was in sync, and why.
 func (s *State) dropped(before Status) (Code, bool) {
 	if !before.Role.Acts() || !s.leads() || !before.hasOther() || before.Record.Term != s.rec.Term {
 		return "", false
@@ -180,7 +177,6 @@ func (s *State) dropped(before Status) (Code, bool) {
 
 const roleChanged = "role changed"
 
-// wroteRecord reports whether this process wrote the known record.
 func (s *State) wroteRecord() bool { return strings.HasPrefix(s.rec.OpID, s.process+"/") }
 
 func (s Status) hasOther() bool {

@@ -15,7 +15,6 @@ type Revision int64
 
 // Errors of a Coordinator.
 var (
-	// ErrNoRecord is returned if the pair has no record, or its record was lost.
 	ErrNoRecord = errors.New("coordinator has no cluster record")
 	// ErrConflict is returned if the record is not at the expected revision. Nothing was changed.
 	ErrConflict = errors.New("cluster record was changed by another node")
@@ -24,25 +23,22 @@ var (
 	ErrUnknownOutcome = errors.New("outcome of the cluster record write is unknown")
 	// ErrRefused is returned if the coordinator rejected the write, for example for lack of space or permission. The
 	// swap will not be applied later.
-	ErrRefused = errors.New("coordinator rejects the write of the cluster record")
-	// ErrUnreachable is returned if the coordinator did not respond to a read in time.
+	ErrRefused     = errors.New("coordinator rejects the write of the cluster record")
 	ErrUnreachable = errors.New("coordinator is unreachable")
 )
 
 // Live is the content of a node's liveness key. It is only a hint: the key outlives its node by up to a lease, and can
 // be missing while the node is healthy.
 type Live struct {
-	Node NodeInfo `json:"node"`
-	// Process distinguishes processes of the same node.
-	Process string `json:"process"`
+	Node    NodeInfo `json:"node"`
+	Process string   `json:"process"`
 }
 
 // Duplicate is a duplicate process that is announced under this node's ID.
 type Duplicate struct {
 	Live
-	// Stale is true until there is evidence that the process was running after this one announced itself. It may be a
-	// killed earlier process of this node with an unexpired lease, or a running one without a later announcement.
-	// Once false, it stays false while that process exists.
+	// Stale is true until there is evidence that the process was running after this one announced itself: it may be a
+	// killed earlier process with an unexpired lease. Once false, it stays false while that process exists.
 	Stale bool
 }
 
@@ -66,7 +62,6 @@ type Observation struct {
 	// has terminated, or immediately if its Announce ended normally. A process of release 0.1.0 is detected only if it
 	// announced itself after this one (etcd), or not at all (raft).
 	Duplicate *Duplicate
-	// Reachable: the coordinator responded to the last request.
 	Reachable bool
 	// Problem describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise
 	// empty. It changes only with the problem.
@@ -80,7 +75,6 @@ type Observation struct {
 
 // Coordinator stores the record of one pair. Implementations are safe for concurrent use and pass test/coordtest.
 type Coordinator interface {
-	// Name returns the kind: "etcd", "memory".
 	Name() string
 
 	// Load reads the record linearizably. Errors: ErrNoRecord, ErrUnreachable, ErrRecordVersion, ErrRecordInvalid.
@@ -131,8 +125,7 @@ type Condition struct {
 // Kinds of conditions.
 const (
 	// ConditionSuperseded: the record names this node, but another process generation of it wrote the record.
-	ConditionSuperseded = "superseded"
-	// ConditionDuplicateProcess: another process has this node's identity.
+	ConditionSuperseded       = "superseded"
 	ConditionDuplicateProcess = "duplicate-process"
 	// ConditionStoreRolledBack: this node's store ends before a position it is known to have committed.
 	ConditionStoreRolledBack = "store-rolled-back"

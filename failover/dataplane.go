@@ -15,8 +15,7 @@ import (
 
 // Identity describes a node's store. It is read often, so reading it must be cheap.
 type Identity struct {
-	Node uuid.UUID
-	// Store is created with the store.
+	Node  uuid.UUID
 	Store uuid.UUID
 	// Incarnation is incremented when the store's content is replaced, and by ClearLoss.
 	Incarnation uint64
@@ -167,7 +166,6 @@ type ActiveConfig struct {
 // FollowSpec configures StartFollower.
 type FollowSpec struct {
 	Active NodeInfo
-	// Config and Term of the record known to this node.
 	Config uint64
 	Term   uint64
 	// Forced is the record's last forced failover, if any. The part of this node's log that it discarded must be saved
@@ -183,11 +181,9 @@ const (
 	LostReset LostCause = iota + 1
 	// LostRefused: the peer's host reports that no process listens.
 	LostRefused
-	// LostSilence: nothing was received within the timeout.
 	LostSilence
 	// LostRejected: the peer responded, but not as the active, or with a config and term below the fence.
 	LostRejected
-	// LostSlow: the standby did not keep up within the limits.
 	LostSlow
 	// LostAhead: the standby's fence is above this node's config and term: it takes over, or has taken over.
 	LostAhead
@@ -197,7 +193,6 @@ const (
 	LostNoRoom
 )
 
-// lostCauses are the code and the description of each cause.
 var lostCauses = [...]struct { //nolint:gochecknoglobals // a constant
 	code Code
 	text string

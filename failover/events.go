@@ -11,24 +11,22 @@ import (
 // Event is an input of Step.
 type Event interface{ event() }
 
+// Events of Step.
 type (
 	Started struct{ Identity Identity }
 	// IdentityChanged: the store's identity changed, for example by an installed snapshot.
 	IdentityChanged struct{ Identity Identity }
-	// Observed is an observation from Coordinator.Watch.
-	Observed struct {
+	Observed        struct {
 		Observation
 		// LeaseUntil is Observation.LeaseUntil on the machine's clock; 0 without a lease.
 		LeaseUntil time.Duration
 	}
-	// Loaded is the outcome of LoadRecord.
 	Loaded struct {
 		Record   Record
 		Revision Revision
 		Mark     Mark // read before the record, so it applies to every in-sync store of the record
 		Err      error
 	}
-	// Swapped is the outcome of SwapRecord.
 	Swapped struct {
 		OpID     string
 		Revision Revision
@@ -63,8 +61,7 @@ type (
 	}
 	// DuplicateReported: another process with this node's identity has called this one.
 	DuplicateReported struct{ Live Live }
-	// Ticked: a deadline returned by State.Deadline has passed.
-	Ticked struct{}
+	Ticked            struct{}
 )
 
 func (Started) event()           {}
@@ -87,6 +84,7 @@ func (Ticked) event()            {}
 // only started in that order; their outcome arrives as an event.
 type Effect interface{ effect() }
 
+// Effects of Step.
 type (
 	// LoadRecord reads the record; the outcome is Loaded.
 	LoadRecord struct{}

@@ -70,7 +70,6 @@ type State struct {
 	halted bool
 }
 
-// mode is the role of the data plane.
 type mode uint8
 
 const (
@@ -108,7 +107,6 @@ func newActing(term uint64) acting {
 	return acting{term: term, dropAt: never, blocked: never, transferAt: never}
 }
 
-// standbyState is the progress of the connected standby.
 type standbyState uint8
 
 const (
@@ -203,7 +201,6 @@ func (m *machine) handle(ev Event) {
 	}
 }
 
-// reconcile requests the effects that the record and the node's state require.
 func (m *machine) reconcile() {
 	m.sendAdoption()
 	m.startHandshake()

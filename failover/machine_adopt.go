@@ -21,16 +21,14 @@ type AdoptAsked struct {
 	// Found is the coordinator's record at Revision; the zero Record at 0 if none.
 	Found    Record
 	Revision Revision
-	// Above is the highest known fence of the other node.
-	Above Fence
+	Above    Fence
 	// AcceptLoss: the operator accepts that acknowledged transactions may be missing on this node (INV-6).
 	AcceptLoss bool
 	// WithoutOther: the other node could not be queried; the operator states that it has no additional records or is
 	// lost. The record must state this, because a returning node otherwise refuses to truncate its committed records
 	// (INV-13).
 	WithoutOther bool
-	// At is the time, to the second.
-	At time.Time
+	At           time.Time
 }
 
 // AdoptEnded is the response to AdoptAsked.

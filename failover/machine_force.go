@@ -66,7 +66,6 @@ type forcing struct {
 	abandoned bool // no caller waits for it, but its swap may still be applied
 }
 
-// settled returns the entry for a record in which both nodes are in sync again.
 func (f *Forced) settled() *Forced {
 	if f == nil || f.Settled {
 		return f

@@ -20,10 +20,8 @@ type meeting struct {
 	peer  Peer
 }
 
-// duplicateCheckDelay is the delay between two queries of another process with this node's identity.
 const duplicateCheckDelay = time.Second
 
-// startHandshake announces this node when no other process is known to run under its identity.
 func (m *machine) startHandshake() {
 	r := &m.run
 	if r.announced || !m.liveKnown {

@@ -11,7 +11,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// takeUp takes the active role in the term of the known record.
 func (m *machine) takeUp() {
 	if m.mode == modeFollow {
 		m.do(StopFollower{})

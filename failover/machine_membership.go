@@ -49,7 +49,6 @@ func (s *State) waiting() string {
 	}
 }
 
-// replacedReason describes the options of an empty node that runs at the address of a node that was in sync.
 func (s *State) replacedReason(gone NodeInfo) string {
 	what := fmt.Sprintf("the cluster record has another node, %s, in sync at this node's address: its data directory was "+
 		"wiped or replaced",
@@ -87,7 +86,6 @@ func (s *State) foreignPair() (first, second NodeInfo, ok bool) {
 	return named(s.rec.InSync[0]), named(s.rec.InSync[1]), true
 }
 
-// replaced returns the in-sync node whose address this different node uses now.
 func (s *State) replaced() (NodeInfo, bool) {
 	for _, m := range s.rec.InSync {
 		n, ok := s.rec.Node(m.Node)
@@ -98,7 +96,6 @@ func (s *State) replaced() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// nodeAtActiveAddress returns a different node that runs at the active's address.
 func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	active, ok := s.rec.Node(s.rec.Active)
 	if !ok {

@@ -171,10 +171,8 @@ func (m *machine) admit(rec Record) bool {
 			ErrOtherPair, m.ident.End, rec.PairID))
 	case rec.Config < m.bootFence.Config && !mutate.Off("INV-9-older-record-is-accepted"):
 		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from "+
-			"an old copy; "+
-			// INV-9
-			"restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
-			m.bootFence.Config))
+			"an old copy; restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
+			m.bootFence.Config)) // INV-9
 	default:
 		if m.ident.PairID == uuid.Nil {
 			m.do(JoinPair{Pair: rec.PairID})
@@ -217,7 +215,6 @@ func (m *machine) swapped(e Swapped) {
 	}
 }
 
-// load starts a linearizable read, unless one is in progress or the retry delay has not passed.
 func (m *machine) load() {
 	m.needLoad = true
 	if m.loading || m.swapping != "" || m.now < m.retryAt {

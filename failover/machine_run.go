@@ -134,7 +134,6 @@ func (m *machine) stopAll() {
 	m.stopFollowing()
 }
 
-// claim persists this process's generation, together with the one listed in the record.
 func (m *machine) claim() {
 	r := &m.run
 	if r.claimed {

@@ -61,7 +61,6 @@ func (s *State) Reason() string {
 	return reason + more
 }
 
-// ownReason excludes the coordinator's problem.
 func (s *State) ownReason() string {
 	switch {
 	case s.run.superseded != "":
@@ -201,7 +200,6 @@ func (s *State) idleReason() string {
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
-			// INV-6
 			"restore it from a backup or the other node, or continue without them: " + s.forceCommand() +
 			s.lacksReason() + s.quarantineReason()
 	case listed && !s.eligible():

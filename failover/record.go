@@ -17,7 +17,6 @@ import (
 // RecordVersion is the version written by this build, and the newest it can read.
 const RecordVersion = 1
 
-// A real record has less than 2 KiB.
 const maxRecordBytes = 64 << 10
 
 // Errors of DecodeRecord and Record.Validate.
@@ -46,12 +45,10 @@ type Record struct {
 	MinInSync int `json:"min_in_sync"`
 	// MinInSyncSet is an operator's override of MinInSync, which each new active writes instead of its configured
 	// value; 0 without an override. It needs FeatureMinInSync on both nodes.
-	MinInSyncSet int `json:"min_in_sync_set,omitempty"`
-	// Switchover is a requested planned handover, if any.
-	Switchover *Switchover `json:"switchover,omitempty"`
+	MinInSyncSet int         `json:"min_in_sync_set,omitempty"`
+	Switchover   *Switchover `json:"switchover,omitempty"`
 	// Paused disables automatic takeover; nil when enabled. It needs FeaturePause on both nodes.
-	Paused *Pause `json:"paused,omitempty"`
-	// Forced is the last forced failover; nil if none.
+	Paused *Pause  `json:"paused,omitempty"`
 	Forced *Forced `json:"forced,omitempty"`
 	// Mark at the time of the write (INV-12).
 	Mark Mark `json:"mark,omitzero"`

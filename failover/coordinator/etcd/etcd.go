@@ -39,12 +39,10 @@ const (
 
 // Options configures Open.
 type Options struct {
-	// Endpoints of the cluster, host:port or URLs.
 	Endpoints []string
 	// Prefix of all keys of this pair, without a trailing slash. Default DefaultPrefix.
 	Prefix string
-	// TLS may be nil.
-	TLS *tls.Config
+	TLS    *tls.Config
 	// Credentials, if not nil, replace TLS, so that certificates can change. They do not apply to http:// endpoints.
 	Credentials        credentials.TransportCredentials
 	Username, Password string
@@ -52,8 +50,7 @@ type Options struct {
 	LeaseTTL time.Duration
 	// RequestTimeout of background requests. Default 1 s.
 	RequestTimeout time.Duration
-	// Logger is optional.
-	Logger *zap.Logger
+	Logger         *zap.Logger
 }
 
 // Coordinator implements failover.Coordinator on an etcd cluster.
@@ -184,7 +181,6 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 	return fmt.Errorf("etcd at %s does not respond: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
 }
 
-// get reads keys linearizably from the first endpoint that responds.
 func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	before := c.history.revision()
 	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.GetResponse, error) {
@@ -250,7 +246,6 @@ func (c *Coordinator) Swap(
 	}
 	// The same swap may be sent to several endpoints: only one attempt can be applied, and its OpID identifies it.
 	resp, outcomeUnknown, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
-		// Revision 0: the key does not exist.
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))).
 			Then(clientv3.OpPut(c.record, string(value))).
 			Else(clientv3.OpGet(c.record))
@@ -275,7 +270,6 @@ func (c *Coordinator) Swap(
 	return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
 }
 
-// swapFailed determines the outcome after an error.
 func (c *Coordinator) swapFailed(
 	ctx context.Context, expect failover.Revision, next failover.Record, outcomeUnknown bool, err error,
 ) (failover.Revision, error) {

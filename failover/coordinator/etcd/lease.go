@@ -20,7 +20,6 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
-// retryDelay is the delay between two attempts to renew the lease during an outage of etcd.
 const retryDelay = 250 * time.Millisecond
 
 var errLeaseGone = errors.New("lease has expired")
@@ -84,7 +83,6 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// announced contains the keys of a process, both under its lease.
 type announced struct {
 	live  string // of its node: the newest process wins
 	run   string // of the process
@@ -164,7 +162,6 @@ func (k *keepAlive) end() {
 	}
 }
 
-// renew renews the lease once, on another connection if one does not respond.
 func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	var err error
 	for range len(c.opts.Endpoints) + 1 { // the first stream may belong to a broken connection
@@ -217,7 +214,6 @@ func (k *keepAlive) ask(
 	return k.stream.Recv() //nolint:wrapcheck // renewOnce says what it is
 }
 
-// leased records the earliest expiry of the lease, counted from before the request was sent.
 func (c *Coordinator) leased(sent time.Time, ttlSeconds int64) {
 	until := sent.Add(time.Duration(ttlSeconds) * time.Second)
 	c.seen.Update(func(o *failover.Observation) bool {

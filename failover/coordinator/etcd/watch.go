@@ -134,7 +134,6 @@ type received struct {
 	err  error
 }
 
-// follow applies the changes after the list, until the stream ends.
 func (c *Coordinator) follow(
 	ctx context.Context, stream etcdserverpb.Watch_WatchClient, listed *etcdserverpb.ResponseHeader,
 ) error {
@@ -285,7 +284,6 @@ func (c *Coordinator) remove(o *failover.Observation, kv *mvccpb.KeyValue) {
 	}
 }
 
-// withoutNode returns a new slice.
 func withoutNode(lives []failover.Live, id uuid.UUID) []failover.Live {
 	return slices.DeleteFunc(slices.Clone(lives), func(l failover.Live) bool { return l.Node.ID == id })
 }

@@ -45,10 +45,8 @@ func openBoltStore(path string, noSync bool) (*boltStore, error) {
 
 func (s *boltStore) Close() error { return s.db.Close() } //nolint:wrapcheck // the caller adds the path
 
-// FirstIndex returns the index of the first log entry; 0 if the log is empty.
 func (s *boltStore) FirstIndex() (uint64, error) { return s.index((*bbolt.Cursor).First) }
 
-// LastIndex returns the index of the last log entry; 0 if the log is empty.
 func (s *boltStore) LastIndex() (uint64, error) { return s.index((*bbolt.Cursor).Last) }
 
 func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index uint64, err error) {
@@ -116,7 +114,6 @@ func (s *boltStore) Set(key, value []byte) error {
 	})
 }
 
-// Get returns errKeyNotFound for a missing key.
 func (s *boltStore) Get(key []byte) (value []byte, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		stored := tx.Bucket([]byte(confBucket)).Get(key)

@@ -157,7 +157,6 @@ func retry(ctx context.Context, try func() (again bool, err error)) error {
 	}
 }
 
-// checkRemainingQuorum checks that the cluster keeps a majority without a member.
 func (v *Voter) checkRemainingQuorum(without string, replaced bool) error {
 	rest, well := 0, 0
 	for _, s := range v.servers() {
@@ -256,7 +255,6 @@ func askChange(ctx context.Context, g leaderFinder, c change) (out Member, err e
 	return out, timeoutError(err)
 }
 
-// timeoutError wraps errors that are not a voter's response in ErrNoQuorum.
 func timeoutError(err error) error {
 	if err == nil || final(err) || errors.Is(err, ErrNoQuorum) {
 		return err

@@ -88,7 +88,6 @@ func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent ma
 	return out
 }
 
-// predecessor returns another member that the cluster has at this voter's address.
 func predecessor(own Status, known map[string]hello) (Member, bool) {
 	for _, h := range known {
 		if !h.Status.Member {
@@ -103,7 +102,6 @@ func predecessor(own Status, known map[string]hello) (Member, bool) {
 	return Member{}, false
 }
 
-// lagsPeers reports whether some member has much more of the log.
 func lagsPeers(own Status, known map[string]hello) bool {
 	for _, h := range known {
 		if h.Status.Member && lists(own, h.Status.ID) && own.LastIndex+snapshotSlack < h.Status.LastIndex {

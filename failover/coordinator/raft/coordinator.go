@@ -21,7 +21,6 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
 )
 
-// renewPause is the delay between two attempts to renew the liveness key without a leader.
 const renewPause = 100 * time.Millisecond
 
 // Coordinator implements failover.Coordinator on the voters, through one of them. It works while two of the three do,
@@ -208,7 +207,6 @@ func (c *Coordinator) follow() {
 	}
 }
 
-// watchAt returns when the leader loses the leadership or goes silent.
 func (c *Coordinator) watchAt(ctx context.Context, s service, address string) error {
 	limit := c.v.opts.RequestTimeout
 	return once(ctx, c.v, 0, address, func(ctx context.Context) error {
@@ -370,7 +368,6 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// leased records the earliest expiry of the lease, counted from before the request.
 func (c *Coordinator) leased(until time.Time) {
 	c.seen.Update(func(o *failover.Observation) bool {
 		o.LeaseUntil = until

@@ -22,13 +22,11 @@ const (
 	lockLimit     = 500 * time.Millisecond
 )
 
-// probeKey is the key of disk probes. Its value has no meaning.
 const probeKey = "lockstep-probe"
 
 // idKey is the key of the voter's ID. It is in the same file as the votes: a disk that loses one of them loses both.
 const idKey = "lockstep-voter-id"
 
-// disk is the persistent state of a voter: votes, log and ID in one file, and snapshots.
 type disk struct {
 	dir   string
 	store *boltStore
@@ -97,7 +95,6 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	return d, nil
 }
 
-// check reads the ID and rejects an incomplete directory.
 func (d *disk) check() error {
 	id, err := d.store.Get([]byte(idKey))
 	if err != nil && !errors.Is(err, errKeyNotFound) {

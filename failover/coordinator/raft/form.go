@@ -30,15 +30,12 @@ const (
 type hello struct {
 	Status Status `json:"status"`
 	// Empty: no cluster has ever sent it anything.
-	Empty bool `json:"empty"`
-	// Configured are the configured voters, sorted.
-	Configured      []string      `json:"configured"`
-	ElectionTimeout time.Duration `json:"election_timeout"`
-	Stalled         bool          `json:"stalled"`
-	// Seen is its knowledge of the other voters, by ID.
-	Seen map[string]peerProgress `json:"seen,omitempty"`
-	// Features beyond 0.1.0.
-	Features []string `json:"features,omitempty"`
+	Empty           bool                    `json:"empty"`
+	Configured      []string                `json:"configured"`
+	ElectionTimeout time.Duration           `json:"election_timeout"`
+	Stalled         bool                    `json:"stalled"`
+	Seen            map[string]peerProgress `json:"seen,omitempty"`
+	Features        []string                `json:"features,omitempty"`
 }
 
 // hello omits values that are unreadable because of a stalled disk, and sets Stalled.
@@ -128,7 +125,6 @@ func (v *Voter) recordSilence(address string, err error) {
 	}
 }
 
-// others returns the addresses of the cluster's and the configuration's other voters.
 func (v *Voter) others() []string {
 	out := slices.Clone(v.opts.Voters)
 	for _, s := range v.servers() {
@@ -181,7 +177,6 @@ func (v *Voter) consider() {
 	v.adoptLeader(known)
 }
 
-// removed reports whether a leader's cluster no longer contains this voter, which was a member.
 func removed(own Status, known map[string]hello) bool {
 	for _, h := range known {
 		if own.Member && h.Status.State == hraft.Leader.String() && h.Status.Member &&
@@ -196,7 +191,6 @@ func lists(s Status, id string) bool {
 	return slices.ContainsFunc(s.Voters, func(m Member) bool { return m.ID == id })
 }
 
-// superseded reports whether another voter's cluster was recovered by force without this voter.
 func superseded(own Status, known map[string]hello) (string, bool) {
 	for address, h := range known {
 		if len(own.Voters) > 0 && h.Status.Recoveries > own.Recoveries && h.Status.Member && !lists(h.Status, own.ID) {

@@ -19,14 +19,10 @@ const maxStateBytes = 1 << 20
 
 // state is the complete replicated state. Liveness is not part of it, because the three clocks differ.
 type state struct {
-	// Revision of the newest record; +1 with each write.
-	Revision int64 `json:"revision"`
-	// OpID of the operation that wrote it.
-	OpID string `json:"op_id,omitempty"`
-	// Record, encoded; nil if none.
-	Record json.RawMessage `json:"record,omitempty"`
-	// Recoveries is the number of forced recoveries of a lost quorum.
-	Recoveries uint64 `json:"recoveries"`
+	Revision   int64           `json:"revision"`
+	OpID       string          `json:"op_id,omitempty"`
+	Record     json.RawMessage `json:"record,omitempty"`
+	Recoveries uint64          `json:"recoveries"`
 	// Mark is nil until all voters were known to support marks.
 	Mark *failover.Mark `json:"mark,omitempty"`
 }
@@ -62,7 +58,6 @@ type swapped struct {
 	err      error
 }
 
-// fsm applies the voters' log. It is deterministic.
 type fsm struct {
 	now *latest.Value[state]
 	// recovering makes the next snapshot that of a forced recovery.
@@ -142,7 +137,6 @@ func (f *fsm) Restore(from io.ReadCloser) error {
 	return nil
 }
 
-// snapshot is a state, which is never changed in place.
 type snapshot state
 
 func (s snapshot) Persist(sink hraft.SnapshotSink) error {

@@ -27,7 +27,6 @@ const (
 // errNotLeader: the request had no effect, because this voter does not lead, or is not ready yet.
 var errNotLeader = errors.New("this voter is not the leader")
 
-// leadership is one leadership period of this voter in raft.
 type leadership struct {
 	began time.Time
 	term  uint64        // raft's
@@ -209,7 +208,6 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	}
 }
 
-// healthyWitness returns a witness that responds to raft and to polls, and has the log.
 func (v *Voter) healthyWitness() (hraft.Server, bool) {
 	for _, s := range v.servers() {
 		id := string(s.ID)

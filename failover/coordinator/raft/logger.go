@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// logInterval is the minimum time between two warnings with the same message of the raft library.
 const logInterval = time.Minute
 
 // raftLog forwards the raft library's log to zap. The library logs every unanswered heartbeat and each step of an

@@ -18,7 +18,6 @@ var (
 	ErrMembership = errors.New("members were not changed")
 )
 
-// fencing is the reason why a voter no longer takes part.
 type fencing string
 
 const (
@@ -31,8 +30,7 @@ const (
 // Member is one voter of the cluster.
 type Member struct {
 	// ID is durable, and changes when a disk is replaced.
-	ID string `json:"id"`
-	// Address is the host:port for the other voters.
+	ID      string `json:"id"`
 	Address string `json:"address"`
 	Kind    Kind   `json:"kind"`
 	// Leader commits swaps. It is independent of the active node.
@@ -48,22 +46,17 @@ type Status struct {
 	ID      string `json:"id"`
 	Address string `json:"address"`
 	Kind    Kind   `json:"kind"`
-	// Member: this voter has a vote in its cluster.
-	Member bool `json:"member"`
+	Member  bool   `json:"member"`
 	// State of raft: "Leader", "Follower", "Candidate", "Shutdown".
-	State         string `json:"state"`
-	LeaderID      string `json:"leader_id"`
-	LeaderAddress string `json:"leader_address"`
-	// Voters are the members of its cluster; empty before it is in one.
-	Voters []Member `json:"voters"`
-	// Term of raft.
-	Term uint64 `json:"term"`
+	State         string   `json:"state"`
+	LeaderID      string   `json:"leader_id"`
+	LeaderAddress string   `json:"leader_address"`
+	Voters        []Member `json:"voters"`
+	Term          uint64   `json:"term"`
 	// Fenced is FencedRolledBack or FencedRecovered if the voter no longer takes part.
 	Fenced       string `json:"fenced,omitempty"`
 	LastIndex    uint64 `json:"last_index"`
 	AppliedIndex uint64 `json:"applied_index"`
-	// Recoveries is the number of forced recoveries of this cluster.
-	Recoveries uint64 `json:"recoveries"`
-	// Problem describes a problem that an operator can fix.
-	Problem string `json:"trouble"`
+	Recoveries   uint64 `json:"recoveries"`
+	Problem      string `json:"trouble"`
 }

@@ -23,7 +23,6 @@ const (
 	DefaultRequestTimeout  = time.Second
 )
 
-// voterCount is the number of voters of a pair: the two data nodes and the witness.
 const voterCount = 3
 
 // Kind distinguishes a data node's voter from a witness, which has no data plane. It is part of the voter's ID.
@@ -76,9 +75,8 @@ type Options struct {
 	// vote, and with it the cluster record.
 	UnsafeNoFsync bool
 	// Dial and Bind default to TCP. Tests inject faults and a simulated network here.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
-	Bind func(ctx context.Context, address string) (net.Listener, error)
-	// Logger is optional.
+	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	Bind   func(ctx context.Context, address string) (net.Listener, error)
 	Logger *zap.Logger
 
 	// older makes the voter announce the features of 0.1.0. Only tests set it.
@@ -133,7 +131,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// checkVoters returns the addresses sorted.
 func checkVoters(voters []string) ([]string, error) {
 	for _, v := range voters {
 		if err := checkAddress(v); err != nil {

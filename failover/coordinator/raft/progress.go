@@ -38,7 +38,6 @@ const (
 	flushInterval = 5 * time.Second
 )
 
-// urgency of a write.
 type urgency uint8
 
 const (
@@ -47,7 +46,6 @@ const (
 	urgencyImmediate                // before return
 )
 
-// Keys in raft's file.
 const (
 	progressKey = "lockstep-sightings"
 	rollbackKey = "lockstep-put-back"
@@ -77,7 +75,6 @@ type diskState struct {
 	Last  uint64 `json:"last"`
 }
 
-// lacks describes the progress that a voter with this disk state has lost; empty if none.
 func (s peerProgress) lacks(have diskState) string {
 	switch {
 	case s.Voted > have.Voted:
@@ -122,7 +119,6 @@ func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	return entry, nil
 }
 
-// putBack returns the persisted reason why this voter no longer takes part.
 func (d *disk) putBack() (string, error) {
 	why, err := d.store.Get([]byte(rollbackKey))
 	if err != nil && !errors.Is(err, errKeyNotFound) {
@@ -140,7 +136,6 @@ func (d *disk) recordRollback(why string) error {
 }
 
 type kept struct {
-	// Seen is the progress of the other voters, by ID.
 	Seen map[string]peerProgress `json:"seen"`
 	// LedBy is the leader of LedTerm, the newest one that has sent entries. It has at least this voter's entries of
 	// that term.

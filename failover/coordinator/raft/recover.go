@@ -19,29 +19,23 @@ type RecoverOptions struct {
 	// Dir of the surviving voter, which must not be running.
 	Dir string
 	// Address is the voter's new address; empty: unchanged.
-	Address string
-	// By and Reason are written to the marker file.
+	Address    string
 	By, Reason string
-	// Logger is optional.
-	Logger *zap.Logger
+	Logger     *zap.Logger
 }
 
 // Recovery is the result of Recover, and the content of the marker recovery-<n>.json in the voter's directory.
 type Recovery struct {
-	Time   time.Time `json:"time"`
-	By     string    `json:"by"`
-	Reason string    `json:"reason"`
-	// ID is new.
-	ID      string `json:"id"`
-	OldID   string `json:"old_id"`
-	Address string `json:"address"`
-	// Lost are the removed members.
-	Lost []Member `json:"lost"`
+	Time    time.Time `json:"time"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason"`
+	ID      string    `json:"id"`
+	OldID   string    `json:"old_id"`
+	Address string    `json:"address"`
+	Lost    []Member  `json:"lost"`
 	// LastIndex of the log: entries committed by the lost members after it are lost.
-	LastIndex uint64 `json:"last_index"`
-	// Revision of the kept record; 0 if none.
-	Revision int64 `json:"revision"`
-	// Recoveries of this cluster, including this one.
+	LastIndex  uint64 `json:"last_index"`
+	Revision   int64  `json:"revision"`
 	Recoveries uint64 `json:"recoveries"`
 	Marker     string `json:"-"`
 }

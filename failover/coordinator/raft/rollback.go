@@ -15,7 +15,6 @@ import (
 
 var errVerifying = errors.New("voter has just started and is checking with its peers that its disk was not rolled back")
 
-// fillHandshake sets this voter's disk state, and its knowledge of the receiver.
 func (v *Voter) fillHandshake(g *handshake) error {
 	have, err := v.disk.state()
 	if err != nil {
@@ -104,7 +103,6 @@ func (v *Voter) checkRollback(known map[string]hello) bool {
 	return true
 }
 
-// rolledBackPeers describes other members with a restored disk; empty if none.
 func (v *Voter) rolledBackPeers(own Status, known map[string]hello) string {
 	var back []Member
 	for _, m := range own.Voters {

@@ -95,7 +95,6 @@ func once(
 	return do(ctx)
 }
 
-// final reports whether a retry cannot change the result.
 func final(err error) bool {
 	return errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrRefused) ||
 		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)

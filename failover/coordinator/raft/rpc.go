@@ -45,7 +45,6 @@ type failure struct {
 	Text string `json:"text"`
 }
 
-// code is the wire name of an error.
 type code struct {
 	name string
 	err  error
@@ -194,7 +193,6 @@ func newPeers(d *dialer) *peers {
 
 func (p *peers) at(address string) *remote { return &remote{peers: p, address: address} }
 
-// remote implements service on another voter.
 type remote struct {
 	peers   *peers
 	address string

@@ -45,7 +45,6 @@ type watchMessage struct {
 
 var _ service = (*Voter)(nil)
 
-// readyToLead waits until this voter is ready as the leader.
 func (v *Voter) readyToLead(ctx context.Context) (*leadership, error) {
 	l := v.leading.Load()
 	if l == nil {

@@ -38,10 +38,8 @@ const (
 	textNotVoter = "unexpected response, not from a voter"
 )
 
-// errRefused is returned if the voter at an address has rejected the connection.
 var errRefused = errors.New("voter rejects the connection")
 
-// handshake is the content of a hello.
 type handshake struct {
 	From string `json:"from"`
 	To   string `json:"to,omitempty"` // empty: any voter at that address
@@ -130,7 +128,6 @@ func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	return nil
 }
 
-// port accepts connections and dispatches them by kind.
 type port struct {
 	ln        net.Listener
 	tls       *TLS            // may be nil
@@ -261,7 +258,6 @@ func answer(conn net.Conn, refusal error) error {
 	return refusal
 }
 
-// refused logs the reason of a closed connection, rate-limited.
 func (p *port) refused(from net.Addr, err error) {
 	p.mu.Lock()
 	due := !p.closed && time.Since(p.loggedAt) > logInterval && !errors.Is(err, io.EOF) && !errors.Is(err, errVerifying)

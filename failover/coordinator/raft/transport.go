@@ -125,7 +125,6 @@ func (t *transport) awaitHeartbeats() {
 	t.heartbeats.Unlock() //nolint:staticcheck,gocritic // only to wait
 }
 
-// lastContact returns the time of a voter's last response to this leader.
 func (t *transport) lastContact(id string) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +158,6 @@ func (t *transport) AppendEntries(
 	}
 }
 
-// answered records a follower's promise.
 func (t *transport) answered(id string, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	if !resp.Success || len(args.Entries) == 0 {
 		return t.seen.saw(id, peerProgress{Term: resp.Term}, urgencyLow)
@@ -219,7 +217,6 @@ func (s streamLayer) Dial(target hraft.ServerAddress, timeout time.Duration) (ne
 	return s.d.connect(ctx, kindRaft, id, addr)
 }
 
-// stopwatch measures the duration of a call in progress.
 type stopwatch struct {
 	since atomic.Int64 // start of the call, in nanoseconds since began; 0 if none
 	began time.Time

@@ -28,7 +28,6 @@ const (
 	probeLimit = 5 * time.Second
 )
 
-// leader is the voters' leader as known to one of them; zero if unknown.
 type leader struct {
 	id, address string
 	via         string // address of a voter that forwards requests, if the leader is unreachable
@@ -250,7 +249,6 @@ func (v *Voter) probeDisk(ctx context.Context) {
 	}
 }
 
-// admit checks that a connection is meant for this voter, and that it may be accepted.
 func (v *Voter) admit(kind byte, g handshake) error {
 	v.mu.Lock()
 	fenced, verifying := v.fenced, v.verifying

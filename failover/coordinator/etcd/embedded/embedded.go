@@ -17,12 +17,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// startLimit applies in addition to the context.
 const startLimit = 30 * time.Second
 
 // Options configures Start.
 type Options struct {
-	// Dir is the data directory; created if missing, reused otherwise.
 	Dir string
 	// Address for clients, host:port. Default 127.0.0.1:0.
 	Address string
@@ -31,14 +29,12 @@ type Options struct {
 	// QuotaBytes is the database size at which etcd rejects writes; 0: etcd's default, 2 GiB.
 	QuotaBytes int64
 	// TLS, if set, secures client connections and requires client certificates.
-	TLS TLS
-	// Logger is optional.
+	TLS    TLS
 	Logger *zap.Logger
 }
 
 // TLS contains paths of PEM files. Certificate and key are reloaded for each connection, the CA is not.
 type TLS struct {
-	// CA verifies client certificates.
 	CA        string
 	Cert, Key string
 }
