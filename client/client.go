@@ -90,7 +90,6 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// register adds s to the producers and consumers that Close closes.
 func (c *Client) register(s stopper) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +123,6 @@ func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	return Active{Address: t.node.address, Term: t.term}, nil
 }
 
-// giveUp returns the error of an operation that ended without a response.
 func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	var e *Error
 	if errors.As(cause, &e) { // the nodes refuse this client

@@ -98,7 +98,6 @@ type Delivery struct {
 	more     *deliveryExtras // nil if empty
 }
 
-// deliveryExtras are fields that only few deliveries use.
 type deliveryExtras struct {
 	trace DeliveryTrace  // nil if the delivery is not traced; set before the application has the delivery
 	delay *time.Duration // of NackAfter; guarded by Consumer.mu
@@ -394,7 +393,6 @@ func (co *Consumer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// flush waits until all answers are committed, except for waiting rejects.
 func (co *Consumer) flush(ctx context.Context) error {
 	co.mu.Lock()
 	upTo := co.answered

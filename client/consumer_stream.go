@@ -27,7 +27,6 @@ const (
 	maxAcks = 5000
 )
 
-// run consumes from successive streams until ctx ends or a node returns a permanent error.
 func (co *Consumer) run(ctx context.Context) {
 	defer close(co.done)
 	retry := co.client.opts.newBackoff()
@@ -84,7 +83,6 @@ func (co *Consumer) isAttached() {
 	}
 }
 
-// left reports whether Close was called, after a stream has ended.
 func (co *Consumer) left() bool {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -92,7 +90,6 @@ func (co *Consumer) left() bool {
 	return co.leaving
 }
 
-// begins records that a stream is about to be opened; it returns false if Close was called.
 func (co *Consumer) begins() bool {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -100,7 +97,6 @@ func (co *Consumer) begins() bool {
 	return co.streaming
 }
 
-// session runs one stream until it breaks, and reports whether the node attached the consumer.
 func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err error) {
 	if !co.begins() {
 		return false, ErrClosed
@@ -274,7 +270,6 @@ func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	return r
 }
 
-// cutNackAfter takes messages with the same delay, up to the limit of one request.
 func (co *Consumer) cutNackAfter() (sequences []uint64, delay *durationpb.Duration) {
 	for _, n := range co.nackAfter {
 		if n.delay != co.nackAfter[0].delay || len(sequences) == maxAcks {

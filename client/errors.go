@@ -113,7 +113,6 @@ func (e *Error) Unwrap() error {
 	return e.kind
 }
 
-// opError is the error of an operation without a final response.
 type opError struct {
 	op      string
 	cause   error // why it ended: the context's error or ErrClosed

@@ -38,7 +38,6 @@ func (f *fifo[T]) grow() {
 	f.ring, f.head = ring, 0
 }
 
-// pop removes and returns the oldest element; the fifo must not be empty.
 func (f *fifo[T]) pop() T {
 	p := f.at(0)
 	v := *p
@@ -49,7 +48,6 @@ func (f *fifo[T]) pop() T {
 	return v
 }
 
-// popLast removes and returns the newest element; the fifo must not be empty.
 func (f *fifo[T]) popLast() T {
 	p := f.at(f.n - 1)
 	v := *p

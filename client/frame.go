@@ -26,7 +26,6 @@ type frame struct {
 	parts []part
 }
 
-// part is one request of a frame.
 type part struct {
 	queue    string
 	id       string // of the producer
@@ -181,7 +180,6 @@ func appendPlain(b, body []byte) []byte {
 	return append(appendLength(b, fieldBody, len(body)), body...)
 }
 
-// bodyBytes returns the size of a message that consists of a body only.
 func bodyBytes(body []byte) int {
 	if len(body) == 0 {
 		return 0

@@ -88,7 +88,6 @@ func (l *locator) find(address string) *node {
 	return l.nodes[i]
 }
 
-// node returns the node with that address, and adds it if it is unknown.
 func (l *locator) node(address string) (*node, error) {
 	if err := checkAddress(address); err != nil {
 		return nil, err
@@ -122,7 +121,6 @@ func (l *locator) run(ctx context.Context) {
 	}
 }
 
-// close ends the target, fails all waiting calls and closes the connections.
 func (l *locator) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -178,14 +176,12 @@ func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 	}
 }
 
-// state returns the target, or nil, and a channel that is closed when the target changes.
 func (l *locator) state() (*target, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.target, l.changed
 }
 
-// pause waits before the next attempt at t; it returns immediately when t is no longer the target.
 func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -196,7 +192,6 @@ func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 	}
 }
 
-// failed handles a failed attempt: it adds the node named in a hint and polls all nodes.
 func (l *locator) failed(e *Error) {
 	if hint := e.notActive.GetActiveAddress(); hint != "" && !l.opts.FixedAddresses {
 		// A hint that cannot be dialed is not fatal: the configured addresses are still watched.
@@ -247,7 +242,6 @@ func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	l.learn()
 }
 
-// isShort reports whether a node has reported fewer in-sync nodes than required.
 func (l *locator) isShort(n *node) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,7 +266,6 @@ func (l *locator) lost(n *node, err error, again bool) {
 	}
 }
 
-// observations returns the number to pass to observe.
 func (l *locator) observations(n *node) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -168,7 +168,6 @@ func (m *Message) checkFields() error {
 	return nil
 }
 
-// fieldNames are the names of fields, in the same order.
 var fieldNames = [...]string{"MessageID", "CorrelationID", "ReplyTo", "ContentType", "Subject", "Group"}
 
 func (m *Message) fields() [6]string {
@@ -247,7 +246,6 @@ func messagesToProto(ms []Message) []*pb.Message {
 	return out
 }
 
-// deliveryToProto converts the fields that control delivery; most messages have none.
 func (m *Message) deliveryToProto(to *pb.Message) {
 	to.Group = m.Group
 	if m.Priority != nil {
@@ -262,7 +260,6 @@ func (m *Message) deliveryToProto(to *pb.Message) {
 	to.Ttl, to.Delay = link.DurationToProto(m.TTL), link.DurationToProto(m.Delay)
 }
 
-// valuesToProto converts values validated by checkFields.
 func valuesToProto(values map[string]any) map[string]*pb.PropertyValue {
 	out := make(map[string]*pb.PropertyValue, len(values))
 	for k, v := range values {
@@ -308,7 +305,6 @@ func storedFromProto(m *pb.StoredMessage) (s Stored) {
 	return s
 }
 
-// fromProto fills a zero Stored.
 func (s *Stored) fromProto(stored *pb.StoredMessage) {
 	s.Sequence, s.DeliveryCount = stored.GetSequence(), stored.GetDeliveryCount()
 	s.PublishedAt = link.TimeFromProto(stored.GetPublishedAt())

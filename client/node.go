@@ -16,7 +16,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// node is one address with its connection and its last reported status.
 type node struct {
 	address string
 	locator *locator
@@ -124,7 +123,6 @@ func (n *node) watch(ctx context.Context) {
 	}
 }
 
-// maxRefusedWait is the longest backoff for a node that refuses this client.
 const maxRefusedWait = 30 * time.Second
 
 func refuses(err error) bool { return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrDenied) }

@@ -118,10 +118,8 @@ func (p *Pending) finish(shared *outcome, r Receipt, err error) *outcome {
 	return shared
 }
 
-// maxFailures is the number of different errors that Flush reports.
 const maxFailures = 16
 
-// failures are the errors of asynchronous publishes that Flush has not reported.
 type failures struct {
 	count int
 	errs  []error

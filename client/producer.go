@@ -358,7 +358,6 @@ func (p *Producer) Close() error {
 	return nil
 }
 
-// failPending completes all entries that are in no request with err.
 func (p *Producer) failPending(err error) {
 	p.mu.Lock()
 	var entries []*Pending
@@ -381,7 +380,6 @@ func (p *Producer) takeInFlight(n int) (entries []*Pending) {
 	return entries
 }
 
-// answer completes publishes of one request, in order, and releases their memory.
 func (p *Producer) answer(entries []*Pending, r Receipt, err error) {
 	var shared *outcome
 	offset, async := uint32(0), 0

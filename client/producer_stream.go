@@ -132,7 +132,6 @@ func (p *Producer) takeBack(s *pb.Submitted) {
 	}
 }
 
-// waitForWork waits for data to send; it returns false when ctx ends.
 func (p *Producer) waitForWork(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()
@@ -149,7 +148,6 @@ func (p *Producer) waitForWork(ctx context.Context) bool {
 	return false
 }
 
-// session runs one stream on one node until it breaks, and reports whether it received a response.
 func (p *Producer) session(ctx context.Context, t *target) (progress bool, err error) {
 	ctx, unbind := t.bind(ctx)
 	defer unbind()

@@ -104,7 +104,6 @@ func (t *Txn) Release(ds ...*Delivery) *Txn {
 	return t
 }
 
-// ranges returns the sequences of deliveries, which must be of one subscription.
 func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRange, ok bool) {
 	if len(ds) == 0 {
 		t.fail(fmt.Errorf("%w: no deliveries", ErrInvalid))

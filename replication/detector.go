@@ -51,7 +51,6 @@ func newDetector(log *zap.Logger, timeout time.Duration) *detector {
 
 func (d *detector) tick() time.Duration { return max(d.timeout/detectorSteps, time.Millisecond) }
 
-// step advances the detector by one tick, and returns ErrSilent if the silence has reached the timeout.
 func (d *detector) step(now time.Time, heard bool) error {
 	if heard {
 		if gap := d.quiet + min(now.Sub(d.last), 2*d.tick()); !d.fresh && gap >= loggedGap {

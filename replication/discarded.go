@@ -19,7 +19,6 @@ import (
 // ends before Term.
 type DiscardedRange struct{ Term, After uint64 }
 
-// holds reports whether a log that ends at end has discarded records.
 func (v DiscardedRange) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN > v.After }
 
 func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.CutReport) {
@@ -30,7 +29,6 @@ func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.Cut
 		zap.Int("records", kept.Records), zap.String("kept_in", kept.File))
 }
 
-// diverged records the last common record reported by the active.
 func (f *Follower) diverged(common lsn.Position) {
 	f.parted = nil
 	if common.IsZero() {

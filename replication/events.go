@@ -24,7 +24,6 @@ const (
 	// LostRejected: the other end responds but cannot replicate with this node: it is not the active, has another
 	// pair's data or an older configuration (INV-1), or lacks records that it acknowledged.
 	LostRejected
-	// LostSlow: the standby does not acknowledge in time.
 	LostSlow
 	// LostAhead: the standby obeys a higher configuration than this active (INV-1).
 	LostAhead
@@ -82,7 +81,6 @@ type (
 
 // Events of a Follower.
 type (
-	// FollowerConnected: the active accepted the standby.
 	FollowerConnected struct {
 		// of the active
 		Config, Term uint64

@@ -31,7 +31,6 @@ const (
 // errStore marks failures of this node's own store. A reconnect does not help.
 var errStore = errors.New("this node's store")
 
-// errSnapshot makes the follower fetch a snapshot.
 var errSnapshot = errors.New("the log cannot bring this node up to date")
 
 // FollowerOptions configures StartFollower.
@@ -94,8 +93,7 @@ type Follower struct {
 	told   LostCause
 	status FollowerStatus
 	link   *link
-	// conn is nil without a connection.
-	conn Conn
+	conn   Conn
 }
 
 // FollowerStatus is the status of a follower.
@@ -282,7 +280,6 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	return worked, err
 }
 
-// use sets the connection that watch monitors for traffic.
 func (f *Follower) use(conn Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -106,7 +106,6 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 	return true, nil
 }
 
-// startApplier starts applying for a link when the previous link's applier has ended.
 func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 	before, a := f.applier, &applier{done: make(chan struct{})}
 	f.applier = a
@@ -231,7 +230,6 @@ func (l *link) committed(n uint64) {
 	}
 }
 
-// take verifies the records of a message and queues them for the writer.
 func (l *link) take(m *ActiveMessage) error {
 	if m.AckRequired && !l.required {
 		l.f.required()
@@ -281,7 +279,6 @@ func (l *link) take(m *ActiveMessage) error {
 	return l.writeLocal()
 }
 
-// writeLocal appends the received records, or wakes the writer.
 func (l *link) writeLocal() error {
 	if l.f.o.Store.SyncsCommits() || !l.writeMu.TryLock() {
 		signal(l.writeWake)
@@ -292,7 +289,6 @@ func (l *link) writeLocal() error {
 	return err
 }
 
-// verifyFrames checks every frame and the chain, and returns the last position.
 func verifyFrames(frames []byte, prev lsn.Position) (lsn.Position, error) {
 	for len(frames) > 0 {
 		f, rest, err := wal.DecodeFrame(frames, prev)
@@ -365,7 +361,6 @@ func size(batches []batch) int {
 	return n
 }
 
-// takeBacklog returns the queued batches, with small ones joined into one write.
 func (l *link) takeBacklog() []batch {
 	l.mu.Lock()
 	n, size := 0, 0

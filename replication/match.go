@@ -9,7 +9,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// logView is the active's log as seen by matchLogs.
 type logView interface {
 	End() lsn.Position
 	// FirstLSN returns 0 for an empty log.

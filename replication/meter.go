@@ -26,8 +26,7 @@ type Meter interface {
 const (
 	// writePace is the inverse weight of a new duration in the moving average.
 	writePace = 8
-	// meanAge is the validity of the average after the last write.
-	meanAge = 10 * time.Second
+	meanAge   = 10 * time.Second
 	// lagSamples limits the measurable lag of a standby, in seconds.
 	lagSamples = 600
 )
@@ -61,7 +60,6 @@ func (c *ioClock) stalled(limit time.Duration) bool {
 	return since != 0 && c.now()-since > int64(limit)
 }
 
-// report logs and posts a change of stalled since the last call, and returns the new value.
 func (c *ioClock) report(was bool, limit time.Duration, log *zap.Logger, events *eventQueue) (stalled bool) {
 	stalled = c.stalled(limit)
 	switch {

@@ -96,9 +96,8 @@ type Primary struct {
 	standbyDurable uint64
 	// syncTarget is the commit LSN at the moment when the acks of cfg.Standby became required.
 	syncTarget uint64
-	// session of the connected standby, nil if none is connected; peer is its reported state.
-	session *session
-	peer    peer
+	session    *session
+	peer       peer
 	// aheadReported is the last standby that was refused because it has committed records that this node lacks.
 	aheadReported StandbyAhead
 	// absentSince is when the required standby was last connected; absentReported is set after its absence was
@@ -302,7 +301,6 @@ func (p *Primary) Settle(ctx context.Context) {
 	}
 }
 
-// standbyHas reports whether the required standby has everything up to end durable and applied.
 func (p *Primary) standbyHas(end lsn.Position) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

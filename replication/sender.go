@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	// joinBytes is the maximum size of batches that are copied into one message: a copy is cheaper than a message.
-	joinBytes = 64 << 10
-	// holdStepBytes is the interval at which the sender advances its hold on the log.
+	// joinBytes limits batches that are copied into one message: a copy is cheaper than a message.
+	joinBytes     = 64 << 10
 	holdStepBytes = 1 << 20
 	// quietBytes is the maximum number of bytes in flight for sends by the committer. gRPC buffers 64 KiB before it
 	// blocks.
@@ -51,7 +50,6 @@ type sender struct {
 	heldBytes   int
 	released    uint64 // hold begins after this LSN
 
-	// reader reads the log files, unless nil.
 	reader *wal.Reader
 }
 
@@ -87,7 +85,6 @@ func (sd *sender) run(w *HelloResponse) error {
 	}
 }
 
-// step sends pending messages, w first. It returns how long the sender may sleep unless woken.
 func (sd *sender) step(w *HelloResponse) (wait time.Duration, err error) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
@@ -198,7 +195,6 @@ func (sd *sender) post(m *ActiveMessage) error {
 	return nil
 }
 
-// sendRecords sends the next records if the window has space. It reports whether it sent any.
 func (sd *sender) sendRecords() (bool, error) {
 	room := sd.s.window.room(sd.p.o.WindowBytes)
 	if room <= 0 {
@@ -245,7 +241,6 @@ func join(batches []batch) (n int, frames []byte) {
 	return n, frames
 }
 
-// sendFromLog sends records that are no longer in the memory tail.
 func (sd *sender) sendFromLog(limit int) (bool, error) {
 	if sd.reader == nil {
 		r, err := sd.p.o.Store.ReadLog(sd.cursor.LSN + 1)

@@ -72,7 +72,6 @@ func (ss *snapshotService) keep(snap *store.Snapshot) {
 	}
 }
 
-// passed closes the snapshot if the standby has its contents.
 func (ss *snapshotService) passed(at lsn.Position) {
 	ss.mu.Lock()
 	snap := ss.kept
@@ -181,7 +180,6 @@ func (p *Primary) fetches(node uuid.UUID) {
 	p.awaited = awaitedFetch{}
 }
 
-// lostInTransfer reports that the standby's transfer failed, unless the standby is connected again.
 func (p *Primary) lostInTransfer(node uuid.UUID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

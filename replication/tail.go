@@ -20,7 +20,6 @@ type batch struct {
 	prev, end lsn.Position
 	// began is when its first transaction was accepted; zero without a meter.
 	began time.Time
-	// trace is set if a transaction of the batch is traced.
 	trace *batchTrace
 }
 
@@ -48,7 +47,6 @@ func newTail(limit int, end lsn.Position) *tail {
 	return &tail{limit: limit, end: end, logged: end.LSN}
 }
 
-// publish adds a batch that continues the last one.
 func (t *tail) publish(b batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +89,6 @@ func (t *tail) release(n uint64) {
 	}
 }
 
-// loggedSignal returns a channel that is closed when everything published so far is in the log.
 func (t *tail) loggedSignal() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -39,7 +39,6 @@ type Tracer interface {
 // maxTracedTransactions is the maximum number of transactions linked with the span of a batch.
 const maxTracedTransactions = 32
 
-// batchTrace is the trace state of a batch; nil for untraced batches.
 type batchTrace struct {
 	// of are the spans of its transactions, and began is the time of the first one; set before the commit.
 	of    []Span
@@ -47,8 +46,7 @@ type batchTrace struct {
 
 	mu sync.Mutex // guards the fields below
 	// span of the batch; nil before its commit starts and after it has ended.
-	span Span
-	// apply is its child span from commit to apply.
+	span  Span
 	apply Span
 }
 
@@ -112,7 +110,6 @@ func (t *batchTrace) end(err error) {
 	t.apply, t.span, t.of = nil, nil, nil
 }
 
-// endSpan ends a span that may be nil.
 func endSpan(s Span, at time.Time, err error) {
 	if s != nil {
 		s.End(at, err)
@@ -141,7 +138,6 @@ func (p *Primary) spanOf(ctx context.Context) Span {
 	return p.o.Tracer.Of(ctx)
 }
 
-// traced is a traced batch that is not applied.
 type traced struct {
 	end   uint64
 	trace *batchTrace
@@ -220,7 +216,6 @@ func startFlightSpan(batches []batch) (way Span) {
 	return way
 }
 
-// received creates the trace of a batch that the active sent in a span; nil if untraced.
 func (f *Follower) received(m *ActiveMessage, bytes int) *batchTrace {
 	if m.Trace == nil || f.o.Tracer == nil {
 		return nil

@@ -161,7 +161,6 @@ func (a activeStream) Send(m *StandbyMessage) error {
 	return nil
 }
 
-// errStreamEnded is returned by Send if the other end has ended the stream.
 var errStreamEnded = errors.New("remote end has closed the stream")
 
 func (a activeStream) Recv() (*ActiveMessage, error) {
@@ -349,7 +348,6 @@ func parseID(text string, to *uuid.UUID) (err error) {
 	return nil
 }
 
-// toPosition returns nil for the zero position.
 func toPosition(p lsn.Position) *lockstepv1.Position {
 	if p.IsZero() {
 		return nil

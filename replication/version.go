@@ -15,7 +15,6 @@ const (
 	OldestProtocol  = 1
 )
 
-// maxFeatures and maxFeatureBytes limit the features of the other end.
 const (
 	maxFeatures     = 64
 	maxFeatureBytes = 64

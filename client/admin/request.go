@@ -94,7 +94,6 @@ func changeBy[Req any, Resp any, Service any, R interface {
 	return resp, err
 }
 
-// setProducer sets the producer field, which all requests that change state have.
 func setProducer(m protoreflect.Message, p *pb.Producer) {
 	m.Set(m.Descriptor().Fields().ByName("producer"), protoreflect.ValueOfMessage(p.ProtoReflect()))
 }

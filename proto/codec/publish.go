@@ -156,7 +156,6 @@ func (p *publishMemory) forCalls(count int) []publishCall {
 	return p.calls
 }
 
-// forMessages returns memory for count messages, and an empty list for them.
 func (p *publishMemory) forMessages(count int) ([]pb.Message, []*pb.Message) {
 	if len(p.messages)-p.used < count {
 		n := max(count, min(2*len(p.messages), maxReused)) // earlier messages keep their memory

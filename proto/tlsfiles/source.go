@@ -241,7 +241,6 @@ func (c *content) load(f Files) (*material, error) {
 	return m, nil
 }
 
-// note records the certificate of a file that expires first.
 func (m *material) note(file string, authority bool, raw []byte) {
 	var first *x509.Certificate
 	for block, rest := pem.Decode(raw); block != nil; block, rest = pem.Decode(rest) {
