@@ -103,7 +103,6 @@ def _seconds(value: str) -> float:
 
 
 def _with_port(host: str) -> str:
-    """Append the default port to a host without a port."""
     name, _, port = host.rpartition(":")
     if name and not host.endswith("]") and port.isdecimal():
         return host
@@ -254,7 +253,8 @@ def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
     """Create a channel, which connects on first use. Files are read at each call."""
     if tokens.any and not o.tls and not o.allow_plaintext_token and not is_local(address):
         raise errors.InvalidRequest(
-            f"the token would be sent to {address} unencrypted: set ca, or allow_plaintext_token if the network is trusted"
+            f"the token would be sent to {address} unencrypted: set ca, or allow_plaintext_token if the network is "
+            "trusted"
         )
     global _dialled_by  # noqa: PLW0603 # a fact about the process
     if _dialled_by is None:

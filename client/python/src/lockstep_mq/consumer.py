@@ -102,8 +102,6 @@ class Delivery(StoredMessage):
 
 @dataclass
 class _Batch:
-    """The answers of one request."""
-
     number: int
     acks: list[int]
     answered: int  # Consumer._answered when it was sent; 0 if more remained to be sent
@@ -111,8 +109,6 @@ class _Batch:
 
 @dataclass
 class _Answers:
-    """Answers to be sent."""
-
     ack: list[int] = field(default_factory=list)
     nack: list[int] = field(default_factory=list)
     later: list[tuple[int, timedelta]] = field(default_factory=list)
@@ -264,7 +260,6 @@ class Consumer:
             d._trace = self._tracer.deliver(d)
 
     async def _await_message(self, timeout: float | None) -> None:
-        """Wait until the buffer is not empty."""
         deadline = self._caller.deadline(timeout)
         while True:
             if self._error is not None:
@@ -390,7 +385,6 @@ class Consumer:
                 self._committed.add(d.sequence)
 
     async def _run(self) -> None:
-        """Consume from successive streams until a node returns a permanent error."""
         while True:
             try:
                 ended = await self._streams.run(self._open_stream, self._send, self._receive)
@@ -566,7 +560,6 @@ class Consumer:
         return True
 
     def _settle(self, n: int) -> None:
-        """Record that the first n answers are committed."""
         if n > self._settled:
             self._settled = n
             self._advance()

@@ -212,7 +212,6 @@ class Transaction:
 
 
 def _origin(ds: Iterable[Delivery]) -> tuple[str, str, int]:
-    """Return the queue and subscription of deliveries, which must be the same for all."""
     found = {(d.consumer.queue, d.consumer.subscription, d.consumer.queue_id) for d in ds}
     if len(found) != 1:
         raise errors.InvalidRequest(
