@@ -176,6 +176,7 @@ type FollowSpec struct {
 // LostCause is the reason of a lost connection.
 type LostCause uint8
 
+// Causes of a lost connection.
 const (
 	// LostReset: the connection broke; the state of the peer is unknown.
 	LostReset LostCause = iota + 1

@@ -57,7 +57,7 @@ func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 		WithoutOther: req.WithoutOther,
 		At:           time.Now().UTC().Truncate(time.Second),
 	})
-	if err = requestError(ErrAdopt, err, e.Failure); err != nil {
+	if err := requestError(ErrAdopt, err, e.Failure); err != nil {
 		return Record{}, err
 	}
 	if st := r.Status(); st.Record != nil {

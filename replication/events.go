@@ -15,6 +15,7 @@ type Event interface{ event() }
 // LostCause is the reason of a lost connection.
 type LostCause uint8
 
+// Causes of a lost connection.
 const (
 	// LostReset: the connection ended; the state of the process is unknown.
 	LostReset LostCause = iota + 1

@@ -38,7 +38,8 @@ func (c *Client) WhoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
 // ListAccess returns all rules, roles, quotas and tokens, the latter without hashes. It requires the operate
 // permission.
 func (c *Client) ListAccess(ctx context.Context) (*pb.ListAccessResponse, error) {
-	return call(ctx, c.conns.Read, "list the rules", &pb.ListAccessRequest{}, accessService, pb.AccessServiceClient.ListAccess)
+	return call(ctx, c.conns.Read, "list the rules", &pb.ListAccessRequest{}, accessService,
+		pb.AccessServiceClient.ListAccess)
 }
 
 // TestAccess reports whether a principal has a permission, or lists all principals that have it. It requires the

@@ -38,7 +38,8 @@ func activityFromProto(a *pb.QueueActivity) *QueueActivity {
 	}
 	return &QueueActivity{
 		Rates: a.PublishedPerSecond != nil, Published: a.GetPublishedPerSecond(), Delivered: a.GetDeliveredPerSecond(),
-		Acknowledged: a.GetAcknowledgedPerSecond(), OldestAt: link.TimeFromProto(a.GetOldestAt()), Consumers: a.GetConsumers(),
+		Acknowledged: a.GetAcknowledgedPerSecond(), OldestAt: link.TimeFromProto(a.GetOldestAt()),
+		Consumers: a.GetConsumers(),
 	}
 }
 

@@ -45,8 +45,8 @@ func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decid
 
 // HeuristicRollbackPrepared is [Client.HeuristicCommitPrepared] for a rollback.
 func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Decided, error) {
-	return decide(ctx, c, "roll back the prepared transaction "+xid, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: true},
-		pb.QueueServiceClient.RollbackPrepared)
+	return decide(ctx, c, "roll back the prepared transaction "+xid,
+		&pb.RollbackPreparedRequest{Xid: xid, Heuristic: true}, pb.QueueServiceClient.RollbackPrepared)
 }
 
 // decide sends a decision until a node responds. An opposite earlier decision applies to every attempt, so the outcome

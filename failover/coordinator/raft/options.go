@@ -28,6 +28,7 @@ const voterCount = 3
 // Kind distinguishes a data node's voter from a witness, which has no data plane. It is part of the voter's ID.
 type Kind string
 
+// Kinds of voters.
 const (
 	KindNode    Kind = "node"
 	KindWitness Kind = "witness"
