@@ -136,8 +136,8 @@ func (l *locator) refusal() (why error) {
 	return why
 }
 
-// askAgain retries the nodes whose last refusal is not recent: the access rules or the token may have changed in the
-// meantime. mu is held.
+// askAgain retries nodes without a recent refusal: the access rules or the token may have changed in the meantime. mu
+// is held.
 func (l *locator) askAgain() (asked bool) {
 	for _, n := range l.nodes {
 		if n.refused.IsZero() || time.Since(n.refused) < tokenReread {

@@ -16,7 +16,7 @@ import (
 )
 
 // Features are the capabilities of a release beyond version 1 of the record, separated by spaces. A pair is upgraded
-// one node at a time, and rejects whatever the older release would misinterpret. Names are never reused.
+// one node at a time, and rejects everything that the older release would misinterpret. Names are never reused.
 type Features string
 
 // FeaturePause is Record.Paused. A standby without it would ignore the pause and take over.

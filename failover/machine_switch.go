@@ -240,7 +240,7 @@ func (m *machine) failBack() {
 }
 
 // standbyIsPreferred reports whether the standby is in sync, preferred over this node, and may get the role. The delay
-// restarts whenever this was false, so an unstable pair does not change roles more often.
+// restarts when this was false, so an unstable pair does not change roles more often.
 func (s *State) standbyIsPreferred() bool {
 	other, ok := s.rec.Other(s.self.ID)
 	if !ok || s.set.Preferred || s.set.FailbackDelay <= 0 || !s.act.ready || s.absent() {

@@ -30,7 +30,7 @@ func (f *Follower) committed() uint64 {
 	return n
 }
 
-// committedPosition returns the position of that record; zero if there is none or it is unreadable.
+// committedPosition returns the position of that record; zero if missing or unreadable.
 func (f *Follower) committedPosition() lsn.Position {
 	at, ok := f.o.Store.PositionOf(f.committed())
 	if !ok {

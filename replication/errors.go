@@ -42,7 +42,7 @@ var (
 	ErrSlow        = errors.New("standby does not acknowledge in time")
 	ErrLostRecords = errors.New("standby has lost records that it had acknowledged")
 	ErrSameNode    = errors.New("other node has this node's own identity")
-	// ErrNoSpace is returned by a standby whose disk is nearly full.
+	// ErrNoSpace is returned by a standby with a nearly full disk.
 	ErrNoSpace = errors.New("disk of this standby is nearly full, replication is suspended")
 	// ErrBehind is returned if the active lacks records that the standby knows to be committed (INV-13).
 	ErrBehind   = errors.New("active lacks committed records that the standby has")

@@ -17,7 +17,7 @@ const maxFrame = 16 << 10
 
 // places is the mem.BufferPool of a connection that receives a sequence of large, retained messages, such as log
 // records. The memory of a message larger than a frame is its place: all frames except the first are received there
-// contiguously. Only the first frame, whose header contains the length of the message, is copied.
+// contiguously. Only the first frame is copied: its header contains the length of the message.
 //
 // Places are never reused. Only the memory of first frames of maxFrame bytes is. Its capacity, firstCap, is larger than
 // its length, which distinguishes it from all other memory.

@@ -228,5 +228,5 @@ async def test_a_transaction_in_doubt_is_one_thing() -> None:
         t = client.transaction().publish("q", b"1")
         with pytest.raises(errors.OutcomeUnknown):
             await t.commit(timeout=0.3)
-        with pytest.raises(errors.InvalidRequest, match=r"commit\(\) is not known"):
+        with pytest.raises(errors.InvalidRequest, match=r"commit\(\) is unknown"):
             await t.prepare("xid", timeout=0.3)

@@ -128,7 +128,8 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 
 var errTooFew = errors.New("that is not a majority")
 
-// awaitRemainingQuorum retries, because this voter may have just been elected and not have heard from the others yet.
+// awaitRemainingQuorum retries, because a voter that was just elected may not have received responses of the others
+// yet.
 func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
@@ -222,7 +223,7 @@ func (v *Voter) Members(ctx context.Context) ([]Member, error) {
 	return askMembers(ctx, v, v.opts.RequestTimeout)
 }
 
-// Add adds the voter at this address, whose directory must be empty. Errors: ErrMembership, ErrNoQuorum.
+// Add adds the voter at this address; its directory must be empty. Errors: ErrMembership, ErrNoQuorum.
 func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }

@@ -98,10 +98,10 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// Rewrite rewrites this node's page file. It is allowed only while the node follows an active, or at the start of a
-// standalone one: ErrRole otherwise. Other errors are ErrBusy while another operation runs, store.ErrNoSpace with
-// both figures, store.ErrDataLoss for a corrupt page, and ErrRoleChanged if the node changed its role. With any error,
-// the page file is unchanged.
+// Rewrite rewrites this node's page file. It is allowed while the node follows an active, or at the start of a
+// standalone one; a dry run always. The page file is unchanged after ErrRole, ErrBusy while another operation runs,
+// store.ErrNoSpace, store.ErrDataLoss for a corrupt page, and ErrRoleChanged, but not if recording a plan's step
+// failed.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {
