@@ -4,7 +4,6 @@ package failover
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 
@@ -232,9 +231,7 @@ func (s *State) standCode() Code {
 	}
 }
 
-func (s *State) isLive(node uuid.UUID) bool {
-	return slices.ContainsFunc(s.live, func(l Live) bool { return l.Node.ID == node })
-}
+func (s *State) isLive(node uuid.UUID) bool { return isLive(s.live, node) }
 
 func (m *machine) followActive() {
 	active, ok := describeNode(m.rec, m.live, m.rec.Active)

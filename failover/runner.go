@@ -3,6 +3,7 @@
 package failover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,9 +59,7 @@ func New(o Options) (*Runner, error) {
 		return nil, fmt.Errorf("min_in_sync is %d; must be 1 (continue alone) or 2 (reject writes while alone)",
 			o.Settings.MinInSync)
 	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	o.Self.Preferred = o.Settings.Preferred
 	r := &Runner{
 		opts: o, log: o.Logger.Named("failover"), process: uuid.NewString(), began: time.Now(),

@@ -4,6 +4,7 @@ package failover
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -168,9 +169,10 @@ func (s Status) Node(id uuid.UUID) (NodeInfo, bool) {
 }
 
 // IsLive reports whether a node has a liveness key.
-func (s Status) IsLive(node uuid.UUID) bool {
-	_, ok := Observation{Live: s.Live}.LiveNode(node)
-	return ok
+func (s Status) IsLive(node uuid.UUID) bool { return isLive(s.Live, node) }
+
+func isLive(live []Live, node uuid.UUID) bool {
+	return slices.ContainsFunc(live, func(l Live) bool { return l.Node.ID == node })
 }
 
 // describeNode prefers the liveness keys to the record.

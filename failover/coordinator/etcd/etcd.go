@@ -8,6 +8,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -88,19 +89,10 @@ func Open(o Options) (*Coordinator, error) {
 	if len(o.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoints: set the addresses of the etcd cluster, host:port")
 	}
-	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
-	}
-	o.Prefix = strings.TrimRight(o.Prefix, "/")
-	if o.LeaseTTL <= 0 {
-		o.LeaseTTL = DefaultLeaseTTL
-	}
-	if o.RequestTimeout <= 0 {
-		o.RequestTimeout = DefaultRequestTimeout
-	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Prefix = strings.TrimRight(cmp.Or(o.Prefix, DefaultPrefix), "/")
+	o.LeaseTTL = cmp.Or(max(o.LeaseTTL, 0), DefaultLeaseTTL)
+	o.RequestTimeout = cmp.Or(max(o.RequestTimeout, 0), DefaultRequestTimeout)
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	lastError := new(atomic.Value)
 	client, err := newClient(o, clientv3.Config{
 		Endpoints: o.Endpoints, TLS: o.TLS,

@@ -3,6 +3,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -85,24 +86,13 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Advertise == "" {
-		o.Advertise = o.Listen
-	}
-	if o.Kind == "" {
-		o.Kind = KindNode
-	}
+	o.Advertise, o.Kind = cmp.Or(o.Advertise, o.Listen), cmp.Or(o.Kind, KindNode)
 	if o.Bind == nil {
 		o.Bind = listenTCP
 	}
-	if o.ElectionTimeout <= 0 {
-		o.ElectionTimeout = DefaultElectionTimeout
-	}
-	if o.LeaseTTL <= 0 {
-		o.LeaseTTL = DefaultLeaseTTL
-	}
-	if o.RequestTimeout <= 0 {
-		o.RequestTimeout = DefaultRequestTimeout
-	}
+	o.ElectionTimeout = cmp.Or(max(o.ElectionTimeout, 0), DefaultElectionTimeout)
+	o.LeaseTTL = cmp.Or(max(o.LeaseTTL, 0), DefaultLeaseTTL)
+	o.RequestTimeout = cmp.Or(max(o.RequestTimeout, 0), DefaultRequestTimeout)
 	if o.Dial == nil {
 		o.Dial = dialTCP
 	}

@@ -87,24 +87,18 @@ type api struct {
 
 func serveAPI(ln net.Listener, v *Voter) *api {
 	mux := http.NewServeMux()
-	handle(mux, v, pathHello, func(context.Context, service, struct{}) (hello, error) { return v.hello() })
-	handle(mux, v, pathLoad, func(ctx context.Context, s service, _ struct{}) (state, error) { return s.load(ctx) })
-	handle(mux, v, pathSwap, func(ctx context.Context, s service, c command) (int64, error) { return s.swap(ctx, c) })
-	handle(mux, v, pathMark, func(ctx context.Context, s service, m failover.Mark) (failover.Mark, error) {
-		return s.mark(ctx, m)
-	})
-	handle(mux, v, pathRenew, func(ctx context.Context, s service, l failover.Live) (time.Duration, error) {
-		return s.renew(ctx, l)
-	})
-	handle(mux, v, pathWithdraw, func(ctx context.Context, s service, l failover.Live) (struct{}, error) {
+	handle(mux, v, pathHello, func(service, context.Context, struct{}) (hello, error) { return v.hello() })
+	handle(mux, v, pathLoad, func(s service, ctx context.Context, _ struct{}) (state, error) { return s.load(ctx) })
+	handle(mux, v, pathSwap, service.swap)
+	handle(mux, v, pathMark, service.mark)
+	handle(mux, v, pathRenew, service.renew)
+	handle(mux, v, pathWithdraw, func(s service, ctx context.Context, l failover.Live) (struct{}, error) {
 		return struct{}{}, s.withdraw(ctx, l)
 	})
-	handle(mux, v, pathMembers, func(ctx context.Context, s service, _ struct{}) ([]Member, error) {
+	handle(mux, v, pathMembers, func(s service, ctx context.Context, _ struct{}) ([]Member, error) {
 		return s.members(ctx)
 	})
-	handle(mux, v, pathChange, func(ctx context.Context, s service, c change) (Member, error) {
-		return s.changeMembers(ctx, c)
-	})
+	handle(mux, v, pathChange, service.changeMembers)
 	mux.HandleFunc("POST "+pathWatch, func(w http.ResponseWriter, r *http.Request) { streamWatch(w, r, v.serving(r)) })
 	a := &api{srv: &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerLimit, IdleTimeout: idleServer, ErrorLog: log.New(io.Discard, "", 0),
@@ -128,7 +122,7 @@ func (v *Voter) serving(r *http.Request) service {
 }
 
 func handle[Req, Resp any](
-	mux *http.ServeMux, v *Voter, path string, do func(context.Context, service, Req) (Resp, error),
+	mux *http.ServeMux, v *Voter, path string, do func(service, context.Context, Req) (Resp, error),
 ) {
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		var req Req
@@ -136,7 +130,7 @@ func handle[Req, Resp any](
 			fail(w, fmt.Errorf("read request: %w", err))
 			return
 		}
-		resp, err := do(r.Context(), v.serving(r), req)
+		resp, err := do(v.serving(r), r.Context(), req)
 		if err != nil {
 			fail(w, err)
 			return
