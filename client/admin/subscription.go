@@ -44,42 +44,38 @@ func PolicyFields() []string {
 
 // Config returns the policy as fields of a QueueConfig, and the names of the fields that are set.
 func (p RedeliveryPolicy) Config() (c QueueConfig, set []string) {
-	if p.MaxDeliveries != nil {
-		c.MaxDeliveries, set = *p.MaxDeliveries, append(set, PolicyMaxDeliveries)
-	}
-	if p.DeadLetter != nil {
-		c.DeadLetter, set = *p.DeadLetter, append(set, PolicyDeadLetter)
-	}
-	if p.RedeliveryDelay != nil {
-		c.RedeliveryDelay, set = *p.RedeliveryDelay, append(set, PolicyRedeliveryDelay)
-	}
-	if p.RedeliveryMultiplier != nil {
-		c.RedeliveryMultiplier, set = *p.RedeliveryMultiplier, append(set, PolicyRedeliveryMultiplier)
-	}
-	if p.RedeliveryMaxDelay != nil {
-		c.RedeliveryMaxDelay, set = *p.RedeliveryMaxDelay, append(set, PolicyRedeliveryMaxDelay)
-	}
+	set = override(set, PolicyMaxDeliveries, &c.MaxDeliveries, p.MaxDeliveries)
+	set = override(set, PolicyDeadLetter, &c.DeadLetter, p.DeadLetter)
+	set = override(set, PolicyRedeliveryDelay, &c.RedeliveryDelay, p.RedeliveryDelay)
+	set = override(set, PolicyRedeliveryMultiplier, &c.RedeliveryMultiplier, p.RedeliveryMultiplier)
+	set = override(set, PolicyRedeliveryMaxDelay, &c.RedeliveryMaxDelay, p.RedeliveryMaxDelay)
 	return c, set
 }
 
+func override[T any](set []string, name string, to, value *T) []string {
+	if value == nil {
+		return set
+	}
+	*to = *value
+	return append(set, name)
+}
+
 // PolicyOf is the inverse of [RedeliveryPolicy.Config].
-func PolicyOf(c QueueConfig, set []string) (p RedeliveryPolicy) {
-	if slices.Contains(set, PolicyMaxDeliveries) {
-		p.MaxDeliveries = &c.MaxDeliveries
+func PolicyOf(c QueueConfig, set []string) RedeliveryPolicy {
+	return RedeliveryPolicy{
+		MaxDeliveries:        ifSet(set, PolicyMaxDeliveries, c.MaxDeliveries),
+		DeadLetter:           ifSet(set, PolicyDeadLetter, c.DeadLetter),
+		RedeliveryDelay:      ifSet(set, PolicyRedeliveryDelay, c.RedeliveryDelay),
+		RedeliveryMultiplier: ifSet(set, PolicyRedeliveryMultiplier, c.RedeliveryMultiplier),
+		RedeliveryMaxDelay:   ifSet(set, PolicyRedeliveryMaxDelay, c.RedeliveryMaxDelay),
 	}
-	if slices.Contains(set, PolicyDeadLetter) {
-		p.DeadLetter = &c.DeadLetter
+}
+
+func ifSet[T any](set []string, name string, value T) *T {
+	if !slices.Contains(set, name) {
+		return nil
 	}
-	if slices.Contains(set, PolicyRedeliveryDelay) {
-		p.RedeliveryDelay = &c.RedeliveryDelay
-	}
-	if slices.Contains(set, PolicyRedeliveryMultiplier) {
-		p.RedeliveryMultiplier = &c.RedeliveryMultiplier
-	}
-	if slices.Contains(set, PolicyRedeliveryMaxDelay) {
-		p.RedeliveryMaxDelay = &c.RedeliveryMaxDelay
-	}
-	return p
+	return &value
 }
 
 func (p RedeliveryPolicy) check() error {

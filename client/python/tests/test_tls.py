@@ -139,8 +139,8 @@ async def test_files_that_cannot_be_used(nodes: tuple[SecureNodes, SecureNodes],
         ({**own, "ca": tmp_path / "not-there.pem"}, "No such file"),
         ({**own, "ca": nonsense}, "nonsense.pem has no certificate in PEM"),
         ({**own, "ca": own["key"]}, "has no certificate in PEM"),
-        ({**own, "key": files(pair, "node-a")["key"]}, "no certificate in PEM and its key"),
-        ({**own, "cert": nonsense}, "no certificate in PEM and its key"),
+        ({**own, "key": files(pair, "node-a")["key"]}, "not a certificate in PEM and its key"),
+        ({**own, "cert": nonsense}, "not a certificate in PEM and its key"),
     ]
     for options, text in mistakes:
         with pytest.raises(errors.InvalidRequest, match="the certificates cannot be used") as caught:
