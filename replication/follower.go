@@ -3,6 +3,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,15 +115,12 @@ type FollowerStatus struct {
 // StartFollower starts following, until Stop.
 func StartFollower(o FollowerOptions) *Follower {
 	o.Tuning = o.Tuning.withDefaults()
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Follower{o: o, log: o.Logger, events: startEventQueue(o.Events), stop: cancel}
 	f.io.base, f.io.meter = time.Now(), o.Meter
-	f.wg.Add(2)
-	go f.run(ctx)
-	go f.watch(ctx)
+	f.wg.Go(func() { f.run(ctx) })
+	f.wg.Go(func() { f.watch(ctx) })
 	return f
 }
 
@@ -163,7 +161,6 @@ func (f *Follower) Status() FollowerStatus {
 }
 
 func (f *Follower) run(ctx context.Context) {
-	defer f.wg.Done()
 	defer f.dropInstall()
 	delay := time.Duration(0)
 	for ctx.Err() == nil {
@@ -304,7 +301,6 @@ func (f *Follower) room(bytes int) error {
 }
 
 func (f *Follower) watch(ctx context.Context) {
-	defer f.wg.Done()
 	active := newDetector(f.log, f.o.ActiveTimeout)
 	t := time.NewTicker(active.tick())
 	defer t.Stop()

@@ -109,9 +109,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 	before, a := f.applier, &applier{done: make(chan struct{})}
 	f.applier = a
-	f.wg.Add(1)
-	go func() {
-		defer f.wg.Done()
+	f.wg.Go(func() {
 		defer close(a.done)
 		if before != nil {
 			if <-before.done; before.err != nil {
@@ -121,7 +119,7 @@ func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 			l.applied.Store(f.o.Store.Applied().LSN)
 		}
 		a.err = l.apply(ctx)
-	}()
+	})
 	return a
 }
 

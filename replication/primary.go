@@ -3,6 +3,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,9 +133,7 @@ type peer struct {
 // Errors: ErrTermUsed, ErrFence.
 func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	o.Tuning = o.Tuning.withDefaults()
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	id, end := o.Store.Identity(), o.Store.End()
 	if (identity.Fence{Config: o.Config.Config, Term: o.Term}).Less(id.Fence) {
 		return nil, fmt.Errorf("%w: activation under config %d term %d, this node obeys config %d term %d",

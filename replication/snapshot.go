@@ -118,12 +118,10 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	}
 	// The transfer runs in a separate goroutine, so that a Send blocked on a dead connection does not block this call.
 	result := make(chan error, 1)
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
+	p.wg.Go(func() {
 		defer end()
 		result <- p.transfer(ctx, req, send)
-	}()
+	})
 	select {
 	case err = <-result:
 	case <-p.stopped:
