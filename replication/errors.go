@@ -14,20 +14,15 @@ var (
 	// ErrOutcomeUnknown is returned if, after the transaction was accepted, the primary stopped, was blocked or failed,
 	// or the caller's context ended. A retry with the same producer sequence is safe (INV-10).
 	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown; retry with the same producer sequence")
-	// ErrTooLarge is returned if a transaction exceeds the maximum size of a log record.
-	ErrTooLarge = errors.New("transaction is too large")
+	ErrTooLarge       = errors.New("transaction is too large")
 )
 
 // Errors of the stream.
 var (
-	// ErrRefused is returned by a Dialer if the address is reachable and no process listens on it.
-	ErrRefused = errors.New("connection refused: the process is not running")
-	// ErrOtherPair is returned if the two nodes belong to different pairs.
+	ErrRefused   = errors.New("connection refused: the process is not running")
 	ErrOtherPair = errors.New("other node belongs to another pair")
-	// ErrNotPeer is returned if the other node does not accept this node as a member of its pair.
-	ErrNotPeer = errors.New("other node rejects this one")
-	// ErrProtocol is returned if the other end violates the protocol or uses an unsupported version.
-	ErrProtocol = errors.New("replication protocol error")
+	ErrNotPeer   = errors.New("other node rejects this one")
+	ErrProtocol  = errors.New("replication protocol error")
 	// ErrStale is returned for a message with a lower configuration than this node obeys (INV-1).
 	ErrStale = errors.New("message of an older configuration")
 	// ErrAhead is returned to a standby that obeys a higher configuration than the active (INV-1).
@@ -42,8 +37,7 @@ var (
 	ErrSlow        = errors.New("standby does not acknowledge in time")
 	ErrLostRecords = errors.New("standby has lost records that it had acknowledged")
 	ErrSameNode    = errors.New("other node has this node's own identity")
-	// ErrNoSpace is returned by a standby with a nearly full disk.
-	ErrNoSpace = errors.New("disk of this standby is nearly full, replication is suspended")
+	ErrNoSpace     = errors.New("disk of this standby is nearly full, replication is suspended")
 	// ErrBehind is returned if the active lacks records that the standby knows to be committed (INV-13).
 	ErrBehind   = errors.New("active lacks committed records that the standby has")
 	ErrChecksum = errors.New("checksum mismatch in received bytes")

@@ -28,7 +28,6 @@ const (
 	LostSlow
 	// LostAhead: the standby obeys a higher configuration than this active (INV-1).
 	LostAhead
-	// LostNoSpace: this standby's disk is nearly full.
 	LostNoSpace
 	// LostBehind: the active lacks records that this standby knows to be committed. Nothing was truncated (INV-13).
 	LostBehind
@@ -68,8 +67,7 @@ type (
 	// StandbySynced: the standby's acks are required and it is durable past everything committed before that, so it may
 	// be added to in_sync (INV-3). Once per connection and requirement.
 	StandbySynced struct {
-		Member Member
-		// Requirement is that of the PrimaryConfig.
+		Member      Member
 		Requirement uint64
 	}
 	// StandbyLost: a standby's connection ended, or a required standby did not connect within the timeout.
@@ -99,7 +97,6 @@ type (
 		Cause LostCause
 		Err   error
 	}
-	// SnapshotInstalled: a snapshot of the active replaced the store.
 	SnapshotInstalled struct{ Position lsn.Position }
 )
 

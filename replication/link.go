@@ -144,7 +144,6 @@ func (f *Follower) setLink(l *link) {
 	f.link = l
 }
 
-// helloResponse exchanges the hellos, and truncates the log to the last common record.
 func (f *Follower) helloResponse(stream ActiveStream, hello *StandbyMessage) (*link, error) {
 	if err := stream.Send(hello); err != nil {
 		return nil, fmt.Errorf("send hello to the active: %w", err)

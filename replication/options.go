@@ -51,9 +51,8 @@ type Tuning struct {
 	BatchBytes int
 	// QueueBytes limits the accepted and unanswered transactions, including an overhead for each. Further calls block
 	// in Submit.
-	QueueBytes  int64
-	MaxTxnBytes int
-	// SnapshotChunkBytes is the chunk size of snapshot transfers.
+	QueueBytes         int64
+	MaxTxnBytes        int
 	SnapshotChunkBytes int
 	// SnapshotBytesPerSecond limits the rate at which a standby receives a snapshot; 0 means no limit. Both nodes' logs
 	// may share a disk or a network with the transfer.

@@ -63,7 +63,6 @@ type Primary struct {
 	events  *eventQueue
 	io      ioClock
 
-	// termStart is the LSN of the record that begins the term.
 	termStart uint64
 	commit    atomic.Uint64
 	applied   atomic.Uint64
@@ -88,10 +87,9 @@ type Primary struct {
 	applyEnded bool         // by a failure or by Stop
 	ready      bool         // ActiveReady was posted
 
-	mu    sync.Mutex // guards the fields below; may be locked while one of the two above is held
-	cfg   PrimaryConfig
-	ended bool
-	// durable is the last record that is durable here.
+	mu      sync.Mutex // guards the fields below; may be locked while one of the two above is held
+	cfg     PrimaryConfig
+	ended   bool
 	durable uint64
 	// standbyDurable is the last record that cfg.Standby acknowledged, in any of its sessions.
 	standbyDurable uint64
@@ -319,17 +317,15 @@ type PrimaryStatus struct {
 	CommitLSN uint64
 	// AppliedLSN closely follows CommitLSN.
 	AppliedLSN uint64
-	// Standby is nil if none is connected.
-	Standby *StandbyStatus
-	Disk    DiskStatus
+	Standby    *StandbyStatus
+	Disk       DiskStatus
 	// ForeignNode is the last refused node that is not a member of this pair, if any.
 	ForeignNode *ForeignNode
 }
 
 // StandbyStatus is the status of a connected standby.
 type StandbyStatus struct {
-	Member Member
-	// Durable and AppliedLSN as last reported by the standby.
+	Member        Member
 	Durable       lsn.Position
 	AppliedLSN    uint64
 	InFlightBytes int
@@ -339,8 +335,7 @@ type StandbyStatus struct {
 	LagTime  time.Duration
 	// CaughtUp: the standby is within the window. Required: transactions wait for its acks.
 	CaughtUp, Required bool
-	// Agreed is the protocol and features that both nodes support.
-	Agreed Negotiation
+	Agreed             Negotiation
 }
 
 // Status returns the current status.

@@ -27,12 +27,11 @@ type batch struct {
 // that transfer and write overlap, and dropped only after it is in the log, so that every record is readable from one
 // of the two.
 type tail struct {
-	mu      sync.Mutex // guards the fields below
-	limit   int
-	batches []batch
-	bytes   int
-	end     lsn.Position
-	// oversized: the last batch alone exceeds the limit.
+	mu        sync.Mutex // guards the fields below
+	limit     int
+	batches   []batch
+	bytes     int
+	end       lsn.Position
 	oversized atomic.Bool
 	logged    uint64
 	waiters   []logWaiter

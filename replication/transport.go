@@ -387,7 +387,6 @@ func toStatus(err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// notPeer reports whether the other node rejected a call because of this node's identity.
 func notPeer(err error) bool {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok &&

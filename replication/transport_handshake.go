@@ -44,7 +44,6 @@ func toProcessIdentity(i ProcessIdentity) *lockstepv1.ProcessIdentity {
 	}
 }
 
-// maxProcessBytes limits the process name and the address of a peer.
 const maxProcessBytes = 256
 
 func fromProcessIdentity(p *lockstepv1.ProcessIdentity) (ProcessIdentity, error) {

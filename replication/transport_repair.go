@@ -24,7 +24,6 @@ import (
 // prove the common history: a record's chain checksum covers everything before it.
 
 const (
-	// repairPartBytes is the approximate size of one response message.
 	repairPartBytes = 1 << 20
 	// repairSlackBytes is the overhead of a response message over the largest message.
 	repairSlackBytes = 2 << 20
@@ -76,7 +75,6 @@ func FetchMessages(
 	}
 }
 
-// sameHistory reports whether a position is in the store's log, which proves that everything before it is identical.
 func sameHistory(s *store.Store, at lsn.Position) bool {
 	have, ok := s.PositionOf(at.LSN)
 	return ok && have == at

@@ -75,8 +75,7 @@ type ActiveMessage struct {
 	Records []byte
 	Last    lsn.Position
 	// CommitLSN is that of the active. The standby may apply its durable records up to here.
-	CommitLSN uint64
-	// AckRequired: the active waits for the standby's acks.
+	CommitLSN   uint64
 	AckRequired bool
 	// CommitTime is the active's current commit latency; 0 without recent commits, or if it was sent a moment ago.
 	CommitTime time.Duration
@@ -100,8 +99,7 @@ type SnapshotRequest struct {
 // SnapshotHeader describes a snapshot that is being sent.
 type SnapshotHeader struct {
 	// ID identifies the pinned checkpoint while the active keeps it.
-	ID string
-	// Position of the snapshot. The log continues after it.
+	ID       string
 	Position lsn.Position
 	// FileBytes is the size of the page file up to its last used page.
 	FileBytes uint64
@@ -118,7 +116,6 @@ type SnapshotHeader struct {
 type SnapshotChunk struct {
 	// Header is set in the first chunk only.
 	Header *SnapshotHeader
-	// Offset of Data in the page file.
 	Offset uint64
 	// Data is empty in the last chunk and in heartbeats.
 	Data []byte
@@ -166,7 +163,6 @@ type Conn interface {
 	Replicate(ctx context.Context) (ActiveStream, error)
 	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
-	// Meet exchanges identities with the process at the other end.
 	Meet(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
 	// Received returns the number of bytes received on the connection, including partial messages; 0 for transports
 	// that deliver whole messages.
