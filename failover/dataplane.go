@@ -58,7 +58,7 @@ func (id Identity) Empty() bool {
 	return id.PairID == uuid.Nil && id.End.IsZero() && id.Fence == Fence{}
 }
 
-// ErrGone is returned by DataPlane.Meet if the host is reachable and no process listens: it has terminated.
+// ErrGone is returned by DataPlane.Handshake if the host is reachable and no process listens: it has terminated.
 var ErrGone = errors.New("no process listens on the address")
 
 // Peer is the identity reported by a process of the pair.
@@ -70,11 +70,11 @@ type Peer struct {
 }
 
 // DataPlane is failover's interface to a node: its store, and the two roles of replication. The Runner calls it from
-// one goroutine, in the order of the machine's effects; only Drain and Meet run concurrently. At most one role is
+// one goroutine, in the order of the machine's effects; only Drain and Handshake run concurrently. At most one role is
 // started at a time. Each call returns within the time that the disk needs; longer work runs in goroutines of the data
 // plane, joined by the Stop call.
 //
-// An error from any call except Drain and Meet is fatal: Runner.Run stops the node's role and returns the error.
+// An error from any call except Drain and Handshake is fatal: Runner.Run stops the node's role and returns the error.
 type DataPlane interface {
 	Identity() Identity
 
@@ -102,8 +102,8 @@ type DataPlane interface {
 	// It is called about once a second.
 	Committed() (lsn.Position, bool)
 
-	// Meet requests the identity and log end of the process at an address, or returns ErrGone.
-	Meet(ctx context.Context, address string) (Peer, error)
+	// Handshake requests the identity and log end of the process at an address, or returns ErrGone.
+	Handshake(ctx context.Context, address string) (Peer, error)
 
 	// StartActive takes the active role. The log continues under spec.Term with a term-start record, existing records
 	// are committed as far as spec allows and applied, and standbys are accepted. ActiveReady is posted when everything

@@ -52,8 +52,8 @@ type (
 	Committed struct{ Term, LSN uint64 }
 	// MarkWritten is the outcome of WriteMark. Before is the previous mark.
 	MarkWritten struct{ Before Mark }
-	// Met is the outcome of Meet. Gone: no process listens at the address.
-	Met struct {
+	// HandshakeDone is the outcome of Handshake. Gone: no process listens at the address.
+	HandshakeDone struct {
 		Address string
 		Peer    Peer
 		Gone    bool
@@ -75,7 +75,7 @@ func (SwitchoverAsked) event()   {}
 func (Occupied) event()          {}
 func (Committed) event()         {}
 func (MarkWritten) event()       {}
-func (Met) event()               {}
+func (HandshakeDone) event()     {}
 func (DuplicateReported) event() {}
 func (Ticked) event()            {}
 
@@ -103,8 +103,8 @@ type (
 	WriteMark struct{ Mark Mark }
 	// Announce starts maintaining this node's liveness key.
 	Announce struct{}
-	// Meet requests the identity of the process at an address; the outcome is Met.
-	Meet        struct{ Address string }
+	// Handshake requests the identity of the process at an address; the outcome is HandshakeDone.
+	Handshake   struct{ Address string }
 	StartActive struct {
 		Epoch uint64
 		Spec  ActiveSpec
@@ -148,7 +148,7 @@ func (ClaimRun) effect()        {}
 func (ConfirmRun) effect()      {}
 func (WriteMark) effect()       {}
 func (Announce) effect()        {}
-func (Meet) effect()            {}
+func (Handshake) effect()       {}
 func (StartActive) effect()     {}
 func (ConfigureActive) effect() {}
 func (StopActive) effect()      {}

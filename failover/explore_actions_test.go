@@ -82,7 +82,7 @@ func (w *world) coordinatorActions(as []action, i int) []action {
 		}
 	}
 	if n.asks != "" {
-		as = append(as, action{"meet", i, 0})
+		as = append(as, action{"handshake", i, 0})
 	}
 	if p := n.primary; p != nil && w.left.mark > 0 && p.commit > 0 && uint64(n.log[p.commit-1].term) == p.term {
 		as = append(as, action{"mark", i, 0})
@@ -278,19 +278,19 @@ func (w *world) actCoordinator(a action, n *whost) error {
 			return w.feed(i, Loaded{Err: ErrNoRecord})
 		}
 		return w.feed(i, Loaded{Record: *w.rec, Revision: w.rev, Mark: w.mark})
-	case "meet":
+	case "handshake":
 		n.asked = true
-		met := Met{Address: n.asks, Gone: true, Err: ErrGone}
+		done := HandshakeDone{Address: n.asks, Gone: true, Err: ErrGone}
 		if o := hostAt(n.asks); o >= 0 && w.hosts[o].up {
 			p := &w.hosts[o]
 			w.reach(i, o)
-			met = Met{Address: n.asks, Peer: Peer{
+			done = HandshakeDone{Address: n.asks, Peer: Peer{
 				Node: p.nodeID(), Store: storeOf(p.store), Process: p.process(o),
 				End: p.identity().End,
 			}}
 		}
 		n.asks = ""
-		return w.feed(i, met)
+		return w.feed(i, done)
 	case "mark":
 		w.left.mark--
 		before := w.mark
@@ -327,7 +327,7 @@ func (w *world) actCoordinator(a action, n *whost) error {
 
 // quiet lists the actions that happen without a failure.
 var quiet = []string{
-	"resume", "observe-live", "observe-missing", "meet", "event", "swap", "load", "observe", "ready", "connect",
+	"resume", "observe-live", "observe-missing", "handshake", "event", "swap", "load", "observe", "ready", "connect",
 	"replicate", "ack", "commit", "drained",
 	"follower-notices", "active-notices", "rejected", "refused", "late-swap",
 }

@@ -99,7 +99,7 @@ func (s *State) appendKey(b []byte) []byte {
 	r := &s.run
 	b = fmt.Appendf(b, "R%t%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.logGrown, r.superseded, r.rolledBack, r.mark,
 		r.markKnown, r.announced, r.duplicate,
-		r.copyOf, r.gone, r.checkingDuplicate, left(r.duplicateCheckAt), s.meeting)
+		r.copyOf, r.gone, r.checkingDuplicate, left(r.duplicateCheckAt), s.handshake)
 	b = fmt.Appendf(b, "c%t%v%v%q%v", r.compared, r.boot, r.asked, r.lacks, r.beside)
 	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
 	return b

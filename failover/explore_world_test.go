@@ -254,7 +254,7 @@ func (w *world) carryOut(i int, e Effect) error {
 		}
 	case Announce:
 		n.announced = true
-	case Meet:
+	case Handshake:
 		n.asks = e.Address
 	case StartActive:
 		if n.follow != nil || n.primary != nil {

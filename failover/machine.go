@@ -32,7 +32,7 @@ type State struct {
 	live       []Live
 	liveKnown  bool
 	run        runs
-	meeting    meeting
+	handshake  handshake
 	bootTerm   uint64 // term of the first record seen that this process did not write
 	refused    error  // INV-9: why a starting node waits
 	adopts     adopting
@@ -193,8 +193,8 @@ func (m *machine) handle(ev Event) {
 		m.committed(e)
 	case MarkWritten:
 		m.compareOwnMark(e.Before)
-	case Met:
-		m.met(e)
+	case HandshakeDone:
+		m.handshakeDone(e)
 	case DuplicateReported:
 		m.run.reported, m.run.reportedAt = e.Live, m.now
 	case Ticked:
@@ -248,7 +248,7 @@ func (s *State) Deadline() (time.Duration, bool) {
 	}
 	at(s.retryAt)
 	at(s.run.duplicateCheckAt)
-	at(s.meeting.at)
+	at(s.handshake.at)
 	if s.rec.Active == s.self.ID && s.mode != modeAct {
 		at(s.started + s.set.StartupWait)
 	}

@@ -33,10 +33,10 @@ func TestAdmittedAfterAnOutage(t *testing.T) {
 		t.Run(fmt.Sprint(cause), func(t *testing.T) {
 			r := admitted(t, cause)
 			requireNo[SwapRecord](t, r.after(r.s.set.FailoverTimeout-time.Millisecond))
-			effect[SwapRecord](t, r.meet(r.after(time.Millisecond)))
+			effect[SwapRecord](t, r.handshake(r.after(time.Millisecond)))
 
 			r = admitted(t, cause)
-			effect[SwapRecord](t, r.meet(r.report(FollowerLost{Cause: LostRefused})))
+			effect[SwapRecord](t, r.handshake(r.report(FollowerLost{Cause: LostRefused})))
 
 			r = admitted(t, cause)
 			r.report(FollowerConnected{Config: 7, Term: 2})

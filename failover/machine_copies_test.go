@@ -169,14 +169,14 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 	})
 	t.Run("adopt, next to one that runs", func(t *testing.T) {
 		r := begin(t, Loaded{Err: ErrNoRecord})
-		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
+		r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		effects := r.step(AdoptAsked{ID: "x"})
 		requireNo[SwapRecord](t, effects)
 		require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "duplicate node identity")
 	})
 	t.Run("force", func(t *testing.T) {
 		r := begin(t, Loaded{Record: recordWith(1, 1), Revision: 100})
-		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
+		r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		require.ErrorContains(t, effect[ForceEnded](t, r.step(asked(r))).Failure, "duplicate node identity")
 	})
 }
@@ -193,11 +193,11 @@ func TestTwinThatMoves(t *testing.T) {
 	}
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})
-	require.Equal(t, "a:2", effect[Meet](t, r.step(at("a:2", "x"))).Address)
+	require.Equal(t, "a:2", effect[Handshake](t, r.step(at("a:2", "x"))).Address)
 	r.step(at("a:3", "y"))
-	r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
-	require.Equal(t, "a:3", effect[Meet](t, r.after(time.Minute)).Address)
-	r.step(Met{Address: "a:3", Peer: Peer{Node: testNodes[0].ID, Process: "y"}})
+	r.step(HandshakeDone{Address: "a:2", Gone: true, Err: ErrGone})
+	require.Equal(t, "a:3", effect[Handshake](t, r.after(time.Minute)).Address)
+	r.step(HandshakeDone{Address: "a:3", Peer: Peer{Node: testNodes[0].ID, Process: "y"}})
 	require.Contains(t, r.s.Reason(), "duplicate node identity")
 }
 

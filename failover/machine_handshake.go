@@ -12,7 +12,8 @@ import (
 // This file queries other processes: one that runs under this node's identity, and the other member before this node
 // takes the role again (INV-13).
 
-type meeting struct {
+// handshake is the query of the other in-sync member by a node about to take the role after a start.
+type handshake struct {
 	asked bool          // in progress
 	tried bool          // with any outcome
 	at    time.Duration // of the next query
@@ -40,7 +41,7 @@ func (m *machine) startHandshake() {
 	case r.checkingDuplicate || m.now < r.duplicateCheckAt:
 	default:
 		r.checkingDuplicate, r.asked = true, r.duplicate
-		m.do(Meet{Address: r.duplicate.Node.Address})
+		m.do(Handshake{Address: r.duplicate.Node.Address})
 	}
 }
 
@@ -54,7 +55,7 @@ func (s *State) findDuplicate() Live {
 	return l
 }
 
-func (m *machine) met(e Met) {
+func (m *machine) handshakeDone(e HandshakeDone) {
 	r := &m.run
 	if asked := r.asked; r.checkingDuplicate && e.Address == asked.Node.Address {
 		r.checkingDuplicate, r.asked, r.duplicateCheckAt = false, Live{}, m.now+duplicateCheckDelay
@@ -74,10 +75,10 @@ func (m *machine) met(e Met) {
 		}
 		return
 	}
-	if m.meeting.asked {
-		m.meeting.asked, m.meeting.tried, m.meeting.at = false, true, m.now+m.set.RetryDelay
+	if m.handshake.asked {
+		m.handshake.asked, m.handshake.tried, m.handshake.at = false, true, m.now+m.set.RetryDelay
 		if e.Err == nil && e.Peer.Node != m.self.ID {
-			m.meeting = meeting{known: true, peer: e.Peer}
+			m.handshake = handshake{known: true, peer: e.Peer}
 		}
 	}
 }
@@ -88,15 +89,15 @@ func (m *machine) met(e Met) {
 // if the coordinator was slow to provide its address.
 func (m *machine) peerResponded() bool {
 	other, ok := m.rec.Other(m.self.ID)
-	if !ok || m.meeting.known || mutate.Off("INV-13-role-without-a-comparison") {
+	if !ok || m.handshake.known || mutate.Off("INV-13-role-without-a-comparison") {
 		return true
 	}
 	described, _ := describeNode(m.rec, m.live, other.Node)
-	if described.Address != "" && !m.meeting.asked && m.now >= m.meeting.at {
-		m.meeting.asked = true
-		m.do(Meet{Address: described.Address})
+	if described.Address != "" && !m.handshake.asked && m.now >= m.handshake.at {
+		m.handshake.asked = true
+		m.do(Handshake{Address: described.Address})
 	}
-	return m.now >= m.started+m.set.StartupWait && (m.meeting.tried || described.Address == "")
+	return m.now >= m.started+m.set.StartupWait && (m.handshake.tried || described.Address == "")
 }
 
 // compareCommitted implements INV-6 and INV-13: a standby that is listed in sync, but lacks records that its active
@@ -119,8 +120,8 @@ func (m *machine) compareCommitted() {
 
 func (s *State) peerIsAhead() (Member, bool) {
 	other, ok := s.rec.Other(s.self.ID)
-	p := s.meeting.peer
-	if !ok || !s.meeting.known || p.Node != other.Node || p.Store != other.Store {
+	p := s.handshake.peer
+	if !ok || !s.handshake.known || p.Node != other.Node || p.Store != other.Store {
 		return Member{}, false
 	}
 	own := s.ident.End

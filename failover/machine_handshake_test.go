@@ -105,29 +105,29 @@ func TestTwin(t *testing.T) {
 	})
 	t.Run("gone", func(t *testing.T) {
 		r, effects := begin(t, stale)
-		require.Equal(t, "a:2", effect[Meet](t, effects).Address)
+		require.Equal(t, "a:2", effect[Handshake](t, effects).Address)
 		requireNo[Announce](t, effects)
 		requireNo[SwapRecord](t, effects)
-		effects = r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
+		effects = r.step(HandshakeDone{Address: "a:2", Gone: true, Err: ErrGone})
 		effect[Announce](t, effects)
 		effect[LoadRecord](t, effects) // to read the committed position of the other process
 		effect[SwapRecord](t, r.step(Loaded{Record: recordWith(0, 0), Revision: 100}))
 	})
 	t.Run("runs, and is gone later", func(t *testing.T) {
 		r, _ := begin(t, stale)
-		effects := r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
+		effects := r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		requireNo[SwapRecord](t, effects)
 		require.Contains(t, r.s.Reason(), "duplicate node identity")
 		require.Equal(t, stale, *r.s.duplicate())
 		requireNo[SwapRecord](t, r.observe(true))
-		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(duplicateRetention),
+		require.Equal(t, []Effect{Handshake{Address: "a:2"}}, r.after(duplicateRetention),
 			"so that the other node detects it, too")
-		r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
-		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
+		r.step(HandshakeDone{Address: "a:2", Gone: true, Err: ErrGone})
+		require.Equal(t, []Effect{Handshake{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
 	})
 	t.Run("runs, and was started again", func(t *testing.T) {
 		r, _ := begin(t, stale)
-		requireNo[SwapRecord](t, r.meet(r.step(Met{
+		requireNo[SwapRecord](t, r.handshake(r.step(HandshakeDone{
 			Address: "a:2",
 			Peer:    Peer{Node: testNodes[0].ID, Process: "the next"},
 		})))
@@ -135,7 +135,7 @@ func TestTwin(t *testing.T) {
 	})
 	t.Run("does not respond: its lease decides", func(t *testing.T) {
 		r, _ := begin(t, stale)
-		requireNo[SwapRecord](t, r.step(Met{Address: "a:2", Err: ErrUnreachable}))
+		requireNo[SwapRecord](t, r.step(HandshakeDone{Address: "a:2", Err: ErrUnreachable}))
 		effect[LoadRecord](t, r.observe(true))
 		effect[MarkLoss](t, r.step(Loaded{
 			Record: recordWith(0, 0), Revision: 100,

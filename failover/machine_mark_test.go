@@ -21,7 +21,7 @@ func TestMark(t *testing.T) {
 		r.step(Started{Identity: usedIdentity()}) // its log ends with LSN 10 of term 2
 		r.observe(true, 0, 1)
 		r.read = Loaded{Record: rec, Revision: 100, Mark: key}
-		effects := r.meet(r.step(r.read))
+		effects := r.handshake(r.step(r.read))
 		return r, effects
 	}
 	t.Run("reached", func(t *testing.T) {
@@ -150,18 +150,18 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 		r.step(Started{Identity: usedIdentity()})
 		r.observe(true, 0, 1)
 		r.read = Loaded{Record: recordWith(0, 0, 1), Revision: 100}
-		require.Equal(t, "b:1", effect[Meet](t, r.step(r.read)).Address)
+		require.Equal(t, "b:1", effect[Handshake](t, r.step(r.read)).Address)
 		return r
 	}
-	answer := func(term, at uint64) Met {
-		return Met{Address: "b:1", Peer: Peer{
+	answer := func(term, at uint64) HandshakeDone {
+		return HandshakeDone{Address: "b:1", Peer: Peer{
 			Node: testNodes[1].ID, Store: testStores[1],
 			End: lsn.Position{Term: term, LSN: at},
 		}}
 	}
-	met := func(r *rig, m Met) []Effect { return r.meet(r.step(m)) }
+	answered := func(r *rig, m HandshakeDone) []Effect { return r.handshake(r.step(m)) }
 	t.Run("the other one has more", func(t *testing.T) {
-		for _, m := range []Met{answer(2, 11), answer(3, 2)} {
+		for _, m := range []HandshakeDone{answer(2, 11), answer(3, 2)} {
 			swap := effect[SwapRecord](t, begin(t).step(m))
 			require.Equal(t, testNodes[1].ID, swap.Next.Active)
 			require.Equal(t, uint64(3), swap.Next.Term)
@@ -169,16 +169,17 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 		}
 	})
 	t.Run("the other one has no additional records", func(t *testing.T) {
-		for _, m := range []Met{answer(2, 10), answer(2, 9), answer(1, 50)} {
-			require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, met(begin(t), m)).Next.Active)
+		for _, m := range []HandshakeDone{answer(2, 10), answer(2, 9), answer(1, 50)} {
+			require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, answered(begin(t), m)).Next.Active)
 		}
 	})
 	t.Run("the other one does not come", func(t *testing.T) {
 		r := begin(t)
-		require.Empty(t, kinds(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone})))
-		effect[Meet](t, r.after(100*time.Millisecond))
+		require.Empty(t, kinds(r.step(HandshakeDone{Address: "b:1", Gone: true, Err: ErrGone})))
+		effect[Handshake](t, r.after(100*time.Millisecond))
 		require.Equal(t, testNodes[0].ID, effect[SwapRecord](t,
-			r.meet(append(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone}), r.after(time.Second)...))).Next.Active)
+			r.handshake(append(r.step(HandshakeDone{Address: "b:1", Gone: true, Err: ErrGone}),
+				r.after(time.Second)...))).Next.Active)
 	})
 	t.Run("it was asked once at least", func(t *testing.T) {
 		// The coordinator responded later than this node's wait for the other one.
@@ -188,8 +189,8 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 		r.after(5 * time.Second)
 		r.read = Loaded{Record: recordWith(0, 0, 1), Revision: 100}
 		effects := r.step(r.read)
-		effect[Meet](t, effects)
+		effect[Handshake](t, effects)
 		requireNo[SwapRecord](t, effects)
-		effect[SwapRecord](t, r.meet(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone})))
+		effect[SwapRecord](t, r.handshake(r.step(HandshakeDone{Address: "b:1", Gone: true, Err: ErrGone})))
 	})
 }

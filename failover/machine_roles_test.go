@@ -240,13 +240,13 @@ func TestBothRestart(t *testing.T) {
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0, 1)
 	require.Empty(t, r.report(FollowerLost{Cause: LostRefused}))
 	require.Empty(t, kinds(r.after(900*time.Millisecond)))
-	require.Contains(t, kinds(r.meet(r.after(100*time.Millisecond))), "swap")
+	require.Contains(t, kinds(r.handshake(r.after(100*time.Millisecond))), "swap")
 
 	// … and also if its lease has expired: both may have been down for longer.
 	r = newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
-	require.Empty(t, kinds(r.meet(r.report(FollowerLost{Cause: LostRefused}))))
-	require.Contains(t, kinds(r.meet(r.after(time.Second))), "swap")
+	require.Empty(t, kinds(r.handshake(r.report(FollowerLost{Cause: LostRefused}))))
+	require.Contains(t, kinds(r.handshake(r.after(time.Second))), "swap")
 }
 
 func TestRestartOfStandbyAlone(t *testing.T) {
@@ -387,7 +387,7 @@ func TestMayHaveLost(t *testing.T) {
 		effect[Warn](t, effects)
 		now := usedIdentity()
 		now.Incarnation++
-		effects = r.meet(r.step(IdentityChanged{Identity: now}))
+		effects = r.handshake(r.step(IdentityChanged{Identity: now}))
 		require.Equal(t, []Member{now.Member()}, effect[SwapRecord](t, effects).Next.InSync)
 	})
 	t.Run("other store", func(t *testing.T) {

@@ -207,7 +207,7 @@ func (s *State) idleReason() string {
 			"data directory, or continue without it: " + s.forceCommand()
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
 		return "waiting for the coordinator: it is unreachable"
-	case s.rec.Active == s.self.ID && listed && hasOther && !s.meeting.known && s.mode == modeIdle:
+	case s.rec.Active == s.self.ID && listed && hasOther && !s.handshake.known && s.mode == modeIdle:
 		return "waiting briefly for the other node, to compare the ends of the logs"
 	case s.rec.Active == s.self.ID && listed:
 		return "resuming the role"

@@ -115,19 +115,19 @@ func (r *rig) start(id Identity, rec Record, live ...int) []Effect {
 	require.Equal(r.t, RoleRecovering, r.s.Role())
 	r.observe(true, live...)
 	r.read = Loaded{Record: rec, Revision: 100}
-	return r.meet(r.step(r.read))
+	return r.handshake(r.step(r.read))
 }
 
-// meet feeds the response of b, whose log is not longer, if a has queried it. It also feeds the unchanged coordinator
-// state if a then reads it again.
-func (r *rig) meet(effects []Effect) []Effect {
+// handshake feeds the response of b, whose log is not longer, if a has queried it. It also feeds the unchanged
+// coordinator state if a then reads it again.
+func (r *rig) handshake(effects []Effect) []Effect {
 	r.t.Helper()
 	all := slices.Clone(effects)
 	for _, e := range effects {
 		switch e := e.(type) {
-		case Meet:
-			met := Met{Address: e.Address, Peer: Peer{Node: testNodes[1].ID, Store: testStores[1], Process: "b"}}
-			all = append(all, r.meet(r.step(met))...)
+		case Handshake:
+			done := HandshakeDone{Address: e.Address, Peer: Peer{Node: testNodes[1].ID, Store: testStores[1], Process: "b"}}
+			all = append(all, r.handshake(r.step(done))...)
 		case LoadRecord:
 			all = append(all, r.step(r.read)...)
 		}

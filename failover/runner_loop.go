@@ -131,8 +131,8 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 		l.announce(l.side) //nolint:contextcheck // runs until the loop ends
 	case WriteMark:
 		l.writeMark(ctx, e)
-	case Meet:
-		l.meet(ctx, e)
+	case Handshake:
+		l.handshake(ctx, e)
 	case BeginDrain:
 		l.beginDrain(ctx, e)
 	case SwitchoverEnded:
@@ -277,12 +277,12 @@ func (l *loop) lastMark(ctx context.Context, mark Mark) {
 
 const handshakeTimeout = 300 * time.Millisecond
 
-func (l *loop) meet(ctx context.Context, e Meet) {
+func (l *loop) handshake(ctx context.Context, e Handshake) {
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 		defer cancel()
-		peer, err := l.r.opts.Data.Meet(ctx, e.Address)
-		l.r.post(Met{Address: e.Address, Peer: peer, Gone: errors.Is(err, ErrGone), Err: err})
+		peer, err := l.r.opts.Data.Handshake(ctx, e.Address)
+		l.r.post(HandshakeDone{Address: e.Address, Peer: peer, Gone: errors.Is(err, ErrGone), Err: err})
 	})
 }
 

@@ -16,12 +16,12 @@ func TestMinInSyncSet(t *testing.T) {
 	rec.MinInSync, rec.MinInSyncSet = 2, 2
 	r.start(usedIdentity(), rec, 0)
 	r.report(FollowerLost{Cause: LostRefused})
-	swap := effect[SwapRecord](t, r.meet(r.after(time.Second)))
+	swap := effect[SwapRecord](t, r.handshake(r.after(time.Second)))
 	require.Equal(t, 2, swap.Next.MinInSync)
 	require.Equal(t, 2, swap.Next.MinInSyncSet)
 
 	r = newRig(t, Settings{MinInSync: 2})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
 	r.report(FollowerLost{Cause: LostRefused})
-	require.Equal(t, 2, effect[SwapRecord](t, r.meet(r.after(time.Second))).Next.MinInSync, "its own, if none is set")
+	require.Equal(t, 2, effect[SwapRecord](t, r.handshake(r.after(time.Second))).Next.MinInSync, "its own, if none is set")
 }

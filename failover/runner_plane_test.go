@@ -106,8 +106,8 @@ func (p *plane) Committed() (lsn.Position, bool) {
 	return p.id.End, p.hub.marks && p.active != nil
 }
 
-// Meet finds the other plane; a dead one does not listen.
-func (p *plane) Meet(_ context.Context, address string) (failover.Peer, error) {
+// Handshake finds the other plane; a dead one does not listen.
+func (p *plane) Handshake(_ context.Context, address string) (failover.Peer, error) {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	for _, o := range p.hub.planes {

@@ -27,9 +27,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // patience limits every wait of these tests, in simulated time.
@@ -167,7 +167,7 @@ func (n *node) listen() {
 	n.address = n.name
 	n.w.listeners.Store(n.address, l)
 	srv := grpc.NewServer()
-	lockstepv1.RegisterReplicationServiceServer(srv, replication.NewServer(n.active, n.store, replication.Reception{}))
+	lockstepv1.RegisterReplicationServiceServer(srv, replication.NewServer(n.active, n.store, replication.Responder{}))
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

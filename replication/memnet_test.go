@@ -283,8 +283,8 @@ func (s *serverStream) Recv() (*replication.StandbyMessage, error) {
 	return nil, errReset
 }
 
-// Meet is not supported: memnet serves roles, not nodes.
-func (c *conn) Meet(context.Context, replication.ProcessIdentity) (replication.ProcessIdentity, error) {
+// Handshake is not supported: memnet serves roles, not nodes.
+func (c *conn) Handshake(context.Context, replication.ProcessIdentity) (replication.ProcessIdentity, error) {
 	return replication.ProcessIdentity{}, replication.ErrNotActive
 }
 

@@ -215,13 +215,14 @@ type server struct {
 	lockstepv1.UnimplementedReplicationServiceServer
 	active    func() (Service, error)
 	store     *store.Store
-	reception Reception
+	responder Responder
 }
 
 // NewServer returns the gRPC service of a node. active returns the node's Primary, or an error, usually ErrNotActive;
-// it is called for each connection. s serves repairs of the other node in any role. r responds to other processes.
-func NewServer(active func() (Service, error), s *store.Store, r Reception) lockstepv1.ReplicationServiceServer {
-	return &server{active: active, store: s, reception: r}
+// it is called for each connection. s serves repairs of the other node in any role. r answers the handshakes of other
+// processes.
+func NewServer(active func() (Service, error), s *store.Store, r Responder) lockstepv1.ReplicationServiceServer {
+	return &server{active: active, store: s, responder: r}
 }
 
 func (s *server) Replicate(

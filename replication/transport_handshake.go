@@ -10,8 +10,8 @@ import (
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Meet exchanges identities with the process at the other end. Releases before 0.2.0 do not implement the call.
-func (c *grpcConn) Meet(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error) {
+// Handshake exchanges identities with the process at the other end. Releases before 0.2.0 do not implement the call.
+func (c *grpcConn) Handshake(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error) {
 	r, err := c.client.Handshake(ctx, &lockstepv1.HandshakeRequest{From: toProcessIdentity(me)})
 	if err != nil {
 		return ProcessIdentity{}, fromStatus(err)
@@ -24,15 +24,15 @@ func (s *server) Handshake(_ context.Context, req *lockstepv1.HandshakeRequest) 
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if s.reception.Self == nil {
+	if s.responder.Self == nil {
 		return nil, toStatus(ErrNotActive)
 	}
-	me := s.reception.Self()
+	me := s.responder.Self()
 	if from.Pair != me.Pair {
 		return nil, toStatus(fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, from.Node,
 			from.Pair, me.Pair))
 	}
-	s.reception.Met(from)
+	s.responder.OnHandshake(from)
 	return &lockstepv1.HandshakeResponse{By: toProcessIdentity(me)}, nil
 }
 

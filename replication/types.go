@@ -163,7 +163,8 @@ type Conn interface {
 	Replicate(ctx context.Context) (ActiveStream, error)
 	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
-	Meet(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
+	// Handshake exchanges identities with the process at the other end.
+	Handshake(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
 	// Received returns the number of bytes received on the connection, including partial messages; 0 for transports
 	// that deliver whole messages.
 	Received() uint64
@@ -198,9 +199,9 @@ func Self(s *store.Store, process, address string) ProcessIdentity {
 	return i
 }
 
-// Reception responds to Meet calls of other processes. The zero value rejects all.
-type Reception struct {
+// Responder answers the handshakes of other processes. The zero value rejects all.
+type Responder struct {
 	Self func() ProcessIdentity
-	// Met is called for each accepted caller; it must not block.
-	Met func(ProcessIdentity)
+	// OnHandshake is called for each answered handshake; it must not block.
+	OnHandshake func(ProcessIdentity)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // frames returns a batch of n records after prev.
@@ -384,13 +384,13 @@ func testStandbyAppliesWhatIsCommitted(t *testing.T) {
 	require.Equal(t, uint64(2), s.Applied().LSN, "applied and not committed")
 }
 
-// The introduction of a store that may have lost records has no log end, so that the peer does not hand over the role
+// The handshake of a store that may have lost records has no log end, so that the peer does not hand over the role
 // because of it (INV-6).
-func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
-	synctest.Test(t, testHandshakeOfAStoreThatMayHaveLost)
+func TestHandshakeOmitsLogEndAfterPossibleLoss(t *testing.T) {
+	synctest.Test(t, testHandshakeOmitsLogEndAfterPossibleLoss)
 }
 
-func testHandshakeOfAStoreThatMayHaveLost(t *testing.T) {
+func testHandshakeOmitsLogEndAfterPossibleLoss(t *testing.T) {
 	st, err := store.Open(store.Options{FS: memfs.New(), Dir: "/data"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()

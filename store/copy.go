@@ -24,7 +24,7 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 			found.Last = from - 1
 			break
 		}
-		n := int(min(last-from+1, queue.MaxRunSpan))
+		n := int(min(last-from+1, queue.MaxExtentSpan))
 		got, next, err := s.read(ctx, ReadRequest{Queue: queueID, From: from, MaxMessages: n, MaxBytes: copyBytes}, nil)
 		for i := range got {
 			if got[i].Sequence <= last {

@@ -131,7 +131,7 @@ func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) boo
 // keep caches messages of an extent that was read for one priority: those after last of that priority, and all of the
 // lower priorities.
 func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane uint8, last uint64, limit int64) {
-	rr, err := index.NewRunReader(payload)
+	rr, err := index.NewExtentReader(payload)
 	if err != nil {
 		return
 	}

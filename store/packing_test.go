@@ -13,12 +13,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Small messages of a queue are packed in extents of index.RunBytes, both in the running store and in a rewritten
+// Small messages of a queue are packed in extents of index.ExtentBytes, both in the running store and in a rewritten
 // one. The last extent, and a single message, take only the pages they need. A longer message has its own extent.
-func TestSmallMessagesShareARun(t *testing.T) {
+func TestSmallMessagesShareAnExtent(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -34,7 +34,7 @@ func TestSmallMessagesShareARun(t *testing.T) {
 	runs := func() map[uint64][]index.Entry {
 		found := map[uint64][]index.Entry{}
 		err := n.s.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
-			return c.Runs(ctx, checkpoint.WalkOptions{}, func(e *index.Entry, _ []byte, err error) error {
+			return c.Extents(ctx, checkpoint.WalkOptions{}, func(e *index.Entry, _ []byte, err error) error {
 				found[e.Queue] = append(found[e.Queue], *e)
 				return err
 			})
@@ -47,16 +47,16 @@ func TestSmallMessagesShareARun(t *testing.T) {
 		require.Len(t, small, 15)
 		for _, e := range small[:len(small)-1] {
 			require.Equal(t, uint64(7), e.Count)
-			require.Equal(t, uint32(2), e.Run.Pages)
+			require.Equal(t, uint32(2), e.Extent.Pages)
 		}
 		last := small[len(small)-1]
 		require.Equal(t, uint64(2), last.Count)
-		require.Equal(t, uint32(1), last.Run.Pages, "no more than it takes")
+		require.Equal(t, uint32(1), last.Extent.Pages, "no more than it takes")
 		require.Len(t, found[2], 1)
-		require.Equal(t, uint32(1), found[2][0].Run.Pages)
+		require.Equal(t, uint32(1), found[2][0].Extent.Pages)
 		require.Len(t, found[3], 2)
 		for _, e := range found[3] {
-			require.Equal(t, uint32(5), e.Run.Pages)
+			require.Equal(t, uint32(5), e.Extent.Pages)
 		}
 	}
 	verify(runs())

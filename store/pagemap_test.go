@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // The page map matches the index.
@@ -42,10 +42,10 @@ func compareMap(t *testing.T, n *node, m *pager.PageMap) {
 	each := m.Regions[0].Pages
 	messages := make([]uint64, len(m.Regions))
 	err := n.s.ReadCheckpoint(context.Background(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
-		return c.Runs(context.Background(), checkpoint.WalkOptions{IndexOnly: true},
+		return c.Extents(context.Background(), checkpoint.WalkOptions{IndexOnly: true},
 			func(e *index.Entry, _ []byte, _ error) error {
-				for i := range uint64(e.Run.Pages) {
-					messages[(uint64(e.Run.First)-1+i)/each]++
+				for i := range uint64(e.Extent.Pages) {
+					messages[(uint64(e.Extent.First)-1+i)/each]++
 				}
 				return nil
 			})

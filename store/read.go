@@ -346,16 +346,16 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		most = maxLaneGap
 	}
 	group := []index.Entry{first}
-	pages := int64(first.Run.Pages)
+	pages := int64(first.Extent.Pages)
 	it := r.view.Scan(index.AppendKey(nil, r.req.Queue, first.Last()+1), index.AppendKey(nil, r.req.Queue, last+1))
 	for want := r.want; it.Next(); {
 		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
 			return nil, err
 		}
-		before := group[len(group)-1].Run
-		if e.Run.First != before.First+page.No(before.Pages) ||
-			(pages+int64(e.Run.Pages))*int64(r.file.PageSize()) > readAheadBytes {
+		before := group[len(group)-1].Extent
+		if e.Extent.First != before.First+page.No(before.Pages) ||
+			(pages+int64(e.Extent.Pages))*int64(r.file.PageSize()) > readAheadBytes {
 			break
 		}
 		for len(want) > 0 && want[0].seq < e.First {
@@ -364,12 +364,12 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		if len(want) == 0 {
 			break
 		}
-		if gap += int64(e.Run.Pages) * int64(r.file.PageSize()); want[0].seq <= e.Last() {
+		if gap += int64(e.Extent.Pages) * int64(r.file.PageSize()); want[0].seq <= e.Last() {
 			gap = 0
 		} else if gap > most {
 			break
 		}
-		pages += int64(e.Run.Pages)
+		pages += int64(e.Extent.Pages)
 		group = append(group, e)
 	}
 	if err := it.Err(); err != nil {
@@ -386,7 +386,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 	size := r.file.PageSize()
 	pages := 0
 	for i := range group {
-		pages += int(group[i].Run.Pages)
+		pages += int(group[i].Extent.Pages)
 	}
 	buf := r.buffer().take(pages * size) // the deliveries alias it, except for sparse reads
 	ahead := r.fromAhead(group, buf)
@@ -400,12 +400,12 @@ func (r *reading) readGroup(group []index.Entry) error {
 		if repair.Unreadable(err) {
 			return r.damaged(group[0].Last(), "%w", err)
 		} else if err != nil {
-			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].Run.First, err)
+			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].Extent.First, err)
 		}
 	}
 	for i := range group {
 		e := &group[i]
-		n := int(e.Run.Pages) * size
+		n := int(e.Extent.Pages) * size
 		payload, err := r.decode(e, buf[:n:n], len(ahead) > 0)
 		if err != nil && (len(r.want) == 0 || r.want[0].seq > e.Last()) {
 			return nil // corrupt; reported when it is wanted
@@ -421,7 +421,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 			r.s.lanes.keep(r.file, e, payload, *r.req.lane, r.next-1, r.laneBytes)
 		}
 		if r.shared && r.sparse == nil && r.req.Buffer == nil {
-			r.s.runs.put(r.file, e, payload, r.s.runCacheBytes())
+			r.s.extents.put(r.file, e, payload, r.s.extentCacheBytes())
 		}
 		if r.full {
 			return nil
@@ -434,7 +434,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 // not every system reports the content of its page cache.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
-	if err := r.file.ReadExactly(group[0].Run.First, buf); err != nil {
+	if err := r.file.ReadExactly(group[0].Extent.First, buf); err != nil {
 		return err
 	}
 	if time.Since(begin) > slowRead && r.file.HasCache() && r.streams(buf) {
@@ -446,27 +446,27 @@ func (r *reading) readNow(group []index.Entry, buf []byte) error {
 // decode verifies an extent. Data that was read ahead may be stale.
 func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	if ahead {
-		if _, payload, err := page.DecodeRun(b, r.file.PageSize(), e.Run); err == nil {
+		if _, payload, err := page.DecodeExtent(b, r.file.PageSize(), e.Extent); err == nil {
 			return payload, nil
 		}
-		r.s.ahead.forget(r.file, e.Run.First)
-		if err := r.file.ReadPages(e.Run.First, b); err != nil {
+		r.s.ahead.forget(r.file, e.Extent.First)
+		if err := r.file.ReadPages(e.Extent.First, b); err != nil {
 			return nil, err
 		}
 	}
-	_, payload, err := r.file.DecodeRun(e.Run, b)
+	_, payload, err := r.file.DecodeExtent(e.Extent, b)
 	return payload, err
 }
 
 // takeFrom takes the wanted messages from one extent.
 func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
-	rr, err := index.NewRunReader(payload)
+	rr, err := index.NewExtentReader(payload)
 	if err != nil {
 		return r.damaged(e.Last(), "%w", err)
 	}
 	if rr.Queue != e.Queue || rr.First != e.First {
 		return r.damaged(e.Last(), "page %d holds queue %d, sequence %d, where the index has queue %d, sequence %d",
-			e.Run.First, rr.Queue, rr.First, e.Queue, e.First)
+			e.Extent.First, rr.Queue, rr.First, e.Queue, e.First)
 	}
 	for len(r.want) > 0 && r.want[0].seq <= e.Last() {
 		seq, record, ok, err := rr.Next()
@@ -474,7 +474,7 @@ func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
 			return r.damaged(e.Last(), "%w", err)
 		}
 		if !ok || seq > r.want[0].seq {
-			return r.damaged(r.want[0].seq, "not found in its page, %d", e.Run.First)
+			return r.damaged(r.want[0].seq, "not found in its page, %d", e.Extent.First)
 		}
 		if seq < r.want[0].seq {
 			continue

@@ -188,13 +188,13 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	if !r.streams(buf) {
 		return nil
 	}
-	a, file, first := &r.s.ahead, r.file, group[0].Run.First
+	a, file, first := &r.s.ahead, r.file, group[0].Extent.First
 	p := a.find(file, first)
 	if p == nil {
 		cached, known := file.IsCached(first, int64(len(buf)))
 		if cached {
 			last := &group[len(group)-1]
-			if further, _ := file.CachedAhead(last.Run.End()); !further {
+			if further, _ := file.CachedAhead(last.Extent.End()); !further {
 				r.aheadFrom(last.Last() + 1)
 			}
 		}
@@ -209,7 +209,7 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	r.lead(p)
 	n := a.copyFrom(p, first, buf)
 	for i := range group {
-		if n -= int(group[i].Run.Pages) * file.PageSize(); n < 0 {
+		if n -= int(group[i].Extent.Pages) * file.PageSize(); n < 0 {
 			return group[:i]
 		}
 	}
@@ -260,15 +260,15 @@ func stretchAt(view *tree.View, file *page.File, queueID, seq uint64) *aheadPiec
 		if err != nil {
 			break // the reader of that message reports the error
 		}
-		n := int(e.Run.Pages) * file.PageSize()
-		if p.bytes > 0 && e.Run.First != end || p.bytes+n > aheadBytes {
+		n := int(e.Extent.Pages) * file.PageSize()
+		if p.bytes > 0 && e.Extent.First != end || p.bytes+n > aheadBytes {
 			break
 		}
 		if p.bytes == 0 {
-			p.first = e.Run.First
+			p.first = e.Extent.First
 		}
 		p.bytes += n
-		p.next, end = e.Last()+1, e.Run.End()
+		p.next, end = e.Last()+1, e.Extent.End()
 	}
 	if p.bytes == 0 {
 		return nil

@@ -10,75 +10,77 @@ import (
 )
 
 const (
-	// runCachePart is the divisor of the memory budget for extents read by subscriptions, maxRunCache its maximum in
+	// extentCachePart is the divisor of the memory budget for extents read by subscriptions, maxExtentCache its maximum in
 	// bytes.
-	runCachePart = 16
-	maxRunCache  = 16 << 20
+	extentCachePart = 16
+	maxExtentCache  = 16 << 20
 )
 
-// runCache caches the extents read last from queues with several subscriptions. Subscriptions mostly fall behind
+// extentCache caches the extents read last from queues with several subscriptions. Subscriptions mostly fall behind
 // together, so that the others read the same extent soon. It is read, verified and decoded once.
 //
 // An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that
 // was reused for the same messages of the same queue has the same content.
-type runCache struct {
-	mu    sync.Mutex // guards the fields below
-	file  *page.File // file that contains the extents
-	runs  map[page.No]cachedRun
-	order []page.No // oldest first
-	bytes int
+type extentCache struct {
+	mu      sync.Mutex // guards the fields below
+	file    *page.File // file that contains the extents
+	extents map[page.No]cachedExtent
+	order   []page.No // oldest first
+	bytes   int
 }
 
-type cachedRun struct {
+type cachedExtent struct {
 	entry   index.Entry
 	payload []byte
 }
 
 // get returns the payload of an extent, or nil if it is not cached.
-func (c *runCache) get(file *page.File, e *index.Entry) []byte {
+func (c *extentCache) get(file *page.File, e *index.Entry) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if have, ok := c.runs[e.Run.First]; ok && c.file == file && have.entry == *e {
+	if have, ok := c.extents[e.Extent.First]; ok && c.file == file && have.entry == *e {
 		return have.payload
 	}
 	return nil
 }
 
 // put caches the payload of an extent, which must not change, and evicts the oldest extents beyond limit bytes.
-func (c *runCache) put(file *page.File, e *index.Entry, payload []byte, limit int) {
-	size := int(e.Run.Pages) * file.PageSize()
+func (c *extentCache) put(file *page.File, e *index.Entry, payload []byte, limit int) {
+	size := int(e.Extent.Pages) * file.PageSize()
 	if size > limit/4 {
 		return // it would evict too many others
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.file != file || c.runs == nil {
-		c.file, c.runs, c.order, c.bytes = file, make(map[page.No]cachedRun), nil, 0
+	if c.file != file || c.extents == nil {
+		c.file, c.extents, c.order, c.bytes = file, make(map[page.No]cachedExtent), nil, 0
 	}
-	if old, ok := c.runs[e.Run.First]; ok {
-		c.bytes -= int(old.entry.Run.Pages) * file.PageSize() // already in the order
+	if old, ok := c.extents[e.Extent.First]; ok {
+		c.bytes -= int(old.entry.Extent.Pages) * file.PageSize() // already in the order
 	} else {
-		c.order = append(c.order, e.Run.First)
+		c.order = append(c.order, e.Extent.First)
 	}
-	c.runs[e.Run.First] = cachedRun{entry: *e, payload: payload}
+	c.extents[e.Extent.First] = cachedExtent{entry: *e, payload: payload}
 	c.bytes += size
 	for c.bytes > limit {
 		oldest := c.order[0]
 		c.order = c.order[1:]
-		c.bytes -= int(c.runs[oldest].entry.Run.Pages) * file.PageSize()
-		delete(c.runs, oldest)
+		c.bytes -= int(c.extents[oldest].entry.Extent.Pages) * file.PageSize()
+		delete(c.extents, oldest)
 	}
 }
 
-// runCacheBytes returns the cache's limit.
-func (s *Store) runCacheBytes() int { return int(min(s.o.MemoryBudget/runCachePart, maxRunCache)) }
+// extentCacheBytes returns the cache's limit.
+func (s *Store) extentCacheBytes() int {
+	return int(min(s.o.MemoryBudget/extentCachePart, maxExtentCache))
+}
 
-func (c *runCache) drop(e *index.Entry) {
+func (c *extentCache) drop(e *index.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if have, ok := c.runs[e.Run.First]; ok {
+	if have, ok := c.extents[e.Extent.First]; ok {
 		have.payload = nil // its position in the order, and its bytes, stay until it is evicted
-		c.runs[e.Run.First] = have
+		c.extents[e.Extent.First] = have
 	}
 }
 
@@ -89,9 +91,9 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 		return group
 	}
 	for i := range group {
-		payload := r.s.runs.get(r.file, &group[i])
+		payload := r.s.extents.get(r.file, &group[i])
 		if payload != nil && r.takeFrom(&group[i], payload) != nil {
-			r.s.runs.drop(&group[i]) // discard the copy: the file may be repaired
+			r.s.extents.drop(&group[i]) // discard the copy: the file may be repaired
 			payload = nil
 		}
 		switch {
@@ -107,7 +109,7 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 // missing returns the first extents of the group that are not cached.
 func (r *reading) missing(group []index.Entry) []index.Entry {
 	for n := 1; n < len(group); n++ {
-		if r.s.runs.get(r.file, &group[n]) != nil {
+		if r.s.extents.get(r.file, &group[n]) != nil {
 			return group[:n]
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 var errAway = errors.New("the other node is away")
@@ -65,11 +65,11 @@ func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
 	f, err := fs.OpenFile(datadir.PageFile("/data"), os.O_RDONLY, 0)
 	require.NoError(t, err)
 	defer func() { _ = f.Close() }()
-	var b [page.RunHeaderBytes]byte
+	var b [page.ExtentHeaderBytes]byte
 	_, err = f.ReadAt(b[:], page.OffsetOf(no, 2048))
 	require.NoError(t, err)
-	h, err := page.PeekRun(b[:])
-	if err != nil || h.Run.First != no {
+	h, err := page.PeekExtent(b[:])
+	if err != nil || h.Extent.First != no {
 		return ""
 	}
 	return h.Kind.String()

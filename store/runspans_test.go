@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // For random acknowledgements, each checkpoint frees exactly the messages that no subscription needs. This holds for

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 func (n *node) scan(o checkpoint.ScanOptions) checkpoint.ScanResult {
@@ -129,7 +129,7 @@ func TestScanRecommendsNoLoss(t *testing.T) {
 				}
 			}
 			require.LessOrEqual(t, chosen.FileBytes, now.FileBytes, "%d, at most %d: %s", size, limit, r.Note)
-			require.LessOrEqual(t, chosen.Runs, now.Runs+now.Runs/100, "%d, at most %d: %s", size, limit, r.Note)
+			require.LessOrEqual(t, chosen.Extents, now.Extents+now.Extents/100, "%d, at most %d: %s", size, limit, r.Note)
 			if size > limit && chosen.PageSize == size {
 				require.Contains(t, r.Note, "exceeds the limit")
 			}

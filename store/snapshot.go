@@ -35,13 +35,13 @@ type Snapshot struct {
 	pin     *page.Pin
 	hold    *wal.Hold
 	meta    []byte // description of the checkpoint: the first piece, at offset 0
-	extents []page.Run
+	extents []page.Extent
 	mu      sync.Mutex // held while pages are read; guards the fields below
 	closed  bool
 	expire  *time.Timer
 	// stream verifies the data while it is sent contiguously from the beginning and no corruption was found. next is
 	// the offset of its next byte.
-	stream *page.RunStream
+	stream *page.ExtentStream
 	next   uint64
 }
 
@@ -130,7 +130,7 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 		return offset, sn.meta[offset:], nil
 	}
 	size := sn.file.PageSize()
-	end := func(ext page.Run) uint64 { return uint64(page.OffsetOf(ext.End(), size)) }
+	end := func(ext page.Extent) uint64 { return uint64(page.OffsetOf(ext.End(), size)) }
 	i := sort.Search(len(sn.extents), func(i int) bool { return end(sn.extents[i]) > offset })
 	if i == len(sn.extents) {
 		return 0, nil, io.EOF
@@ -159,12 +159,12 @@ func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 
 // verify checks data before it is sent. Corrupt data is sent too, since the receiver has no better copy. But the
 // corruption is recorded on this node, which may still repair it. sn.mu is held.
-func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
+func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	size := sn.file.PageSize()
 	begin := uint64(page.OffsetOf(ext.First, size))
 	switch {
 	case i == 0 && from == begin:
-		sn.stream = page.NewRunStream(size)
+		sn.stream = page.NewExtentStream(size)
 	case sn.stream == nil || (from != sn.next && from != begin):
 		sn.stream = nil // the transfer was resumed in the middle
 		return

@@ -60,7 +60,7 @@ type Store struct {
 	results  []applyResult
 	touched  []uint64
 
-	runs      runCache
+	extents   extentCache
 	lanes     laneCache
 	ahead     readAhead
 	watch     watchers

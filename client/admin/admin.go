@@ -17,7 +17,6 @@ package admin
 
 import (
 	"fmt"
-	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc"
@@ -62,11 +61,8 @@ var (
 	ErrNoPlan    = link.ErrNoPlan
 )
 
-// Limits that are checked before a request is sent.
-const (
-	maxNameBytes = 255
-	maxDuration  = 100 * 365 * 24 * time.Hour
-)
+// maxNameBytes is checked before a request is sent.
+const maxNameBytes = 255
 
 func queues(cc *grpc.ClientConn) pb.QueueServiceClient { return pb.NewQueueServiceClient(cc) }
 

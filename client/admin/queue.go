@@ -19,52 +19,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// QueueConfig is the configuration of a queue that can be altered. The zero value sets no limits. Durations have
-// millisecond resolution and are at most 100 years. All fields except MaxMessages and MaxBytes are rejected with
-// [client.ErrRefused] while one of the nodes runs release 0.1.0.
-type QueueConfig struct {
-	// MaxMessages is the number of messages at which Overflow applies, which by default rejects publishes with
-	// [client.ErrLimit]; 0 means no limit.
-	MaxMessages uint64
-	// MaxBytes applies like MaxMessages.
-	MaxBytes uint64
-	// MaxDeliveries is the delivery limit, 1 to 1,000,000; 0 means no limit. A message that a subscription delivered
-	// this many times without an acknowledgement is moved to DeadLetter, or dropped and counted if that is empty.
-	MaxDeliveries uint32
-	// DeadLetter is the dead-letter queue for rejected messages and messages at the delivery limit; if empty, they are
-	// dropped. The queue must exist, needs a subscription to keep messages, and cannot be deleted while it is
-	// referenced here. While it is full, the messages remain in this queue and are not delivered.
-	DeadLetter string
-
-	// TTL is the maximum lifetime of a message after its publication; an earlier expiry of the message itself takes
-	// precedence. Expired messages are not delivered. 0 means no expiry.
-	TTL time.Duration
-	// Delay is the delivery delay after publication of messages that set neither Delay nor DeliverAt.
-	Delay time.Duration
-	// RedeliveryDelay is the delay before a message is redelivered after its first nack. After a failover, delayed
-	// messages are redelivered immediately.
-	RedeliveryDelay time.Duration
-	// RedeliveryMultiplier multiplies RedeliveryDelay for each further nack: 1 to 1000, with a resolution of 0.01; 0
-	// means 1.
-	RedeliveryMultiplier float64
-	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means no limit.
-	RedeliveryMaxDelay time.Duration
-	// RetentionAge, RetentionBytes and RetentionMessages, if any is set, retain messages after all subscriptions have
-	// acknowledged them, until they exceed one of these limits; 0 means that a limit does not apply.
-	RetentionAge      time.Duration
-	RetentionBytes    uint64
-	RetentionMessages uint64
-	Overflow          Overflow
-	// Priorities enables delivery in the order of [Message.Priority]. It cannot be changed after the queue was created.
-	Priorities bool
-	// Exclusive restricts each subscription to one consumer at a time, the one that attached first.
-	Exclusive bool
-	// DeadLetterExpired moves expired messages to DeadLetter instead of dropping them.
-	DeadLetterExpired bool
-	// TemporaryGrace, if not 0, deletes the queue and its messages after this time without a consumer.
-	TemporaryGrace time.Duration
-}
-
 // Overflow is the policy for publishes to a full queue.
 type Overflow int
 
@@ -85,6 +39,17 @@ func (o Overflow) String() string {
 	return overflows[o]
 }
 
+func (o Overflow) toProto() pb.Overflow {
+	if o == OverflowReject {
+		return pb.Overflow_OVERFLOW_UNSPECIFIED
+	}
+	return pb.Overflow(o) + pb.Overflow_OVERFLOW_REJECT
+}
+
+func overflowFromProto(o pb.Overflow) Overflow {
+	return max(Overflow(o)-Overflow(pb.Overflow_OVERFLOW_REJECT), OverflowReject)
+}
+
 var overflows = [...]string{"reject", "drop-head", "dead-letter-head"} //nolint:gochecknoglobals // a constant
 
 // ParseOverflow parses a name returned by String. The error wraps [client.ErrInvalid].
@@ -95,35 +60,8 @@ func ParseOverflow(name string) (Overflow, error) {
 	return 0, fmt.Errorf("%w: overflow %q is none of %s", client.ErrInvalid, name, strings.Join(overflows[:], ", "))
 }
 
-const maxMaxDeliveries = 1_000_000
-
-const maxMultiplier = 1000
-
-// check rejects values that no node accepts.
+// check rejects values that cannot be sent. The node validates the rest.
 func (c QueueConfig) check() error {
-	if c.MaxDeliveries > maxMaxDeliveries {
-		return fmt.Errorf("%w: MaxDeliveries is %d, must be 1 to %d, or 0 for no limit", client.ErrInvalid,
-			c.MaxDeliveries, maxMaxDeliveries)
-	}
-	for _, d := range [...]struct {
-		name  string
-		value time.Duration
-	}{
-		{"TTL", c.TTL},
-		{"Delay", c.Delay},
-		{"RedeliveryDelay", c.RedeliveryDelay},
-		{"RedeliveryMaxDelay", c.RedeliveryMaxDelay},
-		{"RetentionAge", c.RetentionAge},
-		{"TemporaryGrace", c.TemporaryGrace},
-	} {
-		if d.value < 0 || d.value > maxDuration {
-			return fmt.Errorf("%w: %s is %s, must be 0 to 100 years", client.ErrInvalid, d.name, d.value)
-		}
-	}
-	if m := c.RedeliveryMultiplier; m != 0 && !(m >= 1 && m <= maxMultiplier) { // rejects NaN, too
-		return fmt.Errorf("%w: RedeliveryMultiplier is %v, must be 1 to %d, or 0", client.ErrInvalid, m,
-			maxMultiplier)
-	}
 	if c.Overflow < 0 || int(c.Overflow) >= len(overflows) {
 		return fmt.Errorf("%w: unknown %s", client.ErrInvalid, c.Overflow)
 	}
@@ -392,36 +330,6 @@ func call[Service, Req, Resp any](
 		return err
 	})
 	return resp, err
-}
-
-func (c QueueConfig) toProto() *pb.QueueConfig {
-	out := &pb.QueueConfig{
-		MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxDeliveries: c.MaxDeliveries, DeadLetter: c.DeadLetter,
-		Ttl: link.DurationToProto(c.TTL), Delay: link.DurationToProto(c.Delay),
-		RedeliveryDelay: link.DurationToProto(c.RedeliveryDelay), RedeliveryMultiplier: c.RedeliveryMultiplier,
-		RedeliveryMaxDelay: link.DurationToProto(c.RedeliveryMaxDelay), RetentionAge: link.DurationToProto(c.RetentionAge),
-		RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages, Priorities: c.Priorities,
-		Exclusive: c.Exclusive, DeadLetterExpired: c.DeadLetterExpired,
-		TemporaryGrace: link.DurationToProto(c.TemporaryGrace),
-	}
-	if c.Overflow != OverflowReject {
-		out.Overflow = pb.Overflow(c.Overflow) + pb.Overflow_OVERFLOW_REJECT
-	}
-	return out
-}
-
-func configFromProto(c *pb.QueueConfig) QueueConfig {
-	return QueueConfig{
-		MaxMessages: c.GetMaxMessages(), MaxBytes: c.GetMaxBytes(), MaxDeliveries: c.GetMaxDeliveries(),
-		DeadLetter: c.GetDeadLetter(), TTL: c.GetTtl().AsDuration(), Delay: c.GetDelay().AsDuration(),
-		RedeliveryDelay:      c.GetRedeliveryDelay().AsDuration(),
-		RedeliveryMultiplier: c.GetRedeliveryMultiplier(),
-		RedeliveryMaxDelay:   c.GetRedeliveryMaxDelay().AsDuration(), RetentionAge: c.GetRetentionAge().AsDuration(),
-		RetentionBytes: c.GetRetentionBytes(), RetentionMessages: c.GetRetentionMessages(),
-		Priorities: c.GetPriorities(), Exclusive: c.GetExclusive(), DeadLetterExpired: c.GetDeadLetterExpired(),
-		TemporaryGrace: c.GetTemporaryGrace().AsDuration(),
-		Overflow:       max(Overflow(c.GetOverflow())-Overflow(pb.Overflow_OVERFLOW_REJECT), OverflowReject),
-	}
 }
 
 func queueFromProto(q *pb.Queue) Queue {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
 // disk returns a filesystem with fault injection if the environment names its control address. Released binaries are

@@ -23,9 +23,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/coordtest"
 	"github.com/lockstep-mq/lockstep/test/simpair"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 // fails runs a node that cannot start and returns its error.

@@ -16,7 +16,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 // rewriteBarrier blocks rewrites: while it is closed, a rewrite blocks before its first write to the new page file.

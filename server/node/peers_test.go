@@ -49,12 +49,12 @@ func peerCalls(ctx context.Context, conn *grpc.ClientConn) map[string]error {
 	node := uuid.NewString()
 	snapshot, serr := c.FetchSnapshot(ctx, &pb.FetchSnapshotRequest{PairId: node, NodeId: node})
 	messages, merr := c.FetchMessages(ctx, &pb.FetchMessagesRequest{})
-	_, meet := c.Handshake(ctx, &pb.HandshakeRequest{})
+	_, handshake := c.Handshake(ctx, &pb.HandshakeRequest{})
 	return map[string]error{
 		"Replicate":     answer(replicate, &pb.ReplicateResponse{}, rerr),
 		"FetchSnapshot": answer(snapshot, &pb.FetchSnapshotResponse{}, serr),
 		"FetchMessages": answer(messages, &pb.FetchMessagesResponse{}, merr),
-		"Handshake":     meet,
+		"Handshake":     handshake,
 	}
 }
 

@@ -113,8 +113,8 @@ func (p *dataPlane) Committed() (lsn.Position, bool) {
 	return primary.Committed()
 }
 
-// Meet requests the identity of the process at an address.
-func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, error) {
+// Handshake requests the identity of the process at an address.
+func (p *dataPlane) Handshake(ctx context.Context, address string) (failover.Peer, error) {
 	conn, err := p.dialer.Dial(ctx, address)
 	if errors.Is(err, replication.ErrRefused) {
 		return failover.Peer{}, fmt.Errorf("%w: %w", failover.ErrGone, err)
@@ -123,7 +123,7 @@ func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, er
 		return failover.Peer{}, fmt.Errorf("hello to %s: %w", address, err)
 	}
 	defer func() { _ = conn.Close() }()
-	by, err := conn.Meet(ctx, p.node.hello())
+	by, err := conn.Handshake(ctx, p.node.hello())
 	if err != nil {
 		return failover.Peer{}, fmt.Errorf("hello to %s: %w", address, err)
 	}

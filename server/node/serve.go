@@ -43,7 +43,7 @@ func (n *node) newServer() server.Server {
 		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
 	n.register(s.Registrar)
 	pb.RegisterReplicationServiceServer(s,
-		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.hello, Met: n.duplicateSeen}))
+		replication.NewServer(n.plane.service, n.store, replication.Responder{Self: n.hello, OnHandshake: n.duplicateSeen}))
 	s.Reflect()
 	return s
 }

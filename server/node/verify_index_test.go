@@ -23,9 +23,9 @@ func flipNodes(t *testing.T, name string, pageSize int) {
 	raw, err := os.ReadFile(name)
 	require.NoError(t, err)
 	found := 0
-	for at := page.OffsetOf(1, pageSize); at+page.RunHeaderBytes < int64(len(raw)); at += int64(pageSize) {
-		h, err := page.PeekRun(raw[at:])
-		if err == nil && h.Kind == page.KindNode && h.Run.First == page.NoAt(at, pageSize) {
+	for at := page.OffsetOf(1, pageSize); at+page.ExtentHeaderBytes < int64(len(raw)); at += int64(pageSize) {
+		h, err := page.PeekExtent(raw[at:])
+		if err == nil && h.Kind == page.KindNode && h.Extent.First == page.NoAt(at, pageSize) {
 			_, err = f.WriteAt([]byte{raw[at+60] ^ 1}, at+60)
 			require.NoError(t, err)
 			found++

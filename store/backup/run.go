@@ -353,7 +353,7 @@ func (s *summing) fileSum(name string) FileSum {
 
 // copy packs the snapshot and verifies the pages.
 func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) error {
-	stream := page.NewRunStream(j.m.PageSize)
+	stream := page.NewExtentStream(j.m.PageSize)
 	piece := chunkBytes
 	if j.pace != nil {
 		piece = pacedBytes // or one page

@@ -66,9 +66,9 @@ func (c *checker) problem(format string, args ...any) {
 }
 
 func (c *checker) walk(ctx context.Context) error {
-	err := c.p.view.WalkRuns(func(run page.Run, level int) error {
-		c.mark(run, fmt.Sprintf("tree node at level %d", level))
-		return c.p.pace.Did(ctx, int(run.Pages)*c.p.file.PageSize())
+	err := c.p.view.WalkExtents(func(ext page.Extent, level int) error {
+		c.mark(ext, fmt.Sprintf("tree node at level %d", level))
+		return c.p.pace.Did(ctx, int(ext.Pages)*c.p.file.PageSize())
 	})
 	if ctx.Err() != nil {
 		return fmt.Errorf("check tree: %w", ctx.Err())
@@ -76,17 +76,17 @@ func (c *checker) walk(ctx context.Context) error {
 	if err != nil {
 		c.problem("tree: %v", err)
 	}
-	own, err := c.p.file.OwnRuns(c.p.pin)
+	own, err := c.p.file.OwnExtents(c.p.pin)
 	if err != nil {
 		c.problem("free-page map: %v", err)
 	}
-	for _, run := range own {
-		c.mark(run, "free-page map")
+	for _, ext := range own {
+		c.mark(ext, "free-page map")
 	}
 	if err := c.schedule(ctx); err != nil {
 		return err
 	}
-	if err := c.p.Runs(ctx, WalkOptions{}, c.run); err != nil {
+	if err := c.p.Extents(ctx, WalkOptions{}, c.extent); err != nil {
 		return err
 	}
 	c.endQueue()
@@ -97,13 +97,13 @@ func (c *checker) walk(ctx context.Context) error {
 }
 
 // mark records that an extent is in use, and by what.
-func (c *checker) mark(run page.Run, what string) {
-	c.report.Pages += uint64(run.Pages)
+func (c *checker) mark(ext page.Extent, what string) {
+	c.report.Pages += uint64(ext.Pages)
 	if c.progress != nil && c.report.Pages%256 == 0 {
 		c.progress(c.report.Pages, c.p.meta.UsedPages)
 	}
-	for i := range page.No(run.Pages) {
-		switch no := run.First + i; {
+	for i := range page.No(ext.Pages) {
+		switch no := ext.First + i; {
 		case uint64(no) > c.p.meta.Pages:
 			c.problem("page %d (%s) is beyond the end of the file", no, what)
 		case !c.seen.add(no):
@@ -112,9 +112,9 @@ func (c *checker) mark(run page.Run, what string) {
 	}
 }
 
-// run checks one extent of messages.
-func (c *checker) run(e *index.Entry, payload []byte, err error) error {
-	c.mark(e.Run, fmt.Sprintf("queue %d, sequences %d to %d", e.Queue, e.First, e.Last()))
+// extent checks one extent of messages.
+func (c *checker) extent(e *index.Entry, payload []byte, err error) error {
+	c.mark(e.Extent, fmt.Sprintf("queue %d, sequences %d to %d", e.Queue, e.First, e.Last()))
 	if e.Queue != c.queue {
 		c.endQueue()
 		c.queue, c.next = e.Queue, 1
@@ -126,28 +126,28 @@ func (c *checker) run(e *index.Entry, payload []byte, err error) error {
 	}
 	q := c.state.Queue(e.Queue)
 	if q == nil {
-		c.problem("page %d belongs to missing queue %d", e.Run.First, e.Queue)
+		c.problem("page %d belongs to missing queue %d", e.Extent.First, e.Queue)
 		return nil
 	}
 	if q.AllDead(e.First, e.Span) {
-		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription needs", e.Run.First,
+		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription needs", e.Extent.First,
 			e.First,
 			e.Last(), e.Queue)
 	}
-	r, err := index.NewRunReader(payload)
+	r, err := index.NewExtentReader(payload)
 	if err != nil {
-		c.problem("page %d: %v", e.Run.First, err)
+		c.problem("page %d: %v", e.Extent.First, err)
 		return nil
 	}
 	if r.Queue != e.Queue || r.First != e.First || uint64(r.Left) != e.Count {
-		c.problem("page %d does not match the index (queue %d, sequence %d, %d messages)", e.Run.First,
+		c.problem("page %d does not match the index (queue %d, sequence %d, %d messages)", e.Extent.First,
 			e.Queue, e.First, e.Count)
 		return nil
 	}
 	for {
 		seq, record, more, err := r.Next()
 		if err != nil {
-			c.problem("page %d: %v", e.Run.First, err)
+			c.problem("page %d: %v", e.Extent.First, err)
 			break
 		}
 		if !more {
@@ -163,7 +163,7 @@ func (c *checker) run(e *index.Entry, payload []byte, err error) error {
 		c.report.Messages++
 	}
 	if c.next-1 > e.Last() {
-		c.problem("page %d holds sequences beyond %d", e.Run.First, e.Last())
+		c.problem("page %d holds sequences beyond %d", e.Extent.First, e.Last())
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (c *Checkpoint) Live() (Liveness, error) {
 // CountMessages returns the number of stored messages, including unneeded ones that share a page with others. It reads
 // only the message index.
 func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
-	err = c.Runs(ctx, WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
+	err = c.Extents(ctx, WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
 		n += e.Count
 		return nil
 	})

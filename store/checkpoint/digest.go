@@ -46,12 +46,12 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	if err != nil {
 		return d, err
 	}
-	err = c.Runs(ctx, WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
+	err = c.Extents(ctx, WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
 		if err != nil {
 			return fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(),
 				err)
 		}
-		n, err := hashRun(h, state, e, payload)
+		n, err := hashExtent(h, state, e, payload)
 		d.Messages += n
 		return err
 	})
@@ -59,15 +59,15 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// hashRun hashes the messages of an extent that are needed by a subscription. The dead messages that share a page with
-// them depend on the page size.
-func hashRun(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
+// hashExtent hashes the messages of an extent that are needed by a subscription. The dead messages that share a page
+// with them depend on the page size.
+func hashExtent(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
 	q := state.Queue(e.Queue)
 	if q == nil {
-		return 0, fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Run.First,
+		return 0, fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Extent.First,
 			e.Queue)
 	}
-	r, err := index.NewRunReader(payload)
+	r, err := index.NewExtentReader(payload)
 	if err != nil {
 		return 0, err
 	}

@@ -31,9 +31,9 @@ func (c *Checkpoint) DumpMeta() MetaDump {
 
 // PageDump is the content of a page.
 type PageDump struct {
-	// Run is the extent that begins at the page, Kind its content type.
-	Run  page.Run
-	Kind page.Kind
+	// Extent is the extent that begins at the page, Kind its content type.
+	Extent page.Extent
+	Kind   page.Kind
 	// Payload is the raw payload.
 	Payload []byte
 	// Queue and Messages are set for an extent of messages.
@@ -59,16 +59,16 @@ func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
 	if err := file.ReadPages(no, head); err != nil {
 		return PageDump{}, fmt.Errorf("read page %d: %w", no, err)
 	}
-	h, err := page.PeekRun(head)
+	h, err := page.PeekExtent(head)
 	if err != nil {
 		return PageDump{}, fmt.Errorf("page %d: %w; it may be free, or inside an extent", no, err)
 	}
-	if h.Run.First != no {
+	if h.Extent.First != no {
 		return PageDump{}, fmt.Errorf("page %d has page number %d: it is inside an extent, or its write "+
-			"was misdirected", no, h.Run.First)
+			"was misdirected", no, h.Extent.First)
 	}
-	d := PageDump{Run: h.Run}
-	if d.Kind, d.Payload, err = file.ReadRun(h.Run, nil); err != nil {
+	d := PageDump{Extent: h.Extent}
+	if d.Kind, d.Payload, err = file.ReadExtent(h.Extent, nil); err != nil {
 		return d, fmt.Errorf("page %d: %w", no, err)
 	}
 	if d.Kind == page.KindPacked || d.Kind == page.KindLarge {
@@ -79,7 +79,7 @@ func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
 
 // decode decodes the messages of an extent.
 func (d *PageDump) decode() error {
-	r, err := index.NewRunReader(d.Payload)
+	r, err := index.NewExtentReader(d.Payload)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func (l *Liveness) Holds(other *queue.State) (same bool) {
 // AliveSet has a bit for each sequence of an extent that a subscription needs.
 type AliveSet struct {
 	first uint64
-	bits  [queue.MaxRunSpan / 64]uint64
+	bits  [queue.MaxExtentSpan / 64]uint64
 	n     uint64
 }
 
@@ -54,12 +54,12 @@ func (a *AliveSet) Count() uint64 { return a.n }
 // Has reports whether a sequence is in the set.
 func (a *AliveSet) Has(seq uint64) bool {
 	i := seq - a.first
-	return i < queue.MaxRunSpan && a.bits[i/64]>>(i%64)&1 == 1
+	return i < queue.MaxExtentSpan && a.bits[i/64]>>(i%64)&1 == 1
 }
 
 // Of sets a to the live messages of an extent. It returns ErrDataLoss if the index entry is invalid.
 func (l *Liveness) Of(e *index.Entry, a *AliveSet) (err error) {
-	if e.Span > queue.MaxRunSpan {
+	if e.Span > queue.MaxExtentSpan {
 		return fmt.Errorf("%w: queue %d, sequence %d: a range of %d sequences", index.ErrDataLoss, e.Queue, e.First,
 			e.Span)
 	}
@@ -68,7 +68,7 @@ func (l *Liveness) Of(e *index.Entry, a *AliveSet) (err error) {
 	l.view(func(state *queue.State) {
 		q := state.Queue(e.Queue)
 		if q == nil {
-			err = fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Run.First,
+			err = fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Extent.First,
 				e.Queue)
 			return
 		}

@@ -28,7 +28,7 @@ func (r *ScanResult) recommend() {
 		if smallest == nil || c.FileBytes < smallest.FileBytes {
 			smallest = c
 		}
-		if c.Runs <= current.Runs+current.Runs/100 && (best == nil || c.FileBytes < best.FileBytes) {
+		if c.Extents <= current.Extents+current.Extents/100 && (best == nil || c.FileBytes < best.FileBytes) {
 			best = c
 		}
 	}
@@ -81,5 +81,5 @@ func (r *ScanResult) choose(c *Candidate, why string) {
 func (c *Candidate) against(other *Candidate) string {
 	return fmt.Sprintf("the smallest allowed page.db, with %d, has %s and requires %d reads, and with %d it "+
 		"has %s and %d reads",
-		other.PageSize, units.Bytes(other.FileBytes), other.Runs, c.PageSize, units.Bytes(c.FileBytes), c.Runs)
+		other.PageSize, units.Bytes(other.FileBytes), other.Extents, c.PageSize, units.Bytes(c.FileBytes), c.Extents)
 }

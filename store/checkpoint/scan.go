@@ -77,8 +77,8 @@ type Candidate struct {
 	// FileBytes is the size of the file, Pages its number of pages.
 	FileBytes uint64 `json:"file_bytes"`
 	Pages     uint64 `json:"pages"`
-	// Runs is the number of message extents; each is read with one I/O.
-	Runs uint64 `json:"runs"`
+	// Extents is the number of message extents; each is read with one I/O.
+	Extents uint64 `json:"runs"`
 	// MessagePages, IndexPages (the tree) and OtherPages (the bitmap of used pages) add up to Pages.
 	MessagePages uint64 `json:"message_pages"`
 	IndexPages   uint64 `json:"index_pages"`

@@ -17,7 +17,7 @@ type simulation struct {
 	born     uint64
 	index    index.Writer
 	pages    uint64 // pages allocated so far
-	runs     uint64
+	extents  uint64
 	msgPages uint64
 	nodes    uint64 // pages of tree nodes
 	payload  uint64 // bytes in message pages, including extent headers
@@ -34,22 +34,22 @@ func newSimulation(pageSize int, born uint64) *simulation {
 func (s *simulation) PageSize() int { return s.pageSize }
 
 // WriteNode counts a tree node without writing it.
-func (s *simulation) WriteNode(payloadBytes int, _ func([]byte) []byte) (page.Run, error) {
-	run := s.take(payloadBytes)
-	s.nodes += uint64(run.Pages)
-	return run, nil
+func (s *simulation) WriteNode(payloadBytes int, _ func([]byte) []byte) (page.Extent, error) {
+	ext := s.take(payloadBytes)
+	s.nodes += uint64(ext.Pages)
+	return ext, nil
 }
 
-func (s *simulation) take(payloadBytes int) page.Run {
-	run := page.Run{First: page.No(s.pages + 1), Pages: page.PagesFor(s.pageSize, payloadBytes), Born: s.born}
-	s.pages += uint64(run.Pages)
-	return run
+func (s *simulation) take(payloadBytes int) page.Extent {
+	ext := page.Extent{First: page.No(s.pages + 1), Pages: page.PagesFor(s.pageSize, payloadBytes), Born: s.born}
+	s.pages += uint64(ext.Pages)
+	return ext
 }
 
 // message counts a stored message.
 func (s *simulation) message(queueID, seq uint64, size int) error {
 	if !s.Takes(queueID, seq, size, s.room) {
-		if err := s.endRun(); err != nil {
+		if err := s.endExtent(); err != nil {
 			return err
 		}
 		s.Begin(queueID, seq)
@@ -59,16 +59,16 @@ func (s *simulation) message(queueID, seq uint64, size int) error {
 	return nil
 }
 
-// endRun closes the open extent, if any.
-func (s *simulation) endRun() error {
+// endExtent closes the open extent, if any.
+func (s *simulation) endExtent() error {
 	if s.Count == 0 {
 		return nil
 	}
-	run := s.take(s.Size)
-	s.runs++
-	s.msgPages += uint64(run.Pages)
-	s.payload += uint64(s.Size) + page.RunHeaderBytes
-	e := s.Entry(run)
+	ext := s.take(s.Size)
+	s.extents++
+	s.msgPages += uint64(ext.Pages)
+	s.payload += uint64(s.Size) + page.ExtentHeaderBytes
+	e := s.Entry(ext)
 	s.Count = 0
 	return s.index.Put(e)
 }
@@ -80,7 +80,7 @@ func (s *simulation) candidate() (Candidate, error) {
 	}
 	total, bitmap, fileBytes := page.BuiltSize(s.pageSize, s.pages)
 	c := Candidate{
-		PageSize: s.pageSize, FileBytes: uint64(fileBytes), Pages: total, Runs: s.runs,
+		PageSize: s.pageSize, FileBytes: uint64(fileBytes), Pages: total, Extents: s.extents,
 		MessagePages: s.msgPages, IndexPages: s.nodes, OtherPages: bitmap,
 	}
 	c.PaddingBytes = s.msgPages*uint64(s.pageSize) - s.payload

@@ -58,11 +58,11 @@ func (v *survey) run(ctx context.Context, sizes []int) error {
 	} else {
 		o.Skip = func(e *index.Entry) bool { _, ok := e.RecordSize(); return ok }
 	}
-	if err := v.c.Runs(ctx, o, v.count); err != nil {
+	if err := v.c.Extents(ctx, o, v.count); err != nil {
 		return err
 	}
 	for _, s := range v.sims {
-		if err := s.endRun(); err != nil {
+		if err := s.endExtent(); err != nil {
 			return err
 		}
 	}
@@ -145,7 +145,7 @@ func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 			return err
 		}
 	}
-	v.meter.Did(uint64(e.Run.Pages), v.alive.n, v.found.MessageBytes-before)
+	v.meter.Did(uint64(e.Extent.Pages), v.alive.n, v.found.MessageBytes-before)
 	return nil
 }
 

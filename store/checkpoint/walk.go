@@ -63,22 +63,22 @@ func (w *walk) bytes() int64 {
 
 // walkPart is the result of one read.
 type walkPart struct {
-	buf  []byte
-	runs []walkRun
-	err  error
+	buf     []byte
+	extents []walkExtent
+	err     error
 }
 
-type walkRun struct {
+type walkExtent struct {
 	entry   index.Entry
 	offset  int // in buf; negative if skipped
 	payload []byte
 	err     error
 }
 
-// Runs calls fn for each message extent, in order of queue and sequence. payload is valid during the call; err is the
-// error of the read. A second goroutine reads and verifies ahead. All reads of a checkpoint's messages use this
+// Extents calls fn for each message extent, in order of queue and sequence. payload is valid during the call; err is
+// the error of the read. A second goroutine reads and verifies ahead. All reads of a checkpoint's messages use this
 // function.
-func (c *Checkpoint) Runs(
+func (c *Checkpoint) Extents(
 	ctx context.Context, o WalkOptions, fn func(e *index.Entry, payload []byte, err error) error,
 ) error {
 	w := walk{WalkOptions: o, c: c}
@@ -106,8 +106,8 @@ func (c *Checkpoint) Runs(
 	defer reader.Wait()
 	defer cancel()
 	for part := range full {
-		for i := range part.runs {
-			r := &part.runs[i]
+		for i := range part.extents {
+			r := &part.extents[i]
 			if err := ctx.Err(); err != nil {
 				return fmt.Errorf("walk store: %w", err)
 			}
@@ -183,30 +183,30 @@ func (p *partReader) scan(from, to []byte) error {
 func (p *partReader) add(e index.Entry) error {
 	size := p.w.c.file.PageSize()
 	if p.w.skips(&e) {
-		if err := p.room(int64(len(p.part.runsOrNil())) >= p.limit/64); err != nil {
+		if err := p.room(int64(len(p.part.extentsOrNil())) >= p.limit/64); err != nil {
 			return err
 		}
-		p.part.runs = append(p.part.runs, walkRun{entry: e, offset: -1})
+		p.part.extents = append(p.part.extents, walkExtent{entry: e, offset: -1})
 		return nil
 	}
-	fits := p.next != 0 && e.Run.First >= p.next && int64(e.Run.First-p.next)*int64(size) <= walkGapBytes &&
-		int64(e.Run.End()-p.first)*int64(size) <= p.limit
+	fits := p.next != 0 && e.Extent.First >= p.next && int64(e.Extent.First-p.next)*int64(size) <= walkGapBytes &&
+		int64(e.Extent.End()-p.first)*int64(size) <= p.limit
 	if err := p.room(p.next != 0 && !fits); err != nil {
 		return err
 	}
 	if p.next == 0 {
-		p.first = e.Run.First
+		p.first = e.Extent.First
 	}
-	p.part.runs = append(p.part.runs, walkRun{entry: e, offset: int(e.Run.First-p.first) * size})
-	p.next = e.Run.End()
+	p.part.extents = append(p.part.extents, walkExtent{entry: e, offset: int(e.Extent.First-p.first) * size})
+	p.next = e.Extent.End()
 	return nil
 }
 
-func (p *walkPart) runsOrNil() []walkRun {
+func (p *walkPart) extentsOrNil() []walkExtent {
 	if p == nil {
 		return nil
 	}
-	return p.runs
+	return p.extents
 }
 
 // room ensures that there is a part to add to. If full is set, it sends the current part first.
@@ -219,7 +219,7 @@ func (p *partReader) room(full bool) error {
 	}
 	select {
 	case p.part = <-p.empty:
-		p.part.runs, p.part.err = p.part.runs[:0], nil
+		p.part.extents, p.part.err = p.part.extents[:0], nil
 		p.limit = p.w.bytes()
 		p.first, p.next = 0, 0
 		return nil
@@ -267,16 +267,16 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 	if whole != nil {
 		buf = p.buf
 	}
-	for i := range p.runs {
-		r := &p.runs[i]
+	for i := range p.extents {
+		r := &p.extents[i]
 		if r.offset < 0 {
 			continue
 		}
-		end := r.offset + int(r.entry.Run.Pages)*size
+		end := r.offset + int(r.entry.Extent.Pages)*size
 		if whole == nil {
-			_, r.payload, r.err = file.DecodeRun(r.entry.Run, buf[r.offset:end:end])
+			_, r.payload, r.err = file.DecodeExtent(r.entry.Extent, buf[r.offset:end:end])
 		} else {
-			_, r.payload, r.err = file.ReadRun(r.entry.Run, buf[r.offset:end:end])
+			_, r.payload, r.err = file.ReadExtent(r.entry.Extent, buf[r.offset:end:end])
 		}
 	}
 }

@@ -29,12 +29,12 @@ const (
 
 // Entry is a decoded index entry.
 type Entry struct {
-	Queue uint64
-	First uint64
-	Span  uint64
-	Run   page.Run
-	Count uint64
-	Bytes uint64
+	Queue  uint64
+	First  uint64
+	Span   uint64
+	Extent page.Extent
+	Count  uint64
+	Bytes  uint64
 }
 
 // Last returns the last sequence covered by the entry.
@@ -56,9 +56,9 @@ func KeyRange(queueID uint64) (from, to []byte) {
 // AppendValue appends the value of the entry.
 func (e *Entry) AppendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, e.Span)
-	dst = binary.AppendUvarint(dst, uint64(e.Run.First))
-	dst = binary.AppendUvarint(dst, uint64(e.Run.Pages))
-	dst = binary.AppendUvarint(dst, e.Run.Born)
+	dst = binary.AppendUvarint(dst, uint64(e.Extent.First))
+	dst = binary.AppendUvarint(dst, uint64(e.Extent.Pages))
+	dst = binary.AppendUvarint(dst, e.Extent.Born)
 	dst = binary.AppendUvarint(dst, e.Count)
 	return binary.AppendUvarint(dst, e.Bytes)
 }
@@ -89,7 +89,7 @@ func Decode(key, value []byte) (Entry, error) {
 		fields[i], value = v, value[n:]
 	}
 	e.Span, e.Count, e.Bytes = fields[0], fields[4], fields[5]
-	e.Run = page.Run{First: page.No(fields[1]), Pages: uint32(fields[2]), Born: fields[3]}
+	e.Extent = page.Extent{First: page.No(fields[1]), Pages: uint32(fields[2]), Born: fields[3]}
 	if e.Span == 0 || e.Count == 0 || e.Count > e.Span || fields[1] == 0 || fields[2] == 0 || fields[2] > 1<<31 ||
 		e.First+e.Span < e.First || len(value) != 0 {
 		return e, fmt.Errorf("%w: key %x", errIndexEntry, key)
@@ -104,11 +104,11 @@ func Decode(key, value []byte) (Entry, error) {
 //
 // delta is the sequence minus the first sequence. Records contain their own length.
 
-// RunHeaderBytes is the length of the header of a payload.
-const RunHeaderBytes = 8 + 8 + 4
+// ExtentHeaderBytes is the length of the header of a payload.
+const ExtentHeaderBytes = 8 + 8 + 4
 
-// RunBuilder packs consecutive messages of one queue, in place, at the end of a larger buffer.
-type RunBuilder struct {
+// ExtentBuilder packs consecutive messages of one queue, in place, at the end of a larger buffer.
+type ExtentBuilder struct {
 	Buf   []byte
 	Start int // start of the payload in Buf
 	Queue uint64
@@ -118,20 +118,20 @@ type RunBuilder struct {
 }
 
 // Begin starts a payload at buf[start:], which is the end of buf.
-func (b *RunBuilder) Begin(buf []byte, start int, queueID uint64) {
-	*b = RunBuilder{Buf: append(buf, make([]byte, RunHeaderBytes)...), Start: start, Queue: queueID}
+func (b *ExtentBuilder) Begin(buf []byte, start int, queueID uint64) {
+	*b = ExtentBuilder{Buf: append(buf, make([]byte, ExtentHeaderBytes)...), Start: start, Queue: queueID}
 }
 
 // Size returns the length of the payload.
-func (b *RunBuilder) Size() int { return len(b.Buf) - b.Start }
+func (b *ExtentBuilder) Size() int { return len(b.Buf) - b.Start }
 
 // SizeWith returns the length of the payload with record added as seq.
-func (b *RunBuilder) SizeWith(seq uint64, record []byte) int {
+func (b *ExtentBuilder) SizeWith(seq uint64, record []byte) int {
 	return b.Size() + txn.UvarintBytes(seq-b.First) + len(record)
 }
 
 // Add appends a record. Sequences must rise.
-func (b *RunBuilder) Add(seq uint64, record []byte) {
+func (b *ExtentBuilder) Add(seq uint64, record []byte) {
 	if b.Count == 0 {
 		b.First = seq
 	}
@@ -142,35 +142,35 @@ func (b *RunBuilder) Add(seq uint64, record []byte) {
 }
 
 // Finish sets the header.
-func (b *RunBuilder) Finish() {
+func (b *ExtentBuilder) Finish() {
 	head := b.Buf[b.Start:]
 	binary.LittleEndian.PutUint64(head, b.Queue)
 	binary.LittleEndian.PutUint64(head[8:], b.First)
 	binary.LittleEndian.PutUint32(head[16:], b.Count)
 }
 
-// RunReader iterates over the messages of an extent's payload without allocations.
-type RunReader struct {
+// ExtentReader iterates over the messages of an extent's payload without allocations.
+type ExtentReader struct {
 	Queue, First uint64
 	Left         uint32
 	rest         []byte
 }
 
-// NewRunReader decodes the header of a payload, which must not change while it is read.
-func NewRunReader(payload []byte) (RunReader, error) {
-	if len(payload) < RunHeaderBytes {
-		return RunReader{}, fmt.Errorf("%w: extent of %d bytes is too short", ErrDataLoss, len(payload))
+// NewExtentReader decodes the header of a payload, which must not change while it is read.
+func NewExtentReader(payload []byte) (ExtentReader, error) {
+	if len(payload) < ExtentHeaderBytes {
+		return ExtentReader{}, fmt.Errorf("%w: extent of %d bytes is too short", ErrDataLoss, len(payload))
 	}
-	return RunReader{
+	return ExtentReader{
 		Queue: binary.LittleEndian.Uint64(payload),
 		First: binary.LittleEndian.Uint64(payload[8:]),
 		Left:  binary.LittleEndian.Uint32(payload[16:]),
-		rest:  payload[RunHeaderBytes:],
+		rest:  payload[ExtentHeaderBytes:],
 	}, nil
 }
 
 // Next returns the next message; ok is false at the end.
-func (r *RunReader) Next() (seq uint64, record []byte, ok bool, err error) {
+func (r *ExtentReader) Next() (seq uint64, record []byte, ok bool, err error) {
 	if r.Left == 0 {
 		return 0, nil, false, nil
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// RunBytes is the maximum length of an extent with several messages, including its header and padding, unless a single
-// page is longer. Each extent costs an index entry, a checksum computation and a space allocation. Extents of a few
-// hundred bytes are therefore expensive to write and to read sequentially. On the other hand, one message requires a
-// read of its whole extent, and the extent stays until its last message is dead. The limit is therefore low
+// ExtentBytes is the maximum length of an extent with several messages, including its header and padding, unless a
+// single page is longer. Each extent costs an index entry, a checksum computation and a space allocation. Extents of a
+// few hundred bytes are therefore expensive to write and to read sequentially. On the other hand, one message requires
+// a read of its whole extent, and the extent stays until its last message is dead. The limit is therefore low
 // (docs/decisions/0023).
-const RunBytes = 4 << 10
+const ExtentBytes = 4 << 10
 
 // Room returns the maximum payload of an extent with several messages for a page size: whole pages, at least one. An
 // extent with less payload has only the pages that it needs; a longer message has its own extent.
-func Room(pageSize int) int { return max(RunBytes/pageSize, 1)*pageSize - page.RunHeaderBytes }
+func Room(pageSize int) int { return max(ExtentBytes/pageSize, 1)*pageSize - page.ExtentHeaderBytes }
 
 // Packing is the extent being filled with consecutive messages of one queue. It alone decides which messages share an
 // extent in a rewritten file; the scan that predicts such a file uses it as well.
@@ -32,13 +32,13 @@ type Packing struct {
 
 // Takes reports whether a record of size bytes fits into the extent; room is the result of Room.
 func (p *Packing) Takes(queueID, seq uint64, size, room int) bool {
-	return p.Count > 0 && p.Queue == queueID && seq-p.First < queue.MaxRunSpan &&
+	return p.Count > 0 && p.Queue == queueID && seq-p.First < queue.MaxExtentSpan &&
 		p.Size+txn.UvarintBytes(seq-p.First)+size <= room
 }
 
 // Begin starts an empty extent for a queue.
 func (p *Packing) Begin(queueID, seq uint64) {
-	*p = Packing{Queue: queueID, First: seq, Size: RunHeaderBytes}
+	*p = Packing{Queue: queueID, First: seq, Size: ExtentHeaderBytes}
 }
 
 // Add adds a record of size bytes to the extent.
@@ -48,16 +48,16 @@ func (p *Packing) Add(seq uint64, size int) {
 	p.Count++
 }
 
-// Entry returns the index entry of the extent, stored in run.
-func (p *Packing) Entry(run page.Run) Entry {
+// Entry returns the index entry of the extent, stored in ext.
+func (p *Packing) Entry(ext page.Extent) Entry {
 	return Entry{
-		Queue: p.Queue, First: p.First, Span: p.Last - p.First + 1, Run: run,
-		Count: uint64(p.Count), Bytes: uint64(p.Size - RunHeaderBytes),
+		Queue: p.Queue, First: p.First, Span: p.Last - p.First + 1, Extent: ext,
+		Count: uint64(p.Count), Bytes: uint64(p.Size - ExtentHeaderBytes),
 	}
 }
 
-// RunKind returns the kind of an extent with the given numbers of messages and pages.
-func RunKind(messages uint64, pages uint32) page.Kind {
+// ExtentKind returns the kind of an extent with the given numbers of messages and pages.
+func ExtentKind(messages uint64, pages uint32) page.Kind {
 	if messages == 1 && pages > 1 {
 		return page.KindLarge
 	}
@@ -88,7 +88,7 @@ func (e *Entry) RecordSize() (size int, ok bool) {
 
 // RecordSizes calls fn with the size of each message of an extent, without decoding the messages.
 func RecordSizes(payload []byte, fn func(seq uint64, size int) error) error {
-	r, err := NewRunReader(payload)
+	r, err := NewExtentReader(payload)
 	if err != nil {
 		return err
 	}

@@ -15,13 +15,13 @@ import (
 func TestRoom(t *testing.T) {
 	for pageSize, pages := range map[int]int{2048: 2, 4096: 1, 6144: 1, 8192: 1, 32 << 10: 1, 1 << 20: 1} {
 		room := index.Room(pageSize)
-		require.Equal(t, pages*pageSize-page.RunHeaderBytes, room, "page size %d", pageSize)
+		require.Equal(t, pages*pageSize-page.ExtentHeaderBytes, room, "page size %d", pageSize)
 		require.Equal(t, uint32(pages), page.PagesFor(pageSize, room), "page size %d", pageSize)
 	}
 }
 
 // Messages of one queue are added to an extent up to its capacity.
-func TestPackingFillsARun(t *testing.T) {
+func TestPackingFillsAnExtent(t *testing.T) {
 	var p index.Packing
 	room := index.Room(2048)
 	require.False(t, p.Takes(1, 1, 500, room), "none is begun")
@@ -34,12 +34,12 @@ func TestPackingFillsARun(t *testing.T) {
 	require.False(t, p.Takes(1, 2, left+1, room))
 	p.Add(2, left)
 	require.Equal(t, room, p.Size)
-	require.Equal(t, uint64(2), p.Entry(page.Run{First: 1, Pages: 2, Born: 1}).Count)
+	require.Equal(t, uint64(2), p.Entry(page.Extent{First: 1, Pages: 2, Born: 1}).Count)
 }
 
 // An extent is large if it has a single message in several pages.
-func TestRunKind(t *testing.T) {
-	require.Equal(t, page.KindPacked, index.RunKind(1, 1))
-	require.Equal(t, page.KindPacked, index.RunKind(7, 2))
-	require.Equal(t, page.KindLarge, index.RunKind(1, 2))
+func TestExtentKind(t *testing.T) {
+	require.Equal(t, page.KindPacked, index.ExtentKind(1, 1))
+	require.Equal(t, page.KindPacked, index.ExtentKind(7, 2))
+	require.Equal(t, page.KindLarge, index.ExtentKind(1, 2))
 }

@@ -91,34 +91,34 @@ func (b *Builder) Pages() uint64 { return uint64(b.next) - 1 }
 
 // Begin returns a buffer to which the caller appends the payload of the next extent. The caller must pass the result
 // to End.
-func (b *Builder) Begin() []byte { return append(b.buf, make([]byte, RunHeaderBytes)...) }
+func (b *Builder) Begin() []byte { return append(b.buf, make([]byte, ExtentHeaderBytes)...) }
 
 // End turns the payload appended to the buffer from Begin into an extent of as many pages as needed. The extent is
 // written now or later, in large writes. After an error only Abort can be called.
-func (b *Builder) End(buf []byte, kind Kind) (Run, error) {
+func (b *Builder) End(buf []byte, kind Kind) (Extent, error) {
 	start := len(b.buf)
-	payload := len(buf) - start - RunHeaderBytes
+	payload := len(buf) - start - ExtentHeaderBytes
 	if payload < 0 {
-		return Run{}, fmt.Errorf("%w: End without Begin", ErrMisuse)
+		return Extent{}, fmt.Errorf("%w: End without Begin", ErrMisuse)
 	}
-	run := Run{First: b.next, Pages: PagesFor(b.o.PageSize, payload), Born: b.o.Checkpoint}
-	if run.Pages > MaxRunPages || uint64(run.End()) > b.geo.maxPages() {
-		return Run{}, fmt.Errorf("build page file %s: %w: extent %v", b.path, ErrFull, run)
+	ext := Extent{First: b.next, Pages: PagesFor(b.o.PageSize, payload), Born: b.o.Checkpoint}
+	if ext.Pages > MaxExtentPages || uint64(ext.End()) > b.geo.maxPages() {
+		return Extent{}, fmt.Errorf("build page file %s: %w: extent %v", b.path, ErrFull, ext)
 	}
-	end := start + int(run.Pages)*b.o.PageSize
+	end := start + int(ext.Pages)*b.o.PageSize
 	used := len(buf)
 	buf = slices.Grow(buf, end-used)[:end]
 	clear(buf[used:])
-	sealRun(buf[start:], run, kind, payload)
-	b.buf, b.next = buf, run.End()
+	sealExtent(buf[start:], ext, kind, payload)
+	b.buf, b.next = buf, ext.End()
 	if len(b.buf) < writeBytes {
-		return run, nil
+		return ext, nil
 	}
-	return run, b.flush()
+	return ext, b.flush()
 }
 
 // WriteNode is End for a tree node (tree.NodeWriter).
-func (b *Builder) WriteNode(_ int, appendTo func(dst []byte) []byte) (Run, error) {
+func (b *Builder) WriteNode(_ int, appendTo func(dst []byte) []byte) (Extent, error) {
 	return b.End(appendTo(b.Begin()), KindNode)
 }
 
@@ -194,11 +194,11 @@ func (b *Builder) writeBitmap(m *Meta) error {
 		c := &chunk{live: make([]uint64, size/64)}
 		setBits(c.live, 0, min(size, total-i*size))
 		sp.chunks = []*chunk{c}
-		run, err := b.End(sp.chunkPayload(b.Begin(), 0), KindBitmap)
+		ext, err := b.End(sp.chunkPayload(b.Begin(), 0), KindBitmap)
 		if err != nil {
 			return err
 		}
-		*c = chunk{at: ref{page: run.First, born: run.Born}}
+		*c = chunk{at: ref{page: ext.First, born: ext.Born}}
 	}
 	first := b.next - No(chunks)
 	for i := range leaves {
@@ -207,11 +207,11 @@ func (b *Builder) writeBitmap(m *Meta) error {
 			sp.chunks = append(sp.chunks, &chunk{at: ref{page: first, born: b.o.Checkpoint}})
 			first++
 		}
-		run, err := b.End(sp.leafPayload(b.Begin(), 0), KindBitmapDir)
+		ext, err := b.End(sp.leafPayload(b.Begin(), 0), KindBitmapDir)
 		if err != nil {
 			return err
 		}
-		m.leaves = append(m.leaves, ref{page: run.First, born: run.Born})
+		m.leaves = append(m.leaves, ref{page: ext.First, born: ext.Born})
 	}
 	return nil
 }

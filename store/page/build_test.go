@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // A built file with several bitmap chunks has every extent and can be used like any other.
@@ -25,16 +25,16 @@ func TestBuilder(t *testing.T) {
 		FileBytes: 1 << 20,
 	})
 	require.NoError(t, err)
-	var runs []page.Run
+	var extents []page.Extent
 	for i := range 3000 {
 		buf := append(b.Begin(), bytes.Repeat([]byte{byte(i)}, i*11%30_000)...)
-		run, err := b.End(buf, page.KindPacked)
+		ext, err := b.End(buf, page.KindPacked)
 		require.NoError(t, err)
-		runs = append(runs, run)
+		extents = append(extents, ext)
 	}
 	total, bitmap, size := page.BuiltSize(2048, b.Pages())
 	require.Greater(t, bitmap, uint64(2))
-	meta, err := b.Finish(page.Meta{Root: runs[7]})
+	meta, err := b.Finish(page.Meta{Root: extents[7]})
 	require.NoError(t, err)
 	require.Equal(t, total, meta.Pages)
 	require.Equal(t, size, meta.FileBytes())
@@ -44,9 +44,9 @@ func TestBuilder(t *testing.T) {
 	defer func() { require.NoError(t, f.Close()) }()
 	require.Equal(t, [16]byte{5}, f.StoreID())
 	require.Greater(t, f.Meta().Checkpoint, uint64(41))
-	require.Equal(t, runs[7], f.Meta().Root)
-	for i, run := range runs {
-		_, payload, err := f.ReadRun(run, nil)
+	require.Equal(t, extents[7], f.Meta().Root)
+	for i, ext := range extents {
+		_, payload, err := f.ReadExtent(ext, nil)
 		require.NoError(t, err)
 		require.Equal(t, bytes.Repeat([]byte{byte(i)}, i*11%30_000), payload)
 	}
@@ -58,8 +58,8 @@ func TestBuilder(t *testing.T) {
 	}
 	require.Equal(t, total, used, "not a page is left free")
 	pin.Release()
-	f.Free(runs[9])
-	_, err = f.Checkpoint(page.Meta{Root: runs[7]})
+	f.Free(extents[9])
+	_, err = f.Checkpoint(page.Meta{Root: extents[7]})
 	require.NoError(t, err)
 }
 

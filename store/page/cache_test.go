@@ -62,9 +62,9 @@ func (c cacheFile) DropCache(offset, length int64) {
 }
 
 // covers reports whether an extent is inside one of the ranges.
-func covers(in []byteRange, f *File, run Run) bool {
+func covers(in []byteRange, f *File, ext Extent) bool {
 	for _, s := range in {
-		if s.from <= f.geo.offset(run.First) && f.geo.offset(run.End()) <= s.to {
+		if s.from <= f.geo.offset(ext.First) && f.geo.offset(ext.End()) <= s.to {
 			return true
 		}
 	}
@@ -82,7 +82,7 @@ func TestUseCache(t *testing.T) {
 	require.Empty(t, fsys.took(), "kept until evicted")
 
 	w.f.UseCache(vfs.AvoidCache)
-	old := len(w.runs)
+	old := len(w.extents)
 	for range 20 {
 		w.add(5)
 	}
@@ -91,18 +91,18 @@ func TestUseCache(t *testing.T) {
 	dropped := fsys.took()
 	require.Less(t, len(dropped), 20, "neighbours are dropped together")
 	fresh := 0
-	for _, run := range w.runs {
-		if covers(dropped, w.f, run) {
+	for _, ext := range w.extents {
+		if covers(dropped, w.f, ext) {
 			fresh++
 		}
 	}
-	require.Equal(t, len(w.runs)-old, fresh, "what this checkpoint wrote, and nothing else")
+	require.Equal(t, len(w.extents)-old, fresh, "what this checkpoint wrote, and nothing else")
 
-	run, err := w.f.Alloc(1)
+	ext, err := w.f.Alloc(1)
 	require.NoError(t, err)
 	w.f.UseCache(vfs.UseCache)
-	require.NoError(t, w.f.WriteRun(run, KindPacked, nil))
-	w.f.Free(run)
+	require.NoError(t, w.f.WriteExtent(ext, KindPacked, nil))
+	w.f.Free(ext)
 	w.checkpoint()
 	require.Empty(t, fsys.took())
 }
@@ -115,14 +115,14 @@ func TestWriteBehind(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
 	for _, size := range []int{writeBytes / 2, 2 * writeBytes} {
-		run, err := f.Alloc(f.PagesFor(size))
+		ext, err := f.Alloc(f.PagesFor(size))
 		require.NoError(t, err)
 		fsys.begun = 0
-		require.NoError(t, f.WriteRun(run, KindLarge, make([]byte, size)))
+		require.NoError(t, f.WriteExtent(ext, KindLarge, make([]byte, size)))
 		if size < writeBytes {
 			require.Zero(t, fsys.begun)
 		} else {
-			require.Equal(t, int64(run.Pages)*2048, fsys.begun)
+			require.Equal(t, int64(ext.Pages)*2048, fsys.begun)
 		}
 	}
 }
@@ -133,11 +133,11 @@ func TestCopiesAreNotCached(t *testing.T) {
 	fsys := &cacheFS{FS: newMem(t)}
 	b, err := NewBuilder(fsys, pageFile, BuildOptions{PageSize: 2048, Checkpoint: 1})
 	require.NoError(t, err)
-	var runs []Run
+	var extents []Extent
 	for range 20 {
-		run, err := b.End(append(b.Begin(), make([]byte, writeBytes)...), KindLarge)
+		ext, err := b.End(append(b.Begin(), make([]byte, writeBytes)...), KindLarge)
 		require.NoError(t, err)
-		runs = append(runs, run)
+		extents = append(extents, ext)
 	}
 	_, err = b.Finish(Meta{})
 	require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestCopiesAreNotCached(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
 	dropped := fsys.took()
-	require.True(t, covers(dropped, f, Run{First: 1, Pages: runs[0].Pages}))
+	require.True(t, covers(dropped, f, Extent{First: 1, Pages: extents[0].Pages}))
 
 	pin := f.Pin()
 	defer pin.Release()
@@ -153,5 +153,5 @@ func TestCopiesAreNotCached(t *testing.T) {
 	require.NoError(t, err)
 	send(t, f, pin, im, func() {})
 	require.NoError(t, im.Finish())
-	require.True(t, covers(fsys.took(), f, Run{First: 1, Pages: 1}))
+	require.True(t, covers(fsys.took(), f, Extent{First: 1, Pages: 1}))
 }

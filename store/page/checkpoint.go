@@ -142,18 +142,18 @@ func (f *File) relocate() error {
 			return nil
 		}
 		sizes := slices.Repeat([]uint32{1}, len(moved))
-		runs, err := f.allocLocked(nil, sizes, uint64(len(moved)))
+		extents, err := f.allocLocked(nil, sizes, uint64(len(moved)))
 		if err != nil {
-			for _, r := range runs {
+			for _, r := range extents {
 				f.freeLocked(r)
 			}
 			return fmt.Errorf("%d pages of bitmap: %w", len(moved), err)
 		}
 		for i, at := range moved {
 			if *at != (ref{}) {
-				f.freeLocked(at.run())
+				f.freeLocked(at.extent())
 			}
-			*at = ref{page: runs[i].First, born: building}
+			*at = ref{page: extents[i].First, born: building}
 		}
 	}
 }
@@ -191,7 +191,7 @@ func (f *File) collect(p *plan) error {
 			p.writes = append(p.writes, write{first: part.at.page})
 		}
 		last := &p.writes[len(p.writes)-1]
-		buf, err := AppendRun(last.buf, f.geo.pageSize, part.at.run(), part.kind, payload)
+		buf, err := AppendExtent(last.buf, f.geo.pageSize, part.at.extent(), part.kind, payload)
 		if err != nil {
 			return err
 		}

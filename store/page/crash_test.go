@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // crasher clones the filesystem before each changing operation, in the states that a crash at that point could leave.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page implements the page file: fixed-size pages, allocated in extents (Run). A checkpoint is a consistent
+// Package page implements the page file: fixed-size pages, allocated in extents (Extent). A checkpoint is a consistent
 // and durable set of extents. The package does not interpret their payload.
 //
 // # Layout
@@ -20,7 +20,7 @@
 //   - A page reachable from one of the two valid meta slots is never overwritten. An extent freed while checkpoint n
 //     is built stays unchanged until n+1 is durable; the older slot is then n. It also stays unchanged until every Pin
 //     or Guard that may read it is released.
-//   - A page number and the number of the checkpoint in which it was allocated (Run.Born) identify one content
+//   - A page number and the number of the checkpoint in which it was allocated (Extent.Born) identify one content
 //     permanently. Open begins a new checkpoint number, so pages left by a crash cannot be mistaken for later ones. A
 //     reference with Born therefore detects lost and misdirected writes.
 //   - The bitmap of a checkpoint has a bit set for exactly the pages reachable from its meta slot. This requires that

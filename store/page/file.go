@@ -346,7 +346,7 @@ func (f *File) SizeBytes() (uint64, error) {
 func (f *File) PagesFor(payloadBytes int) uint32 { return PagesFor(f.geo.pageSize, payloadBytes) }
 
 // Capacity returns the maximum payload, in bytes, of an extent with the given number of pages.
-func (f *File) Capacity(pages uint32) int { return int(pages)*f.geo.pageSize - RunHeaderBytes }
+func (f *File) Capacity(pages uint32) int { return int(pages)*f.geo.pageSize - ExtentHeaderBytes }
 
 // Close closes the file. Changes since the last Checkpoint are lost. A second call does nothing.
 func (f *File) Close() error {

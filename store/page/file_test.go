@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 var pageSizes = []int{2048, 4096, 32768}
@@ -49,8 +49,8 @@ func TestOS(t *testing.T) {
 	f, err := Create(vfs.OS(), dir+"/page.db", CreateOptions{PageSize: 4096})
 	require.NoError(t, err)
 	w := &world{
-		t: t, f: f, rng: rand.New(rand.NewSource(1)), runs: map[uint64]Run{}, next: 1,
-		states: map[uint64]map[uint64]Run{0: {}},
+		t: t, f: f, rng: rand.New(rand.NewSource(1)), extents: map[uint64]Extent{}, next: 1,
+		states: map[uint64]map[uint64]Extent{0: {}},
 	}
 	for range 5 {
 		w.step()
@@ -174,16 +174,16 @@ func TestFull(t *testing.T) {
 	w.checkpoint()
 	mem.SetCapacity(4 << 20)
 	for {
-		run, err := w.f.Alloc(uint32(1 + w.rng.Intn(5)))
+		ext, err := w.f.Alloc(uint32(1 + w.rng.Intn(5)))
 		if err != nil {
 			require.ErrorIs(t, err, ErrFull)
 			require.ErrorIs(t, err, syscall.ENOSPC)
 			break
 		}
-		require.NoError(t, w.f.WriteRun(run, KindLarge, []byte("fills the disk")))
+		require.NoError(t, w.f.WriteExtent(ext, KindLarge, []byte("fills the disk")))
 	}
 	used := w.f.Stats().Used
-	_, err := w.f.AllocRuns([]uint32{1, 700, 1})
+	_, err := w.f.AllocExtents([]uint32{1, 700, 1})
 	require.ErrorIs(t, err, ErrFull)
 	require.Equal(t, used, w.f.Stats().Used, "nothing stays allocated")
 	w.reopen(mem)
@@ -234,27 +234,27 @@ func TestWriteFailsFarAway(t *testing.T) {
 	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 2)
 	size := uint32(w.f.geo.chunkPages())
-	runs, err := w.f.AllocRuns([]uint32{1, 3 * size, 1})
+	extents, err := w.f.AllocExtents([]uint32{1, 3 * size, 1})
 	require.NoError(t, err)
-	_, err = w.f.Checkpoint(Meta{Root: runs[0]})
+	_, err = w.f.Checkpoint(Meta{Root: extents[0]})
 	require.NoError(t, err)
-	w.f.Free(runs[1].Sub(2*size, 100))
+	w.f.Free(extents[1].Sub(2*size, 100))
 	fault.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite {
 			return syscall.EIO
 		}
 		return nil
 	})
-	_, err = w.f.Checkpoint(Meta{Root: runs[0]})
+	_, err = w.f.Checkpoint(Meta{Root: extents[0]})
 	require.ErrorIs(t, err, syscall.EIO)
 	fault.SetHook(nil)
-	m, err := w.f.Checkpoint(Meta{Root: runs[0]})
+	m, err := w.f.Checkpoint(Meta{Root: extents[0]})
 	require.NoError(t, err)
 	require.NoError(t, w.f.Close())
 	w.f, err = Open(mem, pageFile, Options{})
 	require.NoError(t, err)
 	require.Equal(t, m.UsedPages, w.f.Stats().Used)
-	require.False(t, w.f.space.isLive(uint64(runs[1].First)-1+2*uint64(size), 1))
+	require.False(t, w.f.space.isLive(uint64(extents[1].First)-1+2*uint64(size), 1))
 	require.NoError(t, w.f.Close())
 }
 
@@ -297,31 +297,31 @@ func TestMisuse(t *testing.T) {
 	w := newWorld(t, mem, 2048, 2)
 	w.add(3)
 	w.checkpoint()
-	durable := w.runs[1]
-	require.ErrorIs(t, w.f.WriteRun(durable, KindLarge, nil), ErrMisuse, "a durable checkpoint refers to it")
-	require.ErrorIs(t, w.f.WriteRun(Run{First: durable.First, Pages: 1, Born: 99}, KindLarge, nil), ErrMisuse,
+	durable := w.extents[1]
+	require.ErrorIs(t, w.f.WriteExtent(durable, KindLarge, nil), ErrMisuse, "a durable checkpoint refers to it")
+	require.ErrorIs(t, w.f.WriteExtent(Extent{First: durable.First, Pages: 1, Born: 99}, KindLarge, nil), ErrMisuse,
 		"of the future")
-	run, err := w.f.Alloc(2)
+	ext, err := w.f.Alloc(2)
 	require.NoError(t, err)
-	require.ErrorIs(t, w.f.WriteRun(run, KindLarge, make([]byte, 4096)), ErrMisuse, "too long")
-	require.ErrorIs(t, w.f.WriteRun(run, 0, nil), ErrMisuse, "no kind")
-	require.NoError(t, w.f.WriteRun(run, KindLarge, make([]byte, w.f.Capacity(2))))
-	require.ErrorIs(t, w.f.WriteRuns(run.First, make([]byte, 4096)), ErrMisuse, "no header")
-	require.ErrorIs(t, w.f.WriteRun(Run{First: run.First + 100, Pages: 1, Born: run.Born}, KindLarge, nil), ErrMisuse,
-		"not allocated")
+	require.ErrorIs(t, w.f.WriteExtent(ext, KindLarge, make([]byte, 4096)), ErrMisuse, "too long")
+	require.ErrorIs(t, w.f.WriteExtent(ext, 0, nil), ErrMisuse, "no kind")
+	require.NoError(t, w.f.WriteExtent(ext, KindLarge, make([]byte, w.f.Capacity(2))))
+	require.ErrorIs(t, w.f.WriteExtents(ext.First, make([]byte, 4096)), ErrMisuse, "no header")
+	require.ErrorIs(t, w.f.WriteExtent(Extent{First: ext.First + 100, Pages: 1, Born: ext.Born}, KindLarge, nil),
+		ErrMisuse, "not allocated")
 	_, err = w.f.Alloc(0)
 	require.ErrorIs(t, err, ErrMisuse)
-	_, err = w.f.Checkpoint(Meta{Root: Run{First: 1 << 30, Pages: 1}})
+	_, err = w.f.Checkpoint(Meta{Root: Extent{First: 1 << 30, Pages: 1}})
 	require.ErrorIs(t, err, ErrMisuse)
-	w.f.Free(run.Sub(0, 1))
-	w.f.Free(run.Sub(1, 1))
-	w.f.Free(run)
+	w.f.Free(ext.Sub(0, 1))
+	w.f.Free(ext.Sub(1, 1))
+	w.f.Free(ext)
 	_, err = w.f.Checkpoint(w.meta())
 	require.ErrorIs(t, err, ErrMisuse, "freed twice")
 	require.ErrorIs(t, err, ErrFailed)
 	require.NoError(t, w.f.Close())
 	require.NoError(t, w.f.Close())
-	_, _, err = w.f.ReadRun(durable, nil)
+	_, _, err = w.f.ReadExtent(durable, nil)
 	require.ErrorIs(t, err, ErrClosed)
 	_, err = w.f.Alloc(1)
 	require.ErrorIs(t, err, ErrClosed)
@@ -353,8 +353,8 @@ func TestReadOnly(t *testing.T) {
 	require.ErrorIs(t, err, ErrReadOnly)
 	_, err = f.Checkpoint(Meta{})
 	require.ErrorIs(t, err, ErrReadOnly)
-	require.ErrorIs(t, f.WriteRuns(1, nil), ErrReadOnly)
-	f.Free(Run{First: 1, Pages: 1})
+	require.ErrorIs(t, f.WriteExtents(1, nil), ErrReadOnly)
+	f.Free(Extent{First: 1, Pages: 1})
 	require.NoError(t, f.Close())
 }
 
@@ -364,7 +364,7 @@ func TestCheckpointCost(t *testing.T) {
 	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 2)
 	const pages = 200_000
-	big, err := w.f.AllocRuns([]uint32{pages, 1})
+	big, err := w.f.AllocExtents([]uint32{pages, 1})
 	require.NoError(t, err)
 	_, err = w.f.Checkpoint(Meta{Root: big[1]})
 	require.NoError(t, err)
@@ -387,9 +387,9 @@ func TestCheckpointCost(t *testing.T) {
 		}
 		return nil
 	})
-	run, err := w.f.Alloc(3)
+	ext, err := w.f.Alloc(3)
 	require.NoError(t, err)
-	require.NoError(t, w.f.WriteRun(run, KindLarge, make([]byte, 5000)))
+	require.NoError(t, w.f.WriteExtent(ext, KindLarge, make([]byte, 5000)))
 	_, err = w.f.Checkpoint(Meta{Root: big[1]})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, syncs)
@@ -403,17 +403,17 @@ func TestCheckpointCost(t *testing.T) {
 func TestWritePieces(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 2)
 	w.add(1)
-	run, err := w.f.Alloc(3)
+	ext, err := w.f.Alloc(3)
 	require.NoError(t, err)
 	payload := bytes.Repeat([]byte("piece"), 900)
-	whole, err := w.f.Encode(nil, run, KindLarge, payload)
+	whole, err := w.f.Encode(nil, ext, KindLarge, payload)
 	require.NoError(t, err)
-	require.NoError(t, w.f.WritePieces(run, whole[:RunHeaderBytes+7], whole[RunHeaderBytes+7:5000], whole[5000:]))
-	kind, got, err := w.f.ReadRun(run, nil)
+	require.NoError(t, w.f.WritePieces(ext, whole[:ExtentHeaderBytes+7], whole[ExtentHeaderBytes+7:5000], whole[5000:]))
+	kind, got, err := w.f.ReadExtent(ext, nil)
 	require.NoError(t, err)
 	require.Equal(t, KindLarge, kind)
 	require.Equal(t, payload, got)
-	require.ErrorIs(t, w.f.WritePieces(run, whole[:64], whole[64:5000]), ErrMisuse, "too short")
-	require.ErrorIs(t, w.f.WritePieces(run, whole, whole), ErrMisuse, "too long")
-	require.ErrorIs(t, w.f.WritePieces(run, make([]byte, 64), whole[64:]), ErrMisuse, "no header")
+	require.ErrorIs(t, w.f.WritePieces(ext, whole[:64], whole[64:5000]), ErrMisuse, "too short")
+	require.ErrorIs(t, w.f.WritePieces(ext, whole, whole), ErrMisuse, "too long")
+	require.ErrorIs(t, w.f.WritePieces(ext, make([]byte, 64), whole[64:]), ErrMisuse, "no header")
 }

@@ -22,10 +22,10 @@ const (
 	MaxPageBytes = 1 << 20
 	// DataOffset is the offset of page 1.
 	DataOffset = 64 << 10
-	// RunHeaderBytes is the length of an extent's header.
-	RunHeaderBytes = 32
-	// MaxRunPages is the maximum number of pages of an extent.
-	MaxRunPages = 1 << 24
+	// ExtentHeaderBytes is the length of an extent's header.
+	ExtentHeaderBytes = 32
+	// MaxExtentPages is the maximum number of pages of an extent.
+	MaxExtentPages = 1 << 24
 
 	headerBytes = 4 << 10
 	slotBytes   = 16 << 10

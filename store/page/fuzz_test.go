@@ -32,7 +32,7 @@ func FuzzHeader(f *testing.F) {
 }
 
 func FuzzMeta(f *testing.F) {
-	m := Meta{Checkpoint: 5, PageSize: 2048, Pages: 40_000_000, UsedPages: 17, Root: Run{First: 3, Pages: 2, Born: 4}}
+	m := Meta{Checkpoint: 5, PageSize: 2048, Pages: 40_000_000, UsedPages: 17, Root: Extent{First: 3, Pages: 2, Born: 4}}
 	f.Add(Meta{Checkpoint: 1, PageSize: 2048}.Encode(), true)
 	m.leaves = make([]ref, geometry{pageSize: 2048}.leavesFor(m.Pages))
 	m.leaves[1] = ref{page: 9, born: 5}
@@ -57,32 +57,32 @@ func FuzzMeta(f *testing.F) {
 	})
 }
 
-func FuzzRun(f *testing.F) {
-	run := Run{First: 7, Pages: 2, Born: 3}
-	b, err := AppendRun(nil, 2048, run, KindLarge, []byte("payload"))
+func FuzzExtent(f *testing.F) {
+	ext := Extent{First: 7, Pages: 2, Born: 3}
+	b, err := AppendExtent(nil, 2048, ext, KindLarge, []byte("payload"))
 	require.NoError(f, err)
 	f.Add(b, uint64(7), uint32(2), uint64(3), true)
 	f.Add(b[:40], uint64(7), uint32(1), uint64(0), false)
 	f.Fuzz(func(t *testing.T, b []byte, first uint64, pages uint32, born uint64, seal bool) {
-		if seal && len(b) >= RunHeaderBytes {
-			end := min(uint64(len(b)), RunHeaderBytes+uint64(binary.LittleEndian.Uint32(b[8:])))
+		if seal && len(b) >= ExtentHeaderBytes {
+			end := min(uint64(len(b)), ExtentHeaderBytes+uint64(binary.LittleEndian.Uint32(b[8:])))
 			binary.LittleEndian.PutUint32(b, crc32.Checksum(b[4:end], castagnoli))
 		}
-		run := Run{First: No(first), Pages: pages, Born: born}
-		kind, payload, err := DecodeRun(b, 2048, run)
+		ext := Extent{First: No(first), Pages: pages, Born: born}
+		kind, payload, err := DecodeExtent(b, 2048, ext)
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
 			return
 		}
-		h, err := PeekRun(b)
+		h, err := PeekExtent(b)
 		require.NoError(t, err)
 		require.Len(t, payload, h.PayloadBytes)
-		if h.Run.Born == 0 || first == 0 {
+		if h.Extent.Born == 0 || first == 0 {
 			return // never written by this package
 		}
-		again, err := AppendRun(nil, 2048, h.Run, kind, payload)
+		again, err := AppendExtent(nil, 2048, h.Extent, kind, payload)
 		require.NoError(t, err)
-		require.Equal(t, b[:RunHeaderBytes+len(payload)], again[:RunHeaderBytes+len(payload)])
+		require.Equal(t, b[:ExtentHeaderBytes+len(payload)], again[:ExtentHeaderBytes+len(payload)])
 	})
 }
 
@@ -108,7 +108,7 @@ func FuzzBitmap(f *testing.F) {
 			return
 		}
 		for _, r := range refs {
-			require.True(t, r == (ref{}) || r.run().within(20_000))
+			require.True(t, r == (ref{}) || r.extent().within(20_000))
 		}
 	})
 }

@@ -18,12 +18,12 @@ import (
 func TestGolden(t *testing.T) {
 	meta := Meta{
 		Checkpoint: 5, Position: lsn.Position{Term: 3, LSN: 1234, Chain: 0xcafe},
-		Root:      Run{First: 3, Pages: 2, Born: 4},
+		Root:      Extent{First: 3, Pages: 2, Born: 4},
 		CreatedMS: 1_700_000_000_000, PageSize: 2048, StoreID: [16]byte{0xaa, 15: 0xbb}, Pages: 512, UsedPages: 17,
 		leaves: []ref{{page: 9, born: 5}},
 	}
 	copy(meta.AppData[:], "application data")
-	run, err := AppendRun(nil, 2048, Run{First: 7, Pages: 1, Born: 3}, KindLarge, []byte("payload"))
+	run, err := AppendExtent(nil, 2048, Extent{First: 7, Pages: 1, Born: 3}, KindLarge, []byte("payload"))
 	require.NoError(t, err)
 	s := newSpace(2048)
 	s.grow(20_000)
@@ -32,7 +32,7 @@ func TestGolden(t *testing.T) {
 	got := map[string][]byte{
 		"header": encodeHeader(header{pageSize: 2048, storeID: meta.StoreID})[:headerFields],
 		"meta":   meta.Encode(),
-		"run":    run[:RunHeaderBytes+8],
+		"run":    run[:ExtentHeaderBytes+8],
 		"bitmap": s.chunkPayload(nil, 0)[:16],
 		"dir":    s.leafPayload(nil, 0),
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 const importFile = "data/import.db"
@@ -165,25 +165,25 @@ func TestManyLeaves(t *testing.T) {
 	mem := faultfs.New(newMem(t))
 	w := newWorld(t, mem, 2048, 3)
 	size := w.f.geo.chunkPages()
-	var runs []Run
+	var extents []Extent
 	for range 2 * w.f.geo.leafChunks() {
-		run, err := w.f.Alloc(uint32(size) - 1)
+		ext, err := w.f.Alloc(uint32(size) - 1)
 		require.NoError(t, err)
-		runs = append(runs, run)
+		extents = append(extents, ext)
 	}
-	for i, run := range runs {
+	for i, ext := range extents {
 		if i%3 > 0 {
-			w.f.Free(run)
+			w.f.Free(ext)
 		}
 	}
 	want := w.f.Stats().Used
-	m, err := w.f.Checkpoint(Meta{Root: runs[0]})
+	m, err := w.f.Checkpoint(Meta{Root: extents[0]})
 	require.NoError(t, err)
 	require.Len(t, m.leaves, 3)
 	own := m.UsedPages - want
 	require.Greater(t, own, uint64(200))
 	pin := w.f.Pin()
-	list, err := w.f.OwnRuns(pin)
+	list, err := w.f.OwnExtents(pin)
 	require.NoError(t, err)
 	require.Len(t, list, int(own))
 	require.Len(t, pagesOf(t, w.f, pin), int(m.UsedPages))
@@ -192,8 +192,8 @@ func TestManyLeaves(t *testing.T) {
 	f, err := Open(mem, pageFile, Options{})
 	require.NoError(t, err)
 	require.Equal(t, m.UsedPages, f.Stats().Used)
-	for i, run := range runs {
-		require.Equal(t, i%3 == 0, f.space.isLive(uint64(run.First)-1, uint64(run.Pages)))
+	for i, ext := range extents {
+		require.Equal(t, i%3 == 0, f.space.isLive(uint64(ext.First)-1, uint64(ext.Pages)))
 	}
 	require.NoError(t, f.Close())
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 func flip(t *testing.T, fsys vfs.FS, offset int64, mask byte) {
@@ -35,44 +35,44 @@ func TestBitFlips(t *testing.T) {
 	defer func() { require.NoError(t, w.f.Close()) }()
 	pin := w.f.Pin()
 	defer pin.Release()
-	runs := []Run{w.root}
-	for _, run := range w.runs {
-		runs = append(runs, run)
+	extents := []Extent{w.root}
+	for _, ext := range w.extents {
+		extents = append(extents, ext)
 	}
-	own, err := w.f.OwnRuns(pin)
+	own, err := w.f.OwnExtents(pin)
 	require.NoError(t, err)
 	require.Len(t, own, 2)
 	seen := map[Kind]bool{}
-	for _, run := range append(runs, own...) {
-		kind, payload, err := w.f.ReadRun(run, nil)
+	for _, ext := range append(extents, own...) {
+		kind, payload, err := w.f.ReadExtent(ext, nil)
 		require.NoError(t, err)
 		seen[kind] = true
 		for range 200 {
-			at := w.rng.Intn(RunHeaderBytes + len(payload))
+			at := w.rng.Intn(ExtentHeaderBytes + len(payload))
 			if w.rng.Intn(2) == 0 {
-				at = w.rng.Intn(RunHeaderBytes)
+				at = w.rng.Intn(ExtentHeaderBytes)
 			}
-			offset, mask := OffsetOf(run.First, 2048)+int64(at), byte(1)<<w.rng.Intn(8)
+			offset, mask := OffsetOf(ext.First, 2048)+int64(at), byte(1)<<w.rng.Intn(8)
 			flip(t, mem, offset, mask)
-			_, _, err := w.f.ReadRun(run, nil)
-			requireCorruptAt(t, err, run.First)
+			_, _, err := w.f.ReadExtent(ext, nil)
+			requireCorruptAt(t, err, ext.First)
 			flip(t, mem, offset, mask)
 		}
-		_, _, err = w.f.ReadRun(run, nil)
+		_, _, err = w.f.ReadExtent(ext, nil)
 		require.NoError(t, err)
 	}
 	require.Len(t, seen, 5, "a page of every kind")
-	for _, run := range own { // a file with a corrupt bitmap opens only for reading
-		flip(t, mem, OffsetOf(run.First, 2048)+40, 4)
+	for _, ext := range own { // a file with a corrupt bitmap opens only for reading
+		flip(t, mem, OffsetOf(ext.First, 2048)+40, 4)
 		_, err := Open(mem, pageFile, Options{})
-		requireCorruptAt(t, err, run.First)
+		requireCorruptAt(t, err, ext.First)
 		f, err := Open(mem, pageFile, Options{ReadOnly: true})
 		require.NoError(t, err)
 		at, err := w.verify(f)
-		requireCorruptAt(t, err, run.First)
+		requireCorruptAt(t, err, ext.First)
 		require.Equal(t, w.steps, at)
 		require.NoError(t, f.Close())
-		flip(t, mem, OffsetOf(run.First, 2048)+40, 4)
+		flip(t, mem, OffsetOf(ext.First, 2048)+40, 4)
 	}
 }
 
@@ -92,10 +92,10 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 6)
 	for range 30 { // fills the reused position with valid old one-page extents
-		run, err := w.f.Alloc(1)
+		ext, err := w.f.Alloc(1)
 		require.NoError(t, err)
-		require.NoError(t, w.f.WriteRun(run, KindPacked, []byte("old")))
-		w.f.Free(run)
+		require.NoError(t, w.f.WriteExtent(ext, KindPacked, []byte("old")))
+		w.f.Free(ext)
 		w.checkpoint()
 	}
 	fault.SetHook(func(op faultfs.Op) error {
@@ -106,12 +106,12 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	})
 	stale := 0
 	for range 600 {
-		run, err := w.f.Alloc(1)
+		ext, err := w.f.Alloc(1)
 		require.NoError(t, err)
-		require.NoError(t, w.f.WriteRun(run, KindPacked, []byte("new")))
-		_, _, err = w.f.ReadRun(run, nil)
+		require.NoError(t, w.f.WriteExtent(ext, KindPacked, []byte("new")))
+		_, _, err = w.f.ReadExtent(ext, nil)
 		require.ErrorIs(t, err, ErrCorrupt)
-		if _, _, err := w.f.ReadRun(Run{First: run.First, Pages: 1}, nil); err == nil {
+		if _, _, err := w.f.ReadExtent(Extent{First: ext.First, Pages: 1}, nil); err == nil {
 			stale++ // without Born an older extent is accepted as the new one
 		}
 	}
@@ -122,19 +122,19 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	require.NoError(t, err)
 	b, err := w.f.Alloc(1)
 	require.NoError(t, err)
-	require.NoError(t, w.f.WriteRun(a, KindPacked, []byte("a")))
+	require.NoError(t, w.f.WriteExtent(a, KindPacked, []byte("a")))
 	buf, err := w.f.Encode(nil, a, KindPacked, []byte("a"))
 	require.NoError(t, err)
-	require.ErrorIs(t, w.f.WriteRuns(b.First, buf), ErrMisuse)
+	require.ErrorIs(t, w.f.WriteExtents(b.First, buf), ErrMisuse)
 	file, err := mem.OpenFile(pageFile, os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = file.WriteAt(buf, OffsetOf(b.First, 2048)) // simulates a misdirected write
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
-	_, _, err = w.f.ReadRun(Run{First: b.First, Pages: 1}, nil)
+	_, _, err = w.f.ReadExtent(Extent{First: b.First, Pages: 1}, nil)
 	require.ErrorContains(t, err, "misdirected write")
 	requireCorruptAt(t, err, b.First)
-	_, _, err = w.f.ReadRun(Run{First: 1 << 40, Pages: 1}, nil)
+	_, _, err = w.f.ReadExtent(Extent{First: 1 << 40, Pages: 1}, nil)
 	require.ErrorIs(t, err, ErrCorrupt)
 	require.NoError(t, w.f.Close())
 }
@@ -146,7 +146,7 @@ func TestLostAfterCrash(t *testing.T) {
 	w.checkpoint()
 	before, err := w.f.Alloc(1)
 	require.NoError(t, err)
-	require.NoError(t, w.f.WriteRun(before, KindPacked, []byte("of the crash")))
+	require.NoError(t, w.f.WriteExtent(before, KindPacked, []byte("of the crash")))
 	crashed := mem.CrashClone(rand.New(rand.NewSource(0)))
 	for seed := int64(1); ; seed++ { // until the write survives
 		file, err := crashed.OpenFile(pageFile, os.O_RDONLY, 0)
@@ -154,7 +154,7 @@ func TestLostAfterCrash(t *testing.T) {
 		b := make([]byte, 2048)
 		_, _ = file.ReadAt(b, OffsetOf(before.First, 2048))
 		require.NoError(t, file.Close())
-		if _, _, err := DecodeRun(b, 2048, before); err == nil {
+		if _, _, err := DecodeExtent(b, 2048, before); err == nil {
 			break
 		}
 		crashed = mem.CrashClone(rand.New(rand.NewSource(seed)))
@@ -169,10 +169,10 @@ func TestLostAfterCrash(t *testing.T) {
 		return nil
 	})
 	for range 600 {
-		run, err := f.Alloc(1)
+		ext, err := f.Alloc(1)
 		require.NoError(t, err)
-		require.NoError(t, f.WriteRun(run, KindPacked, []byte("after the crash")))
-		_, _, err = f.ReadRun(run, nil)
+		require.NoError(t, f.WriteExtent(ext, KindPacked, []byte("after the crash")))
+		_, _, err = f.ReadExtent(ext, nil)
 		require.ErrorIs(t, err, ErrCorrupt)
 	}
 	require.NoError(t, f.Close())

@@ -20,8 +20,8 @@ type Meta struct {
 	Checkpoint uint64
 	// Position of the last log record included in the checkpoint.
 	Position lsn.Position
-	// Root of the caller's data structures; the zero Run if empty.
-	Root Run
+	// Root of the caller's data structures; the zero Extent if empty.
+	Root Extent
 	// CreatedMS is the creation time, in milliseconds since 1970.
 	CreatedMS int64
 	// AppData is opaque to this package.
@@ -49,7 +49,7 @@ type ref struct {
 	born uint64
 }
 
-func (r ref) run() Run { return Run{First: r.page, Pages: 1, Born: r.born} }
+func (r ref) extent() Extent { return Extent{First: r.page, Pages: 1, Born: r.born} }
 
 // A meta slot. A snapshot sent to another node carries the same encoding of its checkpoint.
 //
@@ -137,7 +137,7 @@ func DecodeMeta(b []byte) (Meta, error) {
 			LSN:   binary.LittleEndian.Uint64(b[56:]),
 			Chain: binary.LittleEndian.Uint32(b[64:]),
 		},
-		Root: Run{
+		Root: Extent{
 			First: No(binary.LittleEndian.Uint64(b[72:])),
 			Born:  binary.LittleEndian.Uint64(b[80:]),
 			Pages: binary.LittleEndian.Uint32(b[88:]),
@@ -179,11 +179,11 @@ func (m *Meta) implausible() string {
 		return fmt.Sprintf("%d directory pages for %d pages", len(m.leaves), m.Pages)
 	case m.UsedPages > m.Pages:
 		return fmt.Sprintf("%d of %d pages used", m.UsedPages, m.Pages)
-	case m.Root != Run{} && !m.Root.within(m.Pages):
+	case m.Root != Extent{} && !m.Root.within(m.Pages):
 		return fmt.Sprintf("root %v is outside the file", m.Root)
 	}
 	for _, l := range m.leaves {
-		if l != (ref{}) && !l.run().within(m.Pages) {
+		if l != (ref{}) && !l.extent().within(m.Pages) {
 			return fmt.Sprintf("directory page %d is outside the file", l.page)
 		}
 	}
@@ -194,10 +194,10 @@ func (m *Meta) implausible() string {
 type geometry struct{ pageSize int }
 
 // chunkPages returns the number of pages described by one bitmap page.
-func (g geometry) chunkPages() uint64 { return uint64(g.pageSize-RunHeaderBytes) * 8 }
+func (g geometry) chunkPages() uint64 { return uint64(g.pageSize-ExtentHeaderBytes) * 8 }
 
 // leafChunks returns the number of bitmap pages described by one directory page.
-func (g geometry) leafChunks() uint64 { return uint64(g.pageSize-RunHeaderBytes) / 16 }
+func (g geometry) leafChunks() uint64 { return uint64(g.pageSize-ExtentHeaderBytes) / 16 }
 
 func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chunkPages()) }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 // watcher verifies that no page is written that a reader may still read.
@@ -34,9 +34,9 @@ func pagesOf(t testing.TB, f *File, pin *Pin) map[No]bool {
 // current returns the pages referenced now, published or not.
 func (w *world) current() map[No]bool {
 	pages := map[No]bool{}
-	for _, run := range w.runs {
-		for i := range No(run.Pages) {
-			pages[run.First+i] = true
+	for _, ext := range w.extents {
+		for i := range No(ext.Pages) {
+			pages[ext.First+i] = true
 		}
 	}
 	for i := range No(w.root.Pages) {
@@ -111,7 +111,7 @@ func TestQuarantine(t *testing.T) {
 		}
 		clear(a.pins)
 		clear(a.looks)
-		w.drop(len(w.runs))
+		w.drop(len(w.extents))
 		for range 3 {
 			w.checkpoint()
 		}
@@ -190,19 +190,19 @@ func TestPinHoldsOnlyItsOwn(t *testing.T) {
 func TestGuardedReaders(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	var mu sync.RWMutex // published position, like in a tree View
-	var published Run
+	var published Extent
 	replace := func(i int) {
-		run, err := w.f.Alloc(2)
+		ext, err := w.f.Alloc(2)
 		require.NoError(t, err)
-		require.NoError(t, w.f.WriteRun(run, KindLarge, fmt.Appendf(nil, "%04000d", i)))
+		require.NoError(t, w.f.WriteExtent(ext, KindLarge, fmt.Appendf(nil, "%04000d", i)))
 		mu.Lock()
 		old := published
-		published = run
+		published = ext
 		mu.Unlock()
 		if !old.IsZero() {
 			w.f.Free(old)
 		}
-		_, err = w.f.Checkpoint(Meta{Root: run})
+		_, err = w.f.Checkpoint(Meta{Root: ext})
 		require.NoError(t, err)
 	}
 	replace(0)
@@ -219,10 +219,10 @@ func TestGuardedReaders(t *testing.T) {
 				}
 				guard := w.f.ReadGuard()
 				mu.RLock()
-				run := published
+				ext := published
 				mu.RUnlock()
 				for range 3 {
-					if _, _, err := w.f.ReadRun(run, buf); err != nil {
+					if _, _, err := w.f.ReadExtent(ext, buf); err != nil {
 						t.Error(err)
 						return
 					}

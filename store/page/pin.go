@@ -35,15 +35,15 @@ func (p *Pin) Release() {
 
 // UsedExtents iterates over the pages used by a pinned checkpoint, in rising order, in ranges as long as possible: the
 // pages that a copy needs. Born is not set. The bitmap is read during the iteration; an error ends it.
-func (f *File) UsedExtents(pin *Pin) iter.Seq2[Run, error] {
-	return func(yield func(Run, error) bool) {
+func (f *File) UsedExtents(pin *Pin) iter.Seq2[Extent, error] {
+	return func(yield func(Extent, error) bool) {
 		b := bitmapReader{f: f, meta: pin.meta}
 		size := f.geo.chunkPages()
 		var from, to uint64 // the current range, which may be continued; zero-based
 		for i := range f.geo.chunksFor(pin.meta.Pages) {
 			words, _, err := b.chunk(int(i))
 			if err != nil {
-				yield(Run{}, err)
+				yield(Extent{}, err)
 				return
 			}
 			if words == nil {
@@ -51,7 +51,7 @@ func (f *File) UsedExtents(pin *Pin) iter.Seq2[Run, error] {
 			}
 			for at := nextBit(words, 0, size); at < size; {
 				end := nextClear(words, at, size)
-				if from == to || to != i*size+at || to-from+end-at > MaxRunPages {
+				if from == to || to != i*size+at || to-from+end-at > MaxExtentPages {
 					if to > from && !yield(extent(from, to), nil) {
 						return
 					}
@@ -67,28 +67,28 @@ func (f *File) UsedExtents(pin *Pin) iter.Seq2[Run, error] {
 	}
 }
 
-func extent(from, to uint64) Run { return Run{First: No(from + 1), Pages: uint32(to - from)} }
+func extent(from, to uint64) Extent { return Extent{First: No(from + 1), Pages: uint32(to - from)} }
 
-// OwnRuns returns the extents of a pinned checkpoint that hold the bitmap and its directory. Together with the extents
-// reachable from Meta.Root, these are all pages in use.
-func (f *File) OwnRuns(pin *Pin) ([]Run, error) {
-	var runs []Run
+// OwnExtents returns the extents of a pinned checkpoint that hold the bitmap and its directory. Together with the
+// extents reachable from Meta.Root, these are all pages in use.
+func (f *File) OwnExtents(pin *Pin) ([]Extent, error) {
+	var extents []Extent
 	for _, l := range pin.meta.leaves {
 		if l != (ref{}) {
-			runs = append(runs, l.run())
+			extents = append(extents, l.extent())
 		}
 	}
 	b := bitmapReader{f: f, meta: pin.meta}
 	for i := range f.geo.chunksFor(pin.meta.Pages) {
 		at, err := b.ref(int(i))
 		if err != nil {
-			return runs, err
+			return extents, err
 		}
 		if at != (ref{}) {
-			runs = append(runs, at.run())
+			extents = append(extents, at.extent())
 		}
 	}
-	return runs, nil
+	return extents, nil
 }
 
 // bitmapReader reads the bitmap of a checkpoint sequentially. It caches the current directory page.
@@ -140,7 +140,7 @@ func (b *bitmapReader) chunk(chunk int) ([]uint64, ref, error) {
 }
 
 func (b *bitmapReader) read(at ref, want Kind) ([]byte, error) {
-	kind, payload, err := b.f.ReadRun(at.run(), nil)
+	kind, payload, err := b.f.ReadExtent(at.extent(), nil)
 	if err == nil && kind != want {
 		err = b.f.explain(&CorruptError{Reason: "found a " + kind.String() + ", expected a " + want.String()},
 			at.page,

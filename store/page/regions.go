@@ -75,12 +75,12 @@ func (f *File) heldByReaders(pages uint64) []uint64 {
 	return counts
 }
 
-// Live filters runs in place and returns those that are still in use, in order.
-func (f *File) Live(runs []Run) []Run {
+// Live filters extents in place and returns those that are still in use, in order.
+func (f *File) Live(extents []Extent) []Extent {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	kept := runs[:0]
-	for _, r := range runs {
+	kept := extents[:0]
+	for _, r := range extents {
 		if f.space != nil && r.First > 0 && f.space.isLive(uint64(r.First-1), uint64(r.Pages)) {
 			kept = append(kept, r)
 		}

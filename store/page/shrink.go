@@ -92,7 +92,7 @@ func (f *File) trimSpace() bool {
 		return false
 	}
 	for _, at := range f.space.shrink(end) {
-		f.freeLocked(at.run())
+		f.freeLocked(at.extent())
 	}
 	f.grown = 0
 	f.pages.Store(end)

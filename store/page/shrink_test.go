@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // TestTrim frees and truncates the second half of a file with several bitmap chunks, and continues with the rest.
@@ -19,13 +19,13 @@ func TestTrim(t *testing.T) {
 	f, err := page.Create(mem, "/d/p", page.CreateOptions{PageSize: 2048})
 	require.NoError(t, err)
 	rng := rand.New(rand.NewPCG(1, 2))
-	runs := map[page.No]page.Run{}
+	extents := map[page.No]page.Extent{}
 	fill := func(n int) {
 		for range n {
-			run, err := f.Alloc(uint32(1 + rng.IntN(8)))
+			ext, err := f.Alloc(uint32(1 + rng.IntN(8)))
 			require.NoError(t, err)
-			require.NoError(t, f.WriteRun(run, page.KindPacked, []byte{byte(run.First), byte(run.First >> 8)}))
-			runs[run.First] = run
+			require.NoError(t, f.WriteExtent(ext, page.KindPacked, []byte{byte(ext.First), byte(ext.First >> 8)}))
+			extents[ext.First] = ext
 		}
 	}
 	same := func() {
@@ -39,10 +39,10 @@ func TestTrim(t *testing.T) {
 	require.Greater(t, f.Stats().Pages, uint64(2*16128), "more than two parts of bitmap")
 	for round := range 6 {
 		end := page.No(f.Stats().Used / 2)
-		for no, run := range runs {
-			if run.End() > end {
-				f.Free(run)
-				delete(runs, no)
+		for no, ext := range extents {
+			if ext.End() > end {
+				f.Free(ext)
+				delete(extents, no)
 			}
 		}
 		same()
@@ -65,10 +65,10 @@ func TestTrim(t *testing.T) {
 			f, err = page.Open(mem, "/d/p", page.Options{})
 			require.NoError(t, err)
 		}
-		for _, run := range runs {
-			_, payload, err := f.ReadRun(run, nil)
+		for _, ext := range extents {
+			_, payload, err := f.ReadExtent(ext, nil)
 			require.NoError(t, err)
-			require.Equal(t, []byte{byte(run.First), byte(run.First >> 8)}, payload)
+			require.Equal(t, []byte{byte(ext.First), byte(ext.First >> 8)}, payload)
 		}
 		fill(300)
 		same()
@@ -87,17 +87,17 @@ func TestTrimKeepsWhatIsPinned(t *testing.T) {
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	f, err := page.Create(mem, "/d/p", page.CreateOptions{PageSize: 2048})
 	require.NoError(t, err)
-	var last page.Run
+	var last page.Extent
 	for range 3000 {
 		if last, err = f.Alloc(1); err != nil {
 			t.Fatal(err)
 		}
-		require.NoError(t, f.WriteRun(last, page.KindPacked, []byte("x")))
+		require.NoError(t, f.WriteExtent(last, page.KindPacked, []byte("x")))
 	}
 	_, err = f.Checkpoint(page.Meta{})
 	require.NoError(t, err)
 	pin := f.Pin()
-	f.Free(page.Run{First: 10, Pages: uint32(last.First) - 9, Born: last.Born})
+	f.Free(page.Extent{First: 10, Pages: uint32(last.First) - 9, Born: last.Born})
 	for range 3 {
 		f.RelocateBitmap(1)
 		f.AllocLow()
@@ -106,7 +106,7 @@ func TestTrimKeepsWhatIsPinned(t *testing.T) {
 	}
 	_, err = f.Trim()
 	require.NoError(t, err)
-	_, _, err = f.ReadRun(last, nil)
+	_, _, err = f.ReadExtent(last, nil)
 	require.NoError(t, err)
 	n := uint64(0)
 	for ext, err := range f.UsedExtents(pin) {

@@ -214,7 +214,7 @@ func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 			page: No(binary.LittleEndian.Uint64(payload[16*i:])),
 			born: binary.LittleEndian.Uint64(payload[16*i+8:]),
 		}
-		if r != (ref{}) && !r.run().within(pages) {
+		if r != (ref{}) && !r.extent().within(pages) {
 			return nil, &CorruptError{Reason: fmt.Sprintf("bitmap directory refers to page %d, outside the file",
 				r.page)}
 		}

@@ -8,9 +8,9 @@ import (
 	"hash/crc32"
 )
 
-// RunStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every page in use belongs
+// ExtentStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every page in use belongs
 // to an extent, so a checksum covers every byte that is ever read. It keeps only a few numbers in memory.
-type RunStream struct {
+type ExtentStream struct {
 	pageSize int
 	next     No     // expected page, if left is not 0
 	left     uint32 // missing pages of the extent
@@ -20,11 +20,11 @@ type RunStream struct {
 	want     uint32
 }
 
-// NewRunStream returns a stream before its first page.
-func NewRunStream(pageSize int) *RunStream { return &RunStream{pageSize: pageSize} }
+// NewExtentStream returns a stream before its first page.
+func NewExtentStream(pageSize int) *ExtentStream { return &ExtentStream{pageSize: pageSize} }
 
 // Write verifies whole pages; the first one has the number first. The error is a CorruptError.
-func (s *RunStream) Write(first No, pages []byte) error {
+func (s *ExtentStream) Write(first No, pages []byte) error {
 	if len(pages)%s.pageSize != 0 {
 		return fmt.Errorf("%w: %d bytes are not a multiple of the page size %d", ErrMisuse, len(pages), s.pageSize)
 	}
@@ -57,29 +57,29 @@ func (s *RunStream) Write(first No, pages []byte) error {
 }
 
 // begin reads the header of an extent.
-func (s *RunStream) begin(first No, pages []byte) error {
-	h, err := PeekRun(pages)
+func (s *ExtentStream) begin(first No, pages []byte) error {
+	h, err := PeekExtent(pages)
 	switch {
 	case err != nil:
 		return s.damaged(first, "no extent starts here")
-	case h.Run.First != first:
-		return s.damaged(first, "it has page number %d: misdirected write", h.Run.First)
-	case h.Run.Pages == 0 || h.Run.Pages > MaxRunPages || PagesFor(s.pageSize, h.PayloadBytes) > h.Run.Pages:
-		return s.damaged(first, "payload of %d bytes in an extent of %d pages", h.PayloadBytes, h.Run.Pages)
+	case h.Extent.First != first:
+		return s.damaged(first, "it has page number %d: misdirected write", h.Extent.First)
+	case h.Extent.Pages == 0 || h.Extent.Pages > MaxExtentPages || PagesFor(s.pageSize, h.PayloadBytes) > h.Extent.Pages:
+		return s.damaged(first, "payload of %d bytes in an extent of %d pages", h.PayloadBytes, h.Extent.Pages)
 	}
-	s.first, s.next, s.left = first, first, h.Run.Pages
-	s.rest, s.crc, s.want = RunHeaderBytes+h.PayloadBytes, 0, binary.LittleEndian.Uint32(pages)
+	s.first, s.next, s.left = first, first, h.Extent.Pages
+	s.rest, s.crc, s.want = ExtentHeaderBytes+h.PayloadBytes, 0, binary.LittleEndian.Uint32(pages)
 	return nil
 }
 
 // End returns an error if the last extent is incomplete.
-func (s *RunStream) End() error {
+func (s *ExtentStream) End() error {
 	if s.left > 0 {
 		return s.damaged(s.first, "extent lacks its last %d pages", s.left)
 	}
 	return nil
 }
 
-func (s *RunStream) damaged(at No, format string, args ...any) error {
+func (s *ExtentStream) damaged(at No, format string, args ...any) error {
 	return &CorruptError{Page: at, Offset: OffsetOf(at, s.pageSize), Reason: fmt.Sprintf(format, args...)}
 }

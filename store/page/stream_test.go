@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// streamRuns feeds a checkpoint's pages to a RunStream in parts of random size. If spoil is not negative, one byte is
-// changed.
-func streamRuns(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
+// streamExtents feeds a checkpoint's pages to an ExtentStream in parts of random size. If spoil is not negative, one
+// byte is changed.
+func streamExtents(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 	t.Helper()
 	pin := f.Pin()
 	defer pin.Release()
-	s := NewRunStream(f.PageSize())
+	s := NewExtentStream(f.PageSize())
 	at := 0
 	for ext, err := range f.UsedExtents(pin) {
 		require.NoError(t, err)
@@ -37,14 +37,14 @@ func streamRuns(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 }
 
 // Valid checkpoints are accepted, and corrupt ones are detected.
-func TestRunStream(t *testing.T) {
+func TestExtentStream(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	for _, pageSize := range pageSizes {
 		w := newWorld(t, newMem(t), pageSize, 5)
 		for range 12 {
 			w.step()
 			w.checkpoint()
-			require.NoError(t, streamRuns(t, rng, w.f, -1))
+			require.NoError(t, streamExtents(t, rng, w.f, -1))
 		}
 		// The first page begins with a header. Every bit of it and of its payload is covered.
 		pin := w.f.Pin()
@@ -52,19 +52,19 @@ func TestRunStream(t *testing.T) {
 			require.NoError(t, err)
 			buf := make([]byte, pageSize)
 			require.NoError(t, w.f.ReadPages(ext.First, buf))
-			h, err := PeekRun(buf)
+			h, err := PeekExtent(buf)
 			require.NoError(t, err)
-			for at := range RunHeaderBytes + min(h.PayloadBytes, 64) {
-				require.ErrorIs(t, streamRuns(t, rng, w.f, at), ErrCorrupt, "byte %d", at)
+			for at := range ExtentHeaderBytes + min(h.PayloadBytes, 64) {
+				require.ErrorIs(t, streamExtents(t, rng, w.f, at), ErrCorrupt, "byte %d", at)
 			}
 			break
 		}
 		pin.Release()
 	}
-	s := NewRunStream(2048)
+	s := NewExtentStream(2048)
 	require.ErrorIs(t, s.Write(1, make([]byte, 2048)), ErrCorrupt, "zeros are no run")
 	require.ErrorIs(t, s.Write(1, make([]byte, 100)), ErrMisuse)
-	run, err := AppendRun(nil, 2048, Run{First: 3, Pages: 2, Born: 1}, KindLarge, make([]byte, 3000))
+	run, err := AppendExtent(nil, 2048, Extent{First: 3, Pages: 2, Born: 1}, KindLarge, make([]byte, 3000))
 	require.NoError(t, err)
 	require.ErrorIs(t, s.Write(4, run), ErrCorrupt, "written to another place")
 	require.NoError(t, s.Write(3, run[:2048]))

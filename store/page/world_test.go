@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 const pageFile = "data/page.db"
@@ -22,15 +22,15 @@ const pageFile = "data/page.db"
 // world changes a file. The content of an extent is derived from an ID, and a root lists the extents: each checkpoint
 // can be verified separately.
 type world struct {
-	t     testing.TB
-	rng   *rand.Rand
-	f     *File
-	runs  map[uint64]Run // extents of the checkpoint being built
-	root  Run
-	next  uint64
-	steps uint64 // Position of the last checkpoint
+	t       testing.TB
+	rng     *rand.Rand
+	f       *File
+	extents map[uint64]Extent // extents of the checkpoint being built
+	root    Extent
+	next    uint64
+	steps   uint64 // Position of the last checkpoint
 	// states is the content of each checkpoint, by Position.
-	states map[uint64]map[uint64]Run
+	states map[uint64]map[uint64]Extent
 }
 
 func newMem(t testing.TB) *memfs.FS {
@@ -46,8 +46,8 @@ func newWorld(t testing.TB, fs vfs.FS, pageSize int, seed int64) *world {
 	f, err := Create(fs, pageFile, CreateOptions{PageSize: pageSize, StoreID: [16]byte{1, 2, 3}})
 	require.NoError(t, err)
 	return &world{
-		t: t, f: f, rng: rand.New(rand.NewSource(seed)), runs: map[uint64]Run{}, next: 1,
-		states: map[uint64]map[uint64]Run{0: {}},
+		t: t, f: f, rng: rand.New(rand.NewSource(seed)), extents: map[uint64]Extent{}, next: 1,
+		states: map[uint64]map[uint64]Extent{0: {}},
 	}
 }
 
@@ -72,34 +72,34 @@ func (w *world) add(count int) {
 		payloads[i] = content(w.next + uint64(i))
 		sizes[i] = w.f.PagesFor(len(payloads[i])) + uint32(w.rng.Intn(10)/9)
 	}
-	runs, err := w.f.AllocRuns(sizes)
+	extents, err := w.f.AllocExtents(sizes)
 	require.NoError(w.t, err)
 	var buf []byte
 	first, next := No(0), No(0)
-	for i, run := range runs {
-		require.Equal(w.t, sizes[i], run.Pages)
-		if run.First != next && len(buf) > 0 {
-			require.NoError(w.t, w.f.WriteRuns(first, buf))
+	for i, ext := range extents {
+		require.Equal(w.t, sizes[i], ext.Pages)
+		if ext.First != next && len(buf) > 0 {
+			require.NoError(w.t, w.f.WriteExtents(first, buf))
 			buf = buf[:0]
 		}
 		if len(buf) == 0 {
-			first = run.First
+			first = ext.First
 		}
-		buf, err = w.f.Encode(buf, run, kindOf(w.next), payloads[i])
+		buf, err = w.f.Encode(buf, ext, kindOf(w.next), payloads[i])
 		require.NoError(w.t, err)
-		next = run.End()
-		w.runs[w.next] = run
+		next = ext.End()
+		w.extents[w.next] = ext
 		w.next++
 	}
-	require.NoError(w.t, w.f.WriteRuns(first, buf))
+	require.NoError(w.t, w.f.WriteExtents(first, buf))
 }
 
 func (w *world) drop(count int) {
-	ids := slices.Sorted(maps.Keys(w.runs))
+	ids := slices.Sorted(maps.Keys(w.extents))
 	for range min(count, len(ids)) {
 		i := w.rng.Intn(len(ids))
-		w.f.Free(w.runs[ids[i]])
-		delete(w.runs, ids[i])
+		w.f.Free(w.extents[ids[i]])
+		delete(w.extents, ids[i])
 		ids = slices.Delete(ids, i, i+1)
 	}
 }
@@ -109,18 +109,18 @@ func (w *world) writeRoot() {
 	if !w.root.IsZero() {
 		w.f.Free(w.root)
 	}
-	b := rootPayload(w.runs)
+	b := rootPayload(w.extents)
 	var err error
 	w.root, err = w.f.Alloc(w.f.PagesFor(len(b)))
 	require.NoError(w.t, err)
-	require.NoError(w.t, w.f.WriteRun(w.root, KindNode, b))
+	require.NoError(w.t, w.f.WriteExtent(w.root, KindNode, b))
 }
 
-func rootPayload(runs map[uint64]Run) []byte {
+func rootPayload(extents map[uint64]Extent) []byte {
 	var b []byte
-	for _, id := range slices.Sorted(maps.Keys(runs)) {
-		run := runs[id]
-		for _, v := range []uint64{id, uint64(run.First), uint64(run.Pages), run.Born} {
+	for _, id := range slices.Sorted(maps.Keys(extents)) {
+		ext := extents[id]
+		for _, v := range []uint64{id, uint64(ext.First), uint64(ext.Pages), ext.Born} {
 			b = binary.LittleEndian.AppendUint64(b, v)
 		}
 	}
@@ -137,7 +137,7 @@ func (w *world) checkpoint() {
 	w.t.Helper()
 	w.writeRoot()
 	w.steps++
-	w.states[w.steps] = maps.Clone(w.runs)
+	w.states[w.steps] = maps.Clone(w.extents)
 	m, err := w.f.Checkpoint(w.meta())
 	require.NoError(w.t, err)
 	require.Equal(w.t, m, w.f.Meta())
@@ -148,7 +148,7 @@ func (w *world) step() {
 	w.t.Helper()
 	w.add(1 + w.rng.Intn(12))
 	if w.rng.Intn(3) > 0 {
-		w.drop(w.rng.Intn(len(w.runs) + 1))
+		w.drop(w.rng.Intn(len(w.extents) + 1))
 	}
 }
 
@@ -167,17 +167,17 @@ func (w *world) verify(f *File) (uint64, error) {
 		return 0, fmt.Errorf("application data of checkpoint %d differ from the input", at)
 	}
 	refs := make(map[No]bool)
-	claim := func(run Run) error {
-		for i := range No(run.Pages) {
-			if refs[run.First+i] {
-				return fmt.Errorf("page %d is referred to twice", run.First+i)
+	claim := func(ext Extent) error {
+		for i := range No(ext.Pages) {
+			if refs[ext.First+i] {
+				return fmt.Errorf("page %d is referred to twice", ext.First+i)
 			}
-			refs[run.First+i] = true
+			refs[ext.First+i] = true
 		}
 		return nil
 	}
 	if at > 0 {
-		kind, payload, err := f.ReadRun(m.Root, nil)
+		kind, payload, err := f.ReadExtent(m.Root, nil)
 		if err != nil {
 			return 0, err
 		}
@@ -189,15 +189,15 @@ func (w *world) verify(f *File) (uint64, error) {
 		}
 	}
 	var buf []byte
-	for id, run := range want {
-		kind, payload, err := f.ReadRun(run, buf)
+	for id, ext := range want {
+		kind, payload, err := f.ReadExtent(ext, buf)
 		if err != nil {
 			return 0, fmt.Errorf("run %d: %w", id, err)
 		}
 		if kind != kindOf(id) || string(payload) != string(content(id)) {
 			return 0, fmt.Errorf("extent %d does not hold the written data", id)
 		}
-		if err := claim(run); err != nil {
+		if err := claim(ext); err != nil {
 			return 0, err
 		}
 		buf = payload[:0]
@@ -205,13 +205,13 @@ func (w *world) verify(f *File) (uint64, error) {
 	return at, w.verifyUsed(f, pin, refs, claim)
 }
 
-func (w *world) verifyUsed(f *File, pin *Pin, refs map[No]bool, claim func(Run) error) error {
-	own, err := f.OwnRuns(pin)
+func (w *world) verifyUsed(f *File, pin *Pin, refs map[No]bool, claim func(Extent) error) error {
+	own, err := f.OwnExtents(pin)
 	if err != nil {
 		return err
 	}
-	for _, run := range own {
-		if err := claim(run); err != nil {
+	for _, ext := range own {
+		if err := claim(ext); err != nil {
 			return err
 		}
 	}
@@ -262,7 +262,7 @@ func (w *world) open(fs vfs.FS) {
 	at, err := w.verify(w.f)
 	require.NoError(w.t, err)
 	w.steps, w.root = at, w.f.Meta().Root
-	w.runs = maps.Clone(w.states[at])
+	w.extents = maps.Clone(w.states[at])
 	st := w.f.Stats()
 	require.Equal(w.t, w.f.Meta().UsedPages, st.Used)
 	require.Zero(w.t, st.Pending, "after Open every page that is not used is free")

@@ -16,12 +16,12 @@ import (
 // writeBufferBytes is the size at which adjacent pages are written.
 const writeBufferBytes = 1 << 20
 
-// runWriter builds extents in their on-disk form and writes about a megabyte of them at a time. This needs one
+// extentWriter builds extents in their on-disk form and writes about a megabyte of them at a time. This needs one
 // allocation for all of them, and as few writes as the free space allows.
-type runWriter struct {
+type extentWriter struct {
 	file    *page.File
 	buf     []byte
-	staged  []stagedRun
+	staged  []stagedExtent
 	pages   []uint32
 	entries []index.Entry
 	// record and sum describe the last added message if it is the first one of its extent.
@@ -29,8 +29,8 @@ type runWriter struct {
 	sum    uint32
 }
 
-// stagedRun is an extent that is built but not yet written.
-type stagedRun struct {
+// stagedExtent is an extent that is built but not yet written.
+type stagedExtent struct {
 	offset, payload int // offset is the start in buf, payload the length of the payload
 	entry           index.Entry
 	// record is the length of the only message's record, and sum its CRC32C (0 if unknown).
@@ -44,7 +44,7 @@ func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	if p.buf == nil {
 		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // aligned for direct I/O
 	}
-	w := runWriter{file: p.file, buf: p.buf[:0]}
+	w := extentWriter{file: p.file, buf: p.buf[:0]}
 	var err error
 	for i := range tails {
 		if err = w.writeTail(&tails[i]); err != nil {
@@ -59,7 +59,7 @@ func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	}
 	if err != nil {
 		for i := range w.entries {
-			p.file.Free(w.entries[i].Run)
+			p.file.Free(w.entries[i].Extent)
 		}
 		return nil, fmt.Errorf("write messages to pages: %w", err)
 	}
@@ -68,15 +68,15 @@ func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 
 // writeTail packs the messages of one queue into extents of up to index.Room bytes. A larger message gets its own
 // extent.
-func (w *runWriter) writeTail(t *queue.TailRun) error {
+func (w *extentWriter) writeTail(t *queue.TailRun) error {
 	room := index.Room(w.file.PageSize())
-	var b index.RunBuilder
+	var b index.ExtentBuilder
 	for i, record := range t.Records {
 		if record == nil {
 			continue // consumed before it was written
 		}
 		seq := t.First + uint64(i)
-		if b.Count > 0 && (b.SizeWith(seq, record) > room || seq-b.First >= queue.MaxRunSpan) {
+		if b.Count > 0 && (b.SizeWith(seq, record) > room || seq-b.First >= queue.MaxExtentSpan) {
 			if err := w.end(&b); err != nil {
 				return err
 			}
@@ -102,54 +102,55 @@ func (w *runWriter) writeTail(t *queue.TailRun) error {
 
 // writeLarge writes a message into its own extent without copying it, since a copy would double the memory of a very
 // large message. sum is the record's CRC32C, 0 if unknown.
-func (w *runWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32) error {
+func (w *extentWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32) error {
 	if err := w.flush(); err != nil { // entries must be in message order
 		return err
 	}
-	var b index.RunBuilder
+	var b index.ExtentBuilder
 	w.begin(&b, queueID)
 	b.Add(seq, nil)
 	b.Finish()
 	w.buf = b.Buf[:0]
 	payload := b.Size() + len(record)
 	pages := w.file.PagesFor(payload)
-	runs, err := w.file.AllocRuns([]uint32{pages})
+	extents, err := w.file.AllocExtents([]uint32{pages})
 	if err != nil {
 		return fmt.Errorf("allocate: %w", err)
 	}
 	w.entries = append(w.entries, index.Entry{
-		Queue: queueID, First: seq, Span: 1, Count: 1, Bytes: uint64(payload - index.RunHeaderBytes), Run: runs[0],
+		Queue: queueID, First: seq, Span: 1, Count: 1, Bytes: uint64(payload - index.ExtentHeaderBytes), Extent: extents[0],
 	})
 	if sum == 0 {
 		sum = crc.Of(record)
 	}
-	page.SealRunWith(b.Buf, runs[0], index.RunKind(1, pages), payload, len(record), sum)
+	page.SealExtentWith(b.Buf, extents[0], index.ExtentKind(1, pages), payload, len(record), sum)
 	padding := make([]byte, int(pages)*w.file.PageSize()-len(b.Buf)-len(record))
-	if err := w.file.WritePieces(runs[0], b.Buf, record, padding); err != nil {
+	if err := w.file.WritePieces(extents[0], b.Buf, record, padding); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
 	return nil
 }
 
 // begin starts an extent at the end of the buffer.
-func (w *runWriter) begin(b *index.RunBuilder, queueID uint64) {
+func (w *extentWriter) begin(b *index.ExtentBuilder, queueID uint64) {
 	start := len(w.buf)
-	w.buf = append(w.buf, make([]byte, page.RunHeaderBytes)...)
-	b.Begin(w.buf, start+page.RunHeaderBytes, queueID)
+	w.buf = append(w.buf, make([]byte, page.ExtentHeaderBytes)...)
+	b.Begin(w.buf, start+page.ExtentHeaderBytes, queueID)
 }
 
 // end closes the current extent, and writes the staged extents if there are enough of them.
-func (w *runWriter) end(b *index.RunBuilder) error {
+func (w *extentWriter) end(b *index.ExtentBuilder) error {
 	b.Finish()
 	w.buf = b.Buf
 	payload := b.Size()
 	pages := w.file.PagesFor(payload)
-	w.staged = append(w.staged, stagedRun{offset: b.Start - page.RunHeaderBytes, payload: payload, entry: index.Entry{
+	offset := b.Start - page.ExtentHeaderBytes
+	w.staged = append(w.staged, stagedExtent{offset: offset, payload: payload, entry: index.Entry{
 		Queue: b.Queue, First: b.First, Span: b.Last - b.First + 1,
-		Count: uint64(b.Count), Bytes: uint64(payload - index.RunHeaderBytes),
+		Count: uint64(b.Count), Bytes: uint64(payload - index.ExtentHeaderBytes),
 	}, record: w.record, sum: w.sum})
 	w.pages = append(w.pages, pages)
-	whole := b.Start - page.RunHeaderBytes + int(pages)*w.file.PageSize()
+	whole := offset + int(pages)*w.file.PageSize()
 	w.buf = append(w.buf, make([]byte, whole-len(w.buf))...)
 	b.Count = 0
 	if len(w.buf) < writeBufferBytes {
@@ -159,36 +160,36 @@ func (w *runWriter) end(b *index.RunBuilder) error {
 }
 
 // flush allocates pages for the staged extents and writes them.
-func (w *runWriter) flush() error {
+func (w *extentWriter) flush() error {
 	if len(w.staged) == 0 {
 		return nil
 	}
-	runs, err := w.file.AllocRuns(w.pages)
+	extents, err := w.file.AllocExtents(w.pages)
 	if err != nil {
 		return fmt.Errorf("allocate: %w", err)
 	}
 	begin := 0 // start of the current sequence of adjacent extents
 	for i := range w.staged {
 		st := &w.staged[i]
-		st.entry.Run = runs[i]
+		st.entry.Extent = extents[i]
 		w.entries = append(w.entries, st.entry)
-		kind := index.RunKind(st.entry.Count, runs[i].Pages)
-		end := st.offset + int(runs[i].Pages)*w.file.PageSize()
+		kind := index.ExtentKind(st.entry.Count, extents[i].Pages)
+		end := st.offset + int(extents[i].Pages)*w.file.PageSize()
 		if st.sum != 0 {
-			page.SealRunWith(w.buf[st.offset:end], runs[i], kind, st.payload, st.record, st.sum)
+			page.SealExtentWith(w.buf[st.offset:end], extents[i], kind, st.payload, st.record, st.sum)
 			continue
 		}
-		page.SealRun(w.buf[st.offset:end], runs[i], kind, st.payload)
+		page.SealExtent(w.buf[st.offset:end], extents[i], kind, st.payload)
 	}
 	for i := range w.staged {
-		if i+1 < len(w.staged) && runs[i+1].First == runs[i].End() {
+		if i+1 < len(w.staged) && extents[i+1].First == extents[i].End() {
 			continue
 		}
 		from, to := w.staged[begin].offset, len(w.buf)
 		if i+1 < len(w.staged) {
 			to = w.staged[i+1].offset
 		}
-		if err := w.file.WriteRuns(runs[begin].First, w.buf[from:to]); err != nil {
+		if err := w.file.WriteExtents(extents[begin].First, w.buf[from:to]); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 		begin = i + 1
@@ -199,8 +200,8 @@ func (w *runWriter) flush() error {
 
 // editTree applies everything except the new messages to the tree, and returns the extents that are no longer
 // referenced.
-func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
-	var freed []page.Run
+func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error) {
+	var freed []page.Extent
 	for _, kv := range b.Puts {
 		if err := edit.Put(kv.Key, kv.Value); err != nil {
 			return nil, fmt.Errorf("write the tree: %w", err)
@@ -225,7 +226,7 @@ func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 }
 
 // dropQueue removes all entries of a deleted queue.
-func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error) {
+func dropQueue(edit *tree.Edit, id uint64, freed []page.Extent) ([]page.Extent, error) {
 	from, to := index.KeyRange(id)
 	it := edit.Scan(from, to)
 	for it.Next() {
@@ -233,7 +234,7 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error)
 		if err != nil {
 			return nil, err
 		}
-		freed = append(freed, e.Run)
+		freed = append(freed, e.Extent)
 	}
 	if err := it.Err(); err != nil {
 		return nil, fmt.Errorf("read the index of deleted queue %d: %w", id, err)
@@ -247,9 +248,11 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error)
 }
 
 // dropDead frees the extents within the ranges that contain no needed message.
-func dropDead(edit *tree.Edit, spans *runSpans, ranges []queue.DeadRange, freed []page.Run) ([]page.Run, error) {
+func dropDead(edit *tree.Edit, spans *extentSpans, ranges []queue.DeadRange, freed []page.Extent) (
+	[]page.Extent, error,
+) {
 	// Use one iterator for all ranges, since many of them are close to each other.
-	d := deadRuns{edit: edit, it: edit.Scan(nil, nil), freed: freed}
+	d := deadExtents{edit: edit, it: edit.Scan(nil, nil), freed: freed}
 	for i := range ranges {
 		if err := d.drop(spans, ranges[i]); err != nil {
 			return nil, err
@@ -260,7 +263,7 @@ func dropDead(edit *tree.Edit, spans *runSpans, ranges []queue.DeadRange, freed 
 }
 
 // drop frees the extents in one range. It does not change the range, since the batch is retried after an error.
-func (d *deadRuns) drop(spans *runSpans, r queue.DeadRange) error {
+func (d *deadExtents) drop(spans *extentSpans, r queue.DeadRange) error {
 	chunk, single := r.Single()
 	known := spans.get(r.Queue, chunk)
 	if single && known != nil && !r.Prune((*[queue.GroupsOfChunk]uint8)(known)) {
@@ -285,7 +288,7 @@ func (d *deadRuns) drop(spans *runSpans, r queue.DeadRange) error {
 }
 
 // learn caches the spans of a chunk's extents.
-func (d *deadRuns) learn(spans *runSpans, queueID, chunk uint64) error {
+func (d *deadExtents) learn(spans *extentSpans, queueID, chunk uint64) error {
 	known := new(groupSpans)
 	first, end := chunk*queue.ChunkSize, (chunk+1)*queue.ChunkSize
 	_, to := index.KeyRange(queueID)
@@ -312,17 +315,17 @@ func (d *deadRuns) learn(spans *runSpans, queueID, chunk uint64) error {
 // maxDead bounds the index entries that are collected before they are removed: one purge can leave millions.
 const maxDead = 1 << 14
 
-// deadRuns collects the index entries of dead extents, and removes them.
-type deadRuns struct {
+// deadExtents collects the index entries of dead extents, and removes them.
+type deadExtents struct {
 	edit  *tree.Edit
 	it    *tree.Iterator
 	dead  []index.Entry
-	freed []page.Run
+	freed []page.Extent
 	total int // number of dead extents found
 }
 
 // find visits the extents that overlap a part of a range.
-func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
+func (d *deadExtents) find(r *queue.DeadRange, first, last uint64) error {
 	_, to := index.KeyRange(r.Queue)
 	if last != ^uint64(0) {
 		to = index.AppendKey(nil, r.Queue, last+1)
@@ -354,7 +357,7 @@ func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
 // remove removes the collected entries key by key. This is cheap even for the whole prefix of a queue, as left by a
 // plain consumer, because each delete finds its leaf in memory. An entry may occur twice, because an extent can
 // overlap two ranges.
-func (d *deadRuns) remove() error {
+func (d *deadExtents) remove() error {
 	var key []byte
 	for i := range d.dead {
 		key = index.AppendKey(key[:0], d.dead[i].Queue, d.dead[i].First)
@@ -363,7 +366,7 @@ func (d *deadRuns) remove() error {
 			return fmt.Errorf("remove index entries: %w", err)
 		}
 		if found {
-			d.freed = append(d.freed, d.dead[i].Run)
+			d.freed = append(d.freed, d.dead[i].Extent)
 		}
 	}
 	d.dead, d.it = d.dead[:0], d.edit.Scan(nil, nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// keyRun is a sequence of consecutive keys in the tree, first and last included.
-type keyRun struct {
+// keyRange is a sequence of consecutive keys in the tree, first and last included.
+type keyRange struct {
 	first, last []byte
 	n           int
 }
@@ -24,11 +24,11 @@ func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 			return fmt.Errorf("write the schedule: %w", err)
 		}
 	}
-	runs, err := runsToDelete(edit, b)
+	ranges, err := keysToDelete(edit, b)
 	if err != nil {
 		return fmt.Errorf("read the schedule: %w", err)
 	}
-	for _, r := range runs {
+	for _, r := range ranges {
 		if r.n == 1 {
 			_, err = edit.Delete(r.first)
 		} else {
@@ -41,9 +41,9 @@ func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 	return nil
 }
 
-// runsToDelete returns the keys to remove that exist in the tree, grouped into ranges. Due messages are removed in
+// keysToDelete returns the keys to remove that exist in the tree, grouped into ranges. Due messages are removed in
 // index order, so there are mostly few ranges. Removing a range costs little more than removing a key.
-func runsToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (runs []keyRun, err error) {
+func keysToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (ranges []keyRange, err error) {
 	next, stop := iter.Pull(iter.Seq[[]byte](b.Deletes))
 	defer stop()
 	gone, more := next()
@@ -51,12 +51,12 @@ func runsToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (runs []keyRun, err e
 		return nil, nil
 	}
 	it := edit.Scan(bytes.Clone(gone), queue.ScheduleKeys().To)
-	var run keyRun
+	var current keyRange
 	end := func() {
-		if run.n > 0 {
-			runs = append(runs, run)
+		if current.n > 0 {
+			ranges = append(ranges, current)
 		}
-		run = keyRun{}
+		current = keyRange{}
 	}
 	for more && it.Next() {
 		key := it.Key()
@@ -67,13 +67,13 @@ func runsToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (runs []keyRun, err e
 			end()
 			continue
 		}
-		if run.n == 0 {
-			run.first = bytes.Clone(key)
+		if current.n == 0 {
+			current.first = bytes.Clone(key)
 		}
-		run.last = append(run.last[:0], key...)
-		run.n++
+		current.last = append(current.last[:0], key...)
+		current.n++
 		gone, more = next()
 	}
 	end()
-	return runs, it.Err()
+	return ranges, it.Err()
 }

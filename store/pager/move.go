@@ -16,9 +16,9 @@ import (
 // maxMovedNodes bounds the tree nodes that a shrink moves, since they are held in memory.
 const maxMovedNodes = 4096
 
-// MoveRuns copies extents into gaps, the last one first, and updates the index. more is false when there are no more
+// MoveExtents copies extents into gaps, the last one first, and updates the index. more is false when there are no more
 // gaps.
-func (p *Pager) MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
+func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
 	if err := p.engine.Usable(); err != nil {
@@ -29,17 +29,17 @@ func (p *Pager) MoveRuns(file *page.File, runs []index.Entry) (moved uint64, mor
 	}
 	edit := p.index.Edit()
 	defer edit.Discard()
-	var taken, left []page.Run
-	give := func(runs []page.Run) {
-		for _, r := range runs {
+	var taken, left []page.Extent
+	give := func(entries []page.Extent) {
+		for _, r := range entries {
 			file.Free(r)
 		}
 	}
 	more = true
-	for i := len(runs) - 1; i >= 0 && more && err == nil; i-- {
-		var to page.Run
-		if to, more, err = p.moveRun(edit, &runs[i]); err == nil && !to.IsZero() {
-			taken, left = append(taken, to), append(left, runs[i].Run)
+	for i := len(entries) - 1; i >= 0 && more && err == nil; i-- {
+		var to page.Extent
+		if to, more, err = p.moveExtent(edit, &entries[i]); err == nil && !to.IsZero() {
+			taken, left = append(taken, to), append(left, entries[i].Extent)
 			moved += uint64(to.Pages) * uint64(file.PageSize())
 		}
 	}
@@ -54,8 +54,8 @@ func (p *Pager) MoveRuns(file *page.File, runs []index.Entry) (moved uint64, mor
 	return moved, more, nil
 }
 
-// moveRun copies one extent, if the index still has it and there is a gap before it.
-func (p *Pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool, err error) {
+// moveExtent copies one extent, if the index still has it and there is a gap before it.
+func (p *Pager) moveExtent(edit *tree.Edit, e *index.Entry) (to page.Extent, more bool, err error) {
 	file := p.file
 	key := index.AppendKey(nil, e.Queue, e.First)
 	value, ok, err := edit.Get(key)
@@ -65,27 +65,27 @@ func (p *Pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool
 	if !ok || !bytes.Equal(value, e.AppendValue(nil)) {
 		return to, true, nil // consumed concurrently
 	}
-	buf := make([]byte, int(e.Run.Pages)*file.PageSize())
-	kind, payload, err := file.ReadRun(e.Run, buf)
+	buf := make([]byte, int(e.Extent.Pages)*file.PageSize())
+	kind, payload, err := file.ReadExtent(e.Extent, buf)
 	if err != nil {
 		return to, true, nil //nolint:nilerr // damaged: it stays, for the repair
 	}
 	file.AllocLow()
-	if to, err = file.Alloc(e.Run.Pages); err != nil {
-		return page.Run{}, false, err
+	if to, err = file.Alloc(e.Extent.Pages); err != nil {
+		return page.Extent{}, false, err
 	}
-	if to.First > e.Run.First {
+	if to.First > e.Extent.First {
 		file.Free(to)
-		return page.Run{}, false, nil
+		return page.Extent{}, false, nil
 	}
-	if err = file.WriteRun(to, kind, payload); err == nil {
+	if err = file.WriteExtent(to, kind, payload); err == nil {
 		moved := *e
-		moved.Run = to
+		moved.Extent = to
 		err = edit.Put(key, moved.AppendValue(nil))
 	}
 	if err != nil {
 		file.Free(to)
-		return page.Run{}, false, err
+		return page.Extent{}, false, err
 	}
 	return to, true, nil
 }

@@ -56,12 +56,12 @@ func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) 
 	each := max((file.Stats().Pages+uint64(regions)-1)/uint64(max(regions, 1)), 1)
 	index, bitmap := make(map[uint64]uint64), make(map[uint64]uint64)
 	c := checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: pageMapCacheBytes, Pace: pace})
-	err = c.OwnRuns(ctx, func(runs []page.Run, own bool) {
+	err = c.OwnExtents(ctx, func(extents []page.Extent, own bool) {
 		to := index
 		if own {
 			to = bitmap
 		}
-		for _, r := range file.Live(runs) {
+		for _, r := range file.Live(extents) {
 			countPages(to, r, each)
 		}
 	})
@@ -89,7 +89,7 @@ func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) 
 }
 
 // countPages adds the pages of an extent to their regions, which have each pages.
-func countPages(to map[uint64]uint64, r page.Run, each uint64) {
+func countPages(to map[uint64]uint64, r page.Extent, each uint64) {
 	for at, end := uint64(r.First-1), uint64(r.First-1)+uint64(r.Pages); at < end; {
 		i := at / each
 		n := min(end, (i+1)*each) - at

@@ -125,7 +125,7 @@ type Pager struct {
 	previous uint64
 	todo     *work
 	buf      []byte
-	spans    runSpans
+	spans    extentSpans
 	// repaired is set when pages were repaired and no checkpoint contains that yet.
 	repaired bool
 	// syncing is a checkpoint that is being synced in its own goroutine; nil if none. Tail messages are still written
@@ -480,18 +480,18 @@ func (p *Pager) write(b *queue.Batch) error {
 	freed, err := p.edit(entries, b)
 	if err != nil {
 		for i := range entries {
-			p.file.Free(entries[i].Run) // a retry writes them again
+			p.file.Free(entries[i].Extent) // a retry writes them again
 		}
 		return err
 	}
-	for _, run := range freed {
-		p.file.Free(run) // from here on no new reader finds it
+	for _, ext := range freed {
+		p.file.Free(ext) // from here on no new reader finds it
 	}
 	return nil
 }
 
 // edit changes the tree and publishes it. It returns the extents that are no longer referenced.
-func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) {
+func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Extent, error) {
 	edit := p.index.Edit()
 	defer edit.Discard()
 	spans := p.spans.in(p.index)

@@ -12,10 +12,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// ReplaceRun writes messages of a corrupt extent to new pages and updates the index. The visible content and the
+// ReplaceExtent writes messages of a corrupt extent to new pages and updates the index. The visible content and the
 // digests do not change. It calls messages when no batch in progress can remove one of them from the index. It does
 // nothing if the extent was freed concurrently.
-func (p *Pager) ReplaceRun(old *index.Entry, messages func() queue.TailRun) error {
+func (p *Pager) ReplaceExtent(old *index.Entry, messages func() queue.TailRun) error {
 	p.hold()
 	defer p.mu.Unlock()
 	if err := p.engine.Usable(); err != nil {
@@ -25,7 +25,7 @@ func (p *Pager) ReplaceRun(old *index.Entry, messages func() queue.TailRun) erro
 	if err == nil {
 		if err = p.exchange(old, entries); err != nil {
 			for i := range entries {
-				p.file.Free(entries[i].Run)
+				p.file.Free(entries[i].Extent)
 			}
 		}
 	}
@@ -55,9 +55,10 @@ func (p *Pager) exchange(old *index.Entry, entries []index.Entry) error {
 		return err
 	}
 	switch {
-	case old.Run.IsZero() && found && now.Last() >= old.First, !old.Run.IsZero() && (!found || now.Run != old.Run):
+	case old.Extent.IsZero() && found && now.Last() >= old.First,
+		!old.Extent.IsZero() && (!found || now.Extent != old.Extent):
 		return errExtentGone
-	case !old.Run.IsZero():
+	case !old.Extent.IsZero():
 		if _, err := edit.Delete(index.AppendKey(nil, old.Queue, old.First)); err != nil {
 			return p.damage.IndexError(err)
 		}
@@ -72,8 +73,8 @@ func (p *Pager) exchange(old *index.Entry, entries []index.Entry) error {
 	if err := p.engine.Publish(edit.Commit, nil); err != nil {
 		return fmt.Errorf("publish the index: %w", err)
 	}
-	if !old.Run.IsZero() {
-		p.file.Free(old.Run)
+	if !old.Extent.IsZero() {
+		p.file.Free(old.Extent)
 	}
 	p.repaired = true
 	return nil

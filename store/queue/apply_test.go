@@ -275,7 +275,7 @@ func TestDeadRange(t *testing.T) {
 	next := uint64(1)
 	for _, run := range b.Tails {
 		require.Equal(t, next, run.First, "one run continues the one before")
-		require.LessOrEqual(t, len(run.Records), MaxRunSpan)
+		require.LessOrEqual(t, len(run.Records), MaxExtentSpan)
 		next = run.Last() + 1
 		d.s.Flushed(run.Queue, run.Last())
 	}

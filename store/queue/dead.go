@@ -48,7 +48,7 @@ func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 }
 
 // AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. It covers extents
-// that touch one of the Parts and span at most MaxRunSpan; for other extents it may return false.
+// that touch one of the Parts and span at most MaxExtentSpan; for other extents it may return false.
 func (d *DeadRange) AllDead(first, span uint64) bool {
 	if span == 0 {
 		return true

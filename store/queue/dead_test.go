@@ -72,7 +72,7 @@ func TestDeadRunsAreFound(t *testing.T) {
 			}
 			b := d.s.Collect(0, true)
 			for i := range b.Tails {
-				pages.writeTail(t, &b.Tails[i], []int{1, 3, 14, 100, MaxRunSpan}[rng.IntN(5)])
+				pages.writeTail(t, &b.Tails[i], []int{1, 3, 14, 100, MaxExtentSpan}[rng.IntN(5)])
 				d.s.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
 			}
 			before := slices.Clone(pages.runs[q.id])

@@ -11,9 +11,9 @@ const (
 	MaxAccess = 10_000
 	// MaxReleased is the maximum number of messages that one transaction may release.
 	MaxReleased = 65_536
-	// MaxRunSpan is the maximum number of sequences (first to last, including dead ones in between) of one extent in
+	// MaxExtentSpan is the maximum number of sequences (first to last, including dead ones in between) of one extent in
 	// the page file. DeadRange.AllDead does not cover longer extents.
-	MaxRunSpan = ChunkSize
+	MaxExtentSpan = ChunkSize
 
 	// MaxPrepared is the maximum number of undecided prepared transactions.
 	MaxPrepared = 10_000

@@ -86,7 +86,7 @@ func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
 
 func (p *fakePages) writeTail(t *testing.T, run *TailRun, perRun int) {
 	t.Helper()
-	require.LessOrEqual(t, len(run.Records), MaxRunSpan)
+	require.LessOrEqual(t, len(run.Records), MaxExtentSpan)
 	var r fakeRun
 	for i, rec := range run.Records {
 		if rec == nil {

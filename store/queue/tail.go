@@ -43,7 +43,7 @@ func (b *tailBlock) part(from, to int) (records [][]byte, sums []uint32) {
 
 const (
 	// blockEntries is also the maximum number of messages of a TailRun, which a DeadRange must be able to cover.
-	blockEntries = MaxRunSpan
+	blockEntries = MaxExtentSpan
 	// entryBytes is the overhead of an entry in addition to its record.
 	entryBytes = 24
 	// keepEntries is the maximum size of an empty tail's block that is kept: an idle queue must stay small.

@@ -113,7 +113,7 @@ func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
 
 // extentState is the local state of the extent that contains a sequence.
 type extentState struct {
-	entry index.Entry // its Run is zero if the extent does not exist
+	entry index.Entry // its Extent is zero if the extent does not exist
 	alive []uint64    // sequences that are needed
 	have  []Message   // those that can be read
 	why   error       // why the others cannot be read; nil if all can be
@@ -143,18 +143,18 @@ func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {
 	r.engine.View(func(state *queue.State) {
 		q := state.Queue(queueID)
 		st.alive = alive(q, e.First, e.Last())
-		if e.Run.IsZero() {
+		if e.Extent.IsZero() {
 			st.alive = slices.DeleteFunc(st.alive, func(seq uint64) bool {
 				_, inMemory := q.TailRecord(seq)
 				return inMemory
 			})
 		}
 	})
-	if e.Run.IsZero() {
+	if e.Extent.IsZero() {
 		st.why = fmt.Errorf("%w: not found in any page", index.ErrDataLoss)
 		return st, nil
 	}
-	_, payload, err := pages.File.ReadRun(e.Run, nil)
+	_, payload, err := pages.File.ReadExtent(e.Extent, nil)
 	if err != nil {
 		if Unreadable(err) {
 			st.why = err
@@ -168,7 +168,7 @@ func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {
 
 // wantedOf takes the needed messages from an extent; the error reports missing ones.
 func wantedOf(payload []byte, want []uint64) (have []Message, err error) {
-	r, err := index.NewRunReader(payload)
+	r, err := index.NewExtentReader(payload)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bo
 		return err
 	}
 	if gained > 0 {
-		if err := r.pages.ReplaceRun(&st.entry, func() queue.TailRun { return r.tailOf(&st) }); err != nil {
+		if err := r.pages.ReplaceExtent(&st.entry, func() queue.TailRun { return r.tailOf(&st) }); err != nil {
 			return fmt.Errorf("repair queue %d, sequences %d to %d: %w", queueID, st.entry.First, st.entry.Last(), err)
 		}
 		r.count(func(d *Status) { d.RepairedPages++; d.RepairedMessages += uint64(gained) })
@@ -338,7 +338,7 @@ func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int
 	}
 	slices.SortFunc(st.have, func(a, b Message) int { return int(int64(a.Sequence) - int64(b.Sequence)) })
 	st.have = slices.CompactFunc(st.have, func(a, b Message) bool { return a.Sequence == b.Sequence })
-	if e := &st.entry; !e.Run.IsZero() && uint64(len(st.have)) == e.Count {
+	if e := &st.entry; !e.Extent.IsZero() && uint64(len(st.have)) == e.Count {
 		size := 0
 		for i := range st.have {
 			size += txn.UvarintBytes(st.have[i].Sequence-e.First) + len(st.have[i].Record)
@@ -376,7 +376,7 @@ func (r *Repairer) resolveSuspects() error {
 		if err != nil {
 			return err
 		}
-		if why := suspects[e.Run.First]; why != nil {
+		if why := suspects[e.Extent.First]; why != nil {
 			if b := r.wantedIn(&e, why); b != nil {
 				r.Note(b)
 			}

@@ -146,7 +146,7 @@ func (sc *scrub) own(ctx context.Context) error {
 		return err
 	}
 	defer pin.Release()
-	renewed, err := sc.ownRuns(ctx, file, pin)
+	renewed, err := sc.ownExtents(ctx, file, pin)
 	if err != nil || renewed == 0 {
 		return err
 	}
@@ -157,8 +157,8 @@ func (sc *scrub) own(ctx context.Context) error {
 	return nil
 }
 
-func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
-	runs, err := file.OwnRuns(pin)
+func (sc *scrub) ownExtents(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
+	extents, err := file.OwnExtents(pin)
 	in := &page.CorruptError{}
 	// A page of the directory is rewritten. The pages that it refers to are checked by the next scrub.
 	if errors.As(err, &in) && file.RelocateOwn(in.Page) {
@@ -168,28 +168,28 @@ func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (r
 	if err != nil {
 		return renewed, sc.over(file, err)
 	}
-	for _, run := range runs {
-		if run.First == in.Page {
+	for _, ext := range extents {
+		if ext.First == in.Page {
 			continue
 		}
-		_, _, err := file.ReadRun(run, sc.buffer(file, run))
+		_, _, err := file.ReadExtent(ext, sc.buffer(file, ext))
 		if errors.Is(err, page.ErrCorrupt) {
-			if file.RelocateOwn(run.First) { // otherwise it was moved concurrently
+			if file.RelocateOwn(ext.First) { // otherwise it was moved concurrently
 				sc.found(err)
 				renewed++
 			}
 		} else if err != nil {
 			return renewed, sc.over(file, err)
 		}
-		if err := sc.did(ctx, uint64(run.Pages), int(run.Pages)*file.PageSize()); err != nil {
+		if err := sc.did(ctx, uint64(ext.Pages), int(ext.Pages)*file.PageSize()); err != nil {
 			return renewed, err
 		}
 	}
 	return renewed, nil
 }
 
-func (sc *scrub) buffer(file *page.File, run page.Run) []byte {
-	n := int(run.Pages) * file.PageSize()
+func (sc *scrub) buffer(file *page.File, ext page.Extent) []byte {
+	n := int(ext.Pages) * file.PageSize()
 	if cap(sc.buf) < n {
 		sc.buf = make([]byte, n)
 	}
@@ -234,8 +234,8 @@ func (sc *scrub) scrubTree(
 		if err != nil {
 			return nil, pages, bad, sc.r.recordIndex(err)
 		}
-		_, _, err = file.ReadRun(e.Run, sc.buffer(file, e.Run))
-		pages += uint64(e.Run.Pages)
+		_, _, err = file.ReadExtent(e.Extent, sc.buffer(file, e.Extent))
+		pages += uint64(e.Extent.Pages)
 		if err == nil {
 			continue
 		}
@@ -273,10 +273,10 @@ type countingPager struct {
 	pages uint64
 }
 
-// ReadRun reads an extent and counts its pages.
-func (c *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
-	c.pages += uint64(run.Pages)
-	return c.File.ReadRun(run, buf)
+// ReadExtent reads an extent and counts its pages.
+func (c *countingPager) ReadExtent(ext page.Extent, buf []byte) (page.Kind, []byte, error) {
+	c.pages += uint64(ext.Pages)
+	return c.File.ReadExtent(ext, buf)
 }
 
 // log reads the log like a standby that catches up.

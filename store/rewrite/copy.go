@@ -87,7 +87,7 @@ type copier struct {
 }
 
 // copyAll copies everything and returns the new root.
-func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
+func (c *copier) copyAll(ctx context.Context) (page.Extent, error) {
 	from := c.rw.from
 	put := func(key, value []byte) error {
 		if err := c.index.Bulk.Put(key, value); err != nil {
@@ -96,37 +96,37 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 		return c.pace.Did(ctx, 0)
 	}
 	if err := from.CopyTree(ctx, nil, []byte{index.Letter}, put); err != nil {
-		return page.Run{}, err
+		return page.Extent{}, err
 	}
-	err := from.Runs(ctx, checkpoint.WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
-		if err := c.run(e, payload, err); err != nil {
+	err := from.Extents(ctx, checkpoint.WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
+		if err := c.extent(e, payload, err); err != nil {
 			return err
 		}
 		return c.pace.Did(ctx, len(payload))
 	})
 	if err != nil {
-		return page.Run{}, err
+		return page.Extent{}, err
 	}
-	if err := c.endRun(); err != nil {
-		return page.Run{}, err
+	if err := c.endExtent(); err != nil {
+		return page.Extent{}, err
 	}
 	if want := c.live.Messages(); c.messages != want {
-		return page.Run{}, fmt.Errorf("%w: expected %d messages, found %d; page.db is unchanged",
+		return page.Extent{}, fmt.Errorf("%w: expected %d messages, found %d; page.db is unchanged",
 			index.ErrDataLoss,
 			want, c.messages)
 	}
 	if err := from.CopyTree(ctx, []byte{index.Letter + 1}, nil, put); err != nil {
-		return page.Run{}, err
+		return page.Extent{}, err
 	}
 	root, err := c.index.Bulk.Finish()
 	if err != nil {
-		return page.Run{}, fmt.Errorf("write tree: %w", err)
+		return page.Extent{}, fmt.Errorf("write tree: %w", err)
 	}
 	return root, nil
 }
 
-// run copies the messages of an extent that a subscription needs.
-func (c *copier) run(e *index.Entry, payload []byte, err error) error {
+// extent copies the messages of an extent that a subscription needs.
+func (c *copier) extent(e *index.Entry, payload []byte, err error) error {
 	if err == nil {
 		err = c.live.Of(e, &c.alive)
 	}
@@ -135,9 +135,9 @@ func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 			e.First,
 			e.Last(), err)
 	}
-	r, err := index.NewRunReader(payload)
+	r, err := index.NewExtentReader(payload)
 	if err == nil && (r.Queue != e.Queue || r.First != e.First || uint64(r.Left) != e.Count) {
-		err = fmt.Errorf("%w: page %d does not match the index", index.ErrDataLoss, e.Run.First)
+		err = fmt.Errorf("%w: page %d does not match the index", index.ErrDataLoss, e.Extent.First)
 	}
 	var messages, bytes uint64
 	for err == nil {
@@ -164,7 +164,7 @@ func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 	}
 	c.messages += messages
 	c.bytes += bytes
-	c.rw.meter.Did(uint64(e.Run.Pages), messages, bytes)
+	c.rw.meter.Did(uint64(e.Extent.Pages), messages, bytes)
 	return c.look(bytes)
 }
 
@@ -190,13 +190,13 @@ func (c *copier) look(bytes uint64) error {
 // message appends a message.
 func (c *copier) message(queueID, seq uint64, record []byte) error {
 	if !c.Takes(queueID, seq, len(record), c.room) {
-		if err := c.endRun(); err != nil {
+		if err := c.endExtent(); err != nil {
 			return err
 		}
 		c.Begin(queueID, seq)
 		c.buf = c.b.Begin()
 		c.start = len(c.buf)
-		c.buf = append(c.buf, make([]byte, index.RunHeaderBytes)...)
+		c.buf = append(c.buf, make([]byte, index.ExtentHeaderBytes)...)
 	}
 	c.buf = binary.AppendUvarint(c.buf, seq-c.First)
 	c.buf = append(c.buf, record...)
@@ -204,17 +204,17 @@ func (c *copier) message(queueID, seq uint64, record []byte) error {
 	return nil
 }
 
-// endRun closes the open extent, if any.
-func (c *copier) endRun() error {
+// endExtent closes the open extent, if any.
+func (c *copier) endExtent() error {
 	if c.Count == 0 {
 		return nil
 	}
-	putRunHeader(c.buf[c.start:], c.Queue, c.First, c.Count)
-	run, err := c.b.End(c.buf, index.RunKind(uint64(c.Count), page.PagesFor(c.b.PageSize(), c.Size)))
+	putExtentHeader(c.buf[c.start:], c.Queue, c.First, c.Count)
+	ext, err := c.b.End(c.buf, index.ExtentKind(uint64(c.Count), page.PagesFor(c.b.PageSize(), c.Size)))
 	if err != nil {
 		return fmt.Errorf("write messages: %w", err)
 	}
-	e := c.Entry(run)
+	e := c.Entry(ext)
 	c.Count = 0
 	if err := c.index.Put(e); err != nil {
 		return fmt.Errorf("write index: %w", err)
@@ -222,8 +222,8 @@ func (c *copier) endRun() error {
 	return nil
 }
 
-// putRunHeader sets the header of an extent's payload.
-func putRunHeader(payload []byte, queueID, first uint64, count uint32) {
+// putExtentHeader sets the header of an extent's payload.
+func putExtentHeader(payload []byte, queueID, first uint64, count uint32) {
 	binary.LittleEndian.PutUint64(payload, queueID)
 	binary.LittleEndian.PutUint64(payload[8:], first)
 	binary.LittleEndian.PutUint32(payload[16:], count)

@@ -98,8 +98,8 @@ type Engine interface {
 	Governed(bytesPerSecond int64) *throttle.Pacer
 	// MakeGaps writes checkpoints until unused pages can be reused.
 	MakeGaps() error
-	// MoveRuns copies message extents, the last one first, into gaps before them. more is false if no gap is left.
-	MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error)
+	// MoveExtents copies message extents, the last one first, into gaps before them. more is false if no gap is left.
+	MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error)
 	// CutEnd moves everything except messages away from the end of page.db and truncates the file. held reports that
 	// pages at the end are still read.
 	CutEnd(ctx context.Context) (held bool, err error)

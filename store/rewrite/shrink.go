@@ -128,43 +128,45 @@ func (m *Maintenance) shrinkFailed(err error) error {
 	return m.e.Fail(fmt.Errorf("shrink page.db: %w", err))
 }
 
-// tailRuns are the message extents to move from the end of the file, and the end of the remaining ones.
-type tailRuns struct {
-	runs  []index.Entry // a heap, lowest page first
-	bytes uint64
-	end   page.No // last page of the extents that stay
+// tailExtents are the message extents to move from the end of the file, and the end of the remaining ones.
+type tailExtents struct {
+	extents []index.Entry // a heap, lowest page first
+	bytes   uint64
+	end     page.No // last page of the extents that stay
 }
 
-func (t *tailRuns) Len() int           { return len(t.runs) }
-func (t *tailRuns) Less(i, j int) bool { return t.runs[i].Run.First < t.runs[j].Run.First }
-func (t *tailRuns) Swap(i, j int)      { t.runs[i], t.runs[j] = t.runs[j], t.runs[i] }
-func (t *tailRuns) Push(x any)         { t.runs = append(t.runs, x.(index.Entry)) } // only called with index.Entry
+func (t *tailExtents) Len() int { return len(t.extents) }
+func (t *tailExtents) Less(i, j int) bool {
+	return t.extents[i].Extent.First < t.extents[j].Extent.First
+}
+func (t *tailExtents) Swap(i, j int) { t.extents[i], t.extents[j] = t.extents[j], t.extents[i] }
+func (t *tailExtents) Push(x any)    { t.extents = append(t.extents, x.(index.Entry)) } // only called with index.Entry
 
 // Pop removes and returns the last element, for package heap.
-func (t *tailRuns) Pop() any {
-	e := t.runs[len(t.runs)-1]
-	t.runs = t.runs[:len(t.runs)-1]
+func (t *tailExtents) Pop() any {
+	e := t.extents[len(t.extents)-1]
+	t.extents = t.extents[:len(t.extents)-1]
 	return e
 }
 
 // findTail finds the extents after the page at which a file without gaps would end.
-func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*tailRuns, error) {
+func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*tailExtents, error) {
 	limit := uint64(max(o.MoveBytes, 0))
 	if o.MoveBytes == 0 {
 		limit = DefaultMoveBytes
 	}
 	from, size := page.No(c.Meta().UsedPages), uint64(c.Meta().PageSize)
-	t := &tailRuns{}
-	stays := func(e *index.Entry) { t.end = max(t.end, e.Run.End()-1) }
-	err := c.Runs(ctx, checkpoint.WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
-		if e.Run.End()-1 <= from {
+	t := &tailExtents{}
+	stays := func(e *index.Entry) { t.end = max(t.end, e.Extent.End()-1) }
+	err := c.Extents(ctx, checkpoint.WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
+		if e.Extent.End()-1 <= from {
 			stays(e)
 			return nil
 		}
 		heap.Push(t, *e)
-		for t.bytes += uint64(e.Run.Pages) * size; t.bytes > limit; {
+		for t.bytes += uint64(e.Extent.Pages) * size; t.bytes > limit; {
 			first := heap.Pop(t).(index.Entry) // see Push
-			t.bytes -= uint64(first.Run.Pages) * size
+			t.bytes -= uint64(first.Extent.Pages) * size
 			stays(&first)
 		}
 		return nil
@@ -200,9 +202,9 @@ func (m *Maintenance) moveTail(ctx context.Context, o ShrinkOptions) (uint64, er
 		round, bytes := len(order), 0
 		for round > 0 && bytes < moveRoundBytes {
 			round--
-			bytes += int(order[round].Run.Pages) * file.PageSize()
+			bytes += int(order[round].Extent.Pages) * file.PageSize()
 		}
-		n, more, err := m.e.MoveRuns(file, order[round:])
+		n, more, err := m.e.MoveExtents(file, order[round:])
 		moved += n
 		if err != nil || !more {
 			return moved, err

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 func benchKey(dst []byte, i int) []byte {
@@ -21,7 +21,7 @@ func BenchmarkPut(b *testing.B) {
 	fs := memfs.New()
 	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
 	require.NoError(b, err)
-	tr := New(f, page.Run{}, Options{})
+	tr := New(f, page.Extent{}, Options{})
 	var key []byte
 	i := 0
 	for b.Loop() {
@@ -48,7 +48,7 @@ func BenchmarkGet(b *testing.B) {
 	fs := memfs.New()
 	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
 	require.NoError(b, err)
-	tr := New(f, page.Run{}, Options{CacheBytes: 1 << 30})
+	tr := New(f, page.Extent{}, Options{CacheBytes: 1 << 30})
 	e := tr.Edit()
 	var key []byte
 	for i := range 1_000_000 {

@@ -19,7 +19,7 @@ type NodeWriter interface {
 	PageSize() int
 	// WriteNode writes a node to its own extent. appendTo appends its payload of payloadBytes bytes to dst; an
 	// implementation that only computes the size of a tree need not call it.
-	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Run, error)
+	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Extent, error)
 }
 
 // Bulk builds a tree from entries in rising order. Nodes are filled completely and written immediately, so memory
@@ -52,7 +52,7 @@ func NewBulk(w NodeWriter, o Options) *Bulk {
 // defaultNode returns the default node size.
 func defaultNode(pageSize int) int {
 	pages := (defaultNodeBytes + pageSize - 1) / pageSize
-	return pages*pageSize - page.RunHeaderBytes
+	return pages*pageSize - page.ExtentHeaderBytes
 }
 
 // Put appends an entry and copies key and value. It returns ErrOrder, ErrTooLarge, or an error of the writer; the tree
@@ -71,7 +71,7 @@ func (b *Bulk) Put(key, value []byte) error {
 		b.err = fmt.Errorf("%w: %x", ErrOrder, key)
 		return b.err
 	}
-	b.err = b.add(0, key, value, page.Run{})
+	b.err = b.add(0, key, value, page.Extent{})
 	return b.err
 }
 
@@ -83,7 +83,7 @@ func (b *Bulk) level(i int) *bulkLevel {
 }
 
 // add adds an entry to the node of a level. If the node is full, it is written first.
-func (b *Bulk) add(level int, key, value []byte, run page.Run) error {
+func (b *Bulk) add(level int, key, value []byte, ext page.Extent) error {
 	l := b.level(level)
 	if len(l.node.keys) > 0 && l.sizeWith(key, value) > b.nodeBytes && (level == 0 || len(l.node.keys) > 1) {
 		if err := b.write(level); err != nil {
@@ -97,7 +97,7 @@ func (b *Bulk) add(level int, key, value []byte, run page.Run) error {
 	if level == 0 {
 		n.vals = append(n.vals, l.arena[mid:end:end])
 	} else {
-		n.children = append(n.children, childRef{run: run})
+		n.children = append(n.children, childRef{ext: ext})
 	}
 	n.raw += n.entrySize(len(n.keys) - 1)
 	return nil
@@ -116,23 +116,23 @@ func (l *bulkLevel) sizeWith(key, value []byte) int {
 // write writes the node of a level and adds its reference to the level above.
 func (b *Bulk) write(level int) error {
 	l := b.levels[level]
-	run, err := b.writeNode(l)
+	ext, err := b.writeNode(l)
 	if err != nil {
 		return err
 	}
-	if err := b.add(level+1, l.separator(), nil, run); err != nil {
+	if err := b.add(level+1, l.separator(), nil, ext); err != nil {
 		return err
 	}
 	l.begin()
 	return nil
 }
 
-func (b *Bulk) writeNode(l *bulkLevel) (page.Run, error) {
-	run, err := b.w.WriteNode(l.node.encodedBytes(), func(dst []byte) []byte { return l.node.appendTo(dst, nil) })
+func (b *Bulk) writeNode(l *bulkLevel) (page.Extent, error) {
+	ext, err := b.w.WriteNode(l.node.encodedBytes(), func(dst []byte) []byte { return l.node.appendTo(dst, nil) })
 	if err != nil {
-		return page.Run{}, fmt.Errorf("write tree node: %w", err)
+		return page.Extent{}, fmt.Errorf("write tree node: %w", err)
 	}
-	return run, nil
+	return ext, nil
 }
 
 // separator returns the node's key in the level above.
@@ -157,23 +157,23 @@ func (l *bulkLevel) begin() {
 	l.first = false
 }
 
-// Finish writes the remaining nodes and returns the root; the zero Run if the tree is empty.
-func (b *Bulk) Finish() (page.Run, error) {
+// Finish writes the remaining nodes and returns the root; the zero Extent if the tree is empty.
+func (b *Bulk) Finish() (page.Extent, error) {
 	if b.err != nil {
-		return page.Run{}, b.err
+		return page.Extent{}, b.err
 	}
 	b.err = ErrEditFinished
 	for i := 0; i < len(b.levels); i++ {
 		l := b.levels[i]
 		if i == len(b.levels)-1 {
 			if i > 0 && len(l.node.keys) == 1 { // omit a root with a single child
-				return l.node.children[0].run, nil
+				return l.node.children[0].ext, nil
 			}
 			return b.writeNode(l)
 		}
 		if err := b.write(i); err != nil {
-			return page.Run{}, err
+			return page.Extent{}, err
 		}
 	}
-	return page.Run{}, nil
+	return page.Extent{}, nil
 }

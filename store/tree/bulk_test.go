@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // counting is a NodeWriter that only counts, like the simulation of a rewrite.
@@ -22,10 +22,10 @@ type counting struct {
 
 func (c *counting) PageSize() int { return c.size }
 
-func (c *counting) WriteNode(n int, _ func([]byte) []byte) (page.Run, error) {
-	run := page.Run{First: page.No(c.pages + 1), Pages: page.PagesFor(c.size, n), Born: 7}
-	c.pages += uint64(run.Pages)
-	return run, nil
+func (c *counting) WriteNode(n int, _ func([]byte) []byte) (page.Extent, error) {
+	ext := page.Extent{First: page.No(c.pages + 1), Pages: page.PagesFor(c.size, n), Born: 7}
+	c.pages += uint64(ext.Pages)
+	return ext, nil
 }
 
 // TestBulk builds trees of all sizes, reads and changes them, and compares their size with the size counted without

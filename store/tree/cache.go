@@ -15,7 +15,7 @@ type nodeKey struct {
 	born  uint64
 }
 
-func keyOf(run page.Run) nodeKey { return nodeKey{run.First, run.Born} }
+func keyOf(ext page.Extent) nodeKey { return nodeKey{ext.First, ext.Born} }
 
 // cache is an LRU cache of clean nodes with a byte limit.
 type cache struct {
@@ -37,10 +37,10 @@ func newCache(limit int64) *cache {
 	return &cache{limit: limit, nodes: make(map[nodeKey]*list.Element)}
 }
 
-func (c *cache) get(run page.Run) (*node, bool) {
+func (c *cache) get(ext page.Extent) (*node, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e, ok := c.nodes[keyOf(run)]
+	e, ok := c.nodes[keyOf(ext)]
 	if !ok {
 		return nil, false
 	}
@@ -48,8 +48,8 @@ func (c *cache) get(run page.Run) (*node, bool) {
 	return e.Value.(*cached).n, true
 }
 
-func (c *cache) put(run page.Run, n *node) {
-	item := &cached{key: keyOf(run), n: n, bytes: n.memory()}
+func (c *cache) put(ext page.Extent, n *node) {
+	item := &cached{key: keyOf(ext), n: n, bytes: n.memory()}
 	if item.bytes > c.limit {
 		return
 	}
@@ -65,10 +65,10 @@ func (c *cache) put(run page.Run, n *node) {
 	}
 }
 
-func (c *cache) remove(run page.Run) {
+func (c *cache) remove(ext page.Extent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e, ok := c.nodes[keyOf(run)]; ok {
+	if e, ok := c.nodes[keyOf(ext)]; ok {
 		c.removeLocked(e)
 	}
 }

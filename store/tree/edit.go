@@ -16,9 +16,9 @@ type Edit struct {
 	over     bool
 	err      error // of the first failed call
 	changes  uint64
-	dropped  int64      // memory of dirty nodes that are not part of this version
-	obsolete []page.Run // of clean nodes that are not part of this version
-	slab     []byte     // unused rest of the current slab for keys and values
+	dropped  int64         // memory of dirty nodes that are not part of this version
+	obsolete []page.Extent // of clean nodes that are not part of this version
+	slab     []byte        // unused rest of the current slab for keys and values
 }
 
 // slabBytes is the allocation size for keys and values, which reduces the objects that the garbage collector must
@@ -158,7 +158,7 @@ func (e *Edit) own(k *childRef, level int) (*node, error) {
 func (e *Edit) retire(k childRef, n *node) {
 	switch {
 	case k.n == nil:
-		e.obsolete = append(e.obsolete, k.run)
+		e.obsolete = append(e.obsolete, k.ext)
 	case n.owner != e.id:
 		e.dropped += n.memory()
 	}

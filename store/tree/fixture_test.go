@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // newFile creates a page file in memory. Every test that uses it ends with checkPages.
@@ -49,19 +49,19 @@ func checkPages(t *testing.T, f *page.File) {
 			used[ext.First+i] = true
 		}
 	}
-	claim := func(run page.Run) {
-		for i := range page.No(run.Pages) {
-			require.True(t, used[run.First+i], "page %d is free or referenced twice", run.First+i)
-			delete(used, run.First+i)
+	claim := func(ext page.Extent) {
+		for i := range page.No(ext.Pages) {
+			require.True(t, used[ext.First+i], "page %d is free or referenced twice", ext.First+i)
+			delete(used, ext.First+i)
 		}
 	}
-	own, err := f.OwnRuns(pin)
+	own, err := f.OwnExtents(pin)
 	require.NoError(t, err)
-	for _, run := range own {
-		claim(run)
+	for _, ext := range own {
+		claim(ext)
 	}
 	v := New(f, pin.Meta().Root, Options{}).View()
-	require.NoError(t, v.WalkRuns(func(run page.Run, _ int) error { claim(run); return nil }))
+	require.NoError(t, v.WalkExtents(func(ext page.Extent, _ int) error { claim(ext); return nil }))
 	require.Empty(t, used, "pages are in use that nothing refers to")
 	require.NoError(t, v.Verify())
 }

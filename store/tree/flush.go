@@ -12,11 +12,11 @@ import (
 const writeBytes = 1 << 20
 
 // Flush writes all dirty nodes to new pages and then frees the pages of replaced nodes. It returns the extent of the
-// root, for the next checkpoint's Meta; the zero Run if the tree is empty. It waits for the end of an Edit.
+// root, for the next checkpoint's Meta; the zero Extent if the tree is empty. It waits for the end of an Edit.
 //
 // Nothing is durable before the checkpoint. After an error the tree is unchanged and Flush can be called again.
 // Written nodes stay in the cache up to its limit.
-func (t *Tree) Flush() (page.Run, error) {
+func (t *Tree) Flush() (page.Extent, error) {
 	t.writer.Lock()
 	defer t.writer.Unlock()
 	root := *t.root.Load()
@@ -24,28 +24,28 @@ func (t *Tree) Flush() (page.Run, error) {
 		f := flush{t: t, index: make(map[*node]int)}
 		f.collect(root.n)
 		if err := f.write(); err != nil {
-			return page.Run{}, fmt.Errorf("write tree nodes: %w", err)
+			return page.Extent{}, fmt.Errorf("write tree nodes: %w", err)
 		}
-		root = childRef{run: f.runs[f.index[root.n]]}
+		root = childRef{ext: f.extents[f.index[root.n]]}
 		f.keep()
 		t.root.Store(&root)
 		t.dirty.Store(0)
 	}
 	// After the new root is stored: later Views cannot find these extents.
-	for _, run := range t.obsolete {
-		t.cache.remove(run)
-		t.pager.Free(run)
+	for _, ext := range t.obsolete {
+		t.cache.remove(ext)
+		t.pager.Free(ext)
 	}
 	t.obsolete = nil
-	return root.run, nil
+	return root.ext, nil
 }
 
 // flush is one run of Flush.
 type flush struct {
-	t     *Tree
-	nodes []*node // children before their parents
-	index map[*node]int
-	runs  []page.Run
+	t       *Tree
+	nodes   []*node // children before their parents
+	index   map[*node]int
+	extents []page.Extent
 }
 
 func (f *flush) collect(n *node) {
@@ -58,7 +58,7 @@ func (f *flush) collect(n *node) {
 	f.nodes = append(f.nodes, n)
 }
 
-func (f *flush) childRun(n *node) page.Run { return f.runs[f.index[n]] }
+func (f *flush) childExtent(n *node) page.Extent { return f.extents[f.index[n]] }
 
 // write allocates an extent for each node and writes it. On an error all extents are freed.
 func (f *flush) write() error {
@@ -68,7 +68,7 @@ func (f *flush) write() error {
 		sizes[i] = page.PagesFor(pageSize, n.encodedBytes())
 	}
 	var err error
-	if f.runs, err = f.t.pager.AllocRuns(sizes); err != nil {
+	if f.extents, err = f.t.pager.AllocExtents(sizes); err != nil {
 		return err
 	}
 	var buf, payload []byte
@@ -77,30 +77,30 @@ func (f *flush) write() error {
 		if len(buf) == 0 {
 			return nil
 		}
-		err := f.t.pager.WriteRuns(first, buf)
+		err := f.t.pager.WriteExtents(first, buf)
 		buf = buf[:0]
 		return err
 	}
 	for i, n := range f.nodes {
-		run := f.runs[i]
-		if run.First != next || len(buf) >= writeBytes {
+		ext := f.extents[i]
+		if ext.First != next || len(buf) >= writeBytes {
 			if err = put(); err != nil {
 				break
 			}
-			first = run.First
+			first = ext.First
 		}
-		payload = n.appendTo(payload[:0], f.childRun)
-		if buf, err = page.AppendRun(buf, pageSize, run, page.KindNode, payload); err != nil {
+		payload = n.appendTo(payload[:0], f.childExtent)
+		if buf, err = page.AppendExtent(buf, pageSize, ext, page.KindNode, payload); err != nil {
 			break
 		}
-		next = run.End()
+		next = ext.End()
 	}
 	if err == nil {
 		err = put()
 	}
 	if err != nil {
-		for _, run := range f.runs {
-			f.t.pager.Free(run)
+		for _, ext := range f.extents {
+			f.t.pager.Free(ext)
 		}
 	}
 	return err
@@ -115,12 +115,12 @@ func (f *flush) keep() {
 			clean.children = make([]childRef, len(n.children))
 			for j, k := range n.children {
 				if k.n != nil {
-					k = childRef{run: f.childRun(k.n)}
+					k = childRef{ext: f.childExtent(k.n)}
 				}
 				clean.children[j] = k
 			}
 		}
 		clean.pack()
-		f.t.cache.put(f.runs[i], &clean)
+		f.t.cache.put(f.extents[i], &clean)
 	}
 }

@@ -29,7 +29,7 @@ type mover struct {
 
 // take reports whether a node must be moved, and counts it.
 func (m *mover) take(k childRef) bool {
-	if k.n != nil || k.run.First < m.from || m.left <= 0 {
+	if k.n != nil || k.ext.First < m.from || m.left <= 0 {
 		return false
 	}
 	m.left--

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // Only nodes at or after a page are moved, and the entries do not change.
@@ -20,7 +20,7 @@ func TestMoveNodes(t *testing.T) {
 	file, err := page.Create(mem, "/d/p", page.CreateOptions{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, file.Close()) }()
-	tr := tree.New(file, page.Run{}, tree.Options{})
+	tr := tree.New(file, page.Extent{}, tree.Options{})
 	flush := func() {
 		root, err := tr.Flush()
 		require.NoError(t, err)
@@ -34,9 +34,9 @@ func TestMoveNodes(t *testing.T) {
 	}
 	require.NoError(t, edit.Commit())
 	flush()
-	runs := func() map[page.Run]bool {
-		m := map[page.Run]bool{}
-		require.NoError(t, tr.View().WalkRuns(func(r page.Run, _ int) error { m[r] = true; return nil }))
+	runs := func() map[page.Extent]bool {
+		m := map[page.Extent]bool{}
+		require.NoError(t, tr.View().WalkExtents(func(r page.Extent, _ int) error { m[r] = true; return nil }))
 		return m
 	}
 	before := runs()

@@ -40,11 +40,11 @@ const (
 
 // childRef refers to a child: by its extent or, while the child is dirty, by pointer.
 type childRef struct {
-	run page.Run
+	ext page.Extent
 	n   *node
 }
 
-func (k childRef) isZero() bool { return k.n == nil && k.run.IsZero() }
+func (k childRef) isZero() bool { return k.n == nil && k.ext.IsZero() }
 
 // node is a node in memory. It is immutable after it is published.
 type node struct {
@@ -197,8 +197,8 @@ func (n *node) encodedBytes() int {
 	return size
 }
 
-// appendTo appends the encoding. childRun returns the extent of a child referenced by pointer.
-func (n *node) appendTo(dst []byte, childRun func(*node) page.Run) []byte {
+// appendTo appends the encoding. childExtent returns the extent of a child referenced by pointer.
+func (n *node) appendTo(dst []byte, childExtent func(*node) page.Extent) []byte {
 	var prefix []byte
 	if len(n.keys) > 0 {
 		prefix = commonPrefix(n.keys[0], n.keys[len(n.keys)-1])
@@ -215,13 +215,13 @@ func (n *node) appendTo(dst []byte, childRun func(*node) page.Run) []byte {
 			dst = append(dst, n.vals[i]...)
 			continue
 		}
-		run := n.children[i].run
+		ext := n.children[i].ext
 		if n.children[i].n != nil {
-			run = childRun(n.children[i].n)
+			ext = childExtent(n.children[i].n)
 		}
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(run.First))
-		dst = binary.LittleEndian.AppendUint64(dst, run.Born)
-		dst = binary.LittleEndian.AppendUint32(dst, run.Pages)
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(ext.First))
+		dst = binary.LittleEndian.AppendUint64(dst, ext.Born)
+		dst = binary.LittleEndian.AppendUint32(dst, ext.Pages)
 	}
 	return dst
 }
@@ -292,13 +292,13 @@ func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
 	if len(b) < childBytes {
 		return nil, false
 	}
-	run := page.Run{
+	ext := page.Extent{
 		First: page.No(binary.LittleEndian.Uint64(b)),
 		Born:  binary.LittleEndian.Uint64(b[8:]),
 		Pages: binary.LittleEndian.Uint32(b[16:]),
 	}
-	n.children = append(n.children, childRef{run: run})
-	return b[childBytes:], run.First != 0 && run.Pages != 0
+	n.children = append(n.children, childRef{ext: ext})
+	return b[childBytes:], ext.First != 0 && ext.Pages != 0
 }
 
 // field splits a length and that many bytes off b.

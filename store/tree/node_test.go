@@ -16,7 +16,7 @@ func sampleNodes() []*node {
 	inner := &node{level: 3}
 	for i, key := range []string{"", "a", "ab", "abc", "b"} {
 		leaf.insert(i, []byte(key), []byte("value "+key), childRef{})
-		inner.insert(i, []byte("prefix "+key), nil, childRef{run: page.Run{First: page.No(i + 1), Pages: 2, Born: 7}})
+		inner.insert(i, []byte("prefix "+key), nil, childRef{ext: page.Extent{First: page.No(i + 1), Pages: 2, Born: 7}})
 	}
 	single := &node{}
 	single.insert(0, []byte("alone"), nil, childRef{})
@@ -66,8 +66,8 @@ func TestGolden(t *testing.T) {
 	leaf, inner := &node{}, &node{level: 1}
 	leaf.insert(0, []byte("key-a"), []byte("1"), childRef{})
 	leaf.insert(1, []byte("key-bc"), nil, childRef{})
-	inner.insert(0, []byte("k"), nil, childRef{run: page.Run{First: 0x11, Pages: 0x22, Born: 0x33}})
-	inner.insert(1, []byte("m"), nil, childRef{run: page.Run{First: 0x44, Pages: 0x55, Born: 0x66}})
+	inner.insert(0, []byte("k"), nil, childRef{ext: page.Extent{First: 0x11, Pages: 0x22, Born: 0x33}})
+	inner.insert(1, []byte("m"), nil, childRef{ext: page.Extent{First: 0x44, Pages: 0x55, Born: 0x66}})
 	require.Equal(t, "00000400"+"02000000"+"6b65792d"+"0161"+"0131"+"026263"+"00",
 		hex.EncodeToString(leaf.appendTo(nil, nil)))
 	require.Equal(t, "01000000"+"02000000016b"+"1100000000000000"+"3300000000000000"+"22000000"+

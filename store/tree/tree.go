@@ -24,14 +24,14 @@ var (
 type Pager interface {
 	// PageSize in bytes.
 	PageSize() int
-	// AllocRuns allocates extents of the given numbers of pages, adjacent if possible.
-	AllocRuns(pages []uint32) ([]page.Run, error)
+	// AllocExtents allocates extents of the given numbers of pages, adjacent if possible.
+	AllocExtents(pages []uint32) ([]page.Extent, error)
 	// Free releases an extent to which the tree no longer refers. Readers of older Views may still read it.
-	Free(run page.Run)
-	// WriteRuns writes adjacent encoded extents (page.AppendRun).
-	WriteRuns(first page.No, buf []byte) error
-	// ReadRun reads and verifies an extent; payload may alias buf.
-	ReadRun(run page.Run, buf []byte) (kind page.Kind, payload []byte, err error)
+	Free(ext page.Extent)
+	// WriteExtents writes adjacent encoded extents (page.AppendExtent).
+	WriteExtents(first page.No, buf []byte) error
+	// ReadExtent reads and verifies an extent; payload may alias buf.
+	ReadExtent(ext page.Extent, buf []byte) (kind page.Kind, payload []byte, err error)
 }
 
 // Options of a tree; the zero value selects the defaults.
@@ -59,14 +59,14 @@ type Tree struct {
 	root  atomic.Pointer[childRef] // published root
 	dirty atomic.Int64             // memory of the dirty nodes in root
 
-	writer   sync.Mutex // held by an Edit until it ends, and during Flush; guards the fields below
-	edits    uint64     // number of Edits so far
-	obsolete []page.Run // of nodes that root no longer refers to; freed by the next Flush
+	writer   sync.Mutex    // held by an Edit until it ends, and during Flush; guards the fields below
+	edits    uint64        // number of Edits so far
+	obsolete []page.Extent // of nodes that root no longer refers to; freed by the next Flush
 }
 
-// New returns the tree with the given root extent, as returned by Flush; the zero Run is the empty tree. Nothing is
+// New returns the tree with the given root extent, as returned by Flush; the zero Extent is the empty tree. Nothing is
 // read.
-func New(p Pager, root page.Run, o Options) *Tree {
+func New(p Pager, root page.Extent, o Options) *Tree {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
 	}
@@ -74,7 +74,7 @@ func New(p Pager, root page.Run, o Options) *Tree {
 		o.NodeBytes = defaultNode(p.PageSize())
 	}
 	t := &Tree{pager: p, nodeBytes: max(o.NodeBytes, minNodeBytes), cache: newCache(o.CacheBytes)}
-	t.root.Store(&childRef{run: root})
+	t.root.Store(&childRef{ext: root})
 	return t
 }
 
@@ -98,37 +98,37 @@ func (t *Tree) load(k childRef, level int, keep bool) (*node, error) {
 	n := k.n
 	if n == nil {
 		var ok bool
-		if n, ok = t.cache.get(k.run); !ok {
+		if n, ok = t.cache.get(k.ext); !ok {
 			var err error
-			if n, err = t.read(k.run); err != nil {
+			if n, err = t.read(k.ext); err != nil {
 				return nil, err
 			}
 			if keep {
-				t.cache.put(k.run, n)
+				t.cache.put(k.ext, n)
 			}
 		}
 	}
 	if level >= 0 && int(n.level) != level {
 		return nil, &page.CorruptError{
-			Page:   k.run.First,
+			Page:   k.ext.First,
 			Reason: fmt.Sprintf("tree node of level %d, expected %d", n.level, level),
 		}
 	}
 	return n, nil
 }
 
-func (t *Tree) read(run page.Run) (*node, error) {
-	kind, payload, err := t.pager.ReadRun(run, nil)
+func (t *Tree) read(ext page.Extent) (*node, error) {
+	kind, payload, err := t.pager.ReadExtent(ext, nil)
 	if err != nil {
 		return nil, fmt.Errorf("read tree node: %w", err)
 	}
 	if kind != page.KindNode {
-		return nil, &page.CorruptError{Page: run.First, Reason: fmt.Sprintf("found %v, expected a tree node", kind)}
+		return nil, &page.CorruptError{Page: ext.First, Reason: fmt.Sprintf("found %v, expected a tree node", kind)}
 	}
 	n, err := decodeNode(payload)
 	var damage *page.CorruptError
 	if errors.As(err, &damage) {
-		damage.Page, damage.Offset = run.First, page.OffsetOf(run.First, t.pager.PageSize())
+		damage.Page, damage.Offset = ext.First, page.OffsetOf(ext.First, t.pager.PageSize())
 	}
 	return n, err
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // TestModel makes random changes to a tree and a map, with commits, discards, flushes, checkpoints and reopened files,
@@ -32,7 +32,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-type modelRun struct {
+type modelExtent struct {
 	t    *testing.T
 	rng  *rand.Rand
 	m    model
@@ -43,9 +43,9 @@ type modelRun struct {
 }
 
 func runModel(t *testing.T, pageSize int, o Options, seed int64, rounds int) {
-	r := &modelRun{t: t, rng: rand.New(rand.NewSource(seed)), m: model{}, o: o}
+	r := &modelExtent{t: t, rng: rand.New(rand.NewSource(seed)), m: model{}, o: o}
 	r.file, r.fs = newFile(t, pageSize)
-	r.tree = New(r.file, page.Run{}, o)
+	r.tree = New(r.file, page.Extent{}, o)
 	type old struct {
 		m     model
 		view  *View
@@ -86,7 +86,7 @@ func runModel(t *testing.T, pageSize int, o Options, seed int64, rounds int) {
 	require.True(t, r.file.Meta().Root.IsZero())
 }
 
-func (r *modelRun) reopen() {
+func (r *modelExtent) reopen() {
 	checkpoint(r.t, r.file, r.tree)
 	require.NoError(r.t, r.file.Close())
 	var err error
@@ -99,7 +99,7 @@ func (r *modelRun) reopen() {
 }
 
 // edit makes one Edit with some changes.
-func (r *modelRun) edit() {
+func (r *modelExtent) edit() {
 	before := maps.Clone(r.m)
 	e := r.tree.Edit()
 	for range 1 + r.rng.Intn(60) {
@@ -138,7 +138,7 @@ func (r *modelRun) edit() {
 	require.NoError(r.t, e.Commit())
 }
 
-func (r *modelRun) deleteRange(e *Edit) {
+func (r *modelExtent) deleteRange(e *Edit) {
 	from, to := randomKey(r.rng), randomKey(r.rng)
 	switch r.rng.Intn(6) {
 	case 0:
@@ -161,7 +161,7 @@ func (r *modelRun) deleteRange(e *Edit) {
 func TestAppend(t *testing.T) {
 	for _, queues := range []int{1, 3, 20} {
 		f, _ := newFile(t, 4096)
-		tr := New(f, page.Run{}, Options{})
+		tr := New(f, page.Extent{}, Options{})
 		const perQueue = 3000
 		bytesOf := 0
 		for seq := 0; seq < perQueue; seq += 10 {
@@ -179,8 +179,8 @@ func TestAppend(t *testing.T) {
 		}
 		checkpoint(t, f, tr)
 		leaves := 0
-		require.NoError(t, tr.View().WalkRuns(func(run page.Run, level int) error {
-			require.EqualValues(t, 1, run.Pages)
+		require.NoError(t, tr.View().WalkExtents(func(ext page.Extent, level int) error {
+			require.EqualValues(t, 1, ext.Pages)
 			if level == 0 {
 				leaves++
 			}
@@ -193,7 +193,7 @@ func TestAppend(t *testing.T) {
 // A queue filled at one end and emptied at the other takes no more space than its entries.
 func TestConsume(t *testing.T) {
 	f, _ := newFile(t, 2048)
-	tr := New(f, page.Run{}, Options{})
+	tr := New(f, page.Extent{}, Options{})
 	key := func(seq int) []byte { return binary.BigEndian.AppendUint64([]byte("i queue "), uint64(seq)) }
 	const window = 300
 	for seq := range 20_000 {
@@ -218,7 +218,7 @@ func TestConsume(t *testing.T) {
 // Small nodes are merged, at all levels.
 func TestThinOut(t *testing.T) {
 	f, _ := newFile(t, 2048)
-	tr := New(f, page.Run{}, Options{NodeBytes: 500})
+	tr := New(f, page.Extent{}, Options{NodeBytes: 500})
 	m := model{}
 	e := tr.Edit()
 	for i := range 10_000 {
@@ -248,7 +248,7 @@ func TestThinOut(t *testing.T) {
 func TestDeleteRangeReadsLittle(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	counting := &countingPager{File: f}
-	tr := New(counting, page.Run{}, Options{CacheBytes: 1})
+	tr := New(counting, page.Extent{}, Options{CacheBytes: 1})
 	key := func(i int) []byte { return fmt.Appendf(nil, "%08d", i) }
 	e := tr.Edit()
 	for i := range 20_000 {
@@ -271,15 +271,15 @@ type countingPager struct {
 	reads int
 }
 
-func (p *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
+func (p *countingPager) ReadExtent(ext page.Extent, buf []byte) (page.Kind, []byte, error) {
 	p.reads++
-	return p.File.ReadRun(run, buf)
+	return p.File.ReadExtent(ext, buf)
 }
 
 // Concurrent readers see one consistent version each while the writer edits, flushes and makes checkpoints.
 func TestReaders(t *testing.T) {
 	f, _ := newFile(t, 2048)
-	tr := New(f, page.Run{}, Options{NodeBytes: 300, CacheBytes: 3000})
+	tr := New(f, page.Extent{}, Options{NodeBytes: 300, CacheBytes: 3000})
 	put := func(round int) {
 		e := tr.Edit()
 		for i := range 100 {
@@ -339,7 +339,7 @@ func readOnce(f *page.File, tr *Tree) error {
 
 func TestLimitsAndMisuse(t *testing.T) {
 	f, _ := newFile(t, 2048)
-	tr := New(f, page.Run{}, Options{})
+	tr := New(f, page.Extent{}, Options{})
 	e := tr.Edit()
 	require.ErrorIs(t, e.Put(make([]byte, MaxKeyBytes+1), nil), ErrTooLarge)
 	require.ErrorIs(t, e.Put(nil, make([]byte, MaxValueBytes+1)), ErrTooLarge)
@@ -367,32 +367,32 @@ type failingPager struct {
 	read, write, alloc error
 }
 
-func (p *failingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
+func (p *failingPager) ReadExtent(ext page.Extent, buf []byte) (page.Kind, []byte, error) {
 	if p.read != nil {
 		return 0, nil, p.read
 	}
-	return p.File.ReadRun(run, buf)
+	return p.File.ReadExtent(ext, buf)
 }
 
-func (p *failingPager) WriteRuns(first page.No, buf []byte) error {
+func (p *failingPager) WriteExtents(first page.No, buf []byte) error {
 	if p.write != nil {
 		return p.write
 	}
-	return p.File.WriteRuns(first, buf)
+	return p.File.WriteExtents(first, buf)
 }
 
-func (p *failingPager) AllocRuns(pages []uint32) ([]page.Run, error) {
+func (p *failingPager) AllocExtents(pages []uint32) ([]page.Extent, error) {
 	if p.alloc != nil {
 		return nil, p.alloc
 	}
-	return p.File.AllocRuns(pages)
+	return p.File.AllocExtents(pages)
 }
 
 // A failed flush can be retried, and a partially failed edit publishes nothing.
 func TestFailures(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	p := &failingPager{File: f}
-	tr := New(p, page.Run{}, Options{NodeBytes: 200, CacheBytes: 1})
+	tr := New(p, page.Extent{}, Options{NodeBytes: 200, CacheBytes: 1})
 	m := model{}
 	fill := func(from, to int) {
 		e := tr.Edit()
@@ -439,7 +439,7 @@ func TestFailures(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	const limit = 50_000
-	tr := New(f, page.Run{}, Options{CacheBytes: limit})
+	tr := New(f, page.Extent{}, Options{CacheBytes: limit})
 	e := tr.Edit()
 	for i := range 20_000 {
 		require.NoError(t, e.Put(fmt.Appendf(nil, "%08d", i*7919%20_000), []byte("0123456789")))

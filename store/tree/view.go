@@ -246,9 +246,9 @@ func (it *Iterator) Value() []byte {
 // Err returns the error that ended the iteration, or nil.
 func (it *Iterator) Err() error { return it.err }
 
-// WalkRuns calls fn for the extent of each node, parents first, with its level (0: leaf). Nodes that are not flushed
+// WalkExtents calls fn for the extent of each node, parents first, with its level (0: leaf). Nodes that are not flushed
 // are skipped. Leaves are not read. An error of fn ends the walk.
-func (v *View) WalkRuns(fn func(run page.Run, level int) error) error {
+func (v *View) WalkExtents(fn func(ext page.Extent, level int) error) error {
 	if v.root.isZero() {
 		return nil
 	}
@@ -256,12 +256,12 @@ func (v *View) WalkRuns(fn func(run page.Run, level int) error) error {
 	if err != nil {
 		return err
 	}
-	return v.walkRuns(v.root, int(n.level), fn)
+	return v.walkExtents(v.root, int(n.level), fn)
 }
 
-func (v *View) walkRuns(k childRef, level int, fn func(run page.Run, level int) error) error {
+func (v *View) walkExtents(k childRef, level int, fn func(ext page.Extent, level int) error) error {
 	if k.n == nil {
-		if err := fn(k.run, level); err != nil {
+		if err := fn(k.ext, level); err != nil {
 			return err
 		}
 	}
@@ -273,7 +273,7 @@ func (v *View) walkRuns(k childRef, level int, fn func(run page.Run, level int) 
 		return err
 	}
 	for _, child := range n.children {
-		if err := v.walkRuns(child, level-1, fn); err != nil {
+		if err := v.walkExtents(child, level-1, fn); err != nil {
 			return err
 		}
 	}
@@ -299,7 +299,7 @@ func (v *View) verify(k childRef, level int, lo, hi []byte) error {
 		return err
 	}
 	damaged := func(format string, args ...any) error {
-		return &page.CorruptError{Page: k.run.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
+		return &page.CorruptError{Page: k.ext.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
 	}
 	if len(n.keys) == 0 {
 		return damaged("empty node")

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
+	"github.com/lockstep-mq/lockstep/test/vfs/vfstest"
 )
 
 func TestConformance(t *testing.T) {

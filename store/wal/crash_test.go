@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 var seedsFlag = flag.Int("wal.seeds", 60, "how many histories TestCrashes tries")

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
 // Clock jumps of an hour or a month, forwards and back, under load and with busy disks, on nodes and on the

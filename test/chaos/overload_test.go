@@ -16,9 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
 // overloadFactor is the number of runnable programs per processor, in addition to the pair.

@@ -71,9 +71,9 @@ func flipIndex(t *testing.T, n *cluster.Node) {
 	raw, err := os.ReadFile(name)
 	require.NoError(t, err)
 	found := 0
-	for at := page.OffsetOf(1, repairPageSize); at+page.RunHeaderBytes < int64(len(raw)); at += repairPageSize {
-		h, err := page.PeekRun(raw[at:])
-		if err == nil && h.Kind == page.KindNode && h.Run.First == page.NoAt(at, repairPageSize) {
+	for at := page.OffsetOf(1, repairPageSize); at+page.ExtentHeaderBytes < int64(len(raw)); at += repairPageSize {
+		h, err := page.PeekExtent(raw[at:])
+		if err == nil && h.Kind == page.KindNode && h.Extent.First == page.NoAt(at, repairPageSize) {
 			flipAt(t, name, at+60)
 			found++
 		}

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
 const lockstep = "github.com/lockstep-mq/lockstep/cmd/lockstep"

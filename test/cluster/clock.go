@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
 // A wall clock jumps when an operator or NTP sets it, while the monotonic clock of a process continues. Go programs

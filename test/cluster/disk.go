@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
 // ErrNoFaultDisk is returned when a disk fault is set without Options.Disk.

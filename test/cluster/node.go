@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
 // Node is one node of a pair, or the witness, on a machine with injectable disk and clock faults.

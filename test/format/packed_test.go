@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // The stores in testdata/packed were written by the first program that packs small messages into 4 KiB extents
@@ -37,8 +37,8 @@ const packedDir = "packed"
 // packedSizes are their page sizes: an extent of 4 KiB has two pages with the smallest page size, otherwise one.
 func packedSizes() []int { return []int{2 << 10, 4 << 10} }
 
-// packedRunBytes is the maximum length of an extent with several messages, as in FORMAT.md.
-const packedRunBytes = 4 << 10
+// packedExtentBytes is the maximum length of an extent with several messages, as in FORMAT.md.
+const packedExtentBytes = 4 << 10
 
 // The queues of these stores.
 const (
@@ -87,15 +87,15 @@ func TestPacked(t *testing.T) {
 	fsys := unpack(t, files)
 	requireDumps(t, packedDir, map[string]string{dumpContent: packedContent(t, fsys)})
 	for _, size := range packedSizes() {
-		runs, err := checkPacked(t, fsys, size)
+		extents, err := checkPacked(t, fsys, size)
 		require.NoError(t, err)
 		shared := 0
-		for _, r := range runs {
+		for _, r := range extents {
 			if r.Pages > 1 {
 				shared++
 			}
 		}
-		require.Equal(t, size < packedRunBytes, shared >= 10, "%d runs of several pages of %d bytes", shared, size)
+		require.Equal(t, size < packedExtentBytes, shared >= 10, "%d extents of several pages of %d bytes", shared, size)
 		s := openStore(t, copyFiles(t, fsys), packedPath(size))
 		for _, q := range packedQueues() {
 			require.NoError(t, readPacked(t, s, q))
@@ -110,9 +110,9 @@ func TestPackedNow(t *testing.T) {
 	for _, size := range packedSizes() {
 		mem := memfs.New()
 		writePacked(t, mem, size)
-		runs, err := checkPacked(t, mem, size)
+		extents, err := checkPacked(t, mem, size)
 		require.NoError(t, err)
-		require.NotEmpty(t, runs)
+		require.NotEmpty(t, extents)
 	}
 }
 
@@ -120,22 +120,22 @@ func TestPackedNow(t *testing.T) {
 func TestPackedCorruption(t *testing.T) {
 	fsys := unpack(t, filepath.Join(testdata, packedDir, filesArchive))
 	for _, size := range packedSizes() {
-		runs, err := checkPacked(t, fsys, size)
+		extents, err := checkPacked(t, fsys, size)
 		require.NoError(t, err)
-		run := runs[len(runs)/2]
-		for at := range run.Pages {
+		ext := extents[len(extents)/2]
+		for at := range ext.Pages {
 			mem := copyFiles(t, fsys)
 			raw := read(t, mem, packedPath(size)+"/page.db")
-			raw[page.OffsetOf(run.First+page.No(at), size)+40] ^= 0x20 // the case of a letter
+			raw[page.OffsetOf(ext.First+page.No(at), size)+40] ^= 0x20 // the case of a letter
 			write(t, mem, packedPath(size)+"/page.db", raw)
 			_, err := checkPacked(t, mem, size)
-			require.Error(t, err, "page %d of %s, of %d bytes", at, run, size)
+			require.Error(t, err, "page %d of %s, of %d bytes", at, ext, size)
 			s := openStore(t, mem, packedPath(size))
 			var problems []error
 			for _, q := range packedQueues() {
 				problems = append(problems, readPacked(t, s, q))
 			}
-			require.Error(t, errors.Join(problems...), "page %d of %s, of %d bytes", at, run, size)
+			require.Error(t, errors.Join(problems...), "page %d of %s, of %d bytes", at, ext, size)
 			require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
 				report, err := c.Check(t.Context(), nil)
 				require.NoError(t, err)
@@ -185,21 +185,21 @@ func writePacked(t *testing.T, mem *memfs.FS, pageSize int) {
 
 // checkPacked reads the message extents as FORMAT.md describes, and compares every message in them. It returns the
 // extents with several messages.
-func checkPacked(t *testing.T, fsys vfs.FS, pageSize int) (packed []page.Run, err error) {
+func checkPacked(t *testing.T, fsys vfs.FS, pageSize int) (packed []page.Extent, err error) {
 	t.Helper()
 	d := &dumper{t: t, fsys: fsys, seen: map[string]bool{}}
 	f := openPages(d, read(t, fsys, packedPath(pageSize)+"/page.db"))
 	found := map[[2]uint64]bool{}
-	for _, r := range f.runs() {
+	for _, r := range f.extents() {
 		raw := f.raw[page.OffsetOf(r.First, pageSize):page.OffsetOf(r.End(), pageSize)]
-		kind, payload, err := page.DecodeRun(raw, pageSize, r)
+		kind, payload, err := page.DecodeExtent(raw, pageSize, r)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", r, err)
 		case kind == page.KindPacked:
 			packed = append(packed, r)
-			if len(raw) > packedRunBytes {
-				return nil, fmt.Errorf("%s of pages of %d bytes is longer than %d", r, pageSize, packedRunBytes)
+			if len(raw) > packedExtentBytes {
+				return nil, fmt.Errorf("%s of pages of %d bytes is longer than %d", r, pageSize, packedExtentBytes)
 			}
 		case kind != page.KindLarge:
 			continue
@@ -269,7 +269,7 @@ func packedContent(t *testing.T, fsys vfs.FS) string {
 	for _, size := range packedSizes() {
 		d.line(0, "pages of %d bytes", size)
 		f := openPages(d, read(t, fsys, packedPath(size)+"/page.db"))
-		for _, r := range f.runs() {
+		for _, r := range f.extents() {
 			kind, payload := f.read(r)
 			if kind == page.KindPacked || kind == page.KindLarge {
 				d.line(1, "%s (%s): queue %d, first sequence %d, %d messages", r, kind, le64(payload), le64(payload[8:]),

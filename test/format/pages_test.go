@@ -22,14 +22,14 @@ func (d *dumper) pages() {
 	for slot := range 2 {
 		d.slot(slot, b[16<<10*(slot+1):])
 	}
-	for _, r := range f.runs() {
+	for _, r := range f.extents() {
 		kind, payload := f.read(r)
 		d.seen[runKind(kind)] = true
 		if kind == page.KindPacked && r.Pages > 1 {
 			d.seen[packedPages] = true
 		}
 		d.line(0, "%s, kind %d (%s)", r, uint8(kind), kind)
-		d.hex(1, b[page.OffsetOf(r.First, f.meta.PageSize):][:page.RunHeaderBytes])
+		d.hex(1, b[page.OffsetOf(r.First, f.meta.PageSize):][:page.ExtentHeaderBytes])
 		d.payload(kind, payload)
 	}
 }
@@ -47,8 +47,8 @@ func (d *dumper) slot(n int, b []byte) {
 const packedPages = "run packed, of several pages"
 
 // ref decodes a reference to an extent, with or without its length.
-func ref(b []byte, withPages bool) page.Run {
-	r := page.Run{First: page.No(le64(b)), Pages: 1, Born: le64(b[8:])}
+func ref(b []byte, withPages bool) page.Extent {
+	r := page.Extent{First: page.No(le64(b)), Pages: 1, Born: le64(b[8:])}
 	if withPages {
 		r.Pages = le32(b[16:])
 	}
@@ -95,8 +95,8 @@ type pageFile struct {
 	d    *dumper
 	raw  []byte
 	meta page.Meta
-	root page.Run
-	dirs []page.Run
+	root page.Extent
+	dirs []page.Extent
 }
 
 func openPages(d *dumper, raw []byte) *pageFile {
@@ -116,15 +116,15 @@ func openPages(d *dumper, raw []byte) *pageFile {
 	return f
 }
 
-func (f *pageFile) read(r page.Run) (page.Kind, []byte) {
+func (f *pageFile) read(r page.Extent) (page.Kind, []byte) {
 	size := f.meta.PageSize
-	kind, payload, err := page.DecodeRun(f.raw[page.OffsetOf(r.First, size):page.OffsetOf(r.End(), size)], size, r)
+	kind, payload, err := page.DecodeExtent(f.raw[page.OffsetOf(r.First, size):page.OffsetOf(r.End(), size)], size, r)
 	require.NoError(f.d.t, err, r)
 	return kind, payload
 }
 
-// runs returns every extent that the checkpoint uses, by page.
-func (f *pageFile) runs() (all []page.Run) {
+// extents returns every extent that the checkpoint uses, by page.
+func (f *pageFile) extents() (all []page.Extent) {
 	for _, dir := range f.dirs {
 		all = append(all, dir)
 		_, b := f.read(dir)
@@ -134,13 +134,13 @@ func (f *pageFile) runs() (all []page.Run) {
 			}
 		}
 	}
-	f.walk(f.root, func(r page.Run) { all = append(all, r) }, func(key, value []byte) {
+	f.walk(f.root, func(r page.Extent) { all = append(all, r) }, func(key, value []byte) {
 		if key[0] == 'i' {
 			fields := uvarints(value)
-			all = append(all, page.Run{First: page.No(fields[1]), Pages: uint32(fields[2]), Born: fields[3]})
+			all = append(all, page.Extent{First: page.No(fields[1]), Pages: uint32(fields[2]), Born: fields[3]})
 		}
 	})
-	slices.SortFunc(all, func(a, b page.Run) int { return int(a.First) - int(b.First) })
+	slices.SortFunc(all, func(a, b page.Extent) int { return int(a.First) - int(b.First) })
 	used := uint64(0)
 	for _, r := range all {
 		used += uint64(r.Pages)
@@ -150,7 +150,7 @@ func (f *pageFile) runs() (all []page.Run) {
 }
 
 // walk visits the tree nodes below an extent, and all entries in order.
-func (f *pageFile) walk(at page.Run, node func(page.Run), entry func(key, value []byte)) {
+func (f *pageFile) walk(at page.Extent, node func(page.Extent), entry func(key, value []byte)) {
 	node(at)
 	_, b := f.read(at)
 	level, n, prefix := b[0], le32(b[4:]), b[8:8+le16(b[2:])]

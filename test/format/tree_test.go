@@ -72,7 +72,7 @@ var treeKinds = map[byte]struct {
 // tree shows all entries of the tree: the checkpoint without the messages.
 func (d *dumper) tree() {
 	f := openPages(d, read(d.t, d.fsys, nodeDir+"/page.db"))
-	f.walk(f.root, func(page.Run) {}, func(key, value []byte) {
+	f.walk(f.root, func(page.Extent) {}, func(key, value []byte) {
 		kind, known := treeKinds[key[0]]
 		require.True(d.t, known, "a key of a kind that is not known: %q", key)
 		d.seen[keyKind(key[0])] = true

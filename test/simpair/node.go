@@ -23,8 +23,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/simnet"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 // ErrLeak is returned when connections of a node are open after node.Run has returned.

@@ -3,7 +3,7 @@
 // Package simpair runs whole nodes in simulated time, for tests.
 //
 // Test runs a test in a testing/synctest bubble. Nodes started in it are complete: node.Run with its store,
-// replication, failover and all services. Simulated are the network (test/simnet), the disk (store/vfs/memfs), etcd
+// replication, failover and all services. Simulated are the network (test/simnet), the disk (test/vfs/memfs), etcd
 // (failover/coordinator/memory) and the clock. Voters of the raft coordinator use the simulated network, and files of
 // the operating system. A bound in simulated time is exact and does not depend on the machine.
 //
@@ -46,8 +46,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/test/simnet"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // Timeout is how long the fixture waits for a condition, in simulated time.

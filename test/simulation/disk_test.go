@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // errFsync is the kernel's error for failed writeback.

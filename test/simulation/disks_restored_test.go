@@ -15,8 +15,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/store/backup"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // restoreNextTo starts a node with a restored backup in place of its disk. A restored store belongs to no pair, while

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // This file generates the moves of disks: a data directory is neither unique nor always the newest

@@ -22,11 +22,11 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 	"github.com/lockstep-mq/lockstep/test/simnet"
 	"github.com/lockstep-mq/lockstep/test/simpair"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 // Times guaranteed by the default settings; see failover.timeout and failover.drop-timeout.

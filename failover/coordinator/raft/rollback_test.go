@@ -350,7 +350,7 @@ func TestStartHearsOthers(t *testing.T) {
 
 // A voter with better knowledge that did not respond at the start rejects the connection later, and no messages are
 // exchanged.
-func TestGreetingFindsPutBack(t *testing.T) {
+func TestHandshakeDetectsRollback(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	a, b := c.voters[nodeA], c.voters[nodeB]

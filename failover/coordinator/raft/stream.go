@@ -120,7 +120,7 @@ func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(conn, text); err != nil {
-		return fmt.Errorf("greet: %w", err)
+		return fmt.Errorf("hello: %w", err)
 	}
 	if head[0] == 1 {
 		return fmt.Errorf("%w: %s", errRefused, text)
@@ -210,7 +210,7 @@ func (p *port) receive(conn net.Conn) error {
 	}
 	var g handshake
 	if err := json.Unmarshal(body, &g); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("hello response: %w", err)
 	}
 	kind := head[len(magic)]
 	box := map[byte]*inbox{kindRaft: p.raft, kindAPI: p.api}[kind]
@@ -253,7 +253,7 @@ func answer(conn net.Conn, refusal error) error {
 		out = append(out, text...)
 	}
 	if _, err := conn.Write(out); err != nil && refusal == nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("hello response: %w", err)
 	}
 	return refusal
 }

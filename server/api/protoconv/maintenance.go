@@ -120,7 +120,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	for _, c := range r.Candidates {
 		out.Candidates = append(out.Candidates, &pb.PageSizeCandidate{
 			PageSize: Uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes,
-			Runs: c.Runs,
+			Runs: c.Extents,
 		})
 	}
 	if len(r.Problems) > 0 {
@@ -139,7 +139,7 @@ func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	for _, c := range r.GetCandidates() {
 		out.Candidates = append(out.Candidates, checkpoint.Candidate{
 			PageSize: int(c.GetPageSize()), FileBytes: c.GetFileBytes(), Pages: c.GetPages(),
-			WasteBytes: c.GetWasteBytes(), Runs: c.GetRuns(),
+			WasteBytes: c.GetWasteBytes(), Extents: c.GetRuns(),
 		})
 	}
 	return out

@@ -12,8 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from lockstep_mq import errors, message
 from lockstep_mq._proto import queue_pb2, types_pb2
+from lockstep_mq.queue_config import Overflow, QueueConfig
 
-Overflow = Literal["reject", "drop-head", "dead-letter-head"]
 Start = Literal["latest", "earliest"]
 
 Order = Literal["name", "messages", "bytes", "age", "published", "delivered", "acknowledged", "consumers"]
@@ -39,29 +39,6 @@ START: dict[Start, types_pb2.StartPosition] = {
     "latest": types_pb2.START_POSITION_LATEST,
     "earliest": types_pb2.START_POSITION_EARLIEST,
 }
-
-
-@dataclass(frozen=True)
-class QueueConfig:
-    """The configuration of a queue. The default sets no limits. See docs/reference/queues."""
-
-    max_messages: int = 0
-    max_bytes: int = 0
-    max_deliveries: int = 0
-    dead_letter: str = ""
-    ttl: timedelta = timedelta()
-    delay: timedelta = timedelta()
-    redelivery_delay: timedelta = timedelta()
-    redelivery_multiplier: float = 0
-    redelivery_max_delay: timedelta = timedelta()
-    retention_age: timedelta = timedelta()
-    retention_bytes: int = 0
-    retention_messages: int = 0
-    overflow: Overflow = "reject"
-    priorities: bool = False
-    exclusive: bool = False
-    dead_letter_expired: bool = False
-    temporary_grace: timedelta = timedelta()
 
 
 @dataclass(frozen=True)

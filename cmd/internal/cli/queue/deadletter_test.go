@@ -38,7 +38,7 @@ func TestDeadLetterConfig(t *testing.T) {
 		says string
 		args []string
 	}{
-		{"1 to 1000000", []string{"queue", "alter", "orders", "--max-deliveries", "1000001"}},
+		{"maximum is 1000000", []string{"queue", "alter", "orders", "--max-deliveries", "1000001"}},
 		{"nothing", []string{"queue", "alter", "orders", "--dead-letter", "nothing"}},
 		{"nothing", []string{"queue", "create", "other", "--dead-letter", "nothing"}},
 		{"dead-letter cycle", []string{"queue", "alter", "orders", "--dead-letter", "orders"}},

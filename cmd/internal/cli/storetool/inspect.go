@@ -305,7 +305,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 				return err
 			}
 			j := pageDump{
-				Page: uint64(d.Run.First), Pages: d.Run.Pages, Born: d.Run.Born, Kind: d.Kind.String(),
+				Page: uint64(d.Extent.First), Pages: d.Extent.Pages, Born: d.Extent.Born, Kind: d.Kind.String(),
 				PayloadBytes: len(d.Payload), Queue: d.Queue,
 			}
 			rows := make([][]any, 0, len(d.Messages))

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/vfstest"
 )
 
 func TestConformance(t *testing.T) {

@@ -20,41 +20,41 @@ const (
 // Alloc allocates an extent, whose content is undefined until it is written. It belongs to the checkpoint being built:
 // it must be reachable from the Root of the next Checkpoint, or freed before. Alloc returns ErrFull, ErrFailed,
 // ErrReadOnly or ErrClosed.
-func (f *File) Alloc(pages uint32) (Run, error) {
-	runs, err := f.AllocRuns([]uint32{pages})
+func (f *File) Alloc(pages uint32) (Extent, error) {
+	extents, err := f.AllocExtents([]uint32{pages})
 	if err != nil {
-		return Run{}, err
+		return Extent{}, err
 	}
-	return runs[0], nil
+	return extents[0], nil
 }
 
-// AllocRuns allocates one extent for each of the sizes, in pages. The extents are adjacent as far as the free space
+// AllocExtents allocates one extent for each of the sizes, in pages. The extents are adjacent as far as the free space
 // allows, so few large writes suffice. On an error nothing is allocated. Otherwise it is like Alloc.
-func (f *File) AllocRuns(pages []uint32) ([]Run, error) {
+func (f *File) AllocExtents(pages []uint32) ([]Extent, error) {
 	if err := f.writable(); err != nil {
 		return nil, err
 	}
 	var total uint64
 	for _, n := range pages {
-		if n == 0 || n > MaxRunPages {
+		if n == 0 || n > MaxExtentPages {
 			return nil, fmt.Errorf("%w: an extent of %d pages", ErrMisuse, n)
 		}
 		total += uint64(n)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	runs, err := f.allocLocked(make([]Run, 0, len(pages)), pages, total)
+	extents, err := f.allocLocked(make([]Extent, 0, len(pages)), pages, total)
 	if err != nil {
-		for _, r := range runs {
+		for _, r := range extents {
 			f.freeLocked(r)
 		}
 		return nil, fmt.Errorf("allocate %d pages: %w", total, err)
 	}
-	return runs, nil
+	return extents, nil
 }
 
 // allocLocked allocates one free range for all extents, if possible, and otherwise one for each half of them.
-func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, error) {
+func (f *File) allocLocked(dst []Extent, pages []uint32, total uint64) ([]Extent, error) {
 	if len(pages) == 0 {
 		return dst, nil
 	}
@@ -71,7 +71,7 @@ func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, erro
 	if ok {
 		f.space.take(at, total)
 		for _, n := range pages {
-			dst = append(dst, Run{First: No(at + 1), Pages: n, Born: f.building.Load()})
+			dst = append(dst, Extent{First: No(at + 1), Pages: n, Born: f.building.Load()})
 			at += uint64(n)
 		}
 		return dst, nil
@@ -141,24 +141,24 @@ func (f *File) growLocked(pages uint64) error {
 // released.
 //
 // Freeing pages that are not in use is a bug that would destroy data; it makes the file fail.
-func (f *File) Free(run Run) {
+func (f *File) Free(ext Extent) {
 	if f.writable() != nil {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.freeLocked(run)
+	f.freeLocked(ext)
 }
 
-func (f *File) freeLocked(run Run) {
-	at, n := uint64(run.First)-1, uint64(run.Pages)
-	if !run.within(f.space.pages) || !f.space.isLive(at, n) {
+func (f *File) freeLocked(ext Extent) {
+	at, n := uint64(ext.First)-1, uint64(ext.Pages)
+	if !ext.within(f.space.pages) || !f.space.isLive(at, n) {
 		// the next call returns the error
-		_ = f.fail(fmt.Errorf("%w: free of extent %v, which is not entirely in use", ErrMisuse, run))
+		_ = f.fail(fmt.Errorf("%w: free of extent %v, which is not entirely in use", ErrMisuse, ext))
 		return
 	}
 	f.space.drop(at, n)
-	f.pending.add(freed{at: at, n: n, born: run.Born, epoch: f.building.Load()})
+	f.pending.add(freed{at: at, n: n, born: ext.Born, epoch: f.building.Load()})
 }
 
 // releaseFreedLocked makes pages reusable that no reader can read.
@@ -166,27 +166,27 @@ func (f *File) releaseFreedLocked() {
 	f.pending.releaseFreed(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }
 
-// Encode appends the bytes of an extent to dst, for WriteRuns. It returns ErrMisuse if the payload does not fit.
-func (f *File) Encode(dst []byte, run Run, kind Kind, payload []byte) ([]byte, error) {
-	return AppendRun(dst, f.geo.pageSize, run, kind, payload)
+// Encode appends the bytes of an extent to dst, for WriteExtents. It returns ErrMisuse if the payload does not fit.
+func (f *File) Encode(dst []byte, ext Extent, kind Kind, payload []byte) ([]byte, error) {
+	return AppendExtent(dst, f.geo.pageSize, ext, kind, payload)
 }
 
-// WriteRuns writes adjacent extents, encoded consecutively in buf, with one write. They are durable after the next
+// WriteExtents writes adjacent extents, encoded consecutively in buf, with one write. They are durable after the next
 // Checkpoint. It returns ErrMisuse for pages that a durable checkpoint may use and for unallocated pages. After
 // another error the content of the pages is undefined; they can be written again, or freed.
-func (f *File) WriteRuns(first No, buf []byte) error { return f.writeRuns(first, buf) }
+func (f *File) WriteExtents(first No, buf []byte) error { return f.writeExtents(first, buf) }
 
-// WritePieces is WriteRuns for one extent in several buffers, so that a large payload is written without a copy. The
+// WritePieces is WriteExtents for one extent in several buffers, so that a large payload is written without a copy. The
 // first buffer contains the header.
-func (f *File) WritePieces(run Run, pieces ...[]byte) error {
-	if size := sizeOf(pieces); size != int(run.Pages)*f.geo.pageSize {
-		return fmt.Errorf("%w: extent %v written with %d bytes", ErrMisuse, run, size)
+func (f *File) WritePieces(ext Extent, pieces ...[]byte) error {
+	if size := sizeOf(pieces); size != int(ext.Pages)*f.geo.pageSize {
+		return fmt.Errorf("%w: extent %v written with %d bytes", ErrMisuse, ext, size)
 	}
-	return f.writeRuns(run.First, pieces...)
+	return f.writeExtents(ext.First, pieces...)
 }
 
-// writeRuns writes adjacent extents from one buffer, or one extent from several.
-func (f *File) writeRuns(first No, pieces ...[]byte) error {
+// writeExtents writes adjacent extents from one buffer, or one extent from several.
+func (f *File) writeExtents(first No, pieces ...[]byte) error {
 	if err := f.writable(); err != nil {
 		return err
 	}
@@ -226,53 +226,53 @@ func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	defer f.mu.Unlock()
 	whole := byteRange{f.geo.offset(first), f.geo.offset(first) + int64(sizeBytes)}
 	for len(buf) > 0 {
-		h, err := PeekRun(buf)
+		h, err := PeekExtent(buf)
 		if err != nil {
 			return fmt.Errorf("%w: write to page %d without an extent header: %w", ErrMisuse, first, err)
 		}
-		size := uint64(h.Run.Pages) * uint64(f.geo.pageSize)
-		if h.Run.First != first || size == 0 || size > uint64(sizeBytes) {
-			return fmt.Errorf("%w: write of extent %v to page %d with %d bytes", ErrMisuse, h.Run, first, sizeBytes)
+		size := uint64(h.Extent.Pages) * uint64(f.geo.pageSize)
+		if h.Extent.First != first || size == 0 || size > uint64(sizeBytes) {
+			return fmt.Errorf("%w: write of extent %v to page %d with %d bytes", ErrMisuse, h.Extent, first, sizeBytes)
 		}
-		if h.Run.Born <= f.durable.Checkpoint || h.Run.Born > f.building.Load() || !h.Run.within(f.space.pages) ||
-			!f.space.isLive(uint64(first)-1, uint64(h.Run.Pages)) {
+		if h.Extent.Born <= f.durable.Checkpoint || h.Extent.Born > f.building.Load() || !h.Extent.within(f.space.pages) ||
+			!f.space.isLive(uint64(first)-1, uint64(h.Extent.Pages)) {
 			return fmt.Errorf("%w: write of extent %v of checkpoint %d, which is not newly allocated", ErrMisuse,
-				h.Run, h.Run.Born)
+				h.Extent, h.Extent.Born)
 		}
-		first, buf, sizeBytes = h.Run.End(), buf[min(size, uint64(len(buf))):], sizeBytes-int(size)
+		first, buf, sizeBytes = h.Extent.End(), buf[min(size, uint64(len(buf))):], sizeBytes-int(size)
 	}
 	f.written(whole)
 	return nil
 }
 
-// WriteRun encodes and writes one extent. See WriteRuns.
-func (f *File) WriteRun(run Run, kind Kind, payload []byte) error {
-	buf, err := f.Encode(nil, run, kind, payload)
+// WriteExtent encodes and writes one extent. See WriteExtents.
+func (f *File) WriteExtent(ext Extent, kind Kind, payload []byte) error {
+	buf, err := f.Encode(nil, ext, kind, payload)
 	if err != nil {
 		return err
 	}
-	return f.WriteRuns(run.First, buf)
+	return f.WriteExtents(ext.First, buf)
 }
 
-// ReadRun reads and verifies an extent. It uses buf if it is large enough; payload aliases it. It returns a
+// ReadExtent reads and verifies an extent. It uses buf if it is large enough; payload aliases it. It returns a
 // CorruptError if the pages do not contain this extent, ErrClosed, or an error of the filesystem.
-func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err error) {
-	if !run.within(f.pages.Load()) {
-		return 0, nil, f.explain(&CorruptError{Reason: "reference to an extent outside the file"}, run.First,
-			f.geo.offset(run.First))
+func (f *File) ReadExtent(ext Extent, buf []byte) (kind Kind, payload []byte, err error) {
+	if !ext.within(f.pages.Load()) {
+		return 0, nil, f.explain(&CorruptError{Reason: "reference to an extent outside the file"}, ext.First,
+			f.geo.offset(ext.First))
 	}
-	size := int(run.Pages) * f.geo.pageSize
+	size := int(ext.Pages) * f.geo.pageSize
 	if cap(buf) < size {
 		buf = make([]byte, size)
 	}
-	if err := f.ReadPages(run.First, buf[:size]); err != nil {
+	if err := f.ReadPages(ext.First, buf[:size]); err != nil {
 		return 0, nil, err
 	}
-	return f.DecodeRun(run, buf[:size])
+	return f.DecodeExtent(ext, buf[:size])
 }
 
 // ReadPages fills buf, a whole number of pages, starting at page first, without verification. The caller decodes
-// adjacent extents with DecodeRun, or copies the file.
+// adjacent extents with DecodeExtent, or copies the file.
 func (f *File) ReadPages(first No, buf []byte) error { return f.readPages(first, buf, f.file.ReadAt) }
 
 func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, error)) error {
@@ -295,13 +295,13 @@ func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, er
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
 }
 
-// DecodeRun verifies the bytes of an extent read by ReadPages; payload aliases b. It returns a CorruptError.
-func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err error) {
-	kind, payload, err = DecodeRun(b, f.geo.pageSize, run)
+// DecodeExtent verifies the bytes of an extent read by ReadPages; payload aliases b. It returns a CorruptError.
+func (f *File) DecodeExtent(ext Extent, b []byte) (kind Kind, payload []byte, err error) {
+	kind, payload, err = DecodeExtent(b, f.geo.pageSize, ext)
 	if err != nil {
-		err = f.explain(err, run.First, f.geo.offset(run.First))
+		err = f.explain(err, ext.First, f.geo.offset(ext.First))
 		if fn := f.onCorruption.Load(); fn != nil {
-			(*fn)(run.First, err)
+			(*fn)(ext.First, err)
 		}
 		return 0, nil, err
 	}

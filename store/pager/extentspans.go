@@ -13,15 +13,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// runSpans records how short the extents of messages are, to avoid index lookups. For each group of 64 sequences it
+// extentSpans records how short the extents of messages are, to avoid index lookups. For each group of 64 sequences it
 // has the smallest span, in sequences, of an extent that overlaps the group. When messages are acknowledged in random
 // order, each of them is in another part of the index. Checking whether its extent is now dead would read a leaf each
 // time. But an extent cannot be dead if fewer adjacent messages are dead than it spans.
 //
 // It takes 64 bytes for each known chunk of 4096 sequences. A chunk is known when all its extents were seen: either
-// its first extent was written while the runSpans existed, or the spans were learned from the index. It is in memory
+// its first extent was written while the extentSpans existed, or the spans were learned from the index. It is in memory
 // only, and belongs to one tree: another page file has other extents.
-type runSpans struct {
+type extentSpans struct {
 	of     *tree.Tree
 	chunks map[spanKey]*groupSpans
 	// lookups counts the index lookups for extents whose last message may have been consumed.
@@ -36,7 +36,7 @@ type spanKey struct{ queue, chunk uint64 }
 type groupSpans [queue.GroupsOfChunk]uint8
 
 // in returns the spans for a tree, and resets them if the tree is another one.
-func (s *runSpans) in(of *tree.Tree) *runSpans {
+func (s *extentSpans) in(of *tree.Tree) *extentSpans {
 	if s.of != of {
 		s.of, s.chunks = of, make(map[spanKey]*groupSpans)
 	}
@@ -44,12 +44,14 @@ func (s *runSpans) in(of *tree.Tree) *runSpans {
 }
 
 // get returns the spans of a chunk, or nil if unknown.
-func (s *runSpans) get(queueID, chunk uint64) *groupSpans { return s.chunks[spanKey{queueID, chunk}] }
+func (s *extentSpans) get(queueID, chunk uint64) *groupSpans {
+	return s.chunks[spanKey{queueID, chunk}]
+}
 
-func (s *runSpans) forget(queueID, chunk uint64) { delete(s.chunks, spanKey{queueID, chunk}) }
+func (s *extentSpans) forget(queueID, chunk uint64) { delete(s.chunks, spanKey{queueID, chunk}) }
 
 // forgetQueues removes the spans of deleted queues.
-func (s *runSpans) forgetQueues(ids []uint64) {
+func (s *extentSpans) forgetQueues(ids []uint64) {
 	if len(ids) > 0 {
 		maps.DeleteFunc(s.chunks, func(key spanKey, _ *groupSpans) bool { return slices.Contains(ids, key.queue) })
 	}
@@ -57,7 +59,7 @@ func (s *runSpans) forgetQueues(ids []uint64) {
 
 // wrote records an extent that was written at the end of its queue. If it is the first one to reach into a chunk, the
 // chunk is known from then on. A queue that stays in its first chunk takes no memory.
-func (s *runSpans) wrote(e *index.Entry) {
+func (s *extentSpans) wrote(e *index.Entry) {
 	last := e.Last() / queue.ChunkSize
 	if e.First%queue.ChunkSize == 0 || e.First/queue.ChunkSize != last {
 		if key := (spanKey{e.Queue, last}); s.chunks[key] == nil {
@@ -68,7 +70,7 @@ func (s *runSpans) wrote(e *index.Entry) {
 }
 
 // note adds an extent to the chunks that are known.
-func (s *runSpans) note(e *index.Entry) {
+func (s *extentSpans) note(e *index.Entry) {
 	for chunk := e.First / queue.ChunkSize; chunk <= e.Last()/queue.ChunkSize; chunk++ {
 		if g := s.get(e.Queue, chunk); g != nil {
 			g.note(chunk, e)

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/vfstest"
 )
 
 func exists(t *testing.T, fsys vfs.FS, name string) bool {

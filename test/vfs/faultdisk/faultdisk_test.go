@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
-	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
 func open(t *testing.T, d *faultdisk.Disk, name string) vfs.File {
@@ -113,7 +113,7 @@ func TestOverHTTP(t *testing.T) {
 
 // A release build links only the real filesystem.
 func TestNotInTheProduct(t *testing.T) {
-	const program, forTests = "github.com/lockstep-mq/lockstep/cmd/lockstep", "lockstep/store/vfs/"
+	const program, forTests = "github.com/lockstep-mq/lockstep/cmd/lockstep", "lockstep/test/vfs/"
 	deps := func(args ...string) string {
 		out, err := exec.CommandContext(t.Context(), "go",
 			append([]string{"list", "-deps"}, append(args, program)...)...).Output()
