@@ -14,22 +14,20 @@ import (
 
 // BrowseOptions are the options of [Client.Browse]. The zero value reads all stored messages.
 type BrowseOptions struct {
-	// Subscription restricts the result to messages that it has not acknowledged; if empty, all stored messages are read.
+	// Subscription, if not empty, restricts the result to messages that it has not acknowledged.
 	Subscription string
 	// From is the first sequence to read; 0 means the oldest.
 	From uint64
 	// Limit is the maximum number of messages; 0 means no limit.
-	Limit uint64
-	// HeadersOnly omits the bodies.
+	Limit       uint64
 	HeadersOnly bool
-	// Damaged, if not nil, is called between messages with the sequence of each message that no node can read, and the
-	// message is skipped. If nil, such a message ends Browse with [ErrDataLoss].
+	// Damaged, if not nil, is called between messages with the sequence of each message that no node can read. If nil,
+	// such a message ends Browse with [ErrDataLoss].
 	Damaged func(sequence uint64)
 }
 
 // Browse reads messages without consuming them, in sequence order. It continues after a failover and ends after the
-// first error. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrUnavailable], and [ErrDataLoss] for a message
-// that no node can read, unless BrowseOptions.Damaged is set.
+// first error. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrUnavailable], [ErrDataLoss].
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		b := browser{client: c, op: "browse " + queue, yield: yield, damaged: o.Damaged, req: &pb.BrowseRequest{
@@ -50,7 +48,6 @@ type browser struct {
 	damaged func(sequence uint64) // may be nil
 }
 
-// run reads streams until all messages are read.
 func (b *browser) run(ctx context.Context) {
 	retry := b.client.opts.newBackoff()
 	var last error
@@ -95,7 +92,7 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 		}
 		for _, sequence := range resp.GetDamaged() {
 			if b.damaged == nil {
-				b.yield(Stored{}, fmt.Errorf("%s: message %d is damaged on every node that can be asked: %w", b.op,
+				b.yield(Stored{}, fmt.Errorf("%s: message %d is corrupt on all reachable nodes: %w", b.op,
 					sequence, ErrDataLoss))
 				return true, nil
 			}

@@ -13,8 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Client is a connection to a pair or to a standalone node. It is safe for concurrent use; one Client per process is
-// sufficient.
+// Client is a connection to a pair or to a standalone node. It is safe for concurrent use; one per process suffices.
 type Client struct {
 	opts     Options
 	locator  *locator
@@ -22,18 +21,16 @@ type Client struct {
 	joined   sync.WaitGroup // the locator and the goroutines of producers and consumers
 	producer *Producer      // used by Publish
 
-	mu     sync.Mutex // guards the fields below
-	closed bool
-	open   map[stopper]struct{} // producers and consumers, closed with the client
-	lanes  []*lane              // idle producer identities for transactions
+	mu         sync.Mutex // guards the fields below
+	closed     bool
+	open       map[stopper]struct{} // producers and consumers, closed with the client
+	sequencers []*sequencer         // idle producer identities for transactions
 }
 
-// stopper is a Producer or Consumer.
 type stopper interface{ Close() error }
 
-// Open creates a client for the pair at a URL, such as "lockstep://node-a:7420,node-b:7420"; see [ParseURL]. It returns
-// without waiting for a node; calls wait for a node until their context expires. ctx applies only to Open. Open returns
-// [ErrInvalid] for an invalid URL.
+// Open creates a client for the pair at a URL, such as "lockstep://node-a:7420,node-b:7420"; see [ParseURL]. It does
+// not wait for a node; calls wait until their context expires. ctx applies only to Open. Errors: [ErrInvalid].
 func Open(ctx context.Context, url string) (*Client, error) {
 	o, err := ParseURL(url)
 	if err != nil {
@@ -93,7 +90,6 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// register adds s to the producers and consumers that Close closes.
 func (c *Client) register(s stopper) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,14 +108,13 @@ func (c *Client) unregister(s stopper) {
 
 // Active is the active node of a pair, or a standalone node.
 type Active struct {
-	// Address of the node, host:port.
+	// host:port
 	Address string
 	// Term of the pair; 0 for a standalone node.
 	Term uint64
 }
 
-// WaitActive waits until a node is active and returns it. When ctx is done it returns the context's error and
-// [ErrUnavailable].
+// WaitActive waits until a node is active. When ctx is done it returns the context's error and [ErrUnavailable].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
@@ -128,7 +123,6 @@ func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	return Active{Address: t.node.address, Term: t.term}, nil
 }
 
-// giveUp returns the error of an operation that ended without a response.
 func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	var e *Error
 	if errors.As(cause, &e) { // the nodes refuse this client
@@ -140,8 +134,8 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	return &opError{op: op, cause: cause, last: last, unknown: unknown}
 }
 
-// do calls fn on the active node until it receives a response, and records attempts without a response in d. d is nil
-// for a read-only request. While d is in doubt, every error is also ErrOutcomeUnknown.
+// do calls fn on the active node until it receives a response, and records attempts without a response in d, which is
+// nil for a read-only request. While the outcome is unknown, every error is also ErrOutcomeUnknown.
 func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Context, *grpc.ClientConn) error) error {
 	reads := d == nil
 	if reads {
@@ -183,8 +177,8 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 	}
 }
 
-// failsFast reports whether the client must not retry a request that the target refuses temporarily: FailFast is set,
-// and the pair refuses writes until another node returns.
+// failsFast reports whether a request that the target refuses temporarily must fail: FailFast is set, and the pair
+// refuses writes until another node returns.
 func (c *Client) failsFast(t *target) bool { return c.opts.FailFast && c.locator.isShort(t.node) }
 
 // attempt calls fn once; the call is canceled when t is no longer the target.

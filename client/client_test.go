@@ -66,14 +66,14 @@ func testFollowsAHintToAnUnknownAddress(t *testing.T) {
 	require.Equal(t, p.addrs[1], r.Address)
 }
 
-// told receives from a channel and fails the test on a timeout.
-func told[T any](t *testing.T, c <-chan T) T {
+// receive reads from a channel and fails the test on a timeout.
+func receive[T any](t *testing.T, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
 		return v
 	case <-soon(t).Done():
-		require.FailNow(t, "nothing came")
+		require.FailNow(t, "no value received")
 		panic("unreachable")
 	}
 }
@@ -92,7 +92,7 @@ func publishMeanwhile(t *testing.T, c *client.Client, body string) func() client
 	}()
 	return func() client.Receipt {
 		t.Helper()
-		a := told(t, answers)
+		a := receive(t, answers)
 		require.NoError(t, a.err)
 		return a.receipt
 	}
@@ -115,7 +115,7 @@ func testKill(t *testing.T) {
 	}
 	p.mu.Unlock()
 	answer := publishMeanwhile(t, c, "b")
-	told(t, killed)
+	receive(t, killed)
 	start := time.Now()
 	p.takeOver(1)
 	r := answer()
@@ -186,7 +186,7 @@ func testPipelineKeepsOrder(t *testing.T) {
 		select {
 		case <-e.Done():
 		default:
-			require.Fail(t, "publishes complete in order")
+			require.Fail(t, "out of order")
 		}
 	}
 	require.NoError(t, producer.Flush(soon(t)))
@@ -197,8 +197,8 @@ func testPipelineKeepsOrder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, uint64(i+1), r.Sequence)
 	}
-	require.Greater(t, p.term, uint64(3), "the test must have handed over some times")
-	require.Less(t, len(p.requests), total/4, "publishes must have been put together")
+	require.Greater(t, p.term, uint64(3), "too few switchovers")
+	require.Less(t, len(p.requests), total/4, "publishes were not batched")
 }
 
 // Requests to different queues share a frame if the node supports it. Each has its own outcome, and failovers do not
@@ -215,7 +215,7 @@ func TestManyQueues(t *testing.T) {
 			p.handOver(1000)
 			p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
 				if r.GetQueue() == "q13" {
-					return &pb.RequestError{Code: uint32(codes.NotFound), Message: "so the test says"}
+					return &pb.RequestError{Code: uint32(codes.NotFound), Message: "injected"}
 				}
 				return nil
 			}
@@ -241,11 +241,11 @@ func TestManyQueues(t *testing.T) {
 			}
 			require.Empty(t, p.bodies("q13"))
 			require.Equal(t, (total+queues-14)/queues, refused)
-			require.Greater(t, p.term, uint64(3), "the test must have handed over some times")
+			require.Greater(t, p.term, uint64(3), "too few switchovers")
 			if simple {
-				require.GreaterOrEqual(t, p.bursts, total)
+				require.GreaterOrEqual(t, p.frames, total)
 			} else {
-				require.Less(t, p.bursts, total/8)
+				require.Less(t, p.frames, total/8)
 			}
 		})
 	}
@@ -289,14 +289,14 @@ func testRefusals(t *testing.T) {
 	}
 	p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
 		if x, ok := codesOf[r.GetQueue()]; ok {
-			return &pb.RequestError{Code: uint32(x.code), Message: "so the test says"}
+			return &pb.RequestError{Code: uint32(x.code), Message: "injected"}
 		}
 		return nil
 	}
 	for queue, x := range codesOf {
 		_, err := c.Publish(soon(t), queue, message("x"))
 		require.ErrorIs(t, err, x.want)
-		require.ErrorContains(t, err, "so the test says")
+		require.ErrorContains(t, err, "injected")
 		var e *client.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, p.addrs[0], e.Address)
@@ -316,7 +316,7 @@ func testRefusals(t *testing.T) {
 func TestRefusedRepeat(t *testing.T) { synctest.Test(t, testRefusedRepeat) }
 
 func testRefusedRepeat(t *testing.T) {
-	full := &pb.RequestError{Code: uint32(codes.ResourceExhausted), Reason: "DISK_LOW", Message: "so the test says"}
+	full := &pb.RequestError{Code: uint32(codes.ResourceExhausted), Reason: "DISK_LOW", Message: "injected"}
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
@@ -368,7 +368,7 @@ func testNobodyThere(t *testing.T) {
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.ErrorContains(t, err, p.addrs[0])
 	require.ErrorContains(t, err, "refused")
-	require.ErrorContains(t, err, p.addrs[1]+": standby, as the test says")
+	require.ErrorContains(t, err, p.addrs[1]+": standby, injected")
 }
 
 func TestReusedProducer(t *testing.T) { synctest.Test(t, testReusedProducer) }
@@ -404,12 +404,12 @@ func testCloseFailsWhatIsUnderWay(t *testing.T) {
 	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{})
 	require.NoError(t, err)
 	pending := producer.PublishAsync(soon(t), "q", message("a"))
-	require.NoError(t, pending.Err(), "it has not completed")
+	require.NoError(t, pending.Err(), "completed early")
 	require.NoError(t, c.Close())
 	_, err = pending.Wait(soon(t))
 	require.Equal(t, err, pending.Err())
 	require.ErrorIs(t, err, client.ErrClosed)
-	require.NotErrorIs(t, err, client.ErrOutcomeUnknown, "it was never sent")
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown, "was sent")
 	require.NotErrorIs(t, err, client.ErrUnavailable)
 	_, err = c.Publish(soon(t), "q", message("b"))
 	require.ErrorIs(t, err, client.ErrClosed)
@@ -473,7 +473,7 @@ func testWithdrawn(t *testing.T) {
 	c := p.client(client.Options{})
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		_, err := c.Publish(ctx, "q", message("given up"))
+		_, err := c.Publish(ctx, "q", message("canceled"))
 		cancel()
 		require.ErrorIs(t, err, client.ErrUnavailable)
 		require.NotErrorIs(t, err, client.ErrOutcomeUnknown)

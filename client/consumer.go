@@ -14,13 +14,12 @@ import (
 // DefaultSubscription is the subscription of a queue that was created without naming one.
 const DefaultSubscription = "default"
 
-// ConsumerOptions configures a [Consumer]. The zero value consumes DefaultSubscription.
+// ConsumerOptions configures a [Consumer].
 type ConsumerOptions struct {
-	// Subscription to consume; if empty, DefaultSubscription.
+	// Subscription to consume. Default DefaultSubscription.
 	Subscription string
-	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match, as in SubscriptionOptions.
-	// Other messages remain available to other consumers. Invalid filters are rejected with [ErrInvalid]. A filter is
-	// rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
+	// Filter, if not empty, is a CEL expression that messages must match, as in admin.SubscriptionOptions. Other
+	// messages remain available to other consumers.
 	Filter string
 	// Prefetch is the number of messages that the node may send ahead of Receive. Default 256.
 	Prefetch int
@@ -29,15 +28,14 @@ type ConsumerOptions struct {
 const (
 	defaultPrefetch = 256
 	maxPrefetch     = 100_000
-	// eagerConfirms is the number of acknowledgement requests in flight up to which acknowledgements are sent immediately.
-	// Beyond it they are batched.
+	// eagerConfirms is the number of acknowledgement requests in flight beyond which acknowledgements are batched.
 	eagerConfirms = 2
 )
 
 // Consumer receives messages of one subscription. It is safe for concurrent use.
 //
 // When the active node changes, the consumer attaches to the new one. It does not redeliver messages that the
-// application holds or has acknowledged, and it retries unconfirmed acknowledgements. Another consumer of the same
+// application holds or has acknowledged, and it retries unconfirmed acknowledgements. Other consumers of the
 // subscription may receive those messages: delivery to competing consumers is at least once.
 type Consumer struct {
 	client       *Client
@@ -75,19 +73,16 @@ type Consumer struct {
 	progress    chan struct{} // closed and replaced when settled grows or the consumer ends
 }
 
-// holding is the state of a message held by the application.
 type holding struct {
 	generation uint64 // of the stream that delivered it last
-	acked      bool   // acknowledged by the application, not yet confirmed
+	acked      bool   // not yet confirmed
 }
 
-// delayedNack is a nacked message with its redelivery delay.
 type delayedNack struct {
 	sequence uint64
 	delay    time.Duration
 }
 
-// batch is the set of acknowledgements of one request.
 type batch struct {
 	number   uint64
 	ack      []uint64
@@ -103,7 +98,6 @@ type Delivery struct {
 	more     *deliveryExtras // nil if empty
 }
 
-// deliveryExtras are fields that only few deliveries use.
 type deliveryExtras struct {
 	trace DeliveryTrace  // nil if the delivery is not traced; set before the application has the delivery
 	delay *time.Duration // of NackAfter; guarded by Consumer.mu
@@ -119,7 +113,8 @@ const (
 )
 
 // Consume attaches to a subscription and returns when the node has accepted the consumer. Errors: [ErrQueueNotFound],
-// [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrClosed], [ErrUnavailable] with the context's error.
+// [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrClosed], [ErrUnavailable], [ErrRefused] for a filter while
+// one of the nodes runs release 0.1.0.
 func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (*Consumer, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
@@ -156,7 +151,7 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	return co, nil
 }
 
-// attachedTo returns the ID of the queue. It prevents acknowledgements in a later queue with the same name.
+// attachedTo prevents acknowledgements in a later queue with the same name.
 func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -165,7 +160,6 @@ func (co *Consumer) attachedTo() uint64 {
 
 func (co *Consumer) op() string { return "consume " + co.queue + "/" + co.subscription }
 
-// ended returns why the consumer has ended, or nil.
 func (co *Consumer) ended() error {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -211,7 +205,7 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	}
 }
 
-// isOver returns why the consumer delivers no further messages, or nil. The caller holds mu.
+// isOver returns why the consumer delivers no further messages, or nil. mu is held.
 func (co *Consumer) isOver() error {
 	if co.err == nil && co.leaving {
 		return fmt.Errorf("%s: consumer %w", co.op(), ErrClosed)
@@ -219,7 +213,7 @@ func (co *Consumer) isOver() error {
 	return co.err
 }
 
-// take removes the oldest message from the buffer and marks it as held. The caller holds mu.
+// take removes the oldest message from the buffer and marks it as held. mu is held.
 func (co *Consumer) take() *Delivery {
 	d := co.buffer.pop()
 	co.held[d.Sequence] = holding{generation: co.generation}
@@ -258,9 +252,8 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
-// again after [ErrOutcomeUnknown], and after Ack. An error without ErrOutcomeUnknown means that this call did not
-// acknowledge the message. Errors: the context's with ErrOutcomeUnknown; [ErrInvalid] after Nack or Reject;
-// [ErrClosed]; those of [Consumer.Receive] if the consumer has ended.
+// again after [ErrOutcomeUnknown], and after Ack. Errors: the context's with ErrOutcomeUnknown; [ErrInvalid] after Nack
+// or Reject; [ErrClosed]; those of [Consumer.Receive] if the consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -271,7 +264,6 @@ func (d *Delivery) AckSync(ctx context.Context) error {
 	return d.consumer.flush(ctx)
 }
 
-// acknowledged reports whether the ack of a delivery is committed.
 func (co *Consumer) acknowledged(d *Delivery) bool {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -282,15 +274,13 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 // subscription, unless QueueConfig.MaxDeliveries is reached.
 func (d *Delivery) Nack() error { return d.consumer.answer(d, nackAnswer) }
 
-// NackAfter is [Delivery.Nack] with a redelivery delay of 0 to 24 hours; values outside are clamped. The delay replaces
-// QueueConfig.RedeliveryDelay. Only the active node stores the delay: after a failover, or if the connection breaks
-// first, the message is redelivered immediately or after the queue's own delay. Nodes of release 0.1.0 do not support
-// delays.
+// NackAfter is [Delivery.Nack] with a redelivery delay of 0 to 24 hours, which replaces QueueConfig.RedeliveryDelay;
+// other values are clamped. Only the active node stores the delay: after a failover, or if the connection breaks first,
+// the message is redelivered immediately or after the queue's own delay. Nodes of release 0.1.0 do not support delays.
 func (d *Delivery) NackAfter(delay time.Duration) error {
 	return d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
 }
 
-// maxNackDelay is the maximum delay that a node accepts.
 const maxNackDelay = 24 * time.Hour
 
 func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) error {
@@ -303,21 +293,18 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) error {
 	return co.answer(d, nackAnswer)
 }
 
-// Reject rejects the message asynchronously, in batches: the subscription cannot process it. The message is moved to
-// the queue's QueueConfig.DeadLetter, or dropped if that is empty. It is not redelivered. [Consumer.Flush] waits for
-// the confirmation.
+// Reject rejects the message asynchronously, in batches: it is moved to the queue's QueueConfig.DeadLetter, or dropped
+// if that is empty. [Consumer.Flush] waits for the confirmation.
 //
-// While the dead-letter queue is full, the message remains in its queue and is not delivered to any consumer; Flush
-// returns [ErrLimit]. It is moved when the dead-letter queue has space. After a failover in the meantime, it is
-// redelivered.
+// While the dead-letter queue is full, the message waits in its queue and is not delivered; Flush returns [ErrLimit].
+// After a failover in the meantime, it is redelivered.
 //
 // A Reject is not retried if the connection breaks before the confirmation: a message that was not moved is redelivered
 // and must be rejected again. While one of the nodes runs release 0.1.0, a Reject ends the consumer with [ErrRefused].
-// An active of release 0.1.0 does not support Reject and redelivers the message after the consumer has detached.
+// An active of release 0.1.0 redelivers the message after the consumer has detached.
 func (d *Delivery) Reject() error { return d.consumer.answer(d, rejectAnswer) }
 
-// answer records an answer of the application. Only the first answer to a delivery counts; for a different second one
-// it returns an error.
+// answer records an answer of the application. Only the first one counts; a different second one is an error.
 func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	co.mu.Lock()
 	if d.answer != noAnswer || co.err != nil {
@@ -328,7 +315,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		case d.answer == noAnswer:
 			return co.err // the acknowledgement was not sent to a node
 		default:
-			return fmt.Errorf("%w: sequence %d of %s was answered otherwise before", ErrInvalid, d.Sequence, co.queue)
+			return fmt.Errorf("%w: sequence %d of %s already has another answer", ErrInvalid, d.Sequence, co.queue)
 		}
 	}
 	d.answered(kind)
@@ -363,7 +350,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	return nil
 }
 
-// answered records the answer that counts. The caller holds Consumer.mu.
+// answered records the answer that counts. Consumer.mu is held.
 func (d *Delivery) answered(kind answerKind) {
 	d.answer = kind
 	if d.more != nil && d.more.trace != nil {
@@ -400,13 +387,12 @@ func (co *Consumer) Flush(ctx context.Context) error {
 	co.refused = 0
 	co.mu.Unlock()
 	if refused > 0 {
-		return fmt.Errorf("%w: %d rejected messages of %s wait, since its dead-letter queue has no room for them; all "+
-			"other answers are committed", ErrLimit, refused, co.queue)
+		return fmt.Errorf("%w: %d rejected messages of %s wait because its dead-letter queue is full; all other answers "+
+			"are committed", ErrLimit, refused, co.queue)
 	}
 	return nil
 }
 
-// flush waits until all answers are committed, except for waiting rejects.
 func (co *Consumer) flush(ctx context.Context) error {
 	co.mu.Lock()
 	upTo := co.answered
@@ -436,10 +422,9 @@ func (co *Consumer) flush(ctx context.Context) error {
 	}
 }
 
-// closeWait is the maximum time that Close waits for the node.
 const closeWait = 2 * time.Second
 
-// Close detaches the consumer. Unacknowledged messages are redelivered to other or later consumers. Messages that the
+// Close detaches the consumer. Unacknowledged messages are redelivered to other or later consumers; those that the
 // application has not received do not count as delivered. Close sends pending answers, but does not report unconfirmed
 // ones; call [Consumer.Flush] first.
 func (co *Consumer) Close() error {

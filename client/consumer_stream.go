@@ -23,11 +23,11 @@ const (
 	maxConfirms = 64
 	// fullAcks acknowledgements are sent regardless of the requests in flight.
 	fullAcks = 1024
-	// maxAcks is the maximum number of acks, nacks and rejects each in one request: a node accepts 10,000 ranges of each.
+	// maxAcks is the maximum number of acks, nacks and rejects each in one request: a node accepts 10,000 ranges of
+	// each.
 	maxAcks = 5000
 )
 
-// run consumes from successive streams until ctx ends or a node returns a permanent error.
 func (co *Consumer) run(ctx context.Context) {
 	defer close(co.done)
 	retry := co.client.opts.newBackoff()
@@ -64,7 +64,6 @@ func (co *Consumer) run(ctx context.Context) {
 	co.end(fmt.Errorf("%s: consumer %w", co.op(), ErrClosed))
 }
 
-// end makes every call return err.
 func (co *Consumer) end(err error) {
 	co.mu.Lock()
 	co.err = err
@@ -76,7 +75,7 @@ func (co *Consumer) end(err error) {
 	signal(co.avail)
 }
 
-// isAttached lets Consume return. It is called only by run and the goroutine it waits for, one at a time.
+// isAttached makes Consume return. It is called only by run and the goroutine it waits for, one at a time.
 func (co *Consumer) isAttached() {
 	select {
 	case <-co.attached:
@@ -85,7 +84,6 @@ func (co *Consumer) isAttached() {
 	}
 }
 
-// left reports whether Close was called, after a stream has ended.
 func (co *Consumer) left() bool {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -93,7 +91,6 @@ func (co *Consumer) left() bool {
 	return co.leaving
 }
 
-// begins records that a stream is about to be opened; it returns false if Close was called.
 func (co *Consumer) begins() bool {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -101,7 +98,6 @@ func (co *Consumer) begins() bool {
 	return co.streaming
 }
 
-// session runs one stream until it breaks, and reports whether the node attached the consumer.
 func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err error) {
 	if !co.begins() {
 		return false, ErrClosed
@@ -141,8 +137,8 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 	return attached, err
 }
 
-// send sends the first and all later requests while the stream is open, and returns nil after the last request of a
-// consumer that leaves. When the stream has ended, received contains the error, which is left there.
+// send sends requests while the stream is open, and returns nil after the last request of a consumer that leaves. When
+// the stream has ended, received contains the error, which is left there.
 func (co *Consumer) send(
 	ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error,
 ) error {
@@ -171,9 +167,8 @@ func (co *Consumer) send(
 	}
 }
 
-// reattach prepares a new stream and returns its first request. Unconfirmed acknowledgements are retried; this is no
-// error if they were committed. Nacked messages are redelivered in any case, and so are rejected ones, unless they were
-// moved.
+// reattach returns the first request of a new stream. Unconfirmed acknowledgements are retried; this is no error if
+// they were committed. Nacked messages are redelivered in any case, and so are rejected ones, unless they were moved.
 func (co *Consumer) reattach() *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -232,8 +227,8 @@ func (co *Consumer) nextRequest() (r *pb.ConsumeRequest, last bool) {
 	return co.request(answers), false
 }
 
-// leave lists the messages held by the application. If there are too many ranges for a request, it lists one range that
-// covers all of them. The caller holds mu.
+// leave lists the messages held by the application, as one range that covers all of them if there are too many. mu is
+// held.
 func (co *Consumer) leave() *pb.Leave {
 	var seen []uint64
 	for sequence, h := range co.held {
@@ -248,12 +243,12 @@ func (co *Consumer) leave() *pb.Leave {
 	return &pb.Leave{Seen: list}
 }
 
-// pending returns the number of answers to be sent. The caller holds mu.
+// mu is held.
 func (co *Consumer) pending() int {
 	return len(co.ack) + len(co.nack) + len(co.nackAfter) + len(co.reject)
 }
 
-// request takes the credit and, if requested, the answers to be sent. The caller holds mu.
+// request takes the credit and, if requested, the answers to be sent. mu is held.
 func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	r := &pb.ConsumeRequest{Credit: co.credit}
 	co.credit = 0
@@ -276,7 +271,6 @@ func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	return r
 }
 
-// cutNackAfter takes messages with the same delay, up to the limit of one request.
 func (co *Consumer) cutNackAfter() (sequences []uint64, delay *durationpb.Duration) {
 	for _, n := range co.nackAfter {
 		if n.delay != co.nackAfter[0].delay || len(sequences) == maxAcks {
@@ -292,7 +286,6 @@ func (co *Consumer) cutNackAfter() (sequences []uint64, delay *durationpb.Durati
 	return sequences, delay
 }
 
-// cut takes the sequences that fit in one request.
 func cut(sequences []uint64) (head, tail []uint64) {
 	if len(sequences) <= maxAcks {
 		return sequences, nil
@@ -300,7 +293,6 @@ func cut(sequences []uint64) (head, tail []uint64) {
 	return sequences[:maxAcks:maxAcks], sequences[maxAcks:]
 }
 
-// together is the number of deliveries per allocation.
 const together = 16
 
 // deliveries converts the messages of a response, which may be reused afterwards.
@@ -320,7 +312,6 @@ func (co *Consumer) deliveries(messages []*pb.StoredMessage) []*Delivery {
 	return list
 }
 
-// handle processes a response.
 func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	co.isAttached()
 	deliveries := co.deliveries(resp.GetMessages())
@@ -358,8 +349,7 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 }
 
 // known reports whether the application holds or has acknowledged the message since an earlier stream, in which case it
-// must not be delivered again. Within one stream a second delivery means that the message was released. The caller
-// holds mu.
+// must not be delivered again. Within one stream a second delivery means that the message was released. mu is held.
 func (co *Consumer) known(seq uint64) bool {
 	if _, ok := co.committed[seq]; ok {
 		delete(co.committed, seq)
@@ -374,7 +364,7 @@ func (co *Consumer) known(seq uint64) bool {
 	return true
 }
 
-// settle records that the first n answers are committed. The caller holds mu.
+// settle records that the first n answers are committed. mu is held.
 func (co *Consumer) settle(n uint64) {
 	if n > co.settled {
 		co.settled = n

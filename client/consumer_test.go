@@ -114,7 +114,7 @@ func testConsumerFollows(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = co.Receive(ctx)
-	require.ErrorIs(t, err, context.DeadlineExceeded, "nothing is left")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "messages remain")
 }
 
 func TestConsumeMissing(t *testing.T) { synctest.Test(t, testConsumeMissing) }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -16,12 +17,11 @@ type DeadLetter struct {
 	Queue, Subscription string
 	// Sequence of the message in that queue.
 	Sequence uint64
-	// Reason for the move: "max-deliveries", "rejected", "expired" or "overflow". A node of a later release may send
-	// others.
+	// Reason for the move: "max-deliveries", "rejected", "expired" or "overflow". Later releases may send others.
 	Reason string
 	// Deliveries is the number of deliveries by that subscription.
 	Deliveries uint32
-	// MovedAt is the time of the move, by the clock of the active node.
+	// MovedAt is by the clock of the active node.
 	MovedAt time.Time
 }
 
@@ -31,7 +31,7 @@ func deadLetterFromProto(d *pb.DeadLetter) *DeadLetter {
 	}
 	return &DeadLetter{
 		Queue: d.GetQueue(), Subscription: d.GetSubscription(), Sequence: d.GetSequence(),
-		Reason: deadLetterReason(d.GetReason()), Deliveries: d.GetDeliveries(), MovedAt: timeFromProto(d.GetMovedAt()),
+		Reason: deadLetterReason(d.GetReason()), Deliveries: d.GetDeliveries(), MovedAt: link.TimeFromProto(d.GetMovedAt()),
 	}
 }
 

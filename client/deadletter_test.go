@@ -230,7 +230,7 @@ func testReplayDeadLetters(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrInvalid)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	require.Len(t, asked, 1, "what no node would take is not sent")
+	require.Len(t, asked, 1, "invalid request was sent")
 }
 
 // An attempt that may have moved messages is not retried, and its outcome is unknown. An attempt that was not executed

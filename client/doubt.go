@@ -14,18 +14,15 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// doubt records whether a request may have been committed without a response of a node (INV-10). It belongs to the
-// request, not to one call that sends it: it persists across calls. Only a response for exactly the request's producer,
-// epoch and sequence ends it. A refused retry does not end it, unless the refusal is recorded in the log.
+// doubt records whether a request may have been committed without a response of a node (INV-10). It persists across
+// calls that send the request. Only a response for exactly the request's producer, epoch and sequence ends it. A
+// refused retry does not, unless the refusal is recorded in the log.
 type doubt struct{ unknown bool }
 
-// unanswered records that an attempt ended without a response.
 func (d *doubt) unanswered() { d.unknown = true }
 
-// answered records that a node has responded to the request itself.
 func (d *doubt) answered() { d.unknown = false }
 
-// refused returns the error of a request that a node refused permanently or temporarily.
 func (d *doubt) refused(op string, e *Error) error {
 	if e.settled {
 		d.answered()
@@ -37,14 +34,14 @@ func (d *doubt) refused(op string, e *Error) error {
 	case e.outcomeLost():
 		return fmt.Errorf("%w; %w; %w", err, ErrOutcomeLost, ErrOutcomeUnknown)
 	default:
-		// The node may refuse before it checks the log, where an earlier attempt may still be in flight.
+		// The node may refuse before it checks the log, and an earlier attempt may still be in flight.
 		return fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
 	}
 }
 
-// lane is the identity of a producer with one outstanding request at a time, so that its sequences are committed in
-// order. A client has as many lanes as there were ever concurrent requests other than publishes.
-type lane struct {
+// sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
+// order. A client has as many as there were ever concurrent requests other than publishes.
+type sequencer struct {
 	id   string
 	next uint64
 }
@@ -52,19 +49,17 @@ type lane struct {
 // identity makes retries of one request idempotent: the same producer and sequence while its outcome is unknown, over
 // any number of calls. The zero identity is that of a request that was never sent.
 type identity struct {
-	lane     *lane
-	sequence uint64
-	doubt    doubt
-	lost     error // why the outcome can never be determined; nothing is sent after that
+	sequencer *sequencer
+	sequence  uint64
+	doubt     doubt
+	lost      error // why the outcome can never be determined; nothing is sent after that
 }
 
-// take assigns the next sequence of a lane to the request.
-func (id *identity) take(l *lane) {
-	id.lane, id.sequence = l, l.next
-	l.next++
+func (id *identity) take(s *sequencer) {
+	id.sequencer, id.sequence = s, s.next
+	s.next++
 }
 
-// InDoubt reports whether the request may have been committed without a response of a node.
 func (id *identity) InDoubt() bool { return id.doubt.unknown }
 
 // doAs is do for a request that changes state. fn receives the producer identity to send.
@@ -77,50 +72,49 @@ func (c *Client) doAs(
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && !id.InDoubt() {
-		// The lane was idle for too long. Nothing was committed, so the request may use another identity. A new lane is used,
-		// since the idle lanes may have been evicted as well.
+		// The sequencer was idle for too long. Nothing was committed, so the request may use another one. It is a new
+		// one, since the idle ones may have been evicted as well.
 		*id = identity{}
-		id.take(newLane())
+		id.take(newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}
 	if id.InDoubt() {
 		if errors.Is(err, ErrOutcomeLost) {
 			id.lost = err
 		}
-		return err // the lane stays with the request, which may be retried
+		return err // the sequencer stays with the request, which may be retried
 	}
-	c.returnLane(id.lane)
-	id.lane = nil
+	c.returnSequencer(id.sequencer)
+	id.sequencer = nil
 	return err
 }
 
-// attemptsAs sends a request under its identity until a node responds.
 func (c *Client) attemptsAs(
 	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {
-	if id.lane == nil {
-		id.take(c.takeLane())
+	if id.sequencer == nil {
+		id.take(c.takeSequencer())
 	}
 	return c.do(ctx, op, &id.doubt, func(ctx context.Context, cc *grpc.ClientConn) error {
-		return fn(ctx, cc, &pb.Producer{Id: id.lane.id, Epoch: 1, Sequence: id.sequence, Retry: id.InDoubt()})
+		return fn(ctx, cc, &pb.Producer{Id: id.sequencer.id, Epoch: 1, Sequence: id.sequence, Retry: id.InDoubt()})
 	})
 }
 
-func (c *Client) takeLane() *lane {
+func (c *Client) takeSequencer() *sequencer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := len(c.lanes); n > 0 {
-		l := c.lanes[n-1]
-		c.lanes = c.lanes[:n-1]
-		return l
+	if n := len(c.sequencers); n > 0 {
+		s := c.sequencers[n-1]
+		c.sequencers = c.sequencers[:n-1]
+		return s
 	}
-	return newLane()
+	return newSequencer()
 }
 
-func newLane() *lane { return &lane{id: uuid.NewString(), next: 1} }
+func newSequencer() *sequencer { return &sequencer{id: uuid.NewString(), next: 1} }
 
-func (c *Client) returnLane(l *lane) {
+func (c *Client) returnSequencer(s *sequencer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lanes = append(c.lanes, l)
+	c.sequencers = append(c.sequencers, s)
 }

@@ -21,7 +21,7 @@ import (
 
 // refusal returns a node's error with a reason, as created by server.ToStatus.
 func refusal(t *testing.T, code codes.Code, reason string) error {
-	st, err := status.New(code, "as the test says").WithDetails(
+	st, err := status.New(code, "injected").WithDetails(
 		&errdetails.ErrorInfo{Reason: reason, Domain: "lockstep.v1"})
 	require.NoError(t, err)
 	return st.Err()
@@ -121,7 +121,7 @@ func testCommitForgottenInDoubt(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	require.Equal(t, before+1, p.commits, "nothing is sent any more")
+	require.Equal(t, before+1, p.commits, "another commit was sent")
 }
 
 // A request that was never sent before may use another identity.
@@ -156,7 +156,7 @@ func testSettledRefusal(t *testing.T) {
 			require.False(t, r.GetProducer().GetRetry())
 			return status.Error(codes.Unavailable, "dying")
 		}
-		require.True(t, r.GetProducer().GetRetry(), "a repetition says so")
+		require.True(t, r.GetProducer().GetRetry(), "retry flag")
 		st, err := status.New(codes.NotFound, "gone").WithDetails(&errdetails.ErrorInfo{
 			Reason: "QUEUE_NOT_FOUND", Domain: "lockstep.v1", Metadata: map[string]string{"settled": "true"},
 		})
@@ -189,7 +189,7 @@ func testRefusedUntilTheDeadline(t *testing.T) {
 		}
 		return
 	}
-	require.FailNow(t, "each time in doubt")
+	require.FailNow(t, "outcome unknown")
 }
 
 // An error of gRPC itself or of a proxy is not a response of a node.
@@ -223,7 +223,7 @@ func testOperationsAfterCommit(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrInvalid)
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	r, err := txn.Commit(soon(t))
-	require.NoError(t, err, "what was there before can still be asked for")
+	require.NoError(t, err, "sent operations can be retried")
 	require.True(t, r.Duplicate)
 	require.Len(t, r.Results, 1)
 	require.Equal(t, []string{"a"}, p.bodies("q"))
@@ -261,7 +261,7 @@ func testProducerForgottenInDoubt(t *testing.T) {
 		p.onPublish = nil
 		p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
 			p.refuse = nil
-			require.True(t, r.GetProducer().GetRetry(), "a repetition says so")
+			require.True(t, r.GetProducer().GetRetry(), "retry flag")
 			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_UNKNOWN", Message: "who?"}
 		}
 		return false
@@ -321,14 +321,14 @@ func testAckSyncAfterTheEnd(t *testing.T) {
 		ds = append(ds, d)
 	}
 	require.NoError(t, ds[0].AckSync(soon(t)))
-	require.NoError(t, ds[0].AckSync(soon(t)), "it is acknowledged")
+	require.NoError(t, ds[0].AckSync(soon(t)), "acknowledged")
 	ds[1].Nack()
-	require.ErrorIs(t, ds[1].AckSync(soon(t)), client.ErrInvalid, "it was given back")
+	require.ErrorIs(t, ds[1].AckSync(soon(t)), client.ErrInvalid, "nacked")
 	require.NoError(t, consumer.Close())
 	err = ds[2].AckSync(soon(t))
 	require.ErrorIs(t, err, client.ErrClosed)
-	require.NotErrorIs(t, err, client.ErrOutcomeUnknown, "it was certainly not sent")
-	require.NoError(t, ds[0].AckSync(soon(t)), "it still is")
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown, "was sent")
+	require.NoError(t, ds[0].AckSync(soon(t)), "nacked")
 	require.Equal(t, 1, p.ackedCount("q"))
 }
 

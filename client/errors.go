@@ -16,7 +16,6 @@ import (
 
 // Errors of the client.
 var (
-	// ErrClosed is returned when the Client, Producer or Consumer is closed.
 	ErrClosed = errors.New("closed")
 	// ErrUnavailable is returned when the context expired before a node could serve the request: no node is active or
 	// reachable, or the active cannot acknowledge at the moment. The request itself is valid.
@@ -37,22 +36,20 @@ var (
 
 // Errors of the server.
 var (
-	// ErrQueueNotFound is returned when the queue does not exist.
-	ErrQueueNotFound = errors.New("queue not found")
-	// ErrSubscriptionNotFound is returned when the queue has no subscription of that name.
+	ErrQueueNotFound        = errors.New("queue not found")
 	ErrSubscriptionNotFound = errors.New("subscription not found")
 	// ErrAlreadyExists is returned when a queue, subscription or token of that name already exists.
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrInvalid is returned when the request is invalid and can never succeed.
+	// ErrInvalid is returned when the request can never succeed.
 	ErrInvalid = errors.New("invalid request")
 	// ErrFenced is returned when a producer with the same ID and a higher epoch took over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")
 	// ErrTooOld is returned when a retry is too old for the store to know whether it was committed.
-	ErrTooOld = errors.New("retry too old to be answered")
+	ErrTooOld = errors.New("retry is too old")
 	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
-	ErrRefused = errors.New("refused in the present state")
+	ErrRefused = errors.New("not allowed in the current state")
 	// ErrProcessed is returned when a message of a transaction was already acknowledged or is held by a prepared
 	// transaction: it was processed elsewhere. The transaction stored nothing.
 	ErrProcessed = errors.New("a message was processed elsewhere")
@@ -61,10 +58,9 @@ var (
 	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.
 	ErrInternal = errors.New("node failed")
 	// ErrDenied is returned when the client lacks the permission for the request.
-	ErrDenied = errors.New("not allowed")
-	// ErrUnauthenticated is returned when a node rejects the credentials of the client: the token is expired, revoked or
-	// wrong. The error text names the check that failed. With a TokenFile or TokenSource the client has already tried
-	// newer tokens, if available. The request was not executed.
+	ErrDenied = errors.New("permission denied")
+	// ErrUnauthenticated is returned when a node rejects the credentials of the client; the error text names the failed
+	// check. With a TokenFile or TokenSource the client has already tried newer tokens. The request was not executed.
 	ErrUnauthenticated = errors.New("not authenticated")
 )
 
@@ -77,7 +73,7 @@ type Error struct {
 	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND, if the error originates from a node. If no
 	// connection could be made, it is TLS_REQUIRED, TLS_UNSUPPORTED, BAD_CERTIFICATE, NOT_CLIENT_PORT or empty.
 	Reason string
-	// Message is a human-readable description of the error and the remedy.
+	// Message describes the error and the remedy.
 	Message string
 
 	reason    pb.ErrorReason // numeric value of Reason
@@ -106,7 +102,6 @@ func (e *Error) after(before error) error {
 	return e
 }
 
-// Error returns the message, prefixed with the address of the node.
 func (e *Error) Error() string {
 	if !e.unreached && (e.kind == nil || errors.Is(e.kind, ErrInternal)) {
 		return fmt.Sprintf("%s: %s: %s", e.Address, e.Code, e.Message)
@@ -114,7 +109,6 @@ func (e *Error) Error() string {
 	return e.Address + ": " + e.Message
 }
 
-// Unwrap returns the Err variable that corresponds to the response.
 func (e *Error) Unwrap() error {
 	if e.kind == nil {
 		return ErrUnavailable
@@ -122,7 +116,6 @@ func (e *Error) Unwrap() error {
 	return e.kind
 }
 
-// opError is the error of an operation without a final response: the operation, the cause, and the last failure.
 type opError struct {
 	op      string
 	cause   error // why it ended: the context's error or ErrClosed
@@ -135,7 +128,7 @@ func (e *opError) Error() string {
 	if errors.Is(e.cause, context.DeadlineExceeded) {
 		s = e.op + ": timed out"
 	}
-	if e.last != nil && errors.Is(e.cause, errNobody) {
+	if e.last != nil && errors.Is(e.cause, errUnreachable) {
 		s += ": " + e.last.Error()
 	} else if e.last != nil {
 		s += fmt.Sprintf(" (last: %v)", e.last)

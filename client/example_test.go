@@ -185,9 +185,9 @@ func ExampleError() {
 	var refused *client.Error
 	switch {
 	case errors.Is(err, client.ErrOutcomeUnknown):
-		fmt.Println("the context ended too early to know")
+		fmt.Println("outcome unknown")
 	case errors.Is(err, client.ErrQueueNotFound):
-		fmt.Println("create it first")
+		fmt.Println("queue not found")
 	case errors.As(err, &refused):
 		fmt.Println(refused.Address, refused.Reason)
 	}

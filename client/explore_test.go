@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-var exploreDepth = flag.Int("explore-depth", 3, "TestExplore: how many attempts of the client something may happen to")
+var exploreDepth = flag.Int("explore-depth", 3, "TestExplore: number of attempts with faults")
 
 // operation is an operation of the application in the explorer.
 type operation struct {
@@ -206,7 +206,7 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 		wrong := judge(parts, err)
 		if met := script[:len(script)-len(w.script)]; wrong == "" && errors.Is(err, client.ErrOutcomeUnknown) &&
 			op.knows(met) {
-			wrong = "told that the outcome is unknown, and every attempt was answered"
+			wrong = "outcome unknown although every attempt received a response"
 		}
 		if wrong != "" {
 			t.Fatalf("%s: %s\nhappened: %v, early: %v\ntold: %s\nparts: %v", op.name, wrong, script, early,
@@ -222,16 +222,16 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 func judge(parts []int, err error) string {
 	for _, n := range parts {
 		if n != parts[0] {
-			return "some parts and not others"
+			return "partially stored"
 		}
 	}
 	switch n := parts[0]; {
 	case n > 1:
 		return "stored more than once"
 	case err == nil && n != 1:
-		return "told that it is stored, and it is not"
+		return "acknowledged but not stored"
 	case err != nil && !errors.Is(err, client.ErrOutcomeUnknown) && n != 0:
-		return "told that it is not stored, and it is"
+		return "rejected but stored"
 	default:
 		return ""
 	}

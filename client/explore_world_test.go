@@ -327,7 +327,7 @@ func (s *worldStream) SendMsg(m any) error {
 		go s.watch()
 	case *pb.ConsumeRequest:
 		s.consume(proto.CloneOf(r))
-	case proto.Message: // a burst, which is converted to its request
+	case proto.Message: // a frame, which is converted to its request
 		if publish, ok := r.ProtoReflect().Interface().(*pb.PublishStreamRequest); ok {
 			s.publish(proto.CloneOf(publish))
 		}

@@ -38,7 +38,7 @@ type fakePair struct {
 	producers map[string]*fakeProducer
 	changed   chan struct{} // closed and replaced at each change of messages or roles
 	requests  []int         // number of messages of each committed publish request
-	bursts    int           // frames of publish streams
+	frames    int           // frames of publish streams
 	simple    bool          // accepts one request per frame
 	named     bool          // the status names the nodes of the pair
 	// onPublish is called before the response to a committed publish; if it returns false, no response is sent.
@@ -74,7 +74,7 @@ type fakePair struct {
 	// plan is the plan that WatchPlan returns.
 	plan *pb.Plan
 
-	door door // authentication
+	auth fakeAuth
 }
 
 type fakeProducer struct {
@@ -135,7 +135,7 @@ func (n *fakeNode) start(addr string) {
 	require.NoError(n.pair.t, err)
 	ln, err := n.pair.net.NewProcess(host).Listen(n.pair.t.Context(), addr)
 	require.NoError(n.pair.t, err)
-	n.addr, n.gate, n.server = ln.Addr().String(), newGate(), grpc.NewServer(n.pair.door.options()...)
+	n.addr, n.gate, n.server = ln.Addr().String(), newGate(), grpc.NewServer(n.pair.auth.options()...)
 	pb.RegisterQueueServiceServer(n.server, n)
 	pb.RegisterAdminServiceServer(n.server, n)
 	pb.RegisterMaintenanceServiceServer(n.server, n)
@@ -198,7 +198,7 @@ func (p *fakePair) ackedCount(queue string) int {
 func (n *fakeNode) status() *pb.GetStatusResponse {
 	st := &pb.GetStatusResponse{
 		Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term, MinInSync: n.pair.minInSync},
-		Reason: "as the test says",
+		Reason: "injected",
 	}
 	if n.pair.named {
 		st.Node = &pb.NodeStatus{NodeId: n.addr}
@@ -303,9 +303,9 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 			return err
 		}
 		together := append([]*pb.PublishStreamRequest{r}, r.GetMore()...)
-		require.False(n.pair.t, first && len(together) > 1, "the client does not know yet that it may")
+		require.False(n.pair.t, first && len(together) > 1, "unexpected batch")
 		n.pair.mu.Lock()
-		n.pair.bursts++
+		n.pair.frames++
 		n.pair.mu.Unlock()
 		var answers []*pb.PublishStreamResponse
 		for _, r := range together {
@@ -313,7 +313,7 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 			if err == nil {
 				answers = append(answers, resp)
 				if codes.Code(resp.GetError().GetCode()) == codes.Unavailable {
-					err = status.Error(codes.Unavailable, "ends the stream, as with a real node: what comes next "+
+					err = status.Error(codes.Unavailable, "stream ended: later responses "+
 						"must not overtake it")
 				}
 			}
@@ -426,7 +426,7 @@ func (p *fakePair) ack(queue string, ranges []*pb.SequenceRange) {
 // settle applies the acks and rejects of a consumer's request. The caller holds mu.
 func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
 	if queue == "missing" {
-		return status.Error(codes.NotFound, "no such queue")
+		return status.Error(codes.NotFound, "queue not found")
 	}
 	if p.endConsume != nil {
 		if err := p.endConsume(r); err != nil {

@@ -2,7 +2,7 @@
 
 package client
 
-// fifo is a queue in a ring buffer that grows on demand. The zero value is empty. It is not safe for concurrent use.
+// fifo is a queue in a ring buffer that grows on demand. The zero value is empty.
 type fifo[T any] struct {
 	ring []T // length is 0 or a power of two
 	head int
@@ -20,7 +20,6 @@ func (f *fifo[T]) push(v T) {
 	*f.at(f.n - 1) = v
 }
 
-// pushFirst inserts v as the oldest element.
 func (f *fifo[T]) pushFirst(v T) {
 	f.grow()
 	f.head = (f.head - 1) & (len(f.ring) - 1)
@@ -28,7 +27,6 @@ func (f *fifo[T]) pushFirst(v T) {
 	*f.at(0) = v
 }
 
-// grow reserves space for one more element.
 func (f *fifo[T]) grow() {
 	if f.n < len(f.ring) {
 		return
@@ -40,7 +38,6 @@ func (f *fifo[T]) grow() {
 	f.ring, f.head = ring, 0
 }
 
-// pop removes and returns the oldest element; the fifo must not be empty.
 func (f *fifo[T]) pop() T {
 	p := f.at(0)
 	v := *p
@@ -51,7 +48,6 @@ func (f *fifo[T]) pop() T {
 	return v
 }
 
-// popLast removes and returns the newest element; the fifo must not be empty.
 func (f *fifo[T]) popLast() T {
 	p := f.at(f.n - 1)
 	v := *p

@@ -31,7 +31,7 @@ func TestCloseNamesSeen(t *testing.T) {
 	require.NoError(t, co.Close())
 	_, err = co.Receive(t.Context())
 	require.ErrorIs(t, err, client.ErrClosed)
-	require.Equal(t, 1, p.ackedCount("q"), "answers that were given are sent")
+	require.Equal(t, 1, p.ackedCount("q"), "pending answers")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	require.Len(t, p.leaves, 1)
@@ -60,7 +60,7 @@ func TestReceiveWithEndedContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	d, err := co.Receive(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, uint64(3), d.Sequence, "none is lost by that")
+	require.Equal(t, uint64(3), d.Sequence, "messages lost")
 }
 
 // A reject that waits for a full dead-letter queue does not delay other answers. Flush reports it once.

@@ -15,7 +15,6 @@ func init() {
 	link.Of = func(c any) link.Conns { return conns{c.(*Client)} }
 }
 
-// conns gives client/admin access to a Client.
 type conns struct{ c *Client }
 
 func (l conns) Read(ctx context.Context, op string, call link.Call) error {
@@ -76,7 +75,6 @@ func (l conns) Addresses() []string {
 	return out
 }
 
-// linkedNode gives client/admin access to a node.
 type linkedNode struct{ n *node }
 
 func (l linkedNode) Address() string { return l.n.address }

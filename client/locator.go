@@ -16,10 +16,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// locator tracks the nodes and which of them is active.
-//
-// State changes only on reports of the nodes themselves (observe, lost). A failed call does not change it, but triggers
-// a poll of the nodes (askNow), so that a wrong guess of one caller cannot affect the others.
+// locator tracks the nodes and which of them is active. State changes only on reports of the nodes themselves (observe,
+// lost). A failed call only triggers a poll of the nodes (askNow), so that a wrong guess of one caller cannot affect
+// the others.
 type locator struct {
 	opts    Options
 	newNode chan *node // nodes learned from hints, to be watched by run
@@ -30,7 +29,7 @@ type locator struct {
 	changed chan struct{} // closed and replaced when target changes
 	waiters int           // callers that wait for a target
 	pairID  string        // pair that maxTerm belongs to
-	maxTerm uint64        // highest term in which a node was active: lower ones are stale
+	maxTerm uint64        // highest active one: lower ones are stale
 	closed  bool
 
 	answered bool // a node has responded since Open
@@ -65,7 +64,7 @@ func (l *locator) add(address string) error {
 	return l.addLocked(address)
 }
 
-// addLocked is add for callers that hold mu.
+// mu is held.
 func (l *locator) addLocked(address string) error {
 	if l.closed || len(l.nodes) >= maxAddresses || l.find(address) != nil {
 		return nil
@@ -80,7 +79,7 @@ func (l *locator) addLocked(address string) error {
 	return nil
 }
 
-// find returns the node with that address, or nil. The caller holds mu.
+// mu is held.
 func (l *locator) find(address string) *node {
 	i := slices.IndexFunc(l.nodes, func(n *node) bool { return n.address == address })
 	if i < 0 {
@@ -89,7 +88,6 @@ func (l *locator) find(address string) *node {
 	return l.nodes[i]
 }
 
-// node returns the node with that address, and adds it if it is unknown.
 func (l *locator) node(address string) (*node, error) {
 	if err := checkAddress(address); err != nil {
 		return nil, err
@@ -109,7 +107,6 @@ func (l *locator) node(address string) (*node, error) {
 		maxAddresses+1, maxAddresses)
 }
 
-// run watches all nodes until ctx ends.
 func (l *locator) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -124,7 +121,6 @@ func (l *locator) run(ctx context.Context) {
 	}
 }
 
-// close ends the target, fails all waiting calls and closes the connections.
 func (l *locator) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -156,7 +152,7 @@ func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 		}
 		if failFast && l.unreachable() {
 			l.mu.Unlock()
-			return nil, errNobody
+			return nil, errUnreachable
 		}
 		refusal := l.refusal()
 		if refusal != nil && !l.askAgain() {
@@ -180,14 +176,12 @@ func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 	}
 }
 
-// state returns the target, or nil, and a channel that is closed when the target changes.
 func (l *locator) state() (*target, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.target, l.changed
 }
 
-// pause waits before the next attempt at t; it returns immediately when t is no longer the target.
 func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -198,7 +192,6 @@ func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 	}
 }
 
-// failed handles a failed attempt: it adds the node named in a hint and polls all nodes.
 func (l *locator) failed(e *Error) {
 	if hint := e.notActive.GetActiveAddress(); hint != "" && !l.opts.FixedAddresses {
 		// A hint that cannot be dialed is not fatal: the configured addresses are still watched.
@@ -207,20 +200,15 @@ func (l *locator) failed(e *Error) {
 	l.askNow()
 }
 
-// askNow triggers a poll of all nodes.
 func (l *locator) askNow() {
 	l.mu.Lock()
 	nodes := l.nodes[:len(l.nodes):len(l.nodes)]
 	l.mu.Unlock()
 	for _, n := range nodes {
-		select {
-		case n.kick <- struct{}{}:
-		default:
-		}
+		signal(n.kick)
 	}
 }
 
-// searching reports whether a caller waits for an active node.
 func (l *locator) searching() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,15 +242,14 @@ func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	l.learn()
 }
 
-// isShort reports whether a node has reported fewer in-sync nodes than required.
 func (l *locator) isShort(n *node) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return n.short
 }
 
-// lost records that the connection to a node broke: its role is unknown until it reports it again. If again is set, it
-// rejected the credentials and is retried immediately with new ones.
+// lost records that the connection to a node broke: its role is unknown until it reports it again. again: it rejected
+// the credentials and is retried immediately with new ones.
 func (l *locator) lost(n *node, err error, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -279,7 +266,6 @@ func (l *locator) lost(n *node, err error, again bool) {
 	}
 }
 
-// observations returns the number to pass to observe.
 func (l *locator) observations(n *node) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,7 +273,7 @@ func (l *locator) observations(n *node) uint64 {
 }
 
 // choose sets the target to the node that serves in the highest term. A blocked node is chosen only if no other is
-// available. The caller holds mu.
+// available. mu is held.
 func (l *locator) choose() {
 	var best *node
 	for _, n := range l.nodes {
@@ -318,12 +304,12 @@ func (l *locator) choose() {
 }
 
 // atTarget reports whether n is the current target and as good as best. Both may be the same node under two addresses,
-// and its pending calls should continue. The caller holds mu.
+// and its pending calls should continue. mu is held.
 func (l *locator) atTarget(n, best *node) bool {
 	return l.target != nil && l.target.node == n && n.term == best.term && n.rank() == best.rank()
 }
 
-// setTarget replaces the target and wakes all waiting calls. The caller holds mu.
+// setTarget replaces the target and wakes all waiting calls. mu is held.
 func (l *locator) setTarget(t *target) {
 	if l.target == t && !l.closed {
 		return
@@ -335,7 +321,7 @@ func (l *locator) setTarget(t *target) {
 	l.wake()
 }
 
-// wake wakes all waiting calls. The caller holds mu.
+// mu is held.
 func (l *locator) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -380,7 +366,6 @@ func (l *locator) explain() error {
 	return &nodeErrors{strings.Join(parts, "; "), unreached}
 }
 
-// end cancels everything bound to the target.
 func (t *target) end() {
 	t.mu.Lock()
 	t.ended = true

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -18,19 +18,17 @@ import (
 //
 // The standard fields MessageID, CorrelationID, ReplyTo, ContentType and Subject are stored and delivered, but not
 // interpreted by Lockstep. Each of them and Group is limited to 1,024 bytes of UTF-8; all of them and Values together
-// are limited to 64 KiB. Empty fields use no space.
+// are limited to 64 KiB.
 //
 // All fields except Body and Properties are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 type Message struct {
 	// Body is opaque to Lockstep. It must not be modified before the publish has completed.
 	Body []byte
-	// Properties are string properties of the application. A key has 1 to 255 bytes; all properties together are limited
-	// to 64 KiB.
+	// Properties are string properties of the application. A key has 1 to 255 bytes; the limit of all is 64 KiB.
 	Properties map[string]string
 
 	// Standard fields.
 
-	// MessageID identifies the message to the application.
 	MessageID string
 	// CorrelationID identifies a related message or operation, such as the request of a response.
 	CorrelationID string
@@ -38,24 +36,22 @@ type Message struct {
 	ReplyTo string
 	// ContentType is the media type of the body, such as "application/json".
 	ContentType string
-	// Subject is the subject or the type of the message.
-	Subject string
+	Subject     string
 
-	// Fields that control delivery.
-
-	// Group is the message group, up to 1,024 bytes of UTF-8. Each subscription delivers one message of a group at a time.
-	// The next one, in queue order, is delivered after the previous one is acknowledged, rejected or dead-lettered.
+	// Group is the message group. Each subscription delivers one message of a group at a time: the next one, in queue
+	// order, after the previous one is acknowledged, rejected or dead-lettered.
 	Group string
-	// Priority is 0 to 9; nil means 4. A queue with QueueConfig.Priorities delivers messages of a higher priority first.
+	// Priority is 0 to 9; nil means 4. A queue with QueueConfig.Priorities delivers messages of a higher priority
+	// first.
 	Priority *uint8
-	// ExpiresAt is the time when the message expires, by the clock of the active node. An expired message is not
-	// delivered. Resolution 1 ms, from 1970 to 9999; the zero value means no expiry.
+	// ExpiresAt is when the message expires, by the clock of the active node. An expired message is not delivered.
+	// Resolution 1 ms, from 1970 to 9999; the zero value means no expiry.
 	ExpiresAt time.Time
-	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years; 0 means no expiry. TTL and ExpiresAt
-	// are mutually exclusive. Consumers receive ExpiresAt.
+	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years; 0 means no expiry. TTL and
+	// ExpiresAt are mutually exclusive. Consumers receive ExpiresAt.
 	TTL time.Duration
-	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. A time in the
-	// past overrides the queue's Delay and delivers immediately. The zero value means no delivery time.
+	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. A time in
+	// the past overrides the queue's Delay. The zero value means no delivery time.
 	DeliverAt time.Time
 	// Delay is the delivery delay from acceptance by the active node, up to 100 years; 0 means that the queue's Delay
 	// applies. Delay and DeliverAt are mutually exclusive. Consumers receive DeliverAt.
@@ -66,13 +62,13 @@ type Message struct {
 	Values map[string]any
 }
 
-// Stored is a message in a queue. Messages that arrive together share memory: their bodies are slices of one buffer,
-// which stays allocated while one of them is in use. Copy messages that the application keeps for long.
+// Stored is a message in a queue. The bodies of messages that arrive together are slices of one buffer, which stays
+// allocated while one of them is in use. Copy messages that the application keeps for long.
 type Stored struct {
 	Message
 	// Sequence is the position in the queue. It starts at 1 and is never reused.
 	Sequence uint64
-	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
+	// PublishedAt is when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
 	// DeliveryCount is the number of earlier deliveries that were not acknowledged.
 	DeliveryCount uint32
@@ -86,13 +82,12 @@ type Receipt struct {
 	Sequence uint64
 	// LSN of the transaction in the store's log.
 	LSN uint64
-	// Duplicate is true if the first attempt was committed and a retry returned its result.
+	// Duplicate: the first attempt was committed and a retry returned its result.
 	Duplicate bool
 	// Address of the node that acknowledged the publish.
 	Address string
 }
 
-// Limits of the properties of one message.
 const (
 	maxKeyBytes        = 255
 	maxPropertiesBytes = 64 << 10
@@ -133,7 +128,6 @@ func (m *Message) check(maxBody int) error {
 	return m.checkFields()
 }
 
-// checkFields is check for the standard fields and Values.
 func (m *Message) checkFields() error {
 	if err := m.checkDelivery(); err != nil {
 		return err
@@ -150,7 +144,7 @@ func (m *Message) checkFields() error {
 	}
 	for k, v := range m.Values {
 		if k == "" || len(k) > maxKeyBytes || !utf8.ValidString(k) {
-			return fmt.Errorf("%w: a key of Values has 1 to %d bytes of UTF-8, this is %.300q", ErrInvalid, maxKeyBytes, k)
+			return fmt.Errorf("%w: a key of Values must have 1 to %d bytes of UTF-8, not %.300q", ErrInvalid, maxKeyBytes, k)
 		}
 		if _, there := m.Properties[k]; there {
 			return fmt.Errorf("%w: %q is in Properties and in Values", ErrInvalid, k)
@@ -162,7 +156,7 @@ func (m *Message) checkFields() error {
 		case []byte:
 			total += len(v)
 		case string:
-			return fmt.Errorf("%w: the value of %q is a text, which belongs into Properties", ErrInvalid, k)
+			return fmt.Errorf("%w: the value of %q is a string: use Properties", ErrInvalid, k)
 		default:
 			return fmt.Errorf("%w: the value of %q is a %T; must be bool, int64, float64 or []byte", ErrInvalid, k, v)
 		}
@@ -174,14 +168,12 @@ func (m *Message) checkFields() error {
 	return nil
 }
 
-// fieldNames are the names of fields, in the same order.
 var fieldNames = [...]string{"MessageID", "CorrelationID", "ReplyTo", "ContentType", "Subject", "Group"}
 
 func (m *Message) fields() [6]string {
 	return [...]string{m.MessageID, m.CorrelationID, m.ReplyTo, m.ContentType, m.Subject, m.Group}
 }
 
-// Limits of the fields that control delivery.
 const (
 	maxPriority = 9
 	maxDuration = 100 * 365 * 24 * time.Hour
@@ -189,7 +181,6 @@ const (
 	maxTimeMS   = 253_402_300_799_999
 )
 
-// checkDelivery is check for the fields that control delivery.
 func (m *Message) checkDelivery() error {
 	switch {
 	case m.Priority != nil && *m.Priority > maxPriority:
@@ -205,7 +196,7 @@ func (m *Message) checkDelivery() error {
 	}
 	for _, at := range [...]time.Time{m.ExpiresAt, m.DeliverAt} {
 		if ms := at.UnixMilli(); !at.IsZero() && (ms < 1 || ms > maxTimeMS) {
-			return fmt.Errorf("%w: the time %s; it must be after 1970 and before the year 10000", ErrInvalid, at)
+			return fmt.Errorf("%w: time %s must be after 1970 and before the year 10000", ErrInvalid, at)
 		}
 	}
 	return nil
@@ -214,7 +205,7 @@ func (m *Message) checkDelivery() error {
 // checkName rejects values that cannot be sent as a name. The node validates the rest.
 func checkName(what, name string) error {
 	if name == "" || len(name) > maxKeyBytes || !utf8.ValidString(name) {
-		return fmt.Errorf("%w: the name of a %s has 1 to %d characters of [A-Za-z0-9._/-], this is %q", ErrInvalid,
+		return fmt.Errorf("%w: the name of a %s must have 1 to %d characters of [A-Za-z0-9._/-], not %q", ErrInvalid,
 			what, maxKeyBytes, name)
 	}
 	return nil
@@ -255,7 +246,6 @@ func messagesToProto(ms []Message) []*pb.Message {
 	return out
 }
 
-// deliveryToProto converts the fields that control delivery; most messages have none.
 func (m *Message) deliveryToProto(to *pb.Message) {
 	to.Group = m.Group
 	if m.Priority != nil {
@@ -267,18 +257,9 @@ func (m *Message) deliveryToProto(to *pb.Message) {
 	if !m.DeliverAt.IsZero() {
 		to.DeliverAt = timestamppb.New(m.DeliverAt)
 	}
-	to.Ttl, to.Delay = durationToProto(m.TTL), durationToProto(m.Delay)
+	to.Ttl, to.Delay = link.DurationToProto(m.TTL), link.DurationToProto(m.Delay)
 }
 
-// durationToProto converts a duration; 0 is not sent.
-func durationToProto(d time.Duration) *durationpb.Duration {
-	if d == 0 {
-		return nil
-	}
-	return durationpb.New(d)
-}
-
-// valuesToProto converts values validated by checkFields.
 func valuesToProto(values map[string]any) map[string]*pb.PropertyValue {
 	out := make(map[string]*pb.PropertyValue, len(values))
 	for k, v := range values {
@@ -324,10 +305,9 @@ func storedFromProto(m *pb.StoredMessage) (s Stored) {
 	return s
 }
 
-// fromProto fills a zero Stored.
 func (s *Stored) fromProto(stored *pb.StoredMessage) {
 	s.Sequence, s.DeliveryCount = stored.GetSequence(), stored.GetDeliveryCount()
-	s.PublishedAt = timeFromProto(stored.GetPublishedAt())
+	s.PublishedAt = link.TimeFromProto(stored.GetPublishedAt())
 	s.DeadLetter = deadLetterFromProto(stored.GetDeadLetter())
 	m := stored.GetMessage()
 	if m == nil {
@@ -339,13 +319,6 @@ func (s *Stored) fromProto(stored *pb.StoredMessage) {
 	if m.Priority != nil {
 		s.Priority = new(uint8(m.GetPriority()))
 	}
-	s.ExpiresAt, s.DeliverAt = timeFromProto(m.GetExpiresAt()), timeFromProto(m.GetDeliverAt())
+	s.ExpiresAt, s.DeliverAt = link.TimeFromProto(m.GetExpiresAt()), link.TimeFromProto(m.GetDeliverAt())
 	s.Values = valuesFromProto(m.GetTypedProperties())
-}
-
-func timeFromProto(t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.AsTime()
 }

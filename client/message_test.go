@@ -35,7 +35,7 @@ func TestMessageFields(t *testing.T) {
 // Invalid messages are rejected before they are sent.
 func TestMessageFieldLimits(t *testing.T) {
 	long := strings.Repeat("x", 1025)
-	for says, m := range map[string]Message{
+	for text, m := range map[string]Message{
 		"MessageID has 1025 bytes":              {MessageID: long},
 		"CorrelationID has 1025 bytes":          {CorrelationID: long},
 		"ReplyTo has 1025 bytes":                {ReplyTo: long},
@@ -59,11 +59,11 @@ func TestMessageFieldLimits(t *testing.T) {
 		"fields and values have 65548 by":       {Values: map[string]any{"k": make([]byte, 64<<10), "b": 1}},
 	} {
 		err := m.check(100)
-		require.ErrorContains(t, err, says)
-		if strings.Contains(says, "bytes") || strings.Contains(says, "values have") {
-			require.ErrorIs(t, err, ErrLimit, says)
+		require.ErrorContains(t, err, text)
+		if strings.Contains(text, "bytes") || strings.Contains(text, "values have") {
+			require.ErrorIs(t, err, ErrLimit, text)
 		} else {
-			require.ErrorIs(t, err, ErrInvalid, says)
+			require.ErrorIs(t, err, ErrInvalid, text)
 		}
 	}
 }

@@ -16,7 +16,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// node is one address with its connection and its last reported status.
 type node struct {
 	address string
 	locator *locator
@@ -35,13 +34,13 @@ type node struct {
 	pairID   string
 	reason   string
 	err      error     // why the connection is down
-	refused  time.Time // time of the last authentication failure; zero if authenticated
-	asking   bool      // a retry after a refusal is in progress
-	short    bool      // fewer nodes are in sync than required: writes are refused until one returns
+	refused  time.Time // last authentication failure; zero if authenticated
+	asking   bool      // after a refusal
+	short    bool      // fewer nodes are in sync than required: writes are refused
 	names    string    // address of the active node that it reports; empty if it is active or does not know
 }
 
-// rank orders nodes by suitability as a target; 0 is unsuitable. The caller holds locator.mu.
+// rank orders nodes by suitability as a target; 0 is unsuitable. locator.mu is held.
 func (n *node) rank() int {
 	switch n.role {
 	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE:
@@ -53,7 +52,6 @@ func (n *node) rank() int {
 	}
 }
 
-// conn returns the current connection.
 func (n *node) conn() *grpc.ClientConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,14 +81,12 @@ func (n *node) close() {
 }
 
 // watch keeps a WatchStatus stream open until ctx ends. A node that is down is retried within milliseconds while no
-// other node is active, and with a longer backoff otherwise.
-//
-// The longer backoff also applies to a node that accepts connections but closes them without a response, as on a TLS
-// mismatch. Dozens of attempts per second for hours would exhaust the node's rate limit for all clients at the same
-// address.
+// other node is active, and with a longer backoff otherwise. The longer backoff also applies to a node that accepts
+// connections but closes them without a response, as on a TLS mismatch: dozens of attempts per second would exhaust the
+// node's rate limit for all clients at the same address.
 func (n *node) watch(ctx context.Context) {
-	retry, knocks := n.locator.opts.newBackoff(), n.locator.opts.newBackoff()
-	knocks.MaxInterval = n.locator.opts.ProbeInterval
+	retry, dialBackoff := n.locator.opts.newBackoff(), n.locator.opts.newBackoff()
+	dialBackoff.MaxInterval = n.locator.opts.ProbeInterval
 	refusals, refusedWait := 0, n.locator.opts.ProbeInterval
 	for ctx.Err() == nil {
 		delivered, fresh, e := n.watchOnce(ctx, &refusals)
@@ -99,9 +95,9 @@ func (n *node) watch(ctx context.Context) {
 		}
 		wait := retry.NextBackOff()
 		if !delivered && e.ended() {
-			wait = max(wait, knocks.NextBackOff())
+			wait = max(wait, dialBackoff.NextBackOff())
 		} else {
-			knocks.Reset()
+			dialBackoff.Reset()
 		}
 		t, changed := n.locator.state()
 		switch {
@@ -127,15 +123,13 @@ func (n *node) watch(ctx context.Context) {
 	}
 }
 
-// maxRefusedWait is the longest backoff before a node that refuses this client is retried automatically.
 const maxRefusedWait = 30 * time.Second
 
-// refuses reports whether the error means that the node denies access to this client.
 func refuses(err error) bool { return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrDenied) }
 
 // watchOnce reads one stream to its end. It reports whether the stream delivered a status, whether a fresh token can
 // replace a rejected one, and why the stream ended. A stream that ended because its token expired does not count as a
-// lost connection: the node is unaffected.
+// lost connection.
 func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh bool, e *Error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -165,8 +159,8 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 	}
 	n.locator.lost(n, e, fresh)
 	if !delivered && ctx.Err() == nil && !refuses(e) && !e.ended() {
-		// A new connection starts without gRPC's own backoff, so that only this loop decides when to retry. Where a process
-		// closes the connections, gRPC's growing backoff is useful.
+		// A new connection starts without gRPC's own backoff, so that only this loop decides when to retry. Where a
+		// process closes the connections, gRPC's growing backoff is useful.
 		n.replace(cc)
 	}
 	return delivered, fresh, e
@@ -199,7 +193,7 @@ func (n *node) pollWhenAsked(ctx context.Context) {
 }
 
 // poll requests the status once. A node that does not respond in time is hung or partitioned: its connection is
-// replaced, which fails all pending calls on it. The new connection shows whether the node has recovered.
+// replaced, which fails all pending calls on it.
 func (n *node) poll(ctx context.Context) {
 	asked := n.locator.observations(n)
 	if asked == 0 {

@@ -21,45 +21,42 @@ import (
 type Options struct {
 	// Addresses of the nodes, host:port, in any order: both nodes of a pair, or one standalone node.
 	Addresses []string
-	// ProbeInterval is the interval and the timeout of probes to a node that has pending calls. Default 1 s. A node that
-	// was killed or lost its role is detected without a probe.
+	// ProbeInterval is the interval and the timeout of probes to a node that has pending calls. Default 1 s. A node
+	// that was killed or lost its role is detected without a probe.
 	ProbeInterval time.Duration
 	// RetryMin and RetryMax limit the time between two attempts. Defaults 2 ms and 50 ms.
 	RetryMin, RetryMax time.Duration
-	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection refused,
-	// unknown host name, or TLS mismatch. It applies only until a node has responded for the first time. Without FailFast,
-	// calls wait until their context expires, since nodes may still be starting. Producers and consumers always wait; call
-	// [Client.WaitActive] first.
+	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection
+	// refused, unknown host name, or TLS mismatch. It applies only until a node has responded for the first time.
+	// Producers and consumers always wait; call [Client.WaitActive] first.
 	//
-	// FailFast also applies while the pair refuses writes because fewer nodes are in sync than min-in-sync requires. Calls
-	// and publishes then return [ErrRefused], unless an earlier attempt may have been committed. Without FailFast they
-	// wait for the other node.
+	// FailFast also applies while the pair refuses writes because fewer nodes are in sync than min-in-sync requires:
+	// calls and publishes return [ErrRefused], unless an earlier attempt may have been committed.
 	FailFast bool
 	// FixedAddresses restricts the client to Addresses. By default it also follows addresses that nodes report for the
 	// active node.
 	FixedAddresses bool
-	// MaxMessageBytes is the maximum size of a message body, 64 MiB by default. Larger messages are rejected without
-	// contacting a node.
+	// MaxMessageBytes is the maximum size of a message body, 64 MiB by default. The client rejects larger messages.
 	MaxMessageBytes int
-	// TLS is the TLS configuration of the connections, including the client certificate if the nodes require one. If nil,
+	// TLS is the configuration of the connections, including the client certificate if the nodes require one. If nil,
 	// connections are not encrypted.
 	TLS *tls.Config
-	// TLSFiles names the files of CA certificates, certificate and key, which are reloaded when they change. It replaces
-	// TLS.
+	// TLSFiles, instead of TLS, names the files of CA certificates, certificate and key, which are reloaded when they
+	// change.
 	TLSFiles TLSFiles
-	// Token authenticates the client: a static token of the pair or a JWT, without the "Bearer" prefix. Set at most one of
-	// Token, TokenFile and TokenSource. A token takes precedence over a client certificate.
+	// Token authenticates the client: a static token of the pair or a JWT, without the "Bearer" prefix. Set at most one
+	// of Token, TokenFile and TokenSource. A token takes precedence over a client certificate.
 	Token string
-	// TokenFile is a file that contains the token; surrounding white space is ignored. A replaced file takes effect within
-	// two seconds, or immediately when a node rejects the previous token.
+	// TokenFile is a file that contains the token; surrounding white space is ignored. A replaced file takes effect
+	// within two seconds, or immediately when a node rejects the previous token.
 	TokenFile string
 	// TokenSource supplies tokens that expire, such as those of an OpenID Connect provider.
 	TokenSource TokenSource
-	// AllowPlaintextToken permits sending the token over unencrypted connections to other machines. Without it, such
-	// addresses are rejected with [ErrInvalid].
+	// AllowPlaintextToken permits sending the token over unencrypted connections to other machines, which is otherwise
+	// rejected with [ErrInvalid].
 	AllowPlaintextToken bool
-	// Tracer records publishes and deliveries as trace spans. Package client/tracing implements it with OpenTelemetry. If
-	// nil, nothing is recorded.
+	// Tracer, if not nil, records publishes and deliveries as trace spans. Package client/tracing implements it with
+	// OpenTelemetry.
 	Tracer Tracer
 	// DialOptions are appended to the client's own gRPC options, for credentials, interceptors and dialers.
 	DialOptions []grpc.DialOption
@@ -68,7 +65,6 @@ type Options struct {
 	tokens *tokens                          // of Token, TokenFile or TokenSource; nil without a token
 }
 
-// Defaults and limits.
 const (
 	defaultProbeInterval   = time.Second
 	defaultRetryMin        = 2 * time.Millisecond
@@ -82,14 +78,12 @@ const (
 	maxReceiveBytes        = 512 << 20 // sanity limit; the server limits the size of its responses
 )
 
-// withDefaults validates the options and sets defaults.
 func (o Options) withDefaults() (Options, error) {
 	if len(o.Addresses) == 0 {
-		return o, fmt.Errorf("%w: no address given: give the host:port of both nodes", ErrInvalid)
+		return o, fmt.Errorf("%w: no addresses: set the host:port of both nodes", ErrInvalid)
 	}
 	if len(o.Addresses) > maxAddresses {
-		return o, fmt.Errorf("%w: %d addresses given, at most %d make sense", ErrInvalid, len(o.Addresses),
-			maxAddresses)
+		return o, fmt.Errorf("%w: %d addresses, the limit is %d", ErrInvalid, len(o.Addresses), maxAddresses)
 	}
 	seen := make(map[string]bool)
 	for _, a := range o.Addresses {
@@ -97,7 +91,7 @@ func (o Options) withDefaults() (Options, error) {
 			return o, err
 		}
 		if seen[a] {
-			return o, fmt.Errorf("%w: address %s is given twice", ErrInvalid, a)
+			return o, fmt.Errorf("%w: duplicate address %s", ErrInvalid, a)
 		}
 		seen[a] = true
 	}
@@ -175,10 +169,8 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	return cc, nil
 }
 
-// secured reports whether connections are encrypted.
 func (o Options) secured() bool { return o.TLS != nil || o.secure != nil }
 
-// newBackoff returns the backoff between attempts.
 func (o Options) newBackoff() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{
 		InitialInterval: o.RetryMin, MaxInterval: o.RetryMax, Multiplier: 1.7, RandomizationFactor: 0.3,

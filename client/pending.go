@@ -46,11 +46,10 @@ type outcome struct {
 // closed is the channel of an outcome that no caller waited for.
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }() //nolint:gochecknoglobals // a constant
 
-// Done returns a channel that is closed when the publish has completed: it is committed or has failed. Publishes of a
-// Producer complete in the order of the calls.
+// Done returns a channel that is closed when the publish is committed or has failed. Publishes of a Producer complete
+// in the order of the calls.
 func (p *Pending) Done() <-chan struct{} { return p.waiter().done }
 
-// waiter returns the outcome to wait for.
 func (p *Pending) waiter() *outcome {
 	if o := p.outcome.Load(); o != nil {
 		return o
@@ -62,8 +61,8 @@ func (p *Pending) waiter() *outcome {
 	return o
 }
 
-// Wait waits until the publish has completed or ctx ends, and returns the result. Errors are those of
-// [Producer.Publish]. If ctx ends first, the publish continues, and the error matches [ErrOutcomeUnknown].
+// Wait waits until the publish has completed or ctx ends. Errors are those of [Producer.Publish]. If ctx ends first,
+// the publish continues, and the error matches [ErrOutcomeUnknown].
 func (p *Pending) Wait(ctx context.Context) (Receipt, error) {
 	if o := p.outcome.Load(); o == nil || !o.answered.Load() {
 		select {
@@ -83,7 +82,6 @@ func (p *Pending) Err() error {
 	return nil
 }
 
-// result returns the result of a completed publish.
 func (p *Pending) result() (Receipt, error) {
 	o := p.outcome.Load()
 	r := o.receipt
@@ -93,8 +91,7 @@ func (p *Pending) result() (Receipt, error) {
 	return r, o.err
 }
 
-// complete sets the result. The offset must be set before. It returns the shared outcome, which is created if no caller
-// waits.
+// complete sets the result, after the offset. It returns the shared outcome, which is created if no caller waits.
 func (p *Pending) complete(shared *outcome, r Receipt, err error) *outcome {
 	o := p.outcome.Load()
 	if o == nil {
@@ -113,7 +110,6 @@ func (p *Pending) complete(shared *outcome, r Receipt, err error) *outcome {
 	return shared
 }
 
-// finish completes a publish and reports it to the Tracer.
 func (p *Pending) finish(shared *outcome, r Receipt, err error) *outcome {
 	shared = p.complete(shared, r, err)
 	if p.traced != nil {
@@ -122,16 +118,13 @@ func (p *Pending) finish(shared *outcome, r Receipt, err error) *outcome {
 	return shared
 }
 
-// maxFailures is the number of different errors that Flush reports.
 const maxFailures = 16
 
-// failures are the errors of asynchronous publishes that Flush has not reported.
 type failures struct {
 	count int
 	errs  []error
 }
 
-// add records the error of n publishes.
 func (f *failures) add(n int, err error) {
 	if n == 0 || err == nil {
 		return
@@ -142,7 +135,6 @@ func (f *failures) add(n int, err error) {
 	}
 }
 
-// take returns and removes the errors.
 func (f *failures) take() error {
 	all := *f
 	*f = failures{}

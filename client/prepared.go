@@ -12,21 +12,20 @@ import (
 )
 
 // Prepare executes the first phase of a two-phase commit. The transaction is validated and made durable on every
-// in-sync node, but it is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin. xid
+// in-sync node, but is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin. xid
 // identifies it: 1 to 128 bytes of printable UTF-8, unique for each transaction. Messages that it acknowledges are not
-// delivered in the meantime; they are acknowledged on the condition of [Txn.Take]. A prepared transaction
-// may publish and acknowledge up to 16 MiB and 262,144 messages.
+// delivered in the meantime; they are acknowledged on the condition of [Txn.Take]. It may publish and acknowledge up to
+// 16 MiB and 262,144 messages.
 //
-// After an error without [ErrOutcomeUnknown], nothing was prepared. Errors: those of [Txn.Commit]; [ErrProcessed];
-// [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many transactions are
-// prepared; [ErrRefused] while a node runs release 0.1.0. After ErrOutcomeUnknown, Prepare may be called again with the
-// same xid.
+// After ErrOutcomeUnknown, Prepare may be called again with the same xid. Errors: those of [Txn.Commit];
+// [ErrProcessed]; [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many
+// transactions are prepared; [ErrRefused] while a node runs release 0.1.0.
 func (t *Txn) Prepare(ctx context.Context, xid string) error {
 	if err := t.ready("prepare"); err != nil {
 		return err
 	}
 	if t.xid != "" && t.xid != xid {
-		return fmt.Errorf("%w: the outcome of preparing it as %q is not known; prepare it under that xid", ErrInvalid, t.xid)
+		return fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again", ErrInvalid, t.xid)
 	}
 	err := t.client.doAs(ctx, "prepare "+xid, &t.identity,
 		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) error {

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// ProducerOptions configures a [Producer]. The zero value is suitable for most applications.
+// ProducerOptions configures a [Producer].
 type ProducerOptions struct {
-	// ID of the producer, 1 to 64 bytes; if empty, a random unique ID. An application that sets an ID must increase Epoch
-	// at each start, because sequences start at 1 again.
+	// ID of the producer, 1 to 64 bytes; random by default. An application that sets an ID must increase Epoch at each
+	// start, because sequences start at 1 again.
 	ID string
 	// Epoch fences producers with the same ID and a lower epoch. Default 1.
 	Epoch uint32
-	// Window is the maximum number of outstanding requests, at most 256, which is the number of results that a node keeps
-	// per producer. Default 200.
+	// Window is the maximum number of outstanding requests, at most 256, which is the number of results that a node
+	// keeps per producer. Default 200.
 	Window int
 	// BatchMessages and BatchBytes limit the batch that is sent in one request when publishes arrive faster than
 	// responses. Defaults 256 messages and 256 KiB. A larger message is sent alone.
@@ -31,7 +31,6 @@ type ProducerOptions struct {
 	MaxPendingBytes int64
 }
 
-// Defaults and limits of a producer.
 const (
 	maxWindow              = 256 // the store keeps the last 256 results of a producer
 	defaultWindow          = 200
@@ -40,9 +39,9 @@ const (
 	defaultBatchBytes      = 256 << 10
 	defaultMaxPendingBytes = 16 << 20
 	maxProducerIDBytes     = 64
-	// eagerBursts is the number of publish frames in flight up to which publishes are sent immediately, for latency.
+	// eagerFrames is the number of publish frames in flight up to which publishes are sent immediately, for latency.
 	// Beyond it they wait for a response or a full batch, for throughput.
-	eagerBursts = 4
+	eagerFrames = 4
 )
 
 func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
@@ -72,8 +71,7 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 //
 // Concurrent publishes to the same queue may share one request, which is one transaction. Each still has its own
 // outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by one.
-// Only a retry after a lost connection and a node of release 0.1.0 may reject them together. A batch is never split: it
-// is stored as a whole or not at all.
+// Only a retry after a lost connection and a node of release 0.1.0 may reject them together. A batch is never split.
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
@@ -93,7 +91,7 @@ type Producer struct {
 	// ordered by sequence: requests sent on the current stream, then those to be sent again
 	inFlight fifo[*request]
 	sent     int            // number of inFlight requests sent on the current stream
-	bursts   int            // frames of the stream with outstanding requests
+	frames   int            // frames of the stream with outstanding requests
 	greeted  bool           // the current stream delivered a response
 	more     bool           // the node accepts several requests in one frame
 	single   map[string]int // publishes to be sent one by one, by queue; nil if empty
@@ -101,7 +99,6 @@ type Producer struct {
 	failed   failures       // of asynchronous publishes
 }
 
-// request is the unit of sending and retrying.
 type request struct {
 	sequence uint64 // producer sequence, also the correlation ID
 	queue    string
@@ -139,8 +136,7 @@ func (c *Client) newProducer(ctx context.Context, o ProducerOptions) (*Producer,
 	return p, nil
 }
 
-// Publish stores one message with the client's built-in producer and returns after the commit: the message is durable
-// on every in-sync node. Errors are those of [Producer.Publish].
+// Publish is [Producer.Publish] with the client's built-in producer.
 func (c *Client) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
 	return c.producer.Publish(ctx, queue, m)
 }
@@ -152,10 +148,9 @@ func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (
 
 // Publish stores one message and returns after the commit: the message is durable on every in-sync node.
 //
-// If ctx expires after the message was sent, the message may still be committed: the error also matches
-// [ErrOutcomeUnknown], and another Publish may store a duplicate. An error without ErrOutcomeUnknown means that the
-// message was not stored, and never will be. To make retries after ErrOutcomeUnknown safe, publish in a [Txn], whose
-// Commit is idempotent, or call Publish with a context that does not expire.
+// If ctx expires after the message was sent, the error also matches [ErrOutcomeUnknown], and another Publish may store
+// a duplicate. To make retries safe, publish in a [Txn], whose Commit is idempotent, or call Publish with a context
+// that does not expire.
 //
 // Errors: [ErrQueueNotFound], [ErrLimit], [ErrInvalid], [ErrFenced], [ErrTooOld], [ErrOutcomeLost], [ErrClosed],
 // [ErrUnavailable] with the context's error.
@@ -190,10 +185,8 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 
 // PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls. Each
 // is retried until it is answered or the producer is closed. ctx limits only how long PublishAsync waits for free
-// memory (MaxPendingBytes). An error of the call itself, such as [ErrInvalid], is also reported by the result.
-//
-// The result is in the returned Pending. To publish a series of messages, call [Producer.Flush] at its end, which
-// returns the errors of all of them.
+// memory (MaxPendingBytes). An error of the call itself, such as [ErrInvalid], is also reported by the Pending. To
+// publish a series of messages, call [Producer.Flush] at its end, which returns the errors of all of them.
 func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message) *Pending {
 	e, err := p.enqueue(ctx, queue, []Message{m}, true)
 	if err != nil {
@@ -221,7 +214,6 @@ func (p *Producer) failedPending(queue string, err error) *Pending {
 	return e
 }
 
-// enqueue validates a publish and appends it to the pipeline.
 func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, async bool) (*Pending, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
@@ -261,7 +253,6 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, asyn
 	return e, nil
 }
 
-// newEntry validates messages and creates an entry.
 func newEntry(queue string, ms []Message, maxBody int) (*Pending, error) {
 	e := &Pending{queue: queue, count: uint32(len(ms))}
 	plain := true
@@ -289,7 +280,6 @@ func newEntry(queue string, ms []Message, maxBody int) (*Pending, error) {
 	return e, nil
 }
 
-// carry sets the messages of the entry, which must be validated.
 func (p *Pending) carry(ms []Message) { p.body, p.more = nil, &content{messages: messagesToProto(ms)} }
 
 // withdraw cancels an entry that is not yet part of a request; it returns false if the entry is.
@@ -310,14 +300,14 @@ func (p *Producer) withdraw(e *Pending) bool {
 	return true
 }
 
-// dropWithdrawn removes withdrawn entries from the head of pending. The caller holds mu.
+// dropWithdrawn removes withdrawn entries from the head of pending. mu is held.
 func (p *Producer) dropWithdrawn() {
 	for p.pending.len() > 0 && (*p.pending.at(0)).withdrawn {
 		p.pending.pop()
 	}
 }
 
-// settle subtracts n completed entries and returns the channel to close if none is open. The caller holds mu.
+// settle subtracts n completed entries and returns the channel to close if none is open. mu is held.
 func (p *Producer) settle(n int) (idle chan struct{}) {
 	if p.open -= n; p.open == 0 {
 		idle, p.idle = p.idle, nil
@@ -331,16 +321,10 @@ func closeIf(c chan struct{}) {
 	}
 }
 
-func (p *Producer) signal() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+func (p *Producer) signal() { signal(p.wake) }
 
-// Flush waits until all earlier publishes have completed. It returns the errors of the asynchronous ones that failed
-// since the previous Flush, joined: use errors.Is. If ctx ends first, it returns the context's error and
-// [ErrUnavailable].
+// Flush waits until all earlier publishes have completed. It returns the joined errors of the asynchronous ones that
+// failed since the previous Flush. If ctx ends first, it returns the context's error and [ErrUnavailable].
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -374,7 +358,6 @@ func (p *Producer) Close() error {
 	return nil
 }
 
-// failPending completes all entries that are in no request with err.
 func (p *Producer) failPending(err error) {
 	p.mu.Lock()
 	var entries []*Pending
@@ -389,7 +372,7 @@ func (p *Producer) failPending(err error) {
 	p.answer(entries, Receipt{}, err)
 }
 
-// takeInFlight removes the n oldest requests from the pipeline. The caller holds mu.
+// takeInFlight removes the n oldest requests from the pipeline. mu is held.
 func (p *Producer) takeInFlight(n int) (entries []*Pending) {
 	for range n {
 		entries = append(entries, p.inFlight.pop().entries...)
@@ -397,7 +380,6 @@ func (p *Producer) takeInFlight(n int) (entries []*Pending) {
 	return entries
 }
 
-// answer completes publishes of one request, in order, and releases their memory.
 func (p *Producer) answer(entries []*Pending, r Receipt, err error) {
 	var shared *outcome
 	offset, async := uint32(0), 0
@@ -418,4 +400,4 @@ func (p *Producer) answer(entries []*Pending, r Receipt, err error) {
 }
 
 // errProtocol is returned when a node responds out of order, which is a bug of the node; a new stream recovers from it.
-var errProtocol = errors.New("answer to a request that was not the oldest one")
+var errProtocol = errors.New("response out of order")

@@ -18,7 +18,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// run sends pending requests on successive streams until ctx ends.
 func (p *Producer) run(ctx context.Context) {
 	defer close(p.done)
 	retry := p.client.opts.newBackoff()
@@ -66,7 +65,7 @@ func (p *Producer) run(ctx context.Context) {
 }
 
 // unsubmitted returns the number of newest requests that the node has certainly not executed, as reported by the status
-// that ended the stream: requests that only this stream carried. The caller holds mu.
+// that ended the stream: requests that only this stream carried. mu is held.
 func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	if s == nil || p.sent < p.inFlight.len() {
 		return 0
@@ -104,7 +103,7 @@ func (p *Producer) split(s *pb.Submitted) bool {
 	return true
 }
 
-// isSingle reports whether a publish to a queue must be sent alone, and counts it. The caller holds mu.
+// isSingle reports whether a publish to a queue must be sent alone, and counts it. mu is held.
 func (p *Producer) isSingle(queue string) bool {
 	left, is := p.single[queue]
 	if !is {
@@ -133,7 +132,6 @@ func (p *Producer) takeBack(s *pb.Submitted) {
 	}
 }
 
-// waitForWork waits for data to send; it returns false when ctx ends.
 func (p *Producer) waitForWork(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()
@@ -150,12 +148,11 @@ func (p *Producer) waitForWork(ctx context.Context) bool {
 	return false
 }
 
-// session runs one stream on one node until it breaks, and reports whether it received a response.
 func (p *Producer) session(ctx context.Context, t *target) (progress bool, err error) {
 	ctx, unbind := t.bind(ctx)
 	defer unbind()
 	p.mu.Lock()
-	p.sent, p.bursts, p.greeted, p.more = 0, 0, false, false // all of inFlight must be sent again
+	p.sent, p.frames, p.greeted, p.more = 0, 0, false, false // all of inFlight must be sent again
 	p.mu.Unlock()
 	stream, err := queues(t.conn()).PublishStream(ctx)
 	if err != nil {
@@ -179,7 +176,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 // send sends requests while the stream is open. When the stream ends, received contains the error, which is left there.
 func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
 	for {
-		if b := p.nextBurst(); b != nil {
+		if b := p.nextFrame(); b != nil {
 			if err := stream.SendMsg(b); err != nil {
 				return err //nolint:wrapcheck // asError needs it as it is
 			}
@@ -187,8 +184,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 		}
 		select {
 		case <-p.wake:
-			// A response has just woken all callers whose message it answered, and they are about to publish again. Yielding
-			// lets these publishes share one request, and delays no other publish.
+			// A response has just woken all callers whose message it answered, and they are about to publish again.
+			// Yielding lets these publishes share one request.
 			runtime.Gosched()
 		case err := <-received:
 			received <- err
@@ -199,21 +196,20 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 	}
 }
 
-// nextBurst returns the next publish frame for the current stream: a request and those sent with it; nil if none is
-// ready.
-func (p *Producer) nextBurst() *burst {
+// nextFrame returns the next frame for the current stream: a request and those sent with it; nil if none is ready.
+func (p *Producer) nextFrame() *frame {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.nextRequest(0, 0)
 	if r == nil {
 		return nil
 	}
-	p.bursts++
-	b, last := &burst{}, r
+	p.frames++
+	b, last := &frame{}, r
 	p.addTo(b, r)
 	messages, bytes := r.messages, r.bytes
 	// A fraction of the window, so that another frame is always in flight.
-	for most := max(p.opts.Window/eagerBursts, 1); p.more && len(b.parts) < most; last = r {
+	for most := max(p.opts.Window/eagerFrames, 1); p.more && len(b.parts) < most; last = r {
 		if r = p.nextRequest(messages, bytes); r == nil {
 			break
 		}
@@ -224,18 +220,18 @@ func (p *Producer) nextBurst() *burst {
 	return b
 }
 
-// addTo adds a request to b, under its current identity. The caller holds mu.
-func (p *Producer) addTo(b *burst, r *request) {
+// addTo adds a request to b, under its current identity. mu is held.
+func (p *Producer) addTo(b *frame, r *request) {
 	b.parts = append(b.parts, part{
 		queue: r.queue, id: p.id, epoch: p.opts.Epoch, sequence: r.sequence, retry: r.repeated, entries: r.entries,
 	})
 }
 
 // nextRequest returns the next request to send along with the given number of messages and bytes, or nil. Requests of
-// an earlier stream come first, in the same order; then new requests, up to the window. The caller holds mu.
+// an earlier stream come first, in the same order; then new requests, up to the window. mu is held.
 func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.inFlight.len() {
-		if !p.greeted && p.bursts >= eagerBursts {
+		if !p.greeted && p.frames >= eagerFrames {
 			return nil // wait: the first response reports whether the node accepts several requests per frame
 		}
 		r := *p.inFlight.at(p.sent)
@@ -256,7 +252,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 		if !p.fits(messages+int(first.count), bytes+first.bytes) {
 			return nil
 		}
-	case p.bursts >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
+	case p.frames >= eagerFrames && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
 		return nil // more publishes will join before the next response
 	}
 	r := p.form(messages, bytes)
@@ -265,13 +261,12 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	return r
 }
 
-// fits reports whether the messages may be sent together.
 func (p *Producer) fits(messages, bytes int) bool {
 	return messages <= p.opts.BatchMessages && bytes <= p.opts.BatchBytes
 }
 
 // form creates a request from publishes to one queue at the head of pending, which must not be withdrawn. The given
-// messages and bytes are already in the frame. The caller holds mu.
+// messages and bytes are already in the frame. mu is held.
 func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
@@ -296,7 +291,6 @@ func (p *Producer) form(besideMessages, besideBytes int) *request {
 	}
 }
 
-// receive handles responses until the stream ends.
 func (p *Producer) receive(
 	ctx context.Context, stream pb.QueueService_PublishStreamClient, address string, progress *bool,
 ) error {
@@ -312,7 +306,6 @@ func (p *Producer) receive(
 	}
 }
 
-// handleAll handles a response and those batched with it.
 func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
 	defer p.signal()
 	p.mu.Lock()
@@ -351,7 +344,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	r := p.inFlight.pop()
 	p.sent--
 	if r.last {
-		p.bursts--
+		p.frames--
 	}
 	p.mu.Unlock()
 
@@ -373,7 +366,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 
 // renew assigns a new identity to the producer after a node evicted it, which happens to an idle producer when very
 // many others are active. Since all requests of an unknown producer are rejected, none of those in flight was
-// committed, unless the oldest was sent before and may have been committed then. The caller holds mu.
+// committed, unless the oldest was sent before. mu is held.
 func (p *Producer) renew() bool {
 	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated {
 		return false

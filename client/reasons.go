@@ -48,8 +48,8 @@ var kinds = map[pb.ErrorKind]error{ //nolint:gochecknoglobals // a constant
 	pb.ErrorKind_ERROR_KIND_NO_CONNECTION:          link.ErrNoConnection,
 }
 
-// kindOf returns the Err variable of a reason, or nil if the request must be retried. known is false for a reason that
-// this client does not know: one of a newer node, or none.
+// kindOf returns the Err variable of a reason, or nil if the request must be retried. known is false for a reason of a
+// newer node, or none.
 func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	kind, known = kinds[reason.Kind(r)]
 	return known, kind
@@ -87,7 +87,6 @@ func kindOfCode(code codes.Code) error {
 	}
 }
 
-// classify determines the Err variable; it is nil if the request must be retried.
 func (e *Error) classify(ctx context.Context) {
 	e.reason = reason.Parse(e.Reason)
 	known, kind := kindOf(e.reason)
@@ -107,7 +106,7 @@ func (e *Error) classify(ctx context.Context) {
 func (e *Error) retry() bool { return e.kind == nil }
 
 // answered reports whether the error is a response of a node, which proves that this attempt was not committed. An
-// error of gRPC or a proxy has no reason and proves nothing: the node may have committed the request.
+// error of gRPC or a proxy has no reason and proves nothing.
 func (e *Error) answered() bool {
 	switch {
 	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, e.blocked(), e.unchecked():
@@ -140,8 +139,7 @@ func (e *Error) unchecked() bool { return e.reason == pb.ErrorReason_ERROR_REASO
 // only once was certainly not committed.
 func (e *Error) forgotten() bool { return e.reason == pb.ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN }
 
-// outcomeLost reports whether the outcome of an earlier attempt can no longer be determined: its producer was evicted
-// or fenced, or the sequence is too old.
+// outcomeLost reports whether the outcome of an earlier attempt can no longer be determined.
 func (e *Error) outcomeLost() bool {
 	return errors.Is(e.kind, ErrTooOld) || errors.Is(e.kind, ErrFenced)
 }
@@ -155,7 +153,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		return &Error{Address: address, Code: codes.Unavailable, Message: "the node ended the stream"}
+		return &Error{Address: address, Code: codes.Unavailable, Message: "the node closed the stream"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return &Error{Address: address, Code: codes.Canceled, Message: "the attempt was abandoned", kind: ctx.Err()}
 	}
@@ -174,7 +172,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 		}
 	}
 	if st.Code() == codes.Unavailable {
-		if o, ok := whyUnreachable(st.Message()); ok {
+		if o, ok := dialErrorOf(st.Message()); ok {
 			e.Message, e.Reason, e.unreached, e.final, e.there = o.why, o.reason, true, o.final, o.there
 		}
 	}
@@ -182,7 +180,6 @@ func asError(ctx context.Context, address string, err error) *Error {
 	return e
 }
 
-// streamError converts the error of one request in a stream into an Error.
 func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
 	e := &Error{
 		Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(),

@@ -18,7 +18,6 @@ type Handler func(ctx context.Context, d *Delivery) error
 // reason may be nil.
 func Reject(reason error) error { return &rejection{reason} }
 
-// rejection is an error of Reject.
 type rejection struct{ reason error }
 
 func (r *rejection) Error() string {
@@ -32,10 +31,8 @@ func (r *rejection) Unwrap() error { return r.reason }
 
 // Run receives messages and calls handle for each, in up to concurrency goroutines, until ctx ends or the consumer is
 // closed. It returns after all handlers have returned: nil, or an error of [Consumer.Receive]. Answers are
-// asynchronous; [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation.
-//
-// Errors of the handler do not end Run. A message that always fails is redelivered until QueueConfig.MaxDeliveries is
-// reached.
+// asynchronous; [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation. A message
+// that always fails is redelivered until QueueConfig.MaxDeliveries is reached.
 func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) error {
 	var workers errgroup.Group
 	for range max(concurrency, 1) {

@@ -9,28 +9,26 @@ import (
 )
 
 // TLSFiles names PEM files. They are checked when a connection is made, at most once a second, and reloaded if they
-// have changed, including a changed symbolic link. A long-running application therefore picks up new certificates and
-// CAs. Open connections are not affected. The zero value disables TLS.
+// have changed, including a changed symbolic link. Open connections are not affected. The zero value disables TLS.
 type TLSFiles struct {
 	// CA is the file of the CA certificates that verify the nodes; if empty, the system's CAs are used.
 	CA string
-	// Cert and Key are the files of the client certificate; if empty, no certificate is sent.
+	// Cert and Key are the files of the client certificate, if any.
 	Cert, Key string
 	// MinVersion is the minimum TLS version, such as tls.VersionTLS12; 0 means TLS 1.3.
 	MinVersion uint16
-	// Changed, if not nil, is called with nil when new file contents are used, and with an error when they cannot be used;
-	// the previous contents remain in use then. It must not block.
+	// Changed, if not nil, is called with nil when new file contents are used, and with an error when they cannot be
+	// used. It must not block.
 	Changed func(error)
 }
 
-// readFiles loads the files, if any are configured. The error is ErrInvalid.
 func (o *Options) readFiles() error {
 	f := tlsfiles.Files{CA: o.TLSFiles.CA, Cert: o.TLSFiles.Cert, Key: o.TLSFiles.Key}
 	if f.Empty() {
 		return nil
 	}
 	if o.TLS != nil {
-		return fmt.Errorf("%w: TLS and TLSFiles are set; give one of them", ErrInvalid)
+		return fmt.Errorf("%w: TLS and TLSFiles are both set; set one of them", ErrInvalid)
 	}
 	source, err := tlsfiles.Open(tlsfiles.Options{
 		Files: f, MinVersion: o.TLSFiles.MinVersion, Told: o.TLSFiles.Changed,

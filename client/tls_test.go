@@ -17,12 +17,12 @@ func TestTLSFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
 	_, cert, key := ca.Issue(t, "app")
 	for want, o := range map[string]client.Options{
-		"give one of them": {
+		"set one of them": {
 			TLS: &tls.Config{MinVersion: tls.VersionTLS13}, TLSFiles: client.TLSFiles{CA: ca.File},
 		},
-		"go together":    {TLSFiles: client.TLSFiles{Cert: cert}},
-		"no certificate": {TLSFiles: client.TLSFiles{CA: key}},
-		"no such file":   {TLSFiles: client.TLSFiles{CA: ca.File + ".not", Cert: cert, Key: key}},
+		"must both be set": {TLSFiles: client.TLSFiles{Cert: cert}},
+		"no certificate":   {TLSFiles: client.TLSFiles{CA: key}},
+		"no such file":     {TLSFiles: client.TLSFiles{CA: ca.File + ".not", Cert: cert, Key: key}},
 	} {
 		o.Addresses = []string{"127.0.0.1:1"}
 		_, err := client.OpenWith(t.Context(), o)

@@ -17,19 +17,18 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TokenSource returns a token and its expiry time; a zero time means that the expiry is unknown. The client calls it
-// when the last token is about to expire or was rejected, never concurrently, and at most about once a second. An error
-// does not fail the calls that need the token: they are retried, as if the node were unreachable.
+// TokenSource returns a token and its expiry time, zero if unknown. The client calls it when the last token is about to
+// expire or was rejected, never concurrently, and at most about once a second. An error does not fail the calls that
+// need the token: they are retried, as if the node were unreachable.
 type TokenSource func(ctx context.Context) (token string, expiry time.Time, err error)
 
 const (
 	// tokenMargin is the time before the expiry at which a token is replaced, limited to a tenth of its lifetime.
 	tokenMargin = 30 * time.Second
 	// tokenReread is the interval at which a token file is checked, and the minimum interval between calls of a source.
-	tokenReread = time.Second
-	// tokenTimeout limits one call of a TokenSource.
+	tokenReread  = time.Second
 	tokenTimeout = 30 * time.Second
-	// maxTokenBytes is the maximum size of a token: a node accepts no larger header.
+	// maxTokenBytes: a node accepts no larger header.
 	maxTokenBytes = 16 << 10
 	// maxRenewals is the number of consecutive rejected tokens after which an operation fails.
 	maxRenewals = 3
@@ -51,7 +50,6 @@ type tokens struct {
 	err     error     // of the last call of source
 }
 
-// newTokens creates the tokens of the options; nil without a token.
 func newTokens(o *Options) (*tokens, error) {
 	named := 0
 	for _, set := range []bool{o.Token != "", o.TokenFile != "", o.TokenSource != nil} {
@@ -78,7 +76,6 @@ func newTokens(o *Options) (*tokens, error) {
 	return t, nil
 }
 
-// fileSource returns a source that reads a file at each call.
 func fileSource(path string) TokenSource {
 	return func(context.Context) (string, time.Time, error) {
 		raw, err := os.ReadFile(path)
@@ -103,13 +100,12 @@ func checkToken(token string) error {
 	}
 	for i := range len(token) {
 		if token[i] <= ' ' || token[i] > '~' {
-			return fmt.Errorf("byte %d is no letter, digit or sign that a token can have", i+1)
+			return fmt.Errorf("byte %d is not allowed in a token", i+1)
 		}
 	}
 	return nil
 }
 
-// get returns a token that has not expired.
 func (t *tokens) get(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	token, until := t.token, t.until
@@ -153,7 +149,6 @@ func (t *tokens) fetch(ctx context.Context, refused bool) (string, error) {
 	return t.take(fresh, expiry, err, refused)
 }
 
-// take stores the result of the source.
 func (t *tokens) take(fresh string, expiry time.Time, err error, refused bool) (string, error) {
 	now := time.Now()
 	t.mu.Lock()
@@ -172,7 +167,9 @@ func (t *tokens) take(fresh string, expiry time.Time, err error, refused bool) (
 	t.expiry = expiry
 	if !expiry.IsZero() && !refused {
 		life := expiry.Sub(now)
-		t.until = later(t.until, expiry.Add(-min(tokenMargin, life/10)))
+		if next := expiry.Add(-min(tokenMargin, life/10)); next.After(t.until) {
+			t.until = next
+		}
 	}
 	return usable(t.token, expiry, nil)
 }
@@ -183,16 +180,9 @@ func usable(token string, expiry time.Time, err error) (string, error) {
 		return token, nil
 	}
 	if err == nil {
-		err = errors.New("TokenSource: the token has expired already")
+		err = errors.New("TokenSource: the token has expired")
 	}
-	return "", status.Error(codes.Unavailable, "no token to show: "+err.Error())
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	return "", status.Error(codes.Unavailable, "no valid token: "+err.Error())
 }
 
 // renewed reports whether a newer token is available than the one rejected in an attempt that began at that time.
@@ -222,10 +212,8 @@ func (t *tokens) isFresh(ctx context.Context, e *Error, began time.Time, refused
 	return *refused <= maxRenewals && t.renewed(ctx, began)
 }
 
-// perRPC sends the token with each call on one connection.
 type perRPC struct{ tokens *tokens }
 
-// GetRequestMetadata is called by gRPC at the beginning of each call.
 func (p perRPC) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	token, err := p.tokens.get(ctx)
 	if err != nil {
@@ -237,17 +225,17 @@ func (p perRPC) GetRequestMetadata(ctx context.Context, _ ...string) (map[string
 // RequireTransportSecurity returns false, since mayShow has checked the connection.
 func (perRPC) RequireTransportSecurity() bool { return false }
 
-// mayShow reports whether a token may be sent to an address: the connection is encrypted or local.
+// mayShow returns nil if a token may be sent to an address: the connection is encrypted or local.
 func mayShow(address string, secure, plaintext bool) error {
 	host, _, err := net.SplitHostPort(address)
 	if secure || plaintext || err != nil {
-		return nil //nolint:nilerr // what is no address is refused elsewhere
+		return nil //nolint:nilerr // checkAddress rejects it
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() || strings.EqualFold(host, "localhost") {
 		return nil
 	}
-	return fmt.Errorf("%w: the token would go to %s unencrypted, where everyone on the way can read it: set TLS, or "+
-		"AllowPlaintextToken if the network is trusted", ErrInvalid, address)
+	return fmt.Errorf("%w: the token would be sent to %s unencrypted: set TLS, or AllowPlaintextToken if the network is "+
+		"trusted", ErrInvalid, address)
 }
 
 var _ credentials.PerRPCCredentials = perRPC{}

@@ -26,15 +26,15 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// door authenticates calls by their token.
-type door struct {
+// fakeAuth authenticates calls by their token.
+type fakeAuth struct {
 	mu    sync.Mutex
 	good  map[string]bool // nil: all calls are accepted
 	asked map[string]int  // calls by token
 }
 
 // lets accepts these tokens only.
-func (d *door) lets(tokens ...string) {
+func (d *fakeAuth) accept(tokens ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.good = make(map[string]bool)
@@ -43,13 +43,13 @@ func (d *door) lets(tokens ...string) {
 	}
 }
 
-func (d *door) seen(token string) int {
+func (d *fakeAuth) seen(token string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.asked["Bearer "+token]
 }
 
-func (d *door) enter(ctx context.Context) error {
+func (d *fakeAuth) enter(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	shown := fmt.Sprint(md.Get("authorization"))
 	shown = shown[1 : len(shown)-1]
@@ -75,7 +75,7 @@ func wrongToken(reason string) error {
 }
 
 // options returns the interceptors. A stream ends when its token is no longer accepted.
-func (d *door) options() []grpc.ServerOption {
+func (d *fakeAuth) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.UnaryInterceptor(
 			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -118,7 +118,7 @@ func TestTokenIsShown(t *testing.T) {
 	} {
 		simulated(t, name, func(t *testing.T) {
 			p := newFakePair(t)
-			p.door.lets("lsk_good")
+			p.auth.accept("lsk_good")
 			c := p.client(o)
 			_, err := c.Publish(t.Context(), "q", client.Message{Body: []byte("x")})
 			require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestWrongTokenIsFinal(t *testing.T) {
 	for name, token := range map[string]string{"wrong": "lsk_bad", "none": ""} {
 		simulated(t, name, func(t *testing.T) {
 			p := newFakePair(t)
-			p.door.lets("lsk_good")
+			p.auth.accept("lsk_good")
 			c := p.client(client.Options{Token: token})
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
@@ -153,10 +153,10 @@ func TestWrongTokenIsFinal(t *testing.T) {
 			}
 			require.ErrorIs(t, err, client.ErrUnauthenticated)
 			require.NoError(t, ctx.Err())
-			p.door.mu.Lock()
-			defer p.door.mu.Unlock()
+			p.auth.mu.Lock()
+			defer p.auth.mu.Unlock()
 			calls := 0
-			for _, n := range p.door.asked {
+			for _, n := range p.auth.asked {
 				calls += n
 			}
 			require.Less(t, calls, 40)
@@ -169,11 +169,11 @@ func TestLetInLater(t *testing.T) { synctest.Test(t, testLetInLater) }
 
 func testLetInLater(t *testing.T) {
 	p := newFakePair(t)
-	p.door.lets()
+	p.auth.accept()
 	c := p.client(client.Options{Token: "lsk_new"})
 	_, err := c.WaitActive(t.Context())
 	require.ErrorIs(t, err, client.ErrUnauthenticated)
-	p.door.lets("lsk_new")
+	p.auth.accept("lsk_new")
 	require.Eventually(t, func() bool {
 		_, err := c.Publish(t.Context(), "q", client.Message{Body: []byte("x")})
 		return err == nil
@@ -190,7 +190,7 @@ func TestTokenIsRenewed(t *testing.T) {
 	for name, useFile := range map[string]bool{"file": true, "source": false} {
 		simulated(t, name, func(t *testing.T) {
 			p := newFakePair(t)
-			p.door.lets("lsk_0")
+			p.auth.accept("lsk_0")
 			write("lsk_0")
 			var now atomic.Int64
 			o := client.Options{TokenFile: file}
@@ -233,21 +233,21 @@ func TestTokenIsRenewed(t *testing.T) {
 						if err := failed.Load(); err != nil {
 							require.NoError(t, *err)
 						}
-						require.FailNow(t, "publishing stands still")
+						require.FailNow(t, "publishes stalled")
 					}
 				}
 				old, fresh := fmt.Sprintf("lsk_%d", n-1), fmt.Sprintf("lsk_%d", n)
-				p.door.lets(old, fresh) // both, so that no token is rejected before its successor exists
+				p.auth.accept(old, fresh) // both, so that no token is rejected before its successor exists
 				now.Store(int64(n))
 				write(fresh)
-				p.door.lets(fresh)
+				p.auth.accept(fresh)
 			}
 			wg.Wait()
 			if err := failed.Load(); err != nil {
 				require.NoError(t, *err)
 			}
 			require.Len(t, p.bodies("q"), messages)
-			require.Eventually(t, func() bool { return p.door.seen("lsk_3") > 0 }, 20*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return p.auth.seen("lsk_3") > 0 }, 20*time.Second, 10*time.Millisecond)
 		})
 	}
 }
@@ -257,12 +257,12 @@ func TestSourceFails(t *testing.T) { synctest.Test(t, testSourceFails) }
 
 func testSourceFails(t *testing.T) {
 	p := newFakePair(t)
-	p.door.lets("lsk_good")
+	p.auth.accept("lsk_good")
 	var broken atomic.Bool
 	broken.Store(true)
 	c := p.client(client.Options{TokenSource: func(context.Context) (string, time.Time, error) {
 		if broken.Load() {
-			return "", time.Time{}, errors.New("the provider is away")
+			return "", time.Time{}, errors.New("provider unavailable")
 		}
 		return "lsk_good", time.Time{}, nil
 	}})
@@ -270,7 +270,7 @@ func testSourceFails(t *testing.T) {
 	defer cancel()
 	_, err := c.WaitActive(ctx)
 	require.ErrorIs(t, err, client.ErrUnavailable)
-	require.ErrorContains(t, err, "the provider is away")
+	require.ErrorContains(t, err, "provider unavailable")
 	broken.Store(false)
 	_, err = c.Publish(t.Context(), "q", client.Message{Body: []byte("x")})
 	require.NoError(t, err)
@@ -283,16 +283,16 @@ func TestTokenOptions(t *testing.T) {
 		o    client.Options
 		want string
 	}{
-		"two":       {client.Options{Token: "a", TokenSource: source}, "only one of"},
-		"no file":   {client.Options{TokenFile: filepath.Join(t.TempDir(), "missing")}, "no such file"},
-		"a space":   {client.Options{Token: "lsk_secret part"}, "byte 11"},
-		"plaintext": {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}}, "unencrypted"},
-		"name":      {client.Options{Token: "lsk_secret", Addresses: []string{"db.example.com:7420"}}, "unencrypted"},
+		"two":          {client.Options{Token: "a", TokenSource: source}, "only one of"},
+		"no file":      {client.Options{TokenFile: filepath.Join(t.TempDir(), "missing")}, "no such file"},
+		"space inside": {client.Options{Token: "lsk_secret part"}, "byte 11"},
+		"plaintext":    {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}}, "unencrypted"},
+		"name":         {client.Options{Token: "lsk_secret", Addresses: []string{"db.example.com:7420"}}, "unencrypted"},
 		"loopback": {
 			client.Options{Token: "lsk_secret", Addresses: []string{"127.0.0.2:7420", "[::1]:1", "localhost:1"}}, "",
 		},
 		"over TLS": {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}, TLS: &tls.Config{}}, ""},
-		"told to": {
+		"plaintext allowed": {
 			client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}, AllowPlaintextToken: true}, "",
 		},
 		"no token":   {client.Options{Addresses: []string{"192.0.2.1:7420"}}, ""},

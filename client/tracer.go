@@ -11,8 +11,8 @@ import (
 // Tracer receives publishes and deliveries to record them as trace spans. Package client/tracing implements it with
 // OpenTelemetry. Its methods are called from the goroutines that publish and receive; they must not block.
 type Tracer interface {
-	// Publish is called before each publish of a producer, with the context of the call. It returns the messages to send:
-	// ms, or copies of them with properties that identify the span. It must not modify ms. done, if not nil, is called
+	// Publish is called before each publish of a producer, with the context of the call. It returns the messages to
+	// send: ms, which it must not modify, or copies with properties that identify the span. done, if not nil, is called
 	// once with the outcome.
 	Publish(ctx context.Context, queue string, ms []Message) (send []Message, done func(Receipt, error))
 	// Deliver is called for each delivery that Receive returns. If it returns nil, the delivery is not recorded.
@@ -29,8 +29,7 @@ type DeliveryTrace interface {
 	Answered(how string)
 }
 
-// Context returns a context with the trace span of this delivery as parent; it returns ctx if the delivery is not
-// traced.
+// Context returns a context with the trace span of this delivery, if any, as parent.
 func (d *Delivery) Context(ctx context.Context) context.Context {
 	if t := d.recorded(); t != nil {
 		return t.Into(ctx)
@@ -38,7 +37,6 @@ func (d *Delivery) Context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// recorded returns the trace record of the delivery, or nil.
 func (d *Delivery) recorded() DeliveryTrace {
 	d.consumer.mu.Lock() // NackAfter may be called concurrently
 	defer d.consumer.mu.Unlock()

@@ -34,7 +34,7 @@ func testPrepareStaysInDoubt(t *testing.T) {
 	p.takeOver(1)
 	require.NoError(t, x.Prepare(soon(t), "xid"))
 	require.Equal(t, []string{"a"}, p.bodies("q"), "it was stored once")
-	require.ErrorIs(t, x.Prepare(soon(t), "xid"), client.ErrInvalid, "it is prepared")
+	require.ErrorIs(t, x.Prepare(soon(t), "xid"), client.ErrInvalid, "prepared")
 }
 
 // A message that was processed elsewhere ends the transaction, and nothing is stored.
@@ -51,7 +51,7 @@ func testTransactionOfProcessed(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrProcessed)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 	_, err = x.Commit(soon(t))
-	require.ErrorIs(t, err, client.ErrInvalid, "it has ended")
+	require.ErrorIs(t, err, client.ErrInvalid, "ended")
 	require.Empty(t, p.bodies("q"))
 	x.Rollback() // has no effect
 }

@@ -17,8 +17,7 @@ import (
 // for concurrent use.
 //
 // With [Txn.Take], the results of each message are published exactly once, even if the message is delivered several
-// times or to several consumers. This holds after a failover, after the loss of a consumer, and after a Commit with an
-// unknown outcome:
+// times or to several consumers, after a failover, and after a Commit with an unknown outcome:
 //
 //	err := consumer.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
 //		_, err := c.Begin().Take(d).Publish("invoices", invoiceOf(d)).Commit(ctx)
@@ -42,7 +41,7 @@ type TxnResult struct {
 	LSN uint64
 	// Results contains one element per operation, in the order of the calls.
 	Results []OpResult
-	// Duplicate is true if an earlier attempt was committed.
+	// Duplicate: an earlier attempt was committed.
 	Duplicate bool
 }
 
@@ -72,10 +71,8 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 
 // Take acknowledges deliveries of one subscription, on the condition that none of the messages is already acknowledged
 // or held by a prepared transaction; otherwise Commit returns [ErrProcessed]. The deliveries must not be answered in
-// another way. It counts as one operation.
-//
-// All nodes must run release 0.2.0 or later, otherwise Commit returns [ErrRefused]. An active of release 0.1.0 ignores
-// the condition.
+// another way. It counts as one operation. Commit returns [ErrRefused] if a node runs an older release than 0.2.0; an
+// active of release 0.1.0 ignores the condition.
 func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
 
 // Ack is [Txn.Take] without the condition: if another consumer has processed a message, the results of both are stored.
@@ -107,10 +104,9 @@ func (t *Txn) Release(ds ...*Delivery) *Txn {
 	return t
 }
 
-// ranges returns the sequences of deliveries, which must be of one subscription.
 func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRange, ok bool) {
 	if len(ds) == 0 {
-		t.fail(fmt.Errorf("%w: no delivery given", ErrInvalid))
+		t.fail(fmt.Errorf("%w: no deliveries", ErrInvalid))
 		return "", "", nil, false
 	}
 	sequences := make([]uint64, len(ds))
@@ -125,12 +121,12 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 	return ds[0].consumer.queue, ds[0].consumer.subscription, toRanges(sequences), true
 }
 
-// add adds an operation, unless a Commit is in doubt: the operation would be sent under the sequence of another
-// transaction and receive its result.
+// add adds an operation, unless the outcome of a Commit is unknown: the operation would be sent under the sequence of
+// another transaction and receive its result.
 func (t *Txn) add(op *pb.Operation) bool {
 	if t.identity.InDoubt() || t.ended {
-		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit "+
-			"asks for what was sent before, another transaction takes what is new", ErrInvalid)
+		t.late = fmt.Errorf("%w: an operation was added after Commit and is not part of the transaction; Commit again "+
+			"retries what was sent; use another transaction for new operations", ErrInvalid)
 		return false
 	}
 	t.ops = append(t.ops, op)
@@ -146,14 +142,13 @@ func (t *Txn) fail(err error) {
 
 // Commit sends the transaction and returns when it is durable on every in-sync node.
 //
-// An error without [ErrOutcomeUnknown] means that nothing was committed, and that this attempt never will be; another
-// Commit is a new attempt. After ErrOutcomeUnknown, call Commit again: it retries the same transaction, which is
-// committed at most once, and returns ErrOutcomeUnknown until a node has responded. After [ErrOutcomeLost] the outcome
-// can never be determined: every later Commit returns the same error without sending anything. Operations added while
-// the outcome is unknown are not part of the transaction: the next Commit reports this once and sends nothing.
+// After [ErrOutcomeUnknown], call Commit again: it retries the same transaction, which is committed at most once. After
+// [ErrOutcomeLost] every later Commit returns the same error without sending anything. Operations added while the
+// outcome is unknown are not part of the transaction: the next Commit reports this once and sends nothing. After an
+// error without ErrOutcomeUnknown, another Commit is a new attempt.
 //
-// [ErrProcessed] means that a message of Take was processed elsewhere: nothing was stored, and the transaction is
-// rolled back. Acknowledged messages are not redelivered. After any other error, call Commit again or Rollback.
+// [ErrProcessed] means that a message of Take was processed elsewhere: the transaction is rolled back, and acknowledged
+// messages are not redelivered. After any other error, call Commit again or Rollback.
 //
 // Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrOutcomeLost],
 // [ErrUnavailable].
@@ -162,7 +157,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 		return TxnResult{}, err
 	}
 	if t.xid != "" {
-		return TxnResult{}, fmt.Errorf("%w: the outcome of preparing it as %q is not known; prepare it under that xid",
+		return TxnResult{}, fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again",
 			ErrInvalid, t.xid)
 	}
 	var resp *pb.CommitResponse
@@ -187,8 +182,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 
 // Rollback discards the transaction and requeues its deliveries: unacknowledged messages are redelivered with a higher
 // DeliveryCount. It has no effect after a successful Commit or Prepare. It is also safe after [ErrOutcomeUnknown]: if
-// the Commit took effect, the messages are acknowledged and not redelivered. If they are processed again first, only
-// one of the two transactions succeeds.
+// the Commit took effect, the messages are acknowledged and not redelivered.
 func (t *Txn) Rollback() {
 	if t.ended {
 		return
@@ -199,7 +193,6 @@ func (t *Txn) Rollback() {
 	}
 }
 
-// ready returns an error if the transaction cannot be sent.
 func (t *Txn) ready(op string) error {
 	switch {
 	case t.ended:

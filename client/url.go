@@ -66,7 +66,6 @@ func ParseURL(rawURL string) (Options, error) {
 	return o, err
 }
 
-// setParameters sets the options that the parameters of a URL name.
 func (o *Options) setParameters(values url.Values) error {
 	encrypt := values.Has("tls-ca") || values.Has("tls-cert") || values.Has("tls-key")
 	parameters := map[string]func(string) error{

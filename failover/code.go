@@ -62,35 +62,17 @@ const (
 
 // Code returns the code of a cause; CodeNoConnection for 0.
 func (c LostCause) Code() Code {
-	switch c {
-	case LostReset:
-		return CodeConnectionClosed
-	case LostRefused:
-		return CodeConnectionRefused
-	case LostSilence:
-		return CodeSilence
-	case LostRejected:
-		return CodeRejected
-	case LostSlow:
-		return CodeSlow
-	case LostAhead:
-		return CodeFenceHigher
-	case LostBehind:
-		return CodeActiveBehind
-	case LostNoRoom:
-		return CodeDiskFull
-	default:
-		return CodeNoConnection
+	if int(c) < len(lostCauses) {
+		return lostCauses[c].code
 	}
+	return CodeNoConnection
 }
 
-// change is the cause of the last attempt to take the active role, or of its loss.
 type change struct {
 	code Code
 	term uint64 // term of the attempt; 0 if another record decided
 }
 
-// roleCode returns the cause of the current role, after another one with another record.
 func (s *State) roleCode(before Status) Code {
 	_, listed := s.rec.Member(s.self.ID)
 	switch role := s.Role(); role {
@@ -152,7 +134,6 @@ func (s *State) idleCode() Code {
 	}
 }
 
-// activationCode returns why the known record names this node active.
 func (s *State) activationCode() Code {
 	switch _, other := s.rec.Other(s.self.ID); {
 	case s.change.term == s.rec.Term:
@@ -166,7 +147,6 @@ func (s *State) activationCode() Code {
 	}
 }
 
-// yieldCode returns why the known record no longer names this node active.
 func (s *State) yieldCode() Code {
 	switch f := s.rec.Forced; {
 	case f != nil && f.Term > s.act.term && !f.Settled:
@@ -182,7 +162,6 @@ func (s *State) yieldCode() Code {
 	}
 }
 
-// dropped reports whether the active has lost the standby that was in sync, and why.
 func (s *State) dropped(before Status) (Code, bool) {
 	if !before.Role.Acts() || !s.leads() || !before.hasOther() || before.Record.Term != s.rec.Term {
 		return "", false
@@ -196,13 +175,10 @@ func (s *State) dropped(before Status) (Code, bool) {
 	return s.act.cause.Code(), true
 }
 
-// roleChanged is the message of the log line.
 const roleChanged = "role changed"
 
-// wroteRecord reports whether this process has written the known record.
 func (s *State) wroteRecord() bool { return strings.HasPrefix(s.rec.OpID, s.process+"/") }
 
-// hasOther reports whether another node is in sync.
 func (s Status) hasOther() bool {
 	if s.Record == nil {
 		return false
@@ -211,13 +187,12 @@ func (s Status) hasOther() bool {
 	return ok
 }
 
-// logStart logs the role that a process starts in.
 func (r *Runner) logStart(end uint64) {
 	r.log.Info(roleChanged, zap.Stringer("from", Role(0)), zap.Stringer("to", RoleRecovering),
 		zap.String("code", string(CodeStart)), zap.Uint64("lsn", end))
 }
 
-// logChange logs a change of the role and a dropped standby: events that test/cluster waits for.
+// logChange logs a change of the role and a dropped standby. test/cluster waits for these messages.
 func (r *Runner) logChange(s *State, before, now Status, end uint64) {
 	fields := []zap.Field{zap.Uint64("lsn", end)}
 	if now.Record != nil {

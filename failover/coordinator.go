@@ -10,125 +10,130 @@ import (
 	"github.com/google/uuid"
 )
 
-// Revision identifies one write of the record in one coordinator. 0 means that no record exists.
+// Revision identifies one write of the record; 0 means that no record exists.
 type Revision int64
 
 // Errors of a Coordinator.
 var (
-	// ErrNoRecord is returned if the pair has no record, or its record was lost.
 	ErrNoRecord = errors.New("coordinator has no cluster record")
-	// ErrConflict is returned if the record is not at the expected revision, because another node wrote it. Nothing
-	// was changed.
+	// ErrConflict is returned if the record is not at the expected revision. Nothing was changed.
 	ErrConflict = errors.New("cluster record was changed by another node")
-	// ErrUnknownOutcome is returned if a swap may have been applied, or may be applied later (INV-8). Only a record
-	// at another revision resolves it.
+	// ErrUnknownOutcome is returned if a swap may have been applied, or may still be (INV-8). Only a record at another
+	// revision resolves it.
 	ErrUnknownOutcome = errors.New("outcome of the cluster record write is unknown")
-	// ErrRefused is returned if the coordinator rejected the write with a reason, such as lack of space or
-	// permission. The swap was not and will not be applied.
-	ErrRefused = errors.New("coordinator rejects the write of the cluster record")
-	// ErrUnreachable is returned if the coordinator did not respond to a read in time.
+	// ErrRefused is returned if the coordinator rejected the write, for example for lack of space or permission. The
+	// swap will not be applied later.
+	ErrRefused     = errors.New("coordinator rejects the write of the cluster record")
 	ErrUnreachable = errors.New("coordinator is unreachable")
 )
 
-// Live is the content of a node's liveness key. It is only a hint: the key outlives its node by up to a lease, and
-// can be missing while the node is healthy.
+// Live is the content of a node's liveness key. It is only a hint: the key outlives its node by up to a lease, and can
+// be missing while the node is healthy.
 type Live struct {
-	// Node is the announced node.
-	Node NodeInfo `json:"node"`
-	// Process distinguishes processes of the same node.
-	Process string `json:"process"`
+	Node    NodeInfo `json:"node"`
+	Process string   `json:"process"`
 }
 
 // Duplicate is a duplicate process that is announced under this node's ID.
 type Duplicate struct {
 	Live
-	// Stale is true until there is evidence that the process was running after this one announced itself. It may be a
-	// killed earlier process of this node with an unexpired lease, or a running one without a later announcement.
-	// Once false, it stays false while that process exists.
+	// Stale is true until there is evidence that the process was running after this one announced itself: it may be a
+	// killed earlier process with an unexpired lease. Once false, it stays false while that process exists.
 	Stale bool
 }
 
-// Observation is the complete state of a coordinator at one moment. Each one supersedes earlier ones, so a slow
-// reader only misses history.
+// Observation is the complete state of a coordinator at one moment. A slow reader only misses history.
 type Observation struct {
 	// Record is the newest one seen; nil if none was seen yet, or if it is missing.
-	Record *Record
-	// Revision of Record.
+	Record   *Record
 	Revision Revision
-	// Missing is true if the coordinator reported that no record exists.
+	// Missing: the coordinator reported that no record exists.
 	Missing bool
-	// RecordErr is the reason why the stored record is unusable (ErrRecordVersion, ErrRecordInvalid).
+	// RecordErr is the reason why the stored record is unusable: ErrRecordVersion or ErrRecordInvalid.
 	RecordErr error
 	// Live are the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, it
 	// contains the one announced last.
 	Live []Live
 	// LiveKnown is false until Live was read for the first time.
 	LiveKnown bool
-	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection;
-	// otherwise nil. It is set from the first moment, initially Stale. For a running process, Stale becomes false
-	// within a third of a lease after both have announced themselves and see each other. Twin becomes nil within
-	// about a lease after the other process has terminated, or immediately if its Announce ended normally. Among
-	// several, one that is not stale is preferred. A process of release 0.1.0 is detected only if it announced itself
-	// after this one (etcd), or not at all (raft).
+	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection,
+	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after both
+	// have announced themselves and see each other. Duplicate becomes nil within about a lease after the other process
+	// has terminated, or immediately if its Announce ended normally. A process of release 0.1.0 is detected only if it
+	// announced itself after this one (etcd), or not at all (raft).
 	Duplicate *Duplicate
-	// Reachable reports whether the coordinator responded to the last request.
 	Reachable bool
 	// Problem describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise
 	// empty. It changes only with the problem.
 	Problem string
-	// Conditions are further conditions of the coordinator for the operator; never changed in place.
+	// Conditions are never changed in place.
 	Conditions []Condition
-	// LeaseUntil is the earliest expiry of the lease of this node's liveness key: the granted time to live, counted
-	// from before the request was sent. It is zero without a lease. It has a monotonic clock reading.
+	// LeaseUntil is the earliest expiry of this node's lease: the granted time to live, counted from before the request
+	// was sent. It is zero without a lease, and has a monotonic clock reading.
 	LeaseUntil time.Time
 }
 
-// Coordinator stores the record of one pair. Implementations are safe for concurrent use. The conformance suite
-// test/coordtest runs against each of them.
+// Coordinator stores the record of one pair. Implementations are safe for concurrent use and pass test/coordtest.
 type Coordinator interface {
-	// Name returns the kind: "etcd", "memory".
 	Name() string
 
-	// Load reads the record linearizably: it returns the state at some moment between call and return. Errors:
-	// ErrNoRecord, ErrUnreachable, ErrRecordVersion, ErrRecordInvalid.
+	// Load reads the record linearizably. Errors: ErrNoRecord, ErrUnreachable, ErrRecordVersion, ErrRecordInvalid.
 	Load(ctx context.Context) (Record, Revision, error)
 
-	// Swap replaces the record if it is still at revision `expect` (0: no record) and returns the new revision. After
-	// it returns nil, the record is durable in the coordinator. ErrConflict and ErrRefused mean that it was not
-	// applied; any other error must be treated like ErrUnknownOutcome. If the stored record already has the OpID of
-	// `next`, Swap succeeds.
+	// Swap replaces the record if it is still at revision `expect` (0: no record) and returns the new revision,
+	// durably. ErrConflict and ErrRefused mean that it was not applied; treat any other error like ErrUnknownOutcome.
+	// If the stored record already has the OpID of `next`, Swap succeeds.
 	Swap(ctx context.Context, expect Revision, next Record) (Revision, error)
 
-	// WriteMark raises the pair's mark. A mark that is not above the current one (Mark.Less) has no effect and is not
-	// an error: the highest of concurrent writes remains. After it returns nil, the mark or a higher one is durable
-	// in the coordinator. Any error is an unknown outcome, and safe to ignore. The record and its revision do not
-	// change, and no watcher is notified. The mark outlives the record. It returns the previous mark, or m if an
-	// earlier attempt was applied. It returns the zero Mark if none existed, or if a voter of an older release does
-	// not report it.
+	// WriteMark raises the pair's mark, durably. A mark that is not above the current one (Mark.Less) has no effect and
+	// is not an error. Any error is an unknown outcome, and safe to ignore. The record and its revision do not change,
+	// no watcher is notified, and the mark outlives the record. It returns the previous mark, or m if an earlier
+	// attempt was applied; the zero Mark if none existed, or if a voter of an older release does not report it.
 	WriteMark(ctx context.Context, m Mark) (before Mark, err error)
 
-	// LoadMark reads the pair's mark linearizably. It returns the zero Mark if none exists, or if the coordinator
-	// does not support marks yet (a voter of an older release). Errors: ErrUnreachable, ErrRecordInvalid.
+	// LoadMark reads the pair's mark linearizably. It returns the zero Mark if none exists, or if the coordinator does
+	// not support marks yet (a voter of an older release). Errors: ErrUnreachable, ErrRecordInvalid.
 	LoadMark(ctx context.Context) (Mark, error)
 
-	// Watch sends the current observation, then one after each change, until ctx ends; then it closes the channel. A
-	// slow reader receives only the latest observation.
+	// Watch sends the current observation, then the latest one after each change, until ctx ends; then it closes the
+	// channel.
 	Watch(ctx context.Context) <-chan Observation
 
-	// Announce keeps this node's liveness key alive until ctx ends, through every outage, and then tries to remove
-	// it. Only one call may run at a time. It returns nil when ctx ended.
+	// Announce keeps this node's liveness key alive until ctx ends, through every outage, then tries to remove it and
+	// returns nil. Only one call may run at a time.
 	Announce(ctx context.Context, live Live) error
 
-	// Close releases the coordinator's resources. Calls in progress fail. Close waits only for its own goroutines.
+	// Close fails calls in progress, and waits only for its own goroutines.
 	Close() error
 }
 
 // LiveNode returns the liveness entry of a node.
 func (o Observation) LiveNode(id uuid.UUID) (Live, bool) {
-	for _, l := range o.Live {
-		if l.Node.ID == id {
-			return l, true
-		}
-	}
-	return Live{}, false
+	return find(o.Live, func(l Live) bool { return l.Node.ID == id })
 }
+
+// Condition is a condition of this node or its pair that only failover detects. Package server/observe/conditions
+// documents each kind, under the same name.
+type Condition struct {
+	// Kind is one of the constants below.
+	Kind    string
+	Details string
+	// Since is the start; if zero, the time of the first Status that includes the condition.
+	Since time.Time
+}
+
+// Kinds of conditions.
+const (
+	// ConditionSuperseded: the record names this node, but another process generation of it wrote the record.
+	ConditionSuperseded       = "superseded"
+	ConditionDuplicateProcess = "duplicate-process"
+	// ConditionStoreRolledBack: this node's store ends before a position it is known to have committed.
+	ConditionStoreRolledBack = "store-rolled-back"
+	// ConditionHistoriesDiverged: the active lacks committed records that the other node has.
+	ConditionHistoriesDiverged = "histories-diverged"
+	// ConditionVoterMissing and the following ones concern a voter of the coordinator.
+	ConditionVoterMissing    = "voter-missing"
+	ConditionVoterBehind     = "voter-behind"
+	ConditionVoterRolledBack = "voter-rolled-back"
+	ConditionVoterWiped      = "voter-wiped"
+)

@@ -28,9 +28,7 @@
 //	test/coordtest         the conformance suite for all three
 //	coordinator/internal   shared code: latest, a value with watchers; dupdetect, the duplicate-process detection
 //
-// # Invariants
-//
-// Comments in the whole code base refer to these numbers.
+// Invariants
 //
 //	INV-1   Appends and acks carry config and term; a standby persists its fence before obeying it and rejects
 //	        anything below it.

@@ -8,51 +8,45 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is an input of Step. Times in events are durations since the caller's start, on its monotonic clock.
+// Event is an input of Step.
 type Event interface{ event() }
 
+// Events of Step.
 type (
-	// Started is the first event.
 	Started struct{ Identity Identity }
-	// IdentityChanged: the store's identity changed, for example because a snapshot was installed.
+	// IdentityChanged: the store's identity changed, for example by an installed snapshot.
 	IdentityChanged struct{ Identity Identity }
-	// Observed is an observation from Coordinator.Watch.
-	Observed struct {
+	Observed        struct {
 		Observation
-		// LeaseUntil is Observation.LeaseUntil on the caller's clock; 0 without a lease.
+		// LeaseUntil is Observation.LeaseUntil on the machine's clock; 0 without a lease.
 		LeaseUntil time.Duration
 	}
-	// Loaded is the outcome of LoadRecord.
 	Loaded struct {
 		Record   Record
 		Revision Revision
 		Mark     Mark // read before the record, so it applies to every in-sync store of the record
 		Err      error
 	}
-	// Swapped is the outcome of SwapRecord.
 	Swapped struct {
 		OpID     string
 		Revision Revision
 		Err      error
 	}
-	// Reported is an event of the data plane, with the epoch of the role that sent it.
+	// Reported is an event of the role that was started under Epoch.
 	Reported struct {
 		Epoch uint64
 		Event DataEvent
 	}
-	// DrainEnded is the outcome of BeginDrain.
 	DrainEnded struct {
-		Drain uint64 // number from BeginDrain
+		Drain uint64 // from BeginDrain
 		Err   error
 	}
-	// SwitchoverAsked: the operator requests a switchover.
 	SwitchoverAsked struct {
 		ID string
 		// To is the node to activate; uuid.Nil: the one that is not active.
 		To uuid.UUID
 	}
-	// Occupied: the preferred node should not get the role now, for the reason Why, such as a maintenance plan; empty
-	// if it may.
+	// Occupied: the reason why the preferred node should not get the role now, such as a maintenance plan; or empty.
 	Occupied struct{ Why string }
 	// Committed: the active has committed a record of its own term.
 	Committed struct{ Term, LSN uint64 }
@@ -65,10 +59,9 @@ type (
 		Gone    bool
 		Err     error
 	}
-	// DuplicateReported: another process with this node's identity has called this one (Handshake).
+	// DuplicateReported: another process with this node's identity has called this one.
 	DuplicateReported struct{ Live Live }
-	// Ticked: a deadline returned by State.Deadline has passed.
-	Ticked struct{}
+	Ticked            struct{}
 )
 
 func (Started) event()           {}
@@ -86,11 +79,12 @@ func (HandshakeDone) event()     {}
 func (DuplicateReported) event() {}
 func (Ticked) event()            {}
 
-// Effect is an action requested by Step. Effects are executed strictly in order. SwapRecord, LoadRecord and
-// BeginDrain are only started in that order; their outcome arrives as an event. An effect is not started before all
-// earlier ones succeeded: the fence is on disk before the swap is sent (INV-4).
+// Effect is an action requested by Step. Effects are executed in order; each one starts after all earlier ones
+// succeeded, so that the fence is on disk before the swap is sent (INV-4). LoadRecord, SwapRecord and BeginDrain are
+// only started in that order; their outcome arrives as an event.
 type Effect interface{ effect() }
 
+// Effects of Step.
 type (
 	// LoadRecord reads the record; the outcome is Loaded.
 	LoadRecord struct{}
@@ -99,59 +93,46 @@ type (
 		Expect Revision
 		Next   Record
 	}
-	// JoinPair calls DataPlane.JoinPair.
-	JoinPair struct{ Pair uuid.UUID }
-	// SetFence calls DataPlane.SetFence.
-	SetFence struct{ Fence Fence }
-	// ClearLoss calls DataPlane.ClearLoss.
-	ClearLoss struct{}
-	// MarkLoss calls DataPlane.MarkLoss.
-	MarkLoss struct{}
-	// ClaimRun calls DataPlane.ClaimRun.
-	ClaimRun struct{ Named, Run uuid.UUID }
-	// ConfirmRun calls DataPlane.ConfirmRun.
+	JoinPair   struct{ Pair uuid.UUID }
+	SetFence   struct{ Fence Fence }
+	ClearLoss  struct{}
+	MarkLoss   struct{}
+	ClaimRun   struct{ Named, Run uuid.UUID }
 	ConfirmRun struct{ Run uuid.UUID }
-	// WriteMark raises the pair's high-water mark in the coordinator. Later effects do not wait for it. On success,
-	// MarkWritten follows.
+	// WriteMark raises the pair's high-water mark. Later effects do not wait for it. On success, MarkWritten follows.
 	WriteMark struct{ Mark Mark }
 	// Announce starts maintaining this node's liveness key.
 	Announce struct{}
 	// Handshake requests the identity of the process at an address; the outcome is HandshakeDone.
-	Handshake struct{ Address string }
-	// StartActive calls DataPlane.StartActive.
+	Handshake   struct{ Address string }
 	StartActive struct {
 		Epoch uint64
 		Spec  ActiveSpec
 	}
-	// ConfigureActive calls DataPlane.ConfigureActive.
 	ConfigureActive struct{ Config ActiveConfig }
-	// StopActive calls DataPlane.StopActive.
-	StopActive struct{ Next NodeInfo }
-	// StartFollower calls DataPlane.StartFollower.
-	StartFollower struct {
+	StopActive      struct{ Next NodeInfo }
+	StartFollower   struct {
 		Epoch uint64
 		Spec  FollowSpec
 	}
-	// StopFollower calls DataPlane.StopFollower.
 	StopFollower struct{}
 	// BeginDrain calls DataPlane.Drain with a time limit; the outcome is DrainEnded.
 	BeginDrain struct {
 		Drain uint64 // identifies the drain
 		Limit time.Duration
 	}
-	// Resume cancels a running drain, and calls DataPlane.Resume.
+	// Resume cancels a running drain and calls DataPlane.Resume.
 	Resume struct{}
 	// SwitchoverEnded is the response to SwitchoverAsked.
 	SwitchoverEnded struct {
 		ID string
-		// Failure is the reason of a failure; empty on success.
+		// Failure is empty on success.
 		Failure string
-		// Pause is the time during which no transaction could be acknowledged, as measured by this node.
+		// Pause is how long no transaction could be acknowledged, as measured by this node.
 		Pause time.Duration
 		// Already: the record named SwitchoverAsked.To at the time of the request.
 		Already bool
 	}
-	// Warn logs a warning for the operator.
 	Warn struct{ Text string }
 	// Halt ends the Runner with an error: the node must not continue.
 	Halt struct{ Err error }

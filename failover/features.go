@@ -15,9 +15,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Features are the capabilities of a Lockstep release beyond version 1 of the record, separated by spaces. A pair is
-// upgraded one node at a time. Anything that a node of the previous release would misinterpret is rejected until both
-// releases support it. Names are never reused.
+// Features are the capabilities of a release beyond version 1 of the record, separated by spaces. A pair is upgraded
+// one node at a time, and rejects everything that the older release would misinterpret. Names are never reused.
 type Features string
 
 // FeaturePause is Record.Paused. A standby without it would ignore the pause and take over.
@@ -30,20 +29,18 @@ const FeatureRuns = "runs"
 const FeatureMinInSync = "min-in-sync"
 
 // FeatureAttributes are the standard fields and typed properties of messages. A store without it stops at the first
-// record that has any.
+// record with any.
 const FeatureAttributes = "attributes"
 
-// FeatureDeadLetters are delivery limits, dead-letter queues and moved messages. A store without it stops at the
-// first record that has any.
+// FeatureDeadLetters are delivery limits, dead-letter queues and moved messages. A store without it stops at the first
+// record with any.
 const FeatureDeadLetters = "dead-letters"
 
 // FeatureQueues are the queue features of release 0.2.0: times, priorities and groups of messages, retention, filters,
-// prepared transactions, exact counts of bytes, and their fields of a configuration. A store without them stops at the
-// first record that has any.
+// prepared transactions, byte counts, and their settings. A store without it stops at the first record with any.
 const FeatureQueues = "queues"
 
-// FeatureAccess is the access table: rules, roles, tokens and quotas. A store without it stops at the first record
-// that changes it.
+// FeatureAccess are rules, roles, tokens and quotas. A store without it stops at the first record that changes them.
 const FeatureAccess = "access"
 
 // KnownFeatures returns the features of this build.
@@ -55,8 +52,7 @@ func KnownFeatures() Features {
 // Has reports whether f contains the feature.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
 
-// lacking returns a node of the pair with a release that lacks a feature. A node's current announcement takes
-// precedence over the record.
+// lacking returns a node of the pair that lacks a feature. A node's announcement takes precedence over the record.
 func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	nodes := slices.Clone(rec.Nodes)
 	for _, m := range rec.InSync {
@@ -75,15 +71,13 @@ func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// AnnounceWait is the time to wait for the announcement of a node before it is considered silent. A standby may be in
-// sync some milliseconds before its announcement is visible in the coordinator.
+// AnnounceWait is how long to wait for a node's announcement. A standby may be in sync some milliseconds before its
+// announcement is visible in the coordinator.
 const AnnounceWait = 2 * time.Second
 
 // Lack is the reason why a feature cannot be used.
 type Lack struct {
-	// Node without the feature.
-	Node NodeInfo
-	// Feature that the node lacks.
+	Node    NodeInfo
 	Feature string
 }
 
@@ -101,8 +95,7 @@ func (l Lack) Because(consequence string) string {
 		describeVersion(l.Node.Version), consequence)
 }
 
-// Lacks returns a node of the pair without a feature, which makes the feature unusable. Without a record no other
-// node is known.
+// Lacks returns a node of the pair without a feature, which makes the feature unusable.
 func (s *Status) Lacks(feature string) (lack Lack, lacks bool) {
 	if s.Record == nil {
 		return Lack{}, false
@@ -111,7 +104,7 @@ func (s *Status) Lacks(feature string) (lack Lack, lacks bool) {
 	return Lack{Node: n, Feature: feature}, lacks
 }
 
-// lacks is Status.Lacks for a record. It waits for a node that has not announced itself yet.
+// lacks is like Status.Lacks, but waits for a node that has not announced itself yet.
 func (r *Runner) lacks(ctx context.Context, rec Record, feature string) (lack Lack, lacks bool) {
 	waited := time.NewTimer(AnnounceWait)
 	defer waited.Stop()
@@ -139,10 +132,10 @@ func describeVersion(v string) string {
 	return v
 }
 
-// plainRecord has no methods, so encoding/json encodes only the fields.
+// plainRecord has no methods, so encoding/json encodes the fields.
 type plainRecord Record
 
-// MarshalJSON encodes the fields, including those unknown to DecodeRecord.
+// MarshalJSON includes the fields unknown to DecodeRecord.
 func (r Record) MarshalJSON() ([]byte, error) {
 	own, err := json.Marshal(plainRecord(r))
 	if err != nil || len(r.unknown) == 0 {

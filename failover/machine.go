@@ -9,8 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// State is the complete state of the machine. It is a value: Step returns a new one and does not change its argument.
-// Slices and pointers in it are never changed in place.
+// State is the complete state of the machine. It is a value: slices and pointers in it are never changed in place.
 type State struct {
 	set     Settings
 	self    NodeInfo
@@ -20,16 +19,14 @@ type State struct {
 	now     time.Duration
 	started time.Duration
 
-	// The store.
 	ident     Identity
-	bootFence Fence // at the start; INV-9 is checked against it
+	bootFence Fence // INV-9 is checked against it
 
-	// The coordinator.
 	known      bool // rec and rev are valid
-	missing    bool // a linearizable read found no record
+	missing    bool // by a linearizable read
 	rec        Record
 	rev        Revision
-	problem    string // why the coordinator's last state is unusable; empty if it is usable
+	problem    string // why the coordinator's last state is unusable
 	reachable  bool
 	leaseUntil time.Duration // 0: no lease
 	live       []Live
@@ -37,45 +34,42 @@ type State struct {
 	run        runs
 	handshake  handshake
 	bootTerm   uint64 // term of the first record seen that this process did not write
-	refused    error  // INV-9: why a starting node waits instead of using the coordinator's state
+	refused    error  // INV-9: why a starting node waits
 	adopts     adopting
 	forces     forcing
 
-	// Operations on the coordinator. pending holds every own swap at rev that may have been applied, or may still be:
-	// a request that timed out can arrive later. Only a record at another revision resolves them.
-	pending    []Record
-	unanswered []string // OpIDs of those that were sent once without a response
-	swapping   string   // OpID of the current call
-	loading    bool
-	needLoad   bool
-	unknown    bool // INV-8: an outcome is unknown and no read has followed
-	retryAt    time.Duration
-	// refusal is the coordinator's reason for rejecting the last swap; the next one waits until refusedUntil.
+	// pending are own swaps at rev that may have been applied, or may still be. Only a record at another revision
+	// resolves them.
+	pending               []Record
+	unanswered            []string // OpIDs of those that were sent once without a response
+	swapping              string   // OpID of the current call
+	loading               bool
+	needLoad              bool
+	unknown               bool // INV-8: an outcome is unknown and no read has followed
+	retryAt               time.Duration
 	refusal               string
 	refusedUntil          time.Duration
-	hint                  string      // the coordinator's description of its problem
-	coordinatorConditions []Condition // of the coordinator
+	hint                  string // the coordinator's description of its problem
+	coordinatorConditions []Condition
 
-	// The data plane.
 	mode      mode
 	epoch     uint64
 	usedTerm  uint64 // last term in which this process was active
 	candidate bool   // it has stopped following and tries to take over
 	fenced    bool   // it lost the role and has not found the new active yet
 	obeyed    Fence  // highest fence of an active that accepted this node
-	why       string // reason of the last change of mode, in words
+	why       string // reason of the last change of mode
 	change    change
-	occupied  string // why the role should stay here although another node is preferred; empty if it need not
+	occupied  string // why the role should stay here although another node is preferred
 	follow    following
 	act       acting
 
-	hand handover // active: handing over
-	ask  asking   // standby: waiting for the active to hand over
+	hand handover // the active's side
+	ask  asking   // the standby's side
 
 	halted bool
 }
 
-// mode is the role started on the data plane.
 type mode uint8
 
 const (
@@ -84,30 +78,28 @@ const (
 	modeAct
 )
 
-// following is the state of the follower role.
 type following struct {
 	active    NodeInfo
 	connected bool
-	ever      bool // was connected since following began
+	ever      bool // connected since following began
 	required  bool
-	lacks     FollowerLacks // last such report; Config is 0 without one
+	lacks     FollowerLacks // Config is 0 without a report
 	cause     LostCause     // 0 until an attempt has failed
-	since     time.Duration // when the connection was lost, or when following began
+	since     time.Duration // when the connection was lost, or following began
 }
 
-// acting is the state of the active role.
 type acting struct {
 	term       uint64
-	sent       ActiveConfig // configuration sent to the data plane
+	sent       ActiveConfig
 	ready      bool
 	standby    standbyState
-	member     Member        // of the connected standby
-	needs      uint64        // number of the current requirement (ActiveConfig.Requirement)
-	cause      LostCause     // why the last standby was lost; 0 if none was lost
-	stalled    bool          // the disk is stalled
+	member     Member    // connected standby
+	needs      uint64    // number of the current requirement (ActiveConfig.Requirement)
+	cause      LostCause // why the last standby was lost; 0 if none was lost
+	stalled    bool
 	ahead      ahead         // a standby that has more than this active
 	dropAt     time.Duration // when an absent in-sync standby is dropped; `never` if it is not absent
-	blocked    time.Duration // time since which a required standby is absent; `never` if it is not
+	blocked    time.Duration // since when a required standby is absent; `never` if it is not
 	transferAt time.Duration // when the preferred node gets the role; `never` while it is not in sync, or must wait
 }
 
@@ -115,7 +107,6 @@ func newActing(term uint64) acting {
 	return acting{term: term, dropAt: never, blocked: never, transferAt: never}
 }
 
-// standbyState is the progress of the connected standby.
 type standbyState uint8
 
 const (
@@ -125,11 +116,10 @@ const (
 	standbySynced
 )
 
-// never is after all other times.
 const never = time.Duration(1<<63 - 1)
 
-// NewState returns the state of a node that has just started. `process` must be different for each process of a node;
-// `newPair` becomes the pair's ID if this node finds an empty coordinator.
+// NewState returns the state of a node that has just started. `process` must be unique among the node's processes;
+// `newPair` becomes the pair's ID if the coordinator is empty.
 func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) State {
 	return State{
 		set: set.withDefaults(), self: self, process: process, newPair: newPair,
@@ -137,14 +127,13 @@ func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) St
 	}
 }
 
-// machine is one execution of Step.
 type machine struct {
 	State
 	effects []Effect
 }
 
-// Step makes every decision of a node. It reads no clock: `now` is the monotonic time of the event and never
-// decreases. Effects must be executed in order, before the next Step.
+// Step makes every decision of a node. `now` is the monotonic time of the event. Effects must be executed in order,
+// before the next Step.
 func Step(s State, now time.Duration, ev Event) (State, []Effect) {
 	if s.halted {
 		return s, nil
@@ -166,8 +155,8 @@ func (m *machine) halt(err error) {
 	m.do(Halt{Err: err})
 }
 
-// handle records facts. It decides nothing; reconcile decides from the state alone, so the order in which facts
-// arrive does not matter.
+// handle records facts. Only reconcile decides, from the state alone, so the order in which facts arrive does not
+// matter.
 func (m *machine) handle(ev Event) {
 	switch e := ev.(type) {
 	case Started:
@@ -212,7 +201,6 @@ func (m *machine) handle(ev Event) {
 	}
 }
 
-// reconcile compares the node's state with the record and requests the missing effects.
 func (m *machine) reconcile() {
 	m.sendAdoption()
 	m.startHandshake()

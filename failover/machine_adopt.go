@@ -10,49 +10,44 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file implements recovery when the coordinator has lost the cluster record or was restored to an older state
-// (INV-9). A starting node then waits, because it cannot determine which store is complete. An operator decides by
-// having one node adopt the pair.
+// Adoption rebuilds a cluster record that the coordinator has lost, or of which it was restored to an older state
+// (INV-9). A starting node then waits for an operator, because it cannot determine which store is complete.
 
-// AdoptAsked requests that this node rewrites the cluster record. The caller has verified that the record is
-// missing or old, and that the other node does not have additional records. The swap is applied only if the
-// coordinator is still in that state.
+// AdoptAsked requests that this node rewrites the cluster record. The caller has verified that the record is missing or
+// old, and that the other node has no additional records. The swap is applied only if the coordinator is still in that
+// state.
 type AdoptAsked struct {
 	ID string
 	// Found is the coordinator's record at Revision; the zero Record at 0 if none.
 	Found    Record
 	Revision Revision
-	// Above is the highest known fence of the other node; the new record's config and term are above it.
-	Above Fence
+	Above    Fence
 	// AcceptLoss: the operator accepts that acknowledged transactions may be missing on this node (INV-6).
 	AcceptLoss bool
-	// WithoutOther: the other node could not be queried, and the operator states that it has no additional records or
-	// is lost permanently. Additional records on it are discarded. The record must state this, because a returning
-	// node otherwise refuses to truncate records it knows to be committed (INV-13).
+	// WithoutOther: the other node could not be queried; the operator states that it has no additional records or is
+	// lost. The record must state this, because a returning node otherwise refuses to truncate its committed records
+	// (INV-13).
 	WithoutOther bool
-	// At is the time, to the second, for the record.
-	At time.Time
+	At           time.Time
 }
 
 // AdoptEnded is the response to AdoptAsked.
 type AdoptEnded struct {
-	ID string
-	// Failure is nil on success.
+	ID      string
 	Failure error
 }
 
 func (AdoptAsked) event()  {}
 func (AdoptEnded) effect() {}
 
-// adopting is an adoption in progress.
 type adopting struct {
 	id   string
 	next Record // OpID is empty until it is sent
 	rev  Revision
 }
 
-// wait makes a starting node wait for an operator, because the coordinator's state cannot be correct. It keeps
-// polling, since the correct record may return.
+// wait makes a starting node wait for an operator, because the coordinator's state cannot be correct. It keeps polling,
+// since the correct record may return.
 func (m *machine) wait(err error) {
 	m.refused, m.unknown, m.missing = err, false, false
 	m.needLoad = true
@@ -73,7 +68,6 @@ func (m *machine) adoptAsked(e AdoptAsked) {
 	}
 }
 
-// adoption returns the record to write, or the reason why none can be adopted.
 func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	own := m.ident.Fence
 	if m.known {
@@ -108,7 +102,7 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	fence := AdoptedFence(e.Found, m.ident.End, own, e.Above, marked)
 	next := Record{PairID: m.ident.PairID, Active: m.self.ID, MinInSync: m.set.MinInSync}
 	if m.known {
-		// This node leads, and no other node can have taken the role undetected: write the same record again.
+		// No other node can have taken the role undetected: write the same record again.
 		next = m.rec.Clone()
 		next.Switchover, next.OpID = nil, ""
 	} else {
@@ -119,9 +113,8 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	return next, nil
 }
 
-// discardByAdoption returns the records discarded by an adoption without the other node. As after a forced failover,
-// these are all records of the other node after the last one that this node knows to be committed. It returns nil if
-// the other node was queried.
+// discardByAdoption returns the records discarded by an adoption without the other node: as after a forced failover,
+// all of its records after the last one that this node knows to be committed.
 func (m *machine) discardByAdoption(e AdoptAsked, term uint64) *Forced {
 	if !e.WithoutOther {
 		return nil
@@ -138,7 +131,6 @@ func (m *machine) discardByAdoption(e AdoptAsked, term uint64) *Forced {
 	return f
 }
 
-// sendAdoption sends the record of a pending adoption.
 func (m *machine) sendAdoption() {
 	a := &m.adopts
 	if a.id == "" || a.next.OpID != "" || m.ident.MayHaveLost || m.swapping != "" || m.loading {
@@ -165,7 +157,6 @@ func (m *machine) sendAdoption() {
 	m.do(SwapRecord{Expect: a.rev, Next: a.next})
 }
 
-// adoptionSwapped processes the outcome of an adoption's swap, in addition to the general handling.
 func (m *machine) adoptionSwapped(opID string, err error) {
 	if m.adopts.id == "" || m.adopts.next.OpID != opID {
 		return

@@ -4,14 +4,11 @@ package failover
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
-
-// This file implements the behavior of a node that is not active.
 
 func (m *machine) reportedByFollower(ev DataEvent) {
 	f := &m.follow
@@ -32,7 +29,7 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 		if e.Config > m.rec.Config {
 			m.needLoad = true
 		}
-		// The active may not have received the record that this node wrote with its process generation.
+		// The active may not have received the record in which this node wrote its process generation.
 		if e.Config == 0 || e.Config == m.rec.Config-1 && m.wroteRecord() {
 			f.lacks.Config = m.rec.Config
 		}
@@ -49,8 +46,8 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	}
 }
 
-// admitted discards the outage that the follower reported: the active has added this node to in_sync, so it has
-// received a hello since. The record may arrive before the FollowerConnected event.
+// admitted discards the outage that the follower reported: this node was added to in_sync, so the active has received a
+// hello since. The record may precede the FollowerConnected event.
 func (m *machine) admitted() {
 	if !m.follow.connected {
 		m.follow.cause, m.follow.since = 0, m.now
@@ -69,7 +66,6 @@ func (s *State) eligible() bool {
 	return ok && me.Is(s.ident.Member().InRun(me.Run)) && s.owns(me.Run) && !s.ident.MayHaveLost
 }
 
-// standBy implements a node that is not active.
 func (m *machine) standBy() {
 	if m.force() {
 		return
@@ -81,15 +77,13 @@ func (m *machine) standBy() {
 	case m.candidate:
 		m.stand()
 	case m.rec.Active == m.self.ID && m.rec.Fence().Less(m.obeyed):
-		// A delayed record: it gave the role to this node, which did not receive it in time. Another node is active
-		// now under a newer record and has been obeyed.
+		// A delayed record gave the role to this node. Another node is active now under a newer one, and was obeyed.
 		m.needLoad = true
 	case m.rec.Active == m.self.ID && !m.eligible():
 		m.stopFollowing() // the other node is in sync, and takes over
 	case m.rec.Active == m.self.ID:
 		// The role was handed over to this node, or won with an outcome that is learned only now: the term is unused.
-		// After a restart it may have been used, and a term is never reused, because (term, LSN) identifies a record
-		// permanently.
+		// After a restart it may have been used, and a term is never reused, because (term, LSN) identifies a record.
 		me, _ := m.rec.Member(m.self.ID)
 		if m.rec.Term > m.bootTerm && m.rec.Term > m.usedTerm && (me.Run == uuid.Nil || me.Run == m.run.id) {
 			m.takeUp()
@@ -108,8 +102,7 @@ func (m *machine) standBy() {
 	m.askActive()
 }
 
-// declareLoss implements INV-6: a store that is listed in sync but is not in its listed state removes itself from the
-// record first. It reports whether the node may continue.
+// declareLoss implements INV-6. It reports whether the node may continue.
 func (m *machine) declareLoss() bool {
 	if mutate.Off("INV-6-stays-in-sync-after-a-loss") {
 		return true
@@ -142,7 +135,6 @@ func (m *machine) declareLoss() bool {
 	return false
 }
 
-// takeoverDue reports whether a standby must take over from a lost active.
 func (s *State) takeoverDue() bool {
 	f := &s.follow
 	if !s.eligible() || s.rec.Active == s.self.ID || s.rec.Paused != nil {
@@ -164,12 +156,12 @@ func (s *State) takeoverDue() bool {
 	}
 }
 
-// deferToActive reports whether a recently started node still leaves the role to the previous active, which may be
-// starting as well. The lease does not matter, since both nodes may have been down for longer. This node's directory
-// may be an older copy, and the active may have more records (INV-13).
+// deferToActive reports whether a recently started node leaves the role to the previous active, which may be starting
+// as well. Its lease does not matter, since both nodes may have been down for longer. This node's directory may be an
+// older copy, and the active may have more records (INV-13).
 func (s *State) deferToActive() bool { return s.now < s.started+s.set.StartupWait }
 
-// stand tries to take over. After it has begun, the node follows no active until the record has changed.
+// stand tries to take over. From then on, the node follows no active until the record has changed.
 func (m *machine) stand() {
 	if !m.eligible() || !m.canSwap() {
 		return
@@ -190,9 +182,8 @@ func (m *machine) stand() {
 		m.candidate, m.why = true, m.standReason()
 		m.change = change{code: m.standCode(), term: m.rec.Term + 1}
 	}
-	// INV-4: everything acknowledged to the old active is in this node's log, and nothing more is acknowledged from
-	// here on. Then the fence is raised, then the swap is sent. The fence only excludes the current config and term:
-	// if the old active's swap wins, its next config passes.
+	// INV-4: this node's log has everything acknowledged to the old active, and nothing more is acknowledged. The fence
+	// only excludes the current config and term: if the old active's swap wins, its next config passes.
 	if !mutate.Off("INV-4-swaps-without-a-fence") {
 		m.stopFollowing()
 		m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
@@ -204,8 +195,8 @@ func (m *machine) stand() {
 	me := m.me()
 	next.InSync = []Member{me}
 	if m.rec.Active == m.self.ID {
-		// This node restarted, and the standby may be healthy: it stays in sync, its acks are required, and it is
-		// dropped if it does not connect. After a takeover, in contrast, the other node is lost.
+		// After a restart, unlike after a takeover, the standby may be healthy: its acks are required, and it is
+		// dropped if it does not connect.
 		if other, ok := m.rec.Other(m.self.ID); ok && m.isLive(other.Node) {
 			next.InSync = []Member{me, other}
 		}
@@ -214,7 +205,6 @@ func (m *machine) stand() {
 	m.propose(next)
 }
 
-// standReason returns the reason for the takeover attempt.
 func (s *State) standReason() string {
 	_, activeInSync := s.rec.Member(s.rec.Active)
 	switch {
@@ -229,7 +219,6 @@ func (s *State) standReason() string {
 	}
 }
 
-// standCode returns the code for standReason.
 func (s *State) standCode() Code {
 	_, activeInSync := s.rec.Member(s.rec.Active)
 	switch {
@@ -242,11 +231,8 @@ func (s *State) standCode() Code {
 	}
 }
 
-func (s *State) isLive(node uuid.UUID) bool {
-	return slices.ContainsFunc(s.live, func(l Live) bool { return l.Node.ID == node })
-}
+func (s *State) isLive(node uuid.UUID) bool { return isLive(s.live, node) }
 
-// followActive follows the active named by the record at its current address.
 func (m *machine) followActive() {
 	active, ok := describeNode(m.rec, m.live, m.rec.Active)
 	if !ok {
@@ -267,8 +253,8 @@ func (m *machine) followActive() {
 		}()
 	}
 	if m.ident.Fence.Term < m.rec.Term || m.ident.Fence.Term > m.rec.Term {
-		// A new term, or this node's attempt has lost. (The follower handles a higher config of the same term. If it
-		// were persisted here, the active would be rejected until it learns of its own swap.)
+		// A new term, or this node's attempt has lost. The follower handles a higher config of the same term: persisted
+		// here, it would reject the active until that learns of its own swap.
 		m.raiseFence(m.rec.Fence())
 	}
 	m.mode = modeFollow
@@ -280,7 +266,6 @@ func (m *machine) followActive() {
 	}})
 }
 
-// stopFollowing ends the follower role, if it is running.
 func (m *machine) stopFollowing() {
 	if m.mode != modeFollow {
 		return

@@ -12,10 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file implements forced failover: the only in-sync node is lost, and an operator activates the other one
-// without the records that only the lost node had. It is the only exception to INV-4. All other rules apply: the node
-// stops following and persists its higher fence before the swap, and the swap begins a new term. A returning old
-// active detects that it was replaced.
+// In a forced failover the only in-sync node is lost, and an operator activates the other one without the records that
+// only the lost node had. It is the only exception to INV-4; all other rules apply. A returning old active detects that
+// it was replaced.
 
 // Reasons of ErrForce.
 var (
@@ -24,8 +23,7 @@ var (
 		"lockstep pair adopt")
 	errForceActive = errors.New("this node is already active")
 	errForceInSync = errors.New("this node is in sync and takes over automatically: a forced failover is not needed, " +
-		"and " +
-		"nothing would be lost")
+		"and nothing would be lost")
 	errForcePaused = errors.New("this node is in sync and would take over automatically, but the pair is paused: " +
 		"lockstep resume. A forced failover is not needed")
 	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
@@ -35,38 +33,32 @@ var (
 	errForceTime = errors.New("coordinator did not write the record in time")
 )
 
-// ErrOtherLives is returned if the other node's lease in the coordinator has not expired: it is running, or was a
-// moment ago.
+// ErrOtherLives is returned if the other node's lease has not expired: it runs, or did a moment ago.
 var ErrOtherLives = errors.New("other node is alive: its lease in the coordinator has not expired. Let it resume " +
 	"its role; or stop it, if it is broken, wait until its lease has expired, and try again")
 
-// ForceAsked requests that this node becomes active although it may lack records. The operator has seen the possible
-// loss for the record of Config; with any other record nothing is done.
+// ForceAsked requests that this node becomes active although it may lack records. Nothing is done if the record is no
+// longer the one of Config, for which the operator has seen the possible loss.
 type ForceAsked struct {
-	ID string
-	// Only requests a dry run.
-	Only bool
-	// Config of the record shown to the operator.
+	ID     string
+	Only   bool // dry run
 	Config uint64
 	// End is the last record of this node's log, and Committed the last one it knows to be committed.
-	End       lsn.Position
-	Committed uint64
-	// At, By and Reason as in Forced.
+	End        lsn.Position
+	Committed  uint64
 	At         time.Time
 	By, Reason string
 }
 
 // ForceEnded is the response to ForceAsked.
 type ForceEnded struct {
-	ID string
-	// Failure is nil on success.
+	ID      string
 	Failure error
 }
 
 func (ForceAsked) event()  {}
 func (ForceEnded) effect() {}
 
-// forcing is a forced failover in progress.
 type forcing struct {
 	id        string
 	forced    Forced
@@ -74,14 +66,13 @@ type forcing struct {
 	abandoned bool // no caller waits for it, but its swap may still be applied
 }
 
-// settled returns the entry for a record in which both nodes are in sync again.
 func (f *Forced) settled() *Forced {
 	if f == nil || f.Settled {
 		return f
 	}
-	s := *f
-	s.Settled = true
-	return &s
+	f = new(*f)
+	f.Settled = true
+	return f
 }
 
 func (m *machine) forceAsked(e ForceAsked) {
@@ -98,16 +89,15 @@ func (m *machine) forceAsked(e ForceAsked) {
 		After: GuaranteedLSN(m.rec, e.End, e.Committed),
 	}
 	if old := m.rec.Forced; old != nil && !old.Settled {
-		// no standby connected to settle that one: the other node may have a tail from before it
+		// The other node may have a tail from before that one.
 		f.After = min(f.After, old.After)
 	}
 	m.forces = forcing{id: e.ID, forced: f, deadline: m.now + m.set.SwitchoverTimeout}
 }
 
-// GuaranteedLSN returns the last LSN up to which a node's log is guaranteed to match the pair's acknowledged history.
-// Within the pair's current term that is the whole log: only one node writes records of a term, and this node
-// received its records from there, in order. The end of an older log may never have been committed, and other records
-// may have been acknowledged instead.
+// GuaranteedLSN returns the last LSN up to which a node's log matches the pair's acknowledged history. In the current
+// term that is the whole log: this node received it in order from the only writer. The end of an older log may never
+// have been committed, and other records may have been acknowledged instead.
 func GuaranteedLSN(rec Record, end lsn.Position, committed uint64) uint64 {
 	if end.Term == rec.Term {
 		return end.LSN
@@ -115,7 +105,6 @@ func GuaranteedLSN(rec Record, end lsn.Position, committed uint64) uint64 {
 	return min(end.LSN, committed)
 }
 
-// checkForce returns the reason why this node must not be activated by force.
 func (s *State) checkForce(config uint64) error {
 	switch {
 	case s.exclusionError() != nil:
@@ -143,24 +132,23 @@ func (s *State) checkForce(config uint64) error {
 	}
 }
 
-// otherLives reports whether another node has an unexpired lease.
 func (s *State) otherLives() bool {
-	for _, l := range s.live {
-		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
-			return true
-		}
-	}
-	return false
+	_, ok := s.otherLive()
+	return ok
 }
 
-// force advances a forced failover. It reports whether one is in progress. Called while this node is not active.
+func (s *State) otherLive() (Live, bool) {
+	return find(s.live, func(l Live) bool { return l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil })
+}
+
+// force reports whether a forced failover is in progress, and advances it.
 func (m *machine) force() bool {
 	f := &m.forces
 	switch {
 	case *f == forcing{}:
 		return false
 	case f.abandoned:
-		// Its swap may still be applied. Writing the unchanged record again resolves it.
+		// Its swap may still be applied. Writing the unchanged record again resolves that.
 		if len(m.pending) == 0 {
 			*f, m.candidate = forcing{}, false
 			return false
@@ -179,7 +167,6 @@ func (m *machine) force() bool {
 	return true
 }
 
-// standByForce is stand for a forced failover.
 func (m *machine) standByForce() {
 	f := m.forces.forced
 	if !m.candidate {
@@ -193,18 +180,17 @@ func (m *machine) standByForce() {
 	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
 	me := m.me()
 	if m.ident.MayHaveLost {
-		// INV-6: the incarnation after the loss is accepted, which happens only after the swap succeeded
+		// INV-6: the incarnation after the loss is accepted, which happens only after the swap
 		me.Incarnation++
 	}
 	next := m.rec
 	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{me}
 	next.MinInSync, next.Switchover, next.Forced = m.minInSync(), nil, &f
-	// records before the old mark may be discarded
+	// Records before the old mark may be discarded.
 	next.Mark = Mark{Pair: m.rec.PairID, By: f.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN}
 	m.propose(next)
 }
 
-// abortForce responds to the operator, and reverts the attempt as far as possible.
 func (m *machine) abortForce(why error) {
 	if m.refusal != "" {
 		why = fmt.Errorf("%w: %s", why, m.refusal)
@@ -217,7 +203,6 @@ func (m *machine) abortForce(why error) {
 	m.forces = forcing{abandoned: true}
 }
 
-// forceSettled processes a new record: the forced failover is done, or another node was faster.
 func (m *machine) forceSettled() {
 	f := m.forces
 	m.forces = forcing{}

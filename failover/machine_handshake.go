@@ -9,22 +9,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file queries other processes: a process running under this node's identity, and the other member before this
-// node takes the role again (INV-13).
+// This file queries other processes: one that runs under this node's identity, and the other member before this node
+// takes the role again (INV-13).
 
 // handshake is the query of the other in-sync member by a node about to take the role after a start.
 type handshake struct {
-	asked bool          // a query is in progress
-	tried bool          // it was queried at least once, with any outcome
-	at    time.Duration // time of the next query
-	known bool          // it has responded, and peer is valid
+	asked bool          // in progress
+	tried bool          // with any outcome
+	at    time.Duration // of the next query
+	known bool          // peer is valid
 	peer  Peer
 }
 
-// duplicateCheckDelay is the delay between two queries of another process with this node's identity.
 const duplicateCheckDelay = time.Second
 
-// startHandshake announces this node when no other process is known to run under its identity.
 func (m *machine) startHandshake() {
 	r := &m.run
 	if r.announced || !m.liveKnown {
@@ -47,19 +45,16 @@ func (m *machine) startHandshake() {
 	}
 }
 
-// findDuplicate returns another process that is announced as this node and may still run. A process at this node's own
-// address has terminated, because this process has its port.
+// findDuplicate returns another process that is announced as this node. One at this node's own address has terminated,
+// because this process has its port.
 func (s *State) findDuplicate() Live {
-	for _, l := range s.live {
-		if l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone &&
-			l.Node.Address != s.self.Address {
-			return l
-		}
-	}
-	return Live{}
+	l, _ := find(s.live, func(l Live) bool {
+		return l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone &&
+			l.Node.Address != s.self.Address
+	})
+	return l
 }
 
-// handshakeDone processes the response of another process.
 func (m *machine) handshakeDone(e HandshakeDone) {
 	r := &m.run
 	if asked := r.asked; r.checkingDuplicate && e.Address == asked.Node.Address {
@@ -88,10 +83,10 @@ func (m *machine) handshakeDone(e HandshakeDone) {
 	}
 }
 
-// peerResponded reports whether a node that was active before its start may take the role again. It may if the other
-// in-sync member has reported its log end, or does not respond. The node with the longer log continues, so that
-// records acknowledged by both survive if one was restored from an older copy (INV-13). The member is queried at
-// least once, even if the coordinator was slow to provide its address.
+// peerResponded reports whether a node that was active before its start may take the role again: the other in-sync
+// member has reported its log end, or does not respond. The node with the longer log continues, so that acknowledged
+// records survive if the other one was restored from an older copy (INV-13). The member is queried at least once, even
+// if the coordinator was slow to provide its address.
 func (m *machine) peerResponded() bool {
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok || m.handshake.known || mutate.Off("INV-13-role-without-a-comparison") {
@@ -105,8 +100,8 @@ func (m *machine) peerResponded() bool {
 	return m.now >= m.started+m.set.StartupWait && (m.handshake.tried || described.Address == "")
 }
 
-// compareCommitted implements INV-6 and INV-13 for a standby. An in-sync standby has every committed record. If its
-// active reports commits beyond the end of its log, it was restored from an older copy and must not take over.
+// compareCommitted implements INV-6 and INV-13: a standby that is listed in sync, but lacks records that its active
+// knows to be committed, was restored from an older copy.
 func (m *machine) compareCommitted() {
 	l := m.follow.lacks
 	if l.Config == 0 || l.Config != m.rec.Config || m.run.rolledBack != "" ||
@@ -123,7 +118,6 @@ func (m *machine) compareCommitted() {
 	}
 }
 
-// peerIsAhead reports whether the other in-sync member has the longer log.
 func (s *State) peerIsAhead() (Member, bool) {
 	other, ok := s.rec.Other(s.self.ID)
 	p := s.handshake.peer
@@ -134,7 +128,7 @@ func (s *State) peerIsAhead() (Member, bool) {
 	return other, p.End.Term > own.Term || p.End.Term == own.Term && p.End.LSN > own.LSN
 }
 
-// transferRole hands the role to the member that has more records. This node leaves the in-sync set and follows it.
+// transferRole hands the role to the member that has more records, and leaves the in-sync set.
 func (m *machine) transferRole(other Member) {
 	next := m.rec
 	next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
@@ -143,35 +137,28 @@ func (m *machine) transferRole(other Member) {
 	m.propose(next)
 }
 
-// duplicateRetention is the time for which a process that called under this node's identity is considered running.
+// duplicateRetention is how long a process that called under this node's identity is considered running.
 const duplicateRetention = 10 * time.Second
 
-// duplicate returns another process with this node's identity, for the status.
 func (s *State) duplicate() *Live {
 	r := &s.run
 	switch {
 	case r.copyOf != "":
-		t := r.duplicate
-		return &t
+		return new(r.duplicate)
 	case r.beside != Live{}:
-		t := r.beside
-		return &t
+		return new(r.beside)
 	case r.reported != Live{} && s.now < r.reportedAt+duplicateRetention:
-		t := r.reported
-		return &t
+		return new(r.reported)
 	default:
 		return nil
 	}
 }
 
-// behindReason is the status of a node with committed records that the active lacks.
 const behindReason = "no records of this node are truncated, and the active does not serve while it knows about " +
-	"this: one of " +
-	"the two was restored from an older copy, and an operator must decide which of them continues " +
+	"this: one of the two was restored from an older copy, and an operator must decide which of them continues " +
 	"(docs/explanation/failover.md, \"When histories differ\")"
 
-// ahead describes diverged histories, of which neither contains the other, if this node has detected them; otherwise
-// empty.
+// ahead describes diverged histories, of which neither contains the other; empty if none were detected.
 func (s *State) ahead() string {
 	switch {
 	case s.mode == modeAct && s.act.ahead.end != 0:

@@ -11,16 +11,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file implements the behavior of the active.
-
-// takeUp takes the active role in the term of the known record, which names this node.
 func (m *machine) takeUp() {
 	if m.mode == modeFollow {
 		m.do(StopFollower{})
 	}
-	// INV-1: the record's fence is durable before it is obeyed. Otherwise a process that acknowledged first and
-	// crashed could, with a coordinator restored to an older state, accept the record before this one and reuse the
-	// term (INV-9).
+	// INV-1: otherwise a process that acknowledged first and crashed could, with a coordinator restored to an older
+	// state, accept the previous record and reuse the term (INV-9).
 	m.raiseFence(m.rec.Fence())
 	m.change.code = m.activationCode()
 	m.mode, m.fenced, m.candidate = modeAct, false, false
@@ -36,7 +32,6 @@ func (m *machine) takeUp() {
 	m.do(StartActive{Epoch: m.epoch, Spec: ActiveSpec{Term: m.act.term, ActiveConfig: m.act.sent}})
 }
 
-// raiseFence persists a fence if it is above the current one.
 func (m *machine) raiseFence(f Fence) {
 	if m.ident.Fence.Less(f) {
 		m.ident.Fence = f
@@ -44,7 +39,6 @@ func (m *machine) raiseFence(f Fence) {
 	}
 }
 
-// yieldRole ends the active role: the record names the other node, or another term.
 func (m *machine) yieldRole() {
 	next, _ := describeNode(m.rec, m.live, m.rec.Active)
 	if m.rec.Active == m.self.ID {
@@ -82,8 +76,8 @@ func (m *machine) reportedByActive(ev DataEvent) {
 			a.standby = standbyCaughtUp
 		}
 	case StandbySynced:
-		// It may precede StandbyCaughtUp if an in-sync standby lacks nothing when it connects. It is posted only once
-		// per requirement, so it counts immediately: a swap that releases the standby may still be in progress.
+		// This may precede StandbyCaughtUp if the standby lacks nothing when it connects. It is posted once per
+		// requirement, so it counts even if a swap that releases the standby is in progress.
 		if a.standby != standbyNone && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member &&
 			a.sent.Requirement == e.Requirement {
 			a.standby = standbySynced
@@ -102,20 +96,18 @@ func (m *machine) reportedByActive(ev DataEvent) {
 	}
 }
 
-// ahead is a standby that knows records to be committed which this active's log lacks.
+// ahead is a standby with committed records that this active's log lacks.
 type ahead struct {
 	member         Member
 	end, committed uint64 // of its log
 }
 
-// reason returns the description for the operator.
 func (h ahead) reason() string {
 	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so "+
 		"one of the two was restored from an older copy", h.member.Node, h.committed)
 }
 
-// standbyAhead records a standby that was refused because it would have to truncate its log below its committed
-// position (INV-13).
+// standbyAhead records a standby that was refused because it would have to truncate committed records (INV-13).
 func (m *machine) standbyAhead(e StandbyAhead) {
 	a := &m.act
 	if a.ahead.member != e.Member {
@@ -146,14 +138,12 @@ func (s *State) required() (Member, bool) {
 	return Member{}, false
 }
 
-// absent reports whether acks are required from a standby that is not connected.
 func (s *State) absent() bool {
 	r, ok := s.required()
 	return ok && (s.act.standby == standbyNone || s.act.member != r)
 }
 
-// inCurrentRun completes an entry without a generation with the generation of the connected standby, because the record
-// does not name any.
+// inCurrentRun completes an entry without a generation with that of the connected standby.
 func (s *State) inCurrentRun(o Member) Member {
 	if o.Run == uuid.Nil && s.act.standby != standbyNone && o.Is(s.act.member) {
 		return s.act.member
@@ -161,7 +151,6 @@ func (s *State) inCurrentRun(o Member) Member {
 	return o
 }
 
-// conditions returns the current conditions for acknowledgements: the table "may the active acknowledge?".
 func (s *State) conditions() ActiveConfig {
 	req, needed := s.required()
 	c := ActiveConfig{Config: s.rec.Config, RequireStandby: needed, Standby: req, Serve: true, Deliver: true}
@@ -188,7 +177,6 @@ func (s *State) conditions() ActiveConfig {
 	return c
 }
 
-// lead implements the active.
 func (m *machine) lead() {
 	a := &m.act
 	other, hasOther := m.rec.Other(m.self.ID)
@@ -214,11 +202,10 @@ func (m *machine) lead() {
 	m.handOver()
 	m.failBack()
 	m.leadSwap(hasOther, there)
-	// A proposal can only have tightened the conditions; they must still be sent first.
+	// A proposal can only have tightened the conditions, which must be sent before it counts.
 	m.configure()
 }
 
-// configure sends the conditions to the data plane if they have changed.
 func (m *machine) configure() {
 	if c := m.numbered(m.conditions()); c != m.act.sent {
 		m.act.sent = c
@@ -231,8 +218,7 @@ func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	if c.RequireStandby && (!m.act.sent.RequireStandby || m.act.sent.Standby != c.Standby) {
 		m.act.needs++
 		if m.act.standby == standbySynced {
-			// It was synced for the previous requirement. Since then, acks of another process of the same node may
-			// have counted.
+			// Since the previous requirement, acks of another process of the same node may have counted.
 			m.act.standby = standbyCaughtUp
 		}
 	}
@@ -240,7 +226,6 @@ func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	return c
 }
 
-// leadSwap proposes the next change of the record, if any.
 func (m *machine) leadSwap(hasOther, there bool) {
 	a := &m.act
 	next := m.rec
@@ -261,7 +246,7 @@ func (m *machine) leadSwap(hasOther, there bool) {
 	case me.Run != m.run.id && m.recordHasRuns():
 		next = m.withRun(next) // the other node's release supports generations now, or its new process wrote the record
 	case hasOther && a.dropAt != never && m.now >= a.dropAt && a.stalled:
-		// the other node left in order to take over; without it, a node with a stalled disk cannot serve clients
+		// The other node left in order to take over; alone, a node with a stalled disk cannot serve clients.
 		return
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:
 		next.InSync = []Member{me} // INV-3: swap first, then acknowledge alone
@@ -272,9 +257,9 @@ func (m *machine) leadSwap(hasOther, there bool) {
 	case m.rec.Switchover != nil && m.hand.phase == handoverNone:
 		next.Switchover = nil
 	case len(m.pending) > 0 && (!hasOther || there):
-		// A change with an unknown outcome is obsolete: the standby returned before it was released, or left before
-		// it was added. While it may still be applied, no role can change, and the acks of a lost standby may be
-		// required. Writing the unchanged record again resolves it.
+		// A change with an unknown outcome is obsolete: the standby returned before it was released, or left before it
+		// was added. Writing the unchanged record again resolves it; until then no role can change, and the acks of a
+		// lost standby may be required.
 	default:
 		return
 	}

@@ -8,11 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file compares this node's log with the high-water mark of the pair (INV-12).
-
-// compareMark implements INV-12: an in-sync store that ends before the pair's high-water mark was restored from an
-// older copy. It must be called while the log is as it was at the start. That is before this process takes part, or
-// before it takes the role without having been active or connected.
+// compareMark implements INV-12. It must be called while the log is as it was at the start: before this process takes
+// part, or before it takes the role without having been active or connected.
 func (m *machine) compareMark() {
 	r := &m.run
 	if r.rolledBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
@@ -35,8 +32,8 @@ func (m *machine) compareMark() {
 	m.reportRollback(lacks + ": its data directory was restored from an older copy")
 }
 
-// freshMark reports whether the mark that the log was compared with is still the newest known one. A node that takes
-// the role with the log from its start reads the mark again, because the lost active may have written one since.
+// freshMark reports whether the mark that the log was compared with is the newest one. A node that takes the role with
+// the log from its start reads it again, because the lost active may have raised it since.
 func (m *machine) freshMark() bool {
 	r := &m.run
 	if r.logGrown {
@@ -50,9 +47,8 @@ func (m *machine) freshMark() bool {
 	return false
 }
 
-// compareOwnMark implements INV-12 for an active without a restart. Only this process writes marks in its term, so a
-// mark above its own ones proves that its state is stale. Its machine was resumed from an older memory snapshot, or
-// runs twice. Records that it acknowledged since then are not part of the pair's history.
+// compareOwnMark implements INV-12 for a running active. Only this process writes marks in its term, so a higher one
+// proves that its memory is stale: its machine was resumed from an older snapshot, or runs twice.
 func (m *machine) compareOwnMark(mark Mark) {
 	r := &m.run
 	if !m.leads() || mark.Pair != m.rec.PairID || mark.By != m.act.term || !r.mark.Less(mark) || r.superseded != "" ||
@@ -67,7 +63,6 @@ func (m *machine) compareOwnMark(mark Mark) {
 	m.warn("%s", r.superseded)
 }
 
-// marked processes the pair's mark from the coordinator.
 func (m *machine) marked(mark Mark) {
 	m.compareOwnMark(mark)
 	m.run.markKnown, m.run.markRead = true, true
@@ -76,8 +71,8 @@ func (m *machine) marked(mark Mark) {
 	}
 }
 
-// highWater returns the highest mark that is valid for the pair in the current record. Records committed before a
-// forced failover may be discarded.
+// highWater returns the highest mark that is valid in the current record. Records committed before a forced failover
+// may be discarded.
 func (s *State) highWater() Mark {
 	best := Mark{Pair: s.rec.PairID}
 	for _, mark := range []Mark{s.rec.Mark, s.run.mark} {
@@ -88,7 +83,6 @@ func (s *State) highWater() Mark {
 	return best
 }
 
-// committed records the active's committed position, and raises the pair's mark.
 func (m *machine) committed(e Committed) {
 	if m.mode != modeAct || !m.leads() || e.Term != m.act.term {
 		return

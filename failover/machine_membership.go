@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// This file describes why a node that is not in sync waits, and which nodes are not part of the pair. Operators act
-// on these texts, so they mention a forced failover only as the last resort: an unnecessary one loses messages.
+// Operators act on these texts, so they mention a forced failover only as the last resort: an unnecessary one loses
+// messages.
 
-// waiting describes the event that a node waits for that is not in sync and not connected.
+// waiting describes the event that a node waits for that is neither in sync nor connected.
 func (s *State) waiting() string {
 	if gone, ok := s.replaced(); ok {
 		return s.replacedReason(gone)
@@ -36,9 +36,8 @@ func (s *State) waiting() string {
 		return "the active is running and rejects this node: see both nodes' logs for the reason. This node retries " +
 			"automatically"
 	case activeLives:
-		return "according to the coordinator the active is running: check the network between the two nodes. A forced " +
-			"failover " +
-			"is not needed"
+		return "according to the coordinator the active is running: check the network between the two nodes. A " +
+			"forced failover is not needed"
 	case taken:
 		return fmt.Sprintf("another node, %s, runs in place of the active: the active's data directory was wiped or "+
 			"replaced, and "+
@@ -50,7 +49,6 @@ func (s *State) waiting() string {
 	}
 }
 
-// replacedReason describes the options for a node without data that runs at the address of a node that was in sync.
 func (s *State) replacedReason(gone NodeInfo) string {
 	what := fmt.Sprintf("the cluster record has another node, %s, in sync at this node's address: its data directory was "+
 		"wiped or replaced",
@@ -76,7 +74,6 @@ func (s *State) replacedReason(gone NodeInfo) string {
 	return what + ", or restore a backup"
 }
 
-// foreignPair returns the two nodes in sync, if this node is not one of them.
 func (s *State) foreignPair() (first, second NodeInfo, ok bool) {
 	if _, listed := s.rec.Member(s.self.ID); listed || len(s.rec.InSync) < 2 {
 		return first, second, false
@@ -89,7 +86,6 @@ func (s *State) foreignPair() (first, second NodeInfo, ok bool) {
 	return named(s.rec.InSync[0]), named(s.rec.InSync[1]), true
 }
 
-// replaced returns the in-sync node with the address that this different node uses now.
 func (s *State) replaced() (NodeInfo, bool) {
 	for _, m := range s.rec.InSync {
 		n, ok := s.rec.Node(m.Node)
@@ -100,23 +96,20 @@ func (s *State) replaced() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// nodeAtActiveAddress returns a different node that runs at the address of the active.
 func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	active, ok := s.rec.Node(s.rec.Active)
 	if !ok {
 		return NodeInfo{}, false
 	}
-	for _, l := range s.live {
-		if l.Node.ID != active.ID && l.Node.ID != s.self.ID && l.Node.Address == active.Address {
-			return l.Node, true
-		}
-	}
-	return NodeInfo{}, false
+	l, ok := find(s.live, func(l Live) bool {
+		return l.Node.ID != active.ID && l.Node.ID != s.self.ID && l.Node.Address == active.Address
+	})
+	return l.Node, ok
 }
 
-// Third returns a node that announces itself as a member of this pair while two other nodes are in sync. An example
-// is a node configured with the key prefix of another pair. A node that has just replaced one of the two at the same
-// address does not count.
+// Third returns a node that announces itself as a member of this pair while two others are in sync, for example one
+// configured with another pair's key prefix. A node that has just replaced one of the two at the same address does not
+// count.
 func (s Status) Third() (NodeInfo, bool) {
 	if s.Record == nil {
 		return NodeInfo{}, false
@@ -128,19 +121,15 @@ func third(rec Record, live []Live) (NodeInfo, bool) {
 	if len(rec.InSync) < 2 {
 		return NodeInfo{}, false
 	}
-	for _, l := range live {
-		taken := slices.ContainsFunc(rec.InSync, func(m Member) bool {
+	l, ok := find(live, func(l Live) bool {
+		return !slices.ContainsFunc(rec.InSync, func(m Member) bool {
 			n, _ := describeNode(rec, live, m.Node)
 			return m.Node == l.Node.ID || n.Address == l.Node.Address
 		})
-		if !taken {
-			return l.Node, true
-		}
-	}
-	return NodeInfo{}, false
+	})
+	return l.Node, ok
 }
 
-// thirdReason describes a third node for the active's status; empty if none.
 func (s *State) thirdReason() string {
 	n, ok := third(s.rec, s.live)
 	if !ok {
@@ -150,7 +139,6 @@ func (s *State) thirdReason() string {
 		"it if it runs, or give it its own coordinator.etcd.prefix", describeShort(n))
 }
 
-// describeShort returns the name and address of a node, for display.
 func describeShort(n NodeInfo) string {
 	name := cmp.Or(n.Name, n.ID.String())
 	if n.Address == "" {

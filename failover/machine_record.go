@@ -12,8 +12,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file tracks the known record, and unresolved swaps.
-
 func (m *machine) observed(e Observed) {
 	if e.Reachable && !m.reachable {
 		m.retryAt = m.now
@@ -32,12 +30,10 @@ func (m *machine) observed(e Observed) {
 	case e.Record != nil:
 		m.adopt(*e.Record, e.Revision)
 	case e.Missing && m.known:
-		// The watch may be older than a record that this node has just created, so read it.
 		m.load()
 	}
 }
 
-// loaded processes a linearizable read.
 func (m *machine) loaded(e Loaded) {
 	m.loading = false
 	switch {
@@ -45,8 +41,8 @@ func (m *machine) loaded(e Loaded) {
 		m.reachable, m.needLoad = true, false
 		m.marked(e.Mark)
 		if m.known && e.Record.Config < m.rec.Config {
-			// Either the watch was faster than this read, or the coordinator was restored to an older state. In the
-			// second case every swap conflicts, and role changes are frozen until an operator intervenes (INV-9).
+			// Either the watch was faster than this read, or the coordinator was restored to an older state. Then every
+			// swap conflicts, and role changes are frozen until an operator intervenes (INV-9).
 			m.problem = fmt.Sprintf("coordinator returned config %d, this node already has %d", e.Record.Config,
 				m.rec.Config)
 			m.retryLater()
@@ -68,7 +64,6 @@ func (m *machine) loaded(e Loaded) {
 	}
 }
 
-// recordMissing processes a linearizable read that found no record.
 func (m *machine) recordMissing() {
 	switch {
 	case m.known:
@@ -90,8 +85,7 @@ func (m *machine) recordMissing() {
 	}
 }
 
-// refuse records that the stored record is unusable. A starting node stops; a running one continues without role
-// changes.
+// refuse records that the stored record is unusable. Only a starting node stops.
 func (m *machine) refuse(err error) {
 	if !m.known {
 		m.halt(err)
@@ -100,7 +94,6 @@ func (m *machine) refuse(err error) {
 	m.problem = err.Error()
 }
 
-// adopt accepts a record unless it is older than the known one.
 func (m *machine) adopt(rec Record, rev Revision) {
 	if m.halted || m.known && rec.Config < m.rec.Config {
 		return
@@ -149,7 +142,6 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	}
 }
 
-// wrote reports whether this process requested exactly this write.
 func (m *machine) wrote(rec Record) bool {
 	return slices.ContainsFunc(m.pending, func(p Record) bool { return p.OpID == rec.OpID })
 }
@@ -160,15 +152,15 @@ func (m *machine) begun(rec Record) bool {
 	return ok && m.ident.Restored && own.Is(m.ident.Member().InRun(own.Run))
 }
 
-// admit checks the first record seen by a process against its store.
+// admit checks the first record that a process reads against its store.
 func (m *machine) admit(rec Record) bool {
 	switch {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
 		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and "+
 			"key prefix, or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
 	case m.ident.PairID == uuid.Nil && m.ident.Restored && !m.begun(rec) && m.ident.Quarantine == "":
-		// An empty node that was started first has begun the pair. The node waits instead of stopping, so that its
-		// status shows the reason.
+		// An empty node that was started first began the pair. The node waits instead of stopping, so that its status
+		// shows the reason.
 		m.wait(fmt.Errorf("%w: the store has records up to %s, and the active of pair %s is node %s. To serve the backup, "+
 			"stop both nodes, give the other one an empty data directory, remove the record or use another key prefix, and "+
 			"start this node first; to join the pair, start this node with an empty data directory", ErrRestored,
@@ -179,10 +171,8 @@ func (m *machine) admit(rec Record) bool {
 			ErrOtherPair, m.ident.End, rec.PairID))
 	case rec.Config < m.bootFence.Config && !mutate.Off("INV-9-older-record-is-accepted"):
 		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from "+
-			"an old copy; "+
-			// INV-9
-			"restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
-			m.bootFence.Config))
+			"an old copy; restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
+			m.bootFence.Config)) // INV-9
 	default:
 		if m.ident.PairID == uuid.Nil {
 			m.do(JoinPair{Pair: rec.PairID})
@@ -193,7 +183,6 @@ func (m *machine) admit(rec Record) bool {
 	return false
 }
 
-// swapped processes the outcome of a swap.
 func (m *machine) swapped(e Swapped) {
 	if m.swapping == e.OpID {
 		m.swapping = ""
@@ -210,15 +199,15 @@ func (m *machine) swapped(e Swapped) {
 	case errors.Is(e.Err, ErrConflict):
 		m.reachable, m.needLoad = true, true
 	case errors.Is(e.Err, ErrRefused):
-		// It was not and will not be applied, unless an earlier attempt of it is still in flight.
+		// An earlier attempt of it may still be in flight.
 		m.reachable = true
 		if !slices.Contains(m.unanswered, e.OpID) {
 			m.pending = slices.Delete(slices.Clone(m.pending), i, i+1)
 		}
 		m.refusal, m.refusedUntil = e.Err.Error(), m.now+m.set.RefusedDelay
 	default:
-		// INV-8: a later read of the old revision does not prove that the swap will not be applied, since the request
-		// can be in flight. It stays pending.
+		// INV-8: the swap stays pending, since a later read of the old revision does not prove that it will not be
+		// applied.
 		m.unknown, m.needLoad, m.reachable = true, true, false
 		if !slices.Contains(m.unanswered, e.OpID) {
 			m.unanswered = append(slices.Clone(m.unanswered), e.OpID)
@@ -226,7 +215,6 @@ func (m *machine) swapped(e Swapped) {
 	}
 }
 
-// load starts a linearizable read, unless one is in progress or the retry delay has not passed.
 func (m *machine) load() {
 	m.needLoad = true
 	if m.loading || m.swapping != "" || m.now < m.retryAt {
@@ -241,9 +229,9 @@ func (m *machine) retryLater() {
 	m.retryAt = m.now + m.set.RetryDelay
 }
 
-// canSwap reports whether a swap may be sent now. If the coordinator is not known to be reachable, it is probed
-// first: a standby must not fence its active before it knows that it can take over. (Otherwise, with the coordinator
-// down, both nodes up and one lost connection, all writes would stop.)
+// canSwap reports whether a swap may be sent now. A coordinator that is not known to be reachable is probed first: if a
+// standby fenced its active before it knows that it can take over, one lost connection during an outage of the
+// coordinator would stop all writes.
 func (m *machine) canSwap() bool {
 	if m.swapping != "" || m.loading || m.needLoad || m.refusal != "" && m.now < m.refusedUntil {
 		return false
@@ -255,8 +243,8 @@ func (m *machine) canSwap() bool {
 	return true
 }
 
-// propose sends a swap on top of the known record. The caller has checked canSwap. A repeated proposal, after an
-// unknown outcome, keeps its OpID, so it does not matter which attempt is applied.
+// propose sends a swap on top of the known record; the caller has checked canSwap. A repeated proposal keeps its OpID,
+// so it does not matter which attempt is applied.
 func (m *machine) propose(next Record) {
 	next.Version = RecordVersion
 	next.Config = m.rec.Config + 1
@@ -276,7 +264,6 @@ func (m *machine) propose(next Record) {
 	m.do(SwapRecord{Expect: m.rev, Next: next})
 }
 
-// sameProposal compares everything but the OpID.
 func sameProposal(a, b Record) bool {
 	sw := a.Switchover == b.Switchover || a.Switchover != nil && b.Switchover != nil && *a.Switchover == *b.Switchover
 	forced := a.Forced == b.Forced || a.Forced != nil && b.Forced != nil && *a.Forced == *b.Forced
@@ -285,7 +272,7 @@ func sameProposal(a, b Record) bool {
 		slices.Equal(a.Nodes, b.Nodes)
 }
 
-// describe returns the nodes for a record: this one, and one other, preferably one that is in sync.
+// describe returns this node and one other, preferably one that is in sync.
 func (m *machine) describe(next Record) []NodeInfo {
 	nodes := []NodeInfo{m.self}
 	var other uuid.UUID
@@ -307,8 +294,7 @@ func (m *machine) describe(next Record) []NodeInfo {
 	return nodes
 }
 
-// create writes the first record of a pair. Only an empty or a restored store gets here; a restored store's log
-// continues in a new term.
+// create writes the first record of a pair. Only an empty or a restored store gets here.
 func (m *machine) create() {
 	if !m.canSwap() || !m.liveKnown || m.run.duplicate != (Live{}) {
 		return

@@ -12,50 +12,43 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file handles directories that are duplicated or outdated: copies, older copies that were restored, and volumes
-// attached twice.
+// This file detects copied or outdated data directories: copies, restored older copies, and volumes attached twice.
 //
 // The right to act belongs to one process generation (run) of one store (INV-11). A process persists its generation
-// before it takes part, and the record lists it in in_sync. From then on no copy of the directory, older or newer,
-// can act as that generation. A store that ends before the pair's high-water mark was restored from an older copy
-// (INV-12).
+// before it takes part, and the record lists it in in_sync. From then on no copy of the directory can act as that
+// generation.
 
-// runs is the state of this process generation and of others of the same store.
 type runs struct {
-	id uuid.UUID // generation of this process
-	// boot are the generations that the directory held at the start. The record may list any of them, until this
-	// process has seen a record that lists none.
-	boot     [2]uuid.UUID
-	claimed  bool // id is durable in the store's identity
-	compared bool // compared with the pair's mark, before it took part
-	named    bool // the record has listed this generation
-	// superseded is the reason why this process must not take part any longer; empty if it may.
+	id uuid.UUID
+	// boot are the generations that the directory held at the start. The record may list them until it has listed none.
+	boot       [2]uuid.UUID
+	claimed    bool // id is durable in the store's identity
+	compared   bool // compared with the pair's mark, before it took part
+	named      bool // the record has listed id
 	superseded string
-	// rolledBack is the reason why the directory is considered an older copy or a duplicate; empty if it is not.
 	rolledBack string
-	// lacks describes the gap between a store that may have lost records and the pair's mark; empty if none.
+	// lacks describes what the store lacks below the pair's mark, if that may be an ordinary loss of records.
 	lacks string
 
 	mark      Mark // highest known mark
-	markKnown bool // the coordinator was queried for it
-	logGrown  bool // the log may be longer than at the start
-	markRead  bool // the mark was read in this step
+	markKnown bool
+	logGrown  bool // since the start
+	markRead  bool // in this step
 
 	announced         bool
-	duplicate         Live          // another process that is announced as this node; zero if none
-	copyOf            string        // address at which it has responded: one of the two directories is a copy of the other
-	gone              string        // process known to have terminated
-	checkingDuplicate bool          // a query is in progress
-	asked             Live          // target of the query: twin may have changed when the response arrives
-	duplicateCheckAt  time.Duration // time of the next query
-	// another process with this node's identity that the coordinator has seen since this one was announced
+	duplicate         Live   // another process that is announced as this node; zero if none
+	copyOf            string // address at which it has responded: one of the two directories is a copy of the other
+	gone              string // process known to have terminated
+	checkingDuplicate bool
+	asked             Live // target of the query
+	duplicateCheckAt  time.Duration
+	// another process with this node's identity, seen by the coordinator since this one was announced
 	beside Live
 	// another process with this node's identity that has called this one; zero if none
 	reported   Live
 	reportedAt time.Duration
 }
 
-// runOf derives the generation from the process name.
 func runOf(process string) uuid.UUID {
 	if id, err := uuid.Parse(process); err == nil {
 		return id
@@ -63,7 +56,6 @@ func runOf(process string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(process))
 }
 
-// me returns the entry that this node writes into the record.
 func (s *State) me() Member {
 	me := s.ident.Member()
 	if !s.recordHasRuns() {
@@ -88,15 +80,15 @@ func (s *State) recordHasRuns() bool {
 	return !lacks
 }
 
-// owns reports whether a generation in this node's entry of the record belongs to this process, or to the previous
-// one in this directory. The latter is impossible after a record that did not list this node (clearBoot).
+// owns reports whether a generation in this node's entry of the record belongs to this process, or to the previous one
+// in this directory. clearBoot ends the latter.
 func (s *State) owns(run uuid.UUID) bool {
 	r := &s.run
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
 }
 
-// participates reports whether this process may act on the record. Its log must have been compared with the pair's
-// mark, and no other process may be known to run under this node's identity.
+// participates reports whether this process may act on the record: its log was compared with the pair's mark, and no
+// other process is known to run under this node's identity.
 func (m *machine) participates() bool {
 	r := &m.run
 	switch {
@@ -123,7 +115,7 @@ func (m *machine) participates() bool {
 	return true
 }
 
-// exclusionError returns the reason why this process must not act, even if an operator requests it; nil if it may.
+// exclusionError returns the reason why this process must not act, even if an operator requests it.
 func (s *State) exclusionError() error {
 	switch r := &s.run; {
 	case r.superseded != "":
@@ -135,7 +127,6 @@ func (s *State) exclusionError() error {
 	}
 }
 
-// stopAll ends the current role.
 func (m *machine) stopAll() {
 	if m.mode == modeAct {
 		m.yieldRole()
@@ -143,7 +134,6 @@ func (m *machine) stopAll() {
 	m.stopFollowing()
 }
 
-// claim persists this process's generation, together with the one listed in the record.
 func (m *machine) claim() {
 	r := &m.run
 	if r.claimed {
@@ -162,10 +152,9 @@ func (m *machine) claim() {
 	m.do(ClaimRun{Named: before, Run: r.id})
 }
 
-// clearBoot discards the generations that the directory held at the start, because the record does not list this
-// node. Any generation that it lists later is one that the active has seen by then. If it is one of those discarded,
-// it is another process with the same directory, and records that it acknowledges are not here. It reports whether
-// the directory still has one.
+// clearBoot discards the generations that the directory held at the start, because the record does not list this node.
+// The active has seen any generation that it lists later; if it is one of the discarded ones, it is another process
+// with a copy of the directory. clearBoot reports whether the directory still holds one.
 func (m *machine) clearBoot() bool {
 	if mutate.Off("INV-11-earlier-runs-are-not-forgotten") {
 		return false
@@ -178,7 +167,6 @@ func (m *machine) clearBoot() bool {
 	return true
 }
 
-// compareRun compares a newly adopted record with this process's generation.
 func (m *machine) compareRun() {
 	r := &m.run
 	me, listed := m.rec.Member(m.self.ID)
@@ -186,7 +174,7 @@ func (m *machine) compareRun() {
 	case r.superseded != "":
 	case !listed && r.claimed: // before that, the watch may have delivered an outdated record
 		if m.clearBoot() {
-			m.do(ClaimRun{Run: r.id}) // if this process stops before it is listed, the next one must not know it either
+			m.do(ClaimRun{Run: r.id}) // the next process must not know it either, if this one stops before it is listed
 		}
 	case !listed || me.Node != m.ident.Node || me.Store != m.ident.Store || me.Incarnation != m.ident.Incarnation:
 		return // INV-4 covers this case
@@ -201,8 +189,8 @@ func (m *machine) compareRun() {
 		}
 	case m.owns(me.Run) || mutate.Off("INV-11-any-run-may-act"):
 		if r.claimed && me.Run != uuid.Nil && me.Run != m.ident.Run {
-			// A swap of the previous generation arrived late. If this process stops before it is listed, the next one
-			// must know that generation.
+			// A late swap of the previous generation: the next process must know it if this one stops before it is
+			// listed.
 			m.ident.Run, m.ident.ClaimedRun = me.Run, r.id
 			m.do(ClaimRun{Named: me.Run, Run: r.id})
 		}
@@ -217,9 +205,9 @@ func (m *machine) compareRun() {
 	}
 }
 
-// clearPreviousRun drops the active's connection to a generation of the standby that the new record replaces with
-// another one. The other generation has the store open now, so this connection is dead and was not detected yet. If
-// its generation were listed again because of earlier acks, the running one would be superseded.
+// clearPreviousRun drops the active's connection to a generation of the standby that the new record replaces. The new
+// generation has the store open, so the connection is dead. If acks from before listed its generation again, the
+// running one would be superseded.
 func (m *machine) clearPreviousRun(rec Record) {
 	a := &m.act
 	if a.standby == standbyNone || mutate.Off("INV-11-a-former-run-is-named-again") {
@@ -232,8 +220,7 @@ func (m *machine) clearPreviousRun(rec Record) {
 	}
 }
 
-// reportDuplicate excludes a process that has found another one running under its identity. It stays excluded after the
-// other process has terminated, because it lacks records that the other one acknowledged.
+// reportDuplicate excludes this process permanently: it lacks records that the other one acknowledged.
 func (m *machine) reportDuplicate() {
 	m.run.copyOf = m.run.duplicate.Node.Address
 	m.run.superseded = fmt.Sprintf("duplicate node identity: this node already runs at %s, or did when this "+
@@ -243,7 +230,6 @@ func (m *machine) reportDuplicate() {
 	m.warn("%s", m.run.superseded)
 }
 
-// supersede excludes a process that was replaced by another generation.
 func (m *machine) supersede() {
 	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this " +
 		"data directory; records this process acknowledged since then may not be part of the pair. Everything the pair " +
@@ -253,8 +239,7 @@ func (m *machine) supersede() {
 	m.warn("%s", m.run.superseded)
 }
 
-// reportRollback records that this directory is not in its expected state (INV-11, INV-12). From here on it is treated
-// as one with lost records (INV-6).
+// reportRollback treats this directory from here on like one with lost records (INV-6, INV-11, INV-12).
 func (m *machine) reportRollback(why string) {
 	m.run.rolledBack = why
 	m.warn("THIS DATA DIRECTORY WAS ROLLED BACK: %s", why)
@@ -264,8 +249,8 @@ func (m *machine) reportRollback(why string) {
 	}
 }
 
-// renew writes this process's generation into the record of an in-sync standby. It reports whether the node may
-// follow: its acks do not count while the record lists the previous generation.
+// renew writes this process's generation into the record of an in-sync standby. It reports whether the node may follow:
+// its acks do not count while the record lists the previous generation.
 func (m *machine) renew() bool {
 	me, listed := m.rec.Member(m.self.ID)
 	if !listed || !m.recordHasRuns() || me.Run == m.run.id {
@@ -277,7 +262,6 @@ func (m *machine) renew() bool {
 	return me.Run == uuid.Nil
 }
 
-// withRun returns a record in which this node's entry has this generation.
 func (m *machine) withRun(rec Record) Record {
 	rec = rec.Clone()
 	for i := range rec.InSync {

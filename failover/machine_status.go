@@ -5,11 +5,7 @@ package failover
 import (
 	"fmt"
 	"strings"
-
-	"github.com/google/uuid"
 )
-
-// This file derives status texts from the state.
 
 // Role returns the node's role.
 func (s *State) Role() Role {
@@ -52,8 +48,7 @@ func (s *State) actingRole() Role {
 	}
 }
 
-// Reason describes why the node has its role, or the event that it waits for. It does not change without a state
-// change.
+// Reason describes why the node has its role, or the event that it waits for. It changes only with the state.
 func (s *State) Reason() string {
 	reason := s.ownReason()
 	more := s.refusal
@@ -66,7 +61,6 @@ func (s *State) Reason() string {
 	return reason + more
 }
 
-// ownReason returns the reason without the coordinator's part.
 func (s *State) ownReason() string {
 	switch {
 	case s.run.superseded != "":
@@ -123,7 +117,6 @@ func (s *State) actingReason() string {
 	}
 }
 
-// duplicateReason describes a process with this identity that may still run.
 func (s *State) duplicateReason() string {
 	return fmt.Sprintf("another process has announced itself as this node at %s and does not respond: waiting until "+
 		"its lease has expired",
@@ -164,7 +157,6 @@ func (s *State) followingReason() string {
 	return reason
 }
 
-// lacksReason describes, based on the pair's mark, the gap of a store that may have lost records.
 func (s *State) lacksReason() string {
 	if s.run.lacks == "" {
 		return ""
@@ -173,7 +165,6 @@ func (s *State) lacksReason() string {
 		": if its disk was restored from an older copy, restore the newest one instead"
 }
 
-// quarantineReason describes the quarantine of a node that is waiting to be resynchronized.
 func (s *State) quarantineReason() string {
 	if s.ident.Quarantine == "" {
 		return ""
@@ -184,15 +175,12 @@ func (s *State) quarantineReason() string {
 		"at startup\")"
 }
 
-// forceCommand returns the command for a forced failover. No node can be forced while another one responds, so such a
-// node must be stopped first.
+// forceCommand returns the command for a forced failover, which requires that no other node is running.
 func (s *State) forceCommand() string {
 	const command = "lockstep failover --force"
-	for _, l := range s.live {
-		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
-			return fmt.Sprintf("node %s is running, too, and a failover cannot be forced while it is. Check whose log is "+
-				"longer (lockstep status), stop the other node, and then: %s", describeShort(l.Node), command)
-		}
+	if l, ok := s.otherLive(); ok {
+		return fmt.Sprintf("node %s is running, too, and a failover cannot be forced while it is. Check whose log is "+
+			"longer (lockstep status), stop the other node, and then: %s", describeShort(l.Node), command)
 	}
 	return command
 }
@@ -212,7 +200,6 @@ func (s *State) idleReason() string {
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
-			// INV-6
 			"restore it from a backup or the other node, or continue without them: " + s.forceCommand() +
 			s.lacksReason() + s.quarantineReason()
 	case listed && !s.eligible():

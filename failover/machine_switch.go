@@ -9,10 +9,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file implements planned switchover. The active drains and swaps. A standby that receives the request writes it
-// into the record and waits for the active.
+// In a planned switchover, the active drains and swaps. A standby that receives the request writes it into the record
+// and waits for the active.
 
-// handover is the active's side.
 type handover struct {
 	phase    handoverPhase
 	id       string // of the local request; empty if the standby requested it
@@ -20,7 +19,7 @@ type handover struct {
 	deadline time.Duration
 	term     uint64 // term of the new active
 	drain    uint64 // number of the drain
-	declined string // request in the record that was already tried
+	declined string // already tried request in the record
 	failback bool   // automatic: the standby is the preferred node
 }
 
@@ -29,11 +28,10 @@ type handoverPhase uint8
 const (
 	handoverNone handoverPhase = iota
 	handoverDraining
-	handoverSwapping // drained; the swap is being tried
-	handoverWaiting  // swapped; waiting for the other node to respond as the active
+	handoverSwapping // the swap is being tried
+	handoverWaiting  // for the other node to respond as the active
 )
 
-// asking is the standby's side.
 type asking struct {
 	id       string
 	seen     bool // the request is in the record
@@ -68,14 +66,11 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 	}
 }
 
-// reasonBusy is a transient reason. The other switchover may have the requested effect.
 const reasonBusy = "another switchover is in progress"
 
-// reasonNoAddress is a transient reason: a standby can be in sync a moment before its liveness key, which contains
-// its address, is visible.
+// reasonNoAddress is transient: a standby can be in sync a moment before its liveness key with its address is visible.
 const reasonNoAddress = "the address of the standby is unknown"
 
-// switchoverBlocker returns the reason why a handover is impossible; empty if it is possible.
 func (s *State) switchoverBlocker() string {
 	other, ok := s.rec.Other(s.self.ID)
 	_, described := describeNode(s.rec, s.live, other.Node)
@@ -116,11 +111,10 @@ func (m *machine) drainEnded(e DrainEnded) {
 	m.hand.phase = handoverSwapping
 }
 
-// handOver advances a handover. Called while this node is active.
 func (m *machine) handOver() {
 	switch m.hand.phase {
 	case handoverNone:
-		// leadSwap removes a request from the record that cannot be met.
+		// leadSwap removes a request that cannot be met.
 		if r := m.rec.Switchover; r != nil && r.ID != m.hand.declined && m.isOther(r.To) && m.switchoverBlocker() == "" {
 			m.beginHandOver("")
 		}
@@ -149,13 +143,11 @@ func (m *machine) handOver() {
 	}
 }
 
-// abortHandOver resumes as the active.
 func (m *machine) abortHandOver(why string) {
 	m.do(Resume{})
 	m.endHandOver(why)
 }
 
-// endHandOver responds to the local request, if any.
 func (m *machine) endHandOver(failure string) {
 	switch {
 	case m.hand.id != "":
@@ -171,13 +163,11 @@ func (m *machine) endHandOver(failure string) {
 	}
 }
 
-// isOther reports whether a node is the other in-sync member.
 func (s *State) isOther(node uuid.UUID) bool {
 	o, ok := s.rec.Other(s.self.ID)
 	return ok && o.Node == node
 }
 
-// handedOver processes the end of this node's active role.
 func (m *machine) handedOver() {
 	switch {
 	case m.hand.phase == handoverNone:
@@ -191,14 +181,12 @@ func (m *machine) handedOver() {
 	}
 }
 
-// handedTo processes that a node responds as the active of a term.
 func (m *machine) handedTo(term uint64) {
 	if m.hand.phase == handoverWaiting && term >= m.hand.term {
 		m.endHandOver("")
 	}
 }
 
-// askActive advances the standby's request. Called while this node is not active.
 func (m *machine) askActive() {
 	if m.hand.phase == handoverWaiting && m.now >= m.hand.deadline {
 		m.endHandOver("the other node has the role but does not respond")
@@ -228,8 +216,39 @@ func (m *machine) askActive() {
 	}
 }
 
-// endAsk responds to the local request.
 func (m *machine) endAsk(failure string) {
 	m.do(SwitchoverEnded{ID: m.ask.id, Failure: failure, Pause: m.now - m.ask.began})
 	m.ask = asking{}
+}
+
+// failBack starts a handover to the preferred standby when it has been in sync for the delay without interruption.
+func (m *machine) failBack() {
+	a := &m.act
+	switch {
+	case !m.standbyIsPreferred() || m.hand.phase != handoverNone:
+		a.transferAt = never
+	case a.transferAt == never:
+		a.transferAt = m.now + m.set.FailbackDelay
+	case m.now < a.transferAt:
+	case m.switchoverBlocker() != "":
+		a.transferAt = m.now + m.set.FailbackDelay // the pair is not stable enough for a handover
+	default:
+		a.transferAt = never
+		m.beginHandOver("")
+		m.hand.failback = true
+	}
+}
+
+// standbyIsPreferred reports whether the standby is in sync, preferred over this node, and may get the role. The delay
+// restarts when this was false, so an unstable pair does not change roles more often.
+func (s *State) standbyIsPreferred() bool {
+	other, ok := s.rec.Other(s.self.ID)
+	if !ok || s.set.Preferred || s.set.FailbackDelay <= 0 || !s.act.ready || s.absent() {
+		return false
+	}
+	if s.rec.Paused != nil || s.rec.Switchover != nil || s.occupied != "" || len(s.rec.InSync) < s.rec.MinInSync {
+		return false
+	}
+	n, ok := describeNode(s.rec, s.live, other.Node)
+	return ok && n.Preferred
 }

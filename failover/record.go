@@ -14,10 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/identity"
 )
 
-// RecordVersion is the version written by this build and the newest it can read.
+// RecordVersion is the version written by this build, and the newest it can read.
 const RecordVersion = 1
 
-// maxRecordBytes limits the input of DecodeRecord. A real record has less than 2 KiB.
 const maxRecordBytes = 64 << 10
 
 // Errors of DecodeRecord and Record.Validate.
@@ -28,42 +27,38 @@ var (
 	ErrRecordInvalid = errors.New("invalid cluster record")
 )
 
-// Record is the cluster record, which decides which node may act. It is written only by compare-and-swap, and Config
-// increases by one with every write. A Record and its slices are never changed in place; use With… or Clone.
+// Record is the cluster record, which decides which node may act. It is written only by compare-and-swap. A Record and
+// its slices are never changed in place; use With… or Clone.
 type Record struct {
-	// Version of this structure.
 	Version int `json:"version"`
 	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
 	PairID uuid.UUID `json:"pair_id"`
-	// Config is +1 on every write: the fencing token. It is part of the value because a restored coordinator can
-	// return an old revision.
+	// Config is +1 on every write: the fencing token. The revision does not suffice, since a restored coordinator can
+	// return an old one.
 	Config uint64 `json:"config"`
-	// Term is +1 on every activation, and thus whenever Active changes. Every log record carries it.
-	Term uint64 `json:"term"`
-	// Active is the node that may act.
+	// Term is +1 on every activation. Every log record carries it.
+	Term   uint64    `json:"term"`
 	Active uuid.UUID `json:"active"`
 	// InSync are the stores whose log has every committed transaction. Only they may promote themselves.
 	InSync []Member `json:"in_sync"`
 	// MinInSync is 1 to allow writes without a standby, or 2 to reject them.
 	MinInSync int `json:"min_in_sync"`
-	// MinInSyncSet is an operator's override of MinInSync, written by each node that becomes active instead of its
-	// configured value; 0 without an override. It needs FeatureMinInSync on both nodes.
-	MinInSyncSet int `json:"min_in_sync_set,omitempty"`
-	// Switchover is a requested planned handover, if any.
-	Switchover *Switchover `json:"switchover,omitempty"`
-	// Paused disables automatic takeover by a standby; nil when enabled. It needs FeaturePause on both nodes.
-	Paused *Pause `json:"paused,omitempty"`
-	// Forced is the last forced failover; nil if none.
+	// MinInSyncSet is an operator's override of MinInSync, which each new active writes instead of its configured
+	// value; 0 without an override. It needs FeatureMinInSync on both nodes.
+	MinInSyncSet int         `json:"min_in_sync_set,omitempty"`
+	Switchover   *Switchover `json:"switchover,omitempty"`
+	// Paused disables automatic takeover; nil when enabled. It needs FeaturePause on both nodes.
+	Paused *Pause  `json:"paused,omitempty"`
 	Forced *Forced `json:"forced,omitempty"`
-	// Mark is the high-water mark at the time of the write (INV-12).
+	// Mark at the time of the write (INV-12).
 	Mark Mark `json:"mark,omitzero"`
-	// OpID is the ID of the operation that wrote the record. It identifies the record of a swap that timed out.
+	// OpID identifies the operation that wrote the record, for example a swap that timed out.
 	OpID string `json:"op_id"`
-	// Nodes describes the known nodes of the pair: two at most.
+	// Nodes are the known nodes of the pair: two at most.
 	Nodes []NodeInfo `json:"nodes"`
 
-	// unknown are fields written by a newer release. They are preserved on write: during an upgrade of a pair, the
-	// older node must not revert settings of the newer one. Never changed in place.
+	// unknown are fields of a newer release, preserved on write: during an upgrade, the older node must not revert
+	// settings of the newer one. Never changed in place.
 	unknown map[string]json.RawMessage
 }
 
@@ -77,13 +72,12 @@ type Fence = identity.Fence
 type NodeInfo struct {
 	// ID is the node's UUID. It identifies the node; the name does not.
 	ID uuid.UUID `json:"id"`
-	// Name from the node's configuration, for display.
+	// Name is for display.
 	Name string `json:"name"`
 	// Address is the host:port for clients and the other node.
 	Address string `json:"address"`
-	// Version of the node's software, for display; empty before 0.1.0.
-	Version string `json:"version,omitempty"`
-	// Features that the node's release supports; see Features.
+	// Version of the software, for display; empty before 0.1.0.
+	Version  string   `json:"version,omitempty"`
 	Features Features `json:"features,omitempty"`
 	// Preferred: this node should be the active when it is in sync.
 	Preferred bool `json:"preferred,omitempty"`
@@ -92,29 +86,23 @@ type NodeInfo struct {
 }
 
 // Pause disables automatic takeover, for work on the network or the machines that would look like a node failure.
-// Operations requested by an operator, such as a switchover, are still executed, and an active that restarts keeps
-// its role.
+// Operations requested by an operator are still executed, and an active that restarts keeps its role.
 type Pause struct {
-	// Since is the start of the pause.
-	Since time.Time `json:"since"`
-	// Reason as given by the operator; may be empty.
-	Reason string `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
 }
 
-// Forced describes a forced failover: an operator activated a node that may lack acknowledged records, overriding
-// INV-4. It records the position from which records may be lost, the operator and the reason.
+// Forced describes a forced failover: an operator activated a node that may lack acknowledged records (INV-4).
 type Forced struct {
-	// At is the time, to the second.
 	At time.Time `json:"at"`
-	// By is the operator's name, or that of the operator's machine; it is not authenticated. Reason may be empty.
+	// By is the operator's name, or that of the operator's machine; it is not authenticated.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	// Node that was activated, and the Term that began with it.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
 	// After is the last LSN up to which no acknowledged record can be lost: GuaranteedLSN of that node, or less if an
-	// earlier forced failover is not settled. Records of the other node after it, of an earlier term than Term, are
-	// discarded.
+	// earlier forced failover is not settled. Later records of the other node, of a term before Term, are discarded.
 	After uint64 `json:"after"`
 	// Settled: both nodes have been in sync since then.
 	Settled bool `json:"settled,omitempty"`
@@ -122,9 +110,7 @@ type Forced struct {
 
 // Switchover is a request to the active to hand over the role.
 type Switchover struct {
-	// ID of the request.
-	ID string `json:"id"`
-	// To is the node to be activated.
+	ID string    `json:"id"`
 	To uuid.UUID `json:"to"`
 }
 
@@ -133,32 +119,25 @@ func (r Record) Fence() Fence { return Fence{Config: r.Config, Term: r.Term} }
 
 // Member returns the in-sync entry of a node.
 func (r Record) Member(node uuid.UUID) (Member, bool) {
-	for _, m := range r.InSync {
-		if m.Node == node {
-			return m, true
-		}
-	}
-	return Member{}, false
+	return find(r.InSync, func(m Member) bool { return m.Node == node })
 }
 
 // Other returns the in-sync entry of the node that is not node.
 func (r Record) Other(node uuid.UUID) (Member, bool) {
-	for _, m := range r.InSync {
-		if m.Node != node {
-			return m, true
-		}
-	}
-	return Member{}, false
+	return find(r.InSync, func(m Member) bool { return m.Node != node })
 }
 
 // Node returns the description of a node.
 func (r Record) Node(id uuid.UUID) (NodeInfo, bool) {
-	for _, n := range r.Nodes {
-		if n.ID == id {
-			return n, true
-		}
+	return find(r.Nodes, func(n NodeInfo) bool { return n.ID == id })
+}
+
+// find returns the first element for which ok is true.
+func find[T any](all []T, ok func(T) bool) (found T, _ bool) {
+	if i := slices.IndexFunc(all, ok); i >= 0 {
+		return all[i], true
 	}
-	return NodeInfo{}, false
+	return found, false
 }
 
 // Clone returns a deep copy of r.
@@ -166,16 +145,13 @@ func (r Record) Clone() Record {
 	r.InSync = slices.Clone(r.InSync)
 	r.Nodes = slices.Clone(r.Nodes)
 	if r.Switchover != nil {
-		s := *r.Switchover
-		r.Switchover = &s
+		r.Switchover = new(*r.Switchover)
 	}
 	if r.Paused != nil {
-		p := *r.Paused
-		r.Paused = &p
+		r.Paused = new(*r.Paused)
 	}
 	if r.Forced != nil {
-		f := *r.Forced
-		r.Forced = &f
+		r.Forced = new(*r.Forced)
 	}
 	return r
 }
@@ -213,8 +189,7 @@ func (r Record) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeRecord decodes the output of Encode. Unknown fields are kept for the next Encode, so that a release can add
-// fields.
+// DecodeRecord decodes the output of Encode. Unknown fields are kept for the next Encode.
 func DecodeRecord(b []byte) (Record, error) {
 	if len(b) > maxRecordBytes {
 		return Record{}, fmt.Errorf("%d bytes, limit %d: %w", len(b), maxRecordBytes, ErrRecordInvalid)

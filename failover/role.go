@@ -45,12 +45,5 @@ func (r Role) String() string {
 
 // Acts reports whether a node in this role holds the active role.
 func (r Role) Acts() bool {
-	switch r {
-	case RoleActivating, RoleActive, RoleBlocked, RoleActiveAlone:
-		return true
-	case RoleRecovering, RoleCatchingUp, RoleSyncing, RoleStandby, RoleCandidate, RoleFenced:
-		return false
-	default:
-		return false
-	}
+	return r == RoleActivating || r == RoleActive || r == RoleBlocked || r == RoleActiveAlone
 }

@@ -3,6 +3,7 @@
 package failover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,19 +17,17 @@ import (
 
 // Options configures a Runner.
 type Options struct {
-	// Coordinator of the pair. The caller closes it after Run has returned.
+	// Coordinator is closed by the caller after Run has returned.
 	Coordinator Coordinator
-	// Data is the node's store and replication.
-	Data DataPlane
-	// Self describes this node; its ID must be that of the store.
-	Self NodeInfo
-	// Settings of the machine.
+	Data        DataPlane
+	// Self must have the ID of the store.
+	Self     NodeInfo
 	Settings Settings
-	// Logger receives one line per role change; nil disables logging.
+	// Logger is optional.
 	Logger *zap.Logger
 }
 
-// Runner drives the machine of one node: it feeds events to Step and executes the effects.
+// Runner drives the machine of one node.
 type Runner struct {
 	opts    Options
 	log     *zap.Logger
@@ -42,14 +41,12 @@ type Runner struct {
 	queue    []Event
 	status   Status
 	changed  chan struct{}
-	waiters  map[string]chan SwitchoverEnded
-	adopts   map[string]chan error
-	forces   map[string]chan error
+	waiters  map[string]chan Effect // of request, by ID
 	running  bool
 	occupied string
 }
 
-// New validates the options and returns a Runner. Nothing happens before Run.
+// New validates the options. Nothing happens before Run.
 func New(o Options) (*Runner, error) {
 	switch {
 	case o.Coordinator == nil || o.Data == nil:
@@ -62,15 +59,12 @@ func New(o Options) (*Runner, error) {
 		return nil, fmt.Errorf("min_in_sync is %d; must be 1 (continue alone) or 2 (reject writes while alone)",
 			o.Settings.MinInSync)
 	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	o.Self.Preferred = o.Settings.Preferred
 	r := &Runner{
 		opts: o, log: o.Logger.Named("failover"), process: uuid.NewString(), began: time.Now(),
 		signal: make(chan struct{}, 1), stopped: make(chan struct{}), changed: make(chan struct{}),
-		waiters: make(map[string]chan SwitchoverEnded), adopts: make(map[string]chan error),
-		forces: make(map[string]chan error),
+		waiters: make(map[string]chan Effect),
 	}
 	r.status = Status{
 		Role: RoleRecovering, Reason: "starting", Since: r.began, Self: o.Self, Coordinator: o.Coordinator.Name(),
@@ -80,7 +74,7 @@ func New(o Options) (*Runner, error) {
 
 // Run makes the node part of its pair until ctx ends, then returns nil. It returns an error if the node must not
 // continue: ErrOtherPair, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
-// returns, no role is running, and the liveness key is removed or about to expire. It must be called once.
+// returns, no role is running, and the liveness key is removed or about to expire. Call it once.
 func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
@@ -105,7 +99,7 @@ func (r *Runner) Process() string { return r.process }
 // ReportDuplicate records that another process with this node's identity has called this one.
 func (r *Runner) ReportDuplicate(other Live) { r.post(DuplicateReported{Live: other}) }
 
-// Post reports an event of the node that does not belong to a role; Failed is the only one. It never blocks.
+// Post reports an event of the node that does not belong to a role; only Failed is one. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
 
 // Status returns the current status.
@@ -115,41 +109,37 @@ func (r *Runner) Status() Status {
 	return r.status
 }
 
-// Changed returns a channel that is closed at the next change of Status. To avoid missing a change, call Changed
-// first and Status after.
+// Changed returns a channel that is closed at the next change of Status. Call Changed before Status to miss none.
 func (r *Runner) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.changed
 }
 
-// addressPoll is the retry interval of a switchover that was rejected for a transient reason.
+// addressPoll is the retry interval of a switchover that failed for a transient reason.
 const addressPoll = 20 * time.Millisecond
 
-// coordinatorCheck is the time for the coordinator to respond before a switchover starts.
+// coordinatorCheck is how long the coordinator may take to respond before a switchover.
 const coordinatorCheck = time.Second
 
 // SwitchoverResult is the outcome of a planned switchover.
 type SwitchoverResult struct {
-	// Active is the active node after the switchover.
 	Active NodeInfo
-	// Term of it.
-	Term uint64
-	// Pause is the time during which no transaction could be acknowledged. If requested on the standby it is an upper
-	// bound: the time since the request.
+	Term   uint64
+	// Pause is how long no transaction could be acknowledged; if requested on the standby, the time since the request.
 	Pause time.Duration
-	// Already: the requested node was already active, and nothing was changed.
+	// Already: the requested node was active before.
 	Already bool
 }
 
 // Switchover hands the active role to the other node; either node accepts the request. It returns when the other node
-// is active, or ErrSwitchover with the reason. If ctx ends first, the handover may still happen.
+// is active, or ErrSwitchover. If ctx ends first, the handover may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	return r.SwitchoverTo(ctx, uuid.Nil)
 }
 
-// SwitchoverTo activates one node; either node accepts the request. It is idempotent: if the node is already active,
-// or becomes active through another switchover, the call succeeds. With uuid.Nil it is Switchover.
+// SwitchoverTo activates one node; either node accepts the request. It is idempotent: it succeeds if the node is
+// already active, or becomes active through another switchover. With uuid.Nil it is Switchover.
 func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResult, error) {
 	if err := r.coordinatorAnswers(ctx); err != nil {
 		return SwitchoverResult{}, err
@@ -176,8 +166,8 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 	}
 }
 
-// coordinatorAnswers probes the coordinator before a handover. A handover whose swap gets no response blocks every
-// write until the coordinator returns (INV-8), and an outage may not have been detected yet.
+// coordinatorAnswers probes the coordinator: a handover whose swap gets no response blocks every write until the
+// coordinator returns (INV-8), and an outage may not have been detected yet.
 func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	select {
 	case <-r.stopped:
@@ -191,10 +181,9 @@ func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 		return fmt.Errorf("%w: the coordinator does not respond, and without it the role cannot change: %w",
 			ErrSwitchover, err)
 	}
-	return nil // the machine handles any other problem with the record
+	return nil // the machine handles any other problem
 }
 
-// waitRetry waits for the retry interval; it returns false if ctx has ended.
 func (r *Runner) waitRetry(ctx context.Context) bool {
 	timer := time.NewTimer(addressPoll)
 	defer timer.Stop()
@@ -208,10 +197,18 @@ func (r *Runner) waitRetry(ctx context.Context) bool {
 	}
 }
 
-// askSwitchover sends one request to the machine and waits for the response.
 func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnded, error) {
 	id := uuid.NewString()
-	done := make(chan SwitchoverEnded, 1)
+	e, err := request[SwitchoverEnded](ctx, r, id, SwitchoverAsked{ID: id, To: to})
+	if err != nil && !errors.Is(err, ErrStopped) {
+		err = fmt.Errorf("switchover: outcome is unknown: %w", err)
+	}
+	return e, err
+}
+
+// request posts an event and waits for the effect of the same ID. It returns ErrStopped or the context's error.
+func request[E Effect](ctx context.Context, r *Runner, id string, ev Event) (none E, err error) {
+	done := make(chan Effect, 1)
 	r.mu.Lock()
 	r.waiters[id] = done
 	r.mu.Unlock()
@@ -220,18 +217,27 @@ func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnd
 		delete(r.waiters, id)
 		r.mu.Unlock()
 	}()
-	r.post(SwitchoverAsked{ID: id, To: to})
+	r.post(ev)
 	select {
 	case e := <-done:
-		return e, nil
+		return e.(E), nil //nolint:forcetypeassert // IDs are unique
 	case <-r.stopped:
-		return SwitchoverEnded{}, ErrStopped
+		return none, ErrStopped
 	case <-ctx.Done():
-		return SwitchoverEnded{}, fmt.Errorf("switchover: outcome is unknown: %w", ctx.Err())
+		return none, ctx.Err()
 	}
 }
 
-// post queues an event for the loop.
+// respond passes an effect to the caller of request.
+func (r *Runner) respond(id string, e Effect) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if done, ok := r.waiters[id]; ok {
+		done <- e // capacity 1, sent once
+		delete(r.waiters, id)
+	}
+}
+
 func (r *Runner) post(ev Event) {
 	r.mu.Lock()
 	r.queue = append(r.queue, ev)
@@ -242,7 +248,6 @@ func (r *Runner) post(ev Event) {
 	}
 }
 
-// take empties the queue.
 func (r *Runner) take() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,7 +256,6 @@ func (r *Runner) take() []Event {
 	return q
 }
 
-// publish publishes the state, and wakes those that wait for a change.
 func (r *Runner) publish(s *State) {
 	st := Status{
 		Role: s.Role(), Reason: s.Reason(), Self: s.self, Revision: s.rev, Coordinator: r.opts.Coordinator.Name(),
@@ -293,31 +297,11 @@ func sameStatus(a, b Status) bool {
 		(a.Record.Config != b.Record.Config || a.Record.OpID != b.Record.OpID) {
 		return false
 	}
-	if len(a.Live) != len(b.Live) {
-		return false
-	}
-	for i := range a.Live {
-		if a.Live[i] != b.Live[i] {
-			return false
-		}
-	}
-	if a.Superseded != b.Superseded || a.RolledBack != b.RolledBack || a.Ahead != b.Ahead ||
-		(a.Duplicate == nil) != (b.Duplicate == nil) {
-		return false
-	}
-	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision &&
+	return a.Superseded == b.Superseded && a.RolledBack == b.RolledBack && a.Ahead == b.Ahead &&
+		(a.Duplicate == nil) == (b.Duplicate == nil) &&
+		a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision &&
 		a.CoordinatorReachable == b.CoordinatorReachable &&
 		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt) &&
 		a.CoordinatorRefuses == b.CoordinatorRefuses && a.MayHaveLost == b.MayHaveLost &&
-		slices.Equal(a.Conditions, b.Conditions)
-}
-
-// answer passes the outcome of a switchover to the waiting caller.
-func (r *Runner) answer(e SwitchoverEnded) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if done, ok := r.waiters[e.ID]; ok {
-		done <- e // capacity 1, sent once
-		delete(r.waiters, e.ID)
-	}
+		slices.Equal(a.Live, b.Live) && slices.Equal(a.Conditions, b.Conditions)
 }

@@ -15,24 +15,20 @@ import (
 
 // Found is the coordinator's state, read linearizably.
 type Found struct {
-	// Record and its Revision; the zero Record at 0 if none.
+	// The zero Record at Revision 0 if none.
 	Record   Record
 	Revision Revision
 }
 
-// AdoptRequest contains the findings before an adoption, and the operator's confirmations.
+// AdoptRequest contains the findings before an adoption, and the operator's confirmations. See AdoptAsked.
 type AdoptRequest struct {
-	// Found is the coordinator's state.
-	Found Found
-	// Above is the highest known fence of the other node.
-	Above Fence
-	// AcceptLoss: the operator accepts that acknowledged transactions may be missing on this node (INV-6).
-	AcceptLoss bool
-	// WithoutOther: the other node could not be queried; its additional records are discarded.
+	Found        Found
+	Above        Fence
+	AcceptLoss   bool
 	WithoutOther bool
 }
 
-// AdoptedFence returns config and term of the record that a waiting node adopts: above all known ones.
+// AdoptedFence returns config and term of an adopted record: above all known ones.
 func AdoptedFence(found Record, end lsn.Position, fences ...Fence) Fence {
 	next := Fence{Config: found.Config, Term: max(found.Term, end.Term)}
 	for _, f := range fences {
@@ -50,35 +46,19 @@ func (r *Runner) Find(ctx context.Context) (Found, error) {
 	return Found{Record: rec, Revision: rev}, nil
 }
 
-// Adopt writes the cluster record again, with this node as the active and, if it was not active, as the only one in
-// sync. It is for a coordinator that has lost the record or was restored to an older state (INV-9). The caller has
-// verified that the other node does not have additional records. It returns the new record, or ErrAdopt with the
-// reason. If that also wraps ErrUnknownOutcome, or ctx has ended, the record may have been written.
+// Adopt rebuilds the cluster record, with this node as the active and, if it was not active, as the only one in sync,
+// when the coordinator has lost the record or was restored to an older state (INV-9). The caller has verified that the
+// other node has no additional records. If the error wraps ErrUnknownOutcome, or ctx has ended, the record may have
+// been written.
 func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	id := uuid.NewString()
-	done := make(chan error, 1)
-	r.mu.Lock()
-	r.adopts[id] = done
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		delete(r.adopts, id)
-		r.mu.Unlock()
-	}()
-	r.post(AdoptAsked{
+	e, err := request[AdoptEnded](ctx, r, id, AdoptAsked{
 		ID: id, Found: req.Found.Record, Revision: req.Found.Revision, Above: req.Above, AcceptLoss: req.AcceptLoss,
 		WithoutOther: req.WithoutOther,
 		At:           time.Now().UTC().Truncate(time.Second),
 	})
-	select {
-	case err := <-done:
-		if err != nil {
-			return Record{}, err
-		}
-	case <-r.stopped:
-		return Record{}, ErrStopped
-	case <-ctx.Done():
-		return Record{}, fmt.Errorf("%w: outcome is unknown: %w: %w", ErrAdopt, ErrUnknownOutcome, ctx.Err())
+	if err := requestError(ErrAdopt, err, e.Failure); err != nil {
+		return Record{}, err
 	}
 	if st := r.Status(); st.Record != nil {
 		return *st.Record, nil
@@ -86,12 +66,14 @@ func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	return Record{}, nil
 }
 
-// adopted passes the outcome of an adoption to the waiting caller.
-func (r *Runner) adopted(e AdoptEnded) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if done, ok := r.adopts[e.ID]; ok {
-		done <- e.Failure // capacity 1, sent once
-		delete(r.adopts, e.ID)
+// requestError returns the error of a request that the machine answered with failure, or that ended with err.
+func requestError(kind, err, failure error) error {
+	switch {
+	case err == nil:
+		return failure
+	case errors.Is(err, ErrStopped):
+		return err
+	default:
+		return fmt.Errorf("%w: outcome is unknown: %w: %w", kind, ErrUnknownOutcome, err)
 	}
 }

@@ -17,17 +17,15 @@ var ErrMinInSync = errors.New("min-in-sync was not changed")
 // ErrPause is returned if the pair was not paused or resumed.
 var ErrPause = errors.New("the pair was not paused or resumed")
 
-// errAlone is the reason why min_in_sync cannot be raised to two.
 var errAlone = errors.New("only one node is in sync: with 2, every write would be rejected immediately; bring the " +
 	"other one back first")
 
-// changeRetry is the delay of a retry after another node has written the record.
 const changeRetry = 20 * time.Millisecond
 
-// SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2, overriding the nodes' configurations
-// until it is called with 0. Either node accepts the request, also while the active rejects writes. It needs the
-// coordinator. own is this node's configured value. When it returns, this node uses the new value: if called on the
-// active, it applies to the next write. Errors: ErrMinInSync with the reason, ErrUnreachable, ErrNoRecord.
+// SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2, overriding the nodes' configurations until
+// it is called with 0. own is this node's configured value. Either node accepts the request, also while the active
+// rejects writes. It needs the coordinator. When it returns, this node uses the new value. Errors: ErrMinInSync,
+// ErrUnreachable, ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
 		return fmt.Errorf("%w: %d must be 1 or 2", ErrMinInSync, wanted)
@@ -57,9 +55,8 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 }
 
 // SetPaused disables automatic takeover, or enables it again (nil). Either node accepts the request, also a standby
-// whose active is lost. It needs the coordinator. It changes only this field of the record, and the nodes receive it
-// like any other change. Pausing a paused pair replaces the reason. Errors: ErrPause with the reason, ErrUnreachable,
-// ErrNoRecord.
+// whose active is lost. It needs the coordinator. Pausing a paused pair replaces the reason. Errors: ErrPause,
+// ErrUnreachable, ErrNoRecord.
 func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
 		if p != nil {
@@ -77,8 +74,8 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	return nil
 }
 
-// change writes fields of the record, and waits until this node uses them. fn changes the fields, and reports whether
-// it did; it is called again if another node has written the record in the meantime.
+// change writes fields of the record, and waits until this node uses them. fn reports whether it changed any; it is
+// called again if another node has written the record in the meantime.
 func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err error)) error {
 	op := uuid.NewString()
 	for {
@@ -115,11 +112,9 @@ func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err
 	}
 }
 
-// followWait is the maximum wait for this node to use a record it has written.
 const followWait = time.Second
 
-// follows waits until this node uses the record with a config number or a later one. The record is written, so a
-// timeout here is not an error for the caller.
+// follows waits until this node uses the record. A timeout is not an error, since the record is written.
 func (r *Runner) follows(ctx context.Context, config uint64) {
 	waited := time.NewTimer(followWait)
 	defer waited.Stop()
@@ -140,7 +135,6 @@ func (r *Runner) follows(ctx context.Context, config uint64) {
 	}
 }
 
-// minInSync returns the value that this node writes into the record when it becomes active.
 func (s *State) minInSync() int {
 	if s.rec.MinInSyncSet != 0 {
 		return s.rec.MinInSyncSet

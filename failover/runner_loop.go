@@ -15,19 +15,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// stopLimit limits the time to stop a role at the end of the Runner.
 const stopLimit = 10 * time.Second
 
-// loop is a running Runner. Everything here belongs to the goroutine of Run, except for the goroutines counted by wg.
+// loop is a running Runner. Its fields belong to the goroutine of Run.
 type loop struct {
 	r        *Runner
 	state    State
 	identity Identity
-	running  mode // role of the data plane
+	running  mode
 
-	side   context.Context //nolint:containedctx // of what runs beside the loop until it ends
+	side   context.Context //nolint:containedctx // ends with the loop
 	wg     sync.WaitGroup
-	drain  chan struct{} // closed when the current drain has returned; nil without a drain
+	drain  chan struct{} // closed when the drain has returned; nil without a drain
 	cancel context.CancelFunc
 	err    error
 	halted bool
@@ -39,7 +38,6 @@ func newLoop(r *Runner) *loop {
 	}
 }
 
-// run feeds the machine until ctx ends or the machine halts.
 func (l *loop) run(ctx context.Context) error {
 	side, stopSide := context.WithCancel(ctx)
 	defer l.wg.Wait()
@@ -88,18 +86,16 @@ func (l *loop) observed(o Observation) Observed {
 	return ev
 }
 
-// step feeds one event, and identity changes of the store before and after it.
 func (l *loop) step(ctx context.Context, ev Event) {
 	l.refresh(ctx)
 	l.apply(ctx, ev)
 	l.refresh(ctx)
 }
 
-// refresh feeds a changed identity of the store to the machine.
 func (l *loop) refresh(ctx context.Context) {
 	id := l.r.opts.Data.Identity()
 	now := id
-	// these change constantly, and only the value at the start matters
+	// These change constantly, and only the value at the start matters.
 	now.End, now.Committed = l.identity.End, l.identity.Committed
 	if now != l.identity {
 		l.identity = id
@@ -125,7 +121,6 @@ func (l *loop) apply(ctx context.Context, ev Event) {
 	l.r.publish(&l.state)
 }
 
-// carryOut executes one effect. An error ends the Runner.
 func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	switch e := e.(type) {
 	case LoadRecord:
@@ -133,7 +128,7 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case SwapRecord:
 		l.swapRecord(ctx, e)
 	case Announce:
-		l.announce(l.side) //nolint:contextcheck // it goes on until the loop ends
+		l.announce(l.side) //nolint:contextcheck // runs until the loop ends
 	case WriteMark:
 		l.writeMark(ctx, e)
 	case Handshake:
@@ -141,14 +136,11 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case BeginDrain:
 		l.beginDrain(ctx, e)
 	case SwitchoverEnded:
-		l.r.publish(&l.state) // the waiting caller reads the status next
-		l.r.answer(e)
+		l.respond(e.ID, e)
 	case AdoptEnded:
-		l.r.publish(&l.state)
-		l.r.adopted(e)
+		l.respond(e.ID, e)
 	case ForceEnded:
-		l.r.publish(&l.state)
-		l.r.forced(e)
+		l.respond(e.ID, e)
 	case Warn:
 		l.r.log.Warn(e.Text)
 	case Halt:
@@ -159,7 +151,11 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	return nil
 }
 
-// carryOutData executes one effect on the data plane.
+func (l *loop) respond(id string, e Effect) {
+	l.r.publish(&l.state) // the caller reads the status next
+	l.r.respond(id, e)
+}
+
 func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 	data := l.r.opts.Data
 	var err error
@@ -203,7 +199,6 @@ func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 	return nil
 }
 
-// poster returns the function with which one role reports.
 func (l *loop) poster(epoch uint64) func(DataEvent) {
 	return func(ev DataEvent) { l.r.post(Reported{Epoch: epoch, Event: ev}) }
 }
@@ -240,7 +235,6 @@ func (l *loop) loadRecord(ctx context.Context) {
 // markInterval is the interval at which the active writes its committed position to the coordinator.
 const markInterval = time.Second
 
-// runMarkLoop reports the active's committed position until ctx ends.
 func (l *loop) runMarkLoop(ctx context.Context) {
 	l.wg.Go(func() {
 		tick := time.NewTicker(markInterval)
@@ -260,8 +254,7 @@ func (l *loop) runMarkLoop(ctx context.Context) {
 	})
 }
 
-// writeMark raises the pair's mark. A failure is ignored, because the next write covers it and reachability is
-// tracked elsewhere.
+// writeMark ignores failures: the next write covers it, and reachability is tracked elsewhere.
 func (l *loop) writeMark(ctx context.Context, e WriteMark) {
 	limit := l.state.set.CoordinatorTimeout
 	l.wg.Go(func() {
@@ -276,14 +269,12 @@ func (l *loop) writeMark(ctx context.Context, e WriteMark) {
 // lastMarkLimit limits how long a stop waits for the coordinator.
 const lastMarkLimit = 300 * time.Millisecond
 
-// lastMark raises the pair's mark when this node stops.
 func (l *loop) lastMark(ctx context.Context, mark Mark) {
 	ctx, cancel := context.WithTimeout(ctx, lastMarkLimit)
 	defer cancel()
-	_, _ = l.r.opts.Coordinator.WriteMark(ctx, mark) // without it the mark is up to a second old
+	_, _ = l.r.opts.Coordinator.WriteMark(ctx, mark) // otherwise the mark is up to a second old
 }
 
-// handshakeTimeout limits a query of another process.
 const handshakeTimeout = 300 * time.Millisecond
 
 func (l *loop) handshake(ctx context.Context, e Handshake) {
@@ -316,7 +307,6 @@ func (l *loop) beginDrain(ctx context.Context, e BeginDrain) {
 	})
 }
 
-// endDrain waits until the current drain, if any, has returned.
 func (l *loop) endDrain() {
 	if l.drain == nil {
 		return
@@ -326,7 +316,6 @@ func (l *loop) endDrain() {
 	l.drain, l.cancel = nil, nil
 }
 
-// stopRole stops the running role, even if ctx has ended.
 func (l *loop) stopRole(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
@@ -336,7 +325,7 @@ func (l *loop) stopRole(ctx context.Context) error {
 	case modeAct:
 		at, ok := l.r.opts.Data.Committed()
 		err = l.r.opts.Data.StopActive(ctx, NodeInfo{})
-		if ok && l.state.known { // last mark of this process, to detect a copy of this directory taken a moment ago
+		if ok && l.state.known { // to detect a copy of this directory taken a moment ago
 			l.lastMark(ctx, Mark{Pair: l.state.rec.PairID, By: at.Term, Term: at.Term, LSN: at.LSN})
 		}
 	case modeFollow:

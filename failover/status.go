@@ -4,6 +4,7 @@ package failover
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,11 +14,11 @@ import (
 var (
 	// ErrOtherPair is returned if the store and the record belong to different pairs.
 	ErrOtherPair = errors.New("store belongs to another pair")
-	// ErrRestored is set while a node waits because its store was restored from a backup and the coordinator has the
-	// record of another pair.
+	// ErrRestored is set while a node waits because its store is a restored backup, and the coordinator has the record
+	// of another pair.
 	ErrRestored = errors.New("store was restored from a backup and is not part of the coordinator's pair")
-	// ErrRecordLost is set while a node waits because its store has been part of a pair and the coordinator has no
-	// record (INV-9).
+	// ErrRecordLost is set while a node waits because its store was part of a pair and the coordinator has no record
+	// (INV-9).
 	ErrRecordLost = errors.New("coordinator has no cluster record, but this node's store is not empty")
 	// ErrRecordOld is set while a node waits because the coordinator's record is older than the one it has obeyed
 	// (INV-9).
@@ -28,66 +29,60 @@ var (
 	ErrStopped = errors.New("failover is not running on this node")
 )
 
-// ErrAdopt is returned if a node did not adopt its pair. Unless it also wraps ErrUnknownOutcome, nothing was changed.
+// ErrAdopt is returned if the cluster record was not rebuilt. Unless it also wraps ErrUnknownOutcome, nothing was
+// changed.
 var ErrAdopt = errors.New("cluster record was not rebuilt")
 
 // Reasons of ErrAdopt.
 var (
-	errAdoptBusy   = errors.New("a change of the cluster record is in progress on this node; try again")
-	errAdoptNoPair = errors.New("this node's store has never been part of a pair; it joins automatically")
-	errAdoptFine   = errors.New("the coordinator's record is not older than this node's: " +
-		"nothing to adopt")
+	errAdoptBusy    = errors.New("a change of the cluster record is in progress on this node; try again")
+	errAdoptNoPair  = errors.New("this node's store has never been part of a pair; it joins automatically")
+	errAdoptFine    = errors.New("the coordinator's record is not older than this node's: nothing to adopt")
 	errAdoptStandby = errors.New("this node runs and is not the active: adopt on the active, or stop that and " +
 		"restart this one")
 	errAdoptUnknown = errors.New("the outcome of this node's last change of the cluster record was unknown when the " +
-		"record was " +
-		"lost, so it cannot write the same record again: stop this node, start it, and adopt then")
+		"record was lost, so it cannot write the same record again: stop this node, start it, and adopt then")
 	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, since its machine went down " +
 		"without a clean stop and " +
 		"sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
 )
 
-// ErrForce is returned if a forced failover was not done. Unless it also wraps ErrUnknownOutcome, nothing was
-// changed.
+// ErrForce is returned if a forced failover failed. Unless it also wraps ErrUnknownOutcome, nothing was changed.
 var ErrForce = errors.New("no forced failover")
 
-// ErrSwitchover is returned if a planned handover was not done. The role is unchanged, unless a takeover moved it;
-// see Status.
+// ErrSwitchover is returned if a planned switchover failed. The role is unchanged, unless a takeover moved it.
 var ErrSwitchover = errors.New("no switchover")
 
-// Settings of the machine. Zero fields use their defaults.
+// Settings of the machine. Zero fields use the default.
 type Settings struct {
-	// FailoverTimeout is the time without a connection to the active after which an in-sync standby takes over.
-	// Default 2 s.
+	// FailoverTimeout is the time without a connection to the active after which an in-sync standby takes over. Default
+	// 2 s.
 	FailoverTimeout time.Duration
 	// StartupWait is the time after its own start during which an in-sync standby leaves the role to the previous
-	// active, if that has a liveness key. Default 1 s.
+	// active, and a previously active node waits for the other one to report its log end. Default 1 s.
 	StartupWait time.Duration
-	// StandbyWait is the time that a new active waits for an in-sync standby to connect before dropping it. Default
-	// 1.5 s.
+	// StandbyWait is how long a new active waits for an in-sync standby before it drops it. Default 1.5 s.
 	StandbyWait time.Duration
-	// RefuseAfter is the time that transactions wait while the active is blocked before they are rejected. Default 1
-	// s.
+	// RefuseAfter is how long transactions wait while the active is blocked, before they fail. Default 1 s.
 	RefuseAfter time.Duration
 	// LeaseMargin is the time before the expiry of its lease at which a blocked active stops deliveries. Default 500
 	// ms.
 	LeaseMargin time.Duration
-	// DrainTimeout limits the drain of a planned switchover. Default 1 s.
+	// DrainTimeout limits the drain of a switchover. Default 1 s.
 	DrainTimeout time.Duration
-	// SwitchoverTimeout limits a planned switchover as a whole. Default 10 s.
+	// SwitchoverTimeout limits a switchover as a whole. Default 10 s.
 	SwitchoverTimeout time.Duration
-	// RetryDelay is the delay between two attempts to reach the coordinator. Default 100 ms.
+	// RetryDelay between two attempts to reach the coordinator. Default 100 ms.
 	RetryDelay time.Duration
-	// RefusedDelay is the delay between two attempts of a swap that the coordinator rejects. Default 500 ms.
+	// RefusedDelay between two attempts of a swap that the coordinator rejects. Default 500 ms.
 	RefusedDelay time.Duration
-	// CoordinatorTimeout is the timeout of one call. Default 2 s.
+	// CoordinatorTimeout of one call. Default 2 s.
 	CoordinatorTimeout time.Duration
-	// MinInSync that this node writes into the record when it activates: 1 (default) or 2.
+	// MinInSync is written into the record by this node when it becomes active: 1 (default) or 2.
 	MinInSync int
-	// Preferred: this node should be the active. An active that is not preferred hands the role to it.
+	// Preferred: an active that is not preferred hands the role to this node.
 	Preferred bool
-	// FailbackDelay is the time that a preferred node must be in sync without interruption before it gets the role.
-	// 0: never.
+	// FailbackDelay is how long a preferred node must be in sync without interruption to get the role. 0: never.
 	FailbackDelay time.Duration
 	// AcceptLoss: start even if acknowledged bytes may be lost and no other node has them (INV-6). Only for a node
 	// without a partner.
@@ -118,37 +113,29 @@ func (s Settings) withDefaults() Settings {
 
 // Status is the state of a node at one moment.
 type Status struct {
-	// Role of the node.
 	Role Role
 	// Reason describes why the node has its role or cannot serve.
 	Reason string
-	// Refused is set while the node waits for an operator because it must not use the coordinator's state:
-	// ErrRestored, ErrRecordLost, ErrRecordOld.
+	// Refused is ErrRestored, ErrRecordLost or ErrRecordOld while the node waits for an operator.
 	Refused error
 	// Since is the time of the last role change.
 	Since time.Time
-	// Self describes the node.
-	Self NodeInfo
-	// Record is the known cluster record; nil before the first read.
-	Record *Record
-	// Revision of Record.
+	Self  NodeInfo
+	// Record is nil before the first read.
+	Record   *Record
 	Revision Revision
 	// Coordinator is the kind: "etcd", "memory".
-	Coordinator string
-	// CoordinatorReachable reports whether the coordinator responded to the last request.
+	Coordinator          string
 	CoordinatorReachable bool
-	// Live are the nodes with a liveness key.
-	Live []Live
-	// Superseded: another process has taken this node's place with a copy of its data directory; this process no
-	// longer takes part.
+	Live                 []Live
+	// Superseded: another process runs with a copy of this data directory; this one no longer takes part.
 	Superseded bool
-	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12); empty
-	// if it is not.
+	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12).
 	RolledBack string
-	// Duplicate is another process running under this node's identity; nil if none is known.
+	// Duplicate is another process running under this node's identity, if known.
 	Duplicate *Live
-	// Ahead describes diverged histories (INV-13). Either the other node knows committed records that this active
-	// lacks, so this active does not serve; or this node knows such records, and is not in sync. Empty otherwise.
+	// Ahead describes diverged histories (INV-13): this active lacks committed records that the other node has, and
+	// does not serve; or this node has such records, and is not in sync.
 	Ahead string
 	// Serve: transactions are acknowledged.
 	Serve bool
@@ -156,15 +143,13 @@ type Status struct {
 	Deliver bool
 	// Standby is the node connected to this active; uuid.Nil if none.
 	Standby uuid.UUID
-	// FailbackAt is the scheduled time of the handover to the preferred node; zero if none is scheduled.
+	// FailbackAt is the scheduled handover to the preferred node, if any.
 	FailbackAt time.Time
-	// CoordinatorRefuses is the coordinator's reason for rejecting the last change of the record; empty if it was not
-	// rejected.
+	// CoordinatorRefuses is the reason for rejecting the last change of the record; empty if it was not rejected.
 	CoordinatorRefuses string
 	// MayHaveLost: acknowledged bytes may be missing in this node's store (INV-6).
 	MayHaveLost bool
-	// Conditions are further conditions for the operator.
-	Conditions []Condition
+	Conditions  []Condition
 }
 
 // ActiveNode returns the active node, if known. The liveness key may have a newer address than the record.
@@ -184,12 +169,13 @@ func (s Status) Node(id uuid.UUID) (NodeInfo, bool) {
 }
 
 // IsLive reports whether a node has a liveness key.
-func (s Status) IsLive(node uuid.UUID) bool {
-	_, ok := Observation{Live: s.Live}.LiveNode(node)
-	return ok
+func (s Status) IsLive(node uuid.UUID) bool { return isLive(s.Live, node) }
+
+func isLive(live []Live, node uuid.UUID) bool {
+	return slices.ContainsFunc(live, func(l Live) bool { return l.Node.ID == node })
 }
 
-// describeNode looks up a node, first in the liveness keys, then in the record.
+// describeNode prefers the liveness keys to the record.
 func describeNode(r Record, live []Live, id uuid.UUID) (NodeInfo, bool) {
 	if l, ok := (Observation{Live: live}).LiveNode(id); ok && l.Node.Address != "" {
 		return l.Node, true

@@ -10,15 +10,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed,
-// regardless of the active's log. An active that lacks some of them was restored from an older copy of its data
-// directory. The standby sends the last of them in its hello, and an active of this release then refuses it
-// (Primary.refuseBehind). The standby also checks the response, because an older release ignores that field.
+// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed. An active
+// that lacks some of them was restored from an older copy of its data directory. The standby sends the last of them in
+// its hello, and an active of this release then refuses it (Primary.refuseBehind). The standby also checks the
+// response, because an older release ignores that field.
 //
-// Records discarded by a forced failover are the only exception. The operator accepted their loss.
+// Records discarded by a forced failover are the only exception, since the operator accepted their loss.
 
-// errOldSnapshot is returned if a snapshot ends before a record known to be committed, and the active's log may or
-// may not have that record. The active's next checkpoint decides it.
+// errOldSnapshot is returned if a snapshot ends before a committed record that the active's log may have. The active's
+// next checkpoint decides it.
 var errOldSnapshot = errors.New("the active's checkpoint is older than what this node knows to be committed")
 
 // committed returns the last LSN that this node knows to be committed and that no forced failover discarded.
@@ -30,7 +30,7 @@ func (f *Follower) committed() uint64 {
 	return n
 }
 
-// committedPosition returns the position of that record; zero if none or unreadable.
+// committedPosition returns the position of that record; zero if missing or unreadable.
 func (f *Follower) committedPosition() lsn.Position {
 	at, ok := f.o.Store.PositionOf(f.committed())
 	if !ok {
@@ -40,8 +40,8 @@ func (f *Follower) committedPosition() lsn.Position {
 }
 
 // discardedTerm returns the term of the pair's last forced failover if this node's log ends before it; otherwise 0.
-// Records of such a log that the forced history lacks are discarded, also those below Void.After. The history of a
-// node restored from an older copy may have diverged from the forced one long before.
+// Records of such a log that the forced history lacks are discarded, also those below DiscardedRange.After: the history
+// of a node restored from an older copy may have diverged long before.
 func (f *Follower) discardedTerm() uint64 {
 	if f.o.Store.End().Term >= f.o.DiscardedRange.Term {
 		return 0
@@ -49,7 +49,7 @@ func (f *Follower) discardedTerm() uint64 {
 	return f.o.DiscardedRange.Term
 }
 
-// checkHelloResponse rejects a welcome that would truncate or replace committed records. It records whether the active
+// checkHelloResponse rejects a response that would truncate or replace committed records. It records whether the active
 // is known to have all of them.
 func (f *Follower) checkHelloResponse(w *HelloResponse) error {
 	n, at := f.committed(), w.ResumeAfter
@@ -85,12 +85,11 @@ func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 		return fmt.Errorf("%w: it holds %v, and LSN %d is committed", errOldSnapshot, h.Position, n)
 	default:
 		// Neither log has a record of the other one. If the active had committed that far, its log would include that
-		// record or begin after it. A checkpoint holds everything before the log.
+		// record, or begin after it: a checkpoint holds everything before the log.
 		return f.behind(n, fmt.Sprintf("its checkpoint holds %v", h.Position))
 	}
 }
 
-// behind returns the error for an active that lacks committed records.
 func (f *Follower) behind(committed uint64, has string) error {
 	return fmt.Errorf("%w: this node knows that everything up to LSN %d is committed; the active at %s %s. Nothing "+
 		"was truncated", ErrBehind,

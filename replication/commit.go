@@ -193,7 +193,6 @@ func (p *Primary) commitWaiting() bool {
 	return err == nil
 }
 
-// awaitMore waits for the commit delay.
 func (p *Primary) awaitMore(ctx context.Context) {
 	if p.o.CommitDelay <= 0 {
 		return
@@ -318,7 +317,6 @@ func (p *Primary) applyCommitted(upTo uint64) (some bool) {
 	return some
 }
 
-// answer completes the transaction of record n.
 func (p *Primary) answer(n uint64, r *txn.Result) {
 	done, free := p.queue.answer(n)
 	if done != nil {

@@ -11,23 +11,21 @@ import (
 )
 
 const (
-	// detectorSteps is the number of detector steps per timeout.
 	detectorSteps = 50
 	// loggedGap is the shortest logged silence.
 	loggedGap = 100 * time.Millisecond
-	// flowBytes is the number of received bytes per step that counts as a sign of life. A large message is reported
-	// only when it is complete.
+	// flowBytes are the received bytes per step that count as a sign of life. A large message is reported only when it
+	// is complete.
 	flowBytes = 1 << 10
 )
 
 // silence measures how long the other end sent nothing, in ticker steps. A step counts at most twice its nominal
-// length: time in which this process was suspended must not count against the other end.
+// length, so that a suspension of this process does not count.
 type silence struct {
 	quiet time.Duration
 	last  time.Time
 }
 
-// step returns the silence so far. heard reports whether anything arrived since the last step.
 func (s *silence) step(now time.Time, nominal time.Duration, heard bool) time.Duration {
 	if heard || s.last.IsZero() {
 		s.quiet = 0
@@ -38,8 +36,8 @@ func (s *silence) step(now time.Time, nominal time.Duration, heard bool) time.Du
 	return s.quiet
 }
 
-// detector reports the other end as lost after the timeout. The timeout is fixed: an adaptive one, based on the
-// longest recent gap, dropped healthy nodes (docs/decisions/0025).
+// detector reports the other end as lost after a fixed timeout. An adaptive one, based on the longest recent gap,
+// dropped healthy nodes (docs/decisions/0025).
 type detector struct {
 	silence
 	log     *zap.Logger
@@ -51,10 +49,8 @@ func newDetector(log *zap.Logger, timeout time.Duration) *detector {
 	return &detector{log: log, timeout: timeout, fresh: true}
 }
 
-// tick returns the nominal length of a step.
 func (d *detector) tick() time.Duration { return max(d.timeout/detectorSteps, time.Millisecond) }
 
-// step advances the detector by one tick, and returns ErrSilent if the silence has reached the timeout.
 func (d *detector) step(now time.Time, heard bool) error {
 	if heard {
 		if gap := d.quiet + min(now.Sub(d.last), 2*d.tick()); !d.fresh && gap >= loggedGap {
@@ -70,10 +66,9 @@ func (d *detector) step(now time.Time, heard bool) error {
 	return fmt.Errorf("%w for %v", ErrSilent, quiet.Round(time.Millisecond))
 }
 
-// restart makes the detector ignore the gap before the first message of a new connection. A silence continues.
+// restart ignores the gap before the first message of a new connection. A silence continues.
 func (d *detector) restart() { d.fresh = true }
 
-// logGap logs a silence shorter than the timeout, as a warning from half of the timeout.
 func (d *detector) logGap(gap time.Duration) {
 	level := zapcore.DebugLevel
 	if gap >= d.timeout/2 {

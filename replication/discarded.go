@@ -11,18 +11,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file keeps records that a forced failover discarded. A node that rejoins after one may have acknowledged
-// records that the pair no longer has. An unapplied tail is truncated, which saves it to a file. An applied tail is
-// saved to the same kind of file before a snapshot replaces it.
+// A node that rejoins after a forced failover may have acknowledged records that the pair no longer has. An unapplied
+// tail is truncated, which saves it to a file. An applied tail is saved to the same kind of file before a snapshot
+// replaces it.
 
-// DiscardedRange identifies the records discarded by a forced failover: those after LSN After, in a log that ends
-// before Term. The zero value means none.
+// DiscardedRange identifies the records discarded by a forced failover, if any: those after LSN After, in a log that
+// ends before Term.
 type DiscardedRange struct{ Term, After uint64 }
 
-// holds reports whether a log that ends at end has discarded records.
 func (v DiscardedRange) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN > v.After }
 
-// reportDiscarded logs the file that keeps the discarded records.
 func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.CutReport) {
 	f.log.Warn("RECORDS OF THIS NODE ARE NO LONGER PART OF THE PAIR: the other node became active without them, "+
 		"and some may have been "+
@@ -31,7 +29,6 @@ func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.Cut
 		zap.Int("records", kept.Records), zap.String("kept_in", kept.File))
 }
 
-// diverged records the divergence point reported by the active. This node's records after it are not on the active.
 func (f *Follower) diverged(common lsn.Position) {
 	f.parted = nil
 	if common.IsZero() {
@@ -43,7 +40,6 @@ func (f *Follower) diverged(common lsn.Position) {
 	f.parted = &common.LSN
 }
 
-// saveDiscarded saves the records that the active lacks before a snapshot replaces them.
 func (f *Follower) saveDiscarded() error {
 	end := f.o.Store.End()
 	after, void := end.LSN, false
@@ -70,7 +66,6 @@ func (f *Follower) saveDiscarded() error {
 	return nil
 }
 
-// recordCommit records the commit LSN received from the active.
 func (f *Follower) recordCommit(lsn uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

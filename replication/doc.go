@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package replication implements log replication between the two nodes of a pair. The active's Primary encodes
-// submitted transactions into log batches and sends each batch to the standby while it writes the batch to its own
-// log. It acknowledges a transaction when it is durable on every required node. The standby's Follower appends
-// received records, syncs, acknowledges, and applies committed records.
+// submitted transactions into log batches, and sends each batch to the standby while it writes the batch to its own
+// log. It acknowledges a transaction when it is durable on every required node. The standby's Follower appends received
+// records, syncs, acknowledges, and applies committed records.
 //
 // # Commit path
 //
@@ -16,9 +16,9 @@
 //	           delivered only up to this LSN (INV-2).
 //	applier    applies up to the commit LSN and completes transactions in commit order.
 //
-// These run as goroutines under load. Waking a goroutine costs more than processing a small transaction, so three
-// fast paths avoid it: the goroutine that waits for a lone transaction commits it; the committer sends a small batch;
-// and one of the waiting goroutines applies for all of them.
+// These run as goroutines under load. Waking a goroutine costs more than processing a small transaction, so three fast
+// paths avoid it: the goroutine that waits for a lone transaction commits it; the committer sends a small batch; and
+// one of the waiting goroutines applies for all of them.
 //
 // # Control
 //
@@ -30,11 +30,10 @@
 // The follower rejects an active below the fence in its store's identity, and persists a higher fence before obeying
 // it (INV-1). Stop ends this before it returns (INV-4).
 //
-// A standby sends the last record that it knows to be committed. An active that lacks this record was restored from
-// an older copy of its data directory. It refuses the standby instead of having it truncate acknowledged records. The
-// standby also refuses such an active (INV-13). Only records that a forced failover discarded may be truncated.
-// Failover then moves the role to the node with the longer history.
+// A standby sends the last record that it knows to be committed. An active that lacks this record was restored from an
+// older copy of its data directory, and refuses the standby instead of truncating acknowledged records. The standby
+// also refuses such an active (INV-13). Only records that a forced failover discarded may be truncated. Failover then
+// moves the role to the node with the longer history.
 //
-// Only transport.go uses gRPC and protobuf. Package memnet implements an in-memory transport for tests and
-// simulation.
+// Only transport*.go use gRPC and protobuf. Package memnet implements an in-memory transport for tests and simulation.
 package replication

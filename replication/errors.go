@@ -11,58 +11,43 @@ var (
 	ErrNotActive = errors.New("this node is not active")
 	// ErrBlocked is returned while the primary must not acknowledge. The transaction was not logged.
 	ErrBlocked = errors.New("writes are currently rejected")
-	// ErrOutcomeUnknown is returned if, after the transaction was accepted, the primary stopped, was blocked or
-	// failed, or the caller's context ended. The transaction may be committed or not. A retry with the same producer
-	// sequence is safe (INV-10).
-	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown; retry with the same producer " +
-		"sequence")
-	// ErrTooLarge is returned if a transaction exceeds the maximum size of a log record.
-	ErrTooLarge = errors.New("transaction is too large")
+	// ErrOutcomeUnknown is returned if, after the transaction was accepted, the primary stopped, was blocked or failed,
+	// or the caller's context ended. A retry with the same producer sequence is safe (INV-10).
+	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown; retry with the same producer sequence")
+	ErrTooLarge       = errors.New("transaction is too large")
 )
 
 // Errors of the stream.
 var (
-	// ErrRefused is returned by a Dialer if the address is reachable and no process listens on it.
-	ErrRefused = errors.New("connection refused: the process is not running")
-	// ErrOtherPair is returned if the two nodes belong to different pairs.
+	ErrRefused   = errors.New("connection refused: the process is not running")
 	ErrOtherPair = errors.New("other node belongs to another pair")
-	// ErrNotPeer is returned if the other node does not accept this node as a member of its pair.
-	ErrNotPeer = errors.New("other node rejects this one")
-	// ErrProtocol is returned if the other end violates the protocol or uses an unsupported version.
-	ErrProtocol = errors.New("replication protocol error")
+	ErrNotPeer   = errors.New("other node rejects this one")
+	ErrProtocol  = errors.New("replication protocol error")
 	// ErrStale is returned for a message with a lower configuration than this node obeys (INV-1).
 	ErrStale = errors.New("message of an older configuration")
-	// ErrAhead is returned to a standby that obeys a higher configuration than the active that it connected to (INV-1).
-	ErrAhead = errors.New("standby obeys a higher configuration than this active")
-	// ErrReplaced is returned if a new connection of a standby replaced this one.
+	// ErrAhead is returned to a standby that obeys a higher configuration than the active (INV-1).
+	ErrAhead    = errors.New("standby obeys a higher configuration than this active")
 	ErrReplaced = errors.New("replaced by a newer connection of the standby")
-	// ErrSecondStandby is returned to a standby while another one is connected. A pair has only one.
+	// ErrSecondStandby is returned to a standby while another one is connected.
 	ErrSecondStandby = errors.New("another standby is connected")
 	// ErrDropped is returned if the active ended the connection because the standby left in_sync. It may reconnect
 	// immediately.
-	ErrDropped = errors.New("dropped by the active")
-	// ErrSilent is returned if the other end sent nothing within the timeout.
-	ErrSilent = errors.New("remote end is silent")
-	// ErrSlow is returned if a standby did not acknowledge records within the timeout.
-	ErrSlow = errors.New("standby does not acknowledge in time")
-	// ErrLostRecords is returned if a standby no longer has records that it acknowledged.
+	ErrDropped     = errors.New("dropped by the active")
+	ErrSilent      = errors.New("remote end is silent")
+	ErrSlow        = errors.New("standby does not acknowledge in time")
 	ErrLostRecords = errors.New("standby has lost records that it had acknowledged")
-	// ErrSameNode is returned if the other end has this node's identity.
-	ErrSameNode = errors.New("other node has this node's own identity")
-	// ErrNoSpace is returned if a standby accepts no records because its disk is nearly full.
-	ErrNoSpace = errors.New("disk of this standby is nearly full, replication is suspended")
-	// ErrBehind is returned if the active lacks records that the standby knows to be committed. Committed records are
-	// never truncated, regardless of the active's log (INV-13).
-	ErrBehind = errors.New("active lacks committed records that the standby has")
-	// ErrChecksum is returned if received bytes fail their checksum.
+	ErrSameNode    = errors.New("other node has this node's own identity")
+	ErrNoSpace     = errors.New("disk of this standby is nearly full, replication is suspended")
+	// ErrBehind is returned if the active lacks records that the standby knows to be committed (INV-13).
+	ErrBehind   = errors.New("active lacks committed records that the standby has")
 	ErrChecksum = errors.New("checksum mismatch in received bytes")
 )
 
 // Errors of StartPrimary.
 var (
-	// ErrTermUsed is returned if the log has records of the primary's term or a later one. Each activation needs a
-	// new term, because (term, LSN) identifies a record permanently.
+	// ErrTermUsed is returned if the log has records of the primary's term or a later one. Each activation needs a new
+	// term, because (term, LSN) identifies a record.
 	ErrTermUsed = errors.New("term was used before")
-	// ErrFence is returned if the configuration and term are below the node's persisted fence (INV-1).
+	// ErrFence is returned if configuration and term are below the node's persisted fence (INV-1).
 	ErrFence = errors.New("configuration is below the node's fence")
 )

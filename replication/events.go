@@ -8,71 +8,54 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Event is an event for the owner of the node's role. Events are delivered one at a time, in order of occurrence,
-// from a separate goroutine without locks held. The receiver must not block and must not stop the sender.
+// Event is an event for the owner of the node's role. Events are delivered in order, one at a time, without locks held.
+// The receiver must not block and must not stop the sender.
 type Event interface{ event() }
 
 // LostCause is the reason of a lost connection.
 type LostCause uint8
 
+// Causes of a lost connection.
 const (
 	// LostReset: the connection ended; the state of the process is unknown.
 	LostReset LostCause = iota + 1
 	// LostRefused: a reconnect was refused; the process has terminated.
 	LostRefused
-	// LostSilence: nothing was received within the timeout.
 	LostSilence
-	// LostRejected: the other end responds but cannot replicate with this node. It is not the active, has another
+	// LostRejected: the other end responds but cannot replicate with this node: it is not the active, has another
 	// pair's data or an older configuration (INV-1), or lacks records that it acknowledged.
 	LostRejected
-	// LostSlow: the standby is alive but does not acknowledge in time.
 	LostSlow
 	// LostAhead: the standby obeys a higher configuration than this active (INV-1).
 	LostAhead
-	// LostNoSpace: this standby's disk is nearly full, and it accepts no records.
 	LostNoSpace
-	// LostBehind: the active lacks records that this standby knows to be committed. Nothing was truncated or replaced
-	// (INV-13).
+	// LostBehind: the active lacks records that this standby knows to be committed. Nothing was truncated (INV-13).
 	LostBehind
 )
 
-// String returns the name used in logs and status.
 func (c LostCause) String() string {
-	switch c {
-	case LostReset:
-		return "reset"
-	case LostRefused:
-		return "refused"
-	case LostSilence:
-		return "silence"
-	case LostRejected:
-		return "rejected"
-	case LostSlow:
-		return "slow"
-	case LostAhead:
-		return "ahead"
-	case LostNoSpace:
-		return "no room"
-	case LostBehind:
-		return "behind"
-	default:
-		return fmt.Sprintf("LostCause(%d)", uint8(c))
+	names := [...]string{
+		LostReset: "reset", LostRefused: "refused", LostSilence: "silence", LostRejected: "rejected", LostSlow: "slow",
+		LostAhead: "ahead", LostNoSpace: "no space", LostBehind: "behind",
 	}
+	if c != 0 && int(c) < len(names) {
+		return names[c]
+	}
+	return fmt.Sprintf("LostCause(%d)", uint8(c))
 }
 
 // Events of a Primary.
 type (
-	// ActiveReady: the term-start record is committed and applied, together with all records committed in earlier
-	// terms. Before this event, the store may not yet reflect acknowledged transactions.
-	ActiveReady struct{}
-	// StandbyConnected: a standby sent a hello.
+	// ActiveReady: the term-start record is committed and applied, with all records committed in earlier terms. Before
+	// this event, the store may not reflect acknowledged transactions.
+	ActiveReady      struct{}
 	StandbyConnected struct {
 		Member Member
-		// Snapshot: the log is not sufficient; the standby fetches a snapshot and reconnects.
+		// Snapshot: the standby fetches a snapshot and reconnects.
 		Snapshot bool
 	}
-	// StandbyAhead: a standby knows records to be committed that this node's log lacks, and was refused (INV-13).
-	// This node was probably restored from an older copy. Posted for each hello.
+	// StandbyAhead: a standby that knows records to be committed which this node's log lacks was refused (INV-13). This
+	// node was probably restored from an older copy. Posted for each hello.
 	StandbyAhead struct {
 		Member Member
 		// End is the last record of the standby's log, Committed the last one it knows to be committed.
@@ -81,11 +64,10 @@ type (
 	}
 	// StandbyCaughtUp: the standby is within the window, so its acks can be required. Once per connection.
 	StandbyCaughtUp struct{ Member Member }
-	// StandbySynced: the standby's acks are required and it is durable past everything committed before that. It may
+	// StandbySynced: the standby's acks are required and it is durable past everything committed before that, so it may
 	// be added to in_sync (INV-3). Once per connection and requirement.
 	StandbySynced struct {
-		Member Member
-		// Requirement is the PrimaryConfig.Requirement under which this was reached.
+		Member      Member
 		Requirement uint64
 	}
 	// StandbyLost: a standby's connection ended, or a required standby did not connect within the timeout.
@@ -98,9 +80,8 @@ type (
 
 // Events of a Follower.
 type (
-	// FollowerConnected: the active accepted the standby, and records or a snapshot are being received.
 	FollowerConnected struct {
-		// Config and Term of the active.
+		// of the active
 		Config, Term uint64
 	}
 	// FollowerLacks: the active, in configuration Config, has committed a record that this log lacks. Common is the
@@ -109,15 +90,13 @@ type (
 	FollowerLacks struct {
 		Config, Common, Committed uint64
 	}
-	// FollowerRequired: the active waits for this standby's acks from now on (SYNCING).
+	// FollowerRequired: the active waits for this standby's acks from now on.
 	FollowerRequired struct{}
-	// FollowerLost: the active is lost. It is posted again if the cause changes: after a reset, the reconnect
-	// determines the cause.
+	// FollowerLost: the active is lost; posted again if the cause changes, as by the reconnect after a reset.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error
 	}
-	// SnapshotInstalled: the store was replaced by a snapshot of the active.
 	SnapshotInstalled struct{ Position lsn.Position }
 )
 
@@ -125,8 +104,7 @@ type (
 type (
 	// DiskStalled: a write or sync of the log exceeds the stall timeout. Heartbeats are stopped.
 	DiskStalled struct{}
-	// DiskBack: the stalled operation completed.
-	DiskBack struct{}
+	DiskBack    struct{}
 	// Failed: the store failed (INV-7). Neither the role nor the node can continue.
 	Failed struct{ Err error }
 )

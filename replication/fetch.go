@@ -15,11 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// snapshotBurstBytes is the burst size of the SnapshotBytesPerSecond limit.
 const snapshotBurstBytes = 4 << 20
 
-// fetch receives a snapshot and installs it. Received chunks are kept when the connection ends. The next call resumes
-// from there if the active still has the same snapshot.
+// fetch receives a snapshot and installs it. If the connection ends, the next call resumes after the received chunks,
+// unless the active no longer has the snapshot.
 func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	id := f.o.Store.Identity()
 	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config}
@@ -74,7 +73,6 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	return nil
 }
 
-// beginInstall prepares to receive the snapshot, unless it resumes an interrupted transfer.
 func (f *Follower) beginInstall(h *SnapshotHeader) error {
 	if f.install != nil && f.installID == h.ID {
 		f.log.Info("snapshot transfer resumes", zap.String("id", h.ID), zap.Uint64("offset", f.install.Offset()))
@@ -93,7 +91,6 @@ func (f *Follower) beginInstall(h *SnapshotHeader) error {
 	return nil
 }
 
-// receiveChunks writes chunks until the last one.
 func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *SnapshotHeader) error {
 	limiter := rate.NewLimiter(rate.Inf, 0)
 	if bound := f.o.SnapshotBytesPerSecond; bound != nil {
@@ -119,8 +116,8 @@ func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *
 	}
 }
 
-// takeChunk verifies and writes a chunk, and waits for the rate limit. Nothing is received during this time, so busy
-// is set: a slow disk or rate limit does not mean that the active is silent.
+// takeChunk verifies and writes a chunk, and waits for the rate limit. busy is set, because nothing is received in that
+// time: a slow disk does not mean that the active is silent.
 func (f *Follower) takeChunk(ctx context.Context, c *SnapshotChunk, h *SnapshotHeader, limiter *rate.Limiter) error {
 	f.busy.Store(true)
 	defer f.busy.Store(false)
@@ -154,7 +151,6 @@ func (f *Follower) snapshotProgress(received, total uint64) {
 	f.status.SnapshotBytes, f.status.SnapshotTotalBytes = received, total
 }
 
-// dropInstall discards a partial snapshot.
 func (f *Follower) dropInstall() {
 	if f.install != nil {
 		f.install.Abort()

@@ -3,6 +3,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,9 +20,8 @@ import (
 )
 
 const (
-	// dialBackoffMin is short because the kernel closes a killed process's descriptors one by one. Its listener may
-	// accept for a moment after this connection is closed, and only a refused dial proves that the process
-	// terminated.
+	// dialBackoffMin is short, because the listener of a killed process may accept for a moment after this connection
+	// is closed, and only a refused dial proves that the process terminated.
 	dialBackoffMin = 250 * time.Microsecond
 	dialBackoffMax = 50 * time.Millisecond
 	// roomBytes and roomInterval limit the bytes and the time between two calls of Room.
@@ -32,29 +32,24 @@ const (
 // errStore marks failures of this node's own store. A reconnect does not help.
 var errStore = errors.New("this node's store")
 
-// errSnapshot makes the follower fetch a snapshot.
 var errSnapshot = errors.New("the log cannot bring this node up to date")
 
 // FollowerOptions configures StartFollower.
 type FollowerOptions struct {
 	// Store must be recovered. Only this role appends to it and applies from now on.
-	Store *store.Store
-	// Dialer connects to the active at Address.
+	Store   *store.Store
 	Dialer  Dialer
 	Address string
-	// Room reports whether the disk has space for so many more bytes of log; nil disables the check. An error, which
-	// states the free space, closes the connection before the disk is full and prevents new ones while it persists.
-	// It is called before each connection and periodically during transfers.
+	// Room, if not nil, reports whether the disk has space for so many more bytes of log. An error, which states the
+	// free space, closes the connection and prevents new ones while it persists. It is called before each connection
+	// and periodically during transfers.
 	Room func(bytes int) error
-	// DiscardedRange is the range of records discarded by the pair's last forced failover.
+	// DiscardedRange is that of the pair's last forced failover.
 	DiscardedRange DiscardedRange
-	// Events receives events for the owner of the role; nil ignores them.
+	// Events, Logger, Meter and Tracer are optional.
 	Events func(Event)
-	// Logger may be nil.
 	Logger *zap.Logger
-	// Meter receives durations; nil disables measurement.
-	Meter Meter
-	// Tracer creates spans for records that the active traces; nil disables tracing.
+	Meter  Meter
 	Tracer Tracer
 	Tuning
 }
@@ -70,67 +65,62 @@ type Follower struct {
 	wg     sync.WaitGroup
 	// heard is set when anything arrives from the active.
 	heard atomic.Bool
-	// busy is set while this node is working and does not read from the active.
+	// busy is set while this node does not read from the active.
 	busy atomic.Bool
 
-	// resync, if not nil, is the reason to replace the store by a snapshot of the active, even if the log suffices.
+	// resync, if not nil, is the reason to replace the store by a snapshot of the active.
 	resync atomic.Pointer[error]
 
-	// applier of the last link, nil before the first. Owned by the run goroutine.
+	// The fields below are owned by the run goroutine.
+	//
+	// applier of the last link, nil before the first.
 	applier *applier
-	// asked is the time of the last call of Room, and receivedBytes the bytes received since. Guarded by link.writeMu, or
-	// owned by the run goroutine.
+	// asked is the time of the last call of Room, and receivedBytes the bytes received since. Guarded by link.writeMu
+	// while a link exists.
 	asked         time.Time
 	receivedBytes int
-	// install is the snapshot being received, installID its ID on the active. Owned by the run goroutine.
+	// install is the snapshot being received, installID its ID on the active.
 	install   *store.Install
 	installID string
-	// parted is the last record of this node's log that the active has, nil if unknown. Owned by the run goroutine.
+	// parted is the last record of this node's log that the active has, nil if unknown.
 	parted *uint64
-	// confirmed: the active has all records that this node knows to be committed (INV-13). Owned by the run
-	// goroutine, for one attempt.
+	// confirmed: the active has all records that this node knows to be committed (INV-13). Valid for one attempt.
 	confirmed bool
 
-	mu sync.Mutex // guards all below
+	mu sync.Mutex // guards the fields below
 	// cancel cancels the current attempt, with a cause.
 	cancel context.CancelCauseFunc
 	// told is the last reported cause; zero while connected.
 	told   LostCause
 	status FollowerStatus
 	link   *link
-	// conn is the current connection to the active, nil if none.
-	conn Conn
+	conn   Conn
 }
 
 // FollowerStatus is the status of a follower.
 type FollowerStatus struct {
 	// Connected: the active accepted the hello. Required: the active waits for this node's acks.
 	Connected, Required bool
-	// Durable and AppliedLSN are this node's; ActiveCommitLSN is the last one received, also after the active is
-	// lost.
+	// ActiveCommitLSN is the last one received, also after the active is lost.
 	Durable         lsn.Position
 	AppliedLSN      uint64
 	ActiveCommitLSN uint64
-	// SnapshotBytes of SnapshotTotalBytes were received, during a snapshot transfer.
+	// during a snapshot transfer
 	SnapshotBytes, SnapshotTotalBytes uint64
 	// Refused wraps ErrNotPeer if the active does not accept this node as a member of its pair; otherwise nil.
 	Refused error
-	// Disk is the state of the log's disk.
-	Disk DiskStatus
+	Disk    DiskStatus
 }
 
-// StartFollower starts following. The caller must call Stop.
+// StartFollower starts following, until Stop.
 func StartFollower(o FollowerOptions) *Follower {
 	o.Tuning = o.Tuning.withDefaults()
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Follower{o: o, log: o.Logger, events: startEventQueue(o.Events), stop: cancel}
 	f.io.base, f.io.meter = time.Now(), o.Meter
-	f.wg.Add(2)
-	go f.run(ctx)
-	go f.watch(ctx)
+	f.wg.Go(func() { f.run(ctx) })
+	f.wg.Go(func() { f.watch(ctx) })
 	return f
 }
 
@@ -143,7 +133,7 @@ func (f *Follower) Stop() {
 }
 
 // Resync replaces the store by a snapshot of the active, because of corruption that cannot be repaired otherwise. It
-// returns immediately; SnapshotInstalled is posted on completion. Calls during a pending resync have no effect.
+// returns immediately; SnapshotInstalled is posted on completion.
 func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
 		return
@@ -170,9 +160,7 @@ func (f *Follower) Status() FollowerStatus {
 	return st
 }
 
-// run reconnects until ctx ends.
 func (f *Follower) run(ctx context.Context) {
-	defer f.wg.Done()
 	defer f.dropInstall()
 	delay := time.Duration(0)
 	for ctx.Err() == nil {
@@ -187,8 +175,8 @@ func (f *Follower) run(ctx context.Context) {
 			return
 		}
 		f.lost(err)
-		// A refused reconnect proves that the process is gone, so it follows immediately. An active whose connections
-		// end as soon as they are made is not dialed in a loop.
+		// A refused reconnect proves that the process is gone, so it follows immediately, unless connections end as
+		// soon as they are made.
 		if worked && time.Since(began) >= dialBackoffMax {
 			delay = 0
 			continue
@@ -239,7 +227,6 @@ func (f *Follower) lost(err error) {
 	f.events.post(FollowerLost{Cause: cause, Err: err})
 }
 
-// connected reports the end of an outage.
 func (f *Follower) connected(config, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -290,7 +277,6 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	return worked, err
 }
 
-// use sets the connection that watch monitors for traffic.
 func (f *Follower) use(conn Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -314,9 +300,7 @@ func (f *Follower) room(bytes int) error {
 	return nil
 }
 
-// watch detects a silent active and a stalled disk.
 func (f *Follower) watch(ctx context.Context) {
-	defer f.wg.Done()
 	active := newDetector(f.log, f.o.ActiveTimeout)
 	t := time.NewTicker(active.tick())
 	defer t.Stop()
@@ -351,7 +335,6 @@ func (f *Follower) connection() Conn {
 	return f.conn
 }
 
-// silent cancels the current attempt and reports it.
 func (f *Follower) silent(err error) {
 	err = fmt.Errorf("no message from the active: %w", err)
 	f.mu.Lock()
@@ -394,7 +377,6 @@ func (f *Follower) hello() (*StandbyMessage, error) {
 	}}, nil
 }
 
-// align truncates this node's log to the last common record.
 func (f *Follower) align(common lsn.Position) error {
 	s := f.o.Store
 	end := s.End()

@@ -34,7 +34,7 @@ func TestHopsServer(t *testing.T) {
 	}
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
 	require.NoError(t, err)
-	s := grpc.NewServer(codec.ServerOptions()...)
+	s := grpc.NewServer(codec.MarkingServerOptions()...)
 	pb.RegisterQueueServiceServer(s, &hop{next: os.Getenv(hopsNext)})
 	require.NoError(t, s.Serve(l)) // until it is killed
 }

@@ -26,16 +26,16 @@ const (
 	backlogBytes = 256 << 20
 )
 
-// applier is the goroutine that applies for a link. It may outlive its link while it finishes a step, because the
-// loss of the active must be reported immediately. The next link's applier waits for it.
+// applier is the goroutine that applies for a link. It may outlive its link, because the loss of the active must be
+// reported immediately. The next link's applier waits for it.
 type applier struct {
 	done chan struct{} // closed when it has ended
 	err  error         // set before done is closed
 }
 
-// link is one accepted connection of a follower, with four goroutines. One receives and verifies, one appends, syncs
-// and acknowledges, one applies, and one sends heartbeats. Without syncs, an idle writer's work is done by the
-// receiver: an append takes less time than waking a goroutine.
+// link is one accepted connection of a follower, with four goroutines: one receives and verifies, one appends, syncs
+// and acknowledges, one applies, and one sends heartbeats. Without syncs, the receiver does an idle writer's work: an
+// append takes less time than waking a goroutine.
 type link struct {
 	f      *Follower
 	stream ActiveStream
@@ -45,12 +45,12 @@ type link struct {
 	received lsn.Position
 	partial  []byte
 	required bool
-	lacks    bool // reported that the active committed more than this log had
+	lacks    bool // reported FollowerLacks
 
-	writeMu iolock.Mutex // held during appends; guards the field below
-	traces  []batch      // traced batches of the current append
+	writeMu iolock.Mutex // held during appends; guards traces
+	traces  []batch      // of the current append
 
-	mu           sync.Mutex // guards the two below
+	mu           sync.Mutex // guards backlog and backlogBytes
 	backlog      []batch
 	backlogBytes int
 	writeWake    chan struct{}
@@ -61,9 +61,8 @@ type link struct {
 	applyWake     chan struct{}
 	heartbeatWake chan struct{}
 
-	sendMu sync.Mutex // guards sending and all below
-	acked  lsn.Position
-	// sentApplied is the last applied LSN sent, at lastSent.
+	sendMu      sync.Mutex // guards sending and the fields below
+	acked       lsn.Position
 	sentApplied uint64
 	lastSent    time.Time
 }
@@ -107,13 +106,10 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 	return true, nil
 }
 
-// startApplier starts applying for a link when the previous link's applier has ended.
 func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 	before, a := f.applier, &applier{done: make(chan struct{})}
 	f.applier = a
-	f.wg.Add(1)
-	go func() {
-		defer f.wg.Done()
+	f.wg.Go(func() {
 		defer close(a.done)
 		if before != nil {
 			if <-before.done; before.err != nil {
@@ -123,11 +119,10 @@ func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 			l.applied.Store(f.o.Store.Applied().LSN)
 		}
 		a.err = l.apply(ctx)
-	}()
+	})
 	return a
 }
 
-// awaitApplier waits until the applier has ended.
 func (f *Follower) awaitApplier(ctx context.Context) error {
 	if f.applier == nil {
 		return nil
@@ -149,7 +144,6 @@ func (f *Follower) setLink(l *link) {
 	f.link = l
 }
 
-// helloResponse exchanges hello and welcome, and truncates the log to the last common record.
 func (f *Follower) helloResponse(stream ActiveStream, hello *StandbyMessage) (*link, error) {
 	if err := stream.Send(hello); err != nil {
 		return nil, fmt.Errorf("send hello to the active: %w", err)
@@ -225,7 +219,6 @@ func (f *Follower) lacks(m *ActiveMessage, has lsn.Position) bool {
 	return true
 }
 
-// committed records the active's commit LSN.
 func (l *link) committed(n uint64) {
 	if n > l.commit.Load() {
 		l.commit.Store(n)
@@ -234,7 +227,6 @@ func (l *link) committed(n uint64) {
 	}
 }
 
-// take verifies the records of a message and queues them for the writer.
 func (l *link) take(m *ActiveMessage) error {
 	if m.AckRequired && !l.required {
 		l.f.required()
@@ -284,7 +276,6 @@ func (l *link) take(m *ActiveMessage) error {
 	return l.writeLocal()
 }
 
-// writeLocal appends the received records, or wakes the writer.
 func (l *link) writeLocal() error {
 	if l.f.o.Store.SyncsCommits() || !l.writeMu.TryLock() {
 		signal(l.writeWake)
@@ -295,7 +286,6 @@ func (l *link) writeLocal() error {
 	return err
 }
 
-// verifyFrames checks every frame and the chain, and returns the position of the last one.
 func verifyFrames(frames []byte, prev lsn.Position) (lsn.Position, error) {
 	for len(frames) > 0 {
 		f, rest, err := wal.DecodeFrame(frames, prev)
@@ -307,7 +297,6 @@ func verifyFrames(frames []byte, prev lsn.Position) (lsn.Position, error) {
 	return prev, nil
 }
 
-// required reports that the active waits for acks.
 func (f *Follower) required() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -335,8 +324,8 @@ func (l *link) write(ctx context.Context) error {
 	}
 }
 
-// writeSome appends, syncs and acknowledges queued records, and reports whether there were any. writeMu is held;
-// receiving means that the caller is the receiving goroutine.
+// writeSome appends, syncs and acknowledges queued records, and reports whether there were any. writeMu is held.
+// receiving: the caller is the receiving goroutine.
 func (l *link) writeSome(receiving bool) (bool, error) {
 	todo := l.takeBacklog()
 	if len(todo) == 0 {
@@ -369,7 +358,6 @@ func size(batches []batch) int {
 	return n
 }
 
-// takeBacklog returns the queued batches, with small ones joined into one write.
 func (l *link) takeBacklog() []batch {
 	l.mu.Lock()
 	n, size := 0, 0
@@ -431,7 +419,7 @@ func (l *link) keepTraces(batches []batch) {
 	}
 }
 
-// endTraces ends the spans of appended batches. writeMu is held.
+// writeMu is held.
 func (l *link) endTraces(err error) {
 	for i := range l.traces {
 		l.traces[i].trace.end(err)
@@ -456,8 +444,8 @@ func (l *link) sendAck(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies records that are committed and durable here (INV-2, INV-5). Only a handover waits for it. It
-// therefore delays each step to collect more records, and leaves the CPU to the goroutines that acknowledge.
+// apply applies records that are committed and durable here (INV-2, INV-5). Only a handover waits for it, so it delays
+// each step to collect more records, and leaves the CPU to the goroutines that acknowledge.
 func (l *link) apply(ctx context.Context) error {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()

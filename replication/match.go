@@ -9,11 +9,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// logView is the active's log as seen by matchLogs.
 type logView interface {
-	// End returns the last record.
 	End() lsn.Position
-	// FirstLSN returns the oldest record of the log; 0 if it is empty.
+	// FirstLSN returns 0 for an empty log.
 	FirstLSN() uint64
 	// TermEnds returns the last position of each term in the log, newest first.
 	TermEnds() []lsn.Position
@@ -21,13 +19,13 @@ type logView interface {
 	PositionOf(lsn uint64) (lsn.Position, bool)
 }
 
-// matchLogs finds the last record common to the active's log and a standby's. It decides whether the standby catches
-// up from there with the log or with a snapshot. It is a pure function of its arguments.
+// matchLogs finds the last record common to the active's log and a standby's. It decides whether the standby catches up
+// from there with the log or with a snapshot.
 //
-// The standby sends the last record of each of its terms. Only one node ever writes records of a term, so within a
-// term the two logs are equal up to the end of the shorter one. The newest term that both have therefore decides: the
-// smaller of its two ends is the last common record. Checksums of the whole history (Position.Chain) are compared
-// wherever both ends have the record. The standby also checks the response against its own log.
+// Only one node ever writes records of a term, so within a term the two logs are equal up to the end of the shorter
+// one. The newest term that both have therefore decides: the smaller of its two ends is the last common record.
+// Checksums of the whole history (Position.Chain) are compared wherever both ends have the record. The standby also
+// checks the response against its own log.
 func matchLogs(active logView, h *Hello) HelloResponse {
 	w := HelloResponse{Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features()}
 	w.HoldsCommitted, _ = holdsDurable(active, h)
@@ -58,8 +56,7 @@ func matchLogs(active logView, h *Hello) HelloResponse {
 // certainly lacks it. Both are false if the log begins too late, if the record is unreadable, or if the standby sent
 // none.
 //
-// A position identifies a whole history, so one record stands for all committed ones: a node that has it lacks none
-// of them (INV-13).
+// A position identifies a whole history, so a node that has the record lacks no committed one (INV-13).
 func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) {
 	switch at, ok := active.PositionOf(committed.LSN); {
 	case committed.IsZero():
@@ -71,9 +68,8 @@ func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) 
 	}
 }
 
-// holdsDurable is holdsCommitted for a hello, unless a forced failover discarded the record. In that case it
-// suffices that the active's history includes the forced term. An active restored from a copy before that term does
-// not include it.
+// holdsDurable is holdsCommitted for a hello, unless a forced failover discarded the record. Then the active's history
+// must include the forced term, unlike that of an active restored from a copy before it.
 func holdsDurable(active logView, h *Hello) (holds, lacks bool) {
 	void := h.DiscardedTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
 		func(p lsn.Position) bool { return p.Term == h.DiscardedTerm })
@@ -83,7 +79,7 @@ func holdsDurable(active logView, h *Hello) (holds, lacks bool) {
 	return holdsCommitted(active, h.Committed)
 }
 
-// lastCommon returns the last common record; false if none from which the active's log can continue.
+// lastCommon returns the last common record; false if the active's log cannot continue from any.
 func lastCommon(active logView, h *Hello) (lsn.Position, bool) {
 	ends := h.TermEnds
 	if len(ends) == 0 || ends[0] != h.LogEnd {

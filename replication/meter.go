@@ -11,29 +11,26 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Meter receives durations, once per batch, so one call may cover many transactions. Its methods are called from any
-// goroutine with locks held: they must not block or call back.
+// Meter receives durations, once per batch, so one call may cover many transactions. Its methods are called with locks
+// held: they must not block or call back.
 type Meter interface {
 	// Committed receives the time from acceptance of a batch's first transaction until its commit on every required
 	// node.
 	Committed(d time.Duration)
 	// Acknowledged receives the time from sending a batch to the standby until its ack.
 	Acknowledged(d time.Duration)
-	// Written receives the duration of a log write of one or several batches on this node, including the sync if
-	// commits are synced.
+	// Written receives the duration of a log write of one or several batches, including the sync if commits are synced.
 	Written(d time.Duration)
 }
 
 const (
-	// writePace is the weight of the moving average in Status: each new duration contributes 1/writePace.
+	// writePace is the inverse weight of a new duration in the moving average.
 	writePace = 8
-	// meanAge is the validity of the average after the last write.
-	meanAge = 10 * time.Second
+	meanAge   = 10 * time.Second
 	// lagSamples limits the measurable lag of a standby, in seconds.
 	lagSamples = 600
 )
 
-// ioClock tracks the current log write or sync and recent durations.
 type ioClock struct {
 	base  time.Time    // monotonic reference of the times below
 	since atomic.Int64 // start of the current write; 0 if none
@@ -42,7 +39,7 @@ type ioClock struct {
 	meter Meter        // may be nil
 }
 
-// now returns the time since base, in nanoseconds, and never 0.
+// now returns the nanoseconds since base, and never 0.
 func (c *ioClock) now() int64 { return int64(time.Since(c.base)) + 1 }
 
 func (c *ioClock) begin() { c.since.Store(c.now()) }
@@ -58,13 +55,11 @@ func (c *ioClock) end() {
 	}
 }
 
-// stalled reports whether the current write exceeds limit.
 func (c *ioClock) stalled(limit time.Duration) bool {
 	since := c.since.Load()
 	return since != 0 && c.now()-since > int64(limit)
 }
 
-// report logs and posts a change of stalled since the last call, and returns the new value.
 func (c *ioClock) report(was bool, limit time.Duration, log *zap.Logger, events *eventQueue) (stalled bool) {
 	stalled = c.stalled(limit)
 	switch {
@@ -94,7 +89,6 @@ func (c *ioClock) status(limit time.Duration) DiskStatus {
 	return st
 }
 
-// underWay is an uncommitted batch.
 type underWay struct {
 	end   uint64
 	since time.Time
@@ -126,7 +120,6 @@ func (p *Primary) measure(n uint64) {
 	p.uncommitted = append(p.uncommitted[:0], p.uncommitted[done:]...) // only a few remain
 }
 
-// reached is the log end at a point in time.
 type reached struct {
 	lsn uint64
 	at  time.Time
@@ -145,8 +138,8 @@ func (p *Primary) sampleEnd(now time.Time, end lsn.Position) {
 	p.ends = append(p.ends, reached{end.LSN, now})
 }
 
-// lagTime returns the age of the first record that a standby at record n lacks, with a resolution of one second. mu
-// is held.
+// lagTime returns the age of the first record that a standby at record n lacks, with a resolution of one second. mu is
+// held.
 func (p *Primary) lagTime(now time.Time, n, end uint64) time.Duration {
 	if n >= end {
 		return 0
@@ -159,8 +152,8 @@ func (p *Primary) lagTime(now time.Time, n, end uint64) time.Duration {
 	return 0 // appended within the last second
 }
 
-// lagBytes returns the log size that a standby at record n lacks. It is exact within the memory tail, and otherwise
-// estimated from the mean record size in the log.
+// lagBytes returns the log size that a standby at record n lacks. Outside the memory tail it is estimated from the mean
+// record size.
 func (p *Primary) lagBytes(n, end uint64) uint64 {
 	if n >= end {
 		return 0

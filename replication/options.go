@@ -4,7 +4,7 @@ package replication
 
 import "time"
 
-// Defaults for Tuning.
+// Defaults of Tuning.
 const (
 	DefaultHeartbeat         = 40 * time.Millisecond
 	DefaultStandbyTimeout    = 1500 * time.Millisecond
@@ -25,43 +25,37 @@ const (
 type Tuning struct {
 	// Heartbeat is the maximum time between messages, in both directions.
 	Heartbeat time.Duration
-	// StandbyTimeout is the silence after which the active drops a standby. It should be shorter than ActiveTimeout,
-	// so that a healthy active acts first in a partition.
+	// StandbyTimeout is the silence after which the active drops a standby. It should be shorter than ActiveTimeout, so
+	// that a healthy active acts first in a partition.
 	StandbyTimeout time.Duration
 	// ActiveTimeout is the silence after which the standby reports the active as lost.
 	ActiveTimeout time.Duration
-	// AckTimeout is the maximum time that a live standby may leave records unacknowledged. After it the standby is
-	// dropped as slow.
+	// AckTimeout is how long a live standby may leave records unacknowledged before it is dropped as slow.
 	AckTimeout time.Duration
-	// DiskStallTimeout is the maximum duration of a log write or sync. After it the node stops its heartbeats.
+	// DiskStallTimeout is the duration of a log write or sync after which the node stops its heartbeats.
 	DiskStallTimeout time.Duration
-	// CommitNotice is the maximum delay of a new commit LSN. If no batch carries it by then, it is sent in a separate
-	// message.
+	// CommitNotice is the maximum delay of a new commit LSN, which is sent separately if no batch carries it by then.
 	CommitNotice time.Duration
-	// BehindRetry is the interval at which a standby redials an active that lacks committed records. The condition
-	// does not clear without intervention.
+	// BehindRetry is the interval at which a standby redials an active that lacks committed records.
 	BehindRetry time.Duration
-	// CommitDelay is the time that the committer waits for more transactions before it writes; zero (the default)
-	// disables the wait. It trades latency for fewer, larger writes.
+	// CommitDelay is how long the committer waits for more transactions before it writes, for fewer, larger writes.
+	// Default 0.
 	CommitDelay time.Duration
-	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. One larger record may always be in
-	// flight.
+	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. One larger record may be in flight.
 	WindowBytes int
-	// TailBytes is the size of the newest part of the log that is kept in memory for sending. A standby further
-	// behind is served from the log files.
+	// TailBytes is the size of the newest part of the log that is kept in memory for sending. A standby further behind
+	// is served from the log files.
 	TailBytes int
 	// BatchBytes is the size at which a batch is closed; a single record may be larger. It also limits the records in
 	// one message.
 	BatchBytes int
-	// QueueBytes limits the accepted and unanswered transactions. Each counts its size plus an overhead, which also
-	// limits their number. Further calls block in Submit.
-	QueueBytes int64
-	// MaxTxnBytes limits the size of one transaction.
-	MaxTxnBytes int
-	// SnapshotChunkBytes is the chunk size of snapshot transfers.
+	// QueueBytes limits the accepted and unanswered transactions, including an overhead for each. Further calls block
+	// in Submit.
+	QueueBytes         int64
+	MaxTxnBytes        int
 	SnapshotChunkBytes int
-	// SnapshotBytesPerSecond limits the rate at which a standby receives a snapshot; 0 means no limit. Both nodes'
-	// logs may share a disk or a network with the transfer, and an overloaded disk delays every commit.
+	// SnapshotBytesPerSecond limits the rate at which a standby receives a snapshot; 0 means no limit. Both nodes' logs
+	// may share a disk or a network with the transfer.
 	SnapshotBytesPerSecond func() int64
 }
 

@@ -3,6 +3,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,21 +21,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// PrimaryConfig is the set of conditions under which a primary acknowledges. It is derived from the cluster record.
+// PrimaryConfig is the set of conditions, derived from the cluster record, under which a primary acknowledges.
 type PrimaryConfig struct {
-	// Config is the config number carried in every message to the standby (INV-1).
+	// Config is carried in every message to the standby (INV-1).
 	Config uint64
-	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). If false, local
-	// durability suffices.
+	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2).
 	RequireStandby bool
 	// Standby whose acks are required; with the zero Member nothing can be committed.
 	Standby Member
 	// Requirement is the number of the period in which acks are required. StandbySynced returns it.
 	Requirement uint64
-	// Serve is false while no transaction may be acknowledged: new and waiting ones fail, and the commit LSN does not
-	// advance.
+	// Serve: if false, new and waiting transactions fail, and the commit LSN does not advance.
 	Serve bool
-	// Reason is included in errors returned while Serve is false.
+	// Reason is part of errors while Serve is false.
 	Reason string
 }
 
@@ -43,16 +42,12 @@ type PrimaryOptions struct {
 	// Store must be recovered. Only this role appends to it and applies from now on.
 	Store *store.Store
 	// Term of new log records. It must never have been used before, by any node.
-	Term uint64
-	// Config is the initial configuration.
+	Term   uint64
 	Config PrimaryConfig
-	// Events receives events for the owner of the role; nil ignores them.
+	// Events, Logger, Meter and Tracer are optional.
 	Events func(Event)
-	// Logger may be nil.
 	Logger *zap.Logger
-	// Meter receives durations; nil disables measurement.
-	Meter Meter
-	// Tracer creates the spans of traced transactions; nil disables tracing.
+	Meter  Meter
 	Tracer Tracer
 	Tuning
 }
@@ -68,7 +63,6 @@ type Primary struct {
 	events  *eventQueue
 	io      ioClock
 
-	// termStart is the LSN of the record that begins the term.
 	termStart uint64
 	commit    atomic.Uint64
 	applied   atomic.Uint64
@@ -93,23 +87,20 @@ type Primary struct {
 	applyEnded bool         // by a failure or by Stop
 	ready      bool         // ActiveReady was posted
 
-	mu  sync.Mutex // guards all below; may be locked while one of the two above is held
-	cfg PrimaryConfig
-	// ended: the role has ended; nothing more is acknowledged.
-	ended bool
-	// durable is the last record that is durable here.
+	mu      sync.Mutex // guards the fields below; may be locked while one of the two above is held
+	cfg     PrimaryConfig
+	ended   bool
 	durable uint64
 	// standbyDurable is the last record that cfg.Standby acknowledged, in any of its sessions.
 	standbyDurable uint64
 	// syncTarget is the commit LSN at the moment when the acks of cfg.Standby became required.
 	syncTarget uint64
-	// session of the connected standby, nil if none is connected; peer is its reported state.
-	session *session
-	peer    peer
+	session    *session
+	peer       peer
 	// aheadReported is the last standby that was refused because it has committed records that this node lacks.
 	aheadReported StandbyAhead
-	// absentSince is the time at which the required standby was last connected; absentReported is set after its absence
-	// was reported.
+	// absentSince is when the required standby was last connected; absentReported is set after its absence was
+	// reported.
 	absentSince    time.Time
 	absentReported bool
 	// awaited is the standby that was redirected to a snapshot and has not requested it yet.
@@ -117,36 +108,30 @@ type Primary struct {
 	// retained holds the log for the standby whose session ended last, until retainedEnd; nil if unused.
 	retained    *wal.Hold
 	retainedEnd *time.Timer
-	// uncommitted batches, oldest first, if there is a meter; ends are samples of the log end, oldest first.
+	// uncommitted batches, if there is a meter, and samples of the log end; oldest first.
 	uncommitted []underWay
 	// foreign points to an immutable value.
 	foreign *ForeignNode
 	ends    []reached
-	// traces are the traced batches that are not applied, oldest first; tracing reports, without mu, whether there
-	// are any.
+	// traces are the traced batches that are not applied, oldest first; tracing reports, without mu, whether there are
+	// any.
 	traces  []traced
 	tracing atomic.Bool
 }
 
-// peer is the state reported by a connected standby.
 type peer struct {
-	// acked is the last record durable on the standby, applied the last one that it applied.
 	acked   lsn.Position
 	applied uint64
 	// caughtUp: StandbyCaughtUp was posted. synced: StandbySynced was posted for the current requirement.
 	caughtUp, synced bool
 }
 
-// StartPrimary takes the active role: it begins the term with a term-start record and accepts standbys. Existing
-// records of the log are committed together with that record, when Config allows it (event ActiveReady).
-//
-// It returns ErrTermUsed or ErrFence for a term or configuration that this node must not use. The caller must call
-// Stop.
+// StartPrimary takes the active role, until Stop: it begins the term with a term-start record and accepts standbys.
+// Existing records of the log are committed together with that record, when Config allows it (event ActiveReady).
+// Errors: ErrTermUsed, ErrFence.
 func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	o.Tuning = o.Tuning.withDefaults()
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	id, end := o.Store.Identity(), o.Store.End()
 	if (identity.Fence{Config: o.Config.Config, Term: o.Term}).Less(id.Fence) {
 		return nil, fmt.Errorf("%w: activation under config %d term %d, this node obeys config %d term %d",
@@ -204,8 +189,8 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 		was.Requirement != cfg.Requirement):
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
-		// The standby reconnects and catches up under a new requirement. Progress under the old requirement must not
-		// count: a pending event about it could make the owner of the role add the standby to in_sync (INV-3).
+		// The standby reconnects and catches up under a new requirement. A pending event about its progress under the
+		// old one could make the owner of the role add it to in_sync (INV-3).
 		p.session.end(ErrDropped)
 	}
 	p.advance()
@@ -272,11 +257,9 @@ func (p *Primary) Stop() {
 	p.events.close()
 }
 
-// Drain prepares a planned handover. New transactions are held, those in flight are completed, and the required
-// standby has applied everything durably. After it returns nil, nothing is appended until Resume or Stop. The
-// position is the end of the log.
-//
-// If ctx ends first, Drain returns an error, and new transactions stay held until Resume.
+// Drain prepares a planned handover: new transactions are held, those in flight are completed, and the required standby
+// has applied everything durably. After it returns nil, nothing is appended until Resume or Stop. It returns the end of
+// the log. If ctx ends first, it returns an error, and new transactions stay held until Resume.
 func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	p.queue.hold()
 	for {
@@ -295,9 +278,9 @@ func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	}
 }
 
-// Settle prepares the end of the role without a successor. New transactions are held until Stop, which rejects them,
-// and those in flight are completed. It returns when they are completed, when they are rejected because the node may
-// not acknowledge, or when ctx ends.
+// Settle prepares the end of the role without a successor. New transactions are held until Stop, which rejects them. It
+// returns when those in flight are completed, when they are rejected because the node may not acknowledge, or when ctx
+// ends.
 func (p *Primary) Settle(ctx context.Context) {
 	p.queue.hold()
 	for {
@@ -315,7 +298,6 @@ func (p *Primary) Settle(ctx context.Context) {
 	}
 }
 
-// standbyHas reports whether the required standby has everything up to end durable and applied.
 func (p *Primary) standbyHas(end lsn.Position) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,30 +317,25 @@ type PrimaryStatus struct {
 	CommitLSN uint64
 	// AppliedLSN closely follows CommitLSN.
 	AppliedLSN uint64
-	// Standby is the connected standby, nil if none is.
-	Standby *StandbyStatus
-	// Disk is the state of the log's disk.
-	Disk DiskStatus
-	// ForeignNode is the last refused node that is not a member of this pair; nil if none was.
+	Standby    *StandbyStatus
+	Disk       DiskStatus
+	// ForeignNode is the last refused node that is not a member of this pair, if any.
 	ForeignNode *ForeignNode
 }
 
 // StandbyStatus is the status of a connected standby.
 type StandbyStatus struct {
-	Member Member
-	// Durable and AppliedLSN as last reported by the standby.
-	Durable    lsn.Position
-	AppliedLSN uint64
-	// InFlightBytes is the number of bytes sent and not acknowledged.
+	Member        Member
+	Durable       lsn.Position
+	AppliedLSN    uint64
 	InFlightBytes int
-	// LagBytes is the log size that is not durable on the standby; approximate if it is far behind. LagTime is the
-	// age of the oldest such record, with a resolution of one second, and at most ten minutes.
+	// LagBytes is the log size that is not durable on the standby; approximate if it is far behind. LagTime is the age
+	// of the oldest such record, with a resolution of one second, and at most ten minutes.
 	LagBytes uint64
 	LagTime  time.Duration
 	// CaughtUp: the standby is within the window. Required: transactions wait for its acks.
 	CaughtUp, Required bool
-	// Agreed is the protocol and features that both nodes support.
-	Agreed Negotiation
+	Agreed             Negotiation
 }
 
 // Status returns the current status.
@@ -400,7 +377,6 @@ func (p *Primary) Committed() (lsn.Position, bool) {
 // CommitLSN returns the LSN of the last committed record.
 func (p *Primary) CommitLSN() uint64 { return p.commit.Load() }
 
-// enqueueForStandby sends newly published batches.
 func (p *Primary) enqueueForStandby(batches []batch) {
 	p.mu.Lock()
 	s := p.session

@@ -28,7 +28,6 @@ const moveBytes = 128 << 10
 // member of in_sync (INV-2) and applied here; the result may still report that the transaction itself was rejected.
 type Done func(r *txn.Result, err error)
 
-// group is a batch with the waiters of its records.
 type group struct {
 	batch
 	// waiters has one entry for each record, nil for records without a waiter.
@@ -72,7 +71,6 @@ func newQueue(term uint64, batchBytes int, end lsn.Position) *queue {
 	}
 }
 
-// refused returns the error for a new transaction.
 func (q *queue) refused() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -192,7 +190,6 @@ func (q *queue) take(dst []batch) []batch {
 	return dst
 }
 
-// wakeCommitter wakes the committer if transactions are queued.
 func (q *queue) wakeCommitter() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -272,14 +269,12 @@ func strip(groups []*group) (waiters []Done, free int64) {
 	return waiters, free
 }
 
-// unblock accepts transactions again.
 func (q *queue) unblock() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refuse = nil
 }
 
-// hold blocks new transactions.
 func (q *queue) hold() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -288,7 +283,6 @@ func (q *queue) hold() {
 	}
 }
 
-// resume reverts hold.
 func (q *queue) resume() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

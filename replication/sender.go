@@ -15,22 +15,20 @@ import (
 )
 
 const (
-	// joinBytes is the maximum size of batches that are copied into one message: a copy is cheaper than a message.
-	joinBytes = 64 << 10
-	// holdStepBytes is the interval at which the sender advances its hold on the log.
+	// joinBytes limits batches that are copied into one message: a copy is cheaper than a message.
+	joinBytes     = 64 << 10
 	holdStepBytes = 1 << 20
-	// quietBytes is the maximum number of bytes in flight for sends by the committer. gRPC accepts 64 KiB before it
-	// blocks the sender of a stream.
+	// quietBytes is the maximum number of bytes in flight for sends by the committer. gRPC buffers 64 KiB before it
+	// blocks.
 	quietBytes = 32 << 10
 	// pollNotices is the number of CommitNotice intervals for which the sender polls for the commit of the last
 	// records.
-	pollNotices = 10
-	// commitTimeEvery is the interval at which the commit latency is sent to a standby.
+	pollNotices     = 10
 	commitTimeEvery = 50 * time.Millisecond
 )
 
 // sender sends the log to one standby: from the memory tail if the standby is close behind, else from the log files.
-// It runs in a separate goroutine. While little is in flight, the committer sends new batches directly (sendNow).
+// While little is in flight, the committer sends new batches directly (sendNow).
 type sender struct {
 	s *session
 	p *Primary
@@ -39,25 +37,22 @@ type sender struct {
 	// session ends, Primary.retain takes it over.
 	hold *wal.Hold
 
-	mu iolock.Mutex // held by the sending goroutine; guards all below. Primary.mu may be locked while it is held
-	// welcomed: the Welcome was sent.
+	mu iolock.Mutex // held by the sending goroutine; guards the fields below. Primary.mu may be locked while it is held
+	// welcomed: the hello response was sent.
 	welcomed bool
 	// cursor is the last record sent, at lastRecords.
 	cursor      lsn.Position
 	lastRecords time.Time
-	// sentCommit is the last commit LSN sent, at lastSent.
-	sentCommit uint64
-	lastSent   time.Time
-	lastTime   time.Time // when the commit latency was last sent
-	batches    []batch
-	heldBytes  int
-	released   uint64 // hold begins after this LSN
+	sentCommit  uint64
+	lastSent    time.Time
+	lastTime    time.Time // the commit latency was sent
+	batches     []batch
+	heldBytes   int
+	released    uint64 // hold begins after this LSN
 
-	// reader reads the log files, unless nil.
 	reader *wal.Reader
 }
 
-// send is the session's sending goroutine.
 func (s *session) send(w HelloResponse) {
 	defer s.p.wg.Done()
 	s.end(s.sender.run(&w))
@@ -90,7 +85,6 @@ func (sd *sender) run(w *HelloResponse) error {
 	}
 }
 
-// step sends pending messages, w first. It returns how long the sender may sleep unless woken.
 func (sd *sender) step(w *HelloResponse) (wait time.Duration, err error) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
@@ -132,7 +126,7 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeDeadline returns when to poll or send the commit LSN. An idle standby must not wait for the next heartbeat to
+// noticeDeadline returns when to poll or send the commit LSN: an idle standby must not wait for the next heartbeat to
 // apply committed records; a busy one gets the LSN with the next batch. The zero time means that advance wakes the
 // sender. Only then, because a wakeup per transaction costs more than occasional polling.
 func (sd *sender) noticeDeadline(now time.Time) time.Time {
@@ -150,9 +144,9 @@ func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	}
 }
 
-// sendNow sends newly published batches without waking the sender's goroutine. It returns false without sending if
-// the sender is behind or busy, if no transaction waits for the standby, or if a send might block. The caller must
-// then wake the goroutine.
+// sendNow sends newly published batches without waking the sender's goroutine. It returns false without sending if the
+// sender is behind or busy, if no transaction waits for the standby, or if a send might block. The caller must then
+// wake the goroutine.
 func (sd *sender) sendNow(batches []batch) bool {
 	if !sd.mu.TryLock() {
 		return false
@@ -169,8 +163,7 @@ func (sd *sender) sendNow(batches []batch) bool {
 	return true
 }
 
-// isQuiet reports whether more bytes can be sent without blocking to a standby that transactions wait for. The limit
-// is below the amount that gRPC buffers.
+// isQuiet reports whether more bytes can be sent without blocking to a standby that transactions wait for.
 func (sd *sender) isQuiet(more int) bool {
 	sd.p.mu.Lock()
 	required := sd.p.requires(sd.s)
@@ -185,8 +178,8 @@ func (sd *sender) post(m *ActiveMessage) error {
 	ended := p.ended
 	m.Config, m.Term = p.cfg.Config, p.o.Term
 	m.AckRequired = p.requires(sd.s)
-	// Both are read under one lock. An in-sync standby that learns of commits beyond its log, under the config that
-	// lists it, concludes that its own store was restored from an older copy.
+	// Read under one lock: an in-sync standby that learns of commits beyond its log, under the config that lists it,
+	// concludes that its own store was restored from an older copy.
 	m.CommitLSN = p.commit.Load()
 	p.mu.Unlock()
 	if ended {
@@ -202,7 +195,6 @@ func (sd *sender) post(m *ActiveMessage) error {
 	return nil
 }
 
-// sendRecords sends the next records if there are any and the window has space. It reports whether it sent any.
 func (sd *sender) sendRecords() (bool, error) {
 	room := sd.s.window.room(sd.p.o.WindowBytes)
 	if room <= 0 {
@@ -249,7 +241,6 @@ func join(batches []batch) (n int, frames []byte) {
 	return n, frames
 }
 
-// sendFromLog sends records that are no longer in the memory tail.
 func (sd *sender) sendFromLog(limit int) (bool, error) {
 	if sd.reader == nil {
 		r, err := sd.p.o.Store.ReadLog(sd.cursor.LSN + 1)
@@ -274,8 +265,7 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	return true, nil
 }
 
-// release releases the log up to the last acknowledged record. Sent but unacknowledged records are needed after a
-// reconnect.
+// release releases the log up to the last acknowledged record; unacknowledged ones are needed after a reconnect.
 func (sd *sender) release() {
 	sd.heldBytes = 0
 	if acked := sd.s.acked.Load(); acked > sd.released {
@@ -310,8 +300,7 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) e
 	return sd.post(m)
 }
 
-// checkCaughtUp reports, once, that the standby is within the window: its unacknowledged records are in memory and
-// fit in the window.
+// checkCaughtUp reports, once, that the standby's unacknowledged records are in memory and fit in the window.
 func (sd *sender) checkCaughtUp() {
 	p, s := sd.p, sd.s
 	p.mu.Lock()

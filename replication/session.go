@@ -36,10 +36,8 @@ type session struct {
 	// sender is set by the handshake, unless the standby needs a snapshot.
 	sender *sender
 	// acked is the last record durable on the standby.
-	acked atomic.Uint64
-	// heard is set by each message that arrives.
-	heard atomic.Bool
-	// window tracks the records in flight.
+	acked  atomic.Uint64
+	heard  atomic.Bool
 	window window
 
 	endOnce sync.Once
@@ -116,7 +114,6 @@ type ForeignNode struct {
 	Err error
 }
 
-// recordForeign records a foreign node for Status.
 func (p *Primary) recordForeign(err error) {
 	if !errors.Is(err, ErrOtherPair) && !errors.Is(err, ErrProtocol) {
 		return
@@ -368,7 +365,6 @@ func (p *Primary) releaseRetained() {
 	}
 }
 
-// causeOf maps a session error to a LostCause.
 func causeOf(err error) LostCause {
 	switch {
 	case errors.Is(err, ErrRefused):

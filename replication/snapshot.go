@@ -21,10 +21,10 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// snapshotService tracks the current transfer and the snapshot that is kept so that the standby can resume it, or
+// snapshotService tracks the current transfer, and the snapshot that is kept so that the standby can resume it, or
 // continue from it with the log.
 type snapshotService struct {
-	mu sync.Mutex // guards all below
+	mu sync.Mutex // guards the fields below
 	// cancel cancels the current transfer; ended is closed when the transfer has ended.
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -61,7 +61,6 @@ func (ss *snapshotService) begin(ctx context.Context) (context.Context, func(), 
 	}
 }
 
-// keep suspends snap and closes an older one.
 func (ss *snapshotService) keep(snap *store.Snapshot) {
 	snap.Suspend()
 	ss.mu.Lock()
@@ -73,7 +72,6 @@ func (ss *snapshotService) keep(snap *store.Snapshot) {
 	}
 }
 
-// passed closes the snapshot if the standby has its contents.
 func (ss *snapshotService) passed(at lsn.Position) {
 	ss.mu.Lock()
 	snap := ss.kept
@@ -96,8 +94,8 @@ func (ss *snapshotService) close() {
 	}
 }
 
-// FetchSnapshot sends a checkpoint; see Service. The log after it is held until the standby has reconnected, or for
-// two minutes. A new transfer replaces the previous one.
+// FetchSnapshot sends a checkpoint. The log after it is held until the standby has reconnected, or for two minutes. A
+// new transfer replaces the previous one.
 func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	if !p.enter() {
 		return ErrNotActive
@@ -118,15 +116,12 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	if err != nil {
 		return err
 	}
-	// The transfer runs in a separate goroutine, so that a Send blocked on a dead connection does not block this
-	// call.
+	// The transfer runs in a separate goroutine, so that a Send blocked on a dead connection does not block this call.
 	result := make(chan error, 1)
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
+	p.wg.Go(func() {
 		defer end()
 		result <- p.transfer(ctx, req, send)
-	}()
+	})
 	select {
 	case err = <-result:
 	case <-p.stopped:
@@ -144,12 +139,12 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	return err
 }
 
-// awaitedFetch is a standby that was redirected to a snapshot. Its session has ended by then, so no session detects a
-// crash before its transfer begins.
+// awaitedFetch is a standby that was redirected to a snapshot. Its session has ended, so no session detects a crash
+// before its transfer begins.
 type awaitedFetch struct {
 	member Member    // zero if none
-	since  time.Time // time of the redirect
-	lost   bool      // its absence was reported
+	since  time.Time // of the redirect
+	lost   bool      // reported
 }
 
 // fetchPatience is the number of StandbyTimeouts after which a missing snapshot request is reported. The standby
@@ -171,7 +166,6 @@ func (p *Primary) checkFetch(now time.Time) {
 	})
 }
 
-// fetches records that a node requested a snapshot.
 func (p *Primary) fetches(node uuid.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,7 +178,6 @@ func (p *Primary) fetches(node uuid.UUID) {
 	p.awaited = awaitedFetch{}
 }
 
-// lostInTransfer reports that the standby's transfer failed, unless the standby is connected again.
 func (p *Primary) lostInTransfer(node uuid.UUID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,7 +186,6 @@ func (p *Primary) lostInTransfer(node uuid.UUID, err error) {
 	}
 }
 
-// transfer sends the header and every used extent.
 func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	snap, offset, err := p.openSnapshot(req)
 	if err != nil {
@@ -237,8 +229,7 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 	return nil
 }
 
-// pause waits for the pacer. A slower transfer also reduces the load of the standby. Heartbeats are sent during the
-// pause, which may be longer than the standby's timeout.
+// pause waits for the pacer, and sends heartbeats, since the pause may be longer than the standby's timeout.
 func (p *Primary) pause(ctx context.Context, pacer *throttle.Pacer, bytes int, send func(*SnapshotChunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -261,7 +252,6 @@ func (p *Primary) pause(ctx context.Context, pacer *throttle.Pacer, bytes int, s
 	}
 }
 
-// goOn returns an error if the transfer must end.
 func (p *Primary) goOn(ctx context.Context) error {
 	select {
 	case <-p.stopped:
@@ -273,7 +263,6 @@ func (p *Primary) goOn(ctx context.Context) error {
 	}
 }
 
-// openSnapshot resumes the requested snapshot, or opens a new one.
 func (p *Primary) openSnapshot(req SnapshotRequest) (*store.Snapshot, uint64, error) {
 	if _, err := uuid.Parse(req.ResumeID); err == nil {
 		snap, err := p.o.Store.ResumeSnapshot(req.ResumeID)

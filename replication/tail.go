@@ -18,29 +18,25 @@ import (
 type batch struct {
 	frames    []byte
 	prev, end lsn.Position
-	// began is the time at which its first transaction was accepted; zero without a meter.
+	// began is when its first transaction was accepted; zero without a meter.
 	began time.Time
-	// trace is set if a transaction of the batch is traced.
 	trace *batchTrace
 }
 
 // tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so
-// transfer and write overlap. It is dropped only after it is in the log, so every record is readable from one of the
-// two.
+// that transfer and write overlap, and dropped only after it is in the log, so that every record is readable from one
+// of the two.
 type tail struct {
-	mu      sync.Mutex // guards all below
-	limit   int
-	batches []batch
-	bytes   int
-	end     lsn.Position
-	// oversized: the last batch alone exceeds the limit.
+	mu        sync.Mutex // guards the fields below
+	limit     int
+	batches   []batch
+	bytes     int
+	end       lsn.Position
 	oversized atomic.Bool
-	// logged is the last record in the log; waiters wait for later ones.
-	logged  uint64
-	waiters []logWaiter
+	logged    uint64
+	waiters   []logWaiter
 }
 
-// logWaiter waits until a record is in the log.
 type logWaiter struct {
 	lsn  uint64
 	done chan struct{}
@@ -50,7 +46,6 @@ func newTail(limit int, end lsn.Position) *tail {
 	return &tail{limit: limit, end: end, logged: end.LSN}
 }
 
-// publish adds a batch that continues the last one.
 func (t *tail) publish(b batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,8 +74,8 @@ func (t *tail) appended(n uint64) {
 	t.oversized.Store(t.bytes > t.limit)
 }
 
-// release drops the last batch as well if it alone exceeds the limit and is in the log. It is called when everything
-// up to LSN n is committed and applied. An in-sync standby has it, and any other one reads the log.
+// release drops the last batch as well if it alone exceeds the limit and is in the log. It is called when everything up
+// to LSN n is committed and applied: an in-sync standby has it, and any other one reads the log.
 func (t *tail) release(n uint64) {
 	if !t.oversized.Load() {
 		return
@@ -93,7 +88,6 @@ func (t *tail) release(n uint64) {
 	}
 }
 
-// loggedSignal returns a channel that is closed when everything published so far is in the log.
 func (t *tail) loggedSignal() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,7 +127,6 @@ func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err 
 	return dst, true, nil
 }
 
-// from returns the part of the batch after record n.
 func (b batch) from(n uint64) (batch, error) {
 	for b.prev.LSN < n {
 		f, rest, err := wal.NextFrame(b.frames, b.prev) // the frames were validated when they were encoded

@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// Span is a traced operation in progress. Its methods are safe for concurrent use and may be called with locks held.
-// They do not block, and have no effect after End.
+// Span is a traced operation in progress. Its methods are safe for concurrent use, may be called with locks held, do
+// not block, and have no effect after End.
 type Span interface {
-	// Part starts a child span.
 	Part(name string, at time.Time) Span
 	// Link adds a link to a related span that is not its child.
 	Link(to Span)
@@ -29,20 +28,17 @@ type TraceContext struct {
 
 // Tracer creates the spans of replication. Unsampled operations have a nil span.
 type Tracer interface {
-	// Of returns the span of a transaction's caller, or nil.
 	Of(ctx context.Context) Span
 	// Commit starts the span of a batch that ends with record n and commits the transactions of these spans, at least
 	// one. It is a child of the first one, and linked with the others.
 	Commit(of []Span, at time.Time, n uint64, bytes int) Span
-	// Append starts the standby's span for records that the active sent in the span parent; nil if unsampled.
+	// Append starts the standby's span for records that the active sent in the span parent.
 	Append(parent TraceContext, at time.Time, n uint64, bytes int) Span
 }
 
-// maxTracedTransactions is the maximum number of transactions linked with the span of a batch; further ones are not
-// linked.
+// maxTracedTransactions is the maximum number of transactions linked with the span of a batch.
 const maxTracedTransactions = 32
 
-// batchTrace is the trace state of a batch; nil for untraced batches.
 type batchTrace struct {
 	// of are the spans of its transactions, and began is the time of the first one; set before the commit.
 	of    []Span
@@ -50,12 +46,11 @@ type batchTrace struct {
 
 	mu sync.Mutex // guards the fields below
 	// span of the batch; nil before its commit starts and after it has ended.
-	span Span
-	// apply is its child span from commit to apply.
+	span  Span
 	apply Span
 }
 
-// with adds the span of a transaction, which may be nil. t may be nil.
+// with adds the span of a transaction. Both may be nil.
 func (t *batchTrace) with(span Span) *batchTrace {
 	if span == nil {
 		return t
@@ -94,7 +89,6 @@ func (t *batchTrace) link(to Span) {
 	}
 }
 
-// committed starts the apply span.
 func (t *batchTrace) committed(at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,14 +110,12 @@ func (t *batchTrace) end(err error) {
 	t.apply, t.span, t.of = nil, nil, nil
 }
 
-// endSpan ends a span that may be nil.
 func endSpan(s Span, at time.Time, err error) {
 	if s != nil {
 		s.End(at, err)
 	}
 }
 
-// partsOf starts a child span for each traced batch.
 func partsOf(batches []batch, name string) (parts []Span) {
 	for i := range batches {
 		if s := batches[i].trace.part(name); s != nil {
@@ -139,7 +131,6 @@ func endAll(parts []Span, err error) {
 	}
 }
 
-// spanOf returns the span of a transaction's caller, or nil.
 func (p *Primary) spanOf(ctx context.Context) Span {
 	if p.o.Tracer == nil {
 		return nil
@@ -147,7 +138,6 @@ func (p *Primary) spanOf(ctx context.Context) Span {
 	return p.o.Tracer.Of(ctx)
 }
 
-// traced is a traced batch that is not applied.
 type traced struct {
 	end   uint64
 	trace *batchTrace
@@ -176,7 +166,7 @@ func (p *Primary) beginTraces(batches []batch) {
 	}
 }
 
-// traceCommitted records that everything up to record n is committed. mu is held.
+// mu is held.
 func (p *Primary) traceCommitted(n uint64) {
 	now := time.Now()
 	for i := range p.traces {
@@ -226,7 +216,6 @@ func startFlightSpan(batches []batch) (way Span) {
 	return way
 }
 
-// received creates the trace of a batch that the active sent in a span; nil if untraced.
 func (f *Follower) received(m *ActiveMessage, bytes int) *batchTrace {
 	if m.Trace == nil || f.o.Tracer == nil {
 		return nil

@@ -31,12 +31,12 @@ import (
 // Only this file and transport_*.go use gRPC and protobuf.
 
 const (
-	// maxMessageBytes exceeds any message of the active: Tuning.BatchBytes, or a snapshot chunk rounded up to pages.
+	// maxMessageBytes exceeds Tuning.BatchBytes, and a snapshot chunk rounded up to pages.
 	maxMessageBytes = 16 << 20
-	// windowBytes is the flow-control window of one stream. It is fixed, because gRPC's dynamic estimate starts small
-	// and a standby that catches up is a bulk transfer from its first message.
+	// windowBytes is the flow-control window of one stream. gRPC's dynamic estimate starts small, and a standby that
+	// catches up is a bulk transfer from its first message.
 	windowBytes = 8 << 20
-	// writeBufferBytes is the write buffer size, so that large batches need few system calls.
+	// writeBufferBytes is large, so that large batches need few system calls.
 	writeBufferBytes = 256 << 10
 	// keepaliveTime is a fallback for connections without messages; heartbeats are far more frequent.
 	keepaliveTime = 20 * time.Second
@@ -51,8 +51,8 @@ func NewDialer(options ...grpc.DialOption) Dialer {
 	}, options...)
 }
 
-// NewDialerOver returns a Dialer over gRPC that uses connections made by dial, for networks other than the machine's.
-// A dial error that is syscall.ECONNREFUSED becomes ErrRefused.
+// NewDialerOver is NewDialer for networks other than the machine's. A dial error that is syscall.ECONNREFUSED becomes
+// ErrRefused.
 func NewDialerOver(
 	dial func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
 ) Dialer {
@@ -97,7 +97,6 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	return &grpcConn{cc: cc, tcp: counted, client: lockstepv1.NewReplicationServiceClient(cc)}, nil
 }
 
-// countedConn counts received bytes.
 type countedConn struct {
 	net.Conn
 	received atomic.Uint64
@@ -162,7 +161,6 @@ func (a activeStream) Send(m *StandbyMessage) error {
 	return nil
 }
 
-// errStreamEnded is returned by Send if the other end has ended the stream.
 var errStreamEnded = errors.New("remote end has closed the stream")
 
 func (a activeStream) Recv() (*ActiveMessage, error) {
@@ -212,7 +210,7 @@ func (s snapshotStream) Recv() (*SnapshotChunk, error) {
 	return c, nil
 }
 
-// server is the gRPC service of a node. It passes each call to the node's current role.
+// server passes each call to the node's current role.
 type server struct {
 	lockstepv1.UnimplementedReplicationServiceServer
 	active    func() (Service, error)
@@ -220,9 +218,9 @@ type server struct {
 	responder Responder
 }
 
-// NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary, or an
-// error, usually ErrNotActive; it is called for each connection. s is the node's store, which serves repairs of the
-// other node in any role. r answers the handshakes of other processes.
+// NewServer returns the gRPC service of a node. active returns the node's Primary, or an error, usually ErrNotActive;
+// it is called for each connection. s serves repairs of the other node in any role. r answers the handshakes of other
+// processes.
 func NewServer(active func() (Service, error), s *store.Store, r Responder) lockstepv1.ReplicationServiceServer {
 	return &server{active: active, store: s, responder: r}
 }
@@ -244,10 +242,9 @@ func (s *server) FetchSnapshot(
 	if err != nil {
 		return toStatus(err)
 	}
-	pair, perr := uuid.Parse(req.GetPairId())
-	node, nerr := uuid.Parse(req.GetNodeId())
-	if err := errors.Join(perr, nerr); err != nil {
-		return toStatus(fmt.Errorf("%w: %w", ErrProtocol, err))
+	var pair, node uuid.UUID
+	if err := errors.Join(parseID(req.GetPairId(), &pair), parseID(req.GetNodeId(), &node)); err != nil {
+		return toStatus(err)
 	}
 	return toStatus(service.FetchSnapshot(stream.Context(), SnapshotRequest{
 		Pair: pair, Node: node, Config: req.GetConfig(), ResumeID: req.GetResumeId(),
@@ -330,24 +327,28 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 		Committed: fromPosition(p.GetCommitted()), DiscardedTerm: p.GetForcedTerm(),
 		Member: Member{Incarnation: p.GetIncarnation()},
 	}
-	var perr, nerr, serr error
-	h.Pair, perr = uuid.Parse(p.GetPairId())
-	h.Member.Node, nerr = uuid.Parse(p.GetNodeId())
-	h.Member.Store, serr = uuid.Parse(p.GetStoreId())
 	for _, e := range p.GetTermEnds() {
 		h.TermEnds = append(h.TermEnds, fromPosition(e))
 	}
-	var rerr error
+	err := errors.Join(parseID(p.GetPairId(), &h.Pair), parseID(p.GetNodeId(), &h.Member.Node),
+		parseID(p.GetStoreId(), &h.Member.Store))
 	if p.GetRun() != "" {
-		h.Member.Run, rerr = uuid.Parse(p.GetRun())
+		err = errors.Join(err, parseID(p.GetRun(), &h.Member.Run))
 	}
-	if err := errors.Join(perr, nerr, serr, rerr); err != nil {
-		return nil, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
+	if err != nil {
+		return nil, fmt.Errorf("hello: %w", err)
 	}
 	return h, nil
 }
 
-// toPosition returns nil for the zero position.
+// parseID returns ErrProtocol for an invalid UUID.
+func parseID(text string, to *uuid.UUID) (err error) {
+	if *to, err = uuid.Parse(text); err != nil {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return nil
+}
+
 func toPosition(p lsn.Position) *lockstepv1.Position {
 	if p.IsZero() {
 		return nil
@@ -387,7 +388,6 @@ func toStatus(err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// notPeer reports whether the other node rejected a call because of this node's identity.
 func notPeer(err error) bool {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok &&

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Handshake exchanges identities with the process at the other end and returns that one's. Releases before 0.2.0 do
-// not implement the call.
+// Handshake exchanges identities with the process at the other end. Releases before 0.2.0 do not implement the call.
 func (c *grpcConn) Handshake(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error) {
 	r, err := c.client.Handshake(ctx, &lockstepv1.HandshakeRequest{From: toProcessIdentity(me)})
 	if err != nil {
@@ -22,7 +19,6 @@ func (c *grpcConn) Handshake(ctx context.Context, me ProcessIdentity) (ProcessId
 	return fromProcessIdentity(r.GetBy())
 }
 
-// Handshake responds to another process of the pair, in any role.
 func (s *server) Handshake(_ context.Context, req *lockstepv1.HandshakeRequest) (*lockstepv1.HandshakeResponse, error) {
 	from, err := fromProcessIdentity(req.GetFrom())
 	if err != nil {
@@ -48,7 +44,6 @@ func toProcessIdentity(i ProcessIdentity) *lockstepv1.ProcessIdentity {
 	}
 }
 
-// maxProcessBytes limits the process name and the address of a peer.
 const maxProcessBytes = 256
 
 func fromProcessIdentity(p *lockstepv1.ProcessIdentity) (ProcessIdentity, error) {
@@ -57,12 +52,10 @@ func fromProcessIdentity(p *lockstepv1.ProcessIdentity) (ProcessIdentity, error)
 		return i, fmt.Errorf("%w: hello with a name or address of more than %d bytes", ErrProtocol,
 			maxProcessBytes)
 	}
-	var perr, nerr, serr error
-	i.Pair, perr = uuid.Parse(p.GetPairId())
-	i.Node, nerr = uuid.Parse(p.GetNodeId())
-	i.Store, serr = uuid.Parse(p.GetStoreId())
-	if err := errors.Join(perr, nerr, serr); err != nil {
-		return i, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
+	err := errors.Join(parseID(p.GetPairId(), &i.Pair), parseID(p.GetNodeId(), &i.Node),
+		parseID(p.GetStoreId(), &i.Store))
+	if err != nil {
+		err = fmt.Errorf("hello: %w", err)
 	}
-	return i, nil
+	return i, err
 }

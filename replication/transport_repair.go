@@ -19,19 +19,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Repair: a node with corrupt pages fetches the affected messages from the other node. A message keeps its queue
-// sequence permanently, so any node with the same history has the same message, regardless of its role. The positions
-// in request and response prove the common history: a record's chain checksum covers everything before it.
+// A node with corrupt pages fetches the affected messages from the other node. A message keeps its queue sequence, so
+// any node with the same history has the same message, regardless of its role. The positions in request and response
+// prove the common history: a record's chain checksum covers everything before it.
 
 const (
-	// repairPartBytes is the approximate size of one response message.
 	repairPartBytes = 1 << 20
 	// repairSlackBytes is the overhead of a response message over the largest message.
 	repairSlackBytes = 2 << 20
 )
 
-// ErrHistory is returned if the common history of both nodes cannot be proven. The same sequence may then be a
-// different message.
+// ErrHistory is returned if the common history of both nodes cannot be proven: the same sequence may be another
+// message.
 var ErrHistory = errors.New("other node has another history, or its log is too short to compare")
 
 // FetchMessages fetches intact copies of messages from the node at the other end of cc. See repair.Source.
@@ -76,13 +75,11 @@ func FetchMessages(
 	}
 }
 
-// sameHistory reports whether a position is in the store's log, which proves that everything before it is identical.
 func sameHistory(s *store.Store, at lsn.Position) bool {
 	have, ok := s.PositionOf(at.LSN)
 	return ok && have == at
 }
 
-// FetchMessages serves a node that has corrupt pages.
 func (s *server) FetchMessages(
 	req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse],
 ) error {
@@ -93,11 +90,10 @@ func (s *server) fetchMessages(
 	req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse],
 ) error {
 	id := s.store.Identity()
-	pair, perr := uuid.Parse(req.GetPairId())
-	node, nerr := uuid.Parse(req.GetNodeId())
-	switch err := errors.Join(perr, nerr); {
+	var pair, node uuid.UUID
+	switch err := errors.Join(parseID(req.GetPairId(), &pair), parseID(req.GetNodeId(), &node)); {
 	case err != nil:
-		return fmt.Errorf("%w: %w", ErrProtocol, err)
+		return err
 	case pair != id.PairID || pair == uuid.Nil:
 		return fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, node, pair, id.PairID)
 	case node == id.NodeID:

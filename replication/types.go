@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
@@ -17,9 +18,7 @@ type Member = identity.Member
 
 // Hello is the first message of a standby to the active.
 type Hello struct {
-	// Pair that the standby belongs to.
-	Pair uuid.UUID
-	// Member is the standby's incarnation.
+	Pair   uuid.UUID
 	Member Member
 	// LogEnd is the last record of the standby's log. It is durable there.
 	LogEnd lsn.Position
@@ -27,102 +26,89 @@ type Hello struct {
 	Applied lsn.Position
 	// TermEnds is the last position of each term in the standby's log, newest first.
 	TermEnds []lsn.Position
-	// Protocol is the standby's ProtocolVersion, and OldestProtocol its oldest; 0 if it supports only one version.
+	// OldestProtocol is 0 if the standby supports only Protocol.
 	Protocol, OldestProtocol uint32
-	// Features that the standby supports.
-	Features []string
-	// Committed is the last record that the standby knows to be committed and refuses to truncate (INV-13). It is
-	// zero if unknown or not sent.
+	Features                 []string
+	// Committed is the last record that the standby knows to be committed and refuses to truncate (INV-13); zero if
+	// unknown.
 	Committed lsn.Position
-	// DiscardedTerm is the term of the last forced failover, if the standby's log ends before that term; otherwise 0. An
-	// active with records of this term may lack any of the standby's records.
+	// DiscardedTerm is the term of the last forced failover if the standby's log ends before it; otherwise 0. An active
+	// with records of this term may lack any of the standby's records.
 	DiscardedTerm uint64
 }
 
-// StandbyMessage is a message from a standby: an acknowledgement or a heartbeat.
+// StandbyMessage is an acknowledgement or a heartbeat of a standby.
 type StandbyMessage struct {
 	// Config and Term are the fence that the standby obeys (INV-1).
 	Config, Term uint64
-	// Hello is set in the first message only.
-	Hello *Hello
-	// Durable is the last record that is durable on the standby; cumulative. It is zero in the first message.
-	Durable lsn.Position
-	// AppliedLSN is the last record that the standby applied; cumulative.
+	Hello        *Hello
+	// Durable is the last record that is durable on the standby. It is zero in the first message.
+	Durable    lsn.Position
 	AppliedLSN uint64
 }
 
 // HelloResponse is the response to a Hello.
 type HelloResponse struct {
-	// ResumeAfter is the last common record. The standby truncates its log after it. With SnapshotRequired the
-	// standby saves those records to a file instead, and ResumeAfter is zero if unknown.
+	// ResumeAfter is the last common record. The standby truncates its log after it. With SnapshotRequired the standby
+	// saves those records to a file instead, and ResumeAfter is zero if unknown.
 	ResumeAfter lsn.Position
-	// SnapshotRequired reports that the standby cannot catch up from the log. Either the log begins too late, or the
-	// histories diverge below the standby's applied record.
+	// SnapshotRequired: the standby cannot catch up from the log, because the log begins too late, or the histories
+	// diverge below the standby's applied record.
 	SnapshotRequired bool
-	// Reason is an explanation for the log.
+	// Reason is for the log.
 	Reason string
-	// Protocol is the active's ProtocolVersion, and OldestProtocol its oldest; 0 if it supports only one version.
+	// OldestProtocol is 0 if the active supports only Protocol.
 	Protocol, OldestProtocol uint32
-	// Features that the active supports.
-	Features []string
-	// HoldsCommitted reports whether the active has the hello's committed record. False may also mean unknown.
+	Features                 []string
+	// HoldsCommitted: the active has the hello's committed record. False may also mean unknown.
 	HoldsCommitted bool
 }
 
 // ActiveMessage is a message from the active: records, the commit LSN, or a heartbeat.
 type ActiveMessage struct {
-	// Config and Term are the active's (INV-1).
 	Config, Term uint64
 	// HelloResponse is set in the first message only.
 	HelloResponse *HelloResponse
-	// Previous is the position of the record before the first of Records.
+	// Previous is the position of the record before Records.
 	Previous lsn.Position
 	// Records are whole log frames. While Last is zero they are a fragment, continued in the next messages.
 	Records []byte
-	// Last is the position of the last record in Records.
-	Last lsn.Position
-	// CommitLSN is the active's commit LSN. The standby may apply its durable records up to here.
-	CommitLSN uint64
-	// AckRequired reports whether the active waits for the standby's acks (SYNCING or in sync).
+	Last    lsn.Position
+	// CommitLSN is that of the active. The standby may apply its durable records up to here.
+	CommitLSN   uint64
 	AckRequired bool
-	// CommitTime is the active's current commit latency. It is 0 without recent commits, or if it was sent a moment
-	// ago.
+	// CommitTime is the active's current commit latency; 0 without recent commits, or if it was sent a moment ago.
 	CommitTime time.Duration
 	// Trace identifies the span in which the active sends Records; nil if they are not traced.
 	Trace *TraceContext
 }
 
-// SnapshotRequest asks for a checkpoint of the active.
+// SnapshotRequest requests a checkpoint of the active.
 type SnapshotRequest struct {
-	// Pair that the standby belongs to.
 	Pair uuid.UUID
-	// Node is the standby.
 	Node uuid.UUID
 	// Config that the standby obeys (INV-1).
 	Config uint64
-	// ResumeID is the ID of an interrupted transfer to resume; empty for a new one.
+	// ResumeID is the ID of an interrupted transfer; empty for a new one.
 	ResumeID string
-	// ResumeOffset is the offset in the page file at which to resume, in bytes.
+	// ResumeOffset is a byte offset in the page file.
 	ResumeOffset uint64
-	// Committed as in Hello.
-	Committed lsn.Position
+	Committed    lsn.Position
 }
 
 // SnapshotHeader describes a snapshot that is being sent.
 type SnapshotHeader struct {
 	// ID identifies the pinned checkpoint while the active keeps it.
-	ID string
-	// Position of the snapshot. The log continues after it.
+	ID       string
 	Position lsn.Position
 	// FileBytes is the size of the page file up to its last used page.
 	FileBytes uint64
 	// DataBytes is the number of bytes sent in total, without free extents.
-	DataBytes uint64
-	// PageSize in bytes.
-	PageSize uint32
-	// Config and Term of the active (INV-1).
+	DataBytes    uint64
+	PageSize     uint32
 	Config, Term uint64
-	// HoldsCommitted as in Welcome, for the record in the request: the log continues from Position up to it.
+	// HoldsCommitted: the log continues from Position up to the committed record in the request. False may also mean
+	// unknown.
 	HoldsCommitted bool
 }
 
@@ -130,13 +116,12 @@ type SnapshotHeader struct {
 type SnapshotChunk struct {
 	// Header is set in the first chunk only.
 	Header *SnapshotHeader
-	// Offset of Data in the page file.
 	Offset uint64
-	// Data of at most SnapshotChunkBytes. It is empty in the last chunk and in heartbeats.
+	// Data is empty in the last chunk and in heartbeats.
 	Data []byte
 	// Checksum is the CRC32C of Data.
 	Checksum uint32
-	// Finished is true in the last chunk.
+	// Finished is set in the last chunk only.
 	Finished bool
 }
 
@@ -145,7 +130,6 @@ type SnapshotChunk struct {
 type StandbyStream interface {
 	// Send does not retain the message after it returns. It may retain the records, so they must not be modified.
 	Send(m *ActiveMessage) error
-	// Recv blocks until a message arrives.
 	Recv() (*StandbyMessage, error)
 }
 
@@ -163,13 +147,13 @@ type Service interface {
 type ActiveStream interface {
 	// Send does not retain the message after it returns.
 	Send(m *StandbyMessage) error
-	// Recv blocks until a message arrives. The caller owns the message and its records.
+	// Recv returns a message that the caller owns, with its records.
 	Recv() (*ActiveMessage, error)
 }
 
 // SnapshotStream is a stream of snapshot chunks.
 type SnapshotStream interface {
-	// Recv blocks until a chunk arrives. The caller owns the chunk. It returns io.EOF after the last one.
+	// Recv returns a chunk that the caller owns, and io.EOF after the last one.
 	Recv() (*SnapshotChunk, error)
 }
 
@@ -179,18 +163,45 @@ type Conn interface {
 	Replicate(ctx context.Context) (ActiveStream, error)
 	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
-	// Handshake exchanges identities with the process at the other end and returns that one's.
+	// Handshake exchanges identities with the process at the other end.
 	Handshake(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
 	// Received returns the number of bytes received on the connection, including partial messages; 0 for transports
 	// that deliver whole messages.
 	Received() uint64
-	// Close closes the connection and its streams.
 	Close() error
 }
 
 // Dialer connects to an active.
 type Dialer interface {
-	// Dial returns an error that wraps ErrRefused if the address is reachable and no process listens on it: the
-	// process has terminated.
+	// Dial returns an error that wraps ErrRefused if the address is reachable and no process listens on it: the process
+	// has terminated.
 	Dial(ctx context.Context, address string) (Conn, error)
+}
+
+// ProcessIdentity identifies a process of a pair to another one.
+type ProcessIdentity struct {
+	// Process distinguishes processes of one node.
+	Pair, Node, Store uuid.UUID
+	Process           string
+	Address           string
+	// End is the last record of its log. It is zero if the store may have lost records: the peer must not hand over the
+	// role because of this log (INV-6).
+	End lsn.Position
+}
+
+// Self returns the identity of this process.
+func Self(s *store.Store, process, address string) ProcessIdentity {
+	id := s.Identity()
+	i := ProcessIdentity{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address}
+	if !id.MayHaveLost {
+		i.End = s.End()
+	}
+	return i
+}
+
+// Responder answers the handshakes of other processes. The zero value rejects all.
+type Responder struct {
+	Self func() ProcessIdentity
+	// OnHandshake is called for each answered handshake; it must not block.
+	OnHandshake func(ProcessIdentity)
 }

@@ -8,35 +8,30 @@ import (
 )
 
 // A pair is upgraded one node at a time, so two consecutive releases must replicate to each other. Each end sends its
-// range of protocol versions, and both use the newest common one. Extensions within a protocol version are named
-// features: an end uses one only if the other end also named it. Names are never reused for a different purpose.
+// range of protocol versions, and both use the newest common one. An end uses a feature, an extension within a version,
+// only if the other end also named it. Names are never reused.
 const (
-	// ProtocolVersion is the newest version that this build supports.
 	ProtocolVersion = 1
-	// OldestProtocol is the oldest version that this build supports.
-	OldestProtocol = 1
+	OldestProtocol  = 1
 )
 
-// maxFeatures and maxFeatureBytes limit the features of the other end.
 const (
 	maxFeatures     = 64
 	maxFeatureBytes = 64
 )
 
-// Features returns the replication features that this build supports, sorted. The list is empty: protocol 1 has no
-// optional features.
+// Features returns the replication features of this build, sorted. Protocol 1 has no optional features.
 func Features() []string { return nil }
 
 // Negotiation is the protocol and features common to both ends.
 type Negotiation struct {
-	// Protocol is the common version.
 	Protocol uint32
-	// Features that both support, sorted.
+	// sorted
 	Features []string
 }
 
-// negotiate returns the newest common protocol version and the common features. If the other end sends no oldest
-// version, it supports only one. It returns ErrProtocol without a common version.
+// negotiate returns the newest common protocol version and the common features, or ErrProtocol. If the other end sends
+// no oldest version, it supports only one.
 func negotiate(newest, oldest uint32, features []string) (Negotiation, error) {
 	if oldest == 0 {
 		oldest = newest
@@ -56,7 +51,6 @@ func negotiate(newest, oldest uint32, features []string) (Negotiation, error) {
 	return Negotiation{Protocol: negotiated, Features: common(Features(), features)}, nil
 }
 
-// common returns the sorted intersection of both lists.
 func common(own, theirs []string) []string {
 	var both []string
 	for _, f := range own {

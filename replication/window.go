@@ -32,7 +32,6 @@ type window struct {
 	full bool
 }
 
-// add records a sent batch.
 func (w *window) add(b sent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +88,6 @@ func (w *window) room(limit int) int {
 	return room
 }
 
-// inFlight returns the number of bytes in flight.
 func (w *window) inFlight() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

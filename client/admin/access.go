@@ -19,7 +19,6 @@ import (
 // TokenPrefix is the prefix of tokens created by [NewToken].
 const TokenPrefix = "lsk_"
 
-// tokenBytes is the number of random bytes of a token.
 const tokenBytes = 32
 
 // NewToken creates a token with a secret of 256 random bits. [Client.CreateToken] registers it with a pair.
@@ -31,34 +30,22 @@ func NewToken() string {
 
 func accessService(cc *grpc.ClientConn) pb.AccessServiceClient { return pb.NewAccessServiceClient(cc) }
 
-// WhoAmI returns the principal and the permissions that the active node assigns to this client. Errors:
-// [client.ErrUnavailable], [client.ErrDenied].
-func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error) {
-	err = c.conns.Read(ctx, "whoami", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = accessService(cc).WhoAmI(ctx, &pb.WhoAmIRequest{})
-		return err
-	})
-	return resp, err
+// WhoAmI returns the principal and the permissions that the active node assigns to this client.
+func (c *Client) WhoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
+	return call(ctx, c.conns.Read, "whoami", &pb.WhoAmIRequest{}, accessService, pb.AccessServiceClient.WhoAmI)
 }
 
-// ListAccess returns all rules, roles, quotas and tokens; tokens without their hashes. It requires the operate
-// permission. Errors: [client.ErrUnavailable], [client.ErrDenied].
-func (c *Client) ListAccess(ctx context.Context) (resp *pb.ListAccessResponse, err error) {
-	err = c.conns.Read(ctx, "list the rules", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = accessService(cc).ListAccess(ctx, &pb.ListAccessRequest{})
-		return err
-	})
-	return resp, err
+// ListAccess returns all rules, roles, quotas and tokens, the latter without hashes. It requires the operate
+// permission.
+func (c *Client) ListAccess(ctx context.Context) (*pb.ListAccessResponse, error) {
+	return call(ctx, c.conns.Read, "list the rules", &pb.ListAccessRequest{}, accessService,
+		pb.AccessServiceClient.ListAccess)
 }
 
 // TestAccess reports whether a principal has a permission, or lists all principals that have it. It requires the
-// operate permission. Errors: [client.ErrUnavailable], [client.ErrDenied], [client.ErrInvalid].
-func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (resp *pb.TestAccessResponse, err error) {
-	err = c.conns.Read(ctx, "test the rules", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = accessService(cc).TestAccess(ctx, req)
-		return err
-	})
-	return resp, err
+// operate permission.
+func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (*pb.TestAccessResponse, error) {
+	return call(ctx, c.conns.Read, "test the rules", req, accessService, pb.AccessServiceClient.TestAccess)
 }
 
 // Grant adds permissions and roles to a rule, and creates the rule if necessary. With lockOut the change is made even
@@ -66,16 +53,16 @@ func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (res
 //
 // All calls that change rules require the operate permission. After [client.ErrOutcomeUnknown] they can be retried,
 // with the same [Request] if one was given. They return [client.ErrRefused] if the rules were changed concurrently, if
-// this client would lose its own operate permission, or if one of the nodes does not support rules. Other errors:
-// [client.ErrInvalid], [ErrNoRule], [client.ErrLimit], [client.ErrDenied], [client.ErrUnavailable].
+// this client would lose its own operate permission, or if a node does not support rules; [client.ErrInvalid],
+// [ErrNoRule] and [client.ErrLimit].
 func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (*pb.AccessRule, error) {
 	resp, err := changeBy(ctx, c, "grant", &pb.GrantRequest{Rule: rule, LockOut: lockOut}, accessService,
 		pb.AccessServiceClient.Grant)
 	return resp.GetRule(), err
 }
 
-// Revoke removes permissions and roles from a rule; if rule names none, it removes all. It returns the remaining rule,
-// or nil if nothing remains. lockOut is as for [Client.Grant].
+// Revoke removes permissions and roles from a rule; all if rule names none. It returns the remaining rule, or nil.
+// lockOut is as for [Client.Grant].
 func (c *Client) Revoke(
 	ctx context.Context, rule *pb.AccessRule, lockOut bool,
 ) (*pb.AccessRule, error) {
@@ -100,14 +87,14 @@ func (c *Client) DeleteRole(ctx context.Context, name string) error {
 	return err
 }
 
-// CreateToken registers a token created by [NewToken] with the pair. A client that presents the token is authenticated
-// as the principal in info. Only the SHA-256 of the token is sent to the pair.
+// CreateToken registers a token created by [NewToken]. A client that presents it is authenticated as the principal in
+// info. Only the SHA-256 of the token is sent to the pair.
 func (c *Client) CreateToken(
 	ctx context.Context, token string, info *pb.AccessToken,
 ) (*pb.AccessToken, error) {
 	const least = 32
 	if len(token) < least {
-		return nil, fmt.Errorf("create token %s: %w: a token of %d bytes can be guessed; take NewToken", info.GetName(),
+		return nil, fmt.Errorf("create token %s: %w: a token of %d bytes is too short; use NewToken", info.GetName(),
 			client.ErrInvalid, len(token))
 	}
 	info = proto.CloneOf(info)

@@ -13,13 +13,12 @@ type SequenceRange struct{ First, Last uint64 }
 
 // MoveOptions are the options of [Client.MoveMessages].
 type MoveOptions struct {
-	// Subscription that the messages are moved from; other subscriptions keep them. If empty, they are moved from all
-	// subscriptions, and the target receives each message once.
+	// Subscription that the messages are moved from; other subscriptions keep them. If empty, they are moved from all,
+	// and the target receives each message once.
 	Subscription string
 	// To is the target queue; if empty, each dead letter is moved to the queue that it came from.
 	To string
-	// QueueID, if not 0, is the required ID of the queue. A queue that was created later with the same name is not
-	// changed.
+	// QueueID, if not 0, is the required ID of the queue, so that a later queue of the same name is not changed.
 	QueueID uint64
 }
 
@@ -27,19 +26,17 @@ type MoveOptions struct {
 type MoveResult struct {
 	// Moved is the number of messages moved by the attempt that received a response.
 	Moved uint64
-	// Skipped is the number of messages that were not moved. They were acknowledged, held by a prepared transaction,
-	// corrupt, or moved by an attempt without a response. If To is empty, it includes messages that are not dead letters.
+	// Skipped is the number of messages that were acknowledged, held by a prepared transaction, corrupt, moved by an
+	// attempt without a response or, if To is empty, no dead letters.
 	Skipped uint64
 }
 
-// MoveMessages moves selected messages of a queue to another queue, or dead letters to their origin, in one
-// transaction. Messages held by a consumer are moved, too. A moved message is a new message at the end of the target
-// queue, for all subscriptions. Attempts without a response are retried, and the call can be retried after any error:
-// each message is moved at most once. The limit is 10,000 messages.
+// MoveMessages moves up to 10,000 messages of a queue to another queue, or dead letters to their origin, in one
+// transaction, even if a consumer holds them. A moved message is a new message at the end of the target queue, for all
+// subscriptions. The call can be retried after any error: each message is moved at most once.
 //
 // Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the
-// target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0, [client.ErrDenied],
-// [client.ErrUnavailable].
+// target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) MoveMessages(
 	ctx context.Context, queue string, sequences []SequenceRange, o MoveOptions,
 ) (MoveResult, error) {
@@ -58,10 +55,9 @@ func (c *Client) MoveMessages(
 	return MoveResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err
 }
 
-// RemoveMessages acknowledges selected messages of a queue for a subscription, or for all subscriptions if it is "". It
-// returns the number of messages removed by the attempt that received a response. queueID is as in [MoveOptions]. The
-// call can be retried after any error. The limit is 10,000 messages. Errors: [client.ErrQueueNotFound],
-// [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrDenied], [client.ErrUnavailable].
+// RemoveMessages acknowledges up to 10,000 messages of a queue for a subscription, or for all if it is "". It returns
+// the number of messages removed by the attempt that received a response. queueID is as in [MoveOptions]. The call can
+// be retried after any error. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid].
 func (c *Client) RemoveMessages(
 	ctx context.Context, queue, subscription string, sequences []SequenceRange, queueID uint64,
 ) (removed uint64, err error) {

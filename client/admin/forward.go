@@ -11,30 +11,29 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Forward is a rule of a queue that also publishes its messages, or those that match Filter, to another queue in the
-// same transaction. Forwarded messages are not forwarded again. Dead letters and replayed messages that are moved to
-// the queue are not forwarded.
+// Forward is a rule of a queue that publishes its messages, or those that match Filter, to another queue as well, in
+// the same transaction. Forwarded messages are not forwarded again; dead letters and replayed messages are not
+// forwarded.
 type Forward struct {
-	// To is the target queue. It must exist, must not have forwards, and cannot be deleted while it is referenced here.
-	// While it is full, publishes with messages for it are rejected as a whole with [client.ErrLimit].
+	// To is the target queue, which must not have forwards and cannot be deleted while it is referenced here. While it
+	// is full, publishes with messages for it are rejected as a whole with [client.ErrLimit].
 	To string
-	// Move publishes the messages to the target queue only. The Receipt of a publish contains the sequences that the
-	// messages would have had in this queue.
+	// Move publishes the messages to the target queue only. The Receipt contains the sequences that they would have had
+	// in this queue.
 	Move bool
-	// Filter is a CEL expression of at most 4 KiB that messages must match; empty for all messages.
+	// Filter is a CEL expression of at most 4 KiB that messages must match, if not empty.
 	Filter string
 }
 
-// Limits of the forwards of a queue.
 const (
 	maxForwards    = 16
 	maxFilterBytes = 4 << 10
 )
 
-// SetForwards replaces the forwards of a queue: up to 16, each to another queue; an empty list removes them. Stored
-// messages are not affected. After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one
-// was given. Errors: [client.ErrQueueNotFound], also for a target; [client.ErrInvalid] for an invalid filter, and for a
-// chain of forwards; [client.ErrRefused] while one of the nodes runs release 0.1.0; [client.ErrUnavailable].
+// SetForwards replaces the forwards of a queue: up to 16, each to another queue. Stored messages are not affected.
+// After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
+// [client.ErrQueueNotFound], also for a target; [client.ErrInvalid] for an invalid filter, and for a chain of forwards;
+// [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forward) (Queue, error) {
 	if err := checkName("queue", queue); err != nil {
 		return Queue{}, err
@@ -48,7 +47,7 @@ func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forwa
 			return Queue{}, err
 		}
 		if len(f.Filter) > maxFilterBytes || !utf8.ValidString(f.Filter) {
-			return Queue{}, fmt.Errorf("%w: the filter of the forward to %s has up to %d bytes of UTF-8, this has %d",
+			return Queue{}, fmt.Errorf("%w: the filter of the forward to %s must have at most %d bytes of UTF-8, not %d",
 				client.ErrInvalid, f.To, maxFilterBytes, len(f.Filter))
 		}
 		req.Forwards = append(req.Forwards, &pb.Forward{To: f.To, Move: f.Move, Filter: f.Filter})

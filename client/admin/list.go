@@ -10,25 +10,25 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // QueueActivity contains the rates and the lag of a queue.
 type QueueActivity struct {
-	// Rates reports whether the three rates below are known. They are averages over one or two seconds. They are known if
-	// a client requested the activity of queues within the previous 10 seconds.
+	// Rates: the three rates below are known, because a client requested the activity of queues within the previous 10
+	// seconds. They are averages over one or two seconds.
 	Rates bool
 	// Published is the number of messages published, moved or forwarded to the queue per second.
 	Published float64
 	// Delivered is the number of messages delivered to consumers per second, including redeliveries.
 	Delivered float64
 	// Acknowledged is the number of messages per second that all subscriptions have acknowledged, or that were purged,
-	// expired or moved to another queue.
+	// expired or moved.
 	Acknowledged float64
-	// OldestAt is the time when the active accepted the oldest message that a subscription has not acknowledged; zero
-	// without such a message, or while it is unknown.
-	OldestAt time.Time
-	// Consumers is the number of consumers of all subscriptions.
+	// OldestAt is when the active accepted the oldest message that a subscription has not acknowledged; zero without
+	// such a message, or while it is unknown.
+	OldestAt  time.Time
 	Consumers uint32
 }
 
@@ -38,7 +38,8 @@ func activityFromProto(a *pb.QueueActivity) *QueueActivity {
 	}
 	return &QueueActivity{
 		Rates: a.PublishedPerSecond != nil, Published: a.GetPublishedPerSecond(), Delivered: a.GetDeliveredPerSecond(),
-		Acknowledged: a.GetAcknowledgedPerSecond(), OldestAt: timeFromProto(a.GetOldestAt()), Consumers: a.GetConsumers(),
+		Acknowledged: a.GetAcknowledgedPerSecond(), OldestAt: link.TimeFromProto(a.GetOldestAt()),
+		Consumers: a.GetConsumers(),
 	}
 }
 
@@ -57,12 +58,10 @@ const (
 	OrderConsumers                      // attached consumers
 )
 
-// queueOrders are the names of the QueueOrder values.
 var queueOrders = [...]string{ //nolint:gochecknoglobals // a constant
 	"name", "messages", "bytes", "age", "published", "delivered", "acknowledged", "consumers",
 }
 
-// String returns the name that the command line uses.
 func (o QueueOrder) String() string {
 	if o < 0 || int(o) >= len(queueOrders) {
 		return fmt.Sprintf("order %d", int(o))
@@ -83,29 +82,27 @@ func ParseQueueOrder(name string) (QueueOrder, error) {
 
 // ListOptions are the options of [Client.ListQueues]. The zero value returns the first 1,000 queues by name.
 type ListOptions struct {
-	// Prefix is a prefix of the names; Contains is a case-insensitive substring.
+	// Contains is a case-insensitive substring.
 	Prefix, Contains string
-	// Order is the sort key; ties are sorted by name. Descending reverses the order.
+	// Ties are sorted by name.
 	Order      QueueOrder
 	Descending bool
-	// Offset is the number of queues to skip. Limit is the maximum number to return, 1 to 1,000; 0 means 1,000.
+	// Limit is 1 to 1,000; 0 means 1,000.
 	Offset, Limit uint32
 }
 
 // QueueList is a page of a list of queues.
 type QueueList struct {
-	// Queues with their Activity.
 	Queues []Queue
 	// Total is the number of matching queues, including those on other pages.
 	Total int
-	// Uncertain reports that the list is ordered by age and that some ages are not yet known, so the order may be wrong.
-	// Retry the call.
+	// Uncertain: the list is ordered by age, and some ages are not yet known. Retry the call.
 	Uncertain bool
 }
 
 // ListQueues lists queues with their activity, in any order. It is intended for tables: the node scans all of its
 // queues for it, at most once a second for all clients. A queue that changes its rank between two calls may appear on
-// both pages or on neither. Errors: [client.ErrInvalid], [client.ErrUnavailable].
+// both pages or on neither. Errors: [client.ErrInvalid].
 func (c *Client) ListQueues(ctx context.Context, o ListOptions) (QueueList, error) {
 	req := &pb.ListQueuesRequest{
 		Prefix: o.Prefix, Contains: o.Contains, Order: pb.QueueOrder(o.Order) + pb.QueueOrder_QUEUE_ORDER_NAME,

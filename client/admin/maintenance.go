@@ -11,7 +11,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maintain calls a unary method on this node.
 func maintain[Req, Resp any](
 	ctx context.Context, n *Node, op string, req *Req,
 	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
@@ -23,7 +22,6 @@ func maintain[Req, Resp any](
 	return resp, nil
 }
 
-// progressing is a response of a stream that ends with a result.
 type progressing[Result any] interface {
 	GetProgress() *pb.Progress
 	comparable
@@ -60,14 +58,14 @@ func follow[Req, Resp any, Result comparable, P interface {
 	}
 }
 
-// Scan reads a snapshot of this node's page file and recommends a page size. It does not block other operations.
-// progress may be nil. Errors: [ErrBusy], [client.ErrInvalid].
+// Scan reads a snapshot of this node's page file and recommends a page size. progress may be nil. Errors: [ErrBusy],
+// [client.ErrInvalid].
 func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.Progress)) (*pb.ScanResult, error) {
 	return follow(ctx, n, "scan", req, progress, pb.MaintenanceServiceClient.Scan, (*pb.ScanResponse).GetResult)
 }
 
-// Rewrite rewrites this node's page file. The node must be a standby; the pair stays in sync. When ctx ends, the page
-// file remains unchanged. progress may be nil. Errors: [client.ErrRefused] on the active, [ErrBusy], [ErrRoleChanged],
+// Rewrite rewrites this node's page file. The node must be a standby, and stays in sync. When ctx ends, the page file
+// remains unchanged. progress may be nil. Errors: [client.ErrRefused] on the active, [ErrBusy], [ErrRoleChanged],
 // [ErrNoSpace], [client.ErrDataLoss] for a corrupt page.
 func (n *Node) Rewrite(
 	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
@@ -76,21 +74,18 @@ func (n *Node) Rewrite(
 		(*pb.RewriteResponse).GetResult)
 }
 
-// Backup writes a backup of a snapshot of this node, stored on that node. It does not block other operations. progress
-// may be nil. Errors: [client.ErrRefused] if no backup path is configured, [ErrBusy], [ErrNoSpace],
-// [client.ErrDataLoss].
+// Backup writes a backup of a snapshot of this node, stored on that node. progress may be nil. Errors:
+// [client.ErrRefused] if no backup path is configured, [ErrBusy], [ErrNoSpace], [client.ErrDataLoss].
 func (n *Node) Backup(ctx context.Context, req *pb.BackupRequest, progress func(*pb.Progress)) (*pb.SaveSet, error) {
 	return follow(ctx, n, "backup", req, progress, pb.MaintenanceServiceClient.Backup, (*pb.BackupResponse).GetSet)
 }
 
-// Shrink truncates the free space at the end of this node's page file. It does not block other operations. Errors:
-// [ErrBusy].
+// Shrink truncates the free space at the end of this node's page file. Errors: [ErrBusy].
 func (n *Node) Shrink(ctx context.Context, dryRun bool) (*pb.ShrinkResponse, error) {
 	return maintain(ctx, n, "shrink", &pb.ShrinkRequest{DryRun: dryRun}, pb.MaintenanceServiceClient.Shrink)
 }
 
-// Backups lists the backups of this node, newest first, including incomplete ones. If path is empty, the configured
-// path is used.
+// Backups lists the backups of this node in path, or the configured path, newest first, including incomplete ones.
 func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) {
 	resp, err := maintain(ctx, n, "list backups", &pb.ListBackupsRequest{Path: path},
 		pb.MaintenanceServiceClient.ListBackups)
@@ -98,8 +93,8 @@ func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) 
 }
 
 // VerifyBackup reads a backup of this node and reports whether it can be restored. A corrupt backup is reported in the
-// result, not as an error. It does not block other operations. progress may be nil. Errors: [ErrBackupNotFound],
-// [client.ErrRefused] if no backup path is configured or the backup is encrypted, [ErrBusy].
+// result, not as an error. progress may be nil. Errors: [ErrBackupNotFound], [client.ErrRefused] if no backup path is
+// configured or the backup is encrypted, [ErrBusy].
 func (n *Node) VerifyBackup(
 	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),
 ) (*pb.VerifyBackupResult, error) {
@@ -107,15 +102,15 @@ func (n *Node) VerifyBackup(
 		(*pb.VerifyBackupResponse).GetResult)
 }
 
-// PageMap returns the usage of this node's page file, in at most the given number of regions; 0 means 256. It does not
-// block other operations. Errors: [client.ErrInvalid] for more than 4096 regions.
+// PageMap returns the usage of this node's page file, in at most the given number of regions; 0 means 256. Errors:
+// [client.ErrInvalid] for more than 4096 regions.
 func (n *Node) PageMap(ctx context.Context, regions uint32) (*pb.GetPageMapResponse, error) {
 	return maintain(ctx, n, "page map", &pb.GetPageMapRequest{Regions: regions},
 		pb.MaintenanceServiceClient.GetPageMap)
 }
 
-// DropOld deletes the files replaced by the last rewrite or installed snapshot of this node, and returns their size in
-// bytes. Errors: [ErrBusy].
+// DropOld deletes the files replaced by the last rewrite or installed snapshot, and returns their size in bytes.
+// Errors: [ErrBusy].
 func (n *Node) DropOld(ctx context.Context) (uint64, error) {
 	resp, err := maintain(ctx, n, "drop old files", &pb.DropOldRequest{}, pb.MaintenanceServiceClient.DropOld)
 	return resp.GetBytes(), err
@@ -133,26 +128,25 @@ func (n *Node) Settings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 	return resp.GetSettings(), err
 }
 
-// onActive calls a method on the active node, with retries.
 func onActive[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
-) (resp *Resp, err error) {
-	err = c.conns.Repeat(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = method(pb.NewMaintenanceServiceClient(cc), ctx, req)
-		return err
-	})
-	return resp, err
+) (*Resp, error) {
+	return call(ctx, c.conns.Repeat, op, req, maintenanceService, method)
 }
 
-// MaintenanceSettings returns the pair's maintenance settings. Errors: [client.ErrUnavailable].
+func maintenanceService(cc *grpc.ClientConn) pb.MaintenanceServiceClient {
+	return pb.NewMaintenanceServiceClient(cc)
+}
+
+// MaintenanceSettings returns the pair's maintenance settings.
 func (c *Client) MaintenanceSettings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 	resp, err := onActive(ctx, c, "settings", &pb.GetSettingsRequest{}, pb.MaintenanceServiceClient.GetSettings)
 	return resp.GetSettings(), err
 }
 
-// UpdateMaintenanceSettings changes the settings that are present in the request. They are durable on both nodes when
-// it returns. Errors: [client.ErrInvalid], [client.ErrUnavailable].
+// UpdateMaintenanceSettings changes the settings that are present in the request, durably on both nodes. Errors:
+// [client.ErrInvalid].
 func (c *Client) UpdateMaintenanceSettings(
 	ctx context.Context, req *pb.UpdateSettingsRequest,
 ) (*pb.MaintenanceSettings, error) {
@@ -162,21 +156,19 @@ func (c *Client) UpdateMaintenanceSettings(
 
 // StartPlan starts a rolling operation: standby, switchover, the other node. The pair completes it independently of the
 // client; see [Client.WatchPlan]. If the connection broke in the meantime, [ErrBusy] may mean that the plan was
-// started. Errors: ErrBusy while another plan runs, [client.ErrRefused], [client.ErrInvalid], [client.ErrUnavailable].
+// started. Errors: ErrBusy while another plan runs, [client.ErrRefused], [client.ErrInvalid].
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)
 	return resp.GetPlan(), err
 }
 
-// CancelPlan stops the pair's plan at the next safe point. Errors: [ErrNoPlan] if none is running,
-// [client.ErrUnavailable].
+// CancelPlan stops the pair's plan at the next safe point. Errors: [ErrNoPlan].
 func (c *Client) CancelPlan(ctx context.Context) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "cancel the plan", &pb.CancelPlanRequest{}, pb.MaintenanceServiceClient.CancelPlan)
 	return resp.GetPlan(), err
 }
 
-// Plan returns the pair's last plan, running or ended; nil if no plan was ever started. Errors:
-// [client.ErrUnavailable].
+// Plan returns the pair's last plan, running or ended; nil if no plan was ever started.
 func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	for p, err := range c.WatchPlan(ctx) {
 		return p, err
@@ -184,9 +176,8 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	return nil, nil
 }
 
-// WatchPlan returns the pair's plan now and after each change, across failovers, until the plan has ended; the last
-// element is the outcome. If no plan was ever started, it returns nil and ends. It ends after the first error. Errors:
-// [client.ErrUnavailable].
+// WatchPlan returns the pair's plan now and after each change, across failovers, until the plan has ended; nil if no
+// plan was ever started. It ends after the first error.
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
 		err := c.conns.Read(ctx, "watch the plan", func(ctx context.Context, cc *grpc.ClientConn) error {
@@ -219,21 +210,21 @@ func PlanEnded(p *pb.Plan) bool {
 	}
 }
 
-// Jobs lists the pair's scheduled jobs by name, each with its last runs. Errors: [client.ErrUnavailable].
+// Jobs lists the pair's scheduled jobs by name, each with its last runs.
 func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	resp, err := onActive(ctx, c, "list jobs", &pb.ListJobsRequest{}, pb.MaintenanceServiceClient.ListJobs)
 	return resp.GetJobs(), err
 }
 
-// PutJob adds a job, or replaces the job of that name. Errors: [client.ErrInvalid], [client.ErrLimit] if the maximum
-// number of jobs exists, [client.ErrUnavailable].
+// PutJob adds or replaces the job of that name. Errors: [client.ErrInvalid], [client.ErrLimit] if the maximum number of
+// jobs exists.
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
 	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
 		pb.MaintenanceServiceClient.PutJob)
 	return resp.GetJob(), err
 }
 
-// DeleteJob deletes a job and its history. Errors: [ErrNoJob], [client.ErrUnavailable].
+// DeleteJob deletes a job and its history. Errors: [ErrNoJob].
 func (c *Client) DeleteJob(ctx context.Context, name string) error {
 	_, err := onActive(ctx, c, "delete job "+name, &pb.DeleteJobRequest{Name: name},
 		pb.MaintenanceServiceClient.DeleteJob)
@@ -241,8 +232,7 @@ func (c *Client) DeleteJob(ctx context.Context, name string) error {
 }
 
 // RunJob runs a job now and returns when the job run has finished. It is not retried when the connection breaks. A
-// failed job run is not an error of this call: check its outcome. Errors: [ErrNoJob], [ErrBusy] while the job runs,
-// [client.ErrUnavailable].
+// failed job run is not an error of this call: check its outcome. Errors: [ErrNoJob], [ErrBusy] while the job runs.
 func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
 	n, err := c.conns.Active(ctx, "run job "+name)
 	if err != nil {
@@ -260,8 +250,8 @@ func (n *Node) RunningSettings(ctx context.Context) ([]*pb.RunningSetting, error
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings is [Client.ChangeRunningSettings] on this node. For min-in-sync any node can be used, even
-// while no node is active.
+// ChangeRunningSettings is [Client.ChangeRunningSettings] on this node. min-in-sync can be changed on any node, even
+// while none is active.
 func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
 	resp, err := maintain(ctx, n, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
 	return resp.GetSettings(), err

@@ -5,6 +5,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"io"
 	"iter"
 	"time"
 
@@ -17,8 +18,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Node sends requests to one specific node, regardless of its role. Failed calls are not retried, so that they report
-// the current state of this node.
+// Node sends requests to one specific node, regardless of its role. Failed calls are not retried.
 type Node struct {
 	node link.Node
 }
@@ -43,7 +43,7 @@ func (n *Node) Address() string { return n.node.Address() }
 
 func (n *Node) admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.node.Conn()) }
 
-// once calls fn, and retries only if the call failed because its connection was replaced.
+// once retries fn only if its connection was replaced.
 func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClient) error) error {
 	for {
 		cc := n.node.Conn()
@@ -54,7 +54,6 @@ func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClien
 	}
 }
 
-// fail wraps the error of a call to this node.
 func (n *Node) fail(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
@@ -93,15 +92,14 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 	}
 }
 
-// SetPaused pauses or resumes automatic failover of the pair. It returns [client.ErrRefused] if the coordinator rejects
-// the change.
+// SetPaused pauses or resumes automatic failover. Errors: [client.ErrRefused] if the coordinator rejects the change.
 func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
 	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
 	return resp.GetPaused(), n.fail(ctx, "pause", err)
 }
 
 // Switchover transfers the active role to the other node. It returns after the transfer has completed or was rolled
-// back. If timeout is 0, the node's default of 10 s applies. It returns [client.ErrRefused] if the pair is not in sync.
+// back. If timeout is 0, the node's default of 10 s applies. Errors: [client.ErrRefused] if the pair is not in sync.
 func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.SwitchoverResponse, error) {
 	req := &pb.SwitchoverRequest{}
 	if timeout > 0 {
@@ -111,23 +109,23 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 }
 
 // SwitchoverTo is [Node.Switchover] with an explicit target: the node that must, or must not, be active afterwards. It
-// is idempotent: it succeeds if the target state is already reached. It returns [client.ErrRefused] if the pair is not
-// in sync, and [client.ErrInvalid] if the node does not exist.
+// is idempotent. Errors: [client.ErrRefused] if the pair is not in sync, [client.ErrInvalid] if the node does not
+// exist.
 func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
 	return resp, n.fail(ctx, "switchover", err)
 }
 
 // AdoptRecord rebuilds the cluster record from this node after the coordinator lost it or was restored from an older
-// copy. Without Confirm it is a dry run: the response describes the changes. It returns [client.ErrRefused] if nothing
-// is missing, or if the other node has more data.
+// copy. Without Confirm it is a dry run: the response describes the changes. Errors: [client.ErrRefused] if nothing is
+// missing, or if the other node has more data.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
 	return resp, n.fail(ctx, "adopt the pair", err)
 }
 
 // ForceFailover makes this node active although it may lack acknowledged messages, because the node that has them is
-// lost permanently. Without Confirm it is a dry run: the response describes the data that would be lost. It returns
+// lost permanently. Without Confirm it is a dry run: the response describes the data that would be lost. Errors:
 // [client.ErrRefused] if a safe alternative exists.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
@@ -146,8 +144,8 @@ func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
 	return resp, n.fail(ctx, "digest", err)
 }
 
-// Check verifies the whole store of this node online. progress, if not nil, is called for each progress message. The
-// final message, which contains the result, is returned.
+// Check verifies the whole store of this node online, and returns the final message, which contains the result.
+// progress, if not nil, is called for the others.
 func (n *Node) Check(
 	ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse),
 ) (*pb.CheckResponse, error) {
@@ -169,4 +167,63 @@ func (n *Node) Check(
 			progress(resp)
 		}
 	}
+}
+
+// TailAudit returns the audit records of administrative calls and refusals: up to a thousand of the newest records in
+// memory and, if the request sets follow, each new record until ctx ends. It ends after the first error.
+func (n *Node) TailAudit(ctx context.Context, req *pb.TailAuditRequest) iter.Seq2[*pb.TailAuditResponse, error] {
+	return func(yield func(*pb.TailAuditResponse, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := pb.NewAuditServiceClient(n.node.Conn()).TailAudit(ctx, req)
+		for err == nil {
+			var resp *pb.TailAuditResponse
+			if resp, err = stream.Recv(); err == nil && !yield(resp, nil) {
+				return
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			yield(nil, n.fail(ctx, "audit", err))
+		}
+	}
+}
+
+// Connections lists one page of the connections to the node. It requires the operate permission.
+func (n *Node) Connections(ctx context.Context, req *pb.ListConnectionsRequest) (*pb.ListConnectionsResponse, error) {
+	resp, err := pb.NewConnectionServiceClient(n.node.Conn()).ListConnections(ctx, req)
+	if err != nil {
+		return nil, n.fail(ctx, "list connections", err)
+	}
+	return resp, nil
+}
+
+// CloseConnection closes a connection to the node by its number, and returns its description. It requires the operate
+// permission. Errors: [ErrNoConnection], [client.ErrInvalid] for a connection of the other node.
+func (n *Node) CloseConnection(ctx context.Context, id uint64) (*pb.Connection, error) {
+	resp, err := pb.NewConnectionServiceClient(n.node.Conn()).CloseConnection(ctx, &pb.CloseConnectionRequest{Id: id})
+	if err != nil {
+		return nil, n.fail(ctx, "close connection", err)
+	}
+	return resp.GetConnection(), nil
+}
+
+// Verify compares the data of the two nodes; it must be called on the active node. Differences and unreadable messages
+// are part of the result. Errors: [client.ErrRefused] if no standby is in sync.
+func (n *Node) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
+	resp, err := n.admin().Verify(ctx, req)
+	return resp, n.fail(ctx, "verify", err)
+}
+
+// Scrub reads every page and the whole log of this node from disk, and repairs corruption where possible. The node's
+// scrub.rate applies, unless it runs at full speed.
+func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
+	resp, err := n.admin().Scrub(ctx, req)
+	return resp, n.fail(ctx, "scrub", err)
+}
+
+// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes; they are
+// lost. It must be called on the active node. Errors: [client.ErrQueueNotFound].
+func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+	resp, err := n.admin().DropDamaged(ctx, req)
+	return resp, n.fail(ctx, "drop damaged messages", err)
 }

@@ -17,78 +17,62 @@ import (
 
 // Decided describes the decision of a prepared transaction.
 type Decided struct {
-	// Heuristic reports that an operator or the timeout made the same decision before the coordinator.
+	// Heuristic: an operator or the timeout made the same decision before the coordinator.
 	Heuristic bool
 }
 
-// CommitPrepared commits a prepared transaction. It is idempotent.
-//
+// CommitPrepared commits a prepared transaction. It is idempotent. Call it again after [client.ErrOutcomeUnknown].
 // Errors: [ErrNoTransaction] if no transaction of that xid is prepared or among the last 10,000 decided ones;
-// [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout rolled it back. After
-// [client.ErrUnavailable] with [client.ErrOutcomeUnknown] it must be called again.
+// [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout rolled it back.
 func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
-	var resp *pb.CommitPreparedResponse
-	err := c.decide(ctx, "commit the prepared transaction "+xid,
-		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-			resp, err = queues(cc).CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid})
-			return err
-		})
-	return Decided{Heuristic: resp.GetHeuristic()}, err
+	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid},
+		pb.QueueServiceClient.CommitPrepared)
 }
 
 // RollbackPrepared rolls back a prepared transaction: nothing is published, and the messages that it would have
 // acknowledged are redelivered. It is idempotent. The errors correspond to those of [Client.CommitPrepared].
 func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, error) {
-	var resp *pb.RollbackPreparedResponse
-	err := c.decide(ctx, "roll the prepared transaction "+xid+" back",
-		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid})
-			return err
-		})
-	return Decided{Heuristic: resp.GetHeuristic()}, err
+	return decide(ctx, c, "roll back the prepared transaction "+xid, &pb.RollbackPreparedRequest{Xid: xid},
+		pb.QueueServiceClient.RollbackPrepared)
 }
 
-// HeuristicCommitPrepared commits a prepared transaction instead of its coordinator. The coordinator is notified of it
-// in the response to its own decision. It is idempotent. Errors are those of [Client.CommitPrepared].
+// HeuristicCommitPrepared commits a prepared transaction instead of its coordinator, which is notified in the response
+// to its own decision. It is idempotent. Errors are those of [Client.CommitPrepared].
 func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
-	var resp *pb.CommitPreparedResponse
-	err := c.decide(ctx, "commit the prepared transaction "+xid,
-		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-			resp, err = queues(cc).CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true})
-			return err
-		})
-	return Decided{Heuristic: resp.GetHeuristic()}, err
+	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true},
+		pb.QueueServiceClient.CommitPrepared)
 }
 
 // HeuristicRollbackPrepared is [Client.HeuristicCommitPrepared] for a rollback.
 func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Decided, error) {
-	var resp *pb.RollbackPreparedResponse
-	err := c.decide(ctx, "roll the prepared transaction "+xid+" back",
-		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: true})
-			return err
-		})
-	return Decided{Heuristic: resp.GetHeuristic()}, err
+	return decide(ctx, c, "roll back the prepared transaction "+xid,
+		&pb.RollbackPreparedRequest{Xid: xid, Heuristic: true}, pb.QueueServiceClient.RollbackPrepared)
 }
 
-// decide sends a decision until a node responds. An opposite earlier decision applies to every attempt, so it ends any
-// doubt.
-func (c *Client) decide(ctx context.Context, op string, call func(context.Context, *grpc.ClientConn) error) error {
-	err := c.conns.Repeat(ctx, op, call)
+// decide sends a decision until a node responds. An opposite earlier decision applies to every attempt, so the outcome
+// is then known.
+func decide[Req any, Resp interface{ GetHeuristic() bool }](
+	ctx context.Context, c *Client, op string, req *Req,
+	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (Resp, error),
+) (Decided, error) {
+	var resp Resp
+	err := c.conns.Repeat(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+		resp, err = method(queues(cc), ctx, req)
+		return err
+	})
 	var e *client.Error
 	if errors.As(err, &e) && (errors.Is(e, ErrDecided) || errors.Is(e, ErrHeuristic)) {
-		return link.Wrap(op, e, e.Message)
+		err = link.Wrap(op, e, e.Message)
 	}
-	return err
+	return Decided{Heuristic: resp.GetHeuristic()}, err
 }
 
 // PreparedTransaction is a transaction that waits for a decision.
 type PreparedTransaction struct {
-	// XID identifies the transaction.
 	XID string
 	// LSN of its Prepare in the store's log.
 	LSN uint64
-	// PreparedAt is the time of its Prepare, by the clock of the active node.
+	// PreparedAt is by the clock of the active node.
 	PreparedAt time.Time
 	// Queues that it publishes to or acknowledges in, sorted by name.
 	Queues []PreparedQueue
@@ -98,23 +82,17 @@ type PreparedTransaction struct {
 
 // PreparedQueue contains the operations of a prepared transaction in one queue.
 type PreparedQueue struct {
-	// Queue is the name of the queue.
 	Queue string
-	// Publishes is the number of messages to publish. Acks is the number of messages to acknowledge, over all
-	// subscriptions.
+	// Publishes and Acks are numbers of messages; Acks over all subscriptions.
 	Publishes, Acks uint64
 }
 
-// ListPrepared iterates over the transactions that wait for a decision, oldest first. An error, such as
-// [client.ErrUnavailable], is the last element.
+// ListPrepared iterates over the transactions that wait for a decision, oldest first. It ends after the first error.
 func (c *Client) ListPrepared(ctx context.Context) iter.Seq2[PreparedTransaction, error] {
 	return func(yield func(PreparedTransaction, error) bool) {
 		for after := uint64(0); ; {
-			var resp *pb.ListPreparedResponse
-			err := c.conns.Read(ctx, "list prepared transactions", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-				resp, err = queues(cc).ListPrepared(ctx, &pb.ListPreparedRequest{AfterLsn: after})
-				return err
-			})
+			resp, err := read(ctx, c, "list prepared transactions", &pb.ListPreparedRequest{AfterLsn: after},
+				pb.QueueServiceClient.ListPrepared)
 			if err != nil {
 				yield(PreparedTransaction{}, err)
 				return

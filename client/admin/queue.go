@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -31,7 +32,6 @@ const (
 	OverflowDeadLetterHead
 )
 
-// String returns the name that the command line uses.
 func (o Overflow) String() string {
 	if o < 0 || int(o) >= len(overflows) {
 		return fmt.Sprintf("overflow %d", int(o))
@@ -39,7 +39,6 @@ func (o Overflow) String() string {
 	return overflows[o]
 }
 
-// toProto returns the value of the protocol; the default is not sent.
 func (o Overflow) toProto() pb.Overflow {
 	if o == OverflowReject {
 		return pb.Overflow_OVERFLOW_UNSPECIFIED
@@ -51,7 +50,6 @@ func overflowFromProto(o pb.Overflow) Overflow {
 	return max(Overflow(o)-Overflow(pb.Overflow_OVERFLOW_REJECT), OverflowReject)
 }
 
-// overflows are the names of the Overflow values, by value.
 var overflows = [...]string{"reject", "drop-head", "dead-letter-head"} //nolint:gochecknoglobals // a constant
 
 // ParseOverflow parses a name returned by String. The error wraps [client.ErrInvalid].
@@ -65,7 +63,7 @@ func ParseOverflow(name string) (Overflow, error) {
 // check rejects values that cannot be sent. The node validates the rest.
 func (c QueueConfig) check() error {
 	if c.Overflow < 0 || int(c.Overflow) >= len(overflows) {
-		return fmt.Errorf("%w: %s is not known", client.ErrInvalid, c.Overflow)
+		return fmt.Errorf("%w: unknown %s", client.ErrInvalid, c.Overflow)
 	}
 	if c.DeadLetter == "" {
 		return nil
@@ -77,28 +75,26 @@ func (c QueueConfig) check() error {
 type Queue struct {
 	// Name has 1 to 255 characters of [A-Za-z0-9._/-] and begins with a letter or digit.
 	Name string
-	// ID is the store's number of the queue; a queue that is deleted and created again has a new ID.
-	ID uint64
-	// Config is the current configuration.
+	// ID is new for a queue that is deleted and created again.
+	ID     uint64
 	Config QueueConfig
 	// NextSequence is the sequence of the next message.
 	NextSequence uint64
-	// Messages is the number of messages that are retained or that at least one subscription has not acknowledged; Bytes
-	// is their size.
+	// Messages is the number of messages that are retained or that a subscription has not acknowledged; Bytes is their
+	// size.
 	Messages, Bytes uint64
 	// Subscriptions, sorted by name.
 	Subscriptions []Subscription
 	// Delayed is the number of messages that are not yet deliverable to any subscription.
 	Delayed uint64
-	// Dropped is the number of messages, per subscription, that were dropped at the delivery limit or rejected without a
-	// DeadLetter queue. Expired is the number of messages that expired and were not moved to one. Both count since the
+	// Dropped is the number of messages, per subscription, that were dropped at the delivery limit or rejected without
+	// a DeadLetter queue. Expired is the number of expired messages that were not moved to one. Both count since the
 	// creation of the queue.
 	Dropped, Expired uint64
-	// Forwards are the rules that copy or move published messages to other queues.
-	Forwards []Forward
+	Forwards         []Forward
 	// Digest of all operations ever applied to the queue; equal on both nodes at the same LSN.
 	Digest uint64
-	// Activity contains rates and lags, if requested; otherwise nil.
+	// Activity is nil unless requested.
 	Activity *QueueActivity
 }
 
@@ -106,21 +102,19 @@ type Queue struct {
 type Subscription struct {
 	// Name is unique within the queue.
 	Name string
-	// Floor is the lowest sequence that is not acknowledged; all sequences below it are acknowledged.
+	// Floor is the lowest sequence that is not acknowledged.
 	Floor uint64
 	// Backlog is the number of messages that are not acknowledged.
 	Backlog uint64
 	// InFlight is the number of messages delivered to consumers and not yet answered.
-	InFlight uint64
-	// Consumers is the number of attached consumers.
+	InFlight  uint64
 	Consumers uint32
-	// Filter is the expression that messages must match; empty for all messages. With a filter, Backlog is an upper bound:
-	// it includes non-matching messages that the active has not yet read for a consumer.
+	// Filter is the expression that messages must match, if not empty. With a filter, Backlog is an upper bound: it
+	// includes non-matching messages that the active has not yet read for a consumer.
 	Filter string
 	// Redelivery contains the settings that override the configuration of the queue.
 	Redelivery RedeliveryPolicy
-	// Active is the consumer of an Exclusive queue that receives messages; nil without such a consumer, and for other
-	// queues.
+	// Active is the consumer of an Exclusive queue that receives messages, if any.
 	Active *ActiveConsumer
 }
 
@@ -128,7 +122,7 @@ type Subscription struct {
 type ActiveConsumer struct {
 	// Address is the remote address of its connection, host:port.
 	Address string
-	// Since is the time when it became active, by the clock of the active node.
+	// Since is by the clock of the active node.
 	Since time.Time
 }
 
@@ -145,9 +139,8 @@ const (
 
 // CreateQueueOptions are the options of [Client.CreateQueue].
 type CreateQueueOptions struct {
-	// Config of the queue.
 	Config QueueConfig
-	// Subscriptions are the names of the initial subscriptions; if empty, client.DefaultSubscription is created.
+	// Subscriptions are the names of the initial subscriptions. Default client.DefaultSubscription.
 	Subscriptions []string
 	// Topic creates the queue without a subscription: messages are kept only for subscriptions created later.
 	Topic bool
@@ -158,7 +151,7 @@ type CreateQueueOptions struct {
 // CreateQueue creates a queue. created is false if the queue already existed and IfNotExists was set. After
 // [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
 // [client.ErrAlreadyExists], [client.ErrInvalid], [client.ErrLimit], [client.ErrQueueNotFound] if the dead-letter queue
-// does not exist, [client.ErrUnavailable].
+// does not exist.
 func (c *Client) CreateQueue(
 	ctx context.Context, name string, o CreateQueueOptions,
 ) (q Queue, created bool, err error) {
@@ -180,9 +173,8 @@ func (c *Client) CreateQueue(
 	return queueFromProto(resp.GetQueue()), resp.GetCreated(), err
 }
 
-// AlterQueue replaces the whole configuration of a queue. Errors: [client.ErrQueueNotFound], also if the dead-letter
-// queue does not exist; [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused],
-// [client.ErrUnavailable].
+// AlterQueue replaces the whole configuration of a queue. Errors: [client.ErrQueueNotFound], also for the dead-letter
+// queue; [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused].
 func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig) (Queue, error) {
 	if err := config.check(); err != nil {
 		return Queue{}, err
@@ -197,9 +189,8 @@ func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig
 
 // DeleteQueue deletes a queue with its messages and returns the number of messages. With ifEmpty it returns
 // [ErrNotEmpty] if the queue contains messages. After [client.ErrOutcomeUnknown], retry the call with the same
-// [Request]: the retry does not delete a queue that was created again in the meantime. Errors:
-// [client.ErrQueueNotFound], [ErrNotEmpty], [client.ErrRefused] for the dead-letter queue of another queue,
-// [client.ErrUnavailable].
+// [Request], so that a queue that was created again in the meantime is not deleted. Errors: [client.ErrQueueNotFound],
+// [client.ErrRefused] for the dead-letter queue of another queue.
 func (c *Client) DeleteQueue(
 	ctx context.Context, name string, ifEmpty bool,
 ) (messages uint64, err error) {
@@ -212,9 +203,8 @@ func (c *Client) DeleteQueue(
 }
 
 // PurgeQueue acknowledges all messages of a subscription, or of all subscriptions if it is "", and returns the number
-// of messages. After [client.ErrOutcomeUnknown], retry the call with the same [Request]: the retry does not purge
-// messages published in the meantime. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound],
-// [client.ErrUnavailable].
+// of messages. After [client.ErrOutcomeUnknown], retry the call with the same [Request], so that messages published in
+// the meantime are not purged. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound].
 func (c *Client) PurgeQueue(
 	ctx context.Context, name, subscription string,
 ) (messages uint64, err error) {
@@ -223,7 +213,7 @@ func (c *Client) PurgeQueue(
 	return resp.GetMessages(), err
 }
 
-// GetQueue returns a queue. Errors: [client.ErrQueueNotFound], [client.ErrUnavailable].
+// GetQueue returns a queue. Errors: [client.ErrQueueNotFound].
 func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 	resp, err := read(ctx, c, "get queue "+name, &pb.GetQueueRequest{Name: name}, pb.QueueServiceClient.GetQueue)
 	return queueFromProto(resp.GetQueue()), err
@@ -254,26 +244,25 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 
 // SubscriptionOptions are the options of [Client.CreateSubscription].
 type SubscriptionOptions struct {
-	// Start is the start position, unless At is set.
+	// Start applies unless At is set.
 	Start Start
-	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future is
-	// rejected with [client.ErrInvalid]. Both are rejected with [client.ErrRefused] while one of the nodes runs release
-	// 0.1.0.
+	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future
+	// is rejected with [client.ErrInvalid]; both with [client.ErrRefused] while one of the nodes runs release 0.1.0.
 	At Place
-	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match: `properties.region == "eu"
-	// && priority >= 5`. See docs/reference/queues/filters.md. Invalid filters are rejected with [client.ErrInvalid]. A
-	// filter is rejected with [client.ErrRefused] while one of the nodes runs release 0.1.0.
+	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match: `properties.region ==
+	// "eu" && priority >= 5`. See docs/reference/queues/filters.md. It is rejected with [client.ErrInvalid] if invalid,
+	// and with [client.ErrRefused] while one of the nodes runs release 0.1.0.
 	Filter string
-	// Redelivery overrides the configuration of the queue. It is rejected with [client.ErrRefused] while one of the nodes
-	// runs release 0.1.0.
+	// Redelivery overrides the configuration of the queue. It is rejected with [client.ErrRefused] while one of the
+	// nodes runs release 0.1.0.
 	Redelivery RedeliveryPolicy
-	// IfNotExists succeeds without a change when a subscription of that name already exists.
+	// IfNotExists succeeds without a change when the subscription already exists.
 	IfNotExists bool
 }
 
 // CreateSubscription creates a durable cursor on a queue. The result created and retries are as for
 // [Client.CreateQueue]. Errors: [client.ErrQueueNotFound], [client.ErrAlreadyExists], [client.ErrInvalid],
-// [client.ErrLimit], [client.ErrRefused], [client.ErrUnavailable].
+// [client.ErrLimit], [client.ErrRefused].
 func (c *Client) CreateSubscription(
 	ctx context.Context, queue, name string, o SubscriptionOptions,
 ) (s Subscription, created bool, err error) {
@@ -303,9 +292,8 @@ func (c *Client) CreateSubscription(
 	return subscriptionFromProto(resp.GetSubscription()), resp.GetCreated(), err
 }
 
-// DeleteSubscription deletes a subscription. Messages that only this subscription had not acknowledged are removed.
-// Retries are as for [Client.DeleteQueue]. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound],
-// [client.ErrUnavailable].
+// DeleteSubscription deletes a subscription, and the messages that only this subscription had not acknowledged. Retries
+// are as for [Client.DeleteQueue]. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound].
 func (c *Client) DeleteSubscription(ctx context.Context, queue, name string) error {
 	req := &pb.DeleteSubscriptionRequest{Queue: queue, Name: name}
 	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req,
@@ -316,25 +304,29 @@ func (c *Client) DeleteSubscription(ctx context.Context, queue, name string) err
 	return err
 }
 
-// read executes a read-only call on the active node, with retries.
 func read[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
-) (resp *Resp, err error) {
-	err = c.conns.Read(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = method(queues(cc), ctx, req)
-		return err
-	})
-	return resp, err
+) (*Resp, error) {
+	return call(ctx, c.conns.Read, op, req, queues, method)
 }
 
 // repeat is read for a request that changes state and may be executed more than once.
 func repeat[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
+) (*Resp, error) {
+	return call(ctx, c.conns.Repeat, op, req, queues, method)
+}
+
+// call calls a method on the active node; via is Read or Repeat of link.Conns.
+func call[Service, Req, Resp any](
+	ctx context.Context, via func(context.Context, string, link.Call) error, op string, req *Req,
+	service func(*grpc.ClientConn) Service,
+	method func(Service, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	err = c.conns.Repeat(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = method(queues(cc), ctx, req)
+	err = via(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+		resp, err = method(service(cc), ctx, req)
 		return err
 	})
 	return resp, err

@@ -5,6 +5,7 @@ package admin
 import (
 	"time"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -74,19 +75,19 @@ func (c QueueConfig) toProto() *pb.QueueConfig {
 		MaxBytes:             c.MaxBytes,
 		MaxDeliveries:        c.MaxDeliveries,
 		DeadLetter:           c.DeadLetter,
-		Ttl:                  durationToProto(c.TTL),
-		Delay:                durationToProto(c.Delay),
-		RedeliveryDelay:      durationToProto(c.RedeliveryDelay),
+		Ttl:                  link.DurationToProto(c.TTL),
+		Delay:                link.DurationToProto(c.Delay),
+		RedeliveryDelay:      link.DurationToProto(c.RedeliveryDelay),
 		RedeliveryMultiplier: c.RedeliveryMultiplier,
-		RedeliveryMaxDelay:   durationToProto(c.RedeliveryMaxDelay),
-		RetentionAge:         durationToProto(c.RetentionAge),
+		RedeliveryMaxDelay:   link.DurationToProto(c.RedeliveryMaxDelay),
+		RetentionAge:         link.DurationToProto(c.RetentionAge),
 		RetentionBytes:       c.RetentionBytes,
 		RetentionMessages:    c.RetentionMessages,
 		Overflow:             c.Overflow.toProto(),
 		Priorities:           c.Priorities,
 		Exclusive:            c.Exclusive,
 		DeadLetterExpired:    c.DeadLetterExpired,
-		TemporaryGrace:       durationToProto(c.TemporaryGrace),
+		TemporaryGrace:       link.DurationToProto(c.TemporaryGrace),
 	}
 }
 

@@ -35,11 +35,11 @@ func TestQueueConfig(t *testing.T) {
 	require.Equal(t, c, configFromProto(c.toProto()))
 	require.Equal(t, QueueConfig{}, configFromProto(QueueConfig{}.toProto()))
 	require.Equal(t, QueueConfig{}, configFromProto(nil))
-	for says, c := range map[string]QueueConfig{
-		"overflow 3 is not known":  {Overflow: 3},
-		"overflow -1 is not known": {Overflow: -1},
+	for text, c := range map[string]QueueConfig{
+		"unknown overflow 3":  {Overflow: 3},
+		"unknown overflow -1": {Overflow: -1},
 	} {
-		require.ErrorContains(t, c.check(), says)
+		require.ErrorContains(t, c.check(), text)
 		require.ErrorIs(t, c.check(), client.ErrInvalid)
 	}
 	for o := OverflowReject; o <= OverflowDeadLetterHead; o++ {

@@ -16,10 +16,10 @@ import (
 // ReplayOptions are the options of [Client.ReplayDeadLetters]. The zero value moves each dead letter of
 // client.DefaultSubscription to the queue that it came from.
 type ReplayOptions struct {
-	// Subscription of the dead-letter queue that the messages are moved from; if empty, client.DefaultSubscription.
+	// Subscription of the dead-letter queue. Default client.DefaultSubscription.
 	Subscription string
-	// To is the target queue; if empty, each message is moved to the queue that it came from. Messages that are not dead
-	// letters are moved only if To is set.
+	// To is the target queue; if empty, each message is moved to the queue that it came from, and messages that are not
+	// dead letters stay.
 	To string
 	// From is the first sequence to move; 0 means the oldest.
 	From uint64
@@ -31,22 +31,21 @@ type ReplayOptions struct {
 
 // ReplayResult is the result of [Client.ReplayDeadLetters].
 type ReplayResult struct {
-	// Moved is the number of moved messages.
 	Moved uint64
 	// Skipped is the number of messages that remain because they are not dead letters or their queue no longer exists.
 	Skipped uint64
 }
 
-// ReplayDeadLetters moves messages from a dead-letter queue to the queues that they came from, or to another queue.
-// Messages held by a consumer are moved, too. A moved message is a new message at the end of the target queue, for all
+// ReplayDeadLetters moves messages from a dead-letter queue to the queues that they came from, or to another queue,
+// even if a consumer holds them. A moved message is a new message at the end of the target queue, for all
 // subscriptions.
 //
-// Each message is moved at most once, in transactions of several messages. Moves are not undone when the call fails:
-// with any error, some messages may have been moved. The client does not retry an attempt without a response, since it
-// could exceed Limit. It returns [client.ErrOutcomeUnknown], and another call moves the remaining messages.
+// Each message is moved at most once, in transactions of several messages. With any error, some messages may have been
+// moved. An attempt without a response could exceed Limit if it were retried: the call returns
+// [client.ErrOutcomeUnknown], and another call moves the remaining messages.
 //
 // Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the
-// target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0, [client.ErrUnavailable].
+// target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOptions) (ReplayResult, error) {
 	if err := checkName("queue", queue); err != nil {
 		return ReplayResult{}, err

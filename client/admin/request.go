@@ -18,7 +18,7 @@ import (
 
 // Request makes an administrative call idempotent, so that it can be retried after [client.ErrOutcomeUnknown]. With the
 // same Request, the call is executed at most once, and a retry returns the original result. Without a Request, a second
-// call is a new request. It may purge messages that were published in the meantime, or delete a queue that was created
+// call is a new request: it may purge messages that were published in the meantime, or delete a queue that was created
 // again.
 //
 //	var r admin.Request
@@ -27,10 +27,9 @@ import (
 //		_, err = adm.As(&r).PurgeQueue(anotherContext(), "orders", "")
 //	}
 //
-// The zero Request is ready for use. Use it for one call of one client and its retries, with the same arguments. A
-// refused call may be retried as a new attempt. A Request is not safe for concurrent use.
-//
-// Nodes up to release 0.1.0 do not support it: they execute a retry again.
+// The zero Request is ready for use, for one call of one client and its retries with the same arguments. A refused call
+// may be retried as a new attempt. A Request is not safe for concurrent use. Nodes up to release 0.1.0 do not support
+// it: they execute a retry again.
 type Request struct {
 	conns    link.Conns
 	identity link.Identity
@@ -42,14 +41,13 @@ type Request struct {
 // it.
 func (c *Client) As(r *Request) *Client { return &Client{conns: c.conns, request: r} }
 
-// begin checks whether req may be sent under r.
 func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	if r.identity == nil {
 		r.identity = c.conns.NewIdentity()
 	}
 	switch {
 	case r.done:
-		return fmt.Errorf("%s: %w: the Request is already executed; use a new one for each call", op,
+		return fmt.Errorf("%s: %w: the Request was already executed; use a new one for each call", op,
 			client.ErrInvalid)
 	case !r.identity.InDoubt():
 		r.conns, r.sent = c.conns, req
@@ -61,8 +59,7 @@ func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	return nil
 }
 
-// change makes one call that changes state on the active node, under a new identity or the one of its
-// Request.
+// change makes one call that changes state on the active node, under a new identity or the one of its Request.
 func change[Req any, Resp any, R interface {
 	*Req
 	proto.Message
@@ -73,7 +70,6 @@ func change[Req any, Resp any, R interface {
 	return changeBy(ctx, c, op, req, queues, method)
 }
 
-// changeBy is change for any service.
 func changeBy[Req any, Resp any, Service any, R interface {
 	*Req
 	proto.Message
@@ -98,7 +94,6 @@ func changeBy[Req any, Resp any, Service any, R interface {
 	return resp, err
 }
 
-// setProducer sets the producer field, which all requests that change state have.
 func setProducer(m protoreflect.Message, p *pb.Producer) {
 	m.Set(m.Descriptor().Fields().ByName("producer"), protoreflect.ValueOfMessage(p.ProtoReflect()))
 }

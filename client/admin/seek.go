@@ -26,8 +26,7 @@ func Earliest() Place { return Place{position: pb.StartPosition_START_POSITION_E
 // Latest is the next message to be published.
 func Latest() Place { return Place{position: pb.StartPosition_START_POSITION_LATEST} }
 
-// AtSequence is the first stored message with the sequence or a higher one. The sequence is at least 1 and at most the
-// queue's NextSequence.
+// AtSequence is the first stored message with the sequence or a higher one: 1 to the queue's NextSequence.
 func AtSequence(sequence uint64) Place { return Place{sequence: sequence} }
 
 // Since is the first stored message that was published at t or later, by the clocks of the nodes that accepted the
@@ -46,13 +45,13 @@ type SeekResult struct {
 // messages from the position on are delivered, even if they were delivered before. Messages are stored until all
 // subscriptions have acknowledged them, and longer if the queue has a retention.
 //
-// Attached consumers of this package continue automatically at the new position. Their earlier deliveries count as
-// answered. An acknowledgement that is in flight during the Seek may apply to the redelivery. To make sure that all
-// messages are redelivered, close the consumers first.
+// Attached consumers of this package continue at the new position. Their earlier deliveries count as answered. An
+// acknowledgement that is in flight during the Seek may apply to the redelivery; to avoid that, close the consumers
+// first.
 //
 // After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
 // [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid] for a position beyond the end or in
-// the future, [client.ErrRefused] while one of the nodes runs release 0.1.0, [client.ErrUnavailable].
+// the future, [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) Seek(
 	ctx context.Context, queue, subscription string, to Place,
 ) (SeekResult, error) {
@@ -68,7 +67,7 @@ func (c *Client) Seek(
 	case !to.time.IsZero():
 		req.To = &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(to.time)}
 	default:
-		return SeekResult{}, fmt.Errorf("%w: no place to move to; sequences begin at 1", client.ErrInvalid)
+		return SeekResult{}, fmt.Errorf("%w: no position; sequences start at 1", client.ErrInvalid)
 	}
 	resp, err := change(ctx, c, "move a subscription of "+queue, req, pb.QueueServiceClient.SeekSubscription)
 	return SeekResult{Sequence: resp.GetSequence(), Backlog: resp.GetBacklog()}, err

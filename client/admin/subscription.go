@@ -15,21 +15,15 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// RedeliveryPolicy contains the settings of a subscription that override the configuration of its queue. A nil field
-// inherits the current value of the queue; any other value overrides it, even 0 or empty. Limits and semantics are
-// those of the fields of [QueueConfig].
+// RedeliveryPolicy contains the settings of a subscription that override the configuration of its queue, with the
+// limits and semantics of [QueueConfig]. A nil field inherits the current value of the queue.
 type RedeliveryPolicy struct {
-	// MaxDeliveries is the delivery limit; 0 means no limit.
 	MaxDeliveries *uint32
-	// DeadLetter is the dead-letter queue for rejected messages, messages at the delivery limit, and expired messages if
-	// the queue has DeadLetterExpired; if empty, they are dropped.
-	DeadLetter *string
-	// RedeliveryDelay is the delay before redelivery after the first nack.
-	RedeliveryDelay *time.Duration
-	// RedeliveryMultiplier multiplies the delay for each further nack.
+	// DeadLetter also receives expired messages if the queue has DeadLetterExpired.
+	DeadLetter           *string
+	RedeliveryDelay      *time.Duration
 	RedeliveryMultiplier *float64
-	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means no limit.
-	RedeliveryMaxDelay *time.Duration
+	RedeliveryMaxDelay   *time.Duration
 }
 
 // Names of the fields of a RedeliveryPolicy, for SubscriptionChange.Inherit.
@@ -50,42 +44,38 @@ func PolicyFields() []string {
 
 // Config returns the policy as fields of a QueueConfig, and the names of the fields that are set.
 func (p RedeliveryPolicy) Config() (c QueueConfig, set []string) {
-	if p.MaxDeliveries != nil {
-		c.MaxDeliveries, set = *p.MaxDeliveries, append(set, PolicyMaxDeliveries)
-	}
-	if p.DeadLetter != nil {
-		c.DeadLetter, set = *p.DeadLetter, append(set, PolicyDeadLetter)
-	}
-	if p.RedeliveryDelay != nil {
-		c.RedeliveryDelay, set = *p.RedeliveryDelay, append(set, PolicyRedeliveryDelay)
-	}
-	if p.RedeliveryMultiplier != nil {
-		c.RedeliveryMultiplier, set = *p.RedeliveryMultiplier, append(set, PolicyRedeliveryMultiplier)
-	}
-	if p.RedeliveryMaxDelay != nil {
-		c.RedeliveryMaxDelay, set = *p.RedeliveryMaxDelay, append(set, PolicyRedeliveryMaxDelay)
-	}
+	set = override(set, PolicyMaxDeliveries, &c.MaxDeliveries, p.MaxDeliveries)
+	set = override(set, PolicyDeadLetter, &c.DeadLetter, p.DeadLetter)
+	set = override(set, PolicyRedeliveryDelay, &c.RedeliveryDelay, p.RedeliveryDelay)
+	set = override(set, PolicyRedeliveryMultiplier, &c.RedeliveryMultiplier, p.RedeliveryMultiplier)
+	set = override(set, PolicyRedeliveryMaxDelay, &c.RedeliveryMaxDelay, p.RedeliveryMaxDelay)
 	return c, set
 }
 
-// PolicyOf returns a policy with the named fields of c. It is the inverse of [RedeliveryPolicy.Config].
-func PolicyOf(c QueueConfig, set []string) (p RedeliveryPolicy) {
-	if slices.Contains(set, PolicyMaxDeliveries) {
-		p.MaxDeliveries = &c.MaxDeliveries
+func override[T any](set []string, name string, to, value *T) []string {
+	if value == nil {
+		return set
 	}
-	if slices.Contains(set, PolicyDeadLetter) {
-		p.DeadLetter = &c.DeadLetter
+	*to = *value
+	return append(set, name)
+}
+
+// PolicyOf is the inverse of [RedeliveryPolicy.Config].
+func PolicyOf(c QueueConfig, set []string) RedeliveryPolicy {
+	return RedeliveryPolicy{
+		MaxDeliveries:        ifSet(set, PolicyMaxDeliveries, c.MaxDeliveries),
+		DeadLetter:           ifSet(set, PolicyDeadLetter, c.DeadLetter),
+		RedeliveryDelay:      ifSet(set, PolicyRedeliveryDelay, c.RedeliveryDelay),
+		RedeliveryMultiplier: ifSet(set, PolicyRedeliveryMultiplier, c.RedeliveryMultiplier),
+		RedeliveryMaxDelay:   ifSet(set, PolicyRedeliveryMaxDelay, c.RedeliveryMaxDelay),
 	}
-	if slices.Contains(set, PolicyRedeliveryDelay) {
-		p.RedeliveryDelay = &c.RedeliveryDelay
+}
+
+func ifSet[T any](set []string, name string, value T) *T {
+	if !slices.Contains(set, name) {
+		return nil
 	}
-	if slices.Contains(set, PolicyRedeliveryMultiplier) {
-		p.RedeliveryMultiplier = &c.RedeliveryMultiplier
-	}
-	if slices.Contains(set, PolicyRedeliveryMaxDelay) {
-		p.RedeliveryMaxDelay = &c.RedeliveryMaxDelay
-	}
-	return p
+	return &value
 }
 
 func (p RedeliveryPolicy) check() error {
@@ -115,12 +105,10 @@ func policyFromProto(in *pb.RedeliveryPolicy) (p RedeliveryPolicy) {
 	}
 	p.MaxDeliveries, p.DeadLetter, p.RedeliveryMultiplier = in.MaxDeliveries, in.DeadLetter, in.RedeliveryMultiplier
 	if in.RedeliveryDelay != nil {
-		d := in.GetRedeliveryDelay().AsDuration()
-		p.RedeliveryDelay = &d
+		p.RedeliveryDelay = new(in.GetRedeliveryDelay().AsDuration())
 	}
 	if in.RedeliveryMaxDelay != nil {
-		d := in.GetRedeliveryMaxDelay().AsDuration()
-		p.RedeliveryMaxDelay = &d
+		p.RedeliveryMaxDelay = new(in.GetRedeliveryMaxDelay().AsDuration())
 	}
 	return p
 }
@@ -138,19 +126,18 @@ func subscriptionFromProto(s *pb.Subscription) Subscription {
 
 // SubscriptionChange contains the changes of [Client.AlterSubscription]. Unset fields remain unchanged.
 type SubscriptionChange struct {
-	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that the active
-	// has already read for a consumer and that did not match the old filter are acknowledged; they are not delivered
+	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that the
+	// active has already read for a consumer and that did not match the old filter are acknowledged, and not delivered
 	// later.
-	Filter *string
-	// Redelivery contains the settings to override.
+	Filter     *string
 	Redelivery RedeliveryPolicy
 	// Inherit names the settings to inherit from the queue again: PolicyMaxDeliveries and so on.
 	Inherit []string
 }
 
-// AlterSubscription changes a subscription. Errors: [client.ErrQueueNotFound], also if the dead-letter queue does not
-// exist; [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or nothing is
-// changed; [client.ErrRefused] while one of the nodes runs release 0.1.0; [client.ErrUnavailable].
+// AlterSubscription changes a subscription. Errors: [client.ErrQueueNotFound], also for the dead-letter queue;
+// [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or nothing is changed;
+// [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) AlterSubscription(
 	ctx context.Context, queue, name string, what SubscriptionChange,
 ) (Subscription, error) {
@@ -167,7 +154,7 @@ func (c *Client) AlterSubscription(
 	_, set := what.Redelivery.Config()
 	for _, field := range what.Inherit {
 		if slices.Contains(set, field) {
-			return Subscription{}, fmt.Errorf("%w: %s is to be set, and to be as the queue has it", client.ErrInvalid, field)
+			return Subscription{}, fmt.Errorf("%w: %s is both set and inherited", client.ErrInvalid, field)
 		}
 	}
 	for _, field := range slices.Concat(set, what.Inherit) {

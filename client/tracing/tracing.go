@@ -28,17 +28,16 @@ import (
 )
 
 const (
-	scope = "github.com/lockstep-mq/lockstep/client/tracing"
-	// traceparent and tracestate are the properties that contain a span context.
+	scope                   = "github.com/lockstep-mq/lockstep/client/tracing"
 	traceparent, tracestate = "traceparent", "tracestate"
-	// maxPropertiesBytes is the size limit of the properties of a message; a message without space for the span context is
-	// sent without it.
+	// maxPropertiesBytes is the size limit of the properties of a message; a message without space for the span context
+	// is sent without it.
 	maxPropertiesBytes = 64 << 10
 	// framingBytes is the maximum overhead that a node counts for a key and its value.
 	framingBytes = 8
 )
 
-// Options are the options of [New]. The zero value is suitable for most applications.
+// Options configures [New].
 type Options struct {
 	// DeliveriesInTrace makes the span of a delivery part of the publish's trace. Without it, the delivery starts a new
 	// trace, subject to the provider's sampler, with a link to the publish.
@@ -57,7 +56,6 @@ type tracer struct {
 	carrier  propagation.TraceContext
 }
 
-// Publish implements client.Tracer.
 func (t *tracer) Publish(
 	ctx context.Context, queue string, ms []client.Message,
 ) (send []client.Message, done func(client.Receipt, error)) {
@@ -135,7 +133,6 @@ func attributes(operation, queue string, more ...attribute.KeyValue) trace.SpanS
 	)...)
 }
 
-// Deliver implements client.Tracer.
 func (t *tracer) Deliver(d *client.Delivery) client.DeliveryTrace {
 	ctx := context.Background()
 	options := []trace.SpanStartOption{
@@ -161,15 +158,12 @@ func (t *tracer) Deliver(d *client.Delivery) client.DeliveryTrace {
 	return delivery{span}
 }
 
-// delivery is the span of a delivery.
 type delivery struct{ span trace.Span }
 
-// Into implements client.DeliveryTrace.
 func (d delivery) Into(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, d.span)
 }
 
-// Answered implements client.DeliveryTrace.
 func (d delivery) Answered(how string) {
 	d.span.SetAttributes(attribute.String("lockstep.answer", how))
 	d.span.End()

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package codec implements the gRPC codec of Lockstep's servers and clients. It encodes standard protobuf. Messages
-// that carry message bodies (publish requests, deliveries, log records, pages) are decoded with a few allocations each
-// instead of several per body: the bodies are slices of one buffer, and the surrounding objects are allocated in slabs.
-//
-// Messages are encoded into pooled buffers, and may encode themselves (Appender). Large fields are sent without a copy,
-// and log records are received directly into their final memory (BulkDialOptions).
+// Package codec implements the gRPC codec of Lockstep's servers and clients, for standard protobuf. Messages that carry
+// message bodies (publish requests, deliveries, log records, pages) are decoded with a few allocations each: the bodies
+// are slices of one buffer, and the surrounding objects are allocated in slabs. Messages are encoded into pooled
+// buffers, and may encode themselves (Appender). Large fields are sent without a copy, and log records are received
+// directly into their final memory (BulkDialOptions).
 //
 // The codec passes unexpected input (unknown fields, repeated fields, mismatched wire types, invalid UTF-8) to the
 // protobuf library, so that the result, or the error, is that of the library.
@@ -16,8 +15,10 @@ import (
 	"fmt"
 	"sync"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
@@ -26,12 +27,11 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// codec is the protobuf codec with custom decoders for some messages.
 type codec struct {
 	encoding.CodecV2
 	buffers *buffers
 	outputs *sync.Pool
-	places  *places // memory of large messages; nil: not used
+	places  *places // memory of large messages; may be nil
 	marks   bool    // mark malformed messages instead of returning an error
 }
 
@@ -44,13 +44,11 @@ func newCodec() codec {
 
 // Counted decodes a message and returns its length.
 type Counted struct {
-	// Message is the message to decode into.
 	Message any
-	// Bytes is its length including the gRPC header.
+	// Bytes includes the gRPC header.
 	Bytes int
 }
 
-// prefixBytes is the length of the gRPC message header.
 const prefixBytes = 5
 
 // Unmarshal decodes data into v, or into the message of a *Counted. Bodies in v refer to memory that is not reused,
@@ -107,7 +105,7 @@ func tallyCopy(bytes int) {
 	}
 }
 
-// whole returns data in one piece, which must not be modified and stays valid: without a copy if it has a place.
+// whole returns data in one piece, which must not be modified and stays valid.
 func (c codec) whole(data mem.BufferSlice) []byte {
 	if c.places != nil {
 		return c.places.whole(data)
@@ -115,7 +113,6 @@ func (c codec) whole(data mem.BufferSlice) []byte {
 	return join(data)
 }
 
-// join returns a copy of data in one piece.
 func join(data mem.BufferSlice) []byte {
 	b := fresh(data.Len())
 	tallyCopy(len(b))
@@ -141,7 +138,6 @@ func mark() protoreflect.RawFields {
 	return protowire.AppendVarint(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.VarintType), 1)
 }
 
-// markBytes is the length of mark.
 const markBytes = 6
 
 // Undecodable reports whether a server with MarkingServerOptions could not decode a request, and returns its expected
@@ -156,4 +152,27 @@ func Undecodable(v any) (name protoreflect.FullName, bad bool) {
 		return "", false
 	}
 	return r.Descriptor().FullName(), true
+}
+
+// DialOptions makes a connection use the codec for all calls, and its buffers for received data: gRPC zeroes its own
+// before each use.
+func DialOptions() []grpc.DialOption {
+	c := newCodec()
+	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}
+}
+
+// BulkDialOptions is DialOptions for a connection with one call with large messages, up to the given size, that are
+// received directly into their final memory.
+func BulkDialOptions(most int) []grpc.DialOption {
+	c := newCodec()
+	c.places = newPlaces(most)
+	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.places)}
+}
+
+// MarkingServerOptions is DialOptions for a server with handlers that call Undecodable for each request: without it
+// gRPC ends the call with INTERNAL before the handler runs.
+func MarkingServerOptions() []grpc.ServerOption {
+	c := newCodec()
+	c.marks = true
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(c), experimental.BufferPool(c.buffers)}
 }

@@ -23,9 +23,9 @@ type delivery struct {
 const maxReused = 1024
 
 // Received is a reusable pb.ConsumeResponse: the parts of its messages, except bodies and properties, are reused for
-// the next response. The zero value is ready to use.
+// the next response.
 type Received struct {
-	// Response is the last response. It is valid until Reset; the bodies and properties of its messages stay valid.
+	// Response is valid until Reset; the bodies and properties of its messages stay valid.
 	Response pb.ConsumeResponse
 
 	slab []delivery
@@ -44,7 +44,6 @@ func (r *Received) Reset() {
 	r.Response.Reset()
 }
 
-// memory returns memory for count messages.
 func (r *Received) memory(count int) ([]delivery, []*pb.StoredMessage) {
 	if cap(r.slab) < count {
 		r.slab, r.list = make([]delivery, count), make([]*pb.StoredMessage, 0, count)

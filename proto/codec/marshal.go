@@ -14,12 +14,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Appender is a message that encodes itself, identically to the protobuf library's encoding of the message it
-// represents.
+// Appender is a message that encodes itself, identically to the protobuf library.
 type Appender interface {
 	// EncodedBytes returns the number of bytes that AppendTo appends, without data passed to Output.Refer.
 	EncodedBytes() int
-	// AppendTo appends the encoded message.
 	AppendTo(o *Output)
 }
 
@@ -28,14 +26,12 @@ const ReferBytes = 4 << 10
 
 // Output is the target of an Appender.
 type Output struct {
-	// B is the buffer to append to.
 	B    []byte
 	refs []ref
 }
 
-// ref is data to be sent that is not in Output.B.
 type ref struct {
-	at   int // its offset in B
+	at   int // offset in B
 	data []byte
 }
 
@@ -62,10 +58,9 @@ func (o *Output) pieces(whole mem.Buffer) mem.BufferSlice {
 	return out
 }
 
-// Marshal encodes v, a protobuf message or an Appender, into a buffer that is reused after gRPC has sent it.
-//
-// gRPC's own codec does the same, but zeroes each buffer first, and its buffers for messages above 32 KiB have 1 MiB:
-// for a delivery of 128 small messages this was most of the cost.
+// Marshal encodes v, a protobuf message or an Appender, into a buffer that is reused after gRPC has sent it. gRPC's own
+// codec zeroes each buffer first, and its buffers for messages above 32 KiB have 1 MiB: for a delivery of 128 small
+// messages this was most of the cost.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(Appender); ok {
 		return c.encode(m.EncodedBytes(), func(o *Output) error {
@@ -88,7 +83,6 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.encode(size, func(o *Output) error { return o.message(m) })
 }
 
-// message appends a message with a cached size.
 func (o *Output) message(m proto.Message) (err error) {
 	o.B, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(o.B, m)
 	return err //nolint:wrapcheck // encode does
@@ -110,7 +104,6 @@ func (c codec) records(m *pb.ReplicateResponse) (mem.BufferSlice, error) {
 	})
 }
 
-// encode appends size bytes to an empty buffer with appendTo.
 func (c codec) encode(size int, appendTo func(o *Output) error) (mem.BufferSlice, error) {
 	var buf *[]byte
 	o, ok := c.outputs.Get().(*Output)

@@ -16,22 +16,20 @@ import (
 const maxFrame = 16 << 10
 
 // places is the mem.BufferPool of a connection that receives a sequence of large, retained messages, such as log
-// records. Each message larger than a frame gets its own memory, its place. All its frames except the first are
-// received there contiguously. Only the first frame is copied: its header contains the length of the message. A message
-// in one frame is received into its own memory.
+// records. The memory of a message larger than a frame is its place: all frames except the first are received there
+// contiguously. Only the first frame is copied: its header contains the length of the message.
 //
-// Places are never reused; they are garbage-collected like copies would be. Only the memory of first frames of maxFrame
-// bytes is reused. Its capacity, firstCap, is larger than its length, which distinguishes it from all other memory.
+// Places are never reused. Only the memory of first frames of maxFrame bytes is. Its capacity, firstCap, is larger than
+// its length, which distinguishes it from all other memory.
 //
 // This relies on how gRPC sends messages on one stream: the frames of a message are consecutive, and begin with the
-// gRPC header. In other cases (several concurrent streams, an exhausted window) pieces are not in their place, and the
-// message is copied.
+// gRPC header. In other cases (several concurrent streams, an exhausted window) the message is copied.
 type places struct {
-	most    int       // maximum message size in bytes
+	most    int       // message size in bytes
 	firsts  sync.Pool // *[]byte of firstCap
 	handles sync.Pool // *[]byte without memory, for slices that are not reused
 
-	mu sync.Mutex // guards all below
+	mu sync.Mutex // guards the fields below
 	// first is the last frame, if it may be the first of a message; it is filled before the next Get.
 	first *[]byte
 	// placed lists the messages that have a place and were not taken, oldest first; placedBytes is their total size.
@@ -41,7 +39,6 @@ type places struct {
 	open        bool
 }
 
-// firstCap is the capacity of reused memory.
 const firstCap = maxFrame + 1
 
 // place is the memory of a message without its header. Only the range from front to given was returned by Get.
@@ -50,7 +47,6 @@ type place struct {
 	front, given int
 }
 
-// newPlaces returns a pool for messages of at most the given size.
 func newPlaces(most int) *places { return &places{most: most} }
 
 // Get returns memory for a frame, with undefined content.
@@ -103,7 +99,7 @@ func (p *places) begin() {
 	}
 }
 
-// drop removes the oldest places. mu is held.
+// mu is held.
 func (p *places) drop(n int) {
 	for _, d := range p.placed[:n] {
 		p.placedBytes -= len(d.b)
@@ -112,7 +108,6 @@ func (p *places) drop(n int) {
 	p.open = p.open && len(p.placed) > 0
 }
 
-// handle returns a pooled pointer to a slice.
 func (p *places) handle(b []byte) *[]byte {
 	h, ok := p.handles.Get().(*[]byte)
 	if !ok {
@@ -184,12 +179,10 @@ func (p *places) take(data mem.BufferSlice) (place, bool) {
 	return place{}, false
 }
 
-// has reports whether a piece is at an offset.
 func (l *place) has(at int, piece []byte) bool {
 	return len(piece) > 0 && len(piece) <= l.given-at && &l.b[at] == &piece[0]
 }
 
-// fits reports whether a message is in its place.
 func (l *place) fits(data mem.BufferSlice) bool {
 	if data[0].Len() != l.front {
 		return false

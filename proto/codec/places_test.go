@@ -362,7 +362,7 @@ func TestReceivedInPlaceFromGRPC(t *testing.T) {
 			most += 1024
 		}
 	}
-	server := grpc.NewServer(ServerOptions()...)
+	server := grpc.NewServer(MarkingServerOptions()...)
 	pb.RegisterReplicationServiceServer(server, s)
 	l := bufconn.Listen(1 << 20)
 	ended := make(chan error, 1)

@@ -13,14 +13,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxMessages is the maximum number of decoded messages of a request: one more than the server accepts, so that it can
-// refuse the request without allocations for the rest.
+// maxMessages is one more than the server accepts, so that it can refuse the request without allocations for the rest.
 const maxMessages = 10_001
 
-// fields calls fn for each field. fn reports whether the field is as expected; it must return false for unknown fields,
-// since the library preserves them and this code would drop them. fields stops and returns false in that case, or for
-// malformed input. value is the content of a length-delimited field, number the value of a varint. Other types are
-// passed without a value.
+// fields calls fn for each field. fn must return false for unexpected fields, since the library preserves unknown ones
+// and this code would drop them. fields returns false in that case, or for malformed input. value is the content of a
+// length-delimited field, number the value of a varint.
 func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, number uint64) bool) bool {
 	for len(b) > 0 {
 		field, typ, n := protowire.ConsumeTag(b)
@@ -57,28 +55,27 @@ func occurrences(b []byte, wanted int32, most int) (count int, ok bool) {
 	return count, ok
 }
 
-// publishCall holds the parts of a request of a publish stream, except its messages.
 type publishCall struct {
 	request  pb.PublishStreamRequest
 	publish  pb.PublishRequest
-	producer *pb.Producer // allocated separately: it outlives the bodies that the other parts refer to
+	producer *pb.Producer // outlives the bodies that the other parts refer to
 }
 
-// maxMoreRequests is the maximum number of decoded requests within another one: one more than the server accepts.
+// maxMoreRequests is one more than the server accepts.
 const maxMoreRequests = 257
 
 // ReceivedPublish is a reusable pb.PublishStreamRequest: its parts, except texts, properties and producers, are reused
-// for the next request of any stream. The zero value is ready to use.
+// for the next request of any stream.
 type ReceivedPublish struct {
-	// Request is the last request. It is valid until Reset, including its messages and their bodies, which are in the
-	// received buffer; texts, properties and producers stay valid.
+	// Request is valid until Reset, including its messages and their bodies, which are in the received buffer; texts,
+	// properties and producers stay valid.
 	Request pb.PublishStreamRequest
 
 	memory   *publishMemory
 	received mem.Buffer // contains the bodies
 }
 
-// receive returns data in one piece, valid until Reset: without a copy if it is in one piece.
+// receive returns data in one piece, valid until Reset.
 func (r *ReceivedPublish) receive(data mem.BufferSlice, pool mem.BufferPool) []byte {
 	r.letGo()
 	if isCounted(data) {
@@ -96,8 +93,8 @@ func (r *ReceivedPublish) receive(data mem.BufferSlice, pool mem.BufferPool) []b
 	return *b
 }
 
-// isCounted reports whether data is one reference-counted buffer. A mem.SliceBuffer is not: its memory may be valid
-// only during decoding.
+// isCounted reports whether data is one reference-counted buffer. The memory of a mem.SliceBuffer may be valid only
+// during decoding.
 func isCounted(data mem.BufferSlice) bool {
 	if len(data) != 1 {
 		return false
@@ -106,7 +103,6 @@ func isCounted(data mem.BufferSlice) bool {
 	return !lent
 }
 
-// letGo frees the buffer of the last request.
 func (r *ReceivedPublish) letGo() {
 	if r.received != nil {
 		r.received.Free()
@@ -127,7 +123,6 @@ func (r *ReceivedPublish) Reset() {
 	}
 }
 
-// publishMemory is the memory for decoded requests.
 type publishMemory struct {
 	calls    []publishCall
 	messages []pb.Message
@@ -153,7 +148,6 @@ func (p *publishMemory) release() {
 	publishMemories.Put(p)
 }
 
-// forCalls returns memory for count calls.
 func (p *publishMemory) forCalls(count int) []publishCall {
 	if cap(p.calls) < count {
 		p.calls = make([]publishCall, count)
@@ -162,7 +156,6 @@ func (p *publishMemory) forCalls(count int) []publishCall {
 	return p.calls
 }
 
-// forMessages returns memory for count messages, and an empty list for them.
 func (p *publishMemory) forMessages(count int) ([]pb.Message, []*pb.Message) {
 	if len(p.messages)-p.used < count {
 		n := max(count, min(2*len(p.messages), maxReused)) // earlier messages keep their memory
@@ -318,7 +311,6 @@ func message(b []byte, m *pb.Message) bool {
 	})
 }
 
-// property adds an entry of the map.
 func property(b []byte, m *pb.Message) bool {
 	var key, value string
 	ok := fields(b, func(field int32, typ protowire.Type, text []byte, _ uint64) bool {

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Numbers of the large fields.
 const (
 	replicateRecords = 5
 	snapshotData     = 3

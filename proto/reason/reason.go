@@ -41,13 +41,11 @@ func Code(r pb.ErrorReason) codes.Code {
 // Kind returns the kind of a reason; ERROR_KIND_UNSPECIFIED for an unknown reason.
 func Kind(r pb.ErrorReason) pb.ErrorKind { return options()[r].kind }
 
-// option is the decoded pb.ErrorReasonOptions of a reason.
 type option struct {
 	code codes.Code
 	kind pb.ErrorKind
 }
 
-// options decodes the options of all reasons.
 var options = sync.OnceValue(func() map[pb.ErrorReason]option { //nolint:gochecknoglobals // a constant
 	values := pb.ErrorReason(0).Descriptor().Values()
 	all := make(map[pb.ErrorReason]option, values.Len())

@@ -13,14 +13,12 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// http2 is the ALPN protocol of gRPC.
 const http2 = "h2"
 
-// errNoCertificate is returned when a server presents no certificate.
-var errNoCertificate = errors.New("the other end shows no certificate")
+var errNoCertificate = errors.New("server presented no certificate")
 
 // Server returns the configuration of a listener: each connection uses the content of the files at its start. Client
-// certificates are requested according to auth; protocols are those of ALPN, such as "h2" for gRPC.
+// certificates are requested according to auth; protocols are those of ALPN.
 func (s *Source) Server(auth tls.ClientAuthType, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: s.o.MinVersion,
@@ -51,8 +49,8 @@ func (s *Source) received(auth tls.ClientAuthType, protocols []string) *tls.Conf
 	return c
 }
 
-// Dial returns the configuration for one new outgoing connection; it must not be reused. The caller must set
-// ServerName, unless crypto/tls gets the address.
+// Dial returns the configuration for one new outgoing connection. The caller must set ServerName, unless crypto/tls
+// gets the address.
 func (s *Source) Dial() *tls.Config {
 	s.Check()
 	m := s.current.Load()
@@ -64,7 +62,7 @@ func (s *Source) Dial() *tls.Config {
 }
 
 // Credentials returns the credentials of gRPC clients: each connection uses the content of the files at its start.
-// accept, if not nil, is called with the certificate of each server, which is valid for its address.
+// accept, if not nil, is called with the verified certificate of each server.
 func (s *Source) Credentials(accept func(*x509.Certificate) error) credentials.TransportCredentials {
 	return &dialCredentials{source: s, accept: accept}
 }
@@ -74,7 +72,6 @@ func (s *Source) CheckOnly() credentials.TransportCredentials {
 	return &dialCredentials{source: s, checkOnly: true}
 }
 
-// dialCredentials implements credentials.TransportCredentials.
 type dialCredentials struct {
 	source *Source
 	accept func(*x509.Certificate) error
@@ -83,7 +80,6 @@ type dialCredentials struct {
 	checkOnly bool // present no certificate
 }
 
-// ClientHandshake performs the TLS handshake of an outgoing connection.
 func (c *dialCredentials) ClientHandshake(
 	ctx context.Context, authority string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
@@ -107,23 +103,19 @@ func (c *dialCredentials) ClientHandshake(
 	return conn, info, nil
 }
 
-// ServerHandshake is not supported by these credentials.
 func (c *dialCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, fmt.Errorf("tlsfiles: %w", errors.ErrUnsupported)
 }
 
-// Info describes the protocol to gRPC.
 func (c *dialCredentials) Info() credentials.ProtocolInfo {
 	return credentials.NewTLS(&tls.Config{MinVersion: c.source.o.MinVersion, ServerName: c.name}).Info()
 }
 
-// Clone returns a copy.
 func (c *dialCredentials) Clone() credentials.TransportCredentials {
 	d := *c
 	return &d
 }
 
-// OverrideServerName is required by the interface; gRPC has a dial option instead.
 func (c *dialCredentials) OverrideServerName(name string) error {
 	c.name = name
 	return nil

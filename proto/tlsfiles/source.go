@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package tlsfiles implements TLS configurations from PEM files, which are read again when they change. Open
+// connections are unaffected.
+//
+// The files are checked when a connection starts, at most once per second, and on each call of Check or Reload. They
+// are opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret) counts as
+// a change. Invalid new content is rejected as a whole: the previous content stays in use, Refused returns the reason,
+// and Options.Told is called.
 package tlsfiles
 
 import (
@@ -18,27 +25,26 @@ import (
 const (
 	// lookInterval is the minimum interval between two checks of the files.
 	lookInterval = time.Second
-	// openAttempts is the number of attempts of Open to read a matching certificate and key, and openPause the delay
-	// between them: the files may be in the middle of a replacement.
+	// openAttempts is the number of attempts of Open to read a matching certificate and key, openPause apart: the files
+	// may be in the middle of a replacement.
 	openAttempts = 5
 	openPause    = 50 * time.Millisecond
 )
 
 var (
 	// ErrIncomplete is returned when a certificate is configured without its key, or vice versa.
-	ErrIncomplete = errors.New("cert and key go together; only one of them is set")
+	ErrIncomplete = errors.New("cert and key must both be set")
 	// ErrContent is returned when a file contains no certificate, or a key does not match its certificate.
-	ErrContent = errors.New("the file cannot be used")
+	ErrContent = errors.New("invalid file")
 	// errPair is ErrContent for a certificate and a key that do not match.
 	errPair = fmt.Errorf("%w", ErrContent)
 )
 
-// Files in PEM.
+// Files are the names of PEM files.
 type Files struct {
-	// CA contains the CAs for certificates of others. Empty: the system's CAs.
+	// CA contains the CAs for certificates of others. Default: the system's.
 	CA string
-	// Cert and Key are presented to others: a certificate, followed by its intermediate CAs, and its key. Both empty:
-	// none.
+	// Cert, if any, is a certificate followed by its intermediate CAs.
 	Cert, Key string
 }
 
@@ -50,8 +56,8 @@ type Options struct {
 	Files
 	// MinVersion of TLS, such as tls.VersionTLS12; 0 is TLS 1.3.
 	MinVersion uint16
-	// Told is called with nil when new content is used, and with the error when it is invalid, once per change; it may
-	// be nil. It must not call the source.
+	// Told, if not nil, is called once per change, with nil when new content is used, and with the error when it is
+	// invalid. It must not call the source.
 	Told func(error)
 }
 
@@ -59,16 +65,15 @@ type Options struct {
 type Source struct {
 	o       Options
 	current atomic.Pointer[material]
-	looked  atomic.Int64 // last check of the files, in Unix nanoseconds
+	looked  atomic.Int64 // in Unix nanoseconds
 
-	mu      sync.Mutex // held while the files are read; guards all below
-	seen    content    // content found by the last check, valid or not
-	trouble error      // why seen is not used; nil if it is
+	mu      sync.Mutex // held while the files are read; guards the fields below
+	seen    content    // found by the last check, valid or not
+	trouble error      // why seen is not used
 	told    bool       // Told was called with trouble
 	refused atomic.Pointer[error]
 }
 
-// content is the raw content of the files.
 type content struct {
 	ca, cert, key []byte
 	err           error
@@ -88,10 +93,9 @@ type material struct {
 
 // Certificate describes a certificate file.
 type Certificate struct {
-	// File name, and whether it is the CA file.
 	File      string
 	Authority bool
-	// Subject of the certificate that expires first, and its expiry in Ends.
+	// Subject and Ends are those of the certificate that expires first.
 	Subject string
 	Ends    time.Time
 }
@@ -199,7 +203,6 @@ func (s *Source) tell(now bool) {
 	s.told = true
 }
 
-// read reads the configured files.
 func read(f Files) (c content) {
 	one := func(what, file string) []byte {
 		if file == "" || c.err != nil {
@@ -215,7 +218,6 @@ func read(f Files) (c content) {
 	return c
 }
 
-// load parses the content.
 func (c *content) load(f Files) (*material, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -239,7 +241,6 @@ func (c *content) load(f Files) (*material, error) {
 	return m, nil
 }
 
-// note records the certificate of a file that expires first.
 func (m *material) note(file string, authority bool, raw []byte) {
 	var first *x509.Certificate
 	for block, rest := pem.Decode(raw); block != nil; block, rest = pem.Decode(rest) {
@@ -263,7 +264,7 @@ func (m *material) mayFollow(before *material) error {
 	now := time.Now()
 	ends := m.certificate.Leaf.NotAfter
 	if now.After(ends) && !now.After(before.certificate.Leaf.NotAfter) {
-		return fmt.Errorf("cert: %w: the new certificate has ended at %s", ErrContent, ends.Format(time.RFC3339))
+		return fmt.Errorf("cert: %w: the new certificate expired at %s", ErrContent, ends.Format(time.RFC3339))
 	}
 	return nil
 }

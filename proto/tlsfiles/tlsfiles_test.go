@@ -200,7 +200,7 @@ func TestBrokenFiles(t *testing.T) {
 		"has no certificate in PEM": {"ca.pem": goodKey, "cert.pem": good, "key.pem": goodKey},
 		"cert and key":              {"ca.pem": ca.File, "cert.pem": good, "key.pem": otherKey},
 		"failed to find":            {"ca.pem": ca.File, "cert.pem": empty, "key.pem": goodKey},
-		"has ended at":              {"ca.pem": ca.File, "cert.pem": ended, "key.pem": endedKey},
+		"expired at":                {"ca.pem": ca.File, "cert.pem": ended, "key.pem": endedKey},
 		"no such file":              {"cert.pem": good, "key.pem": goodKey},
 	} {
 		server.swap(files)
@@ -262,7 +262,7 @@ func TestOpen(t *testing.T) {
 	ca := certs.New(t, "ours")
 	_, cert, key := ca.Issue(t, "one")
 	for want, f := range map[string]tlsfiles.Files{
-		"go together":        {Cert: cert},
+		"must both be set":   {Cert: cert},
 		"ca: open /none":     {CA: "/none", Cert: cert, Key: key},
 		"no certificate in":  {CA: key},
 		"cert and key":       {Cert: ca.File, Key: key},

@@ -42,10 +42,10 @@ func Example_publishBatch() {
 		if err != nil {
 			return err
 		}
-		fmt.Println("the first one has sequence", receipt.Sequence)
+		fmt.Println("first sequence:", receipt.Sequence)
 		return nil
 	})
-	// Output: the first one has sequence 1
+	// Output: first sequence: 1
 }
 
 // All iterates over the messages of a subscription. A nacked message is redelivered.
@@ -65,7 +65,7 @@ func Example_consumerAll() {
 				d.Nack()
 				continue
 			}
-			fmt.Printf("%s, given back %d times before\n", d.Body, d.DeliveryCount)
+			fmt.Printf("%s, redelivered %d times\n", d.Body, d.DeliveryCount)
 			d.Ack()
 			if done++; done == 2 {
 				break
@@ -74,8 +74,8 @@ func Example_consumerAll() {
 		return consumer.Flush(ctx)
 	})
 	// Unordered output:
-	// coffee, given back 1 times before
-	// tea, given back 0 times before
+	// coffee, redelivered 1 times
+	// tea, redelivered 0 times
 }
 
 // Browse reads messages without consuming them.
@@ -115,10 +115,10 @@ func Example_alterQueue() {
 			return err
 		}
 		_, err := c.Publish(ctx, "orders", client.Message{Body: []byte("b")})
-		fmt.Println("full:", errors.Is(err, client.ErrLimit), "in doubt:", errors.Is(err, client.ErrOutcomeUnknown))
+		fmt.Println("full:", errors.Is(err, client.ErrLimit), "outcome unknown:", errors.Is(err, client.ErrOutcomeUnknown))
 		return nil
 	})
-	// Output: full: true in doubt: false
+	// Output: full: true outcome unknown: false
 }
 
 // A rejected message is moved to the dead-letter queue with a description of its origin. When the cause is fixed, it is
@@ -193,7 +193,7 @@ func Example_release() {
 		if err != nil {
 			return err
 		}
-		note := client.Message{Body: []byte("look at the one before")}
+		note := client.Message{Body: []byte("check the previous message")}
 		_, err = c.Begin().Release(d).Publish("orders", note).Commit(ctx)
 		if err != nil {
 			return err
@@ -203,13 +203,13 @@ func Example_release() {
 				return err
 			}
 			if d.Ack(); d.DeliveryCount > 0 {
-				fmt.Printf("%s, given back %d times before\n", d.Body, d.DeliveryCount)
+				fmt.Printf("%s, redelivered %d times\n", d.Body, d.DeliveryCount)
 				break
 			}
 		}
 		return consumer.Flush(ctx)
 	})
-	// Output: broken, given back 1 times before
+	// Output: broken, redelivered 1 times
 }
 
 // Node sends requests to one node by its address, regardless of its role; the client discovers the active node

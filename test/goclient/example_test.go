@@ -321,11 +321,11 @@ func Example_errors() {
 	_, err := c.Publish(ctx, "nowhere", client.Message{Body: []byte("x")})
 	switch {
 	case errors.Is(err, client.ErrQueueNotFound):
-		fmt.Println("create it first")
+		fmt.Println("queue not found")
 	case errors.Is(err, client.ErrLimit):
 		fmt.Println("the queue is full")
 	case errors.Is(err, client.ErrOutcomeUnknown):
-		fmt.Println("the context ended too early to know")
+		fmt.Println("outcome unknown")
 	}
-	// Output: create it first
+	// Output: queue not found
 }

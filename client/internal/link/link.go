@@ -9,8 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -34,13 +37,9 @@ type Conns interface {
 	Once(ctx context.Context, op string, call Call) error
 	// Change is Repeat for a request that is executed at most once under the identity. A nil id is a new identity.
 	Change(ctx context.Context, op string, id Identity, call CallAs) error
-	// NewIdentity returns an identity for one request and its retries.
 	NewIdentity() Identity
-	// Active waits for an active node.
 	Active(ctx context.Context, op string) (Node, error)
-	// Node returns the node with that address.
 	Node(address string) (Node, error)
-	// Addresses returns all known addresses.
 	Addresses() []string
 }
 
@@ -52,7 +51,6 @@ type Identity interface {
 
 // Node is one node of the pair.
 type Node interface {
-	// Address of the node, host:port.
 	Address() string
 	// Conn returns the current connection. A connection that does not respond is replaced.
 	Conn() *grpc.ClientConn
@@ -71,17 +69,33 @@ func Wrap(op string, err error, message string) error {
 
 // Errors of administrative calls, documented in client/admin.
 var (
-	ErrNotEmpty       = errors.New("queue not empty")
-	ErrNoRule         = errors.New("no such rule, role, token or quota")
-	ErrBusy           = errors.New("other maintenance is under way")
+	ErrNotEmpty       = errors.New("queue is not empty")
+	ErrNoRule         = errors.New("rule, role, token or quota not found")
+	ErrBusy           = errors.New("another maintenance operation is running")
 	ErrRoleChanged    = errors.New("rewrite canceled by a role change")
-	ErrCanceled       = errors.New("the rewrite was cancelled")
-	ErrNoSpace        = errors.New("not enough free space")
+	ErrCanceled       = errors.New("rewrite was canceled")
+	ErrNoSpace        = errors.New("not enough free disk space")
 	ErrBackupNotFound = errors.New("backup not found")
-	ErrNoConnection   = errors.New("no such connection")
-	ErrNoJob          = errors.New("no such job")
-	ErrNoTransaction  = errors.New("no such prepared transaction")
-	ErrDecided        = errors.New("the transaction was decided otherwise")
-	ErrHeuristic      = errors.New("the transaction was decided otherwise, without its coordinator")
-	ErrNoPlan         = errors.New("no plan is under way")
+	ErrNoConnection   = errors.New("connection not found")
+	ErrNoJob          = errors.New("job not found")
+	ErrNoTransaction  = errors.New("prepared transaction not found")
+	ErrDecided        = errors.New("coordinator made the opposite decision")
+	ErrHeuristic      = errors.New("opposite decision was made without the coordinator")
+	ErrNoPlan         = errors.New("no plan is running")
 )
+
+// DurationToProto returns nil for 0.
+func DurationToProto(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// TimeFromProto returns the zero time for nil.
+func TimeFromProto(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}

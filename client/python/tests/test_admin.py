@@ -174,9 +174,9 @@ async def test_a_call_that_was_given_up_can_be_asked_for_again(pair: Pair, clien
             pair.signal(address, signal.SIGCONT)
     await client.publish("ask-again", b"later", timeout=BOUND)
     purged = await client.admin.purge_queue("ask-again", request=request, timeout=BOUND)
-    assert purged in {5, 6}, "the first attempt was carried out, or not"
+    assert purged in {5, 6}, "the first attempt was executed, or not"
     assert len(await bodies(client, "ask-again", "default")) == 6 - purged, "and no other one"
-    with pytest.raises(errors.InvalidRequest, match="carried out already"):
+    with pytest.raises(errors.InvalidRequest, match="already executed"):
         await client.admin.purge_queue("ask-again", request=request)
     await asyncio.to_thread(pair.wait_in_sync)
 
@@ -228,5 +228,5 @@ async def test_a_transaction_in_doubt_is_one_thing() -> None:
         t = client.transaction().publish("q", b"1")
         with pytest.raises(errors.OutcomeUnknown):
             await t.commit(timeout=0.3)
-        with pytest.raises(errors.InvalidRequest, match=r"commit\(\) is not known"):
+        with pytest.raises(errors.InvalidRequest, match=r"commit\(\) is unknown"):
             await t.prepare("xid", timeout=0.3)

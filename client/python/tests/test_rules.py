@@ -333,7 +333,7 @@ async def test_commit_keeps_its_sequence_over_calls() -> None:
         assert len({(p.id, p.sequence) for p in sent}) == 1
         assert [p.retry for p in sent] == [False, True, True]
         await client.transaction().publish("q", b"2").commit(timeout=BOUND)
-        assert node.commits[-1].producer.sequence == sent[0].sequence + 1, "the lane is used again"
+        assert node.commits[-1].producer.sequence == sent[0].sequence + 1, "the sequencer is used again"
 
 
 async def test_what_is_told_at_the_end_is_why() -> None:

@@ -106,12 +106,12 @@ async def test_mistakes_are_told(
         free.bind(("127.0.0.1", 0))
         nothing = [f"127.0.0.1:{free.getsockname()[1]}"]
         mistakes: list[tuple[list[str], dict[str, Any], str]] = [
-            (pair.addresses, {**own, "ca": foreign["ca"]}, "certificate is not of an authority in ca"),
-            (pair.addresses, {"tls": True}, "certificate is not of an authority in ca"),
-            (pair.addresses, {"ca": own["ca"]}, "it wants a client certificate"),
-            (pair.addresses, {**foreign, "ca": own["ca"]}, "it wants a client certificate"),
-            (pair.addresses, {}, "if it speaks TLS, this client must, too: give ca"),
-            (nothing, own, "connection refused: no process listens there"),
+            (pair.addresses, {**own, "ca": foreign["ca"]}, "certificate was not issued by a CA in ca"),
+            (pair.addresses, {"tls": True}, "certificate was not issued by a CA in ca"),
+            (pair.addresses, {"ca": own["ca"]}, "it requires a client certificate"),
+            (pair.addresses, {**foreign, "ca": own["ca"]}, "it requires a client certificate"),
+            (pair.addresses, {}, "if it requires TLS, set ca"),
+            (nothing, own, "connection refused: no process is listening"),
         ]
 
         async def make(addresses: list[str], options: dict[str, Any], text: str) -> None:
@@ -139,8 +139,8 @@ async def test_files_that_cannot_be_used(nodes: tuple[SecureNodes, SecureNodes],
         ({**own, "ca": tmp_path / "not-there.pem"}, "No such file"),
         ({**own, "ca": nonsense}, "nonsense.pem has no certificate in PEM"),
         ({**own, "ca": own["key"]}, "has no certificate in PEM"),
-        ({**own, "key": files(pair, "node-a")["key"]}, "no certificate in PEM and its key"),
-        ({**own, "cert": nonsense}, "no certificate in PEM and its key"),
+        ({**own, "key": files(pair, "node-a")["key"]}, "not a certificate in PEM and its key"),
+        ({**own, "cert": nonsense}, "not a certificate in PEM and its key"),
     ]
     for options, text in mistakes:
         with pytest.raises(errors.InvalidRequest, match="the certificates cannot be used") as caught:
@@ -178,7 +178,7 @@ async def test_a_plain_node_is_told_from_one_with_tls(nodes: tuple[SecureNodes, 
     server = await asyncio.start_server(plain, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, Client([address], ca=files(nodes[0])["ca"]) as client:
-        with pytest.raises(errors.Unavailable, match="the node does not speak TLS, and this client does"):
+        with pytest.raises(errors.Unavailable, match="the node does not use TLS, and this client does"):
             await client.publish("q", b"", timeout=1)
 
 

@@ -48,7 +48,7 @@ func TestCommandsOverTLS(t *testing.T) {
 	require.Equal(t, cli.ExitError, code, "without TLS")
 	_, stderr, code := c.Run("", "status", "--tls-cert", cert)
 	require.Equal(t, cli.ExitUsage, code)
-	require.Contains(t, stderr, "cert and key go together")
+	require.Contains(t, stderr, "cert and key must both be set")
 }
 
 // The certificates created by `cert init` are sufficient for a node and the command line, without other names or files.

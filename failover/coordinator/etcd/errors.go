@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// refuses reports whether an error is an explicit rejection by etcd, as opposed to a missing response. (A rejected
-// swap was not applied, except for ErrNoSpace: see swapFailed.)
+// refuses reports whether etcd explicitly rejected a request. A rejected swap was not applied, except for ErrNoSpace:
+// see swapFailed.
 func refuses(err error) bool {
 	err = rpctypes.Error(err)
 	for _, known := range []error{
@@ -27,8 +27,8 @@ func refuses(err error) bool {
 	return false
 }
 
-// cause returns a description of an error that requires an operator; empty for any other. It is stable, because it is
-// part of the node's status.
+// cause returns a stable description, for the node's status, of an error that requires an operator; empty for any
+// other.
 func cause(err error) string {
 	if err == nil {
 		return ""
@@ -52,13 +52,10 @@ func cause(err error) string {
 			"certificate signed by unknown authority",
 			"etcd's certificate was not issued by the CA in coordinator.etcd.tls.ca",
 		},
-		{"certificate is valid for", "etcd's certificate is for a different name than the one in " +
-			"coordinator.etcd.endpoints"},
-		{"cannot validate certificate for", "etcd's certificate does not contain the address in " +
-			"coordinator.etcd.endpoints"},
+		{"certificate is valid for", "etcd's certificate is for a different name than the one in coordinator.etcd.endpoints"},
+		{"cannot validate certificate for", "etcd's certificate does not contain the address in coordinator.etcd.endpoints"},
 		{"certificate has expired", "a certificate has expired or is not valid yet: check etcd's, and this machine's clock"},
-		{"tls: unknown certificate authority", "etcd does not trust the CA of the certificate in " +
-			"coordinator.etcd.tls.cert"},
+		{"tls: unknown certificate authority", "etcd does not trust the CA of the certificate in coordinator.etcd.tls.cert"},
 		{"tls: bad certificate", "etcd rejects the certificate in coordinator.etcd.tls.cert"},
 		{"tls: certificate required", "etcd requires a client certificate: set coordinator.etcd.tls.cert and key"},
 		{"first record does not look like a TLS handshake", "etcd does not use TLS, but coordinator.etcd.tls is set"},
@@ -71,7 +68,6 @@ func cause(err error) string {
 	return ""
 }
 
-// recordErrors records the cause of failed requests, if an operator can fix it.
 func recordErrors(last *atomic.Value) grpc.UnaryClientInterceptor {
 	return func(
 		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,

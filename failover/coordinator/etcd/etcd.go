@@ -4,10 +4,11 @@
 //
 // It does not use etcd's concurrency package: Election.Campaign does not check its own key after waiting, and
 // Session.Done fires up to a second after the key is gone. Both have allowed two concurrent leaders. Instead, the
-// record is a key without a lease that is written by compare-and-swap on its mod revision, and leases are only hints.
+// record is written by compare-and-swap on its mod revision, and leases are only hints.
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -30,7 +31,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
 )
 
-// Defaults for Options.
+// Defaults of Options.
 const (
 	DefaultPrefix         = "/lockstep/default"
 	DefaultLeaseTTL       = 3 * time.Second
@@ -39,24 +40,18 @@ const (
 
 // Options configures Open.
 type Options struct {
-	// Endpoints of the cluster, host:port or URLs. At least one.
 	Endpoints []string
-	// Prefix of all keys of this pair, without a trailing slash. Each pair needs a separate prefix. Default
-	// DefaultPrefix.
+	// Prefix of all keys of this pair, without a trailing slash. Default DefaultPrefix.
 	Prefix string
-	// TLS for the connections; nil disables it.
-	TLS *tls.Config
-	// Credentials, if not nil, are used instead of TLS, so that certificates can change. They do not apply to
-	// endpoints that begin with http://.
-	Credentials credentials.TransportCredentials
-	// Username and Password; empty: no authentication.
+	TLS    *tls.Config
+	// Credentials, if not nil, replace TLS, so that certificates can change. They do not apply to http:// endpoints.
+	Credentials        credentials.TransportCredentials
 	Username, Password string
-	// LeaseTTL of the liveness key; etcd rounds to whole seconds. Default 3 s.
+	// LeaseTTL of the liveness key, rounded to whole seconds by etcd. Default 3 s.
 	LeaseTTL time.Duration
-	// RequestTimeout of the package's background requests. Default 1 s.
+	// RequestTimeout of background requests. Default 1 s.
 	RequestTimeout time.Duration
-	// Logger for the connection's state; nil disables logging.
-	Logger *zap.Logger
+	Logger         *zap.Logger
 }
 
 // Coordinator implements failover.Coordinator on an etcd cluster.
@@ -77,7 +72,7 @@ type Coordinator struct {
 	duplicates dupdetect.Tracker
 	// unknown is signalled if a process under this node's ID may not be aware of this one.
 	unknown chan struct{}
-	// history is that of all responses so far; replaced is signalled after a response of another history.
+	// history covers all responses so far; replaced is signalled after a response of another history.
 	history  history
 	replaced chan struct{}
 	// lastError is the cause of the last failed request: a string.
@@ -89,34 +84,24 @@ type Coordinator struct {
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// Open prepares the connection and starts the watch. It does not wait for etcd; see Ping. Errors only concern the
-// options.
+// Open starts the watch. It does not wait for etcd; see Ping. Errors only concern the options.
 func Open(o Options) (*Coordinator, error) {
 	if len(o.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoints: set the addresses of the etcd cluster, host:port")
 	}
-	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
-	}
-	o.Prefix = strings.TrimRight(o.Prefix, "/")
-	if o.LeaseTTL <= 0 {
-		o.LeaseTTL = DefaultLeaseTTL
-	}
-	if o.RequestTimeout <= 0 {
-		o.RequestTimeout = DefaultRequestTimeout
-	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
+	o.Prefix = strings.TrimRight(cmp.Or(o.Prefix, DefaultPrefix), "/")
+	o.LeaseTTL = cmp.Or(max(o.LeaseTTL, 0), DefaultLeaseTTL)
+	o.RequestTimeout = cmp.Or(max(o.RequestTimeout, 0), DefaultRequestTimeout)
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	lastError := new(atomic.Value)
 	client, err := newClient(o, clientv3.Config{
 		Endpoints: o.Endpoints, TLS: o.TLS,
 		DialTimeout: o.RequestTimeout,
-		// etcd closes connections that ping more often than every 5 s. Until a silent connection is detected,
-		// requests use another one (hedged), and so do the watch and the lease.
+		// etcd closes connections that ping more often than every 5 s. Until a silent connection is detected, requests,
+		// the watch and the lease use another one.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		// One try per endpoint and one more; further retries are up to the machine. (Without any connection a request
-		// waits for its timeout.)
+		// One try per endpoint and one more; further retries are up to the machine. Without any connection a request
+		// waits for its timeout.
 		MaxUnaryRetries: uint(len(o.Endpoints) + 1),
 		DialOptions:     dialOptions(&o, lastError),
 		Logger:          o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
@@ -137,7 +122,6 @@ func Open(o Options) (*Coordinator, error) {
 	return c, nil
 }
 
-// dialOptions returns additional options for etcd's client, which take precedence.
 func dialOptions(o *Options, lastError *atomic.Value) []grpc.DialOption {
 	options := []grpc.DialOption{
 		// gRPC's default backoff grows to two minutes, which would delay role changes after etcd has returned.
@@ -158,9 +142,8 @@ func dialOptions(o *Options, lastError *atomic.Value) []grpc.DialOption {
 	return options
 }
 
-// newClient creates etcd's client. With a user, clientv3.New would request a token first, and fail while etcd is
-// unreachable; a node must wait instead. The client therefore starts with an invalid token. When etcd rejects it, the
-// client logs in, as after the expiry of a token.
+// newClient creates etcd's client. With a user, clientv3.New would request a token, and fail while etcd is unreachable.
+// The client therefore starts with an invalid token, and logs in when etcd rejects it.
 func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
 	if o.Username == "" {
 		return clientv3.New(cfg) //nolint:wrapcheck // Open does
@@ -177,7 +160,7 @@ func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
 // Name implements failover.Coordinator.
 func (c *Coordinator) Name() string { return "etcd" }
 
-// Ping reads the record's key once; nil means that etcd responds, even without a record.
+// Ping returns nil if etcd responds, even without a record.
 func (c *Coordinator) Ping(ctx context.Context) error {
 	_, err := c.get(ctx, c.record)
 	if err == nil {
@@ -190,7 +173,6 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 	return fmt.Errorf("etcd at %s does not respond: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
 }
 
-// get reads keys linearizably from the first endpoint that responds.
 func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	before := c.history.revision()
 	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.GetResponse, error) {
@@ -202,7 +184,7 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 	return resp, err
 }
 
-// txn writes through the first endpoint that responds. doubt is that of hedged.
+// txn writes through the first endpoint that responds. outcomeUnknown is that of hedged.
 func (c *Coordinator) txn(
 	ctx context.Context, request func(clientv3.Txn) clientv3.Txn,
 ) (resp *clientv3.TxnResponse, outcomeUnknown bool, err error) {
@@ -216,11 +198,10 @@ func (c *Coordinator) txn(
 	return resp, outcomeUnknown, err
 }
 
-// attempts returns the number of attempts of one request: one per connection, and more at larger intervals, since
-// requests sent during a leader election get no response.
+// attempts allows one attempt per connection, and more at larger intervals, since requests sent during a leader
+// election get no response.
 func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + hedgedAttempts }
 
-// why describes an error or its cause.
 func (c *Coordinator) why(err error) string {
 	what := cause(err)
 	if what == "" {
@@ -255,10 +236,8 @@ func (c *Coordinator) Swap(
 	if err != nil {
 		return 0, fmt.Errorf("swap cluster record: %w", err)
 	}
-	// The same swap may be sent to several endpoints: only one attempt can be applied, and it is identified by its
-	// OpID.
+	// The same swap may be sent to several endpoints: only one attempt can be applied, and its OpID identifies it.
 	resp, outcomeUnknown, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
-		// Revision 0: the key does not exist.
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))).
 			Then(clientv3.OpPut(c.record, string(value))).
 			Else(clientv3.OpGet(c.record))
@@ -283,7 +262,6 @@ func (c *Coordinator) Swap(
 	return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
 }
 
-// swapFailed determines the outcome after an error. doubt: some attempt got no response.
 func (c *Coordinator) swapFailed(
 	ctx context.Context, expect failover.Revision, next failover.Record, outcomeUnknown bool, err error,
 ) (failover.Revision, error) {
@@ -294,8 +272,8 @@ func (c *Coordinator) swapFailed(
 	case !errors.Is(err, rpctypes.ErrNoSpace):
 		return 0, fmt.Errorf("swap cluster record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	}
-	// The write that reaches the quota is applied and answered with this error; later ones are not applied. Since
-	// etcd has responded, the write is no longer in flight, and a read determines the outcome.
+	// The write that reaches the quota is applied and answered with this error; later ones are not applied. The write
+	// is no longer in flight, so a read determines the outcome.
 	now, rev, lerr := c.Load(ctx)
 	switch {
 	case lerr == nil && now.OpID == next.OpID:
@@ -325,13 +303,11 @@ func (c *Coordinator) Close() error {
 	return nil
 }
 
-// reportReachable records a response of etcd, and logs a change.
 func (c *Coordinator) reportReachable() {
 	c.lastError.Store("")
 	c.setReachable(true, "")
 }
 
-// reportUnreachable records a missing response of etcd.
 func (c *Coordinator) reportUnreachable(err error) {
 	if errors.Is(err, context.Canceled) {
 		return // this client canceled the request

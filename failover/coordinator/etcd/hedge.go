@@ -8,23 +8,21 @@ import (
 )
 
 const (
-	// hedgeDelay is the time without a response after which the next attempt of a request starts. The client uses its
-	// connections in turn, so the next attempt uses another one. A healthy etcd responds within a few milliseconds.
+	// hedgeDelay is the time without a response after which the next attempt starts. The client uses its connections in
+	// turn. A healthy etcd responds within a few milliseconds.
 	hedgeDelay = 100 * time.Millisecond
-	// hedgedAttempts is the number of attempts beyond one per endpoint, with doubling delays.
+	// hedgedAttempts are made in addition to one per endpoint, with doubling delays.
 	hedgedAttempts = 4
 )
 
-// attempt is the outcome of one attempt.
 type attempt[T any] struct {
 	value T
 	err   error
 }
 
-// hedged sends the same request up to `attempts` times, each on the next connection, until one is answered. An
-// endpoint that accepts requests and never responds must not delay a failover until it is detected. It returns the
-// first response, or the last error. doubt reports that the outcome of some attempt is unknown: it was canceled, or
-// failed without a response of etcd. All attempts have ended when it returns.
+// hedged sends the same request up to `attempts` times, each on the next connection, until one is answered, so that an
+// unresponsive endpoint does not delay a failover. It returns the first response, or the last error. outcomeUnknown:
+// some attempt was canceled, or failed without a response of etcd. All attempts have ended when it returns.
 func hedged[T any](
 	ctx context.Context, attempts int, call func(context.Context) (T, error),
 ) (value T, outcomeUnknown bool, err error) {

@@ -15,15 +15,14 @@ type history struct {
 	last    int64
 }
 
-// revision returns the last revision of all responses.
 func (h *history) revision() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.last
 }
 
-// isOther records a response to a linearizable request. It reports whether the response belongs to another history:
-// another cluster, or a revision below the one known at the time of the request.
+// isOther reports whether a response to a linearizable request belongs to another history: another cluster, or a
+// revision below the one known at the time of the request.
 func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -36,8 +35,8 @@ func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) boo
 	return other
 }
 
-// checkRevision lists the keys again if a response shows that etcd was restored or replaced, because a proxy may keep
-// the watch.
+// checkRevision lists the keys again if a response shows that etcd was restored or replaced: a proxy may keep the
+// watch.
 func (c *Coordinator) checkRevision(header *etcdserverpb.ResponseHeader, before int64) {
 	if c.history.isOther(header, before) {
 		select {

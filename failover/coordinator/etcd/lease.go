@@ -20,10 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
-// retryDelay is the delay between two attempts to renew the lease during an outage of etcd.
 const retryDelay = 250 * time.Millisecond
 
-// errLeaseGone is returned if the lease has expired.
 var errLeaseGone = errors.New("lease has expired")
 
 // Announce implements failover.Coordinator. Lease renewal also detects outages of etcd.
@@ -60,7 +58,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 			id, wait = clientv3.NoLease, 0
 		case ctx.Err() != nil:
 		case errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace):
-			// The grant of a new lease failed, but etcd responds. The liveness key is only a hint, and not required.
+			// A new lease was rejected, but etcd responds. The liveness key is only a hint.
 			c.setReachable(true, cause(err))
 		default:
 			c.reportUnreachable(err)
@@ -85,14 +83,12 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// announced contains the keys of an announced process, both under its lease.
 type announced struct {
 	live  string // of its node: the newest process wins
 	run   string // of the process
 	value string
 }
 
-// track changes the process announced by this connection.
 func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	c.seen.Update(func(o *failover.Observation) bool {
 		change(&c.duplicates)
@@ -101,16 +97,16 @@ func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	})
 }
 
-// overwritten reports whether the node's liveness key is missing although its process is running: a duplicate process
-// had overwritten it, and has terminated.
+// overwritten reports whether the node's liveness key is missing: a duplicate process had overwritten it, and has
+// terminated.
 func (c *Coordinator) overwritten(live failover.Live) bool {
 	o := c.seen.Get()
 	_, there := o.LiveNode(live.Node.ID)
 	return o.Reachable && o.LiveKnown && !there
 }
 
-// announceAgain writes this process's key again, so that a newer process detects it as running. It also writes the
-// node's key if missing.
+// announceAgain writes this process's key again, so that a newer process detects it as running, and the node's key if
+// missing.
 func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
@@ -129,13 +125,12 @@ func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clie
 	return nil
 }
 
-// grant creates a new lease and writes the keys under it.
 func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.LeaseID, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
 	sent := time.Now()
 	lease, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		// a superfluous lease expires
+		// A superfluous lease expires.
 		return c.client.Grant(ctx, int64((c.opts.LeaseTTL+time.Second-1)/time.Second))
 	})
 	if err != nil {
@@ -154,14 +149,12 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 	return lease.ID, nil
 }
 
-// keepAlive is a stream that renews a lease. It stays open between renewals, because with authentication opening one
-// costs etcd a password check.
+// keepAlive is a stream that renews a lease. With authentication, opening one costs etcd a password check.
 type keepAlive struct {
 	stream etcdserverpb.Lease_LeaseKeepAliveClient // nil: not open
 	cancel context.CancelFunc
 }
 
-// end closes the stream, if open.
 func (k *keepAlive) end() {
 	if k.stream != nil {
 		k.cancel()
@@ -169,7 +162,6 @@ func (k *keepAlive) end() {
 	}
 }
 
-// renew renews the lease once, on another connection if one does not respond.
 func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	var err error
 	for range len(c.opts.Endpoints) + 1 { // the first stream may belong to a broken connection
@@ -180,8 +172,8 @@ func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.L
 	return err
 }
 
-// renewOnce sends one keep-alive and waits for the response. (The library's KeepAliveOnce waits for a connection and
-// then retries without a pause until the timeout, whereas an outage must be detected immediately here.)
+// renewOnce sends one keep-alive. The library's KeepAliveOnce would wait for a connection and then retry until the
+// timeout, whereas an outage must be detected immediately here.
 func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	sent := time.Now()
 	limit := c.opts.RequestTimeout / time.Duration(min(len(c.opts.Endpoints), 3))
@@ -200,7 +192,6 @@ func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id client
 	return fmt.Errorf("keep alive: %w", err)
 }
 
-// ask sends a keep-alive, opening the stream if needed, and reads the response.
 func (k *keepAlive) ask(
 	ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, limit time.Duration,
 ) (*etcdserverpb.LeaseKeepAliveResponse, error) {
@@ -223,7 +214,6 @@ func (k *keepAlive) ask(
 	return k.stream.Recv() //nolint:wrapcheck // renewOnce says what it is
 }
 
-// leased records the earliest expiry of the lease: the granted time, counted from before the request was sent.
 func (c *Coordinator) leased(sent time.Time, ttlSeconds int64) {
 	until := sent.Add(time.Duration(ttlSeconds) * time.Second)
 	c.seen.Update(func(o *failover.Observation) bool {

@@ -21,8 +21,8 @@ type marks struct {
 	now failover.Mark
 }
 
-// WriteMark implements failover.Coordinator. The mark has a separate key without a lease: it outlives the active that
-// wrote it, and also the record.
+// WriteMark implements failover.Coordinator. The mark has a separate key without a lease: it outlives the active and
+// the record.
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	k := &c.marks
 	k.mu.Lock()
@@ -44,16 +44,14 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 	}
 }
 
-// raiseMark writes the mark unless another connection has written it since this one last read it. In that case it
-// caches the current mark. Called with c.marks.mu held.
+// raiseMark writes the mark, or caches the current one if another connection has written it since. c.marks.mu is held.
 func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, error) {
 	k := &c.marks
 	value, err := json.Marshal(m)
 	if err != nil {
 		return false, fmt.Errorf("write high-water mark: %w", err)
 	}
-	// It may be sent to several endpoints. An attempt that arrives after a higher mark was written fails its
-	// condition.
+	// It may be sent to several endpoints. An attempt that arrives after a higher mark fails its condition.
 	resp, _, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.mark), "=", k.rev)).
 			Then(clientv3.OpPut(c.mark, string(value))).
@@ -81,7 +79,7 @@ func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	return k.now, nil
 }
 
-// readMark reads the mark's key linearizably. Called with c.marks.mu held.
+// readMark reads the mark's key linearizably. c.marks.mu is held.
 func (c *Coordinator) readMark(ctx context.Context) error {
 	resp, err := c.get(ctx, c.mark)
 	if err != nil {
@@ -92,7 +90,7 @@ func (c *Coordinator) readMark(ctx context.Context) error {
 	return c.recordMark(resp.Kvs)
 }
 
-// recordMark caches the value of the mark's key. Called with c.marks.mu held.
+// recordMark caches the value of the mark's key. c.marks.mu is held.
 func (c *Coordinator) recordMark(kvs []*mvccpb.KeyValue) error {
 	k := &c.marks
 	k.rev, k.now = 0, failover.Mark{}

@@ -26,18 +26,15 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
-// relistDelay is the delay between two attempts to list and watch.
 const relistDelay = 200 * time.Millisecond
 
 var (
-	// errSilent is returned if a watch receives nothing.
-	errSilent = errors.New("watch: etcd is silent")
-	// errReplaced is returned if etcd's history has changed.
+	errSilent   = errors.New("watch: etcd is silent")
 	errReplaced = errors.New("watch: etcd was restored or replaced")
 )
 
-// watch lists the pair's keys and follows their changes. After every interruption (a member without a leader, a
-// broken connection, another history) it lists again, so that no change is missed permanently.
+// watch lists the pair's keys and follows their changes. It lists again after every interruption, so that no change is
+// missed.
 func (c *Coordinator) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := c.watchOnce(ctx)
@@ -51,8 +48,8 @@ func (c *Coordinator) watch(ctx context.Context) {
 
 // watchOnce lists the keys, and follows the changes until the stream ends.
 //
-// The stream is never resumed, unlike the client library's watch. After etcd was restored from a backup, or emptied,
-// its new history may reach a previously seen revision only later. A watch from that revision would report nothing
+// Unlike the client library's watch, the stream is never resumed. After etcd was restored from a backup, or emptied,
+// its new history may reach a previously seen revision only later, and a watch from that revision would report nothing
 // until then. The effective list is read after the stream was opened: a history that replaces it must end the stream
 // first.
 func (c *Coordinator) watchOnce(ctx context.Context) error {
@@ -76,7 +73,6 @@ func (c *Coordinator) watchOnce(ctx context.Context) error {
 	return c.follow(ctx, stream, listed)
 }
 
-// list reads all keys.
 func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	limited, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
@@ -133,13 +129,11 @@ func (c *Coordinator) openWatch(
 	return stream, nil
 }
 
-// received is a response of a stream.
 type received struct {
 	resp *etcdserverpb.WatchResponse
 	err  error
 }
 
-// follow applies the changes after the list, until the stream ends.
 func (c *Coordinator) follow(
 	ctx context.Context, stream etcdserverpb.Watch_WatchClient, listed *etcdserverpb.ResponseHeader,
 ) error {
@@ -190,7 +184,6 @@ func (c *Coordinator) follow(
 	}
 }
 
-// follows applies a response of the stream.
 func (c *Coordinator) follows(resp *etcdserverpb.WatchResponse, listed *etcdserverpb.ResponseHeader) error {
 	h := resp.Header
 	switch {
@@ -207,7 +200,6 @@ func (c *Coordinator) follows(resp *etcdserverpb.WatchResponse, listed *etcdserv
 	return nil
 }
 
-// apply applies changes to the observation.
 func (c *Coordinator) apply(events []*mvccpb.Event) {
 	// The mark changes every second, and no watcher needs it.
 	events = slices.DeleteFunc(events, func(ev *mvccpb.Event) bool { return string(ev.Kv.Key) == c.mark })
@@ -227,7 +219,7 @@ func (c *Coordinator) apply(events []*mvccpb.Event) {
 	})
 }
 
-// findDuplicate updates the duplicate process announced under this node's ID. Called with the lock of c.seen held.
+// findDuplicate updates o.Duplicate. The lock of c.seen is held.
 func (c *Coordinator) findDuplicate(o *failover.Observation) {
 	all := slices.Collect(maps.Values(c.runs))
 	for _, l := range c.newest {
@@ -245,7 +237,7 @@ func (c *Coordinator) findDuplicate(o *failover.Observation) {
 	}
 }
 
-// put applies a written key. Called with the lock of c.seen held.
+// put applies a written key. The lock of c.seen is held.
 func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 	key := string(kv.Key)
 	switch {
@@ -271,14 +263,14 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 	case strings.HasPrefix(key, c.rundir):
 		var l failover.Live
 		if json.Unmarshal(kv.Value, &l) == nil {
-			// An announcement and its repetition may arrive together. First shows whether a duplicate process
-			// announced itself between them, and is thus running.
+			// An announcement and its repetition may arrive together. First shows whether a duplicate process announced
+			// itself in between, and is thus running.
 			c.runs[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
 		}
 	}
 }
 
-// remove applies a deleted key. Called with the lock of c.seen held.
+// remove applies a deleted key. The lock of c.seen is held.
 func (c *Coordinator) remove(o *failover.Observation, kv *mvccpb.KeyValue) {
 	key := string(kv.Key)
 	if key == c.record {
@@ -292,7 +284,6 @@ func (c *Coordinator) remove(o *failover.Observation, kv *mvccpb.KeyValue) {
 	}
 }
 
-// withoutNode returns a new slice.
 func withoutNode(lives []failover.Live, id uuid.UUID) []failover.Live {
 	return slices.DeleteFunc(slices.Clone(lives), func(l failover.Live) bool { return l.Node.ID == id })
 }

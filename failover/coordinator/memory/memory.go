@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory implements a coordinator without network and disk: for simulations, and for a node without a
-// partner, which needs a coordinator only formally.
+// Package memory implements a coordinator without network and disk: for simulations, and for a node without a partner.
 package memory
 
 import (
@@ -37,7 +36,6 @@ type Server struct {
 	conns  []*Coordinator
 }
 
-// process identifies an announced process.
 type process struct {
 	node uuid.UUID
 	name string
@@ -58,9 +56,9 @@ func NewServer(leaseTTL time.Duration) *Server {
 	return &Server{ttl: leaseTTL, live: make(map[process]lease)}
 }
 
-// Standalone returns a coordinator for a node without a partner. It has no separate state. It derives the record that
-// the node last obeyed from the store's identity, and the node activates in the next term. A store that is new, or
-// was restored from a backup, has obeyed none, so the node creates the first one.
+// Standalone returns a coordinator for a node without a partner. It derives the record that the node last obeyed from
+// the store's identity, and the node activates in the next term. A store that is new, or was restored from a backup,
+// has obeyed none, so the node creates the first one.
 func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	s := NewServer(0)
 	if id.Empty() || id.Restored {
@@ -125,7 +123,7 @@ func (s *Server) PutBack(i Image) {
 	s.notify()
 }
 
-// notify updates the observation of each connection. Called with s.mu held.
+// notify updates the observation of each connection. s.mu is held.
 func (s *Server) notify() {
 	lives, all := s.lives()
 	for _, c := range s.conns {
@@ -141,7 +139,7 @@ func (s *Server) notify() {
 	}
 }
 
-// lives returns the newest process of each node, and all announcements. Called with s.mu held.
+// lives returns the newest process of each node, and all announcements. s.mu is held.
 func (s *Server) lives() ([]failover.Live, []dupdetect.Entry) {
 	newest := make(map[uuid.UUID]lease, len(s.live))
 	all := make([]dupdetect.Entry, 0, len(s.live))
@@ -165,7 +163,7 @@ type Coordinator struct {
 	seen   *latest.Value[failover.Observation]
 	closed chan struct{}
 
-	// The fields below are guarded by s.mu.
+	// guarded by s.mu
 	duplicates dupdetect.Tracker
 	cut        bool
 	loseReply  bool
@@ -189,7 +187,7 @@ func (c *Coordinator) LoseNextReply() {
 	c.loseReply = true
 }
 
-// up reports whether the connection works. Called with s.mu held.
+// up reports whether the connection works. s.mu is held.
 func (c *Coordinator) up() bool { return !c.s.down && !c.cut && !c.isClosed }
 
 // Name implements failover.Coordinator.
@@ -293,7 +291,6 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	}
 }
 
-// renew creates or extends the liveness key.
 func (c *Coordinator) renew(live failover.Live) {
 	s := c.s
 	s.mu.Lock()
@@ -323,7 +320,6 @@ func (c *Coordinator) renew(live failover.Live) {
 	}
 }
 
-// expire deletes a liveness key with an expired lease.
 func (s *Server) expire(who process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

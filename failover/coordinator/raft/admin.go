@@ -18,15 +18,15 @@ import (
 type AdminOptions struct {
 	// Voters are addresses for finding the cluster; one that responds suffices.
 	Voters []string
-	// TLS as configured on the voters; nil disables it. The certificate must carry a name that the voters accept.
+	// TLS as configured on the voters, or nil. The certificate must carry a name that the voters accept.
 	TLS *TLS
 	// RequestTimeout limits one try of a request. Default 1 s.
 	RequestTimeout time.Duration
-	// Dial opens a connection. Default TCP.
+	// Dial defaults to TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// Admin reads and changes the members of a cluster from outside. It is not a voter.
+// Admin reads and changes the members of a cluster without being a voter.
 type Admin struct {
 	opts  AdminOptions
 	peers *peers
@@ -104,7 +104,7 @@ func (a *Admin) Close() error {
 	return nil
 }
 
-// findLeader implements guide by querying every known voter.
+// findLeader implements leaderFinder by querying every known voter.
 func (a *Admin) findLeader(ctx context.Context) (service, string) {
 	a.mu.Lock()
 	known := slices.Clone(a.known)
@@ -144,10 +144,9 @@ func (a *Admin) findLeader(ctx context.Context) (service, string) {
 	return a.peers.at(leads), leads
 }
 
-// moved implements guide: Admin receives no leader changes, so it only waits. A request ends by its timeout.
+// moved implements leaderFinder. Admin receives no leader changes, so a request ends by its timeout.
 func (a *Admin) moved(ctx context.Context, _ string) { <-ctx.Done() }
 
-// explain adds the reason why voters could not be reached.
 func (a *Admin) explain(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,7 +12,6 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Names of the buckets.
 const (
 	logsBucket = "logs"
 	confBucket = "conf"
@@ -44,13 +43,10 @@ func openBoltStore(path string, noSync bool) (*boltStore, error) {
 	return &boltStore{db}, nil
 }
 
-// Close closes the file.
 func (s *boltStore) Close() error { return s.db.Close() } //nolint:wrapcheck // the caller adds the path
 
-// FirstIndex returns the index of the first log entry; 0 if the log is empty.
 func (s *boltStore) FirstIndex() (uint64, error) { return s.index((*bbolt.Cursor).First) }
 
-// LastIndex returns the index of the last log entry; 0 if the log is empty.
 func (s *boltStore) LastIndex() (uint64, error) { return s.index((*bbolt.Cursor).Last) }
 
 func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index uint64, err error) {
@@ -63,7 +59,7 @@ func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index u
 	return index, err //nolint:wrapcheck // the caller adds the path
 }
 
-// GetLog reads a log entry. It returns ErrLogNotFound of hashicorp/raft if the index has none.
+// GetLog returns ErrLogNotFound of hashicorp/raft for a missing entry.
 func (s *boltStore) GetLog(index uint64, entry *hraft.Log) error {
 	return s.db.View(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
 		value := tx.Bucket([]byte(logsBucket)).Get(key(index))
@@ -77,17 +73,14 @@ func (s *boltStore) GetLog(index uint64, entry *hraft.Log) error {
 	})
 }
 
-// logFormat returns the encoding of log entries.
 func logFormat() *codec.MsgpackHandle {
 	h := new(codec.MsgpackHandle)
 	h.TimeNotBuiltin = true
 	return h
 }
 
-// StoreLog stores one log entry.
 func (s *boltStore) StoreLog(entry *hraft.Log) error { return s.StoreLogs([]*hraft.Log{entry}) }
 
-// StoreLogs stores log entries.
 func (s *boltStore) StoreLogs(entries []*hraft.Log) error {
 	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // raft adds nothing
 		for _, entry := range entries {
@@ -103,7 +96,6 @@ func (s *boltStore) StoreLogs(entries []*hraft.Log) error {
 	})
 }
 
-// DeleteRange deletes the log entries from first to last.
 func (s *boltStore) DeleteRange(first, last uint64) error {
 	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // raft adds nothing
 		c := tx.Bucket([]byte(logsBucket)).Cursor()
@@ -116,14 +108,12 @@ func (s *boltStore) DeleteRange(first, last uint64) error {
 	})
 }
 
-// Set stores a value.
 func (s *boltStore) Set(key, value []byte) error {
 	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
 		return tx.Bucket([]byte(confBucket)).Put(key, value)
 	})
 }
 
-// Get returns a value, or errKeyNotFound.
 func (s *boltStore) Get(key []byte) (value []byte, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		stored := tx.Bucket([]byte(confBucket)).Get(key)
@@ -136,10 +126,8 @@ func (s *boltStore) Get(key []byte) (value []byte, err error) {
 	return value, err //nolint:wrapcheck // raft compares the text
 }
 
-// SetUint64 stores a number.
 func (s *boltStore) SetUint64(name []byte, n uint64) error { return s.Set(name, key(n)) }
 
-// GetUint64 returns a number, or errKeyNotFound.
 func (s *boltStore) GetUint64(name []byte) (uint64, error) {
 	value, err := s.Get(name)
 	if err == nil && len(value) != 8 {

@@ -13,20 +13,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// minVoters is the minimum cluster size. A smaller one could not lose any voter, or could not be distinguished from a
-// cut-off voter.
+// minVoters is the minimum cluster size: a smaller one could not lose any voter.
 const minVoters = 2
 
-// changeLimit limits one membership change: raft must commit it, and may have to send the log first.
+// changeLimit limits one membership change, which may include sending the log.
 const changeLimit = 10 * time.Second
 
-// change is a membership change. Without Add: a removal; without Remove: an addition; with both: a replacement.
+// change is a membership change: without Add a removal, without Remove an addition, with both a replacement.
 type change struct {
 	Remove string `json:"remove,omitempty"` // id or address
 	Add    string `json:"add,omitempty"`    // address
 }
 
-// changeMembers implements service. It is idempotent.
+// changeMembers is idempotent.
 func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return Member{}, err
@@ -60,7 +59,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// checkJoining queries the identity of a voter to be added. It retries, because the voter may have just been started.
+// checkJoining queries the voter to be added, repeatedly, because it may have just been started.
 func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
@@ -91,7 +90,6 @@ func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error)
 	return h, nil
 }
 
-// find returns a member by ID or address.
 func (v *Voter) find(idOrAddress string) (Member, bool) {
 	for _, s := range v.servers() {
 		if string(s.ID) == idOrAddress || string(s.Address) == idOrAddress {
@@ -128,10 +126,10 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	return nil
 }
 
-// errTooFew is returned if too few of the remaining voters respond.
 var errTooFew = errors.New("that is not a majority")
 
-// awaitRemainingQuorum retries survives for voters that have not responded yet: this voter may have just been elected.
+// awaitRemainingQuorum retries, because a voter that was just elected may not have received responses of the others
+// yet.
 func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
@@ -141,8 +139,7 @@ func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replac
 	})
 }
 
-// retry retries while again is true, until ctx ends, and returns the last error. If ctx canceled the last try, it
-// returns the previous error, which is more specific.
+// retry retries while again is true, until ctx ends, and returns the last error, but not that of a try canceled by ctx.
 func retry(ctx context.Context, try func() (again bool, err error)) error {
 	var last error
 	for {
@@ -161,7 +158,6 @@ func retry(ctx context.Context, try func() (again bool, err error)) error {
 	}
 }
 
-// checkRemainingQuorum checks that the cluster keeps a majority without a member.
 func (v *Voter) checkRemainingQuorum(without string, replaced bool) error {
 	rest, well := 0, 0
 	for _, s := range v.servers() {
@@ -184,7 +180,6 @@ func (v *Voter) checkRemainingQuorum(without string, replaced bool) error {
 	return nil
 }
 
-// add adds a voter as a member.
 func (v *Voter) add(id, address string) (Member, error) {
 	servers := v.servers()
 	known := slices.ContainsFunc(servers, func(s hraft.Server) bool { return string(s.ID) == id })
@@ -210,7 +205,7 @@ func (v *Voter) add(id, address string) (Member, error) {
 	return m, nil
 }
 
-// committed waits for a change. Once started it is waited for, even if the requester is gone.
+// committed waits for a change, even if the requester is gone.
 func (v *Voter) committed(f hraft.IndexFuture) error {
 	switch err := f.Error(); {
 	case err == nil:
@@ -228,20 +223,19 @@ func (v *Voter) Members(ctx context.Context) ([]Member, error) {
 	return askMembers(ctx, v, v.opts.RequestTimeout)
 }
 
-// Add adds the voter at this address as a member. Its directory must be empty; its ID is queried. Errors:
-// ErrMembership, ErrNoQuorum.
+// Add adds the voter at this address; its directory must be empty. Errors: ErrMembership, ErrNoQuorum.
 func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }
 
-// Remove removes a member (by ID or address) from the cluster. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
+// Remove removes a member. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
 func (v *Voter) Remove(ctx context.Context, idOrAddress string) error {
 	_, err := askChange(ctx, v, change{Remove: idOrAddress})
 	return err
 }
 
-// Replace removes a member (by ID or address) and adds the voter at newAddress, which may be the same address. It is
-// idempotent. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
+// Replace removes a member and adds the voter at newAddress, which may be the same address. It is idempotent. Errors:
+// ErrNotMember, ErrMembership, ErrNoQuorum.
 func (v *Voter) Replace(ctx context.Context, idOrAddress, newAddress string) (Member, error) {
 	return askChange(ctx, v, change{Remove: idOrAddress, Add: newAddress})
 }
@@ -262,7 +256,6 @@ func askChange(ctx context.Context, g leaderFinder, c change) (out Member, err e
 	return out, timeoutError(err)
 }
 
-// timeoutError wraps errors that are not a voter's response in ErrNoQuorum.
 func timeoutError(err error) error {
 	if err == nil || final(err) || errors.Is(err, ErrNoQuorum) {
 		return err

@@ -10,14 +10,13 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// currentConditions returns the current notices about the cluster's voters.
 func (v *Voter) currentConditions() []failover.Condition {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.conditions
 }
 
-// notice stores the notices. Unchanged notices keep the same slice.
+// notice stores the conditions. Unchanged ones keep the same slice.
 func (v *Voter) notice(now []failover.Condition) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -26,8 +25,8 @@ func (v *Voter) notice(now []failover.Condition) {
 	}
 }
 
-// replaceCommand returns the command that replaces a voter by a new one at the same address. With TLS it includes
-// this voter's files, so that it works on this machine as printed.
+// replaceCommand returns the command that replaces a voter by a new one at the same address, with this voter's TLS
+// files.
 func (v *Voter) replaceCommand(id, address string) string {
 	text := "lockstep pair replace " + id + " " + address
 	if t := v.opts.TLS; t != nil && t.CA != "" {
@@ -89,7 +88,6 @@ func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent ma
 	return out
 }
 
-// predecessor returns the member that others know at this voter's address, if it is another one.
 func predecessor(own Status, known map[string]hello) (Member, bool) {
 	for _, h := range known {
 		if !h.Status.Member {
@@ -104,7 +102,6 @@ func predecessor(own Status, known map[string]hello) (Member, bool) {
 	return Member{}, false
 }
 
-// lagsPeers reports whether some member has much more of the log.
 func lagsPeers(own Status, known map[string]hello) bool {
 	for _, h := range known {
 		if h.Status.Member && lists(own, h.Status.ID) && own.LastIndex+snapshotSlack < h.Status.LastIndex {

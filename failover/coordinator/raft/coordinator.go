@@ -21,7 +21,6 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
 )
 
-// renewPause is the delay between two attempts to renew the liveness key without a leader.
 const renewPause = 100 * time.Millisecond
 
 // Coordinator implements failover.Coordinator on the voters, through one of them. It works while two of the three do,
@@ -44,8 +43,8 @@ type Coordinator struct {
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// Open starts a voter and connects to it; Close of the coordinator closes both. It does not wait for the other
-// voters; see Ping. Errors only concern the options, the directory and the port.
+// Open starts a voter and connects to it; Close closes both. It does not wait for the other voters; see Ping. Errors
+// only concern the options, the directory and the port.
 func Open(o Options) (*Coordinator, error) {
 	v, err := Start(o)
 	if err != nil {
@@ -89,7 +88,7 @@ func (c *Coordinator) bound(ctx context.Context) (context.Context, context.Cance
 
 var errClosed = errors.New("coordinator connection was closed")
 
-// Ping waits until a majority of the voters responds; it returns nil with or without a record.
+// Ping waits until a majority of the voters responds, with or without a record.
 func (c *Coordinator) Ping(ctx context.Context) error {
 	_, _, err := c.Load(ctx)
 	if !errors.Is(err, failover.ErrUnreachable) {
@@ -118,7 +117,6 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 	return rec, failover.Revision(got.Revision), nil
 }
 
-// load reads the state agreed by the voters.
 func (c *Coordinator) load(ctx context.Context) (state, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -141,8 +139,7 @@ func (c *Coordinator) Swap(
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var rev int64
-	// The same swap may be sent to several leaders: only one of the entries can be applied, and it is identified by
-	// its OpID.
+	// The same swap may be sent to several leaders: only one entry can be applied, and its OpID identifies it.
 	outcomeUnknown, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		rev, err = s.swap(ctx, command{Expect: int64(expect), OpID: next.OpID, Record: value})
 		return err
@@ -191,7 +188,6 @@ func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	return c.seen.Watch(ctx)
 }
 
-// follow watches the leader, and its successors.
 func (c *Coordinator) follow() {
 	ctx, cancel := c.bound(context.Background())
 	defer cancel()
@@ -211,7 +207,6 @@ func (c *Coordinator) follow() {
 	}
 }
 
-// watchAt watches until the leader loses the leadership or goes silent.
 func (c *Coordinator) watchAt(ctx context.Context, s service, address string) error {
 	limit := c.v.opts.RequestTimeout
 	return once(ctx, c.v, 0, address, func(ctx context.Context) error {
@@ -227,8 +222,7 @@ func (c *Coordinator) watchAt(ctx context.Context, s service, address string) er
 	})
 }
 
-// watchSilence reports the coordinator as unreachable after too long a silence. Elections and leadership transfers
-// are shorter.
+// watchSilence reports the coordinator as unreachable after a silence that is longer than an election takes.
 func (c *Coordinator) watchSilence() {
 	limit := c.v.opts.RequestTimeout
 	tick := time.NewTicker(limit / 4)
@@ -245,7 +239,6 @@ func (c *Coordinator) watchSilence() {
 	}
 }
 
-// saw processes a message of the leader.
 func (c *Coordinator) saw(now watchMessage) {
 	back := false
 	c.seen.Update(func(o *failover.Observation) bool {
@@ -284,7 +277,7 @@ func (c *Coordinator) saw(now watchMessage) {
 	}
 }
 
-// merge returns the union of both; newer entries take precedence.
+// merge returns the union; newer entries take precedence.
 func merge(older, newer []failover.Live) []failover.Live {
 	all := make(map[uuid.UUID]failover.Live)
 	for _, l := range slices.Concat(older, newer) {
@@ -293,7 +286,6 @@ func merge(older, newer []failover.Live) []failover.Live {
 	return sorted(slices.Collect(maps.Values(all)))
 }
 
-// differs reports whether b has changed.
 func differs(a, b failover.Observation) bool {
 	return a.Reachable != b.Reachable || a.Problem != b.Problem || !slices.Equal(a.Conditions, b.Conditions) ||
 		a.Revision != b.Revision || a.Missing != b.Missing ||
@@ -303,7 +295,6 @@ func differs(a, b failover.Observation) bool {
 		a.Duplicate != nil && *a.Duplicate != *b.Duplicate
 }
 
-// reportUnreachable records that no voter has responded for too long.
 func (c *Coordinator) reportUnreachable() {
 	problem, conditions := c.v.Status().Problem, c.v.currentConditions()
 	was := false
@@ -327,7 +318,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	}
 	actx, cancel := c.bound(ctx)
 	defer cancel()
-	c.seen.Update(func(*failover.Observation) bool { c.duplicates.Begin(live); return false }) // used with the next sight
+	c.seen.Update(func(*failover.Observation) bool { c.duplicates.Begin(live); return false })
 	defer c.seen.Update(func(o *failover.Observation) bool {
 		c.duplicates.End()
 		o.Duplicate = nil
@@ -377,7 +368,6 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// leased records the earliest expiry of the lease, counted from before the request.
 func (c *Coordinator) leased(until time.Time) {
 	c.seen.Update(func(o *failover.Observation) bool {
 		o.LeaseUntil = until

@@ -22,13 +22,11 @@ const (
 	lockLimit     = 500 * time.Millisecond
 )
 
-// probeKey is the key of disk probes. Its value has no meaning.
 const probeKey = "lockstep-probe"
 
 // idKey is the key of the voter's ID. It is in the same file as the votes: a disk that loses one of them loses both.
 const idKey = "lockstep-voter-id"
 
-// disk is the persistent state of a voter: votes, log and ID in one file, and snapshots in the same directory.
 type disk struct {
 	dir   string
 	store *boltStore
@@ -38,14 +36,14 @@ type disk struct {
 	reads chan struct{} // one slot for each running read
 }
 
-// readTimeout limits a read; at most concurrentReads reads wait for a stalled disk.
+// At most concurrentReads reads wait for a stalled disk.
 const (
 	readTimeout     = 500 * time.Millisecond
 	concurrentReads = 16
 )
 
-// reading runs f, which reads the disk, and returns errDiskStalled on a timeout. A read may have to wait for a write,
-// and the other voters must receive the disk's state instead of no response.
+// reading runs f, which reads the disk, and returns errDiskStalled on a timeout: the other voters must receive that
+// state instead of no response.
 func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 	select {
 	case d.reads <- struct{}{}:
@@ -73,7 +71,6 @@ func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 	}
 }
 
-// openDisk opens and locks the directory.
 func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("raft: voter directory: %w", err)
@@ -98,7 +95,6 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	return d, nil
 }
 
-// check reads the ID and rejects an incomplete directory.
 func (d *disk) check() error {
 	id, err := d.store.Get([]byte(idKey))
 	if err != nil && !errors.Is(err, errKeyNotFound) {
@@ -125,8 +121,7 @@ func (d *disk) check() error {
 	return nil
 }
 
-// empty reports whether this voter never received anything from a cluster. A vote does not count: it keeps no data
-// that could be lost.
+// empty reports whether this voter never received anything from a cluster. A vote does not count.
 func (d *disk) empty() (bool, error) {
 	if d.used.Load() {
 		return false, nil // permanently
@@ -139,8 +134,7 @@ func (d *disk) empty() (bool, error) {
 	return last == 0, nil
 }
 
-// lastIndex returns the last index of the log, or of the newest snapshot if the log ends before it; 0 if there is
-// neither.
+// lastIndex returns the last index of the log, or of the newest snapshot if that is higher; 0 if there is neither.
 func (d *disk) lastIndex() (uint64, error) {
 	list, err := d.snaps.List()
 	if err != nil {
@@ -156,7 +150,6 @@ func (d *disk) lastIndex() (uint64, error) {
 	return last, nil
 }
 
-// identify creates the voter's ID in a new directory.
 func (d *disk) identify(kind Kind) error {
 	if d.id != "" {
 		if have := kindOf(d.id); have != kind {
@@ -167,7 +160,6 @@ func (d *disk) identify(kind Kind) error {
 	return d.rename(kind)
 }
 
-// rename assigns a new voter ID.
 func (d *disk) rename(kind Kind) error {
 	id := newID(kind)
 	if err := d.store.Set([]byte(idKey), []byte(id)); err != nil {
@@ -177,7 +169,7 @@ func (d *disk) rename(kind Kind) error {
 	return nil
 }
 
-// probe returns after a durable write to the disk.
+// probe returns after a durable write.
 func (d *disk) probe() error {
 	if err := d.store.Set([]byte(probeKey), []byte{1}); err != nil {
 		return fmt.Errorf("raft: write to %s: %w", d.dir, err)
@@ -192,7 +184,6 @@ func (d *disk) close() error {
 	return nil
 }
 
-// newID returns an ID that contains the voter's kind.
 func newID(kind Kind) string { return string(kind) + "-" + uuid.NewString() }
 
 func kindOf(id string) Kind {
@@ -202,7 +193,6 @@ func kindOf(id string) Kind {
 	return KindNode
 }
 
-// never is the election timeout of a voter that does not take part yet.
 const never = 1000 * time.Hour
 
 // withLongTimeouts prevents elections until endVerification.

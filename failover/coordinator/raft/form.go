@@ -27,25 +27,18 @@ const (
 	adoptAfter = 4
 )
 
-// hello is a voter's response to status queries.
 type hello struct {
 	Status Status `json:"status"`
 	// Empty: no cluster has ever sent it anything.
-	Empty bool `json:"empty"`
-	// Configured are the voters in its configuration, sorted.
-	Configured []string `json:"configured"`
-	// ElectionTimeout is its configured value, in nanoseconds.
-	ElectionTimeout time.Duration `json:"election_timeout"`
-	// Stalled is true while its disk is stalled.
-	Stalled bool `json:"stalled"`
-	// Seen is its knowledge of the other voters, by ID.
-	Seen map[string]peerProgress `json:"seen,omitempty"`
-	// Features of its release beyond 0.1.0.
-	Features []string `json:"features,omitempty"`
+	Empty           bool                    `json:"empty"`
+	Configured      []string                `json:"configured"`
+	ElectionTimeout time.Duration           `json:"election_timeout"`
+	Stalled         bool                    `json:"stalled"`
+	Seen            map[string]peerProgress `json:"seen,omitempty"`
+	Features        []string                `json:"features,omitempty"`
 }
 
-// hello returns this voter's hello. Values that are unreadable because of a stalled disk are omitted, and Stalled is
-// set.
+// hello omits values that are unreadable because of a stalled disk, and sets Stalled.
 func (v *Voter) hello() (hello, error) {
 	h := hello{
 		Status: v.Status(), Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout, Stalled: v.diskSilent(),
@@ -64,8 +57,8 @@ func (v *Voter) hello() (hello, error) {
 	return h, err
 }
 
-// pollOthers polls the other voters while this voter is running. The hellos are used to form a cluster, to determine
-// why this voter is in none, and to check the health of the witness.
+// pollOthers polls the other voters. The hellos are used to form a cluster, to determine why this voter is in none, and
+// to check the health of the witness.
 func (v *Voter) pollOthers(ctx context.Context) {
 	for {
 		v.checkRollback(nil)
@@ -87,7 +80,6 @@ func (v *Voter) pollOthers(ctx context.Context) {
 	}
 }
 
-// ask requests a hello from every known voter.
 func (v *Voter) ask(ctx context.Context) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
@@ -133,7 +125,6 @@ func (v *Voter) recordSilence(address string, err error) {
 	}
 }
 
-// others returns the addresses of the other voters: those of the cluster, and those of the configuration.
 func (v *Voter) others() []string {
 	out := slices.Clone(v.opts.Voters)
 	for _, s := range v.servers() {
@@ -144,7 +135,6 @@ func (v *Voter) others() []string {
 	return slices.DeleteFunc(out, func(a string) bool { return a == v.opts.Advertise })
 }
 
-// consider evaluates the hellos.
 func (v *Voter) consider() {
 	v.mu.Lock()
 	known := make(map[string]hello, len(v.heard))
@@ -187,7 +177,6 @@ func (v *Voter) consider() {
 	v.adoptLeader(known)
 }
 
-// removed reports whether a leader's cluster no longer contains this voter, which was a member.
 func removed(own Status, known map[string]hello) bool {
 	for _, h := range known {
 		if own.Member && h.Status.State == hraft.Leader.String() && h.Status.Member &&
@@ -198,13 +187,10 @@ func removed(own Status, known map[string]hello) bool {
 	return false
 }
 
-// lists reports whether a voter has the ID in its member list.
 func lists(s Status, id string) bool {
 	return slices.ContainsFunc(s.Voters, func(m Member) bool { return m.ID == id })
 }
 
-// superseded reports whether another voter's cluster was recovered by force from this voter's cluster, without this
-// voter.
 func superseded(own Status, known map[string]hello) (string, bool) {
 	for address, h := range known {
 		if len(own.Voters) > 0 && h.Status.Recoveries > own.Recoveries && h.Status.Member && !lists(h.Status, own.ID) {
@@ -226,9 +212,9 @@ func (v *Voter) fence(why fencing, text string) {
 	v.port.drop()
 }
 
-// mayForm reports whether this voter must form the cluster: all three respond, all are empty, all name the same
-// three, and this one has the lowest address. A voter with a wiped disk therefore never forms a second cluster while
-// any other voter knows one, and never alone.
+// mayForm reports whether this voter must form the cluster: all three respond, are empty and name the same three, and
+// this one has the lowest address. A voter with a wiped disk therefore never forms a second cluster while any other
+// voter knows one, and never alone.
 func (v *Voter) mayForm(known map[string]hello) bool {
 	if empty, err := v.disk.empty(); err != nil || !empty || v.opts.Advertise != v.opts.Voters[0] {
 		return false
@@ -242,8 +228,8 @@ func (v *Voter) mayForm(known map[string]hello) bool {
 	return true
 }
 
-// form bootstraps the cluster. The others learn of it from this voter's log. Until then nothing is decided, and if
-// this disk is lost before, forming it again is safe.
+// form bootstraps the cluster. The others learn of it from this voter's log. Until then nothing is decided, so forming
+// it again after the loss of this disk is safe.
 func (v *Voter) form(known map[string]hello) {
 	servers := []hraft.Server{{ID: hraft.ServerID(v.disk.id), Address: hraft.ServerAddress(v.opts.Advertise)}}
 	for _, address := range v.opts.Voters[1:] {
@@ -259,8 +245,8 @@ func (v *Voter) form(known map[string]hello) {
 	v.log.Info("the three voters have formed a cluster", zap.Strings("voters", v.opts.Voters))
 }
 
-// adoptLeader finds the leader for a voter that raft does not inform. Either it has no vote, or it cannot reach the
-// leader while another voter can, which then forwards requests.
+// adoptLeader finds the leader for a voter that raft does not inform: it has no vote, or it cannot reach the leader
+// while another voter can, which then forwards requests.
 func (v *Voter) adoptLeader(known map[string]hello) {
 	if addr, _ := v.raft.LeaderWithID(); addr != "" {
 		return // raft knows the leader
@@ -283,7 +269,6 @@ func (v *Voter) adoptLeader(known map[string]hello) {
 	v.setLeader(found)
 }
 
-// waitReason returns the reason why a voter without a vote has none.
 func (v *Voter) waitReason(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, h := range known {
 		if !h.Status.Member {
@@ -324,7 +309,6 @@ func (v *Voter) waitReason(own Status, known map[string]hello, silent map[string
 	return ""
 }
 
-// memberProblem returns a problem of the cluster as seen by a member.
 func (v *Voter) memberProblem(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
 		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {

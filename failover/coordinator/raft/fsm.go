@@ -14,25 +14,19 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
 )
 
-// maxStateBytes limits a restored snapshot. A real one has a few KiB.
+// A real snapshot has a few KiB.
 const maxStateBytes = 1 << 20
 
-// state is the complete replicated state: the cluster record, as opaque bytes. Liveness is not part of it, because it
-// needs a clock, and the three clocks differ.
+// state is the complete replicated state. Liveness is not part of it, because the three clocks differ.
 type state struct {
-	// Revision of the newest record; +1 with each write.
-	Revision int64 `json:"revision"`
-	// OpID of the operation that wrote it.
-	OpID string `json:"op_id,omitempty"`
-	// Record, encoded; nil if none.
-	Record json.RawMessage `json:"record,omitempty"`
-	// Recoveries is the number of forced recoveries of a lost quorum.
-	Recoveries uint64 `json:"recoveries"`
-	// Mark is the high-water mark; nil until all voters were known to support marks.
+	Revision   int64           `json:"revision"`
+	OpID       string          `json:"op_id,omitempty"`
+	Record     json.RawMessage `json:"record,omitempty"`
+	Recoveries uint64          `json:"recoveries"`
+	// Mark is nil until all voters were known to support marks.
 	Mark *failover.Mark `json:"mark,omitempty"`
 }
 
-// mark returns the highest written mark; zero if none.
 func (s state) mark() failover.Mark {
 	if s.Mark == nil {
 		return failover.Mark{}
@@ -57,7 +51,6 @@ type command struct {
 	Mark   *failover.Mark  `json:"mark,omitempty"`
 }
 
-// swapped is the result of a command.
 type swapped struct {
 	revision int64
 	conflict bool
@@ -65,7 +58,6 @@ type swapped struct {
 	err      error
 }
 
-// fsm applies the voters' log. It is deterministic: the same entries result in the same state on each voter.
 type fsm struct {
 	now *latest.Value[state]
 	// recovering makes the next snapshot that of a forced recovery.
@@ -106,7 +98,7 @@ func (f *fsm) Apply(entry *hraft.Log) any {
 	return out
 }
 
-// raise records a mark, unless it is below the current one, and returns the previous one.
+// raise returns the previous mark. A lower one has no effect.
 func (f *fsm) raise(m failover.Mark) (before failover.Mark) {
 	f.now.Update(func(s *state) bool {
 		before = s.mark()
@@ -118,19 +110,16 @@ func (f *fsm) raise(m failover.Mark) (before failover.Mark) {
 	return before
 }
 
-// Snapshot implements raft.FSM.
 func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	s := f.now.Get()
 	if f.recovering {
 		s.Recoveries++
-		// Records written by the lost voters without this one may have the next revisions. None of them may be
-		// confused with new ones.
+		// Records written by the lost voters may have the next revisions; they must not be confused with new ones.
 		s.Revision += 1 << 32
 	}
 	return snapshot(s), nil
 }
 
-// Restore implements raft.FSM.
 func (f *fsm) Restore(from io.ReadCloser) error {
 	defer from.Close()
 	raw, err := io.ReadAll(io.LimitReader(from, maxStateBytes+1))
@@ -148,10 +137,8 @@ func (f *fsm) Restore(from io.ReadCloser) error {
 	return nil
 }
 
-// snapshot is a state, which is small and never changed in place.
 type snapshot state
 
-// Persist implements raft.FSMSnapshot.
 func (s snapshot) Persist(sink hraft.SnapshotSink) error {
 	raw, err := json.Marshal(state(s))
 	if err == nil {
@@ -163,5 +150,4 @@ func (s snapshot) Persist(sink hraft.SnapshotSink) error {
 	return sink.Close() //nolint:wrapcheck // the sink names the file
 }
 
-// Release implements raft.FSMSnapshot.
 func (s snapshot) Release() {}

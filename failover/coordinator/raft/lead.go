@@ -24,11 +24,9 @@ const (
 	barrierPause     = 10 * time.Millisecond
 )
 
-// errNotLeader is returned if a voter is not the leader, not ready yet, or no longer the leader: the request had no
-// effect.
+// errNotLeader: the request had no effect, because this voter does not lead, or is not ready yet.
 var errNotLeader = errors.New("this voter is not the leader")
 
-// leadership is one leadership period of this voter in raft. It is independent of the active node.
 type leadership struct {
 	began time.Time
 	term  uint64        // raft's
@@ -45,14 +43,12 @@ type liveness struct {
 	settled bool
 }
 
-// run is an announced process.
 type run struct {
 	live        failover.Live
 	first, last int64 // sequence numbers of its announcements
 	until       time.Time
 }
 
-// followLeadership follows raft's leadership notifications.
 func (v *Voter) followLeadership(ctx context.Context) {
 	var done chan struct{}
 	end := func() {
@@ -85,7 +81,6 @@ func (v *Voter) followLeadership(ctx context.Context) {
 	}
 }
 
-// lead makes this leader ready, and runs its periodic tasks.
 func (v *Voter) lead(ctx context.Context, l *leadership) {
 	for {
 		// Entries committed by a former leader may not have been applied here yet.
@@ -116,7 +111,6 @@ func (v *Voter) lead(ctx context.Context, l *leadership) {
 	}
 }
 
-// expire deletes expired liveness entries.
 func (v *Voter) expire(l *leadership) {
 	now := time.Now()
 	l.live.Update(func(s *liveness) bool {
@@ -132,7 +126,6 @@ func (v *Voter) expire(l *leadership) {
 	})
 }
 
-// with returns the liveness including an announcement.
 func (s liveness) with(l failover.Live, until time.Time) liveness {
 	s.seq++
 	now := run{live: l, first: s.seq, last: s.seq, until: until}
@@ -146,7 +139,6 @@ func (s liveness) with(l failover.Live, until time.Time) liveness {
 	return s
 }
 
-// without returns the liveness without a process.
 func (s liveness) without(l failover.Live) liveness {
 	s.runs = slices.DeleteFunc(slices.Clone(s.runs), func(r run) bool {
 		return r.live.Node.ID == l.Node.ID && r.live.Process == l.Process
@@ -169,7 +161,6 @@ func (s liveness) lives() []failover.Live {
 	return sorted(out)
 }
 
-// entries returns all processes.
 func (s liveness) entries() []dupdetect.Entry {
 	out := make([]dupdetect.Entry, 0, len(s.runs))
 	for _, r := range s.runs {
@@ -178,14 +169,13 @@ func (s liveness) entries() []dupdetect.Entry {
 	return out
 }
 
-// sorted sorts by node.
 func sorted(lives []failover.Live) []failover.Live {
 	slices.SortFunc(lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
 	return lives
 }
 
-// preferWitness transfers the leadership to a healthy witness. A killed node is then never the leader of the voters,
-// and the swap that activates the other one does not have to wait for an election.
+// preferWitness transfers the leadership to a healthy witness, so that the swap after the loss of a node does not have
+// to wait for an election.
 func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	if v.opts.Kind == KindWitness {
 		return
@@ -218,7 +208,6 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	}
 }
 
-// healthyWitness returns a witness that responds to raft and to polls, and has the log.
 func (v *Voter) healthyWitness() (hraft.Server, bool) {
 	for _, s := range v.servers() {
 		id := string(s.ID)
@@ -240,8 +229,8 @@ func (v *Voter) healthyWitness() (hraft.Server, bool) {
 // snapshotSlack is the number of entries that a witness may lack: raft sends them before the transfer.
 const snapshotSlack = 32
 
-// wait waits for a raft future, or until ctx ends. (Raft's futures do not support contexts; each ends at the latest
-// when this voter loses the leadership, or stops.)
+// wait waits for a raft future, or until ctx ends. Futures do not support contexts; each ends at the latest when this
+// voter loses the leadership, or stops.
 func wait(ctx context.Context, f hraft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()

@@ -12,12 +12,10 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// logInterval is the minimum time between two warnings with the same message of the raft library.
 const logInterval = time.Minute
 
-// raftLog forwards the raft library's log to zap. The library logs every unanswered heartbeat, and each step of an
-// election. These become debug messages, because this package logs leader changes separately. Library errors become
-// warnings, once a minute for each message.
+// raftLog forwards the raft library's log to zap. The library logs every unanswered heartbeat and each step of an
+// election; these become debug messages. Errors become warnings, once a minute for each message.
 type raftLog struct {
 	hclog.Logger // implements the remaining methods
 
@@ -35,7 +33,6 @@ func newRaftLog(log *zap.Logger) raftLog {
 	}
 }
 
-// Log implements hclog.Logger.
 func (l raftLog) Log(level hclog.Level, msg string, args ...any) {
 	to := zapcore.DebugLevel
 	if level >= hclog.Error && !isPeerMessage(msg) {
@@ -85,29 +82,21 @@ func (l raftLog) fields(args []any) []zap.Field {
 	return out
 }
 
-// Trace implements hclog.Logger.
 func (l raftLog) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }
 
-// Debug implements hclog.Logger.
 func (l raftLog) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
 
-// Info implements hclog.Logger.
 func (l raftLog) Info(msg string, args ...any) { l.Log(hclog.Info, msg, args...) }
 
-// Warn implements hclog.Logger.
 func (l raftLog) Warn(msg string, args ...any) { l.Log(hclog.Warn, msg, args...) }
 
-// Error implements hclog.Logger.
 func (l raftLog) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
 
-// With implements hclog.Logger.
 func (l raftLog) With(args ...any) hclog.Logger {
 	l.args = append(l.args[:len(l.args):len(l.args)], args...)
 	return l
 }
 
-// Named implements hclog.Logger.
 func (l raftLog) Named(string) hclog.Logger { return l }
 
-// ResetNamed implements hclog.Logger.
 func (l raftLog) ResetNamed(string) hclog.Logger { return l }

@@ -9,23 +9,17 @@ import (
 
 // Errors of voters and of Admin.
 var (
-	// ErrNoQuorum is returned if no leader was found in time: two of three voters must be running and reach each
-	// other.
-	ErrNoQuorum = errors.New("voters have no leader: two of the three must be up and reach each other")
-	// ErrNotMember is returned if an ID or address does not belong to a member.
+	// ErrNoQuorum is returned if no leader was found in time.
+	ErrNoQuorum  = errors.New("voters have no leader: two of the three must be up and reach each other")
 	ErrNotMember = errors.New("voter id or address not found in the cluster")
-	// ErrInUse is returned if the directory of a voter is in use by a running process.
-	ErrInUse = errors.New("voter directory is in use by another process")
-	// ErrNoState is returned by Recover if the directory has no state to recover from.
-	ErrNoState = errors.New("directory has no state of a cluster member")
+	ErrInUse     = errors.New("voter directory is in use by another process")
+	ErrNoState   = errors.New("directory has no state of a cluster member")
 	// ErrMembership is returned if a membership change is rejected; nothing was changed.
 	ErrMembership = errors.New("members were not changed")
 )
 
-// fencing is the reason why a voter no longer takes part.
 type fencing string
 
-// Reasons in Status.Fenced.
 const (
 	// FencedRolledBack: the voter's disk was restored to an older state. The voter must be replaced.
 	FencedRolledBack = "put-back"
@@ -36,44 +30,33 @@ const (
 // Member is one voter of the cluster.
 type Member struct {
 	// ID is durable, and changes when a disk is replaced.
-	ID string `json:"id"`
-	// Address is the host:port for the other voters.
+	ID      string `json:"id"`
 	Address string `json:"address"`
-	// Kind of the voter.
-	Kind Kind `json:"kind"`
-	// Leader is true for the voter that commits swaps. It is independent of the active node.
+	Kind    Kind   `json:"kind"`
+	// Leader commits swaps. It is independent of the active node.
 	Leader bool `json:"leader"`
 	// Voter is false while it catches up before it may vote.
 	Voter bool `json:"voter"`
-	// LastContact is the time of its last response to the leader; the current time for the leader itself; zero if
-	// never. Only the leader has it.
+	// LastContact is the time of its last response to the leader; zero if never. Only the leader has it.
 	LastContact time.Time `json:"last_contact"`
 }
 
 // Status is the state of one voter and its cluster, as known without querying other voters.
 type Status struct {
-	// ID, Address and Kind of this voter.
 	ID      string `json:"id"`
 	Address string `json:"address"`
 	Kind    Kind   `json:"kind"`
-	// Member reports whether this voter has a vote in its cluster.
-	Member bool `json:"member"`
-	// State is raft's state: "Leader", "Follower", "Candidate", "Shutdown".
-	State string `json:"state"`
-	// LeaderID and LeaderAddress identify the leader; empty without one.
-	LeaderID      string `json:"leader_id"`
-	LeaderAddress string `json:"leader_address"`
-	// Voters are the members of its cluster; empty before it is in one.
-	Voters []Member `json:"voters"`
-	// Term is its raft term.
-	Term uint64 `json:"term"`
-	// Fenced is the reason why it no longer takes part: FencedRolledBack, FencedRecovered; empty if it does.
-	Fenced string `json:"fenced,omitempty"`
-	// LastIndex of its log, and its applied index.
+	Member  bool   `json:"member"`
+	// State of raft: "Leader", "Follower", "Candidate", "Shutdown".
+	State         string   `json:"state"`
+	LeaderID      string   `json:"leader_id"`
+	LeaderAddress string   `json:"leader_address"`
+	Voters        []Member `json:"voters"`
+	Term          uint64   `json:"term"`
+	// Fenced is FencedRolledBack or FencedRecovered if the voter no longer takes part.
+	Fenced       string `json:"fenced,omitempty"`
 	LastIndex    uint64 `json:"last_index"`
 	AppliedIndex uint64 `json:"applied_index"`
-	// Recoveries is the number of forced recoveries of this cluster.
-	Recoveries uint64 `json:"recoveries"`
-	// Problem describes a problem that an operator can fix; empty if none.
-	Problem string `json:"trouble"`
+	Recoveries   uint64 `json:"recoveries"`
+	Problem      string `json:"trouble"`
 }

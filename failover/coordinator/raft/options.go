@@ -3,6 +3,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -16,40 +17,35 @@ import (
 	"go.uber.org/zap"
 )
 
-// Defaults for Options.
+// Defaults of Options.
 const (
 	DefaultLeaseTTL        = 3 * time.Second
 	DefaultElectionTimeout = 500 * time.Millisecond
 	DefaultRequestTimeout  = time.Second
 )
 
-// voterCount is the number of voters of a pair: the two data nodes and the witness.
 const voterCount = 3
 
-// Kind distinguishes a data node's voter from a witness. It is part of the voter's ID, so every voter knows it
-// without a query.
+// Kind distinguishes a data node's voter from a witness, which has no data plane. It is part of the voter's ID.
 type Kind string
 
 // Kinds of voters.
 const (
-	// KindNode is the voter of a data node.
-	KindNode Kind = "node"
-	// KindWitness is a voter without a data plane.
+	KindNode    Kind = "node"
 	KindWitness Kind = "witness"
 )
 
-// TLS secures the connections between voters. Both sides of each connection present a certificate that their CA
-// issued for the host in their address.
+// TLS secures the connections between voters. Both sides of each connection present a certificate that their CA issued
+// for the host in their address.
 type TLS struct {
 	// Receive returns the configuration for incoming connections, which must request a certificate, and Dial that for
-	// outgoing ones. They are called for each connection, so that certificates can change. A server name is added to
-	// the result of Dial.
+	// outgoing ones, to which a server name is added. They are called for each connection, so that certificates can
+	// change.
 	Receive, Dial func() *tls.Config
 	// Names are the accepted names in certificates of connecting clients: DNS names, IP addresses, URIs. Default: the
-	// hosts in the addresses of the voters, those of Options and those of the cluster.
+	// hosts in the voters' addresses.
 	Names []string
-	// Shown is called with the certificate that the voter at an address presented on an outgoing connection; nil
-	// disables it. It must not block.
+	// Shown, if not nil, is called with the certificate of the voter at an address. It must not block.
 	Shown func(address string, cert *x509.Certificate)
 	// CA, Cert and Key are paths of PEM files, for commands in messages; empty if unknown.
 	CA, Cert, Key string
@@ -59,58 +55,44 @@ type TLS struct {
 type Options struct {
 	// Dir contains the voter's ID, vote, log and snapshots; created if missing. One voter per directory.
 	Dir string
-	// Listen is the host:port for all traffic between voters. Required.
+	// Listen is the host:port for all traffic between voters.
 	Listen string
-	// Advertise is the host:port at which the other voters reach this one. Default Listen.
+	// Advertise is the host:port for the other voters. Default Listen.
 	Advertise string
-	// Voters are the advertised addresses of the three voters, including this one; the same on all three. They are
-	// used to form and find the cluster; afterwards Members returns its members.
+	// Voters are the advertised addresses of the three voters, including this one; the same on all three. They are used
+	// to form and find the cluster; afterwards Members returns its members.
 	Voters []string
-	// Kind of this voter. Default KindNode.
+	// Kind defaults to KindNode.
 	Kind Kind
 	// TLS for all connections. If nil, any process that reaches the port can change the record.
 	TLS *TLS
-	// ElectionTimeout is the time without a message from the leader after which a voter stands for election. It must
-	// be the same on all voters. Default 500 ms.
+	// ElectionTimeout is the time without a message from the leader after which a voter stands for election; the same
+	// on all voters. Default 500 ms.
 	ElectionTimeout time.Duration
 	// LeaseTTL of the liveness key. Default 3 s.
 	LeaseTTL time.Duration
-	// RequestTimeout of the package's background requests, and of one try of a request. Default 1 s.
+	// RequestTimeout of background requests, and of one try of a request. Default 1 s.
 	RequestTimeout time.Duration
-	// UnsafeNoFsync skips the fsync of votes and log: for tests and the demo only, since a machine crash can then
-	// lose a vote, and with it the cluster record.
+	// UnsafeNoFsync skips the fsync of votes and log, for tests and the demo only: a machine crash can then lose a
+	// vote, and with it the cluster record.
 	UnsafeNoFsync bool
-	// Dial connects to another voter. Default TCP. Tests inject faults here.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Bind listens on the address Listen. Default TCP. Tests inject a simulated network here.
-	Bind func(ctx context.Context, address string) (net.Listener, error)
-	// Logger for the voter's state; nil disables logging.
+	// Dial and Bind default to TCP. Tests inject faults and a simulated network here.
+	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	Bind   func(ctx context.Context, address string) (net.Listener, error)
 	Logger *zap.Logger
 
 	// older makes the voter announce the features of 0.1.0. Only tests set it.
 	older bool
 }
 
-// withDefaults validates the options and sets defaults.
 func (o Options) withDefaults() (Options, error) {
-	if o.Advertise == "" {
-		o.Advertise = o.Listen
-	}
-	if o.Kind == "" {
-		o.Kind = KindNode
-	}
+	o.Advertise, o.Kind = cmp.Or(o.Advertise, o.Listen), cmp.Or(o.Kind, KindNode)
 	if o.Bind == nil {
 		o.Bind = listenTCP
 	}
-	if o.ElectionTimeout <= 0 {
-		o.ElectionTimeout = DefaultElectionTimeout
-	}
-	if o.LeaseTTL <= 0 {
-		o.LeaseTTL = DefaultLeaseTTL
-	}
-	if o.RequestTimeout <= 0 {
-		o.RequestTimeout = DefaultRequestTimeout
-	}
+	o.ElectionTimeout = cmp.Or(max(o.ElectionTimeout, 0), DefaultElectionTimeout)
+	o.LeaseTTL = cmp.Or(max(o.LeaseTTL, 0), DefaultLeaseTTL)
+	o.RequestTimeout = cmp.Or(max(o.RequestTimeout, 0), DefaultRequestTimeout)
 	if o.Dial == nil {
 		o.Dial = dialTCP
 	}
@@ -140,7 +122,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// checkVoters validates the addresses and returns them sorted.
 func checkVoters(voters []string) ([]string, error) {
 	for _, v := range voters {
 		if err := checkAddress(v); err != nil {

@@ -15,55 +15,47 @@ import (
 	hraft "github.com/hashicorp/raft"
 )
 
-// A voter's promises are only valid while its disk keeps them. A disk can be restored to an older state, since the
-// snapshot of a virtual machine includes the voter's vote and log. A voter that lost a vote can vote again in the
-// same term, which could elect two leaders. One that lost entries can elect a leader that lacks committed entries of
-// the others.
+// A voter's promises are only valid while its disk keeps them. A disk can be restored to an older state, for example
+// with the snapshot of a virtual machine. A voter that lost a vote can vote again in the same term, which could elect
+// two leaders. One that lost entries can elect a leader that lacks committed entries of the others.
 //
-// A voter cannot detect this alone, so the others record its progress. Each one keeps on its disk the highest
-// progress of every other voter, as promised in raft's messages. A vote is on disk before raft counts it. An
-// acknowledged entry is on disk a moment later, because waiting would double the time of each swap. The remaining
-// risk is that this voter dies in that moment and the other one is restored as well. A connecting voter sends its
-// knowledge of the other side, and a starting voter collects the others' hellos before it takes part. One that finds
-// its disk below its known progress stops taking part, and reports that; it must be replaced like one with a lost
-// disk.
+// A voter cannot detect this alone, so each one keeps on its disk the highest progress of every other voter, as
+// promised in raft's messages. A vote is on disk before raft counts it. An acknowledged entry is on disk a moment
+// later, because waiting would double the time of each swap; the remaining risk is that this voter dies in that moment
+// and the other one is restored as well. A connecting voter sends its knowledge of the other side, and a starting voter
+// collects the others' hellos before it takes part. One that finds its disk below its known progress stops taking part,
+// and must be replaced like one with a lost disk.
 //
-// None of the compared values ever decreases on a disk that was not restored. The term of a voter's last vote only
-// rises. No voter truncates an entry within the term in which it was acknowledged. (The end of the log alone would
-// not suffice: a new leader may truncate it. Neither would the term, since having been in it is no promise. The
-// library can also decrease it by one, when a concurrently handled heartbeat arrives just as the voter stands for
-// election.)
+// None of the compared values ever decreases on a disk that was not restored: the term of a voter's last vote only
+// rises, and no voter truncates an entry within the term in which it was acknowledged. The end of the log alone would
+// not suffice, since a new leader may truncate it. Neither would the term: having been in it is no promise, and the
+// library can decrease it by one when a concurrent heartbeat arrives just as the voter stands for election.
 
 const (
-	// flushDelay is the delay of writing acknowledged entries: the acks of two followers share one write.
+	// flushDelay delays the write of acknowledged entries: the acks of two followers share one write.
 	flushDelay = 50 * time.Millisecond
-	// flushInterval is the flush interval of progress that was reported by others, or that is no promise.
+	// flushInterval applies to progress that was reported by others, or that is no promise.
 	flushInterval = 5 * time.Second
 )
 
-// urgency of a write.
 type urgency uint8
 
 const (
 	urgencyLow       urgency = iota // within flushInterval
-	urgencyNormal                   // within soon
+	urgencyNormal                   // within flushDelay
 	urgencyImmediate                // before return
 )
 
-// Keys next to raft's own, in the same file.
 const (
 	progressKey = "lockstep-sightings"
 	rollbackKey = "lockstep-put-back"
 )
 
-// peerProgress is the highest known progress of a voter.
 type peerProgress struct {
-	// Term of the voter.
 	Term uint64 `json:"term,omitempty"`
 	// Voted is the term of its last known vote.
 	Voted uint64 `json:"voted,omitempty"`
-	// Acked is the last entry it was known to have in AckTerm, as a follower of that term's leader, or as that
-	// leader.
+	// Acked is the last entry it was known to have in AckTerm, as that term's leader or a follower of it.
 	AckTerm uint64 `json:"ack_term,omitempty"`
 	Acked   uint64 `json:"acked,omitempty"`
 }
@@ -77,14 +69,12 @@ func (s peerProgress) with(o peerProgress) peerProgress {
 	return s
 }
 
-// diskState is a voter's state on disk.
 type diskState struct {
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`
 }
 
-// lacks describes the progress that a voter with this disk state has lost; empty if none.
 func (s peerProgress) lacks(have diskState) string {
 	switch {
 	case s.Voted > have.Voted:
@@ -98,7 +88,6 @@ func (s peerProgress) lacks(have diskState) string {
 	}
 }
 
-// state returns this voter's state on disk.
 func (d *disk) state() (diskState, error) { return reading(d, d.readState) }
 
 func (d *disk) readState() (diskState, error) {
@@ -115,7 +104,7 @@ func (d *disk) readState() (diskState, error) {
 	return s, err
 }
 
-// lastEntry returns the last log entry; zero if none, or if it is being truncated.
+// lastEntry returns the zero entry for an empty log, or if the last one is being truncated.
 func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	last, err := d.store.LastIndex()
 	if err != nil {
@@ -130,7 +119,6 @@ func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	return entry, nil
 }
 
-// putBack returns the persisted reason why this voter no longer takes part; empty if it does.
 func (d *disk) putBack() (string, error) {
 	why, err := d.store.Get([]byte(rollbackKey))
 	if err != nil && !errors.Is(err, errKeyNotFound) {
@@ -147,9 +135,7 @@ func (d *disk) recordRollback(why string) error {
 	return nil
 }
 
-// kept is the persisted knowledge.
 type kept struct {
-	// Seen is the progress of the other voters, by ID.
 	Seen map[string]peerProgress `json:"seen"`
 	// LedBy is the leader of LedTerm, the newest one that has sent entries. It has at least this voter's entries of
 	// that term.
@@ -157,7 +143,7 @@ type kept struct {
 	LedBy   string `json:"led_by"`
 }
 
-// progressStore is this voter's knowledge of the others.
+// progressStore is this voter's persisted knowledge of the others.
 type progressStore struct {
 	disk *disk
 	due  chan struct{} // one slot: a write is due soon
@@ -172,7 +158,6 @@ type progressStore struct {
 	written time.Time // time of the last write
 }
 
-// openProgress reads the persisted knowledge.
 func openProgress(d *disk) (*progressStore, error) {
 	s := &progressStore{disk: d, due: make(chan struct{}, 1), known: kept{Seen: make(map[string]peerProgress)}}
 	raw, err := d.store.Get([]byte(progressKey))
@@ -194,7 +179,6 @@ func openProgress(d *disk) (*progressStore, error) {
 	return s, nil
 }
 
-// saw records a voter's progress.
 func (s *progressStore) saw(id string, what peerProgress, when urgency) error {
 	if id == "" || id == s.disk.id {
 		return nil
@@ -223,7 +207,6 @@ func (s *progressStore) note(id string, what peerProgress) bool {
 	return s.changes != s.stored
 }
 
-// run writes due changes, until ctx ends.
 func (s *progressStore) run(ctx context.Context, failed func(error)) {
 	for {
 		select {
@@ -298,7 +281,6 @@ func (s *progressStore) flush(members []hraft.Server) error {
 	return s.sync()
 }
 
-// all returns the progress of every voter.
 func (s *progressStore) all() (map[string]peerProgress, error) {
 	s.mu.Lock()
 	all := kept{Seen: maps.Clone(s.known.Seen), LedTerm: s.known.LedTerm, LedBy: s.known.LedBy}
@@ -319,7 +301,6 @@ func (s *progressStore) all() (map[string]peerProgress, error) {
 	return all.Seen, nil
 }
 
-// of returns the progress of one voter.
 func (s *progressStore) of(id string) (peerProgress, error) {
 	all, err := s.all()
 	return all[id], err

@@ -19,42 +19,33 @@ type RecoverOptions struct {
 	// Dir of the surviving voter, which must not be running.
 	Dir string
 	// Address is the voter's new address; empty: unchanged.
-	Address string
-	// By and Reason are written to the marker file.
+	Address    string
 	By, Reason string
-	// Logger may be nil.
-	Logger *zap.Logger
+	Logger     *zap.Logger
 }
 
-// Recovery is the result of Recover. It is also the content of the marker: the file recovery-<n>.json in the voter's
-// directory.
+// Recovery is the result of Recover, and the content of the marker recovery-<n>.json in the voter's directory.
 type Recovery struct {
-	Time   time.Time `json:"time"`
-	By     string    `json:"by"`
-	Reason string    `json:"reason"`
-	// ID is the voter's new ID, and OldID its previous one.
-	ID    string `json:"id"`
-	OldID string `json:"old_id"`
-	// Address of the voter.
-	Address string `json:"address"`
-	// Lost are the removed members.
-	Lost []Member `json:"lost"`
+	Time    time.Time `json:"time"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason"`
+	ID      string    `json:"id"`
+	OldID   string    `json:"old_id"`
+	Address string    `json:"address"`
+	Lost    []Member  `json:"lost"`
 	// LastIndex of the log: entries committed by the lost members after it are lost.
-	LastIndex uint64 `json:"last_index"`
-	// Revision of the kept record; 0 if none.
-	Revision int64 `json:"revision"`
-	// Recoveries of this cluster, including this one.
+	LastIndex  uint64 `json:"last_index"`
+	Revision   int64  `json:"revision"`
 	Recoveries uint64 `json:"recoveries"`
-	// Marker is the path of the marker file.
-	Marker string `json:"-"`
+	Marker     string `json:"-"`
 }
 
-// Recover makes a surviving voter the only member of its cluster, for the case that the other two are lost
-// permanently. Entries that they committed without it are lost, so the record may be outdated; a node rejects it if
-// it has obeyed a newer one (INV-9). The operator guarantees that the other two never return with their disks.
+// Recover makes a surviving voter the only member of its cluster, when the other two are lost permanently. Entries that
+// they committed without it are lost, so the record may be outdated; a node rejects it if it has obeyed a newer one
+// (INV-9). The operator guarantees that the other two never return with their disks.
 //
-// The voter gets a new ID, so that no remaining voter of the old cluster can communicate with it. A voter of the old
-// cluster that learns of the recovery stops taking part. Errors: ErrInUse, ErrNoState.
+// The voter gets a new ID, so that no other voter of the old cluster can communicate with it. One that learns of the
+// recovery stops taking part. Errors: ErrInUse, ErrNoState.
 func Recover(o RecoverOptions) (_ Recovery, err error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -103,8 +94,8 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 	return rec, nil
 }
 
-// recover executes the recovery. The order matters: if interrupted after any step, the voter is not a member of any
-// cluster, and Recover can be repeated.
+// recover executes the recovery. If interrupted after any step, the voter is not a member of any cluster, and Recover
+// can be repeated.
 func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
 	last, err := d.lastIndex()
 	if err != nil {

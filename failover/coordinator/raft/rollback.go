@@ -13,11 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// errVerifying is returned to a connecting voter while this one is waiting for the hellos of the others.
-var errVerifying = errors.New("voter has just started and is checking with its peers that its disk was not " +
-	"rolled back")
+var errVerifying = errors.New("voter has just started and is checking with its peers that its disk was not rolled back")
 
-// fillHandshake sets this voter's disk state, and its knowledge of the receiver.
 func (v *Voter) fillHandshake(g *handshake) error {
 	have, err := v.disk.state()
 	if err != nil {
@@ -33,8 +30,8 @@ func (v *Voter) fillHandshake(g *handshake) error {
 	return nil
 }
 
-// checkHandshake compares the disk states of two voters with their knowledge of each other, before they exchange
-// messages. This covers a voter that no other voter could warn when it started.
+// checkHandshake compares the disk states of two voters with their knowledge of each other, for a voter that no other
+// voter could warn when it started.
 func (v *Voter) checkHandshake(g handshake) error {
 	if g.Seen != nil {
 		have, err := v.disk.state()
@@ -61,7 +58,6 @@ func (v *Voter) checkHandshake(g handshake) error {
 	return nil
 }
 
-// pollNow triggers a poll of the others.
 func (v *Voter) pollNow() {
 	select {
 	case v.look <- struct{}{}:
@@ -69,8 +65,7 @@ func (v *Voter) pollNow() {
 	}
 }
 
-// checkRollback reports whether this voter's disk is older than others know it to be, and fences the voter in that
-// case.
+// checkRollback fences this voter if others know it to have had a newer disk. It reports whether the voter is fenced.
 func (v *Voter) checkRollback(known map[string]hello) bool {
 	v.mu.Lock()
 	missing, fenced := v.suspectedLoss, v.fenced
@@ -108,7 +103,6 @@ func (v *Voter) checkRollback(known map[string]hello) bool {
 	return true
 }
 
-// rolledBackPeers describes other members with a restored disk; empty if none.
 func (v *Voter) rolledBackPeers(own Status, known map[string]hello) string {
 	var back []Member
 	for _, m := range own.Voters {
@@ -136,10 +130,9 @@ func (v *Voter) rolledBackPeers(own Status, known map[string]hello) string {
 	}
 }
 
-// endVerification ends the start phase in which this voter only polls. It has enough hellos when each other member has
-// responded or, if one of them does not respond, one has and a timeout has passed. One is required, because alone the
-// voter could not do anything. A voter with better knowledge that did not respond rejects this one when they connect
-// (see checkHandshake).
+// endVerification ends the start phase in which this voter only polls. One hello is required, because alone the voter
+// could not do anything. A voter with better knowledge that did not respond rejects this one when they connect (see
+// checkHandshake).
 func (v *Voter) endVerification(known map[string]hello) {
 	members := v.otherMembers()
 	v.mu.Lock()
@@ -162,9 +155,8 @@ func (v *Voter) endVerification(known map[string]hello) {
 	v.mu.Unlock()
 }
 
-// hasEnoughHellos reports whether all other members have responded, or one of them and the others had enough time. That
-// time counts from the beginning of the round in which the first one responded, so a silent one is waited for only
-// once, for the duration of a request. mu is held.
+// hasEnoughHellos reports whether all other members have responded, or one of them, and the others had a request's time
+// since the round in which the first one responded. mu is held.
 func (v *Voter) hasEnoughHellos(members []string, known map[string]hello, now time.Time) bool {
 	heard := 0
 	for _, address := range members {
@@ -193,7 +185,6 @@ func (v *Voter) otherMembers() []string {
 	return out
 }
 
-// recordProgress records another voter's progress and its knowledge of the others.
 func (v *Voter) recordProgress(h hello) {
 	err := v.seen.saw(h.Status.ID, peerProgress{Term: h.Status.Term}, urgencyLow)
 	for id, s := range h.Seen {

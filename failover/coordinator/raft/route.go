@@ -17,7 +17,6 @@ const (
 	retryDelayMax = 50 * time.Millisecond
 )
 
-// leaderFinder finds the leader.
 type leaderFinder interface {
 	// findLeader returns the leader's service and its address; nil if none is known.
 	findLeader(ctx context.Context) (service, string)
@@ -27,7 +26,6 @@ type leaderFinder interface {
 
 var _ leaderFinder = (*Voter)(nil)
 
-// findLeader implements guide.
 func (v *Voter) findLeader(context.Context) (service, string) {
 	switch l := v.leaders.Get(); {
 	case l.address == "":
@@ -41,7 +39,6 @@ func (v *Voter) findLeader(context.Context) (service, string) {
 	}
 }
 
-// moved implements guide.
 func (v *Voter) moved(ctx context.Context, from string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -78,7 +75,6 @@ func atLeader(
 	return outcomeUnknown, fmt.Errorf("%w (%w)", context.Cause(ctx), last)
 }
 
-// once makes one try.
 func once(
 	ctx context.Context, g leaderFinder, limit time.Duration, address string, do func(context.Context) error,
 ) error {
@@ -99,7 +95,6 @@ func once(
 	return do(ctx)
 }
 
-// final reports whether a retry cannot change the result.
 func final(err error) bool {
 	return errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrRefused) ||
 		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)

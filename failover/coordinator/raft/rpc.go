@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// A voter's API is JSON over HTTP, inside connections with a handshake (see port). It is used by voters, coordinators
-// and Admin of the same release or the previous one; unknown fields are ignored.
+// A voter's API is JSON over HTTP, inside connections with a handshake (see port). It is used by processes of the same
+// release or the previous one; unknown fields are ignored.
 const (
 	pathHello    = "/v1/hello"
 	pathLoad     = "/v1/load"
@@ -40,20 +40,17 @@ const (
 	headerLimit = 5 * time.Second
 )
 
-// failure is the body of an error response.
 type failure struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
 }
 
-// code is the wire name of an error.
 type code struct {
 	name string
 	err  error
 }
 
-// codes returns the codes in order of precedence for an error that matches several. An unknown outcome takes
-// precedence over everything else, and "not-leader" means that nothing was done and another voter must be asked.
+// codes returns the codes in order of precedence for an error that matches several.
 func codes() []code {
 	return []code{
 		{"uncertain", errUncertain},
@@ -65,7 +62,6 @@ func codes() []code {
 	}
 }
 
-// coded returns the error of a code; nil if unknown.
 func coded(name string) error {
 	for _, c := range codes() {
 		if c.name == name {
@@ -75,19 +71,15 @@ func coded(name string) error {
 	return nil
 }
 
-// remoteError is another voter's error.
 type remoteError struct {
 	known error
 	text  string
 }
 
-// Error implements error.
 func (e remoteError) Error() string { return e.text }
 
-// Unwrap returns the known error.
 func (e remoteError) Unwrap() error { return e.known }
 
-// api serves a voter's API.
 type api struct {
 	srv *http.Server
 	wg  sync.WaitGroup
@@ -95,24 +87,18 @@ type api struct {
 
 func serveAPI(ln net.Listener, v *Voter) *api {
 	mux := http.NewServeMux()
-	handle(mux, v, pathHello, func(context.Context, service, struct{}) (hello, error) { return v.hello() })
-	handle(mux, v, pathLoad, func(ctx context.Context, s service, _ struct{}) (state, error) { return s.load(ctx) })
-	handle(mux, v, pathSwap, func(ctx context.Context, s service, c command) (int64, error) { return s.swap(ctx, c) })
-	handle(mux, v, pathMark, func(ctx context.Context, s service, m failover.Mark) (failover.Mark, error) {
-		return s.mark(ctx, m)
-	})
-	handle(mux, v, pathRenew, func(ctx context.Context, s service, l failover.Live) (time.Duration, error) {
-		return s.renew(ctx, l)
-	})
-	handle(mux, v, pathWithdraw, func(ctx context.Context, s service, l failover.Live) (struct{}, error) {
+	handle(mux, v, pathHello, func(service, context.Context, struct{}) (hello, error) { return v.hello() })
+	handle(mux, v, pathLoad, func(s service, ctx context.Context, _ struct{}) (state, error) { return s.load(ctx) })
+	handle(mux, v, pathSwap, service.swap)
+	handle(mux, v, pathMark, service.mark)
+	handle(mux, v, pathRenew, service.renew)
+	handle(mux, v, pathWithdraw, func(s service, ctx context.Context, l failover.Live) (struct{}, error) {
 		return struct{}{}, s.withdraw(ctx, l)
 	})
-	handle(mux, v, pathMembers, func(ctx context.Context, s service, _ struct{}) ([]Member, error) {
+	handle(mux, v, pathMembers, func(s service, ctx context.Context, _ struct{}) ([]Member, error) {
 		return s.members(ctx)
 	})
-	handle(mux, v, pathChange, func(ctx context.Context, s service, c change) (Member, error) {
-		return s.changeMembers(ctx, c)
-	})
+	handle(mux, v, pathChange, service.changeMembers)
 	mux.HandleFunc("POST "+pathWatch, func(w http.ResponseWriter, r *http.Request) { streamWatch(w, r, v.serving(r)) })
 	a := &api{srv: &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerLimit, IdleTimeout: idleServer, ErrorLog: log.New(io.Discard, "", 0),
@@ -126,8 +112,7 @@ func (a *api) close() {
 	a.wg.Wait()
 }
 
-// serving returns the service for a request: this voter, or the leader if the request must be forwarded. It is
-// forwarded once.
+// serving returns this voter, or the leader if the request must be forwarded. It is forwarded once.
 func (v *Voter) serving(r *http.Request) service {
 	l := v.leaders.Get()
 	if r.Header.Get(headerForward) == "" || l.address == "" || l.via != "" || l.id == v.disk.id {
@@ -136,9 +121,8 @@ func (v *Voter) serving(r *http.Request) service {
 	return v.peers.at(l.address)
 }
 
-// handle registers a handler for a request with a response.
 func handle[Req, Resp any](
-	mux *http.ServeMux, v *Voter, path string, do func(context.Context, service, Req) (Resp, error),
+	mux *http.ServeMux, v *Voter, path string, do func(service, context.Context, Req) (Resp, error),
 ) {
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		var req Req
@@ -146,7 +130,7 @@ func handle[Req, Resp any](
 			fail(w, fmt.Errorf("read request: %w", err))
 			return
 		}
-		resp, err := do(r.Context(), v.serving(r), req)
+		resp, err := do(v.serving(r), r.Context(), req)
 		if err != nil {
 			fail(w, err)
 			return
@@ -155,7 +139,6 @@ func handle[Req, Resp any](
 	})
 }
 
-// fail responds with an error.
 func fail(w http.ResponseWriter, err error) {
 	w.WriteHeader(http.StatusConflict)
 	_ = json.NewEncoder(w).Encode(failureOf(err))
@@ -172,7 +155,7 @@ func failureOf(err error) failure {
 	return f
 }
 
-// streamWatch sends sights, one JSON value each, until the client disconnects or the leadership period ends.
+// streamWatch sends observations, one JSON value each, until the client disconnects or the leadership period ends.
 func streamWatch(w http.ResponseWriter, r *http.Request, s service) {
 	flush := http.NewResponseController(w)
 	sent := false
@@ -187,7 +170,6 @@ func streamWatch(w http.ResponseWriter, r *http.Request, s service) {
 	}
 }
 
-// peers manages connections to the APIs of other voters.
 type peers struct {
 	client *http.Client
 	close  func()
@@ -203,10 +185,8 @@ func newPeers(d *dialer) *peers {
 	return &peers{client: &http.Client{Transport: t}, close: t.CloseIdleConnections}
 }
 
-// at returns the voter at an address.
 func (p *peers) at(address string) *remote { return &remote{peers: p, address: address} }
 
-// remote is another voter. It implements service.
 type remote struct {
 	peers   *peers
 	address string
@@ -227,8 +207,7 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	switch path {
 	case pathHello, pathLoad, pathMark, pathRenew, pathMembers, pathWatch:
-		// These are idempotent, so that net/http retries them on a new connection if the other end of a pooled one
-		// was restarted.
+		// Idempotent: net/http retries these on a new connection if the other end of a pooled one was restarted.
 		hr.Header["Idempotency-Key"] = nil // not sent; see http.Transport
 	}
 	if r.forward {
@@ -255,7 +234,6 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	return nil, remoteError{known: coded(f.Code), text: f.Text}
 }
 
-// call sends a request and reads its response.
 func call[Resp any](ctx context.Context, r *remote, path string, req any) (Resp, error) {
 	var out Resp
 	resp, err := r.post(ctx, path, req)

@@ -16,11 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
-// errUncertain is returned if the outcome of a request is unknown.
 var errUncertain = errors.New("no confirmation that it was done")
 
-// service is the leader's interface for all voters. The leader's own process calls it directly, the others through
-// the API. errNotLeader means that nothing was done and another voter must be asked.
+// service is the leader's interface. The leader's own process calls it directly, the others through the API.
+// errNotLeader means that nothing was done and another voter must be asked.
 type service interface {
 	load(ctx context.Context) (state, error)
 	swap(ctx context.Context, c command) (int64, error)
@@ -32,12 +31,11 @@ type service interface {
 	changeMembers(ctx context.Context, c change) (Member, error)
 }
 
-// watchMessage is one message of a watch.
 type watchMessage struct {
 	Revision int64           `json:"revision"`
 	Record   json.RawMessage `json:"record,omitempty"` // nil: no record
 	Live     []failover.Live `json:"live"`
-	// Runs are all announced processes; nil from a leader of 0.1.0. Reign is the leadership period in which their
+	// Runs are all announced processes; nil from a leader of 0.1.0. LeaderEpoch is the leadership period in which their
 	// sequence numbers are comparable.
 	Runs        []dupdetect.Entry `json:"runs"`
 	LeaderEpoch uint64            `json:"reign"`
@@ -47,7 +45,6 @@ type watchMessage struct {
 
 var _ service = (*Voter)(nil)
 
-// readyToLead waits until this voter is ready as the leader.
 func (v *Voter) readyToLead(ctx context.Context) (*leadership, error) {
 	l := v.leading.Load()
 	if l == nil {
@@ -75,17 +72,15 @@ func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
 	return l, nil
 }
 
-// load implements service.
 func (v *Voter) load(ctx context.Context) (state, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return state{}, err
 	}
-	// Every result returned to a client before the call is applied here. This leader responds only after it has
-	// applied an entry, and it became ready after a barrier, which covers earlier leaders.
+	// Every result returned to a client before the call is applied here: this leader responds only after it has applied
+	// an entry, and its barrier covers earlier leaders.
 	return v.fsm.now.Get(), nil
 }
 
-// swap implements service.
 func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
 	if _, err := v.readyToLead(ctx); err != nil {
 		return 0, err
@@ -105,8 +100,8 @@ func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
 const featureMark = "mark"
 
 // mark implements service. A voter of an older release ignores an entry with a mark, and its snapshots have none, so
-// the voters' states would diverge. The first mark therefore waits until each of the three has announced support. A
-// mark in the log proves that all voters support marks, even while one of them is not running.
+// the states would diverge. The first mark therefore waits until each of the three has announced support. A mark in the
+// log proves that all voters support marks, even while one of them is not running.
 func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	if _, err := v.readyToLead(ctx); err != nil {
 		return failover.Mark{}, err
@@ -124,7 +119,6 @@ func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error
 	return out.before, err
 }
 
-// allKnow returns an error unless each of the voters has announced a feature.
 func (v *Voter) allKnow(feature string) error {
 	servers := v.servers()
 	v.mu.Lock()
@@ -145,7 +139,6 @@ func (v *Voter) allKnow(feature string) error {
 	return nil
 }
 
-// apply commits an entry.
 func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	entry, err := json.Marshal(c)
 	if err != nil {
@@ -188,7 +181,6 @@ func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, e
 	return v.opts.LeaseTTL, nil
 }
 
-// withdraw implements service.
 func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
 	l, err := v.readyToLead(ctx)
 	if err != nil {
@@ -201,7 +193,7 @@ func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// watch implements service. It ends with errNotLeader at the end of the leadership period. Sights are repeated as
+// watch implements service. It ends with errNotLeader at the end of the leadership period. Messages are repeated as
 // heartbeats.
 func (v *Voter) watch(ctx context.Context, see func(watchMessage)) error {
 	l, err := v.confirmed(ctx)
@@ -231,7 +223,6 @@ func (v *Voter) watch(ctx context.Context, see func(watchMessage)) error {
 	}
 }
 
-// members implements service.
 func (v *Voter) members(ctx context.Context) ([]Member, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return nil, err

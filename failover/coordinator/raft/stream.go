@@ -22,9 +22,9 @@ import (
 //	dialer:   magic "LKS1" │ kind 1 │ length 2 │ JSON {from, to}
 //	listener: 0 │ length 2 = 0        or   1 │ length 2 │ reason of the rejection
 //
-// `to` is the ID of the intended voter. Raft itself addresses connected voters only by address. Without the check, a
-// voter with a wiped disk would be taken for its predecessor. It would vote a second time in the same term, and lack
-// entries that the predecessor had acknowledged.
+// `to` is the ID of the intended voter; raft addresses connected voters only by address. Without the check, a voter
+// with a wiped disk would be taken for its predecessor, vote a second time in the same term, and lack entries that the
+// predecessor had acknowledged.
 const (
 	magic        = "LKS1"
 	kindRaft     = 'r'
@@ -38,20 +38,17 @@ const (
 	textNotVoter = "unexpected response, not from a voter"
 )
 
-// errRefused is returned if the voter at an address has rejected the connection.
 var errRefused = errors.New("voter rejects the connection")
 
-// handshake is the content of a hello.
 type handshake struct {
 	From string `json:"from"`
 	To   string `json:"to,omitempty"` // empty: any voter at that address
-	// Have is the disk state of the connecting voter, and Seen its knowledge of the other one; for raft connections.
-	// A voter of 0.1.0 neither sends nor checks them.
+	// Have is the disk state of the connecting voter, and Seen its knowledge of the other one; for raft connections. A
+	// voter of 0.1.0 neither sends nor checks them.
 	Have *diskState    `json:"have,omitempty"`
 	Seen *peerProgress `json:"seen,omitempty"`
 }
 
-// dialer connects to voters.
 type dialer struct {
 	from string
 	// describe sets Have and Seen; nil without raft connections.
@@ -96,7 +93,6 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 	return conn, nil
 }
 
-// describeDialError adds the address and, if known, the remedy.
 func describeDialError(address string, err error) error {
 	if what := cause(err); what != "" {
 		return fmt.Errorf("connect to voter at %s: %s: %w", address, what, err)
@@ -104,7 +100,6 @@ func describeDialError(address string, err error) error {
 	return fmt.Errorf("connect to voter at %s: %w", address, err)
 }
 
-// sendHandshake sends the hello and reads the response.
 func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	body, err := json.Marshal(g)
 	if err != nil {
@@ -133,7 +128,6 @@ func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	return nil
 }
 
-// port accepts connections and dispatches them by kind.
 type port struct {
 	ln        net.Listener
 	tls       *TLS            // may be nil
@@ -151,8 +145,8 @@ type port struct {
 	loggedAt time.Time // time of the last logged rejection
 }
 
-// newPort takes ownership of the listener. voters returns the addresses of all known voters. admit returns an error
-// to reject a connection.
+// newPort takes ownership of the listener. voters returns the addresses of all known voters. admit may reject a
+// connection.
 func newPort(
 	ln net.Listener, secure *TLS, voters func() []string, advertise string, limit time.Duration,
 	admit func(byte, handshake) error, log *zap.Logger,
@@ -191,7 +185,6 @@ func (p *port) accept() {
 	}
 }
 
-// receive reads the hello and passes the connection on.
 func (p *port) receive(conn net.Conn) error {
 	_ = conn.SetDeadline(time.Now().Add(p.limit))
 	if p.tls != nil {
@@ -265,7 +258,6 @@ func answer(conn net.Conn, refusal error) error {
 	return refusal
 }
 
-// refused logs the reason of a closed connection, rate-limited.
 func (p *port) refused(from net.Addr, err error) {
 	p.mu.Lock()
 	due := !p.closed && time.Since(p.loggedAt) > logInterval && !errors.Is(err, io.EOF) && !errors.Is(err, errVerifying)
@@ -293,7 +285,6 @@ func (p *port) track(conn net.Conn) net.Conn {
 	return t
 }
 
-// drop closes all connections accepted by this port.
 func (p *port) drop() {
 	p.mu.Lock()
 	conns := p.conns
@@ -304,7 +295,6 @@ func (p *port) drop() {
 	}
 }
 
-// Close stops listening and closes all connections.
 func (p *port) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -322,7 +312,6 @@ type trackedConn struct {
 	p *port
 }
 
-// Close implements net.Conn.
 func (t *trackedConn) Close() error {
 	t.p.mu.Lock()
 	delete(t.p.conns, t)
@@ -330,13 +319,10 @@ func (t *trackedConn) Close() error {
 	return t.Conn.Close()
 }
 
-// address is a voter's advertised address.
 type address string
 
-// Network implements net.Addr.
 func (a address) Network() string { return "tcp" }
 
-// String implements net.Addr.
 func (a address) String() string { return string(a) }
 
 // inbox is a net.Listener for connections with a completed handshake.
@@ -360,7 +346,6 @@ func (i *inbox) put(conn net.Conn) error {
 	}
 }
 
-// Accept implements net.Listener.
 func (i *inbox) Accept() (net.Conn, error) {
 	select {
 	case c := <-i.conns:
@@ -370,11 +355,9 @@ func (i *inbox) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
 func (i *inbox) Close() error {
 	i.once.Do(func() { close(i.done) })
 	return nil
 }
 
-// Addr implements net.Listener.
 func (i *inbox) Addr() net.Addr { return i.addr }

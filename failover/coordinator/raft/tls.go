@@ -13,10 +13,8 @@ import (
 	"strings"
 )
 
-// errNonPeer is returned for a certificate that does not belong to a voter.
 var errNonPeer = errors.New("certificate does not belong to a voter of this pair")
 
-// check rejects an incomplete configuration.
 func (t *TLS) check() error {
 	if t != nil && (t.Receive == nil || t.Dial == nil) {
 		return errors.New("raft: tls: configurations for both ends of a connection are required")
@@ -24,8 +22,7 @@ func (t *TLS) check() error {
 	return nil
 }
 
-// accept checks that a certificate carries one of the names that may connect to a voter; addresses are those of the
-// voters.
+// accept checks that a certificate carries one of the names that may connect; addresses are those of the voters.
 func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
 	names := t.Names
 	if len(names) == 0 {
@@ -48,7 +45,6 @@ func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
 		"coordinator.raft.tls.names of all voters", errNonPeer, strings.Join(names, ", "))
 }
 
-// client returns the configuration for a connection to this address.
 func (t *TLS) client(address string) *tls.Config {
 	conf := t.Dial()
 	if host, _, err := net.SplitHostPort(address); err == nil {
@@ -63,8 +59,8 @@ func (t *TLS) client(address string) *tls.Config {
 	return conf
 }
 
-// cause returns a description of an error that requires an operator; empty for any other. Handshake errors of the
-// other side are only available as text.
+// cause returns a description of an error that requires an operator; empty for any other. Handshake errors of the other
+// side are only available as text.
 func cause(err error) string {
 	if err == nil {
 		return ""

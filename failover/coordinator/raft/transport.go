@@ -23,10 +23,10 @@ const (
 // errDiskStalled is returned instead of a heartbeat while this voter's disk is stalled.
 var errDiskStalled = errors.New("disk of the raft log does not respond")
 
-// transport is raft's transport with four changes. It names the intended voter (see handshake). It retries
-// continuously while a voter is unreachable, because the library would wait up to ten seconds, in which a returned
-// voter would not count. A leader with a stalled disk goes silent, so that another one is elected. And the promises
-// of other voters are recorded before raft counts them (see sighting).
+// transport is raft's transport with four changes. It names the intended voter (see handshake). It retries an
+// unreachable voter continuously, because the library waits up to ten seconds, in which a returned voter would not
+// count. A leader with a stalled disk goes silent, so that another one is elected. And the promises of other voters are
+// recorded before raft counts them (see peerProgress).
 type transport struct {
 	*hraft.NetworkTransport
 
@@ -34,7 +34,7 @@ type transport struct {
 	inbound chan hraft.RPC
 	wg      sync.WaitGroup
 
-	// reports whether this voter still leads in the term, and id is one of its followers
+	// leads reports whether this voter still leads in the term, and id is one of its followers.
 	leads      func(term uint64, id hraft.ServerID) bool
 	stalled    func() bool
 	closed     chan struct{}
@@ -51,12 +51,11 @@ var (
 	_ hraft.WithClose   = (*transport)(nil)
 )
 
-// newTransport serves raft on the port and dials with d.
 func newTransport(p *port, d *dialer, seen *progressStore, limit time.Duration, log raftLog) *transport {
 	t := &transport{
 		NetworkTransport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 			Stream: streamLayer{inbox: p.raft, d: d}, MaxPool: 2, Timeout: limit, Logger: log,
-			// no pipelining: it would add a second send path without a benefit for one small record
+			// No pipelining: it would add a second send path without a benefit for one small record.
 			MaxRPCsInFlight: 1,
 		}),
 		seen: seen, inbound: make(chan hraft.RPC),
@@ -66,10 +65,8 @@ func newTransport(p *port, d *dialer, seen *progressStore, limit time.Duration, 
 	return t
 }
 
-// Consumer implements raft.Transport.
 func (t *transport) Consumer() <-chan hraft.RPC { return t.inbound }
 
-// receive forwards requests of other voters, except for heartbeats.
 func (t *transport) receive() {
 	for {
 		select {
@@ -89,7 +86,6 @@ func (t *transport) receive() {
 	}
 }
 
-// note records the sender's progress from a request.
 func (t *transport) note(rpc hraft.RPC) error {
 	switch r := rpc.Command.(type) {
 	case *hraft.AppendEntriesRequest:
@@ -102,7 +98,6 @@ func (t *transport) note(rpc hraft.RPC) error {
 	return nil
 }
 
-// Close implements raft.WithClose.
 func (t *transport) Close() error {
 	t.once.Do(func() { close(t.closed) })
 	t.wg.Wait()
@@ -111,7 +106,6 @@ func (t *transport) Close() error {
 	return err
 }
 
-// SetHeartbeatHandler implements raft.Transport.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	if handle == nil {
 		t.NetworkTransport.SetHeartbeatHandler(nil)
@@ -131,14 +125,12 @@ func (t *transport) awaitHeartbeats() {
 	t.heartbeats.Unlock() //nolint:staticcheck,gocritic // only to wait
 }
 
-// lastContact returns the time of a voter's last response to this leader.
 func (t *transport) lastContact(id string) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.contact[hraft.ServerID(id)]
 }
 
-// AppendEntries implements raft.Transport.
 func (t *transport) AppendEntries(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse,
 ) error {
@@ -166,7 +158,6 @@ func (t *transport) AppendEntries(
 	}
 }
 
-// answered records a follower's promise.
 func (t *transport) answered(id string, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	if !resp.Success || len(args.Entries) == 0 {
 		return t.seen.saw(id, peerProgress{Term: resp.Term}, urgencyLow)
@@ -175,7 +166,6 @@ func (t *transport) answered(id string, args *hraft.AppendEntriesRequest, resp *
 	return t.seen.saw(id, acked, urgencyNormal)
 }
 
-// RequestVote implements raft.Transport.
 func (t *transport) RequestVote(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse,
 ) error {
@@ -188,7 +178,6 @@ func (t *transport) RequestVote(
 	return t.seen.saw(string(id), peerProgress{Term: resp.Term}, urgencyLow)
 }
 
-// RequestPreVote implements raft.WithPreVote.
 func (t *transport) RequestPreVote(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestPreVoteRequest,
 	resp *hraft.RequestPreVoteResponse,
@@ -196,7 +185,6 @@ func (t *transport) RequestPreVote(
 	return t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp)
 }
 
-// InstallSnapshot implements raft.Transport.
 func (t *transport) InstallSnapshot(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.InstallSnapshotRequest,
 	resp *hraft.InstallSnapshotResponse, data io.Reader,
@@ -204,27 +192,24 @@ func (t *transport) InstallSnapshot(
 	return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
 }
 
-// TimeoutNow implements raft.Transport.
 func (t *transport) TimeoutNow(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse,
 ) error {
 	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
 }
 
-// named adds the ID to the address, which is the library's key for connections. A connection to the former owner of
-// an address is then not used for its successor.
+// named adds the ID to the address, the library's key for connections, so that a connection to the former owner of an
+// address is not used for its successor.
 func named(id hraft.ServerID, target hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(id) + "@" + target
 }
 
-// streamLayer implements raft.StreamLayer on a port.
 type streamLayer struct {
 	*inbox
 
 	d *dialer
 }
 
-// Dial implements raft.StreamLayer.
 func (s streamLayer) Dial(target hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, addr, _ := strings.Cut(string(target), "@")
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -232,7 +217,6 @@ func (s streamLayer) Dial(target hraft.ServerAddress, timeout time.Duration) (ne
 	return s.d.connect(ctx, kindRaft, id, addr)
 }
 
-// stopwatch measures the duration of a call in progress.
 type stopwatch struct {
 	since atomic.Int64 // start of the call, in nanoseconds since began; 0 if none
 	began time.Time
@@ -250,7 +234,6 @@ func (s *stopwatch) elapsed() time.Duration {
 	return 0
 }
 
-// watchedLog measures the duration of log writes.
 type watchedLog struct {
 	hraft.LogStore
 
@@ -263,7 +246,6 @@ func watchLog(l hraft.LogStore) *watchedLog {
 	return &watchedLog{LogStore: l, writing: stopwatch{began: time.Now()}}
 }
 
-// StoreLogs implements raft.LogStore.
 func (w *watchedLog) StoreLogs(logs []*hraft.Log) error {
 	w.writing.start()
 	defer w.writing.stop()

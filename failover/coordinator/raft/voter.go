@@ -22,20 +22,17 @@ import (
 const stallLimit = time.Second
 
 const (
-	// probeInterval is the interval of disk probes.
 	probeInterval = 5 * time.Second
-	// probeLimit is the duration of a probe after which the disk is considered silent. Nothing waits for a probe, and
-	// a busy disk may be slow.
+	// probeLimit is the duration of a probe after which the disk is considered silent. Nothing waits for a probe, and a
+	// busy disk may be slow.
 	probeLimit = 5 * time.Second
 )
 
-// leader is the voters' leader as known to one of them; zero if unknown.
 type leader struct {
 	id, address string
-	via         string // address of a voter that forwards requests, if the leader is unreachable; otherwise empty
+	via         string // address of a voter that forwards requests, if the leader is unreachable
 }
 
-// contact returns the address for requests.
 func (l leader) contact() string {
 	if l.via != "" {
 		return l.via
@@ -64,15 +61,15 @@ type Voter struct {
 
 	mu            sync.Mutex // guards the fields below
 	problem       string
-	problemSince  time.Time            // since when
-	logged        string               // the last logged trouble
+	problemSince  time.Time
+	logged        string               // last logged problem
 	heard         map[string]heard     // last hellos of the other voters, by address
 	silent        map[string]silence   // voters that do not respond, by address
 	fenced        fencing              // why this voter no longer takes part
-	verifying     bool                 // this voter has just started, and collects hellos before it takes part
+	verifying     bool                 // just started: collects hellos before it takes part
 	answered      time.Time            // start of the first round with a response
-	conditions    []failover.Condition // conditions of the voters for the operator; never changed in place
-	suspectedLoss string               // progress lost here according to a connecting voter; empty: none
+	conditions    []failover.Condition // never changed in place
+	suspectedLoss string               // progress lost here according to a connecting voter
 	adopts        bool                 // raft does not know the leader, so the other voters' hellos are used
 	lastLed       time.Time            // when raft last had a leader
 	transfer      struct {             // of raft's leadership to the witness
@@ -87,21 +84,19 @@ type Voter struct {
 	wg    sync.WaitGroup
 }
 
-// heard is another voter's hello, and when it arrived.
 type heard struct {
 	hello hello
 	asked time.Time // start of the round with this response
 	at    time.Time
 }
 
-// silence is the state of a voter that does not respond.
 type silence struct {
 	since time.Time
 	cause string // description, if an operator can fix it
 }
 
-// Start starts a voter: it listens, and forms or finds its cluster in the background. Errors only concern the
-// options, the directory and the port.
+// Start starts a voter: it listens, and forms or finds its cluster in the background. Errors only concern the options,
+// the directory and the port.
 func Start(o Options) (_ *Voter, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -159,7 +154,6 @@ func Start(o Options) (_ *Voter, err error) {
 	return v, nil
 }
 
-// run starts the background goroutines.
 func (v *Voter) run(r *hraft.Raft) {
 	v.mu.Lock()
 	v.raft = r // admit and leads use it from now on
@@ -193,7 +187,7 @@ func (v *Voter) Address() string { return v.opts.Advertise }
 // ListenAddress returns the actual listen address, for a port assigned by the kernel.
 func (v *Voter) ListenAddress() string { return v.port.ln.Addr().String() }
 
-// engine returns raft, or nil while it is starting.
+// engine returns nil while raft is starting.
 func (v *Voter) engine() *hraft.Raft {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -213,7 +207,6 @@ func (v *Voter) servers() []hraft.Server {
 	return f.Configuration().Servers
 }
 
-// addresses returns the addresses of all known voters.
 func (v *Voter) addresses() []string {
 	known := slices.Clone(v.opts.Voters)
 	for _, s := range v.servers() {
@@ -229,7 +222,6 @@ func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
 		slices.ContainsFunc(v.servers(), func(s hraft.Server) bool { return s.ID == id })
 }
 
-// stalled reports whether a log write is stalled.
 func (v *Voter) stalled() bool {
 	return v.logs.writing.elapsed() > max(2*v.opts.ElectionTimeout, stallLimit)
 }
@@ -237,8 +229,8 @@ func (v *Voter) stalled() bool {
 // diskSilent reports whether the disk is stalled, including probes.
 func (v *Voter) diskSilent() bool { return v.stalled() || v.probe.elapsed() > probeLimit }
 
-// probeDisk writes to the disk periodically, until ctx ends. Raft writes nothing between role changes, so without
-// probes a stalled disk would only be detected by the failover that needs it.
+// probeDisk writes to the disk periodically: raft writes nothing between role changes, so a stalled disk would only be
+// detected by the failover that needs it.
 func (v *Voter) probeDisk(ctx context.Context) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
@@ -257,7 +249,6 @@ func (v *Voter) probeDisk(ctx context.Context) {
 	}
 }
 
-// admit checks that a connection is meant for this voter, and that it may be accepted.
 func (v *Voter) admit(kind byte, g handshake) error {
 	v.mu.Lock()
 	fenced, verifying := v.fenced, v.verifying
@@ -300,7 +291,6 @@ func (v *Voter) Status() Status {
 	return s
 }
 
-// member describes a server of raft's configuration.
 func (v *Voter) member(s hraft.Server) Member {
 	m := Member{
 		ID: string(s.ID), Address: string(s.Address), Kind: kindOf(string(s.ID)), Voter: s.Suffrage == hraft.Voter,
@@ -330,7 +320,6 @@ func (v *Voter) Close() error {
 	return errors.Join(err, v.seen.sync(), v.disk.close())
 }
 
-// followLeader updates v.leaders from raft.
 func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observation) {
 	// Observations are dropped if the reader is slow, so each one only triggers a check.
 	tick := time.NewTicker(v.opts.ElectionTimeout)
@@ -347,7 +336,6 @@ func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observati
 	}
 }
 
-// leaderChanged records the leader known to raft.
 func (v *Voter) leaderChanged(now leader) {
 	v.mu.Lock()
 	if now.address != "" {
@@ -373,4 +361,19 @@ func (v *Voter) setLeader(now leader) {
 	} else if before != now {
 		v.log.Info("voters currently have no leader", zap.String("was", before.id))
 	}
+}
+
+// RunWitness runs a voter without a data plane until ctx ends: the third one, which preserves the record of a pair when
+// a node is lost. `ready`, if not nil, is called once, when the witness listens; it must not close the voter.
+func RunWitness(ctx context.Context, o Options, ready func(*Voter)) error {
+	o.Kind = KindWitness
+	v, err := Start(o)
+	if err != nil {
+		return err
+	}
+	if ready != nil {
+		ready(v)
+	}
+	<-ctx.Done()
+	return v.Close()
 }

@@ -57,7 +57,7 @@ func optionOf(f *protogen.Field) option {
 		o.goType, o.pythonType, o.pythonValue = "float64", "float", "0"
 	case protoreflect.MessageKind: // a duration: no other message is used
 		o.goType, o.pythonType, o.pythonValue = "time.Duration", "timedelta", "timedelta()"
-		o.toPB, o.fromPB = "durationToProto("+o.toPB+")", o.fromPB+".AsDuration()"
+		o.toPB, o.fromPB = "link.DurationToProto("+o.toPB+")", o.fromPB+".AsDuration()"
 	case protoreflect.EnumKind: // a type of the clients with the same name
 		name := string(f.Desc.Enum().Name())
 		o.goType, o.pythonType, o.pythonValue = name, name, `"`+zeroName(f.Desc.Enum())+`"`
@@ -103,6 +103,7 @@ package admin
 import (
 	"time"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 

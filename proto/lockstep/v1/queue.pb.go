@@ -2110,7 +2110,7 @@ func (x *ReleaseOperation) GetQueueId() uint64 {
 	return 0
 }
 
-// CommitResponse says what the transaction did.
+// CommitResponse contains the result of the transaction.
 type CommitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Log sequence number of the transaction.

@@ -1294,7 +1294,7 @@ type Queue struct {
 	Dropped uint64 `protobuf:"varint,22,opt,name=dropped,proto3" json:"dropped,omitempty"`
 	// Messages that have expired since the creation of the queue and were not moved to a dead-letter queue.
 	Expired uint64 `protobuf:"varint,23,opt,name=expired,proto3" json:"expired,omitempty"`
-	// Activity, if the request asks for it.
+	// Activity, if requested.
 	Activity      *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

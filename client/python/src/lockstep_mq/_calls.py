@@ -44,7 +44,7 @@ class Doubt:
 
 
 @dataclass
-class Lane:
+class Sequencer:
     """The identity of a producer with one outstanding request at a time."""
 
     id: str
@@ -55,17 +55,17 @@ class Lane:
 class Identity:
     """Makes retries of one request idempotent while its outcome is unknown, over any number of calls."""
 
-    lane: Lane | None = None
+    sequencer: Sequencer | None = None
     sequence: int = 0
     lost: errors.OutcomeLost | None = None  # nothing is sent after that
 
     def __post_init__(self) -> None:
         self.doubt = Doubt()
 
-    def take(self, lane: Lane) -> None:
-        """Assign the next sequence of a lane to the request."""
-        self.lane, self.sequence = lane, lane.next
-        lane.next += 1
+    def take(self, sequencer: Sequencer) -> None:
+        """Assign the next sequence of a sequencer to the request."""
+        self.sequencer, self.sequence = sequencer, sequencer.next
+        sequencer.next += 1
 
 
 class Request:
@@ -99,7 +99,7 @@ class Request:
     def _made(self, caller: Caller, op: str, method: str, raw: bytes) -> Iterator[None]:
         """Allow one call under this identity, if possible; raw is the content of the call."""
         if self._done or self._busy:
-            state = "was carried out already" if self._done else "is under way"
+            state = "was already executed" if self._done else "is in progress"
             raise errors.InvalidRequest(f"{op}: the Request {state}: use another one for another call")
         if self._identity.doubt.unknown and (self._caller is not caller or self._sent != (method, raw)):
             raise errors.InvalidRequest(
@@ -137,7 +137,7 @@ class Caller:
 
     def __init__(self, locator: Locator, tracer: Tracer | None = None) -> None:
         self.locator, self.tracer = locator, tracer
-        self._lanes: list[Lane] = []
+        self._sequencers: list[Sequencer] = []
 
     def deadline(self, timeout: float | None) -> float | None:
         """Return the deadline of a call on the loop's clock."""
@@ -148,9 +148,9 @@ class Caller:
         known = str(last) if last is not None else self.locator.explain()
         if unknown:
             return errors.OutcomeUnknown(
-                f"{op}: the time ended; it was sent, and may or may not have been carried out (last: {known})"
+                f"{op}: timed out after it was sent; it may have been executed (last: {known})"
             )
-        return errors.Unavailable(f"{op}: the time ended before a node could do it (last: {known})")
+        return errors.Unavailable(f"{op}: timed out before a node could execute it (last: {known})")
 
     def unary(
         self, channel: grpc.aio.Channel, method: str, request: Message, response: type[Resp], metadata: _rpc.Metadata
@@ -193,7 +193,7 @@ class Caller:
                 raise refusal.error(op, doubt=unknown.unknown) from None
             except errors.Closed as closed:
                 if unknown.unknown:
-                    raise errors.OutcomeUnknown(f"{op}: the client was closed while it was under way") from None
+                    raise errors.OutcomeUnknown(f"{op}: the client was closed while it was in progress") from None
                 raise errors.Closed(f"{op}: {closed}") from None
             metadata: _rpc.Metadata = ()
             try:
@@ -294,29 +294,29 @@ class Caller:
             except errors.TooOld as err:
                 if err.reason != "PRODUCER_UNKNOWN" or who.doubt.unknown:
                     raise
-                # The lane was idle for too long. Nothing was committed, so the request may use another identity.
-                who.lane = None
-                who.take(Lane(str(uuid.uuid4())))
+                # The sequencer was idle for too long. Nothing was committed, so the request may use another identity.
+                who.sequencer = None
+                who.take(Sequencer(str(uuid.uuid4())))
                 return await self._attempts_as(op, method, request, response, who, deadline)
         except errors.OutcomeLost as err:
             who.lost = err
             raise
         finally:
-            if not who.doubt.unknown and who.lane is not None:
-                self._lanes.append(who.lane)
-                who.lane = None
+            if not who.doubt.unknown and who.sequencer is not None:
+                self._sequencers.append(who.sequencer)
+                who.sequencer = None
 
     async def _attempts_as(
         self, op: str, method: str, request: Message, response: type[Resp], who: Identity, deadline: float | None
     ) -> Resp:
-        if who.lane is None:
-            who.take(self._lanes.pop() if self._lanes else Lane(str(uuid.uuid4())))
-        lane = who.lane
-        assert lane is not None  # noqa: S101 # taken above
+        if who.sequencer is None:
+            who.take(self._sequencers.pop() if self._sequencers else Sequencer(str(uuid.uuid4())))
+        sequencer = who.sequencer
+        assert sequencer is not None  # noqa: S101 # taken above
         producer: types_pb2.Producer = cast("Any", request).producer
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
-            producer.id, producer.epoch, producer.sequence = lane.id, 1, who.sequence
+            producer.id, producer.epoch, producer.sequence = sequencer.id, 1, who.sequence
             producer.retry = who.doubt.unknown
             return self.unary(channel, method, request, response, metadata)
 

@@ -99,8 +99,8 @@ class Failure(Exception):
         if not doubt or self.settled:
             return refusal
         if self.outcome_lost:
-            return errors.OutcomeLost(f"{op}: {self.message}; the outcome cannot be learned any more", refusal=refusal)
-        return errors.OutcomeUnknown(f"{op}: {self.message}; an attempt may have been carried out", refusal=refusal)
+            return errors.OutcomeLost(f"{op}: {self.message}; the outcome can no longer be determined", refusal=refusal)
+        return errors.OutcomeUnknown(f"{op}: {self.message}; an attempt may have been committed", refusal=refusal)
 
 
 def lost(address: str, why: str) -> Failure:

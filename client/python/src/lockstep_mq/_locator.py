@@ -150,7 +150,7 @@ class Locator:
             if n.failure is not None:
                 parts.append(str(n.failure))
             elif n.role == admin_pb2.ROLE_UNSPECIFIED:
-                parts.append(f"{n.address}: no answer yet")
+                parts.append(f"{n.address}: no response yet")
             else:
                 role = admin_pb2.Role.Name(n.role).removeprefix("ROLE_").lower()
                 parts.append(f"{n.address}: {role}" + (f", {n.why}" if n.why else ""))
@@ -221,11 +221,11 @@ class Locator:
         try:
             metadata = await self.tokens.metadata()
             await _rpc.bound(read(), node.address)
-            f = _failure.lost(node.address, "the node ended the stream")
+            f = _failure.lost(node.address, "the node closed the stream")
         except Failure as err:
             f = err
         except Exception as err:  # the application's token source
-            f = _failure.lost(node.address, f"no token to show: {err}")
+            f = _failure.lost(node.address, f"no valid token: {err}")
         fresh = f.unauthenticated and await self.tokens.renewed(metadata)
         if delivered and fresh:
             return delivered, fresh, f  # an expired token; the node is unaffected

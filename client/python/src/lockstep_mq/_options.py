@@ -103,7 +103,6 @@ def _seconds(value: str) -> float:
 
 
 def _with_port(host: str) -> str:
-    """Append the default port to a host without a port."""
     name, _, port = host.rpartition(":")
     if name and not host.endswith("]") and port.isdecimal():
         return host
@@ -122,11 +121,11 @@ def check_addresses(addresses: Sequence[str]) -> tuple[str, ...]:
     if isinstance(addresses, str):
         addresses = addresses.split(",")
     if not addresses:
-        raise errors.InvalidRequest("no address given: give the host:port of both nodes")
+        raise errors.InvalidRequest("no addresses: set the host:port of both nodes")
     if len(addresses) > MAX_ADDRESSES:
-        raise errors.InvalidRequest(f"{len(addresses)} addresses given, at most {MAX_ADDRESSES} make sense")
+        raise errors.InvalidRequest(f"{len(addresses)} addresses, the limit is {MAX_ADDRESSES}")
     if len(set(addresses)) < len(addresses):
-        raise errors.InvalidRequest("an address is given twice")
+        raise errors.InvalidRequest("duplicate address")
     for address in addresses:
         check_address(address)
     return tuple(addresses)
@@ -146,7 +145,7 @@ class Tokens:
 
     def __init__(self, token: str | None, file: Path | None, source: TokenSource | None) -> None:
         if sum(x is not None for x in (token, file, source)) > 1:
-            raise errors.InvalidRequest("only one of token, token_file and token_source can be given")
+            raise errors.InvalidRequest("only one of token, token_file and token_source can be set")
         self._token = token
         self._file = file
         self._source = source
@@ -207,7 +206,7 @@ def _check_token(token: str) -> None:
     if not token or len(token) > MAX_TOKEN_BYTES:
         raise errors.InvalidRequest(f"a token has 1 to {MAX_TOKEN_BYTES} bytes; this one has {len(token)}")
     if any(not "!" <= c <= "~" for c in token):
-        raise errors.InvalidRequest("the token has a character that no token can have")
+        raise errors.InvalidRequest("the token has a character that is not allowed")
 
 
 _dialled_by: int | None = None
@@ -254,8 +253,8 @@ def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
     """Create a channel, which connects on first use. Files are read at each call."""
     if tokens.any and not o.tls and not o.allow_plaintext_token and not is_local(address):
         raise errors.InvalidRequest(
-            f"the token would go to {address} unencrypted, where everyone on the way can read it: give ca, or "
-            "allow_plaintext_token if the network is trusted"
+            f"the token would be sent to {address} unencrypted: set ca, or allow_plaintext_token if the network is "
+            "trusted"
         )
     global _dialled_by  # noqa: PLW0603 # a fact about the process
     if _dialled_by is None:
@@ -302,7 +301,7 @@ def _credentials(o: Options) -> grpc.ChannelCredentials:
         try:
             checked.load_cert_chain(o.cert, o.key, password="")  # no prompt on the terminal
         except ssl.SSLError as err:
-            raise OSError(f"{o.cert} and {o.key} are no certificate in PEM and its key: {err}") from err
+            raise OSError(f"{o.cert} and {o.key} are not a certificate in PEM and its key: {err}") from err
     return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 

@@ -246,7 +246,7 @@ class QueueCalls:
         policy, named = queues.encode_policy(redelivery or RedeliveryPolicy())
         inherited = list(inherit)
         for both in set(named) & set(inherited):
-            raise errors.InvalidRequest(f"{both} is to be set, and to be as the queue has it")
+            raise errors.InvalidRequest(f"{both} is both set and inherited")
         paths = ([] if filter is None else ["filter"]) + [f"redelivery.{path}" for path in named + inherited]
         asked = queue_pb2.AlterSubscriptionRequest(
             queue=queue, name=name, filter=filter or "", redelivery=policy, update_mask=FieldMask(paths=paths)

@@ -23,21 +23,21 @@ def explain(message: str) -> tuple[str, int]:
     cause = _BEFORE_THE_CAUSE.sub("", message)
     if "CERTIFICATE_VERIFY_FAILED: " in cause:
         why = cause.partition("CERTIFICATE_VERIFY_FAILED: ")[2].removesuffix(": OK")
-        return f"TLS: the node's certificate is not of an authority in ca: {why}", SURE
+        return f"TLS: the node's certificate was not issued by a CA in ca: {why}", SURE
     if "Hostname Verification Check failed" in cause or "is not in peer certificate" in cause:
         return f"TLS: the node's certificate is not for the host of this address: {cause}", SURE
     if "WRONG_VERSION_NUMBER" in cause:
-        return "the node does not speak TLS, and this client does: leave ca away, or turn TLS on at the node", SURE
+        return "the node does not use TLS, and this client does: remove ca, or enable TLS on the node", SURE
     if "Unwrap failed" in cause or "ALERT_" in cause:
         return (
-            "TLS: the node ends the connection: it wants a client certificate of an authority that it knows: give cert "
+            "TLS: the node closes the connection: it requires a client certificate from a CA that it trusts: set cert "
             f"and key ({cause})"
         ), SURE
     if "Socket closed" in cause or "GOAWAY" in cause:
         return (
-            "the node ends the connection before it begins: if it speaks TLS, this client must, too: give ca. Or it is "
-            "no port for clients, such as that of a raft voter"
+            "the node closes the connection immediately: if it requires TLS, set ca. Or the port is not for clients, "
+            "but for a raft voter"
         ), PERHAPS
     if "Connection refused" in cause:
-        return "connection refused: no process listens there", NONE
+        return "connection refused: no process is listening", NONE
     return cause, NONE

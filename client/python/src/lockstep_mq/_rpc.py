@@ -113,7 +113,7 @@ async def bound(
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved, also if the caller is cancelled
     if task.cancelled():
-        raise _failure.lost(address, "the attempt was given up, or the connection was closed")
+        raise _failure.lost(address, "the attempt was canceled, or the connection was closed")
     err = task.exception()
     if isinstance(err, grpc.aio.AioRpcError):
         raise _failure.of_rpc_error(address, err) from None

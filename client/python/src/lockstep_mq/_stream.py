@@ -60,7 +60,7 @@ class Streams:
         try:
             metadata = await self._locator.tokens.metadata()
         except Exception as err:  # the application's token source
-            f = _failure.lost(target.node.address, f"no token to show: {err}")
+            f = _failure.lost(target.node.address, f"no valid token: {err}")
         else:
             f = await self._session(target, metadata, open_on, send, receive)
         self._refusals = self._refusals + 1 if f.unauthenticated else 0
@@ -90,10 +90,10 @@ class Streams:
         except Failure as f:
             return f
         except Exception as err:  # an error while reading must not end the producer or consumer silently
-            return _failure.lost(address, f"the stream was given up: {err}")
+            return _failure.lost(address, f"the stream was canceled: {err}")
         finally:
             target.node.users -= 1
             sender.cancel()
             call.cancel()
             await asyncio.gather(sender, return_exceptions=True)
-        return _failure.lost(address, "the node ended the stream")
+        return _failure.lost(address, "the node closed the stream")

@@ -320,7 +320,6 @@ class Client:
             pages.close()
 
     def _called(self) -> Caller:
-        """Return the caller, which starts watching the nodes on first use."""
         if self._closed:
             raise errors.Closed("the client is closed")
         _options.check_process()

@@ -74,7 +74,7 @@ class Delivery(StoredMessage):
             InvalidRequest: The message was already nacked or rejected.
         """
         if self._answer not in {"", "ack"}:
-            raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} was answered otherwise before")
+            raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} already has another answer")
         self.ack()
         await self.consumer._flush(timeout)
 
@@ -102,8 +102,6 @@ class Delivery(StoredMessage):
 
 @dataclass
 class _Batch:
-    """The answers of one request."""
-
     number: int
     acks: list[int]
     answered: int  # Consumer._answered when it was sent; 0 if more remained to be sent
@@ -111,8 +109,6 @@ class _Batch:
 
 @dataclass
 class _Answers:
-    """Answers to be sent."""
-
     ack: list[int] = field(default_factory=list)
     nack: list[int] = field(default_factory=list)
     later: list[tuple[int, timedelta]] = field(default_factory=list)
@@ -264,7 +260,6 @@ class Consumer:
             d._trace = self._tracer.deliver(d)
 
     async def _await_message(self, timeout: float | None) -> None:
-        """Wait until the buffer is not empty."""
         deadline = self._caller.deadline(timeout)
         while True:
             if self._error is not None:
@@ -283,7 +278,7 @@ class Consumer:
                 else:
                     await asyncio.wait_for(self._available.wait(), remaining)
             except asyncio.TimeoutError:
-                raise TimeoutError(f"{self._op}: no message came within {timeout} s") from None
+                raise TimeoutError(f"{self._op}: no message arrived within {timeout} s") from None
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until all earlier answers are committed.
@@ -300,8 +295,8 @@ class Consumer:
         refused, self._refused = self._refused, 0
         if refused:
             raise errors.LimitExceeded(
-                f"{refused} rejected messages of {self.queue} wait, since its dead-letter queue has no room for them; "
-                "all other answers are committed",
+                f"{refused} rejected messages of {self.queue} wait because its dead-letter queue is full; all other "
+                "answers are committed",
                 reason="QUEUE_FULL",
             )
 
@@ -390,7 +385,6 @@ class Consumer:
                 self._committed.add(d.sequence)
 
     async def _run(self) -> None:
-        """Consume from successive streams until a node returns a permanent error."""
         while True:
             try:
                 ended = await self._streams.run(self._open_stream, self._send, self._receive)
@@ -566,7 +560,6 @@ class Consumer:
         return True
 
     def _settle(self, n: int) -> None:
-        """Record that the first n answers are committed."""
         if n > self._settled:
             self._settled = n
             self._advance()

@@ -50,7 +50,7 @@ class LockstepError(Exception):
 class NotDone(LockstepError):
     """Nothing was committed, and this request never will be."""
 
-    promise = "nothing was carried out, and nothing of this request ever will be"
+    promise = "nothing was executed, and nothing of this request ever will be"
     what_to_do = "make the request again if it is still wanted"
 
 
@@ -195,7 +195,7 @@ class OutcomeUnknown(LockstepError):
         refusal: The refusal of a retry, which does not determine the outcome of the first attempt; or None.
     """
 
-    promise = "it was carried out once or not at all"
+    promise = "it was executed once or not at all"
     what_to_do = "call commit() of a transaction again; of a publish, look into the queue before publishing it again"
 
     def __init__(self, message: str, *, refusal: NotDone | None = None) -> None:

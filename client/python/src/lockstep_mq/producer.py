@@ -84,7 +84,7 @@ class Producer:
         self._pending_messages = self._pending_bytes = 0
         self._in_flight: deque[Request] = deque()  # by sequence: first those sent on this stream, then those to be sent
         self._on_stream = 0  # number of requests sent on this stream
-        self._bursts = 0  # frames of the stream with outstanding requests
+        self._frames = 0  # frames of the stream with outstanding requests
         self._greeted = False  # the current stream delivered a response
         self._bundles = False  # the node accepts several requests per frame
         self._single: dict[str, int] = {}  # publishes to be sent one by one, by queue
@@ -169,7 +169,6 @@ class Producer:
         self._room.set()
 
     def _entry(self, queue: str, ms: Sequence[Publishable]) -> Entry:
-        """Validate and encode a publish."""
         if not 1 <= len(ms) <= _MAX_BATCH:
             raise errors.InvalidRequest(f"a batch of {len(ms)} messages, 1 to {_MAX_BATCH} are possible")
         if not queue:
@@ -254,7 +253,6 @@ class Producer:
         return True
 
     def _settle(self, entries: int, size: int) -> None:
-        """Release the memory of completed entries."""
         self._open -= entries
         self._budget += size
         self._room.set()
@@ -262,7 +260,6 @@ class Producer:
             self._idle.set()
 
     async def _run(self) -> None:
-        """Send pending requests on successive streams."""
         while True:
             while self._open == 0:
                 self._wake.clear()
@@ -285,26 +282,26 @@ class Producer:
             await self._streams.pause(ended)
 
     def _open_stream(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> _rpc.PublishCall:
-        self._on_stream = self._bursts = 0  # all requests in flight must be sent again
+        self._on_stream = self._frames = 0  # all requests in flight must be sent again
         self._greeted = self._bundles = False
         return _rpc.publish_stream(channel, metadata)
 
     async def _send(self, call: _rpc.PublishCall) -> None:
         """Send while the stream is open; the receiver returns the cause of its end."""
         while True:
-            burst = self._next_burst()
-            if burst is not None:
-                await call.write(burst)
+            frame = self._next_frame()
+            if frame is not None:
+                await call.write(frame)
             else:
                 self._wake.clear()
                 await self._wake.wait()
 
-    def _next_burst(self) -> bytes | None:
+    def _next_frame(self) -> bytes | None:
         """Return the next encoded publish frame: a request and those sent with it; None if none is ready."""
         last = self._next_request(0, 0)
         if last is None:
             return None
-        self._bursts += 1
+        self._frames += 1
         parts, count, size = [self._encode(last)], last.count, last.bytes
         # A fraction of the window, so that another frame is always in flight.
         most = max(self._window // _EAGER, 1)
@@ -324,7 +321,7 @@ class Producer:
     def _next_request(self, count: int, size: int) -> Request | None:
         """Return the next request to send along with the given messages and bytes, earlier ones first."""
         if self._on_stream < len(self._in_flight):
-            if not self._greeted and self._bursts >= _EAGER:
+            if not self._greeted and self._frames >= _EAGER:
                 return None  # wait: the first response reports whether the node accepts several requests per frame
             r = self._in_flight[self._on_stream]
             if count and not self._fits(count + r.count, size + r.bytes):
@@ -338,12 +335,11 @@ class Producer:
             first = self._pending[0]
             if not self._fits(count + first.count, size + first.bytes):
                 return None
-        elif self._bursts >= _EAGER and self._fits(self._pending_messages + 1, self._pending_bytes + 1):
+        elif self._frames >= _EAGER and self._fits(self._pending_messages + 1, self._pending_bytes + 1):
             return None  # more publishes will join before the next response
         return self._form(count, size)
 
     def _fits(self, count: int, size: int) -> bool:
-        """Return whether the messages may be sent together."""
         return count <= self._batch_messages and size <= self._batch_bytes
 
     def _form(self, count: int, size: int) -> Request:
@@ -389,13 +385,13 @@ class Producer:
             if refused.retry:
                 raise refused
         if self._on_stream == 0 or self._in_flight[0].sequence != response.correlation:
-            raise _failure.lost(address, "answer to a request that was not the oldest one")
+            raise _failure.lost(address, "response out of order")
         if refused is not None and refused.forgotten and self._renew():
             raise _failure.lost(address, refused.message)
         r = self._in_flight.popleft()
         self._on_stream -= 1
         if r.last:
-            self._bursts -= 1
+            self._frames -= 1
         done = response.published
         if refused is not None:
             self._fail(r.entries, refused.error(f"publish to {r.queue}", doubt=r.repeated))
@@ -498,7 +494,7 @@ class Producer:
 
 def _trace_end(done: Callable[[Outcome], None], future: asyncio.Future[Receipt]) -> None:
     if future.cancelled():
-        done(asyncio.CancelledError("the application gave it up"))
+        done(asyncio.CancelledError("the application canceled it"))
     else:
         done(future.exception() or future.result())
 

@@ -127,8 +127,6 @@ class OpenTelemetryTracer:
 
 
 class _Delivery:
-    """The span of a delivery."""
-
     def __init__(self, span: Span) -> None:
         self._span = span
 

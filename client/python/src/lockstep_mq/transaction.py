@@ -79,7 +79,7 @@ class Transaction:
         """Publish messages to one queue when the transaction commits. It counts as one operation."""
         self._may_add()
         if not ms:
-            raise errors.InvalidRequest("no message given")
+            raise errors.InvalidRequest("no messages")
         messages = [message.encode(m, self._max_message_bytes) for m in ms]
         self._operations.append(queue_pb2.Operation(publish=queue_pb2.PublishOperation(queue=queue, messages=messages)))
         return self
@@ -187,7 +187,7 @@ class Transaction:
             raise errors.InvalidRequest("the transaction has ended")
         if self._identity.doubt.unknown:
             raise errors.InvalidRequest(
-                "the outcome of commit() is not known: call it again, and take another transaction for what is new"
+                "the outcome of commit() is unknown: call it again, and use another transaction for new operations"
             )
 
     def _ready(self, xid: str | None) -> list[queue_pb2.Operation]:
@@ -196,7 +196,7 @@ class Transaction:
             raise errors.InvalidRequest("the transaction has ended")
         if self._identity.doubt.unknown and self._xid != xid:
             earlier = f"prepare({self._xid!r})" if self._xid is not None else "commit()"
-            raise errors.InvalidRequest(f"the outcome of {earlier} is not known: call it again")
+            raise errors.InvalidRequest(f"the outcome of {earlier} is unknown: call it again")
         self._xid = xid
         if not self._operations:
             raise errors.InvalidRequest("the transaction is empty")
@@ -212,11 +212,10 @@ class Transaction:
 
 
 def _origin(ds: Iterable[Delivery]) -> tuple[str, str, int]:
-    """Return the queue and subscription of deliveries, which must be the same for all."""
     found = {(d.consumer.queue, d.consumer.subscription, d.consumer.queue_id) for d in ds}
     if len(found) != 1:
         raise errors.InvalidRequest(
-            "no delivery given" if not found else "deliveries of different subscriptions: use one operation for each"
+            "no deliveries" if not found else "deliveries of different subscriptions: use one operation for each"
         )
     return found.pop()
 

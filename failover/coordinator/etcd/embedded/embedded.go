@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package embedded starts an etcd server in this process, for the demo, development and tests. It has one member, on
-// loopback only. A production pair needs an etcd cluster that does not depend on one of its nodes.
+// Package embedded starts a single-member etcd server on loopback in this process, for the demo, development and tests.
 package embedded
 
 import (
@@ -18,30 +17,25 @@ import (
 	"google.golang.org/grpc"
 )
 
-// startLimit limits the start unless the context does.
 const startLimit = 30 * time.Second
 
 // Options configures Start.
 type Options struct {
-	// Dir is the data directory; created if missing, reused otherwise.
 	Dir string
-	// Address for clients, host:port. Default 127.0.0.1:0: a free port.
+	// Address for clients, host:port. Default 127.0.0.1:0.
 	Address string
-	// UnsafeNoFsync skips every fsync: for tests and the demo only, since a machine crash loses the cluster record.
+	// UnsafeNoFsync skips every fsync, for tests and the demo only: a machine crash loses the cluster record.
 	UnsafeNoFsync bool
 	// QuotaBytes is the database size at which etcd rejects writes; 0: etcd's default, 2 GiB.
 	QuotaBytes int64
-	// TLS secures client connections and requires client certificates; the zero value disables it.
-	TLS TLS
-	// Logger for errors of etcd; nil disables logging.
+	// TLS, if set, secures client connections and requires client certificates.
+	TLS    TLS
 	Logger *zap.Logger
 }
 
 // TLS contains paths of PEM files. Certificate and key are reloaded for each connection, the CA is not.
 type TLS struct {
-	// CA verifies client certificates.
-	CA string
-	// Cert and Key of the server.
+	CA        string
 	Cert, Key string
 }
 
@@ -127,7 +121,6 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// endWith ends every stream when ctx ends.
 func endWith(ctx context.Context) grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		own, cancel := context.WithCancel(ss.Context())
@@ -137,11 +130,9 @@ func endWith(ctx context.Context) grpc.StreamServerInterceptor {
 	}
 }
 
-// stream is a stream with another context.
 type stream struct {
 	grpc.ServerStream
 	ctx context.Context //nolint:containedctx // that is how gRPC hands a context on
 }
 
-// Context implements grpc.ServerStream.
 func (s stream) Context() context.Context { return s.ctx }

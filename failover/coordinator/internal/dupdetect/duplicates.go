@@ -38,7 +38,6 @@ func (t *Tracker) Begin(own failover.Live) {
 // End clears it: the process is no longer announced.
 func (t *Tracker) End() { *t = Tracker{} }
 
-// other reports whether an entry belongs to another process under this node's ID.
 func (t *Tracker) other(e Entry) bool {
 	return t.on && e.Live.Node.ID == t.own.Node.ID && e.Live.Process != t.own.Process
 }
@@ -95,8 +94,7 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Duplicate {
 	return &duplicate
 }
 
-// Unknown reports whether there are other processes that it has not reported yet. Those may not be aware of this
-// process.
+// Unknown reports whether there are other processes that it has not reported yet, which may not be aware of this one.
 func (t *Tracker) Unknown(all []Entry) bool {
 	news := false
 	for _, e := range all {

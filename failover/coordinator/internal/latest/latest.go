@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Value is a value with watchers. The zero Value is not ready; use New.
+// Value is a value with watchers.
 type Value[T any] struct {
 	mu      sync.Mutex // guards the fields below
 	v       T
@@ -31,8 +31,8 @@ func (l *Value[T]) get() (T, <-chan struct{}) {
 	return l.v, l.changed
 }
 
-// Update lets f change the value and wakes the watchers if f returns true. f runs with the lock held. It must be
-// short, must not call back, and must replace slices and pointees instead of modifying them.
+// Update calls f with the lock held, and wakes the watchers if it returns true. f must be short, must not call back,
+// and must replace slices and pointees instead of modifying them.
 func (l *Value[T]) Update(f func(*T) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

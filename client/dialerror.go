@@ -11,27 +11,26 @@ import (
 	"time"
 )
 
-// This file converts gRPC's descriptions of failed connections into messages with a remedy. gRPC reports the cause as
-// text only.
+// gRPC reports the cause of a failed connection as text only. This file converts it into a message with a remedy.
 
-// errNobody is the cause of failures caused by Options.FailFast.
-var errNobody = errors.New("no node responds")
+// errUnreachable is the cause of failures caused by Options.FailFast.
+var errUnreachable = errors.New("no node responds")
 
-// obstacle is the cause of a failed connection.
-type obstacle struct {
+// dialError is the cause of a failed connection.
+type dialError struct {
 	why    string // description
 	reason string // Error.Reason; may be empty
 	// final means that a retry fails in the same way in the current state of the network: nothing listens, the name does
 	// not exist, or the two ends disagree about TLS.
 	final bool
-	// there means that a process accepted the connection but closed it without a response.
+	// there: a process accepted the connection but closed it without a response.
 	there bool
 }
 
-// whyUnreachable returns the cause of a failed connection. ok is false for other errors.
-func whyUnreachable(message string) (o obstacle, ok bool) {
+// dialErrorOf returns the cause of a failed connection. ok is false for other errors.
+func dialErrorOf(message string) (o dialError, ok bool) {
 	if !strings.HasPrefix(message, "connection error: ") {
-		return obstacle{}, false
+		return dialError{}, false
 	}
 	cause := message
 	if _, after, found := strings.Cut(message, `desc = "`); found {
@@ -40,40 +39,40 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 	has := func(s string) bool { return strings.Contains(cause, s) }
 	switch {
 	case has("connection refused"):
-		return obstacle{why: "connection refused: no process listens on this port", final: true}, true
+		return dialError{why: "connection refused: no process listens on this port", final: true}, true
 	case has("no such host"):
-		return obstacle{why: "no such host", final: true}, true
+		return dialError{why: "no such host", final: true}, true
 	case has("first record does not look like a TLS handshake"):
-		return disagreement("TLS_UNSUPPORTED", "the node does not use TLS, but this client does: remove the TLS options, "+
+		return mismatch("TLS_UNSUPPORTED", "the node does not use TLS, but this client does: remove the TLS options, "+
 			"or enable TLS on the node. The port may also belong to another service, such as AMQP or the console"), true
 	case has("certificate required"):
-		return disagreement("BAD_CERTIFICATE", "the node requires a client certificate"), true
+		return mismatch("BAD_CERTIFICATE", "the node requires a client certificate"), true
 	case has("bad certificate"):
-		return disagreement("BAD_CERTIFICATE", "the node rejected the client certificate: "+lastPart(cause)), true
+		return mismatch("BAD_CERTIFICATE", "the node rejected the client certificate: "+lastPart(cause)), true
 	case has("x509: ") || has("tls: "):
-		return disagreement("BAD_CERTIFICATE", "TLS handshake failed: "+lastPart(cause)), true
+		return mismatch("BAD_CERTIFICATE", "TLS handshake failed: "+lastPart(cause)), true
 	case has("HTTP/1.1 header"):
-		return disagreement("NOT_CLIENT_PORT", "not a client port: an HTTP server responds, such as the console or the "+
+		return mismatch("NOT_CLIENT_PORT", "not a client port: an HTTP server responds, such as the console or the "+
 			"metrics"), true
 	case has("missing selected ALPN property"):
-		return disagreement("NOT_CLIENT_PORT", "not a client port: a server with TLS responds, but not with gRPC, such as "+
+		return mismatch("NOT_CLIENT_PORT", "not a client port: a server with TLS responds, but not with gRPC, such as "+
 			"AMQP"), true
 	case has("frame too large"): // a node with TLS closes the connection without sending a byte
-		return disagreement("NOT_CLIENT_PORT", "not a client port: a server responds, but not with gRPC, such as AMQP"), true
+		return mismatch("NOT_CLIENT_PORT", "not a client port: a server responds, but not with gRPC, such as AMQP"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
 		// This side closed it after the connection timeout.
-		return obstacle{why: "a process accepts connections, but does not respond: it is stopped or hangs"}, true
+		return dialError{why: "a process accepts connections, but does not respond: it is stopped or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS closes a plaintext connection.
-		return disagreement("TLS_REQUIRED", "the node closed the connection: it requires TLS, and this client does not use "+
+		return mismatch("TLS_REQUIRED", "the node closed the connection: it requires TLS, and this client does not use "+
 			"it: set the CA of its certificate. Or it is not a client port, such as that of AMQP or of a raft voter"), true
 	default:
-		return obstacle{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
+		return dialError{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}
 }
 
-func disagreement(reason, why string) obstacle {
-	return obstacle{why: why, reason: reason, final: true, there: true}
+func mismatch(reason, why string) dialError {
+	return dialError{why: why, reason: reason, final: true, there: true}
 }
 
 // lastPart returns the part after gRPC's own prefixes.
@@ -86,7 +85,6 @@ func lastPart(cause string) string {
 	return cause
 }
 
-// checkAddress rejects addresses that cannot be dialed.
 func checkAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || port == "" {
@@ -98,7 +96,7 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// unreachable reports whether no node has ever responded and none is reachable now. The caller holds mu.
+// unreachable reports whether no node has ever responded and none is reachable now. mu is held.
 func (l *locator) unreachable() bool {
 	if !l.opts.FailFast || l.answered {
 		return false
@@ -113,7 +111,7 @@ func (l *locator) unreachable() bool {
 }
 
 // learn adds the active node that a standby reports, if no known node is active. It waits until each known node has
-// reported its role or is unreachable, since an address may be an alias of a known node. The caller holds mu.
+// reported its role or is unreachable, since an address may be an alias of a known node. mu is held.
 func (l *locator) learn() {
 	if l.target != nil || l.opts.FixedAddresses {
 		return
@@ -132,7 +130,7 @@ func (l *locator) learn() {
 }
 
 // refusal returns why no node serves this client: all reachable nodes reject its credentials. It is nil if a retry may
-// succeed. The caller holds mu.
+// succeed. mu is held.
 func (l *locator) refusal() (why error) {
 	for _, n := range l.nodes {
 		switch {
@@ -145,18 +143,15 @@ func (l *locator) refusal() (why error) {
 	return why
 }
 
-// askAgain retries the nodes whose last refusal is not recent: the access rules or the token may have changed in the
-// meantime. The caller holds mu.
+// askAgain retries nodes without a recent refusal: the access rules or the token may have changed in the meantime. mu
+// is held.
 func (l *locator) askAgain() (asked bool) {
 	for _, n := range l.nodes {
 		if n.refused.IsZero() || time.Since(n.refused) < tokenReread {
 			continue
 		}
 		n.asking, asked = true, true
-		select {
-		case n.again <- struct{}{}:
-		default:
-		}
+		signal(n.again)
 	}
 	return asked
 }

@@ -43,11 +43,11 @@ func randomMessages(rng *rand.Rand, n int, plain bool) []Message {
 	return ms
 }
 
-// The encoding of a burst is identical to the protobuf encoding of its requests.
-func TestBurst(t *testing.T) {
+// The encoding of a frame is identical to the protobuf encoding of its requests.
+func TestFrame(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		var b burst
+		var b frame
 		var want *pb.PublishStreamRequest
 		for i := range 1 + rng.IntN(4) {
 			p := part{
@@ -79,7 +79,7 @@ func TestBurst(t *testing.T) {
 		require.NoError(t, proto.Unmarshal(data.Materialize(), &got))
 		require.True(t, proto.Equal(want, &got), "seed %d:\n%v\n%v", seed, want, &got)
 		require.Equal(t, proto.Size(want), data.Len())
-		require.True(t, proto.Equal(want, &b), "what an interceptor sees")
+		require.True(t, proto.Equal(want, &b), "ProtoReflect")
 	}
 }
 
@@ -104,6 +104,6 @@ func TestPlain(t *testing.T) {
 		{DeliverAt: time.UnixMilli(1)},
 	} {
 		require.False(t, m.plain(), i)
-		require.NotEqual(t, fmt.Sprint(&Message{}), fmt.Sprint(&m), "the case is one")
+		require.NotEqual(t, fmt.Sprint(&Message{}), fmt.Sprint(&m), "not covered")
 	}
 }

@@ -11,8 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Field numbers of lockstep.v1, all below 16, so that a tag is one byte. TestBurst compares them with the generated
-// code.
+// Field numbers of lockstep.v1, all below 16, so that a tag is one byte. A test compares them with the generated code.
 const (
 	fieldCorrelation, fieldPublish, fieldMore, fieldAcceptsMore = 1, 2, 3, 4
 	fieldQueue, fieldMessages, fieldProducer, fieldSplits       = 1, 2, 3, 4
@@ -21,18 +20,17 @@ const (
 	tagBytes                                                    = 1
 )
 
-// burst represents a pb.PublishStreamRequest with several requests and encodes itself. A pb.Message has some 200 bytes,
-// which would be allocated, filled and collected for each body.
-type burst struct {
+// frame is a pb.PublishStreamRequest with several requests that encodes itself. A pb.Message has some 200 bytes, which
+// would be allocated, filled and collected for each body.
+type frame struct {
 	parts []part
 }
 
-// part is one request of a publish frame.
 type part struct {
 	queue    string
 	id       string // of the producer
 	epoch    uint32
-	sequence uint64 // producer sequence, also the correlation ID
+	sequence uint64 // also the correlation ID
 	retry    bool
 	entries  []*Pending
 	// Encoded sizes of the PublishStreamRequest, its PublishRequest and the Producer in it.
@@ -40,9 +38,9 @@ type part struct {
 }
 
 // ProtoReflect returns the equivalent request, for interceptors of the application that inspect it.
-func (b *burst) ProtoReflect() protoreflect.Message { return b.request().ProtoReflect() }
+func (b *frame) ProtoReflect() protoreflect.Message { return b.request().ProtoReflect() }
 
-func (b *burst) request() *pb.PublishStreamRequest {
+func (b *frame) request() *pb.PublishStreamRequest {
 	first := b.parts[0].request()
 	for i := range b.parts[1:] {
 		first.More = append(first.More, b.parts[1+i].request())
@@ -75,7 +73,6 @@ func (p *Pending) appendMessages(to []*pb.Message) []*pb.Message {
 	return append(to, p.more.messages...)
 }
 
-// measure computes the encoded sizes.
 func (p *part) measure() {
 	p.producerBytes = fieldBytes(len(p.id)) + numberBytes(uint64(p.epoch)) + numberBytes(p.sequence)
 	if p.retry {
@@ -91,8 +88,8 @@ func (p *part) measure() {
 	p.bytes = numberBytes(p.sequence) + fieldBytes(p.publishBytes) + numberBytes(1)
 }
 
-// EncodedBytes returns the encoded size of the request.
-func (b *burst) EncodedBytes() int {
+// EncodedBytes implements codec.
+func (b *frame) EncodedBytes() int {
 	n := 0
 	for i := range b.parts {
 		p := &b.parts[i]
@@ -106,8 +103,7 @@ func (b *burst) EncodedBytes() int {
 	return n
 }
 
-// AppendTo appends the request in protobuf encoding.
-func (b *burst) AppendTo(o *codec.Output) {
+func (b *frame) AppendTo(o *codec.Output) {
 	out := b.parts[0].appendTo(o.B)
 	for i := range b.parts[1:] {
 		p := &b.parts[1+i]
@@ -138,7 +134,6 @@ func (p *part) appendTo(b []byte) []byte {
 	return b
 }
 
-// encodedBytes returns the encoded size of the messages.
 func (p *Pending) encodedBytes() (n int) {
 	if p.more == nil {
 		return fieldBytes(bodyBytes(p.body))
@@ -185,7 +180,6 @@ func appendPlain(b, body []byte) []byte {
 	return append(appendLength(b, fieldBody, len(body)), body...)
 }
 
-// bodyBytes returns the size of a message that consists of a body only.
 func bodyBytes(body []byte) int {
 	if len(body) == 0 {
 		return 0
@@ -193,10 +187,9 @@ func bodyBytes(body []byte) int {
 	return fieldBytes(len(body))
 }
 
-// fieldBytes returns the size of a field of n bytes.
 func fieldBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
 
-// numberBytes returns the size of a number field; 0 for the number 0.
+// numberBytes returns 0 for the number 0, which is not sent.
 func numberBytes(v uint64) int {
 	if v == 0 {
 		return 0
