@@ -220,11 +220,15 @@ func testQueueID(t *testing.T) {
 	require.Eventually(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return len(p.queueIDs) == 2
+		return len(p.queueIDs) >= 2 // an attempt to attach to the old node also counts
 	}, 10*time.Second, time.Millisecond)
 	_, err = c.Begin().Ack(d).Commit(soon(t))
 	require.NoError(t, err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	require.Equal(t, []uint64{0, 7, 7}, p.queueIDs)
+	require.GreaterOrEqual(t, len(p.queueIDs), 3)
+	require.Equal(t, uint64(0), p.queueIDs[0])
+	for _, id := range p.queueIDs[1:] {
+		require.Equal(t, uint64(7), id)
+	}
 }
