@@ -33,7 +33,11 @@ Ctrl-C: in place with rates on a terminal, and printed after each change otherwi
 				if watch {
 					return watchStatus(ctx, env, c, interval)
 				}
-				s := env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second))
+				timeout := env.Timeout
+				if !cmd.Flags().Changed("timeout") {
+					timeout = min(timeout, 2*time.Second) // a node that hangs does not delay the others' status
+				}
+				s := env.QueryNodes(ctx, c, timeout)
 				if err := printStatus(env, s); err != nil {
 					return err
 				}
