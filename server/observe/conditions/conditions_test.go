@@ -119,7 +119,7 @@ func TestEachKindHasARule(t *testing.T) {
 		return string(raw)
 	}
 	rules := read("rules.go") + read("rules_work.go") + read("rules_other.go") + read("failover.go") +
-		read("../../../failover/condition.go")
+		read("../../../failover/coordinator.go")
 	names := regexp.MustCompile(`(?m)^\t(\w+)\s+Kind = "(.+)"$`).FindAllStringSubmatch(read("kinds.go"), -1)
 	require.Len(t, names, len(conditions.All()))
 	for _, m := range names {

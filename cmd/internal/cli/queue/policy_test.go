@@ -40,7 +40,7 @@ func TestSubscriptionPolicy(t *testing.T) {
 
 	for want, args := range map[string][]string{
 		`--inherit "ttl": must be all`: {"--inherit", "ttl"},
-		"both set and inherited":      {"--inherit", "dead-letter", "--dead-letter", "dead"},
+		"both set and inherited":       {"--inherit", "dead-letter", "--dead-letter", "dead"},
 		"create it first":              {"--dead-letter", "none"},
 		"at least one of the flags":    nil,
 	} {
