@@ -8,6 +8,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -67,7 +68,7 @@ func (b *browser) run(ctx context.Context) {
 		}
 		e := asError(ctx, t.node.address, err)
 		if !e.retry() && !b.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
-			b.yield(Stored{}, fmt.Errorf("%s: %w", b.op, e))
+			b.yield(Stored{}, link.Wrap(b.op, e, e.Message))
 			return
 		}
 		last = e.after(last)

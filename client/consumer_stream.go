@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -34,7 +35,7 @@ func (co *Consumer) run(ctx context.Context) {
 	for {
 		t, err := co.client.locator.waitLong(ctx)
 		if refused := (*Error)(nil); errors.As(err, &refused) {
-			co.end(fmt.Errorf("%s: %w", co.op(), refused))
+			co.end(link.Wrap(co.op(), refused, refused.Message))
 			return
 		}
 		if err != nil {
@@ -54,7 +55,7 @@ func (co *Consumer) run(ctx context.Context) {
 			co.forget()
 		}
 		if !e.retry() && !co.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
-			co.end(fmt.Errorf("%s: %w", co.op(), e))
+			co.end(link.Wrap(co.op(), e, e.Message))
 			return
 		}
 		co.client.locator.failed(e)

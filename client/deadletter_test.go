@@ -188,7 +188,7 @@ func testAlterQueueReplaces(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, config, q.Config)
 	for _, wrong := range []admin.QueueConfig{
-		{Overflow: 3}, {DeadLetter: string(make([]byte, 256))}, {DeadLetter: "\xff"},
+		{DeadLetter: string(make([]byte, 256))}, {DeadLetter: "\xff"},
 	} {
 		_, err = admin.New(c).AlterQueue(soon(t), "q", wrong)
 		require.ErrorIs(t, err, client.ErrInvalid)

@@ -13,12 +13,15 @@ import (
 
 // gRPC reports the cause of a failed connection as text only. This file converts it into a message with a remedy.
 
-var errUnreachable = errors.New("no node is reachable")
+// errUnreachable is the cause of failures caused by Options.FailFast.
+var errUnreachable = errors.New("no node responds")
 
+// dialError is the cause of a failed connection.
 type dialError struct {
-	why string // description
-	// final: a retry fails in the same way in the current state of the network: nothing listens, the name does not
-	// exist, or the two ends disagree about TLS.
+	why    string // description
+	reason string // Error.Reason; may be empty
+	// final means that a retry fails in the same way in the current state of the network: nothing listens, the name does
+	// not exist, or the two ends disagree about TLS.
 	final bool
 	// there: a process accepted the connection but closed it without a response.
 	there bool
@@ -36,37 +39,41 @@ func dialErrorOf(message string) (o dialError, ok bool) {
 	has := func(s string) bool { return strings.Contains(cause, s) }
 	switch {
 	case has("connection refused"):
-		return dialError{why: "connection refused: no process is listening", final: true}, true
+		return dialError{why: "connection refused: no process listens on this port", final: true}, true
 	case has("no such host"):
-		return dialError{why: "unknown host name", final: true}, true
+		return dialError{why: "no such host", final: true}, true
 	case has("first record does not look like a TLS handshake"):
-		return mismatch("the node does not use TLS, and this client does: remove the certificates, or enable TLS " +
-			"on the node. Or the port is not for clients, but for AMQP or the console"), true
+		return mismatch("TLS_UNSUPPORTED", "the node does not use TLS, but this client does: remove the TLS options, "+
+			"or enable TLS on the node. The port may also belong to another service, such as AMQP or the console"), true
 	case has("certificate required"):
-		return mismatch("the node requires a client certificate, and none is configured"), true
+		return mismatch("BAD_CERTIFICATE", "the node requires a client certificate"), true
 	case has("bad certificate"):
-		return mismatch("the node rejects the client certificate: " + lastPart(cause)), true
+		return mismatch("BAD_CERTIFICATE", "the node rejected the client certificate: "+lastPart(cause)), true
 	case has("x509: ") || has("tls: "):
-		return mismatch("TLS: " + lastPart(cause)), true
+		return mismatch("BAD_CERTIFICATE", "TLS handshake failed: "+lastPart(cause)), true
 	case has("HTTP/1.1 header"):
-		return mismatch("a web server responds, such as the console or the metrics: it is not a port for clients"), true
+		return mismatch("NOT_CLIENT_PORT", "not a client port: an HTTP server responds, such as the console or the "+
+			"metrics"), true
 	case has("missing selected ALPN property"):
-		return mismatch("the server uses TLS, but not gRPC, such as AMQP: it is not a port for clients"), true
+		return mismatch("NOT_CLIENT_PORT", "not a client port: a server with TLS responds, but not with gRPC, such as "+
+			"AMQP"), true
 	case has("frame too large"): // a node with TLS closes the connection without sending a byte
-		return mismatch("the server does not use gRPC, but, for example, AMQP: it is not a port for clients"), true
+		return mismatch("NOT_CLIENT_PORT", "not a client port: a server responds, but not with gRPC, such as AMQP"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
 		// This side closed it after the connection timeout.
-		return dialError{why: "the process accepts connections and does not respond: it is stopped or hangs"}, true
+		return dialError{why: "a process accepts connections, but does not respond: it is stopped or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS closes a plaintext connection.
-		return mismatch("the node closes the connection immediately: it requires TLS, and this client does not use it: " +
-			"set the CA of its certificate. Or the port is not for clients, but for AMQP or a raft voter"), true
+		return mismatch("TLS_REQUIRED", "the node closed the connection: it requires TLS, and this client does not use "+
+			"it: set the CA of its certificate. Or it is not a client port, such as that of AMQP or of a raft voter"), true
 	default:
 		return dialError{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}
 }
 
-func mismatch(why string) dialError { return dialError{why: why, final: true, there: true} }
+func mismatch(reason, why string) dialError {
+	return dialError{why: why, reason: reason, final: true, there: true}
+}
 
 // lastPart returns the part after gRPC's own prefixes.
 func lastPart(cause string) string {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -26,7 +27,7 @@ func (d *doubt) refused(op string, e *Error) error {
 	if e.settled {
 		d.answered()
 	}
-	err := fmt.Errorf("%s: %w", op, e)
+	err := link.Wrap(op, e, e.Message)
 	switch {
 	case !d.unknown:
 		return err

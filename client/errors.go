@@ -3,6 +3,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,16 +21,16 @@ var (
 	// reachable, or the active cannot acknowledge at the moment. The request itself is valid.
 	ErrUnavailable = errors.New("no node could serve the request")
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
-	// response arrived, also when a retry of such a request was refused. An error without it means that nothing was
-	// committed, and that the failed attempt never will be.
-	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may have been committed")
-	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the nodes have evicted the producer state of a
-	// request that may have been committed, after 100,000 other producers or 256 later requests. The client does not
-	// retry; inspect the queues to find out whether the messages were stored.
-	ErrOutcomeLost = errors.New("outcome can no longer be determined")
-	// ErrSequenceReused is returned when another producer used the same ID and epoch. The message was NOT stored. Use a
-	// higher epoch. Together with ErrOutcomeUnknown it means that a retry differs from the first attempt: a body was
-	// changed in the meantime.
+	// response arrived. It is also returned when a retry of such a request was refused. An error without it means that
+	// nothing was committed, and that the failed attempt never will be.
+	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
+	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
+	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers
+	// or 256 later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
+	ErrOutcomeLost = errors.New("the outcome can no longer be determined")
+	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request: another producer used the
+	// same ID and epoch. The message was NOT stored. Use a higher epoch. Together with ErrOutcomeUnknown it means that a
+	// retry differs from the first attempt: a body was changed in the meantime.
 	ErrSequenceReused = errors.New("producer id and epoch were used before")
 )
 
@@ -50,9 +51,10 @@ var (
 	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
 	ErrRefused = errors.New("not allowed in the current state")
 	// ErrProcessed is returned when a message of a transaction was already acknowledged or is held by a prepared
-	// transaction. The transaction stored nothing.
-	ErrProcessed = errors.New("message was processed elsewhere")
-	ErrDataLoss  = errors.New("stored data is corrupt")
+	// transaction: it was processed elsewhere. The transaction stored nothing.
+	ErrProcessed = errors.New("a message was processed elsewhere")
+	// ErrDataLoss is returned when stored data is corrupt.
+	ErrDataLoss = errors.New("stored data is corrupt")
 	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.
 	ErrInternal = errors.New("node failed")
 	// ErrDenied is returned when the client lacks the permission for the request.
@@ -66,9 +68,10 @@ var (
 type Error struct {
 	// Address of the node that responded, host:port.
 	Address string
-	Code    codes.Code
-	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty if the error does not originate
-	// from a node.
+	// Code is the gRPC status code.
+	Code codes.Code
+	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND, if the error originates from a node. If no
+	// connection could be made, it is TLS_REQUIRED, TLS_UNSUPPORTED, BAD_CERTIFICATE, NOT_CLIENT_PORT or empty.
 	Reason string
 	// Message describes the error and the remedy.
 	Message string
@@ -122,6 +125,9 @@ type opError struct {
 
 func (e *opError) Error() string {
 	s := fmt.Sprintf("%s: %v", e.op, e.cause)
+	if errors.Is(e.cause, context.DeadlineExceeded) {
+		s = e.op + ": timed out"
+	}
 	if e.last != nil && errors.Is(e.cause, errUnreachable) {
 		s += ": " + e.last.Error()
 	} else if e.last != nil {

@@ -327,16 +327,30 @@ func (l *locator) wake() {
 	l.changed = make(chan struct{})
 }
 
+// nodeErrors is the last status of each node. It wraps the errors of failed connections.
+type nodeErrors struct {
+	text      string
+	unreached []error
+}
+
+func (e *nodeErrors) Error() string   { return e.text }
+func (e *nodeErrors) Unwrap() []error { return e.unreached }
+
+// explain describes the last status of each node, for an error.
 func (l *locator) explain() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var parts []string
+	var unreached []error
 	for _, n := range l.nodes {
 		s := n.address + ": "
 		var e *Error
 		switch {
 		case errors.As(n.err, &e):
 			s = e.Error() // includes the address
+			if e.unreached {
+				unreached = append(unreached, e)
+			}
 		case n.err != nil:
 			s += n.err.Error()
 		case n.role == pb.Role_ROLE_UNSPECIFIED:
@@ -349,7 +363,7 @@ func (l *locator) explain() error {
 		}
 		parts = append(parts, s)
 	}
-	return errors.New(strings.Join(parts, "; "))
+	return &nodeErrors{strings.Join(parts, "; "), unreached}
 }
 
 func (t *target) end() {

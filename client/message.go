@@ -188,7 +188,7 @@ func (m *Message) checkDelivery() error {
 	case m.TTL != 0 && (m.TTL < minTTL || m.TTL > maxDuration):
 		return fmt.Errorf("%w: TTL is %s, must be 1ms to 100 years", ErrInvalid, m.TTL)
 	case m.Delay < 0 || m.Delay > maxDuration:
-		return fmt.Errorf("%w: Delay is %s, must be at most 100 years", ErrInvalid, m.Delay)
+		return fmt.Errorf("%w: Delay is %s, must be 0 to 100 years", ErrInvalid, m.Delay)
 	case m.TTL != 0 && !m.ExpiresAt.IsZero():
 		return fmt.Errorf("%w: a message has ExpiresAt or TTL, not both", ErrInvalid)
 	case m.Delay != 0 && !m.DeliverAt.IsZero():

@@ -146,7 +146,7 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 		// poll replaced the connection; gRPC reports only that it was closed
 		err = &Error{
 			Address: n.address, Code: codes.Unavailable, unreached: true,
-			Message: "it does not respond: it is stopped, hangs or is unreachable",
+			Message: "it does not respond: it is stopped, hangs, or cannot be reached",
 		}
 	}
 	e = asError(ctx, n.address, err)

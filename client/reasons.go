@@ -155,7 +155,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 	case errors.Is(err, io.EOF):
 		return &Error{Address: address, Code: codes.Unavailable, Message: "the node closed the stream"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return &Error{Address: address, Code: codes.Canceled, Message: "the attempt was canceled", kind: ctx.Err()}
+		return &Error{Address: address, Code: codes.Canceled, Message: "the attempt was abandoned", kind: ctx.Err()}
 	}
 	st := status.Convert(err)
 	e := &Error{Address: address, Code: st.Code(), Message: st.Message()}
@@ -173,7 +173,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 	}
 	if st.Code() == codes.Unavailable {
 		if o, ok := dialErrorOf(st.Message()); ok {
-			e.Message, e.unreached, e.final, e.there = o.why, true, o.final, o.there
+			e.Message, e.Reason, e.unreached, e.final, e.there = o.why, o.reason, true, o.final, o.there
 		}
 	}
 	e.classify(ctx)

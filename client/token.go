@@ -96,7 +96,7 @@ func checkToken(token string) error {
 	case token == "":
 		return errors.New("it is empty")
 	case len(token) > maxTokenBytes:
-		return fmt.Errorf("it has %d bytes, the limit is %d", len(token), maxTokenBytes)
+		return fmt.Errorf("token has %d bytes; the maximum is %d", len(token), maxTokenBytes)
 	}
 	for i := range len(token) {
 		if token[i] <= ' ' || token[i] > '~' {

@@ -22,4 +22,4 @@ if grep -q '\.deb$' "$sums"; then
     "$scratch/deploy/make-packages.sh" "$scratch/dist" "$version" >/dev/null
 fi
 diff "$sums" "$scratch/dist/SHA256SUMS"
-echo "built twice, with the same bytes"
+echo "two builds are identical"

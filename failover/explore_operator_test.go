@@ -170,7 +170,7 @@ func (w *world) force(i int, next Record) error {
 	// (A node that lost its own bytes is a separate case, which the operator accepted as well.)
 	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) &&
 		uint64(kept) < next.Forced.After {
-		return violated("the report said that nothing up to %d is lost; node %d has %v, and %v was acknowledged",
+		return violated("the report excludes losses up to %d; node %d has %v, acknowledged are %v",
 			next.Forced.After, i, n.log, w.committed)
 	}
 	w.committed = slices.Clone(w.committed[:kept])

@@ -17,7 +17,7 @@
 // server/config reads the configuration, server/peerclient calls the other node, and server/objectstore reads and
 // writes S3 buckets. Services are independent of each other.
 //
-// A publish proceeds as follows: the request is checked against all limits, names are resolved to numbers, and a
-// transaction is encoded (server/api/queue); replication commits it; the store applies it; the response is created from
-// the result. Consume is handled by server/delivery/dispatch.
+// A publish is validated, names are resolved to numbers, and a transaction is encoded (server/api/queue). Replication
+// commits it, the store applies it, and the response is created from the result. server/delivery/dispatch handles
+// Consume.
 package server

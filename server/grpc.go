@@ -25,17 +25,15 @@ const (
 	// A client that does not answer a ping in time is disconnected, and its messages are redelivered to others.
 	keepaliveTime    = 5 * time.Second
 	keepaliveTimeout = 5 * time.Second
-	// writeBufferBytes is the size of the write buffer of a connection; with it a batch of messages of 15 KB takes few
-	// system calls. Connections share the buffers, so that an idle one uses none.
+	// writeBufferBytes: with this buffer, a batch of messages of 15 KB takes few system calls. Connections share the
+	// buffers; an idle connection has none.
 	writeBufferBytes = 256 << 10
-	// maxStreams is the maximum number of open calls per connection; further calls wait in the client. Each call uses
-	// memory for its goroutines and for unprocessed data.
+	// maxStreams is the maximum number of open calls per connection; further calls wait in the client.
 	maxStreams = 4096
-	// maxHeaderBytes is the maximum size of a call's metadata. A token is the largest part of it.
+	// maxHeaderBytes bounds the metadata of a call. A token is the largest part of it.
 	maxHeaderBytes = 64 << 10
-	// keepaliveMin is the minimum interval of client pings.
-	keepaliveMin = time.Second
-	// StopLimit is the time that open calls may take to end when the server stops.
+	keepaliveMin   = time.Second
+	// StopLimit is the time that open calls have to end when the server stops.
 	StopLimit = 500 * time.Millisecond
 )
 
@@ -46,8 +44,7 @@ type Server struct {
 	grpc *grpc.Server
 }
 
-// New creates the gRPC server of a node, without services, for transactions of up to the given size. The options are
-// added to its own. Every call passes the gate.
+// New creates a gRPC server without services, for transactions of up to the given size. All calls pass the interceptor.
 func New(transactionBytes int, g *auth.Interceptor, options ...grpc.ServerOption) Server {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
@@ -73,7 +70,7 @@ func (s Server) Serve(l net.Listener) error {
 // Reflect registers the reflection service, which lists the services. It must be registered last.
 func (s Server) Reflect() { reflection.Register(s.Registrar) }
 
-// Shutdown ends all calls; after StopLimit it cancels the remaining ones.
+// Shutdown waits for open calls to end, and cancels them after StopLimit.
 func (s Server) Shutdown() {
 	done := make(chan struct{})
 	go func() {

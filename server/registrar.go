@@ -28,18 +28,17 @@ import (
 // warning or critical.
 const AlarmService = "lockstep.alarm"
 
-// Services is a registrar of services: a gRPC server, or an in-process link.
+// Services is a gRPC server or an in-process link.
 type Services interface {
 	grpc.ServiceRegistrar
 
-	// GetServiceInfo lists the registered services.
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
-// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. gRPC would return
-// INTERNAL, which blames the node and suggests a retry. gRPC ends a call if the codec rejects its request. The server
-// must therefore use codec.MarkingServerOptions, which marks the request instead, and all services must be registered
-// here: their handlers reject marked requests.
+// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. gRPC returns INTERNAL,
+// which suggests a retry, and ends the call if the codec rejects a request. Therefore the server must use
+// codec.MarkingServerOptions, which marks the request instead, and all services must be registered here: their handlers
+// reject marked requests.
 type Registrar struct {
 	Services
 
@@ -64,7 +63,7 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 type method struct {
 	name string // including the service name
-	// anonymous may call it: an admitted call does not authenticate its caller. forPeer: only the other node may call it.
+	// anonymous: callers are not authenticated. forPeer: only the other node may call the method.
 	anonymous, forPeer bool
 }
 
@@ -75,7 +74,7 @@ func methodOf(desc *grpc.ServiceDesc, name string) method {
 	return m
 }
 
-// enter passes the gate, and records on the connection that a call was admitted.
+// enter calls the auth interceptor, and records the result on the connection.
 func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool, error) {
 	inner, audited, err := r.Gate.Enter(ctx, m.name)
 	switch {
@@ -92,7 +91,6 @@ func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool,
 	return inner, audited, err
 }
 
-// about returns the client's name and its TLS version.
 func about(ctx context.Context) (client, tlsVersion string) {
 	if agent := metadata.ValueFromIncomingContext(ctx, "user-agent"); len(agent) > 0 {
 		client = agent[0]
@@ -105,7 +103,7 @@ func about(ctx context.Context) (client, tlsVersion string) {
 	return client, tlsVersion
 }
 
-// unary creates the handler of a unary method. Its per-call objects are reused, so that a call does not allocate them.
+// unary creates the handler of a unary method. It reuses its per-call objects, so that a call does not allocate them.
 func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler {
 	requests := &sync.Pool{New: func() any {
 		c := &checkedRequest{}
@@ -138,7 +136,6 @@ func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler
 	}
 }
 
-// stream creates the handler of a streaming method.
 func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
 		ctx, audited, err := r.enter(stream.Context(), &m)
@@ -169,12 +166,10 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 	}
 }
 
-// checkedRequest decodes one request.
 type checkedRequest struct {
-	dec     func(any) error
-	check   func(any) error // decode
-	request any             // the decoded request
-	// incoming counts the data of the client.
+	dec      func(any) error
+	check    func(any) error // decode, bound once per pooled object
+	request  any
 	incoming *admission.Incoming
 }
 
@@ -187,19 +182,17 @@ func (r *checkedRequest) decode(v any) error {
 	return checkDecoded(v)
 }
 
-// checkedStream checks each request of a stream.
 type checkedStream struct {
 	grpc.ServerStream
 
-	ctx   context.Context //nolint:containedctx // it is the stream's, with the caller's identity
-	keep  bool            // keep the first request for the audit log
-	first atomic.Pointer[any]
-	// incoming counts the data of the client; last is the last request received by the handler.
+	ctx      context.Context //nolint:containedctx // it is the stream's, with the caller's identity
+	keep     bool            // keep the first request for the audit log
+	first    atomic.Pointer[any]
 	incoming *admission.Incoming
 	last     codec.Counted
 }
 
-// request returns the first request; nil if it is not kept, or not yet received.
+// request returns the first request, or nil if it is not kept or not yet received.
 func (s *checkedStream) request() any {
 	if first := s.first.Load(); first != nil {
 		return *first

@@ -19,18 +19,17 @@ import (
 )
 
 const (
-	// applyRecords bounds the records applied under one hold of the lock, so that queries can run in between.
+	// applyRecords bounds the records applied under one hold of mu, so that queries can run in between.
 	applyRecords = 512
-	// catchUpBytes is the size of one read from the log.
 	catchUpBytes = 1 << 20
 )
 
-// Apply applies the committed records up to and including LSN upTo, in order. It calls done for each record after the
-// record is visible. A record that is not a transaction (a term start) has a nil result. The result is valid only
-// during the call, but the data it points to may be kept.
+// Apply applies the committed records up to and including LSN upTo, in order, and calls done for each record once it is
+// visible. The result of a record that is not a transaction (a term start) is nil. A result is valid only during the
+// call; the data it points to may be kept.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
-// the messages in memory exceed their fraction of the memory budget, until the pager has written some.
+// the messages in memory exceed their part of the memory budget.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
@@ -57,7 +56,6 @@ func (s *Store) ApplyUntil(stop <-chan struct{}, upTo uint64, done func(n uint64
 	return nil
 }
 
-// nextFrames returns frames that follow the last applied record, from memory if possible, otherwise from the log.
 func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool, err error) {
 	applied := s.Applied()
 	if frames, before, ok := s.recent.after(applied); ok {
@@ -68,7 +66,6 @@ func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool,
 	return frames, applied, false, err
 }
 
-// framesFromLog reads frames that are not in memory, for example when a node starts.
 func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	frames, last, err := s.readLog(after)
 	if errors.Is(err, wal.ErrTruncated) || errors.Is(err, wal.ErrTrimmed) {
@@ -104,8 +101,7 @@ func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
 	return frames, last, nil
 }
 
-// applyFrames applies the frames after the last applied record, up to upTo. It returns the remaining frames and the
-// position before them.
+// applyFrames returns the remaining frames and the position before them.
 func (s *Store) applyFrames(
 	frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result),
 ) (lsn.Position, []byte, error) {
@@ -116,7 +112,7 @@ func (s *Store) applyFrames(
 		stop := s.holds.limit(s.applied.LSN, upTo)
 		if s.paused || s.applied.LSN >= stop && stop < upTo {
 			s.mu.Unlock()
-			break // waitForRoom waits for the end of the hold
+			break // waitForRoom waits for the release of the hold
 		}
 		before, frames, err = s.applySome(frames, before, stop)
 		s.holds.reach(s.applied.LSN)
@@ -125,7 +121,7 @@ func (s *Store) applyFrames(
 		s.filters.Store(s.state.Filters())
 		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
-		// Records applied before an error are reported too, since a caller waits for them.
+		// Also after an error: callers wait for these records.
 		for i := range s.results {
 			if r := &s.results[i]; done != nil {
 				done(r.lsn, r.txnResult())
@@ -140,10 +136,10 @@ func (s *Store) applyFrames(
 	return before, frames, err
 }
 
-// applySome applies some frames and appends their results to s.results. mu is held.
+// applySome appends the results to s.results. mu is held.
 func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
 	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
-		f, rest, err := wal.NextFrame(frames, before) // already verified when read or received, or created here
+		f, rest, err := wal.NextFrame(frames, before) // frames were verified when read, received or created
 		if err != nil {
 			return before, frames, fmt.Errorf("apply: record after %v: %w", before, err)
 		}
@@ -167,7 +163,6 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 	return before, frames, nil
 }
 
-// payloadChecksum returns the checksum of a payload if the payload is so large that this is faster than computing it.
 func payloadChecksum(frame, payload []byte) txn.Checksum {
 	if len(payload) < crc.MinReuseBytes {
 		return txn.Checksum{}
@@ -175,7 +170,6 @@ func payloadChecksum(frame, payload []byte) txn.Checksum {
 	return txn.Checksum{Known: true, Sum: wal.PayloadChecksum(frame)}
 }
 
-// applyResult is the result of one record.
 type applyResult struct {
 	lsn    uint64
 	isTxn  bool
@@ -196,9 +190,8 @@ func (s *Store) Applied() lsn.Position {
 	return s.applied
 }
 
-// waitForRoom blocks in three cases: the messages in memory exceed their fraction of the budget, a rewrite copies
-// recently applied data, or DigestAt takes a checkpoint at the applied position. It returns ErrInterrupted when stop
-// is closed.
+// waitForRoom blocks while too many messages are in memory, a rewrite copies recently applied data, or a hold is at the
+// applied position. It returns ErrInterrupted when stop is closed.
 func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,7 +222,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	return s.Usable()
 }
 
-// mustWait reports whether applying is currently blocked. mu is held.
+// mu must be held.
 func (s *Store) mustWait() bool {
 	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
 }
@@ -237,10 +230,9 @@ func (s *Store) mustWait() bool {
 // awaitRoomLimit bounds AwaitRoom: a pager that cannot write must not block other work.
 const awaitRoomLimit = 10 * time.Second
 
-// AwaitRoom waits until the pager has moved messages from memory to pages, if memory has no room for a transaction of
-// the given size. It is called before very large transactions are accepted, so that two of them are not in memory at
-// the same time. It waits only for messages that are in memory at the time of the call, for at most 10 s, and not
-// while pages cannot be written. It returns when ctx ends.
+// AwaitRoom waits until memory has room for a transaction of the given size, so that two very large ones are not in
+// memory together. It waits only for messages in memory at the time of the call, at most 10 s, and not while pages
+// cannot be written.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()
@@ -258,8 +250,8 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	}
 }
 
-// tailLimit returns the maximum number of message bytes in memory. On a full disk the pager cannot free memory, and
-// acknowledgements that would free some must still be applied. In that case messages may use the whole budget.
+// tailLimit returns the maximum number of message bytes in memory. On a full disk the pager cannot free memory, but
+// acknowledgements that would free some must be applied; messages may then use the whole budget.
 func (s *Store) tailLimit() int64 {
 	if s.repair.GivenUp() {
 		return math.MaxInt64

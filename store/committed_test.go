@@ -22,21 +22,21 @@ import (
 )
 
 // After a restart the committed position comes from the log, from the checkpoint, or is zero (INV-13).
-func TestCommittedIsKnownAfterARestart(t *testing.T) {
+func TestCommittedAfterRestart(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	require.Zero(t, n.s.Committed())
 	n.commit(createQueue)
 	n.publish([]byte("1"))
-	require.EqualValues(t, 2, n.s.Committed(), "what is applied is committed")
+	require.EqualValues(t, 2, n.s.Committed(), "applied records are committed")
 	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("2")) })))
 	require.EqualValues(t, 2, n.s.Committed())
 	n.s.NoteCommitted(1000)
-	require.EqualValues(t, 3, n.s.Committed(), "no more than is there")
+	require.EqualValues(t, 3, n.s.Committed(), "at most End")
 	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("3")) })))
 
 	crashed := openNode(t, options(mem.CrashClone(nil)))
-	require.Zero(t, crashed.s.Applied().LSN, "there is no checkpoint")
+	require.Zero(t, crashed.s.Applied().LSN, "no checkpoint")
 	require.EqualValues(t, 4, crashed.s.End().LSN)
 	require.EqualValues(t, 3, crashed.s.Committed())
 
@@ -89,7 +89,7 @@ func TestCutRefusesCommitted(t *testing.T) {
 }
 
 // After an install the committed position is the snapshot's, regardless of the earlier history.
-func TestCommittedAfterASnapshot(t *testing.T) {
+func TestCommittedAfterSnapshot(t *testing.T) {
 	source := openNode(t, options(memfs.New()))
 	source.commit(createQueue)
 	for range 10 {
@@ -131,7 +131,7 @@ func (n *node) copyTo(to *node) {
 }
 
 // A quarantined store has no records, so its committed position is zero.
-func TestCommittedOfAStoreThatWasSetAside(t *testing.T) {
+func TestCommittedAfterQuarantine(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	require.NoError(t, n.s.JoinPair(uuid.New()))
@@ -196,7 +196,7 @@ func TestCommittedAcrossCrashes(t *testing.T) {
 		require.NoError(t, after.s.Close())
 		require.Equal(t, got, openNode(t, options(c.shot)).s.Committed())
 	}
-	require.Positive(t, forgot, "no crash came between a commit and the block that tells of it")
+	require.Positive(t, forgot, "no crash between a commit and the block that records it")
 	require.Less(t, forgot, rounds)
 }
 
@@ -229,8 +229,8 @@ func (c *commitCrash) hook(op faultfs.Op) error {
 	return nil
 }
 
-// told records the committed LSN before it is passed to the store, and the committed LSN in a durable block.
-func (c *commitCrash) told(committed, promised uint64) {
+// note records the committed LSN before it is passed to the store, and the committed LSN in a durable block.
+func (c *commitCrash) note(committed, promised uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.committed, c.promised = max(c.committed, committed), max(c.promised, promised)
@@ -255,19 +255,19 @@ func (c *commitCrash) run() {
 		case k < 6:
 			said := n.s.Committed()
 			require.NoError(c.t, n.appendTxn(encode(c.t, nil, func(b *txn.Builder) { addMessages(b, []byte("m")) })))
-			c.told(0, said)
+			c.note(0, said)
 		case k < 7:
 			committed := applied + rng.Uint64N(end-applied+1)
-			c.told(committed, 0)
+			c.note(committed, 0)
 			n.s.NoteCommitted(committed)
 		case k < 9:
 			committed := applied + rng.Uint64N(end-applied+1)
-			c.told(committed, 0)
+			c.note(committed, 0)
 			require.NoError(c.t, n.s.Apply(committed, nil))
 		default:
 			_, err := n.s.Checkpoint(c.t.Context())
 			require.NoError(c.t, err)
-			c.told(0, applied)
+			c.note(0, applied)
 		}
 	}
 	fault.SetHook(nil)

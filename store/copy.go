@@ -13,9 +13,8 @@ import (
 // copyBytes bounds the result of CopyMessages, except for a single larger message.
 const copyBytes = 8 << 20
 
-// CopyMessages returns this node's copies of a queue's messages from sequence first to last, for the other node to
-// repair its own. If they are large it returns a part of them (FoundMessages.Last). Messages that are corrupt on this
-// node are listed in the result.
+// CopyMessages returns this node's copies of a queue's messages from sequence first to last, so that the other node can
+// repair its own. The result covers the messages up to FoundMessages.Last and lists those that are corrupt here too.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (repair.FoundMessages, error) {
 	found := repair.FoundMessages{Last: last}
 	size := 0
@@ -32,9 +31,8 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 				size += len(got[i].Record)
 			}
 		}
-		var bad *repair.CorruptError
-		switch {
-		case errors.As(err, &bad):
+		switch bad, ok := errors.AsType[*repair.CorruptError](err); {
+		case ok:
 			s.repair.Note(bad) // repair it on this node too
 			for _, seq := range bad.Sequences {
 				if seq <= last {

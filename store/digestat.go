@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// holds are the records at which Apply stops until a checkpoint was taken there. Store.mu guards them.
+// holds are the records at which Apply stops until the hold is released. Store.mu guards them.
 type holds struct{ list []*hold }
 
 type hold struct {
@@ -17,8 +17,7 @@ type hold struct {
 	reached chan struct{} // closed when this record is the last applied one, or the store has passed it
 }
 
-// limit returns the last LSN that may be applied: upTo, or the first held record. A hold that the store has passed
-// because its content was replaced has no effect.
+// limit returns the last LSN that may be applied. It ignores holds passed by a replacement of the content.
 func (h *holds) limit(applied, upTo uint64) uint64 {
 	for _, o := range h.list {
 		if o.at >= applied {
@@ -28,28 +27,26 @@ func (h *holds) limit(applied, upTo uint64) uint64 {
 	return upTo
 }
 
-// holdsAt reports whether applying must stop after a record.
 func (h *holds) holdsAt(applied uint64) bool {
 	return slices.ContainsFunc(h.list, func(o *hold) bool { return o.at == applied })
 }
 
-// reach notifies holders that their record was applied, or that the store has passed it.
 func (h *holds) reach(applied uint64) {
 	for _, o := range h.list {
 		if o.at > applied {
 			continue
 		}
 		select {
-		case <-o.reached: // already notified
+		case <-o.reached:
 		default:
 			close(o.reached)
 		}
 	}
 }
 
-// waitAt waits until a record is applied, for at most maxWait, and blocks applying at that record until release is
-// called. It returns ErrPast if later records were already applied, and context.DeadlineExceeded if the record does
-// not arrive in time. If the content of the store is replaced during the wait, it returns with later records applied.
+// waitAt waits at most maxWait for a record, and blocks applying at that record until release is called. It returns
+// ErrPast if later records are already applied, and context.DeadlineExceeded after maxWait. If the content of the store
+// is replaced during the wait, it returns with later records applied.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

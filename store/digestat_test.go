@@ -62,14 +62,14 @@ func TestDigestAt(t *testing.T) {
 	require.Equal(t, at, digests[0].Position.LSN)
 	require.Equal(t, digests[0], digests[1])
 	require.Equal(t, uint64(256), digests[0].Messages)
-	require.Equal(t, uint64(records+1), a.s.Applied().LSN, "applying went on")
+	require.Equal(t, uint64(records+1), a.s.Applied().LSN, "applying continued")
 
 	_, err := digestAt(t.Context(), a.s, at, time.Second)
 	require.ErrorIs(t, err, store.ErrPast)
 	_, err = digestAt(t.Context(), a.s, records+50, 10*time.Millisecond)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	last, err := digestAt(t.Context(), a.s, records+1, time.Second)
-	require.NoError(t, err, "where it stands")
+	require.NoError(t, err, "current digests")
 	require.Equal(t, uint64(records), last.Messages)
 	a.commit(func(b *txn.Builder) { b.DeleteMeta("k1") })
 	a.check()
@@ -79,17 +79,17 @@ func TestDigestAt(t *testing.T) {
 // An installed snapshot may be past the awaited record. The wait then ends, and applying continues.
 func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
-	twin := openNode(t, options(memfs.New()))
+	target := openNode(t, options(memfs.New()))
 	waited := make(chan error, 1)
 	go func() {
-		_, err := twin.s.QueueDigestsAt(t.Context(), 5, time.Hour)
+		_, err := target.s.QueueDigestsAt(t.Context(), 5, time.Hour)
 		waited <- err
 	}()
-	require.Eventually(t, func() bool { return twin.s.Holds() == 1 }, time.Minute, time.Millisecond)
-	require.NoError(t, receive(t, source.s, twin.s).Commit())
-	require.Greater(t, twin.s.Applied().LSN, uint64(5))
+	require.Eventually(t, func() bool { return target.s.Holds() == 1 }, time.Minute, time.Millisecond)
+	require.NoError(t, receive(t, source.s, target.s).Commit())
+	require.Greater(t, target.s.Applied().LSN, uint64(5))
 	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, pager.ErrReplaced) })
-	within(t, "Apply", func() { twin.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
+	within(t, "Apply", func() { target.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
 }
 
 // Metadata entries of the pair survive a restart, from the checkpoint and from the log.

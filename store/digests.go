@@ -12,29 +12,25 @@ import (
 
 // QueueDigests summarizes the state of all queues at one record.
 type QueueDigests struct {
-	// LSN of the record.
 	LSN uint64
 	// Digest is a rolling hash of all applied records.
 	Digest uint64
-	// Queues by number.
 	Queues []QueueDigest
 }
 
 // QueueDigest summarizes the state of one queue.
 type QueueDigest struct {
-	// ID is the queue's number, Name its name.
 	ID   uint64
 	Name string
 	// Digest is a rolling hash of all operations applied to the queue.
 	Digest uint64
-	// NextSequence is the sequence of the next message. Messages counts the messages that a subscription needs.
+	// Messages counts the messages that some subscription needs.
 	NextSequence, Messages uint64
 }
 
-// QueueDigestsAt returns the digests at exactly record at, for which it waits for at most maxWait. With at 0 it
-// returns the current digests. It reads nothing from disk, and blocks applying only while numbers are copied. It
-// returns ErrPast if later records were already applied, and context.DeadlineExceeded if the record does not arrive
-// in time.
+// QueueDigestsAt returns the digests at exactly record at, for which it waits at most maxWait. With at 0 it returns the
+// current digests. It reads nothing from disk. It returns ErrPast if later records are already applied, and
+// context.DeadlineExceeded if the record does not arrive in time.
 func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Duration) (QueueDigests, error) {
 	if at != 0 {
 		release, err := s.waitAt(ctx, at, maxWait)

@@ -5,20 +5,20 @@
 //
 // # Data flow
 //
-// Append writes encoded log frames, and Sync makes them durable. They are not visible yet: the replicator (package
-// replication) decides which records are committed, and calls Apply up to that LSN (INV-5). Apply runs the
-// deterministic state machine of package queue. Messages stay in memory in the tail of their queue, as slices of the
-// appended frames. A background goroutine, the pager, writes old tail messages to free pages of page.db. From time to
-// time it writes a checkpoint: one copy-on-write tree with all changes made by Apply, made durable by flipping a meta
-// slot. The log before the checkpoint can then be recycled.
+// Append writes encoded log frames, and Sync makes them durable. They become visible when the replicator (package
+// replication) calls Apply up to an LSN that it knows to be committed (INV-5). Apply runs the deterministic state
+// machine of package queue. Messages stay in memory in the tail of their queue, as slices of the appended frames. A
+// background goroutine, the pager, writes old tail messages to free pages of page.db. It also writes checkpoints: a
+// copy-on-write tree with all applied changes, made durable by flipping a meta slot. The log before a checkpoint can be
+// recycled.
 //
-// A message is written to the log once. If it is still needed when the pager reaches it, it is written to page.db
-// once. A message consumed before that never reaches page.db.
+// A message is written to the log once. If the pager reaches it before it is consumed, it is also written to page.db
+// once.
 //
-// A consumer that lags reads from page.db, through the system's page cache if the cache holds the data. Other data is
-// read with direct I/O, in large pieces and ahead of the consumer (readahead.go). Walks of the whole file (scan,
-// backup, snapshot) also use direct I/O, since they would evict useful pages. Large writes bypass the cache where
-// that is faster, or on a standby, which has no consumers (Options.PageCache).
+// A consumer that lags reads from page.db through the system's page cache if the cache holds the data, and otherwise
+// with direct I/O, in large pieces and ahead of the consumer (readahead.go). Walks of the whole file (scan, backup,
+// snapshot) also use direct I/O, since they would evict useful pages. Large writes bypass the cache where that is
+// faster, or on a standby, which has no consumers (Options.PageCache).
 //
 // # Packages
 //

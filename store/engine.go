@@ -20,10 +20,8 @@ import (
 // Maintenance returns the operations that change the whole page file: rewrite and shrink.
 func (s *Store) Maintenance() *rewrite.Maintenance { return s.maint }
 
-// engine is the store as the packages below it use it.
 type engine struct{ *Store }
 
-// maintained is the store as package rewrite uses it.
 type maintained struct {
 	engine
 	*pager.Pager
@@ -42,30 +40,25 @@ func (s *Store) newMaintenance() *rewrite.Maintenance {
 	}, maintained{engine{s}, s.pages})
 }
 
-// Failed reports whether a write has failed.
 func (m maintained) Failed() bool { return m.failed.Load() != nil }
 
-// Fail makes the store permanently unusable.
 func (e engine) Fail(err error) error {
 	e.fail(err)
 	return fmt.Errorf("%w: %w", ErrFailed, err)
 }
 
-// Checkpoint makes all applied records durable in page.db.
 func (m maintained) Checkpoint(ctx context.Context) error {
 	_, err := m.Store.Checkpoint(ctx)
 	return err
 }
 
-// Read calls fn with a checkpoint of the current state.
 func (m maintained) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error {
 	return m.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
 }
 
-// Live returns the set of messages that are currently needed.
+// Live lets checkpoints decide which messages are still needed.
 func (e engine) Live() checkpoint.Liveness { return checkpoint.NewLiveness(e.View) }
 
-// SetPaused pauses or resumes Apply.
 func (e engine) SetPaused(paused bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -73,7 +66,7 @@ func (e engine) SetPaused(paused bool) {
 	e.room.Broadcast()
 }
 
-// Swap replaces old with the page file that rename moves into its place. The state is the same.
+// Swap replaces old with the page file that rename moves into its place. The state stays the same.
 func (m maintained) Swap(old *page.File, rename func() (done bool, err error)) error {
 	err := m.Pager.Swap(old, rename)
 	if errors.Is(err, pager.ErrReplaced) {
@@ -82,7 +75,6 @@ func (m maintained) Swap(old *page.File, rename func() (done bool, err error)) e
 	return err
 }
 
-// Repair tries to repair all known corruption.
 func (m maintained) Repair(ctx context.Context) bool {
 	if !m.repair.HasSource() {
 		return false
@@ -91,15 +83,12 @@ func (m maintained) Repair(ctx context.Context) bool {
 	return err == nil && left == 0
 }
 
-// Governed returns the rate limits of a rewrite.
 func (m maintained) Governed(bytesPerSecond int64) *throttle.Pacer {
 	return throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: m.governor})
 }
 
-// WakeRoom wakes the callers that wait for memory.
 func (e engine) WakeRoom() { e.wakeRoom() }
 
-// Unwritten returns the changes that no checkpoint contains.
 func (e engine) Unwritten() pager.Unwritten {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -108,7 +97,6 @@ func (e engine) Unwritten() pager.Unwritten {
 	}
 }
 
-// Collect takes messages of about maxBytes out of the state.
 func (e engine) Collect(maxBytes int64) *queue.Batch {
 	e.lanes.expire()
 	e.mu.Lock()
@@ -116,7 +104,7 @@ func (e engine) Collect(maxBytes int64) *queue.Batch {
 	return e.state.Collect(maxBytes, false)
 }
 
-// CollectAll takes all changes after a checkpoint out of the state.
+// CollectAll returns nil if nothing was applied since the checkpoint, unless force is set.
 func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64) {
 	e.lanes.expire()
 	e.mu.Lock()
@@ -128,7 +116,7 @@ func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch,
 	return e.state.Collect(0, true), e.applied, e.sinceCheckpoint.Load()
 }
 
-// Publish calls commit, and discards the messages of b in memory.
+// Publish calls commit, and drops the messages of b from memory.
 func (e engine) Publish(commit func() error, b *queue.Batch) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -147,7 +135,7 @@ func (e engine) Publish(commit func() error, b *queue.Batch) error {
 	return nil
 }
 
-// Checkpointed releases the log that a checkpoint made obsolete.
+// Checkpointed releases the log that the checkpoint made obsolete.
 func (e engine) Checkpointed(logBytes int64, upTo uint64) {
 	e.sinceCheckpoint.Add(-logBytes)
 	e.log.Release(upTo)

@@ -12,8 +12,7 @@ import (
 var (
 	// ErrPagesMissing is returned when page.db is missing and the log does not reach back far enough to rebuild it.
 	ErrPagesMissing = errors.New("page.db is missing")
-	// ErrLogGap is returned when the log does not continue the checkpoint in page.db.
-	ErrLogGap = errors.New("log does not continue the checkpoint")
+	ErrLogGap       = errors.New("log does not continue the checkpoint")
 )
 
 // Errors of an open store.
@@ -22,19 +21,16 @@ var (
 	ErrInterrupted = errors.New("apply interrupted")
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = pager.ErrClosed
-	// ErrFailed is returned by every call after a write or fsync failed (INV-7). Only a restart can determine the
-	// content of the disk.
+	// ErrFailed is returned by every call after a write or fsync failed (INV-7): the content of the disk is unknown.
 	ErrFailed = errors.New("store has failed and must be reopened")
 	// ErrFenceLower is returned when a fence below the persisted one is set (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")
-	// ErrOtherPair is returned when the data directory belongs to another pair.
-	ErrOtherPair = errors.New("data directory belongs to another pair")
+	ErrOtherPair  = errors.New("data directory belongs to another pair")
 	// ErrApplied is returned when a cut would remove applied records (INV-5).
 	ErrApplied = errors.New("record was applied and cannot be cut")
 	// ErrCommitted is returned when a cut would remove records that are known to be committed (INV-13).
 	ErrCommitted = errors.New("record is committed and cannot be cut")
-	// ErrNoQueue is returned when a queue or subscription does not exist.
-	ErrNoQueue = errors.New("queue or subscription not found")
+	ErrNoQueue   = errors.New("queue or subscription not found")
 	// ErrPast is returned when the content at a record is requested and later records were already applied.
 	ErrPast = errors.New("later records are already applied")
 	// ErrSnapshotGone is returned when an interrupted snapshot transfer cannot be resumed.

@@ -16,12 +16,12 @@ import (
 // Checkpoints and maintenance are reported as events, with their results.
 func TestEvents(t *testing.T) {
 	var mu sync.Mutex
-	var told []events.Event
+	var reported []events.Event
 	o := options(memfs.New())
 	o.Events = func(e events.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, e)
+		reported = append(reported, e)
 	}
 	n := openNode(t, o)
 	n.commit(createQueue)
@@ -34,15 +34,15 @@ func TestEvents(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	var names []string
-	for _, e := range told {
-		names = append(names, e.Name())
+	for _, e := range reported {
+		names = append(names, events.Name(e))
 	}
 	require.Subset(t, names, []string{"checkpoint-written", "rewrite-begun", "rewrite-done"})
-	first, ok := told[0].(events.CheckpointWritten)
+	first, ok := reported[0].(events.CheckpointWritten)
 	require.True(t, ok, "%v", names)
 	require.Equal(t, info.Checkpoint, first.Number)
 	require.Equal(t, info.Position, first.Position)
-	for _, e := range told {
+	for _, e := range reported {
 		switch e := e.(type) {
 		case events.RewriteStarted:
 			require.Equal(t, "test", e.Reason)

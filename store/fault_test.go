@@ -53,13 +53,13 @@ func TestInstallIsAtomic(t *testing.T) {
 
 	mem := memfs.New()
 	fault := faultfs.New(mem)
-	twin := openNode(t, options(fault))
-	stranger := &model{}
-	twin.commit(stranger.stranger(t))
-	_, err = twin.s.Checkpoint(context.Background())
+	target := openNode(t, options(fault))
+	foreign := &model{}
+	target.commit(foreign.foreign(t))
+	_, err = target.s.Checkpoint(context.Background())
 	require.NoError(t, err)
-	before, incarnation := dumpStore(t, twin.s), twin.s.Identity().Incarnation
-	in, err := twin.s.BeginInstall(snap.Header)
+	before, incarnation := dumpStore(t, target.s), target.s.Identity().Incarnation
+	in, err := target.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	for {
 		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
@@ -172,7 +172,7 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 	require.ErrorIs(t, err, index.ErrDataLoss)
 	require.ErrorIs(t, err, page.ErrCorrupt)
 	for i, d := range got {
-		require.Equal(t, uint64(i+1), d.Sequence, "nothing may be skipped")
+		require.Equal(t, uint64(i+1), d.Sequence, "no message skipped")
 	}
 	require.Less(t, len(got), 40)
 	_ = n.s.Close()
@@ -214,10 +214,10 @@ func TestFailedSyncIsFinal(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
 	o := options(fault)
-	told := make(chan error, 1)
+	reported := make(chan error, 1)
 	o.Events = func(e events.Event) {
 		if f, ok := e.(events.Failed); ok {
-			told <- f.Err
+			reported <- f.Err
 		}
 	}
 	n, m := filled(t, o)
@@ -228,15 +228,15 @@ func TestFailedSyncIsFinal(t *testing.T) {
 		}
 		return nil
 	})
-	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.stranger(t))), syscall.EIO)
+	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.foreign(t))), syscall.EIO)
 	fault.SetHook(nil)
-	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.stranger(t))), store.ErrFailed,
-		"a later fsync that succeeds proves nothing (INV-7)")
+	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.foreign(t))), store.ErrFailed,
+		"a later successful fsync is not sufficient (INV-7)")
 	select {
-	case err := <-told:
+	case err := <-reported:
 		require.ErrorIs(t, err, syscall.EIO)
 	case <-time.After(time.Minute):
-		t.Fatal("the owner was not told")
+		t.Fatal("no Failed event")
 	}
 	_ = n.s.Close()
 	again := openNode(t, options(mem.CrashClone(nil)))
@@ -309,7 +309,7 @@ func TestMayHaveLost(t *testing.T) {
 			}
 			o.FS, o.BootID = mem.CrashClone(nil), c.boot
 			again := openNode(t, o)
-			require.Equal(t, c.lost, again.s.Identity().MayHaveLost, "something may be lost")
+			require.Equal(t, c.lost, again.s.Identity().MayHaveLost, "records may be lost")
 			if !c.lost {
 				return
 			}

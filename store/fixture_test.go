@@ -330,9 +330,9 @@ func (m *model) ack(t *testing.T, rng *rand.Rand, q *modelQueue) []byte {
 	return encode(t, nil, func(b *txn.Builder) { b.Ack(q.id, s.id, ranges...) })
 }
 
-// stranger is a transaction that is not in the model.
-func (m *model) stranger(_ *testing.T) func(b *txn.Builder) {
-	return func(b *txn.Builder) { b.CreateQueue("stranger", txn.Config{}, "default") }
+// foreign is a transaction that is not in the model.
+func (m *model) foreign(_ *testing.T) func(b *txn.Builder) {
+	return func(b *txn.Builder) { b.CreateQueue("foreign", txn.Config{}, "default") }
 }
 
 // crashRand returns a generator for CrashClone.

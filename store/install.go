@@ -17,15 +17,15 @@ import (
 // Install receives another node's snapshot into a file next to page.db and then replaces page.db with it.
 //
 // The replacement of page.db and of the log must be atomic with respect to a crash. Commit therefore first writes a
-// mark with the snapshot's position into the identity file. Then it renames the files, resets the log, and removes
-// the mark. A start that finds the mark checks page.db. If page.db has the mark's position, the rename was done, and
-// the log is reset again. Otherwise nothing was replaced, and the received file is removed (recoverInstall).
+// mark with the snapshot's position into the identity file, then renames the files, resets the log, and removes the
+// mark. If a start finds the mark, it compares page.db's position with it. If they are equal, the rename was done, and
+// the log is reset again. Otherwise the received file is removed (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader
 	imp    *page.Importer
 	offset uint64 // minimum offset of the next piece
-	bytes  uint64 // received so far
+	bytes  uint64
 }
 
 // BeginInstall starts to receive a snapshot. Remains of an earlier Install are removed. The node must not be serving.
@@ -36,8 +36,7 @@ func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	return &Install{s: s, header: h}, nil
 }
 
-// WriteAt stores a piece of the page file at its offset. Pieces must arrive in the order of their offsets. The first
-// one, at offset 0, describes the checkpoint.
+// WriteAt stores a piece of the page file, in the order of offsets. The piece at offset 0 describes the checkpoint.
 func (in *Install) WriteAt(offset uint64, data []byte) error {
 	if offset < in.offset {
 		return fmt.Errorf("receive snapshot: piece at offset %d after one that ended at %d", offset, in.offset)
@@ -59,10 +58,9 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 	return nil
 }
 
-// begin creates the file for the following pieces from the first piece.
 func (in *Install) begin(data []byte) error {
 	s, h := in.s, in.header
-	imp, err := page.NewImporter(s.o.FS, filepath.Join(s.o.Dir, datadir.ReceiveName), page.ImportOptions{
+	imp, err := page.NewImporter(s.o.FS, s.path(datadir.ReceiveName), page.ImportOptions{
 		Meta: data, PageSize: h.PageSize, FileBytes: int64(h.FileBytes), StoreID: s.Identity().StoreID,
 	})
 	if err != nil {
@@ -102,14 +100,13 @@ func (in *Install) Commit() error {
 	}
 	s.maint.Interrupt() // a rewrite of the replaced file
 	// The rename would remove it too, but in one step and with all locks held.
-	old := filepath.Join(s.o.Dir, datadir.OldFileName)
+	old := s.path(datadir.OldFileName)
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)
 	}
 	return s.pages.Exclusive(in.replace)
 }
 
-// replace replaces page.db and the log.
 func (in *Install) replace() error {
 	s := in.s
 	if err := s.Usable(); err != nil {
@@ -125,11 +122,12 @@ func (in *Install) replace() error {
 	}); err != nil {
 		return err
 	}
-	if err := s.swapFiles(); err != nil {
-		s.fail(err)
-		return err
+	err := s.swapFiles()
+	if err == nil {
+		err = s.finishInstall(in.header)
 	}
-	if err := s.finishInstall(in.header); err != nil {
+	if err != nil {
+		err = fmt.Errorf("install the snapshot: %w", err)
 		s.fail(err)
 		return err
 	}
@@ -137,26 +135,22 @@ func (in *Install) replace() error {
 	return nil
 }
 
-// swapFiles renames page.db away and moves the received file into its place.
 func (s *Store) swapFiles() error {
 	if err := s.pages.CloseFile(); err != nil {
 		return fmt.Errorf("close page.db: %w", err)
 	}
-	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
-	if err := s.o.FS.Rename(at(datadir.PageFileName), at(datadir.OldFileName)); err != nil {
-		return fmt.Errorf("rename the old page.db: %w", err)
+	if err := s.o.FS.Rename(s.path(datadir.PageFileName), s.path(datadir.OldFileName)); err != nil {
+		return err
 	}
 	// A crash here leaves no page.db: recoverInstall finishes the second rename.
-	if err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName)); err != nil {
-		return fmt.Errorf("rename the snapshot: %w", err)
+	if err := s.o.FS.Rename(s.path(datadir.ReceiveName), s.path(datadir.PageFileName)); err != nil {
+		return err
 	}
-	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
-		return fmt.Errorf("rename the snapshot: %w", err)
-	}
-	return nil
+	return s.o.FS.SyncDir(s.o.Dir)
 }
 
-// finishInstall opens the new page.db, resets the log and removes the mark.
+func (s *Store) path(name string) string { return filepath.Join(s.o.Dir, name) }
+
 func (s *Store) finishInstall(h SnapshotHeader) error {
 	if err := s.openPages(); err != nil {
 		return err
@@ -173,54 +167,45 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	})
 }
 
-// recoverInstall completes or undoes an interrupted replacement before anything is opened. emptied reports that the
-// log was removed.
+// recoverInstall completes or undoes an interrupted replacement. emptied reports that the log was removed.
 func (s *Store) recoverInstall() (emptied bool, err error) {
-	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
-	mark := s.id.Install
-	if mark != nil {
-		_, err := s.o.FS.Stat(at(datadir.PageFileName))
-		if errors.Is(err, fs.ErrNotExist) {
-			err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName))
-			if errors.Is(err, fs.ErrNotExist) {
-				return false, fmt.Errorf("%w, and the received snapshot as well", ErrPagesMissing)
-			}
-			if err != nil {
-				return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
-			}
-		} else if err != nil {
-			return false, fmt.Errorf("stat page.db: %w", err)
-		}
-		if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+	if s.id.Install != nil {
+		if emptied, err = s.recoverFiles(*s.id.Install); err != nil {
 			return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
-		}
-		if emptied, err = s.resetLogAfterInstall(*mark); err != nil {
-			return false, err
 		}
 		s.id.Install = nil
 		if err := s.id.Write(s.o.FS, s.o.Dir); err != nil {
 			return false, err
 		}
 	}
-	if err := s.o.FS.Remove(at(datadir.ReceiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.o.FS.Remove(s.path(datadir.ReceiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("remove a partially received snapshot: %w", err)
 	}
 	return emptied, nil
 }
 
-// resetLogAfterInstall removes the log that belonged to the old page.db if the new page.db is in place. It reports
-// whether it is.
-func (s *Store) resetLogAfterInstall(mark datadir.InstallMark) (bool, error) {
+// recoverFiles ensures that page.db exists. If it is the new one, it removes the log of the old one.
+func (s *Store) recoverFiles(mark datadir.InstallMark) (emptied bool, err error) {
+	_, err = s.o.FS.Stat(s.path(datadir.PageFileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = s.o.FS.Rename(s.path(datadir.ReceiveName), s.path(datadir.PageFileName))
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("%w, and the received snapshot as well", ErrPagesMissing)
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+		return false, err
+	}
 	file, err := page.Open(s.o.FS, datadir.PageFile(s.o.Dir), page.Options{ReadOnly: true})
 	if err != nil {
-		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+		return false, err
 	}
 	done := file.Meta().Position == mark.Position
-	if err := file.Close(); err != nil {
-		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
-	}
-	if !done {
-		return false, nil
+	if err := file.Close(); err != nil || !done {
+		return false, err
 	}
 	dir := datadir.LogDir(s.o.Dir)
 	names, err := s.o.FS.ReadDir(dir)
@@ -228,15 +213,12 @@ func (s *Store) resetLogAfterInstall(mark datadir.InstallMark) (bool, error) {
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+		return false, err
 	}
 	for _, name := range names {
 		if err := s.o.FS.Remove(filepath.Join(dir, name)); err != nil {
-			return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+			return false, err
 		}
 	}
-	if err := s.o.FS.SyncDir(dir); err != nil {
-		return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
-	}
-	return true, nil
+	return true, s.o.FS.SyncDir(dir)
 }

@@ -18,20 +18,17 @@ const (
 	laneIdle = 10 * time.Second
 	// laneForgotten is the time after which unread messages are always evicted.
 	laneForgotten = time.Minute
-	// laneChunk is the size of one allocation for messages of one priority.
-	laneChunk = 32 << 10
-	// maxLaneGap is the maximum gap between two messages of a priority that are read together.
+	// maxLaneGap is the maximum gap between two messages of a priority that one read spans.
 	maxLaneGap = 32 << 10
-	// laneEntryBytes is the memory of a message in addition to its record.
+	// laneEntryBytes is the memory used by an entry in addition to its record.
 	laneEntryBytes = 32
 )
 
-// laneCache keeps messages of queues with priorities. They come from pages that were read for messages of higher
-// priority. A page of a backlog contains messages of all priorities, and would otherwise be read once for each of
-// them. A message never changes, and its sequence is never reused, so an entry is valid as long as the store uses the
-// file. A read removes the entry. Reads that find no entry read the pages.
+// laneCache keeps messages of queues with priorities that were in pages read for messages of higher priority. Such a
+// page would otherwise be read once for each priority. Messages never change and sequences are never reused, so an
+// entry is valid while the store uses the file. A read removes the entry.
 //
-// When the cache is full, new messages are not added: the cached ones will be read first.
+// A full cache takes no new messages: the cached ones are read first.
 type laneCache struct {
 	bytes atomic.Int64 // changed under mu
 
@@ -40,17 +37,15 @@ type laneCache struct {
 	queues map[uint64]*laneQueue
 }
 
-// laneQueue holds the cached messages of one queue.
 type laneQueue struct {
 	lanes [queue.PriorityLevels]laneList
 	used  time.Time
 }
 
-// laneList holds the messages of one priority, in sequence order.
 type laneList struct {
 	list []laneEntry // valid from head
 	head int
-	room []byte // buffer for copies
+	room copyBuffer
 }
 
 type laneEntry struct {
@@ -60,12 +55,10 @@ type laneEntry struct {
 
 func (e *laneEntry) bytes() int64 { return int64(len(e.record)) + laneEntryBytes }
 
-// laneCacheBytes returns the cache's limit: half of the memory budget minus tailBytes, the bytes of messages in
-// memory.
+// laneCacheBytes is half of the memory budget minus the bytes of messages in memory.
 func (s *Store) laneCacheBytes(tailBytes int64) int64 { return max(s.o.MemoryBudget/2-tailBytes, 0) }
 
-// lock returns the cached messages of one priority of a queue from a file, for exclusive use until unlock. It returns
-// nil if nothing is cached.
+// lock returns the cached messages of one priority of a queue, for use until unlock, or nil if nothing is cached.
 func (c *laneCache) lock(file *page.File, id uint64, lane uint8) *laneList {
 	if c.bytes.Load() == 0 {
 		return nil
@@ -85,7 +78,7 @@ func (c *laneCache) unlock(l *laneList) {
 	}
 }
 
-// peek returns the record of a message, or nil if it is not cached, and removes earlier entries. The caller holds mu.
+// peek returns the record of a message, or nil, and removes earlier entries. mu is held.
 func (c *laneCache) peek(l *laneList, seq uint64) []byte {
 	for l.head < len(l.list) && l.list[l.head].seq < seq {
 		c.pop(l)
@@ -96,7 +89,7 @@ func (c *laneCache) peek(l *laneList, seq uint64) []byte {
 	return nil
 }
 
-// pop removes the first message. The caller holds mu.
+// pop removes the first message. mu must be held.
 func (c *laneCache) pop(l *laneList) {
 	c.bytes.Add(-l.list[l.head].bytes())
 	l.list[l.head] = laneEntry{}
@@ -108,8 +101,7 @@ func (c *laneCache) pop(l *laneList) {
 	}
 }
 
-// put appends a copy of a message to its priority. It returns false if that would exceed limit bytes. The caller
-// holds mu.
+// put appends a copy of a message. It returns false if that would exceed limit bytes. mu is held.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
 		return true // already cached, or out of order: then it will be read again
@@ -118,18 +110,13 @@ func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) boo
 	if c.bytes.Load()+e.bytes() > limit {
 		return false
 	}
-	if len(l.room) < len(record) {
-		l.room = make([]byte, max(len(record), laneChunk))
-	}
-	n := copy(l.room, record)
-	e.record, l.room = l.room[:n:n], l.room[n:]
+	e.record = l.room.copy(record)
 	l.list = append(l.list, e)
 	c.bytes.Add(e.bytes())
 	return true
 }
 
-// keep caches messages of an extent that was read for one priority: those after last of that priority, and all of the
-// lower priorities.
+// keep caches messages of an extent that was read for one priority: those after last, and all of lower priorities.
 func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane uint8, last uint64, limit int64) {
 	rr, err := index.NewExtentReader(payload)
 	if err != nil {
@@ -166,7 +153,7 @@ func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane u
 	}
 }
 
-// forget evicts all messages not read since the given time. The caller holds mu.
+// forget evicts all messages not read since the given time. mu is held.
 func (c *laneCache) forget(since time.Time) {
 	for id, q := range c.queues {
 		if q.used.After(since) {
@@ -182,7 +169,6 @@ func (c *laneCache) forget(since time.Time) {
 	}
 }
 
-// expire evicts messages that are probably no longer read.
 func (c *laneCache) expire() {
 	if c.bytes.Load() == 0 {
 		return
@@ -192,8 +178,7 @@ func (c *laneCache) expire() {
 	c.forget(time.Now().Add(-laneForgotten))
 }
 
-// trim evicts messages in excess of limit bytes, since messages in memory need the space. It evicts the newest of the
-// lowest priorities first, which would be read last.
+// trim evicts messages in excess of limit bytes, the newest of the lowest priorities first: they would be read last.
 func (c *laneCache) trim(limit int64) {
 	if c.bytes.Load() <= limit {
 		return // usually, without the lock

@@ -82,7 +82,7 @@ func (l *laneBacklog) readSome(lanes *store.Lanes, most int) int {
 		for lane > 0 && len(l.lanes[lane]) == 0 {
 			lane--
 		}
-		require.NotEmpty(l.t, l.lanes[lane], "nothing is left, but there is %d", d.Sequence)
+		require.NotEmpty(l.t, l.lanes[lane], "want no further message, got %d", d.Sequence)
 		require.Equal(l.t, l.lanes[lane][0], d.Sequence, "of priority %d", lane)
 		l.lanes[lane] = l.lanes[lane][1:]
 		m, err := txn.DecodeMessage(d.Record)
@@ -107,8 +107,8 @@ func TestLanesReadOnce(t *testing.T) {
 	for more := true; more; {
 		more = l.readSome(lanes, 1+l.rng.IntN(900)) > 0
 	}
-	require.Less(t, l.read.Load(), int64(60*100*550*3/2), "bytes that were read of some %d", 60*100*550)
-	require.Zero(t, l.s.LaneBytes(), "all of it was taken")
+	require.Less(t, l.read.Load(), int64(60*100*550*3/2), "bytes read, of %d stored", 60*100*550)
+	require.Zero(t, l.s.LaneBytes(), "cache is empty")
 }
 
 // Among messages in memory, all of a higher priority are read before those of a lower one, regardless of the size of
@@ -162,12 +162,12 @@ func TestLanesBounded(t *testing.T) {
 			}
 		}
 		require.Greater(t, most, int64(limit/2))
-		require.Equal(t, make([]int, len(l.lanes)), countLanes(l), "seed %d: all was delivered", seed)
+		require.Equal(t, make([]int, len(l.lanes)), countLanes(l), "seed %d: all messages delivered", seed)
 	}
 }
 
 // New messages in memory evict cached messages.
-func TestLanesGiveWay(t *testing.T) {
+func TestLanesAreEvicted(t *testing.T) {
 	l := newLaneBacklog(t, 5, store.MinMemoryBudget)
 	l.publish(100)
 	l.checkpoint()

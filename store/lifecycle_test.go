@@ -87,7 +87,7 @@ func addMessages(b *txn.Builder, bodies ...[]byte) {
 func createQueue(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") }
 
 // Every checkpoint request during Close returns.
-func TestCheckpointBesideClose(t *testing.T) {
+func TestCheckpointDuringClose(t *testing.T) {
 	for range 20 {
 		n := openNode(t, options(memfs.New()))
 		n.commit(createQueue)
@@ -135,10 +135,10 @@ func TestCheckpointContext(t *testing.T) {
 func TestFailedPageSyncIsFinal(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
-	told := make(chan error, 1)
+	reported := make(chan error, 1)
 	o.Events = func(e events.Event) {
 		if f, ok := e.(events.Failed); ok {
-			told <- f.Err
+			reported <- f.Err
 		}
 	}
 	n := openNode(t, o)
@@ -153,10 +153,10 @@ func TestFailedPageSyncIsFinal(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EIO)
 	fault.SetHook(nil)
 	select {
-	case err := <-told:
+	case err := <-reported:
 		require.ErrorIs(t, err, syscall.EIO)
 	case <-time.After(maxWait):
-		t.Fatal("the owner was not told")
+		t.Fatal("no Failed event")
 	}
 	require.ErrorIs(t, n.appendTxn(encode(t, nil, createQueue)), store.ErrFailed)
 }
@@ -193,7 +193,7 @@ func TestUseAfterClose(t *testing.T) {
 }
 
 // Close does not wait for a check, whose duration depends on the size of the store.
-func TestCloseBesideCheck(t *testing.T) {
+func TestCloseDuringCheck(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
 	g := closeGate(fault, isPageFile(faultfs.OpRead))
@@ -205,11 +205,11 @@ func TestCloseBesideCheck(t *testing.T) {
 	<-g.reached
 	within(t, "Close", func() { require.NoError(t, n.s.Close()) })
 	close(g.open)
-	require.ErrorIs(t, <-checked, store.ErrClosed, "a check that did not see everything finds nothing")
+	require.ErrorIs(t, <-checked, store.ErrClosed, "an interrupted check finds nothing")
 }
 
 // A check continues with the file it started with.
-func TestCheckBesideRewrite(t *testing.T) {
+func TestCheckDuringRewrite(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
 	g := closeGate(fault, isPageFile(faultfs.OpRead))
@@ -230,19 +230,19 @@ func TestCheckBesideRewrite(t *testing.T) {
 }
 
 // Close during an install: one of them completes first, and neither blocks forever.
-func TestCloseBesideInstall(t *testing.T) {
+func TestCloseDuringInstall(t *testing.T) {
 	source, m := filled(t, options(memfs.New()))
 	for range 20 {
 		mem := memfs.New()
-		twin := openNode(t, options(mem))
-		in := receive(t, source.s, twin.s)
+		target := openNode(t, options(mem))
+		in := receive(t, source.s, target.s)
 		var both sync.WaitGroup
 		both.Go(func() {
 			if err := in.Commit(); err != nil {
 				assertClosed(t, err)
 			}
 		})
-		both.Go(func() { _ = twin.s.Close() })
+		both.Go(func() { _ = target.s.Close() })
 		within(t, "Close or Commit", both.Wait)
 		again := openNode(t, options(mem))
 		again.applyAll()
@@ -273,14 +273,14 @@ func receive(t *testing.T, from, to *store.Store) *store.Install {
 // After the store was replaced by another snapshot, an open snapshot of it fails: it would read the new file.
 func TestSnapshotOfReplacedStore(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
-	twin, _ := filled(t, options(memfs.New()))
-	old, err := twin.s.OpenSnapshot()
+	target, _ := filled(t, options(memfs.New()))
+	old, err := target.s.OpenSnapshot()
 	require.NoError(t, err)
 	defer old.Close()
-	require.NoError(t, receive(t, source.s, twin.s).Commit())
+	require.NoError(t, receive(t, source.s, target.s).Commit())
 	_, _, err = old.ReadNext(64<<10, 1<<20)
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
-	_, err = twin.s.ResumeSnapshot(old.ID)
+	_, err = target.s.ResumeSnapshot(old.ID)
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
 }
 
@@ -295,13 +295,13 @@ func TestClosedSnapshot(t *testing.T) {
 }
 
 // A snapshot with a missing piece is not installed.
-func TestHalfReceivedSnapshot(t *testing.T) {
+func TestPartlyReceivedSnapshot(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
-	twin := openNode(t, options(memfs.New()))
+	target := openNode(t, options(memfs.New()))
 	snap, err := source.s.OpenSnapshot()
 	require.NoError(t, err)
 	defer snap.Close()
-	in, err := twin.s.BeginInstall(snap.Header)
+	in, err := target.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	var offset uint64
 	for pieces := 0; ; pieces++ {
@@ -315,8 +315,8 @@ func TestHalfReceivedSnapshot(t *testing.T) {
 		offset = at + uint64(len(data))
 	}
 	require.Error(t, in.Commit())
-	twin.commit(createQueue)
-	twin.check()
+	target.commit(createQueue)
+	target.check()
 }
 
 // A node whose log was removed cannot know the log's content, and reports that it may have lost records (INV-6).
@@ -385,7 +385,7 @@ func TestApplyAfterCut(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, got, 2)
 	_, err = mem.Stat(cut.File)
-	require.ErrorIs(t, err, os.ErrNotExist, "it is in the clone")
+	require.ErrorIs(t, err, os.ErrNotExist, "contained in the clone")
 }
 
 // The results of the records before a record with a newer version are still reported.
@@ -428,11 +428,11 @@ func TestAwaitRoom(t *testing.T) {
 	go wait(ctx)
 	select {
 	case <-waited:
-		t.Fatal("there is no room")
+		t.Fatal("AwaitRoom did not block")
 	case <-time.After(50 * time.Millisecond):
 	}
 	cancel()
-	within(t, "AwaitRoom whose context has ended", func() { <-waited })
+	within(t, "AwaitRoom with an ended context", func() { <-waited })
 	go wait(t.Context())
 	close(g.open)
 	within(t, "AwaitRoom", func() { <-waited })

@@ -61,7 +61,7 @@ func TestUnappliedFramesAreBounded(t *testing.T) {
 }
 
 // Log that is not applied when a checkpoint is written still triggers a checkpoint once it is applied.
-func TestCheckpointCountsWhatItHolds(t *testing.T) {
+func TestCheckpointCountsItsLogBytes(t *testing.T) {
 	o := options(memfs.New())
 	o.CheckpointBytes, o.CheckpointInterval = 256<<10, time.Hour
 	n := openNode(t, o)
@@ -154,7 +154,7 @@ func TestFullDiskStillApplies(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st, err := n.s.Stats()
 		return err == nil && st.TailBytes == 0
-	}, maxWait, time.Millisecond, "the pager goes on by itself")
+	}, maxWait, time.Millisecond, "the pager writes without a further signal")
 	n.check()
 }
 
@@ -193,14 +193,14 @@ func TestSparseReadReadsLittle(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, got, messages/every)
 	require.LessOrEqual(t, read.Load(), int64(messages/every*4096),
-		"a page of 2048 bytes for each, and some of the tree")
+		"one page of 2048 bytes per message, and some tree pages")
 
 	read.Store(0)
 	got, _, err = n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: 1, MaxMessages: messages},
 		nil)
 	require.NoError(t, err)
 	require.Len(t, got, messages)
-	require.Less(t, read.Load(), int64(2*messages*1100), "one who wants everything reads each page once")
+	require.Less(t, read.Load(), int64(2*messages*1100), "a full read reads each page once")
 }
 
 // Messages of the maximum size, larger than every buffer, are stored and read among small ones.

@@ -14,12 +14,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Append writes one or more whole log frames that continue End to the log, as one write. They are durable when Sync
-// returns. The store keeps the slice; the caller must not modify it. Only one goroutine at a time may append.
+// Append writes one or more whole log frames that continue End, as one write. They are durable when Sync returns. The
+// store keeps the slice; the caller must not modify it. Only one goroutine at a time may append.
 //
-// Append returns an error that wraps wal.ErrNoSpace when the disk is full. Nothing was written, and the same frames
-// can be appended later. Frames that are too large or do not continue End are rejected with wal.ErrTooLarge and
-// wal.ErrNotContiguous; nothing was written. Every failed write is final (INV-7).
+// On a full disk Append returns an error that wraps wal.ErrNoSpace. Nothing was written, and the same frames can be
+// appended later. Frames that are too large or do not continue End are rejected with wal.ErrTooLarge and
+// wal.ErrNotContiguous. Any other failed write is final (INV-7).
 func (s *Store) Append(frames []byte, end lsn.Position) error {
 	if err := s.Usable(); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s *Store) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// logError fails the store if the log has failed. Rejections are returned unchanged, with context.
+// logError fails the store if the log has failed.
 func (s *Store) logError(what string, err error) error {
 	switch {
 	case errors.Is(err, wal.ErrFailed):
@@ -84,16 +84,16 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 // HoldLog keeps the records from n on in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
-// NoteCommitted records that the records up to upTo are committed, before they are applied. Records that are not in
-// the log yet are ignored. The log persists this with its next block, or after 100 ms with a separate block (INV-13).
-// The call is cheap and safe for concurrent use.
+// NoteCommitted records that the records up to upTo are committed, before they are applied. Records that are not in the
+// log yet are ignored. The log persists this with its next block, or after 100 ms with a separate block (INV-13). The
+// call is cheap and safe for concurrent use.
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
 // Committed returns the LSN of the last record that is known to be committed: never above End, never below Applied.
-// After Open, the value comes from the log and the checkpoint, and may be slightly lower than before
-// (store/FORMAT.md). It describes the content of the store. After the installation of a snapshot it is the snapshot's
-// position, and after a cut it is at most the new end. A restored store begins with its checkpoint, a quarantined one
-// with 0. ClearLoss does not change it: lost bytes do not make the remaining ones uncommitted.
+// After Open it may be slightly lower than before (store/FORMAT.md). It describes the content of the store: after the
+// installation of a snapshot it is the snapshot's position, after a cut at most the new end, in a restored store its
+// checkpoint, in a quarantined one 0. ClearLoss does not change it: lost bytes do not make the remaining ones
+// uncommitted.
 func (s *Store) Committed() uint64 {
 	if mutate.Off("INV-13-committed-records-are-cut") {
 		return 0
@@ -103,16 +103,15 @@ func (s *Store) Committed() uint64 {
 
 // CutReport is the result of CutTail.
 type CutReport struct {
-	// Records is the number of records that were cut.
 	Records int
-	// File is the file that keeps them, readable as a log segment; empty when nothing was cut.
+	// File keeps them, readable as a log segment; empty if nothing was cut.
 	File string
 }
 
 // CutTail removes every record after the given one, which must be in the log, and moves them to a separate file. It
-// returns ErrApplied if one of them was already applied: a divergence below that needs a snapshot (INV-5). It returns
-// ErrCommitted if one of them is known to be committed (INV-13), unless void is set because a forced failover
-// discarded them. The cut is durable when CutTail returns. No append or apply may be in progress.
+// returns ErrApplied if one of them was applied: a divergence below that needs a snapshot (INV-5). It returns
+// ErrCommitted if one is known to be committed (INV-13), unless void is set because a forced failover discarded them.
+// The cut is durable when CutTail returns. No append or apply may be in progress.
 func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 	if err := s.Usable(); err != nil {
 		return CutReport{}, err
@@ -136,9 +135,9 @@ func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 	return CutReport{Records: n, File: name}, nil
 }
 
-// KeepTail copies the records after LSN after to a separate file, if they are still in the log. It is called before
-// the log is replaced although the pair has no copy of these records. The report contains their number; from the
-// first of them on, the file is complete. The copy is durable when KeepTail returns. No append may be in progress.
+// KeepTail copies the records after LSN after to a separate file, as far as they are in the log, before the log is
+// replaced although the pair has no copy of them. first is the first record in the file. The copy is durable when
+// KeepTail returns. No append may be in progress.
 func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return CutReport{}, 0, err
@@ -154,7 +153,6 @@ func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err erro
 	return CutReport{Records: n, File: name}, before.LSN + 1, nil
 }
 
-// cutName returns the name of the file for the log records from an LSN on.
 func (s *Store) cutName(first uint64) string {
 	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.CutPrefix+"%020d-%s.seg", first,
 		time.Now().UTC().Format("20060102T150405.000")))

@@ -19,9 +19,8 @@ func (s *Store) Identity() datadir.Identity {
 	return s.id.Identity()
 }
 
-// ClaimRun records the generation of a process that is about to take part in the pair, and the generation that the
-// cluster record names now, zero if none. The change is durable when ClaimRun returns: the record may name the
-// claimed generation from then on (INV-11).
+// ClaimRun records the process generation that is about to take part in the pair, and the one that the cluster record
+// names now. It is durable when it returns; from then on the record may name the claimed generation (INV-11).
 func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Run, id.ClaimedRun = named, claimed
@@ -29,8 +28,8 @@ func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	})
 }
 
-// ConfirmRun records that the cluster record names the generation as in sync. By then, the content of a quarantined
-// store has been refilled by a snapshot or from the log. The change is durable when ConfirmRun returns.
+// ConfirmRun records that the cluster record names the generation as in sync. By then a quarantined store has been
+// refilled. The change is durable when ConfirmRun returns.
 func (s *Store) ConfirmRun(run uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Run, id.ClaimedRun = run, uuid.Nil
@@ -39,8 +38,8 @@ func (s *Store) ConfirmRun(run uuid.UUID) error {
 	})
 }
 
-// SetFence persists the configuration and term that the node obeys from now on; durable when it returns (INV-1).
-// Setting the current fence again costs nothing. It returns ErrFenceLower for a lower fence.
+// SetFence persists the configuration and term that the node obeys from now on; durable when it returns (INV-1). It
+// returns ErrFenceLower for a lower fence. Setting the current fence again costs nothing.
 func (s *Store) SetFence(f identity.Fence) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if f.Less(id.Fence) {
@@ -56,8 +55,8 @@ func (s *Store) SetFence(f identity.Fence) error {
 	})
 }
 
-// MarkLoss records that acknowledged bytes may be lost (INV-6): because a machine went down, or because the directory
-// was restored from an older copy (INV-11, INV-12). The change is durable when it returns.
+// MarkLoss records that acknowledged bytes may be lost (INV-6), because a machine went down or the directory was
+// restored from an older copy (INV-11, INV-12). The change is durable when it returns.
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.MayHaveLost = true
@@ -65,9 +64,8 @@ func (s *Store) MarkLoss() error {
 	})
 }
 
-// ClearLoss clears MayHaveLost and increments the incarnation. A record that still treats this store as complete can
-// then no longer match it. It must be called after the cluster record no longer names the store in sync. The change
-// is durable when it returns.
+// ClearLoss clears MayHaveLost and increments the incarnation, so that no record that treats this store as complete
+// matches it. The cluster record must no longer name the store in sync. The change is durable when it returns.
 func (s *Store) ClearLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.MayHaveLost {
@@ -78,8 +76,7 @@ func (s *Store) ClearLoss() error {
 	})
 }
 
-// JoinPair makes the node a permanent member of a pair; durable when it returns. It returns ErrOtherPair if the node
-// is a member of another pair.
+// JoinPair makes the node a permanent member of a pair, durably; ErrOtherPair if it is a member of another pair.
 func (s *Store) JoinPair(pair uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.PairID != uuid.Nil && id.PairID != pair {
@@ -92,7 +89,6 @@ func (s *Store) JoinPair(pair uuid.UUID) error {
 	})
 }
 
-// changeIdentity applies change to the identity and persists it if it differs.
 func (s *Store) changeIdentity(change func(*datadir.IdentityFile) error) error {
 	s.idMu.Lock()
 	defer s.idMu.Unlock()

@@ -147,7 +147,7 @@ func TestCrashEverywhere(t *testing.T) {
 }
 
 // A snapshot is sent while the store keeps running. The receiver installs it and catches up from the log.
-func TestSnapshotMakesATwin(t *testing.T) {
+func TestSnapshotEqualsSource(t *testing.T) {
 	ops := rand.New(rand.NewPCG(3, 3))
 	n := openNode(t, options(memfs.New()))
 	m := &model{}
@@ -163,12 +163,12 @@ func TestSnapshotMakesATwin(t *testing.T) {
 	snap, err := n.s.OpenSnapshot()
 	require.NoError(t, err)
 
-	twinFS := memfs.New()
-	to := options(twinFS)
+	targetFS := memfs.New()
+	to := options(targetFS)
 	to.PageSize = 8192 // replaced by the sender's page size
-	twin := openNode(t, to)
-	twin.commit(m.stranger(t)) // a history of its own
-	in, err := twin.s.BeginInstall(snap.Header)
+	target := openNode(t, to)
+	target.commit(m.foreign(t)) // another history
+	in, err := target.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	var sent uint64
 	for {
@@ -182,27 +182,27 @@ func TestSnapshotMakesATwin(t *testing.T) {
 	}
 	require.Equal(t, snap.Header.DataBytes, sent)
 	require.NoError(t, in.Commit())
-	require.Equal(t, snap.Header.Position, twin.s.End())
+	require.Equal(t, snap.Header.Position, target.s.End())
 	snap.Close()
 
 	for _, frames := range n.raw[snap.Header.Position.LSN:] {
-		f, _, err := wal.DecodeFrame(frames, twin.s.End())
+		f, _, err := wal.DecodeFrame(frames, target.s.End())
 		require.NoError(t, err)
-		require.NoError(t, twin.s.Append(frames, f.Pos))
+		require.NoError(t, target.s.Append(frames, f.Pos))
 	}
-	require.NoError(t, twin.s.Sync())
-	twin.applyAll()
-	require.Equal(t, m.dump(), dumpStore(t, twin.s))
-	twin.check()
+	require.NoError(t, target.s.Sync())
+	target.applyAll()
+	require.Equal(t, m.dump(), dumpStore(t, target.s))
+	target.check()
 	mine, err := digestOf(context.Background(), n.s)
 	require.NoError(t, err)
-	yours, err := digestOf(context.Background(), twin.s)
+	yours, err := digestOf(context.Background(), target.s)
 	require.NoError(t, err)
 	require.Equal(t, mine, yours)
-	require.NoError(t, twin.s.Close())
-	_, err = twinFS.Stat("/data/page.db_old")
+	require.NoError(t, target.s.Close())
+	_, err = targetFS.Stat("/data/page.db_old")
 	require.NoError(t, err, "the old page file is kept")
-	_, err = twinFS.Stat("/data/page.db_recv")
+	_, err = targetFS.Stat("/data/page.db_recv")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	again := openNode(t, to)
 	again.applyAll()

@@ -93,8 +93,8 @@ func beginInstall(t *testing.T, o store.Options) (*node, func() error, []string)
 	snap, err := source.s.OpenSnapshot()
 	require.NoError(t, err)
 	defer snap.Close()
-	n, stranger := openNode(t, o), &model{}
-	n.commit(stranger.stranger(t))
+	n, foreign := openNode(t, o), &model{}
+	n.commit(foreign.foreign(t))
 	_, err = n.s.Checkpoint(context.Background())
 	require.NoError(t, err)
 	in, err := n.s.BeginInstall(snap.Header)
@@ -200,7 +200,7 @@ func TestErrorAtEachNumber(t *testing.T) {
 			for kind, least := range x.least {
 				require.GreaterOrEqual(t, injected[kind], least, "%s", kind)
 			}
-			t.Logf("errors that struck: %v", injected)
+			t.Logf("errors by operation: %v", injected)
 		})
 	}
 }
@@ -215,7 +215,7 @@ func TestCrashAtEachNumber(t *testing.T) {
 			c, contents, err := x.run(t, mem, func(number int, op faultfs.Op) error {
 				clones = append(clones, mem.CrashClone(nil), mem.CrashClone(rng))
 				what := fmt.Sprintf("crash before call %d, %s %s", number, op.Kind, op.Name)
-				calls = append(calls, what, what+", with a part of what was not synced")
+				calls = append(calls, what, what+", with some unsynced writes")
 				return nil
 			})
 			require.NoError(t, err)

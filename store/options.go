@@ -3,6 +3,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -28,7 +29,7 @@ const (
 	DefaultMaxFrameBytes      = 128 << 20
 )
 
-// PageCache selects whether large writes, by checkpoints and to the log, go through the system's page cache.
+// PageCache selects whether large writes to page.db and to the log go through the system's page cache.
 type PageCache int
 
 const (
@@ -49,7 +50,6 @@ func ParsePageCache(text string) (PageCache, error) {
 	return 0, fmt.Errorf("store: invalid page cache %q: expected one of %s", text, strings.Join(PageCacheNames(), ", "))
 }
 
-// use returns the cache use of large writes; serving reports whether consumers may read the file.
 func (c PageCache) use(serving bool) vfs.CacheUse {
 	switch {
 	case c == CacheKeep:
@@ -67,48 +67,41 @@ func PageCacheNames() []string { return []string{"auto", "keep", "drop"} }
 // Options configures a store. The zero value of a field selects its default.
 type Options struct {
 	// FS is the filesystem; nil selects the operating system's.
-	FS vfs.FS
-	// Dir is the data directory; created if it does not exist.
+	FS  vfs.FS
 	Dir string
-	// PageSize is the page size of a new page.db in bytes: a multiple of 2048. An existing file keeps its page size.
+	// PageSize of a new page.db, in bytes: a multiple of 2048. An existing file keeps its page size.
 	PageSize int
-	// Sync selects when an appended record counts as durable.
-	Sync wal.SyncMode
+	Sync     wal.SyncMode
 	// SyncInterval is the time between syncs with wal.SyncInterval.
 	SyncInterval time.Duration
 	// MemoryBudget bounds the messages and index nodes held in memory, in bytes; at least MinMemoryBudget.
 	MemoryBudget int64
-	// PageCache selects whether checkpoint writes stay in the system's page cache.
-	PageCache PageCache
+	PageCache    PageCache
 	// CheckpointBytes is the amount of log since the last checkpoint that starts the next one.
 	CheckpointBytes int64
 	// CheckpointInterval is the age of the last checkpoint that starts the next one, if the state has changed.
 	CheckpointInterval time.Duration
-	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from; a negative value keeps
-	// none.
+	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from; if negative, none.
 	LogKeepBytes int64
-	// SegmentBytes is the size of a log segment.
 	SegmentBytes int64
 	// MaxFrameBytes bounds the size of one transaction.
 	MaxFrameBytes int
-	// BackgroundPercent is the percentage of time in which Scan, Check, Digest, PlanRewrite, Shrink and a backup may
-	// work. They pause for the rest, so that they do not slow down transactions (throttle.FullSpeed disables that for one
-	// of them). 0 means 100 percent.
+	// BackgroundPercent is the percentage of time in which Scan, Check, Digest, PlanRewrite, Shrink and a backup may work,
+	// so that they do not slow down transactions; 0 means 100. throttle.FullSpeed lifts it for one of them.
 	BackgroundPercent int
 	// ReplaceDamaged quarantines a store of a pair that is too corrupt to be opened (moved to damaged-… in the data
 	// directory). An empty store with a new incarnation takes its place, to be filled by the other node.
 	ReplaceDamaged bool
-	// ReplaceUnknown does the same when the identity is lost, so that the store is not known to have belonged to a
-	// pair. The empty store then has a new node ID.
+	// ReplaceUnknown does the same when the identity is lost, so that the store is not known to have belonged to a pair.
+	// The empty store then has a new node ID.
 	ReplaceUnknown bool
 	// BootID identifies the operating system's boot; empty reads it from the kernel.
 	BootID string
-	// Events receives the store's events. Package events documents the constraints on it (events.Log writes them to a
-	// log). After events.Failed the process must stop (INV-7). nil: events are not reported.
+	// Events receives the store's events, within the constraints that package events documents; nil discards them. After
+	// events.Failed the process must stop (INV-7).
 	Events func(events.Event)
 }
 
-// withDefaults fills in the defaults and validates the options.
 func (o Options) withDefaults() (Options, error) {
 	if o.Dir == "" {
 		return o, errors.New("store: data directory not set")
@@ -119,14 +112,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Events == nil {
 		o.Events = events.Discard
 	}
-	setDefault(&o.PageSize, DefaultPageSize)
-	setDefault(&o.MemoryBudget, DefaultMemoryBudget)
-	setDefault(&o.CheckpointBytes, DefaultCheckpointBytes)
-	setDefault(&o.CheckpointInterval, DefaultCheckpointInterval)
-	setDefault(&o.LogKeepBytes, DefaultLogKeepBytes)
-	o.LogKeepBytes = max(o.LogKeepBytes, 0)
-	setDefault(&o.SegmentBytes, DefaultSegmentBytes)
-	setDefault(&o.MaxFrameBytes, DefaultMaxFrameBytes)
+	o.PageSize = cmp.Or(o.PageSize, DefaultPageSize)
+	o.MemoryBudget = cmp.Or(o.MemoryBudget, DefaultMemoryBudget)
+	o.CheckpointBytes = cmp.Or(o.CheckpointBytes, DefaultCheckpointBytes)
+	o.CheckpointInterval = cmp.Or(o.CheckpointInterval, DefaultCheckpointInterval)
+	o.LogKeepBytes = max(cmp.Or(o.LogKeepBytes, DefaultLogKeepBytes), 0)
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, DefaultSegmentBytes)
+	o.MaxFrameBytes = cmp.Or(o.MaxFrameBytes, DefaultMaxFrameBytes)
 	if o.MemoryBudget < MinMemoryBudget {
 		return o, fmt.Errorf("store: memory budget of %d bytes is below the minimum of %d", o.MemoryBudget,
 			MinMemoryBudget)
@@ -137,14 +129,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-func setDefault[T int | int64 | time.Duration](v *T, def T) {
-	if *v == 0 {
-		*v = def
-	}
-}
-
-// kernelBootID returns "" if the kernel does not report a boot ID. Every start then counts as another boot, as INV-6
-// must assume.
+// kernelBootID returns "" if unknown. Every start then counts as another boot, as INV-6 must assume.
 func kernelBootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -51,7 +51,7 @@ func TestSmallMessagesShareAnExtent(t *testing.T) {
 		}
 		last := small[len(small)-1]
 		require.Equal(t, uint64(2), last.Count)
-		require.Equal(t, uint32(1), last.Extent.Pages, "no more than it takes")
+		require.Equal(t, uint32(1), last.Extent.Pages, "minimum number of pages")
 		require.Len(t, found[2], 1)
 		require.Equal(t, uint32(1), found[2][0].Extent.Pages)
 		require.Len(t, found[3], 2)

@@ -82,7 +82,7 @@ func TestPageMapOfReader(t *testing.T) {
 		m, err := n.s.PageMap(ctx, 64)
 		require.NoError(t, err)
 		require.Equal(t, 1, m.Readers)
-		require.Greater(t, m.Total.Held, uint64(300), "what was acknowledged")
+		require.Greater(t, m.Total.Held, uint64(300), "pages of acknowledged messages")
 		for range 2 { // after this, only the reader holds the pages, not the last two checkpoints
 			n.publishMany(1, 2, 100)
 			_, err = n.s.Checkpoint(ctx)

@@ -17,7 +17,7 @@ import (
 
 // Prepared transactions, and the decisions of others, survive a restart, a rewrite to another page size, and a
 // snapshot. They can be committed after each.
-func TestPreparedIsCarriedAlong(t *testing.T) {
+func TestPreparedInRewriteAndSnapshot(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
 	n := openNode(t, o)
@@ -51,7 +51,7 @@ func TestPreparedIsCarriedAlong(t *testing.T) {
 		require.Equal(t, []query.PreparedQueue{{Queue: "in", Acks: 1}, {Queue: "out", Publishes: 1}}, list[0].Queues)
 		got, _, err := s.Read(t.Context(), store.ReadRequest{Queue: 1, Sub: 1, From: 1, MaxMessages: 10}, nil)
 		require.NoError(t, err)
-		require.Len(t, got, 1, "what is prepared is not delivered")
+		require.Len(t, got, 1, "prepared messages are not delivered")
 		require.Equal(t, uint64(2), got[0].Sequence)
 	}
 	decided := func(n *node, xid string) {

@@ -163,12 +163,12 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 // rejected with the file, the cause and a remedy, and nothing is changed.
 func TestCannotOpen(t *testing.T) {
 	for _, h := range startDamages() {
-		t.Run(h.name+", in a pair", func(t *testing.T) { setAsideAndFilled(t, h) })
+		t.Run(h.name+", in a pair", func(t *testing.T) { quarantinedAndRefilled(t, h) })
 		t.Run(h.name+", alone", func(t *testing.T) { refused(t, h) })
 	}
 }
 
-func setAsideAndFilled(t *testing.T, h startDamage) {
+func quarantinedAndRefilled(t *testing.T, h startDamage) {
 	t.Helper()
 	mem := memfs.New()
 	o, n := longFilled(t, mem)
@@ -184,24 +184,24 @@ func setAsideAndFilled(t *testing.T, h startDamage) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	now := s.Identity()
-	require.True(t, s.End().IsZero(), "it begins empty")
+	require.True(t, s.End().IsZero(), "new store is empty")
 	require.True(t, now.MayHaveLost, "INV-6")
 	require.NotEmpty(t, now.Quarantine)
 	if h.identity {
-		require.NotEqual(t, before.NodeID, now.NodeID, "INV-4: the record does not know it")
+		require.NotEqual(t, before.NodeID, now.NodeID, "INV-4: not in the record")
 		require.NotEqual(t, before.StoreID, now.StoreID)
 		require.Zero(t, now.PairID)
 	} else {
 		require.Equal(t, []any{before.NodeID, before.StoreID, before.PairID, before.Fence},
 			[]any{now.NodeID, now.StoreID, now.PairID, now.Fence})
-		require.Greater(t, now.Incarnation, before.Incarnation, "INV-4: the record does not name it any more")
+		require.Greater(t, now.Incarnation, before.Incarnation, "INV-4: no longer in the record")
 	}
 	_, err = mem.Stat("/data/" + now.Quarantine + "/log")
 	require.NoError(t, err)
 
 	require.NoError(t, receive(t, source.s, s).Commit())
 	require.Equal(t, m.dump(), dumpStore(t, s))
-	require.Empty(t, s.Identity().Quarantine, "it is whole")
+	require.Empty(t, s.Identity().Quarantine, "refilled")
 	kinds := map[string]string{}
 	left, err := s.LeftBehind()
 	require.NoError(t, err)
@@ -274,7 +274,7 @@ func settle(t *testing.T, fsys vfs.FS) {
 
 // The machine stops before each step of a quarantine. The result is neither opened as the old store nor considered a
 // new node.
-func TestSetAsideIsAtomic(t *testing.T) {
+func TestQuarantineIsAtomic(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name, func(t *testing.T) {
 			mem := memfs.New()

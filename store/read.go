@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	// readAheadBytes bounds the adjacent extents that one read fetches.
 	readAheadBytes = 256 << 10
 	// slowRead is a duration that a read of readAheadBytes exceeds only if it comes from the disk.
 	slowRead = 200 * time.Microsecond
@@ -24,35 +23,28 @@ const (
 
 // Delivery is a message as returned by Read.
 type Delivery struct {
-	// Sequence in the queue.
 	Sequence uint64
 	// DeliveryCount is the number of times that the subscription released the message.
 	DeliveryCount uint32
-	// Record is the stored message, for txn.DecodeMessage. It must not be modified. nil: the message is corrupt
-	// (ReadRequest.MarkDamaged).
+	// Record is the stored message, for txn.DecodeMessage; it must not be modified. nil: corrupt (see MarkDamaged).
 	Record []byte
 }
 
 // ReadRequest selects the messages to read.
 type ReadRequest struct {
-	// Queue to read.
 	Queue uint64
 	// Sub skips messages that the subscription has acknowledged; 0 reads all messages that some subscription needs.
-	Sub uint32
-	// From is the first sequence to read.
-	From uint64
-	// MaxMessages bounds the number of messages; at least 1.
+	Sub         uint32
+	From        uint64
 	MaxMessages int
-	// MaxBytes bounds the size of the result. The first message is returned regardless of its size.
+	// MaxBytes bounds the size of the result, except for the first message.
 	MaxBytes int
-	// Delayed also returns messages that are not yet deliverable to the subscription. Without a subscription they are
-	// always returned.
+	// Delayed also returns messages that are not yet deliverable to Sub. With Sub 0 they are always returned.
 	Delayed bool
-	// MarkDamaged returns a corrupt message without its record instead of ErrDataLoss, so that the messages after it
-	// can be read.
+	// MarkDamaged returns a corrupt message without its record, instead of an error, and continues after it.
 	MarkDamaged bool
-	// Lanes reads messages of higher priority first, each priority from its own position instead of From. It requires
-	// Sub, and a queue with priorities. nil: in sequence order.
+	// Lanes reads messages of higher priority first, each priority from its own position instead of From. It requires Sub
+	// and a queue with priorities. nil: in sequence order.
 	Lanes *Lanes
 	// Buffer receives the pages that are read, and overwrites its previous content. nil: each Read allocates.
 	Buffer *ReadBuffer
@@ -60,18 +52,15 @@ type ReadRequest struct {
 	lane *uint8 // only messages of this priority
 }
 
-// ReadBuffer is memory for pages that successive Reads reuse. Records are slices of it: they are valid until the next
-// Read with the same buffer. The zero value is ready to use. It must be used by one goroutine at a time, and retains
-// at most 4 MiB.
+// ReadBuffer is memory for pages that successive Reads reuse. Records are slices of it, valid until the next Read with
+// the same buffer. It must be used by one goroutine at a time, and retains at most 4 MiB.
 type ReadBuffer struct {
 	block []byte
 	used  int
 }
 
-// maxReadBuffer bounds the memory that a ReadBuffer retains.
 const maxReadBuffer = 4 << 20
 
-// take returns n bytes with undefined content.
 func (b *ReadBuffer) take(n int) []byte {
 	if b == nil {
 		return make([]byte, n)
@@ -95,15 +84,15 @@ func (b *ReadBuffer) reset() {
 	}
 }
 
-// Read appends messages to dst in sequence order. It returns dst and the sequence at which to continue. It reads the
-// state applied at the time of the call, and never blocks a transaction. An empty result means that no message at or
+// Read appends messages to dst in sequence order and returns dst and the sequence at which to continue. It reads the
+// state applied at the time of the call and never blocks a transaction. An empty result means that no message at or
 // after From is available now.
 //
-// A corrupt message is repaired from the other node, which may take a moment. If that is not possible, Read returns
-// the messages before it, and the next Read a DamagedMessagesError, which matches index.ErrDataLoss. The caller can
-// continue after its last sequence.
+// A corrupt message is repaired from the other node, which may take a moment. If that fails, Read returns the messages
+// before it, and the next Read a repair.CorruptError, which matches index.ErrDataLoss. The caller can continue after
+// its last sequence.
 //
-// Read returns ErrNoQueue if the queue or subscription does not exist, and ErrIndexDamaged if the location of
+// Read returns ErrNoQueue if the queue or subscription does not exist, and index.ErrCorrupt if the location of
 // messages cannot be determined.
 func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	req.Buffer.reset()
@@ -113,12 +102,11 @@ func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 	return s.readRepaired(ctx, req, dst)
 }
 
-// readRepaired is Read in sequence order.
 func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	for before, tried := len(dst), false; ; tried = true {
 		out, next, err := s.read(ctx, req, dst)
-		var bad *repair.CorruptError
-		if !errors.As(err, &bad) {
+		bad, ok := errors.AsType[*repair.CorruptError](err)
+		if !ok {
 			return out, next, err
 		}
 		if len(out) > before {
@@ -137,7 +125,6 @@ func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Deliver
 	}
 }
 
-// read is Read without repair.
 func (s *Store) read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	pages := s.pages.Acquire()
 	defer s.pages.Release()
@@ -166,13 +153,11 @@ func (s *Store) read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 	return r.dst, r.next, nil
 }
 
-// wanted is a message that must be fetched from pages.
 type wanted struct {
 	seq   uint64
 	count uint32
 }
 
-// reading is the state of one Read.
 type reading struct {
 	s     *Store
 	file  *page.File
@@ -183,10 +168,9 @@ type reading struct {
 	limit int
 	bytes int
 	full  bool
-	// shared is set if other subscriptions may read the same messages.
+	// shared: other subscriptions may read the same messages.
 	shared bool
-	// sparse is set for reads that need few messages of each page. Pages are read into it one group after another,
-	// and the messages copied from it. nil for all other reads.
+	// sparse is set for reads that need few messages of each page: pages are read into it, and the messages copied.
 	sparse *sparseRead
 	// laneBytes bounds the bytes cached for reads of lower priorities.
 	laneBytes int64
@@ -257,7 +241,6 @@ func (r *reading) fromTail() (stored bool, err error) {
 	return true, nil
 }
 
-// nextWanted returns the next sequence that is deliverable to sub, or that any subscription needs.
 func (r *reading) nextWanted(q *queue.Queue, sub *queue.Sub) uint64 {
 	switch {
 	case sub == nil:
@@ -271,7 +254,6 @@ func (r *reading) nextWanted(q *queue.Queue, sub *queue.Sub) uint64 {
 	}
 }
 
-// take adds a message unless the byte limit is reached.
 func (r *reading) take(seq uint64, count uint32, record []byte) bool {
 	if r.req.MaxBytes > 0 && r.bytes > 0 && r.bytes+len(record) > r.req.MaxBytes {
 		r.full = true
@@ -288,7 +270,6 @@ func (r *reading) release() {
 	r.guard, r.view = nil, nil
 }
 
-// fromPages fetches the wanted messages, several adjacent extents with one read.
 func (r *reading) fromPages(ctx context.Context) error {
 	next := r.want[0].seq // position if the loop ends early
 	defer func() { r.next = next }()
@@ -325,8 +306,8 @@ func (r *reading) damaged(upTo uint64, format string, args ...any) error {
 	return e
 }
 
-// nextGroup returns the extent that contains seq, and following extents that are adjacent in the file and contain
-// wanted messages. A subscription that needs scattered messages thus reads only their pages.
+// nextGroup returns the extent that contains seq, and the extents that follow it in the file and contain wanted
+// messages. Thus only pages with wanted messages are read.
 func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
@@ -340,7 +321,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	if !found || first.Last() < seq {
 		return nil, r.damaged(seq, "not found in any page")
 	}
-	// A small gap between extents is read for lower priorities, if it can be cached until then.
+	// A small gap between extents is read too if it can be cached for lower priorities.
 	gap, most := int64(0), int64(0)
 	if r.sparse != nil && r.s.lanes.bytes.Load()+readAheadBytes <= r.laneBytes {
 		most = maxLaneGap
@@ -359,7 +340,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 			break
 		}
 		for len(want) > 0 && want[0].seq < e.First {
-			want = want[1:] // messages in earlier extents
+			want = want[1:] // in earlier extents
 		}
 		if len(want) == 0 {
 			break
@@ -378,7 +359,6 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	return group, nil
 }
 
-// readGroup reads adjacent extents with one read and takes the wanted messages from them.
 func (r *reading) readGroup(group []index.Entry) error {
 	if group = r.fromCache(group); len(group) == 0 {
 		return nil
@@ -388,14 +368,14 @@ func (r *reading) readGroup(group []index.Entry) error {
 	for i := range group {
 		pages += int(group[i].Extent.Pages)
 	}
-	buf := r.buffer().take(pages * size) // the deliveries alias it, except for sparse reads
+	buf := r.buffer().take(pages * size) // deliveries are slices of it, except for sparse reads
 	ahead := r.fromAhead(group, buf)
 	if len(ahead) > 0 {
 		group = ahead
 	} else {
 		err := r.readNow(group, buf)
 		if r.sparse != nil && len(group) > 1 && repair.Unreadable(err) {
-			return r.readGroup(group[:1]) // another extent of the group may be the unreadable one, and not all are wanted
+			return r.readGroup(group[:1]) // another extent may be the unreadable one, and not all are wanted
 		}
 		if repair.Unreadable(err) {
 			return r.damaged(group[0].Last(), "%w", err)
@@ -430,8 +410,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 	return nil
 }
 
-// readNow fills buf with the pages of a group. If the read was slow, it starts to read ahead for streaming readers:
-// not every system reports the content of its page cache.
+// readNow starts to read ahead for streaming readers after a slow read: some systems do not report cached pages.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
 	if err := r.file.ReadExactly(group[0].Extent.First, buf); err != nil {
@@ -458,7 +437,6 @@ func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	return payload, err
 }
 
-// takeFrom takes the wanted messages from one extent.
 func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
 	rr, err := index.NewExtentReader(payload)
 	if err != nil {

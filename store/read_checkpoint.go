@@ -18,21 +18,18 @@ import (
 // ReadOptions select the checkpoint that ReadCheckpoint reads.
 type ReadOptions struct {
 	// At is the last record that the checkpoint must contain; 0 selects the currently applied one.
-	At uint64
-	// MaxWait bounds the wait for record At and the checkpoint there.
+	At      uint64
 	MaxWait time.Duration
-	// OlderIfFull reads the last existing checkpoint if the disk is too full for another one: the operation may be
-	// the one that frees space.
+	// OlderIfFull reads the last checkpoint if the disk is too full for another one: the operation may free space.
 	OlderIfFull bool
 }
 
-// ReadCheckpoint writes a checkpoint and calls fn with it. It works online: no transaction waits for fn. With
-// ReadOptions.At it waits until that record is applied, and blocks applying at that record while the checkpoint is
-// written. Writing another checkpoint shortly before shortens this.
+// ReadCheckpoint writes a checkpoint and calls fn with it. No transaction waits for fn. With ReadOptions.At it waits
+// until that record is applied, and blocks applying at that record while the checkpoint is written; another checkpoint
+// shortly before shortens this.
 //
-// It returns the error of fn. ErrReplaced means that page.db was replaced in the meantime, so that the data read
-// by fn is invalid. ErrPast means that records after At were already applied, and context.DeadlineExceeded that At
-// did not arrive in time.
+// It returns the error of fn; pager.ErrReplaced if page.db was replaced in the meantime, so that the data read by fn is
+// invalid; ErrPast if records after At were already applied; and context.DeadlineExceeded if At did not arrive in time.
 func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
 	file, pin, err := s.pinAt(ctx, o)
 	if err != nil {
@@ -42,7 +39,7 @@ func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*chec
 	defer c.Close()
 	err = fn(c)
 	if gone := s.pages.StillUses(file); gone != nil {
-		return gone // fn's error is only that the file was closed during the read
+		return gone // fn's error is only that the file was closed
 	}
 	return err
 }
@@ -77,30 +74,27 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 // SetBackgroundPercent changes Options.BackgroundPercent for work that begins from now on.
 func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) }
 
-// Governor returns the governor that slows down all background work of this store while it delays commits. The caller
-// reports the commit latency to it.
+// Governor slows down background work while it delays commits. The caller reports the commit latency to it.
 func (s *Store) Governor() *throttle.Governor { return s.governor }
 
-// Pace returns the limits of background work for ctx. The percentage of time is the Governor's, at most
-// Options.BackgroundPercent. A bytesPerSecond other than 0 bounds reads and writes. With throttle.FullSpeed only
-// bytesPerSecond applies.
+// Pace returns the limits of background work for ctx: the Governor's percentage of time, at most
+// Options.BackgroundPercent, and bytesPerSecond unless 0. With throttle.FullSpeed only bytesPerSecond applies.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer {
-	if throttle.IsFullSpeed(ctx) {
-		return throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond})
+	limits := throttle.Limits{BytesPerSecond: bytesPerSecond}
+	if !throttle.IsFullSpeed(ctx) {
+		limits.Percent, limits.Governor = int(s.background.Load()), s.governor
 	}
-	return throttle.New(throttle.Limits{
-		Percent: int(s.background.Load()), BytesPerSecond: bytesPerSecond, Governor: s.governor,
-	})
+	return throttle.New(limits)
 }
 
-// Checkpoint makes everything applied so far durable in page.db before it returns. If ctx ends first it returns that
-// error, and the checkpoint may still be written. It returns an error that wraps page.ErrFull or syscall.ENOSPC when
-// the disk is full; the store continues without the checkpoint. Any other failed write is final (INV-7).
+// Checkpoint makes everything applied so far durable in page.db. If ctx ends first it returns that error, and the
+// checkpoint may still be written. On a full disk it returns an error that wraps page.ErrFull or syscall.ENOSPC, and
+// the store continues without the checkpoint. Any other failed write is final (INV-7).
 func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
 	return s.pages.Checkpoint(ctx)
 }
 
-// PageMap returns the use of the pages of page.db: see Pager.PageMap.
+// PageMap returns the use of the pages of page.db (Pager.PageMap).
 func (s *Store) PageMap(ctx context.Context, regions int) (pager.PageMap, error) {
 	return s.pages.PageMap(ctx, regions, s.Pace(ctx, 0))
 }

@@ -12,7 +12,7 @@ import (
 
 // Lanes is the position of a read in a queue with priorities.
 type Lanes struct {
-	// Next is the sequence to continue from, for each priority. Read advances it.
+	// Next is the sequence to continue from, for each priority.
 	Next [queue.PriorityLevels]uint64
 	// Skip has a bit for each priority that is skipped.
 	Skip uint16
@@ -20,7 +20,6 @@ type Lanes struct {
 	Empty uint16
 }
 
-// readLanes reads one priority after another, the highest first.
 func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	lanes, begin := req.Lanes, len(dst)
 	one := req
@@ -39,7 +38,7 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 		var err error
 		if dst, next, err = s.readRepaired(ctx, one, dst); err != nil {
 			if len(dst) > begin && ctx.Err() == nil {
-				break // the error recurs when it is the first message
+				break // returned when it is the first message
 			}
 			return dst, highest, fmt.Errorf("messages of priority %d: %w", lane, err)
 		}
@@ -60,15 +59,11 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 // sparseRead is memory for a read that needs few messages of each page and would otherwise retain all of the pages.
 type sparseRead struct {
 	pages ReadBuffer
-	room  []byte // for copies
+	room  copyBuffer
 }
 
-const (
-	// sparseRoom is the size of one allocation for copies.
-	sparseRoom = 32 << 10
-	// maxSparse bounds the messages per lookup.
-	maxSparse = 512
-)
+// maxSparse bounds the messages per lookup.
+const maxSparse = 512
 
 var sparseReads = sync.Pool{New: func() any { return new(sparseRead) }} //nolint:gochecknoglobals // a pool
 
@@ -78,24 +73,29 @@ func newSparseRead() *sparseRead {
 }
 
 func (p *sparseRead) release() {
-	p.room = nil // the deliveries alias it
+	p.room = nil // deliveries are slices of it
 	sparseReads.Put(p)
 }
 
-// copy returns a record that remains valid when the pages are overwritten.
 func (p *sparseRead) copy(record []byte) []byte {
 	if p == nil {
 		return record
 	}
-	if len(p.room) < len(record) {
-		p.room = make([]byte, max(len(record), sparseRoom))
+	return p.room.copy(record)
+}
+
+// copyBuffer makes copies of records in large allocations.
+type copyBuffer []byte
+
+func (b *copyBuffer) copy(record []byte) []byte {
+	if len(*b) < len(record) {
+		*b = make([]byte, max(len(record), 32<<10))
 	}
-	n := copy(p.room, record)
-	record, p.room = p.room[:n:n], p.room[n:]
+	n := copy(*b, record)
+	record, *b = (*b)[:n:n], (*b)[n:]
 	return record
 }
 
-// buffer returns the buffer for pages; nil: a separate allocation.
 func (r *reading) buffer() *ReadBuffer {
 	if r.sparse == nil {
 		return r.req.Buffer

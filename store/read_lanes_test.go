@@ -64,8 +64,8 @@ func TestHighPriorityBehindMany(t *testing.T) {
 		b.EndPublish()
 	})
 	got := read(n.s, lanes, 10)
-	require.Equal(t, uint64(backlog+1), got[0].Sequence, "the next one is that of the high priority")
-	require.Equal(t, uint64(11), got[1].Sequence, "then it goes on where it was")
+	require.Equal(t, uint64(backlog+1), got[0].Sequence, "high priority first")
+	require.Equal(t, uint64(11), got[1].Sequence, "then continues at its position")
 	require.Len(t, got, 10)
 	n.check()
 
@@ -76,5 +76,5 @@ func TestHighPriorityBehindMany(t *testing.T) {
 	require.Equal(t, uint64(backlog+1), got[0].Sequence)
 	require.Equal(t, uint64(1), got[1].Sequence)
 	require.Equal(t, []uint8{9, 1}, query.Priorities(n.s, 1, []uint64{uint64(backlog + 1), 7}))
-	require.NotZero(t, lanes.Empty&(1<<5), "nothing has that priority")
+	require.NotZero(t, lanes.Empty&(1<<5), "no message of that priority")
 }

@@ -13,25 +13,23 @@ import (
 )
 
 const (
-	// aheadBytes is the size of one read-ahead piece.
 	aheadBytes = 1 << 20
-	// aheadDepth is the number of pieces that are read ahead of the current one.
 	aheadDepth = 4
-	// aheadPart is the divisor of the memory budget for read-ahead pieces, maxAhead the maximum number of pieces.
+	// The number of pieces is limited by a part of the memory budget, and by maxAhead.
 	aheadPart = 16
 	maxAhead  = 32
-	// streamBytes is the amount of adjacent wanted data from which on more is read than requested. A reader of
-	// scattered messages does not benefit from the data between them.
+	// streamBytes is the amount of adjacent wanted data from which on more is read than requested: a reader of scattered
+	// messages does not need the data between them.
 	streamBytes = 32 << 10
 	// aheadTimeout is the time after which unread data may be discarded.
 	aheadTimeout = time.Second
 )
 
-// readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk
-// busy. The system's own read-ahead is too small for that, and would fill its cache with data that is read once.
+// readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk busy.
+// The system's own read-ahead is too small for that, and would fill its cache with data that is read once.
 //
-// The data is not protected against being freed and rewritten. The reader verifies that it matches the index (an
-// extent's header contains its birth number), and reads the file if it does not.
+// The pages may be freed and rewritten in the meantime. The reader verifies that the data matches the index (an
+// extent's header contains its birth number), and otherwise reads the file.
 type readAhead struct {
 	mu      sync.Mutex // guards the fields below
 	pieces  []*aheadPiece
@@ -39,12 +37,11 @@ type readAhead struct {
 	closed  bool
 }
 
-// aheadPiece is a group of adjacent extents that were read ahead or are being read.
 type aheadPiece struct {
 	file  *page.File
 	first page.No
 	bytes int
-	next  uint64 // the sequence after its last extent
+	next  uint64 // sequence after its last extent
 	done  chan struct{}
 	room  []byte
 
@@ -53,13 +50,13 @@ type aheadPiece struct {
 	err  error
 
 	// Guarded by readAhead.mu.
-	users     int       // readers that copy from it, or wait to
-	taken     int       // end of the consumed part
-	requested time.Time // time of the last request
-	led       bool      // read-ahead of the following pieces was decided
+	users     int // readers that copy from it, or wait to
+	taken     int // end of the consumed part
+	requested time.Time
+	led       bool // read-ahead of the following pieces was decided
 	// follows is the following piece, if its read was started.
 	follows *aheadPiece
-	bad     bool // it does not match the index
+	bad     bool // does not match the index
 }
 
 // at returns the offset of a page in the piece; negative if the piece does not contain it.
@@ -70,13 +67,12 @@ func (p *aheadPiece) at(file *page.File, no page.No) int {
 	return int(no-p.first) * file.PageSize()
 }
 
-// idle reports whether the piece may be reused.
 func (p *aheadPiece) idle(now time.Time) bool {
 	select {
 	case <-p.done:
 		return p.users == 0 && (p.bad || p.taken >= p.bytes || now.Sub(p.requested) > aheadTimeout)
 	default:
-		return false // a read into its memory is in progress
+		return false // its memory is being read into
 	}
 }
 
@@ -94,8 +90,7 @@ func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	return nil
 }
 
-// copyFrom fills buf with the pages of the piece from no on, and releases the piece. It returns the number of bytes:
-// 0 if the piece could not be read.
+// copyFrom fills buf with the pages from no on, and releases the piece. It returns 0 if the piece could not be read.
 func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	<-p.done
 	n, at := 0, int(no-p.first)*p.file.PageSize()
@@ -109,8 +104,7 @@ func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	return n
 }
 
-// begin starts to read a piece in a separate goroutine. It returns nil if the piece already exists, or if no memory
-// is available.
+// begin starts to read a piece. It returns nil if the piece already exists, or if no memory is available.
 func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,7 +137,6 @@ func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	return p
 }
 
-// forget invalidates a piece that does not match the index.
 func (a *readAhead) forget(file *page.File, no page.No) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -163,14 +156,12 @@ func (a *readAhead) follower(p *aheadPiece) (next *aheadPiece, begin bool) {
 	return p.follows, begin
 }
 
-// follow sets the piece after p; nil if it is not read ahead.
 func (a *readAhead) follow(p, next *aheadPiece) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p.follows = next
 }
 
-// close waits for reads in progress.
 func (a *readAhead) close() {
 	a.mu.Lock()
 	a.closed = true
@@ -178,12 +169,10 @@ func (a *readAhead) close() {
 	a.running.Wait()
 }
 
-// aheadPieces returns the maximum number of pieces.
 func (s *Store) aheadPieces() int { return int(min(s.o.MemoryBudget/aheadPart/aheadBytes, maxAhead)) }
 
-// fromAhead fills buf with the pages of a group that were read ahead. It starts the read-ahead if the reader is
-// streaming and the system's cache does not contain the pages. It returns the part of the group that was filled,
-// which may be empty.
+// fromAhead fills buf with the pages of a group that were read ahead, and returns that part of the group. It starts the
+// read-ahead if the reader is streaming and the system's cache does not contain the pages.
 func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	if !r.streams(buf) {
 		return nil
@@ -216,13 +205,11 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	return group
 }
 
-// streams reports whether the reader wants a large amount of adjacent data. With several subscriptions, the system's
-// cache may be more effective.
+// streams reports whether the reader wants much adjacent data. Several subscriptions may share the system's cache.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
 
-// lead starts the read of the pieces after p: the next one, and some more to keep the disk busy.
 func (r *reading) lead(p *aheadPiece) {
 	for range aheadDepth {
 		next, begin := r.s.ahead.follower(p)
@@ -237,8 +224,7 @@ func (r *reading) lead(p *aheadPiece) {
 	}
 }
 
-// aheadFrom starts to read adjacent extents from the first one at or after a sequence. It returns nil if the system's
-// cache contains them.
+// aheadFrom starts to read adjacent extents from the first one at or after a sequence, unless they are cached.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {
@@ -250,7 +236,6 @@ func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	return r.s.ahead.begin(p, r.s.aheadPieces())
 }
 
-// stretchAt returns a piece of adjacent extents of a queue, starting with the first one at or after a sequence.
 func stretchAt(view *tree.View, file *page.File, queueID, seq uint64) *aheadPiece {
 	_, to := index.KeyRange(queueID)
 	it := view.Scan(index.AppendKey(nil, queueID, seq), to)

@@ -137,7 +137,7 @@ func TestReadAhead(t *testing.T) {
 }
 
 // Nothing is read ahead for a reader that requests one message at a time.
-func TestReadAheadIsForMany(t *testing.T) {
+func TestReadAheadNeedsSeveralMessages(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)
 	b.publish(100)

@@ -10,20 +10,18 @@ import (
 )
 
 const (
-	// extentCachePart is the divisor of the memory budget for extents read by subscriptions, maxExtentCache its maximum in
-	// bytes.
 	extentCachePart = 16
 	maxExtentCache  = 16 << 20
 )
 
 // extentCache caches the extents read last from queues with several subscriptions. Subscriptions mostly fall behind
-// together, so that the others read the same extent soon. It is read, verified and decoded once.
+// together, so that the others read the same extent soon.
 //
-// An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that
-// was reused for the same messages of the same queue has the same content.
+// An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that was
+// reused for the same messages of the same queue has the same content.
 type extentCache struct {
 	mu      sync.Mutex // guards the fields below
-	file    *page.File // file that contains the extents
+	file    *page.File // contains the extents
 	extents map[page.No]cachedExtent
 	order   []page.No // oldest first
 	bytes   int
@@ -34,7 +32,6 @@ type cachedExtent struct {
 	payload []byte
 }
 
-// get returns the payload of an extent, or nil if it is not cached.
 func (c *extentCache) get(file *page.File, e *index.Entry) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +67,6 @@ func (c *extentCache) put(file *page.File, e *index.Entry, payload []byte, limit
 	}
 }
 
-// extentCacheBytes returns the cache's limit.
 func (s *Store) extentCacheBytes() int {
 	return int(min(s.o.MemoryBudget/extentCachePart, maxExtentCache))
 }
@@ -79,13 +75,12 @@ func (c *extentCache) drop(e *index.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if have, ok := c.extents[e.Extent.First]; ok {
-		have.payload = nil // its position in the order, and its bytes, stay until it is evicted
+		have.payload = nil // its position in order, and its bytes, stay until it is evicted
 		c.extents[e.Extent.First] = have
 	}
 }
 
-// fromCache takes messages from cached extents at the start of the group. It returns the extents that must be read:
-// none if it took a message.
+// fromCache takes messages from cached extents. It returns the extents to read: none if it took a message.
 func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	if !r.shared {
 		return group
@@ -93,7 +88,7 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	for i := range group {
 		payload := r.s.extents.get(r.file, &group[i])
 		if payload != nil && r.takeFrom(&group[i], payload) != nil {
-			r.s.extents.drop(&group[i]) // discard the copy: the file may be repaired
+			r.s.extents.drop(&group[i]) // the copy may differ from the file, which may be repaired
 			payload = nil
 		}
 		switch {
@@ -106,7 +101,6 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	return nil
 }
 
-// missing returns the first extents of the group that are not cached.
 func (r *reading) missing(group []index.Entry) []index.Entry {
 	for n := 1; n < len(group); n++ {
 		if r.s.extents.get(r.file, &group[n]) != nil {

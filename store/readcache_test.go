@@ -75,9 +75,9 @@ func TestReadOnce(t *testing.T) {
 	}
 	alone := cost(2, 1)
 	require.Greater(t, alone, 3e6)
-	require.InEpsilon(t, alone, cost(2, 1), 0.01, "a second time it costs the same")
+	require.InEpsilon(t, alone, cost(2, 1), 0.01, "same reads as the first time")
 	together := cost(1, subs)
-	require.Less(t, together, alone*1.2, "five read for the price of one")
+	require.Less(t, together, alone*1.2, "one read for five subscriptions")
 	// The cache now contains the end of the queue; the beginning must be read again, once.
 	before := reads.Load()
 	read(1, 1, 1)

@@ -9,22 +9,21 @@ import (
 )
 
 // recentFrames keeps appended frames until they are applied, so that applying need not read the log. Its size is
-// bounded: frames that do not fit are read from the log later. Otherwise a standby with a stuck active, or with slow
-// pages, would hold its whole log in memory.
+// bounded, since a standby with a stuck active, or with slow pages, would otherwise hold its whole log in memory.
+// Frames that do not fit are read from the log later.
 type recentFrames struct {
 	mu      sync.Mutex
 	batches []appended // oldest first, possibly with gaps
-	bytes   int64      // total size of the frames
+	bytes   int64
 }
 
-// appended is a batch of frames that is in the log and not yet completely applied.
 type appended struct {
 	frames []byte
 	before lsn.Position
 	end    lsn.Position
 }
 
-// keep adds a batch. If other batches exist and the limit would be exceeded, it does not.
+// keep adds a batch, unless other batches exist and the limit would be exceeded.
 func (r *recentFrames) keep(b appended, limit int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,8 +34,7 @@ func (r *recentFrames) keep(b appended, limit int64) {
 	r.bytes += int64(len(b.frames))
 }
 
-// after returns frames that begin at or before the record after applied; ok is false if they are not in memory. Fully
-// applied batches are dropped.
+// after returns frames that begin at or before the record after applied. It drops fully applied batches.
 func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Position, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,8 +47,7 @@ func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Po
 	return r.batches[0].frames, r.batches[0].before, true
 }
 
-// trim removes the applied prefix of the first batch, so that the next call need not skip it again. rest must be part
-// of that batch.
+// trim removes the applied prefix of the first batch, so that it is not skipped again. rest must be part of it.
 func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +55,7 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 		return
 	}
 	switch first := &r.batches[0]; {
-	// fully applied: it must not use up the limit for the next one, which may be very large
+	// fully applied: it must not use up the limit of the next one, which may be very large
 	case first.end.LSN <= at.LSN:
 		r.drop()
 	case first.before.LSN <= at.LSN:
@@ -67,14 +64,13 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	}
 }
 
-// drop removes the oldest batch. mu is held.
+// mu must be held.
 func (r *recentFrames) drop() {
 	r.bytes -= int64(len(r.batches[0].frames))
 	r.batches[0] = appended{}
 	r.batches = r.batches[1:]
 }
 
-// clear removes all batches after the log was cut or reset.
 func (r *recentFrames) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

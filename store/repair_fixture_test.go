@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-var errAway = errors.New("the other node is away")
+var errAway = errors.New("other node unavailable")
 
 // other is the other node of the pair, as a source of messages.
 type other struct {
@@ -83,8 +83,8 @@ func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	n, m = filled(t, options(mem))
 	o := options(memfs.New())
 	o.PageSize = 8192
-	twin, _ := filled(t, o)
-	peer = &other{s: twin.s}
+	remote, _ := filled(t, o)
+	peer = &other{s: remote.s}
 	n.s.Repair().SetSource(peer)
 	return n, mem, peer, m
 }

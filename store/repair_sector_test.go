@@ -23,8 +23,8 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 	n, m := filled(t, options(fault))
 	o := options(memfs.New())
 	o.PageSize = 4096
-	twin, _ := filled(t, o)
-	n.s.Repair().SetSource(&other{s: twin.s})
+	remote, _ := filled(t, o)
+	n.s.Repair().SetSource(&other{s: remote.s})
 	want := mustDigest(t, n.s)
 
 	var mu sync.Mutex

@@ -132,7 +132,7 @@ func TestReadRepairs(t *testing.T) {
 	_, err := n.s.Repair().Scrub(context.Background(), 0)
 	require.NoError(t, err)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
-	require.Equal(t, asked, peer.asked.Load(), "everything is good again")
+	require.Equal(t, asked, peer.asked.Load(), "everything is repaired")
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	n.check()
 
@@ -150,13 +150,13 @@ func TestBothCopiesDamaged(t *testing.T) {
 	mem, there := memfs.New(), memfs.New()
 	o := options(there)
 	o.PageSize = 8192
-	n, twin := small(t, options(mem)), small(t, o)
-	peer := &other{s: twin.s}
+	n, remote := small(t, options(mem)), small(t, o)
+	peer := &other{s: remote.s}
 	n.s.Repair().SetSource(peer)
 	text := fmt.Sprintf("%0500d", 20)
 	mine, theirs := pageWith(t, mem, 2048, text), pageWith(t, there, 8192, text)
 	flip(t, there, datadir.PageFile("/data"), page.OffsetOf(theirs, 8192)+100)
-	_, lostThere := readMarked(t, twin.s)
+	_, lostThere := readMarked(t, remote.s)
 	require.Contains(t, lostThere, uint64(21))
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(mine, 2048)+100)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(mine+2, 2048)+100) // repairable from the other node
@@ -164,7 +164,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	got, lost := readMarked(t, n.s)
 	require.Contains(t, lost, uint64(21))
 	require.Subset(t, lostThere, lost)
-	require.Len(t, append(got, lost...), 40, "all the others are served")
+	require.Len(t, append(got, lost...), 40, "all other messages are readable")
 	status := n.s.Repair().Status()
 	require.Equal(t, uint64(len(lost)), status.LostMessages)
 	require.Equal(t, uint64(len(lost)), status.DamagedMessages)
@@ -202,8 +202,8 @@ func TestBothCopiesDamaged(t *testing.T) {
 // A message that cannot be repaired yet is repaired later, and does not block readers in the meantime.
 func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	mem := memfs.New()
-	n, twin := small(t, options(mem)), small(t, options(memfs.New()))
-	peer := &other{s: twin.s}
+	n, remote := small(t, options(mem)), small(t, options(memfs.New()))
+	peer := &other{s: remote.s}
 	peer.away.Store(true)
 	n.s.Repair().SetSource(peer)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(pageWith(t, mem, 2048, fmt.Sprintf("%0500d", 20)), 2048)+100)
@@ -213,7 +213,7 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	asked := peer.asked.Load()
 	_, again := readMarked(t, n.s)
 	require.Equal(t, damaged, again)
-	require.Equal(t, asked, peer.asked.Load(), "it is not asked all the time")
+	require.Equal(t, asked, peer.asked.Load(), "the other node is not asked again")
 	peer.away.Store(false)
 	require.Eventually(t, func() bool {
 		left, err := n.s.Repair().RepairAll(context.Background())
@@ -284,7 +284,7 @@ func TestDamagedLog(t *testing.T) {
 }
 
 // The pager needs a corrupt page of the index. The store does not fail: it keeps applying until it is replaced.
-func TestPagerMeetsDamage(t *testing.T) {
+func TestPagerFindsCorruption(t *testing.T) {
 	n, mem, peer, _ := pairOf(t)
 	require.NoError(t, n.s.Close())
 	stats, err := peer.s.Stats()

@@ -18,7 +18,7 @@ import (
 
 // A long log is replayed in several pieces. Records applied from an earlier piece, and not yet in pages, must not
 // change when a later piece is read.
-func TestReplayOfALongLog(t *testing.T) {
+func TestReplayOfLongLog(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
 	first.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
@@ -34,7 +34,7 @@ func TestReplayOfALongLog(t *testing.T) {
 	}
 
 	second := openNode(t, options(mem.CrashClone(nil)))
-	require.Zero(t, second.s.Applied().LSN, "the test is about the log: there must be no checkpoint")
+	require.Zero(t, second.s.Applied().LSN, "test requires that no checkpoint is written")
 	second.applyAll()
 	from := uint64(1)
 	for i := 0; i < messages; {
@@ -60,7 +60,7 @@ func TestReplayOfALongLog(t *testing.T) {
 
 // The log from before the start is read in pieces, and one piece ends within a batch that was appended since and is
 // also in memory. Applying must continue with the rest of that batch.
-func TestReplayEndsInABatch(t *testing.T) {
+func TestReplayEndsInBatch(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
 	first.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })

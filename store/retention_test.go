@@ -53,7 +53,7 @@ func TestRetentionFreesPages(t *testing.T) {
 	after, err := s.s.Stats()
 	require.NoError(t, err)
 	require.Equal(t, uint64(n/10), after.Messages)
-	require.Less(t, after.PagesUsed, full.PagesUsed/5, "nine tenths of the messages are gone")
+	require.Less(t, after.PagesUsed, full.PagesUsed/5, "nine tenths of the messages are removed")
 	r, err := s.s.Maintenance().Shrink(t.Context(), rewrite.ShrinkOptions{})
 	require.NoError(t, err)
 	require.Less(t, r.FileBytesAfter, r.FileBytesBefore/5)

@@ -158,14 +158,14 @@ func benchCopy(b *testing.B, from, to string) (int64, time.Duration) {
 	return n, time.Since(begun)
 }
 
-// benchLog returns the mean time of an append with its sync, while beside runs concurrently.
-func benchLog(publish func(bool, int), beside func(context.Context) error) time.Duration {
+// benchLog returns the mean time of an append with its sync, while concurrent runs.
+func benchLog(publish func(bool, int), concurrent func(context.Context) error) time.Duration {
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		defer close(done)
-		if beside != nil {
-			_ = beside(ctx) // canceled when enough was measured
+		if concurrent != nil {
+			_ = concurrent(ctx) // canceled when enough was measured
 		}
 	}()
 	begun, n := time.Now(), 0

@@ -33,13 +33,12 @@ func crashPoints(
 	fault.SetHook(func(op faultfs.Op) error {
 		switch op.Kind {
 		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate, faultfs.OpCreate,
-			faultfs.OpRemove,
-			faultfs.OpAllocate, faultfs.OpPunchHole:
+			faultfs.OpRemove, faultfs.OpAllocate:
 			mu.Lock()
 			defer mu.Unlock()
 			clones = append(clones, mem.CrashClone(crashRand(rng)), mem.CrashClone(nil))
 			what := fmt.Sprintf("%s %s", op.Kind, op.Name)
-			ops = append(ops, what, what+", nothing unsynced left")
+			ops = append(ops, what, what+", without unsynced writes")
 		default:
 		}
 		return nil
@@ -150,7 +149,7 @@ func TestRewriteFails(t *testing.T) {
 			checkOffline(t, mem)
 		}
 		require.Positive(t, went)
-		t.Logf("%v: %d times it went on, %d times it had failed", cause, went, failed)
+		t.Logf("%v: %d stores continued, %d failed", cause, went, failed)
 	}
 }
 

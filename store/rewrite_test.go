@@ -117,7 +117,7 @@ func (n *node) publishMany(queue uint64, count, size int) {
 }
 
 // After the rewrite of a topic with many subscriptions its messages are still stored once.
-func TestRewriteKeepsSharingShared(t *testing.T) {
+func TestRewriteStoresSharedMessagesOnce(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -135,7 +135,7 @@ func TestRewriteKeepsSharingShared(t *testing.T) {
 		result, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: size})
 		require.NoError(t, err)
 		require.Equal(t, uint64(300), result.Messages)
-		require.Less(t, result.FileBytesAfter, uint64(300*5000*2), "each is stored once")
+		require.Less(t, result.FileBytesAfter, uint64(300*5000*2), "each message is stored once")
 		require.Equal(t, want, dumpStore(t, n.s))
 		n.check()
 	}
@@ -177,7 +177,7 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 		time.Millisecond)
 	_, err = mem.Stat("/data/page.db_new")
 	require.ErrorIs(t, err, os.ErrNotExist)
-	n.commit(func(b *txn.Builder) { b.BeginPublish(1); b.Message(1, nil, []byte("goes on")); b.EndPublish() })
+	n.commit(func(b *txn.Builder) { b.BeginPublish(1); b.Message(1, nil, []byte("after")); b.EndPublish() })
 
 	scan, err := scanStore(ctx, n.s, checkpoint.ScanOptions{})
 	require.NoError(t, err)
@@ -238,7 +238,7 @@ func TestRewriteCanceled(t *testing.T) {
 
 // Records appended while a rewrite is blocked are applied when it has finished. In the meantime a second rewrite is
 // rejected, but a checkpoint is not.
-func TestLogGoesOnDuringRewrite(t *testing.T) {
+func TestLogDuringRewrite(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -289,9 +289,9 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 }
 
 // A rewrite does not exceed its rate, and can be canceled while it waits for its rate limit.
-func TestRewriteKeepsItsRate(t *testing.T) { synctest.Test(t, testRewriteKeepsItsRate) }
+func TestRewriteRateLimit(t *testing.T) { synctest.Test(t, testRewriteRateLimit) }
 
-func testRewriteKeepsItsRate(t *testing.T) {
+func testRewriteRateLimit(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
@@ -300,7 +300,7 @@ func testRewriteKeepsItsRate(t *testing.T) {
 	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096, BytesPerSecond: 1 << 20})
 	require.NoError(t, err)
 	require.InDelta(t, 300*time.Millisecond, time.Since(began), float64(100*time.Millisecond),
-		"400 kB at 1 MiB/s, of which a part may go at once")
+		"400 kB at 1 MiB/s, less the initial burst")
 
 	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 		"canceled": context.WithCancel,
@@ -382,8 +382,8 @@ func TestSnapshotSurvivesRewrite(t *testing.T) {
 	require.NoError(t, err)
 	_, err = n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096})
 	require.NoError(t, err)
-	twin := openNode(t, options(memfs.New()))
-	in, err := twin.s.BeginInstall(snap.Header)
+	target := openNode(t, options(memfs.New()))
+	in, err := target.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	for {
 		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
@@ -394,6 +394,6 @@ func TestSnapshotSurvivesRewrite(t *testing.T) {
 	}
 	require.NoError(t, in.Commit())
 	snap.Close()
-	require.Equal(t, m.dump(), dumpStore(t, twin.s))
-	twin.check()
+	require.Equal(t, m.dump(), dumpStore(t, target.s))
+	target.check()
 }

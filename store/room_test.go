@@ -15,12 +15,12 @@ func TestRoom(t *testing.T) {
 		room            Room
 		low, nearly, is bool // is: a standby is held
 	}{
-		"much":          {room: Room{FreeBytes: 200}},
-		"enough":        {room: Room{FreeBytes: 100}, nearly: true},
-		"too little":    {room: Room{FreeBytes: 99}, low: true, nearly: true},
-		"free pages":    {room: Room{FreeBytes: 60, PageBytes: 40}, nearly: true},
-		"pending pages": {room: Room{FreeBytes: 60, PendingBytes: 40}, nearly: true},
-		"no room for the tail": {
+		"much":                  {room: Room{FreeBytes: 200}},
+		"enough":                {room: Room{FreeBytes: 100}, nearly: true},
+		"not enough free bytes": {room: Room{FreeBytes: 99}, low: true, nearly: true},
+		"free pages":            {room: Room{FreeBytes: 60, PageBytes: 40}, nearly: true},
+		"pending pages":         {room: Room{FreeBytes: 60, PendingBytes: 40}, nearly: true},
+		"not enough for the tail": {
 			room: Room{FreeBytes: 60, TailBytes: 40, PendingBytes: 90},
 			low:  true, nearly: true, is: true,
 		},

@@ -16,7 +16,7 @@ import (
 
 // For random acknowledgements, each checkpoint frees exactly the messages that no subscription needs. This holds for
 // extents of all lengths, before and after a restart, and with one or few messages in an extent.
-func TestAcksInNoOrder(t *testing.T) {
+func TestAcksOutOfOrder(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 15))
 		fs := memfs.New()
@@ -80,7 +80,7 @@ func ackSome(b *txn.Builder, rng *rand.Rand, alive map[uint64]bool, published ui
 
 // A checkpoint after a few scattered acknowledgements does not search the index where no extent can have lost its
 // last message. After a restart it searches each part of the index only once.
-func TestAcksInNoOrderReadNoIndex(t *testing.T) {
+func TestAcksOutOfOrderReadNoIndex(t *testing.T) {
 	const chunks = 24
 	fs := memfs.New()
 	n := openNode(t, options(fs))

@@ -60,7 +60,7 @@ func TestScanPredictsTheFile(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.FileBytes, result.FileBytesAfter, "page size %d", c.PageSize)
 		again := n.scan(checkpoint.ScanOptions{MaxPageSize: 256 << 10})
-		require.Equal(t, r.Candidates, again.Candidates, "the table does not depend on the present page size")
+		require.Equal(t, r.Candidates, again.Candidates, "the table does not depend on the current page size")
 		require.Zero(t, again.DeadMessages)
 	}
 	n.check()

@@ -16,9 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// clock notifies the components that process due messages.
 type clock struct {
-	soonest atomic.Int64  // the earliest time added since it was last read
+	soonest atomic.Int64  // earliest time added since it was last read
 	alarm   atomic.Int64  // earlier times are signalled
 	early   chan struct{} // capacity 1
 
@@ -32,7 +31,7 @@ func (c *clock) init() {
 	c.early = make(chan struct{}, 1)
 }
 
-// update takes newly due messages and times from the state. Store.mu is held.
+// Store.mu must be held.
 func (c *clock) update(state *queue.State) {
 	c.due = state.TakeDue(c.due[:0])
 	soonest := state.TakeSoonest()
@@ -50,7 +49,6 @@ func (c *clock) update(state *queue.State) {
 	}
 }
 
-// notify passes deliverable messages to onDue.
 func (c *clock) notify() {
 	if len(c.due) == 0 {
 		return
@@ -63,9 +61,8 @@ func (c *clock) notify() {
 	}
 }
 
-// OnDue sets the function that is called with messages whose delivery time has come. They are readable before the
-// call. nil removes the function, but a call in progress may still be running. fn must return quickly, and must not
-// retain the slice.
+// OnDue sets the function that is called with messages whose delivery time has come; they are already readable. nil
+// removes the function, but a call may still be running. fn must return quickly and not retain the slice.
 func (s *Store) OnDue(fn func([]queue.DueMessage)) {
 	s.clock.mu.Lock()
 	defer s.clock.mu.Unlock()
@@ -81,11 +78,11 @@ func (s *Store) SetAlarm(ms int64) { s.clock.alarm.Store(ms) }
 // SoonestAdded returns the earliest time added to the schedule since the last call; queue.NeverMS if none.
 func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS) }
 
-// Scheduled returns at most limit entries of the schedule, in order, that follow after and are due by byMS. next is
-// the time of a later entry; queue.NeverMS if none. That entry may already have been removed.
+// Scheduled returns at most limit entries of the schedule, in order, that follow after and are due by byMS. next is the
+// time of a later entry, which may already have been removed; queue.NeverMS if none.
 //
-// Changes since the last checkpoint are in memory, and are merged with the tree's entries. Scheduled reads pages, and
-// never blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
+// It merges changes since the last checkpoint, which are in memory, with the tree's entries. It reads pages and never
+// blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
 func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.Due, next int64, err error) {
 	pages := s.pages.Acquire()
 	defer s.pages.Release()
@@ -117,7 +114,7 @@ func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.D
 		if len(entries) > 0 || len(stored) < limit {
 			return entries, next, nil
 		}
-		after = upTo // all of them were removed
+		after = upTo // all were removed
 	}
 }
 
@@ -128,7 +125,7 @@ func (s *Store) scheduleView(pages pager.Pages) (*tree.View, *page.Guard, uint64
 	return pages.Index.View(), guard, s.state.ScheduleVersion()
 }
 
-// readSchedule reads the entries of the tree that follow after and are due by byMS, and the time of the next one.
+// readSchedule also returns the time of the entry after the found ones.
 func readSchedule(view *tree.View, after txn.Due, byMS int64, limit int) (found []txn.Due, next int64, err error) {
 	it := view.Scan(append(queue.ScheduleKey(nil, after), 0), queue.ScheduleKeys().To)
 	for it.Next() {

@@ -28,7 +28,7 @@ func heap() int64 {
 }
 
 // Delayed messages use little memory and no start time, regardless of their number. LOCKSTEP_DELAYED sets the number.
-func TestDelayedTakeLittleMemory(t *testing.T) {
+func TestDelayedMessagesMemory(t *testing.T) {
 	count := 200_000
 	if env := os.Getenv("LOCKSTEP_DELAYED"); env != "" {
 		var err error
@@ -75,7 +75,7 @@ func TestDelayedTakeLittleMemory(t *testing.T) {
 		"page.db has %d pages of %d bytes", count, took, started, used>>10, time.Since(begin), stats.PagesUsed,
 		stats.PageSize)
 	require.Less(t, used, int64(64<<20))
-	require.Less(t, reads, uint64(500), "a start does not read the schedule, which takes thousands of pages")
+	require.Less(t, reads, uint64(500), "a start does not read the thousands of pages of the schedule")
 }
 
 func (n *node) reopen(o store.Options) {

@@ -177,7 +177,7 @@ func TestSchedule(t *testing.T) {
 }
 
 // Two stores that differ only in a schedule entry have different digests.
-func TestDigestKnowsTheSchedule(t *testing.T) {
+func TestDigestCoversSchedule(t *testing.T) {
 	var digests []any
 	for range 2 {
 		n := newTimed(t, options(memfs.New()), 1)
@@ -201,10 +201,10 @@ func TestDigestKnowsTheSchedule(t *testing.T) {
 }
 
 // A time earlier than the alarm is signalled, and messages that became deliverable are reported.
-func TestScheduleTells(t *testing.T) {
+func TestScheduleSignals(t *testing.T) {
 	n := newTimed(t, options(memfs.New()), 1)
-	var told []queue.DueMessage
-	n.s.OnDue(func(due []queue.DueMessage) { told = append(told, due...) })
+	var reported []queue.DueMessage
+	n.s.OnDue(func(due []queue.DueMessage) { reported = append(reported, due...) })
 	publish := func(at int64) {
 		n.at(func(b *txn.Builder) {
 			b.BeginPublish(1)
@@ -214,7 +214,7 @@ func TestScheduleTells(t *testing.T) {
 	}
 	require.EqualValues(t, queue.NeverMS, n.s.SoonestAdded())
 	publish(5000)
-	require.Empty(t, n.s.Early(), "no time is waited for")
+	require.Empty(t, n.s.Early(), "no alarm is set")
 	require.EqualValues(t, 5000, n.s.SoonestAdded())
 	n.s.SetAlarm(5000)
 	publish(6000)
@@ -237,17 +237,17 @@ func TestScheduleTells(t *testing.T) {
 	require.Len(t, got, 2)
 	require.EqualValues(t, 6000, next)
 	n.at(func(b *txn.Builder) { b.Due(got...) })
-	require.Equal(t, []queue.DueMessage{{Queue: 1, Sequence: 3}, {Queue: 1, Sequence: 1}}, told)
+	require.Equal(t, []queue.DueMessage{{Queue: 1, Sequence: 3}, {Queue: 1, Sequence: 1}}, reported)
 	require.Equal(t, []uint64{1, 3}, read())
 	n.s.OnDue(nil)
 	n.clock = 6000
 	n.at(func(b *txn.Builder) { b.Due(txn.Due{TimeMS: 6000, Queue: 1, Sequence: 2, Kind: txn.DueDeliver}) })
-	require.Len(t, told, 2)
+	require.Len(t, reported, 2)
 	require.Equal(t, []uint64{1, 2, 3}, read())
 }
 
 // A checkpoint removes exactly the finished entries: long ranges, single ones, and ones that are not in the index.
-func TestScheduleIsRemovedInRuns(t *testing.T) {
+func TestScheduleIsRemovedInBatches(t *testing.T) {
 	for seed := range uint64(4) {
 		o := options(memfs.New())
 		o.PageSize = 2048

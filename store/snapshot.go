@@ -19,15 +19,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// snapshotIdle is the time for which an interrupted transfer can be resumed before its snapshot is closed.
+// snapshotIdle is the time for which an interrupted transfer can be resumed.
 const snapshotIdle = 2 * time.Minute
 
-// Snapshot is a pinned checkpoint that is read for another node. No transaction waits for it, and the log from its
-// position on is held while it is open.
+// Snapshot is a pinned checkpoint, and the log after it, read for another node. No transaction waits for it.
 type Snapshot struct {
 	// ID identifies it, so that an interrupted transfer can be resumed.
-	ID string
-	// Header describes it to the receiver.
+	ID     string
 	Header SnapshotHeader
 
 	s       *Store
@@ -39,8 +37,7 @@ type Snapshot struct {
 	mu      sync.Mutex // held while pages are read; guards the fields below
 	closed  bool
 	expire  *time.Timer
-	// stream verifies the data while it is sent contiguously from the beginning and no corruption was found. next is
-	// the offset of its next byte.
+	// stream verifies the data while it is sent contiguously from the beginning; next is the offset of its next byte.
 	stream *page.ExtentStream
 	next   uint64
 }
@@ -53,11 +50,9 @@ type SnapshotHeader struct {
 	FileBytes uint64
 	// DataBytes is the amount of data to be sent, without free extents.
 	DataBytes uint64
-	// PageSize in bytes.
-	PageSize int
+	PageSize  int
 }
 
-// snapshotSet keeps interrupted snapshots for snapshotIdle.
 type snapshotSet struct {
 	mu   sync.Mutex
 	byID map[string]*Snapshot
@@ -70,8 +65,7 @@ func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	if err := s.Usable(); err != nil {
 		return nil, err
 	}
-	// First hold the whole log, so that checkpoints between the two lines cannot release the records after the pinned
-	// one.
+	// Hold the whole log first, so that a checkpoint in between cannot release the records after the pinned one.
 	hold := s.log.Hold(1)
 	pin := file.Pin()
 	meta := pin.Meta()
@@ -117,9 +111,9 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 }
 
 // ReadNext reads the piece of the page file at or after the offset, at most limit bytes (at least one page), and
-// returns its offset. The next call continues at that offset plus the length. The first piece is the description of
-// the checkpoint, instead of the file's own head. io.EOF means that everything was read. ErrSnapshotGone means that
-// the snapshot or the store was closed, or that the store's content was replaced.
+// returns its offset. The next call continues at that offset plus the length. The first piece describes the checkpoint,
+// in place of the file's own head. io.EOF means that everything was read. ErrSnapshotGone means that the snapshot or
+// the store was closed, or that the store's content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
@@ -147,8 +141,7 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	return from, data, nil
 }
 
-// Messages counts the messages stored in the snapshot, including messages that are no longer needed but share a page
-// with others. It reads the index of messages, not the messages.
+// Messages counts the messages in the index, including unneeded ones that share a page with others.
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	c := checkpoint.Open(sn.file, sn.pin, checkpoint.Options{
 		CacheBytes: sn.s.o.MemoryBudget / 32,
@@ -157,8 +150,8 @@ func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	return c.CountMessages(ctx) // the snapshot owns the pin: do not call Close
 }
 
-// verify checks data before it is sent. Corrupt data is sent too, since the receiver has no better copy. But the
-// corruption is recorded on this node, which may still repair it. sn.mu is held.
+// verify checks data before it is sent. Corrupt data is sent too, since the receiver has no better copy, but this node
+// records the corruption to repair it. sn.mu is held.
 func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	size := sn.file.PageSize()
 	begin := uint64(page.OffsetOf(ext.First, size))
@@ -166,7 +159,7 @@ func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	case i == 0 && from == begin:
 		sn.stream = page.NewExtentStream(size)
 	case sn.stream == nil || (from != sn.next && from != begin):
-		sn.stream = nil // the transfer was resumed in the middle
+		sn.stream = nil // resumed in the middle
 		return
 	}
 	sn.next = from + uint64(len(data))
@@ -177,7 +170,7 @@ func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	}
 }
 
-// Suspend keeps the snapshot for snapshotIdle so that its transfer can be resumed; then it is closed automatically.
+// Suspend keeps the snapshot for snapshotIdle so that its transfer can be resumed, and then closes it.
 func (sn *Snapshot) Suspend() {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
@@ -210,10 +203,7 @@ func (sn *Snapshot) release() {
 
 func (ss *snapshotSet) closeAll() {
 	ss.mu.Lock()
-	all := make([]*Snapshot, 0, len(ss.byID))
-	for _, snap := range ss.byID {
-		all = append(all, snap)
-	}
+	all := ss.byID
 	ss.byID = nil
 	ss.mu.Unlock()
 	for _, snap := range all {

@@ -13,15 +13,15 @@ import (
 
 // Room is the available space of a store.
 type Room struct {
-	// FreeBytes is the space that this process may still use in the filesystem. PageBytes are free within the page
-	// file, and PendingBytes will become free after further checkpoints.
+	// FreeBytes is the space that this process may still use in the filesystem. PageBytes are free within the page file.
+	// PendingBytes become free after further checkpoints.
 	FreeBytes, PageBytes, PendingBytes uint64
 	// TailBytes is the space that the next checkpoint needs for messages that are only in memory.
 	TailBytes uint64
 }
 
-// Low reports whether there is less space than a low-watermark. Free pages count, but half of the watermark must be
-// free in the filesystem: the log needs it.
+// Low reports whether less space than a low-watermark is left. Free pages count, but half of the watermark must be free
+// in the filesystem, for the log.
 func (r Room) Low(watermark uint64) bool {
 	return r.FreeBytes+r.PageBytes+r.PendingBytes < watermark+r.TailBytes || r.FreeBytes < watermark/2+r.beyondPages()
 }
@@ -65,33 +65,25 @@ func (s *Store) SetSpaceShort(short bool) { s.log.SetLowSpace(short) }
 type Stats struct {
 	// End and Durable are the last record in the log and the last durable one.
 	End, Durable lsn.Position
-	// Applied is the last applied record.
-	Applied lsn.Position
+	Applied      lsn.Position
 	// FirstLSN is the oldest record in the log.
-	FirstLSN uint64
-	// LogBytes on disk.
-	LogBytes int64
-	// Checkpoint is the last checkpoint's number, CheckpointLSN its LSN.
+	FirstLSN                  uint64
+	LogBytes                  int64
 	Checkpoint, CheckpointLSN uint64
-	// PageSize in bytes.
-	PageSize int
-	// Pages is the number of pages in page.db, PagesUsed the number of pages in use.
-	Pages, PagesUsed uint64
-	// Queues is the number of queues, Messages the number of messages that some subscription needs, and MessageBytes
-	// their size.
+	PageSize                  int
+	Pages, PagesUsed          uint64
+	// Messages is the number of messages that some subscription needs, MessageBytes their size.
 	Queues, Messages, MessageBytes uint64
 	// Delayed is the number of messages that are not yet deliverable.
 	Delayed uint64
 	// TailBytes is the size of messages in memory that are not yet in pages.
 	TailBytes int64
-	// DiskFree is the space that this process may still use in the filesystem, in bytes; DiskTotal is the
-	// filesystem's size.
+	// DiskFree is the space in bytes that this process may still use in the filesystem of size DiskTotal.
 	DiskFree, DiskTotal uint64
-	// Sync is the sync mode.
-	Sync string
+	Sync                string
 	// Counts counts the operations applied since the store was opened.
 	Counts queue.Counts
-	// CheckpointAt is the time of the last checkpoint; zero if none.
+	// CheckpointAt is zero if there was no checkpoint.
 	CheckpointAt time.Time
 }
 

@@ -33,7 +33,7 @@ import (
 type Store struct {
 	o          Options
 	lock       io.Closer
-	background atomic.Int32 // Options.BackgroundPercent, until it is changed
+	background atomic.Int32 // current value of Options.BackgroundPercent
 	governor   *throttle.Governor
 
 	idMu sync.Mutex
@@ -45,11 +45,10 @@ type Store struct {
 	state   *queue.State
 	applied lsn.Position
 	room    *sync.Cond // on mu: signals that the tail became shorter, paused false, or the store unusable
-	paused  bool       // applying is paused: a rewrite is copying the checkpoint
-	holds   holds      // records at which applying stops temporarily
-	written int64      // total bytes of messages moved from memory to pages
-	// sinceCheckpoint counts the bytes of log that were applied and are not in a checkpoint. Unapplied records do not
-	// count, since no checkpoint could contain them. Added to under mu.
+	paused  bool       // a rewrite is copying the checkpoint
+	holds   holds
+	written int64
+	// sinceCheckpoint counts the bytes of log that were applied and are not in a checkpoint. Added to under mu.
 	sinceCheckpoint atomic.Int64
 
 	recent recentFrames
@@ -76,8 +75,8 @@ type Store struct {
 	failOnce sync.Once
 }
 
-// Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is available, but not
-// applied: the caller must determine whether it is committed (INV-5).
+// Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is not applied: the caller
+// must determine whether it is committed (INV-5).
 //
 // Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of
 // packages page (not a page file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy.
@@ -90,7 +89,6 @@ func Open(o Options) (*Store, error) {
 	return openOrReplace(o)
 }
 
-// openOrReplace opens the store. If it is too corrupt to be opened and the options allow it, it is quarantined.
 func openOrReplace(o Options) (*Store, error) {
 	s, err := open(o)
 	if err == nil || !cannotOpen(err) {
@@ -110,18 +108,12 @@ func openOrReplace(o Options) (*Store, error) {
 	return open(o)
 }
 
-// cannotOpen reports whether the content of the files prevents opening the store, as opposed to, for example, their
-// permissions.
+// cannotOpen reports whether the content of the files, unlike their permissions, prevents opening the store.
 func cannotOpen(err error) bool {
-	for _, damage := range []error{
+	return slices.ContainsFunc([]error{
 		page.ErrCorrupt, page.ErrNotPageFile, wal.ErrCorrupt, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
 		datadir.ErrIdentityLost,
-	} {
-		if errors.Is(err, damage) {
-			return true
-		}
-	}
-	return false
+	}, func(corrupt error) bool { return errors.Is(err, corrupt) })
 }
 
 func open(o Options) (_ *Store, err error) {
@@ -177,7 +169,7 @@ func (s *Store) lockDir() error {
 		return fmt.Errorf("sync the parent of the data directory: %w", err)
 	}
 	var err error
-	s.lock, err = s.o.FS.Lock(filepath.Join(s.o.Dir, datadir.LockName))
+	s.lock, err = s.o.FS.Lock(s.path(datadir.LockName))
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("%w: %s; stop that process, or configure another data directory", datadir.ErrInUse, s.o.Dir)
 	}
@@ -187,7 +179,6 @@ func (s *Store) lockDir() error {
 	return nil
 }
 
-// openPages opens or creates page.db and loads the state of its checkpoint.
 func (s *Store) openPages() error {
 	name := datadir.PageFile(s.o.Dir)
 	file, err := page.Open(s.o.FS, name, page.Options{})
@@ -203,7 +194,6 @@ func (s *Store) openPages() error {
 	return s.usePages(file)
 }
 
-// usePages makes file the store's page file and its checkpoint the store's state.
 func (s *Store) usePages(file *page.File) error {
 	meta := file.Meta()
 	pages := s.pages.Use(file)
@@ -222,8 +212,7 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog opens the log and verifies that it continues the checkpoint at a position. emptied reports that the log was
-// emptied on purpose.
+// openLog verifies that the log continues the checkpoint at a position; emptied: it was emptied on purpose.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
@@ -264,54 +253,44 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	return nil
 }
 
-// mayBegin returns nil if a store without page.db may start with an empty one. That is the case if it is new or
-// quarantined, or if the log still has every record from the first one on.
+// mayBegin returns nil if a store without page.db may start with an empty one: it is new or quarantined, or its log
+// still has every record from the first one on.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
 	}
-	segments, err := s.segments()
+	files, err := s.logFiles()
 	if err != nil {
 		return err
 	}
-	if len(segments) == 0 && s.id.Quarantine != "" {
-		return nil
-	}
-	if len(segments) > 0 && segments[0] == wal.FirstSegment {
+	if slices.Contains(files, wal.FirstSegment) || s.id.Quarantine != "" && !slices.ContainsFunc(files, isSegment) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s does not exist, and the log does not begin with the first record",
 		ErrPagesMissing, datadir.PageFile(s.o.Dir))
 }
 
-// segments returns the names of the log's segments, oldest first.
-func (s *Store) segments() ([]string, error) {
+func (s *Store) logFiles() ([]string, error) {
 	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the log: %w", err)
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return filepath.Ext(name) != ".seg" })
-	slices.Sort(names)
 	return names, nil
 }
 
-// logIsMissing reports whether all segments of a log that existed before were removed. Its content after the
-// checkpoint is then unknown. A directory that is still new does not count.
+func isSegment(name string) bool { return filepath.Ext(name) == ".seg" }
+
+// logIsMissing reports whether all segments of an existing log were removed, so that its content after the checkpoint
+// is unknown. A new directory does not count.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) {
 		return false, nil
 	}
-	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("list the log: %w", err)
-	}
-	return !slices.ContainsFunc(names, func(name string) bool {
-		return filepath.Ext(name) == ".seg" ||
-			name == "cut.intent"
-	}), nil
+	files, err := s.logFiles()
+	return err == nil && !slices.Contains(files, "cut.intent") && !slices.ContainsFunc(files, isSegment), err
 }
 
-// Close writes a checkpoint, syncs and closes everything. The directory is then marked clean.
+// Close writes a checkpoint, closes everything and marks the directory clean.
 func (s *Store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
@@ -324,7 +303,7 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.closeFiles())
 }
 
-// closeFiles closes the open files in reverse order, and marks the directory clean if no error occurred.
+// closeFiles marks the directory clean if no error occurred.
 func (s *Store) closeFiles() error {
 	var err error
 	if s.log != nil {
@@ -352,7 +331,6 @@ func (s *Store) fail(err error) {
 	})
 }
 
-// logEvent forwards an event of the log. A failed log fails the store.
 func (s *Store) logEvent(e events.Event) {
 	s.o.Events(e)
 	if f, ok := e.(events.LogFailed); ok {
@@ -366,7 +344,7 @@ func (s *Store) wakeRoom() {
 	s.room.Broadcast()
 }
 
-// Usable returns the reason why the store cannot be used, or nil: it is closed, or has failed.
+// Usable returns nil, or the reason why the store cannot be used: it is closed or has failed.
 func (s *Store) Usable() error {
 	if s.closed.Load() {
 		return ErrClosed
@@ -381,15 +359,14 @@ func (s *Store) Usable() error {
 func (s *Store) ServeReaders(on bool) { s.pages.SetCacheUse(s.o.PageCache.use(on)) }
 
 // View calls fn with the applied state, which does not change during the call. fn must not modify or keep the state,
-// wait, or perform I/O. The answers to usual questions are in package query.
+// wait, or perform I/O. Package query has the usual questions.
 func (s *Store) View(fn func(state *queue.State)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	fn(s.state)
 }
 
-// QueueName returns the name of a queue, for log lines; empty if the queue does not exist. It never blocks: it also
-// returns "" while the store's state is being changed.
+// QueueName returns a queue's name for log messages. It never blocks: "" if not found, or the state is being changed.
 func (s *Store) QueueName(id uint64) string {
 	if !s.mu.TryRLock() {
 		return ""
@@ -401,9 +378,8 @@ func (s *Store) QueueName(id uint64) string {
 	return ""
 }
 
-// Filters returns a version that changes whenever a subscription's filter is altered, before any later message
-// becomes readable.
+// Filters returns a version that changes when a filter is altered, before any later message becomes readable.
 func (s *Store) Filters() uint64 { return s.filters.Load() }
 
-// Repair returns the records and the repair of corruption.
+// Repair returns the component that records and repairs corruption.
 func (s *Store) Repair() *repair.Repairer { return s.repair }

@@ -26,7 +26,7 @@ import (
 // Queues are created, filled, emptied and deleted while the pager flushes and checkpoints. Readers read existing and
 // disappearing queues, snapshots are copied, and the disk is full from time to time. Each message contains its queue
 // and sequence, so that readers detect mistakes. The final store must be consistent, without unreferenced used pages.
-func TestEverythingAtOnce(t *testing.T) {
+func TestConcurrentOperations(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
 	o := options(fault)
@@ -80,7 +80,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	require.NoError(t, n.s.Close())
 	o.FS = mem
 	again := openNode(t, o)
-	require.Equal(t, n.s.End(), again.s.Applied(), "nothing is left to be applied after an orderly stop")
+	require.Equal(t, n.s.End(), again.s.Applied(), "all records are applied after an orderly stop")
 	require.Equal(t, want, dumpStore(t, again.s))
 }
 
@@ -154,12 +154,12 @@ func copySnapshot(s *store.Store) error {
 		return err
 	}
 	defer snap.Close()
-	twin, err := store.Open(options(memfs.New()))
+	target, err := store.Open(options(memfs.New()))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = twin.Close() }()
-	in, err := twin.BeginInstall(snap.Header)
+	defer func() { _ = target.Close() }()
+	in, err := target.BeginInstall(snap.Header)
 	if err != nil {
 		return err
 	}
@@ -173,9 +173,9 @@ func copySnapshot(s *store.Store) error {
 	if err := in.Commit(); err != nil {
 		return err
 	}
-	report, err := checkStore(context.Background(), twin, nil)
+	report, err := checkStore(context.Background(), target, nil)
 	if err == nil && len(report.Problems) > 0 {
-		err = fmt.Errorf("the copy is not sound: %s", report.Problems[0])
+		err = fmt.Errorf("corrupt copy: %s", report.Problems[0])
 	}
 	return err
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A manual pair with the distribution's etcd (Debian and Ubuntu: package etcd-server, or etcd): start, publish, kill the
-# active, consume from the other node, restart the killed one, hand over. Every step prints its commands, so that they
+# active, consume from the other node, restart the killed one, switch over. Every step prints its commands, so that they
 # can be repeated manually.
 # Usage: pair-by-hand.sh [lockstep binary]
 # Requires root only to install etcd, if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
+log() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
 run() {
   printf '\033[2m$ %s\033[0m\n' "$*"
   "$@"
@@ -31,7 +31,7 @@ finish() {
 }
 trap finish EXIT
 
-say "etcd, from the distribution"
+log "etcd, from the distribution"
 if ! command -v etcd >/dev/null; then
   sudo=()
   ((EUID == 0)) || sudo=(sudo)
@@ -43,7 +43,7 @@ run etcd --version
 
 binary=${1:-}
 if [[ -z $binary ]]; then
-  say "the binary"
+  log "the binary"
   binary=$work/lockstep
   CGO_ENABLED=0 run go build -o "$binary" ./cmd/lockstep
 fi
@@ -71,7 +71,7 @@ until_ok() {
   until "$@" >"$work/last.out" 2>&1; do
     if ((SECONDS >= deadline)); then
       cat "$work/last.out" >&2
-      echo "waited 30 s in vain for: $*" >&2
+      echo "timeout after 30 s: $*" >&2
       return 1
     fi
     sleep 0.1
@@ -89,14 +89,14 @@ start_node() {
   pid[$name]=$!
 }
 
-say "etcd on port $etcd_port"
+log "etcd on port $etcd_port"
 etcd --name by-hand --data-dir "$work/etcd" --listen-client-urls "http://127.0.0.1:$etcd_port" \
   --advertise-client-urls "http://127.0.0.1:$etcd_port" --listen-peer-urls "http://127.0.0.1:$peer_port" \
   --initial-advertise-peer-urls "http://127.0.0.1:$peer_port" --initial-cluster "by-hand=http://127.0.0.1:$peer_port" \
   >"$work/etcd.log" 2>&1 &
 pid[etcd]=$!
 
-say "node a at $a makes the pair, node b at $b joins"
+log "node a at $a creates the pair, node b at $b joins"
 start_node a "$a"
 until_ok role_is "$a" active-alone
 start_node b "$b"
@@ -104,13 +104,13 @@ until_ok role_is "$b" standby
 until_ok role_is "$a" active
 run "$binary" status
 
-say "publish"
+log "publish"
 run "$binary" queue create orders
 run "$binary" publish orders "the first message"
 seq 1 500 | run "$binary" publish orders
 run "$binary" queue list
 
-say "kill -9 of the active, in the middle of a publish"
+log "kill -9 of the active during a publish"
 seq 501 5000 | "$binary" publish orders >"$work/published.out" 2>&1 &
 publisher=$!
 sleep 0.2
@@ -121,26 +121,26 @@ echo "the publisher ended without an error"
 until_ok role_is "$b" active-alone
 run "$binary" status
 
-say "consume from the survivor: 5001 messages, each once, in order"
+log "consume from the survivor: 5001 messages, each once, in order"
 "$binary" consume orders --count 5001 >"$work/consumed.out" 2>"$work/consume.log"
 { echo "the first message"; seq 1 5000; } | diff - "$work/consumed.out"
 echo "the same 5001 messages, in the same order"
 
-say "start a again: it catches up"
+log "start a again: it catches up"
 start_node a "$a"
 until_ok role_is "$a" standby
 until_ok role_is "$b" active
 
-say "hand over to a, without an error for a client"
+log "switch over to a, without client errors"
 run "$binary" switchover
 until_ok role_is "$a" active
 until_ok role_is "$b" standby
 run "$binary" status
 
-say "stop both in order, and look into a store"
+log "stop both in order, and inspect a store"
 kill -TERM "${pid[a]}" "${pid[b]}"
 wait "${pid[a]}" "${pid[b]}"
 unset 'pid[a]' 'pid[b]'
 run "$binary" store check "$work/a"
 
-say "all of it worked"
+log "success"

@@ -3,10 +3,12 @@
 package broker
 
 import (
+	"slices"
+
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ranges is a list of sequences in the order of arrival, with adjacent ones merged.
+// ranges is a list of sequences in order of arrival, with adjacent ones merged.
 type ranges []*pb.SequenceRange
 
 func (r *ranges) add(sequence uint64) {
@@ -15,6 +17,15 @@ func (r *ranges) add(sequence uint64) {
 		return
 	}
 	*r = append(*r, &pb.SequenceRange{First: sequence, Last: sequence})
+}
+
+// rangesOf sorts sequences.
+func rangesOf(sequences []uint64) (r ranges) {
+	slices.Sort(sequences)
+	for _, s := range sequences {
+		r.add(s)
+	}
+	return r
 }
 
 // take removes and returns up to maxRanges ranges.
@@ -38,14 +49,13 @@ func (a *answers) empty() bool {
 	return len(a.ack) == 0 && len(a.nack) == 0 && len(a.reject) == 0 && len(a.release) == 0
 }
 
-// requeue releases messages that were not sent to the client or not processed by it.
+// requeue releases messages that the client has not processed.
 func (a *answers) requeue(sequences []uint64) {
 	for _, s := range sequences {
 		a.release.add(s)
 	}
 }
 
-// take creates a request from the answers.
 func (a *answers) take() *pb.ConsumeRequest {
 	return &pb.ConsumeRequest{
 		Ack: a.ack.take(), Nack: a.nack.take(), Reject: a.reject.take(), Release: a.release.take(),

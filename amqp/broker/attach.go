@@ -22,10 +22,9 @@ const (
 	capGlobal         wire.Symbol = "global"
 )
 
-// callLimit is the timeout of a call that creates, reads or deletes a queue or a subscription.
-const callLimit = 15 * time.Second
+const callLimit = 15 * time.Second // of a call for a queue or a subscription
 
-// attached creates a link that the client attaches. Calls to the node run in a separate goroutine. The caller holds mu.
+// attached creates a link. Calls to the node run in a separate goroutine. mu is held.
 func (c *conn) attached(l *session.Link) {
 	a := l.Peer()
 	if l.Sender() {
@@ -34,7 +33,7 @@ func (c *conn) attached(l *session.Link) {
 	}
 	switch target := a.Target.(type) {
 	case *wire.Coordinator:
-		c.attachCoordinator(l, target)
+		c.attachCoordinator(l)
 	case *wire.Node:
 		c.leaveWith(l, func(ctx context.Context) (func(), error) { return c.attachTarget(ctx, l, a, target) })
 	default:
@@ -42,11 +41,11 @@ func (c *conn) attached(l *session.Link) {
 	}
 }
 
-// maxCreating is the maximum number of links of a connection in creation. At the limit, the connection is not read: a
-// client that attaches links too fast waits for the node, without delaying other clients.
+// maxCreating limits the links in creation: above it, the connection is not read, so that its client does not delay
+// others.
 const maxCreating = 32
 
-// leaveWith runs begin without mu, and the function it returns with mu. The caller holds mu.
+// leaveWith runs begin without mu, and the function it returns with mu. mu is held.
 func (c *conn) leaveWith(l *session.Link, begin func(context.Context) (func(), error)) {
 	c.creating++
 	c.run(func() {
@@ -67,7 +66,7 @@ func (c *conn) leaveWith(l *session.Link, begin func(context.Context) (func(), e
 	})
 }
 
-// address returns the address of a source or target; it returns false if it is not a string.
+// address returns the address of a source or target; false if it is not a string.
 func address(a any) (string, bool) {
 	switch a := a.(type) {
 	case nil:
@@ -82,12 +81,10 @@ func address(a any) (string, bool) {
 
 var errAddress = session.Errorf(session.InvalidField, "address must be a string: a queue name")
 
-// isTopic reports whether the capabilities request delivery of each message to each subscriber.
 func isTopic(capabilities []wire.Symbol) bool {
 	return slices.Contains(capabilities, capTopic) || slices.Contains(capabilities, capTemporaryTopic)
 }
 
-// attachTarget creates the link of a client that publishes.
 func (c *conn) attachTarget(
 	ctx context.Context, l *session.Link, a *wire.Attach, target *wire.Node,
 ) (accept func(), err error) {
@@ -111,8 +108,7 @@ func (c *conn) attachTarget(
 	}
 	reply.OfferedCapabilities = offered(a.DesiredCapabilities, delayedDelivery)
 	return func() {
-		p := newPublisher(c, l, name, isTopic(target.Capabilities))
-		p.exists = exists
+		p := &publisher{c: c, link: l, queue: name, topic: isTopic(target.Capabilities), exists: exists}
 		if target.Dynamic {
 			p.dynamic = name
 			c.nodes = append(c.nodes, name)
@@ -124,7 +120,6 @@ func (c *conn) attachTarget(
 	}, nil
 }
 
-// offered returns the desired capabilities that a link has.
 func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	for _, d := range desired {
 		if slices.Contains(has, d) {
@@ -134,8 +129,8 @@ func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	return list
 }
 
-// ensureQueue reports whether a queue exists, and creates it if queues are created on demand. It returns false if that
-// cannot be determined: the first message or the subscription will show it.
+// ensureQueue reports whether a queue exists, and creates it on demand. False may mean unknown: the first message or
+// the subscription will show it.
 func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil
@@ -144,14 +139,13 @@ func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists
 		return true, nil
 	} else if f := failed(err); f.reason != "QUEUE_NOT_FOUND" {
 		if f.reason == "DENIED" {
-			return false, nil // it may still be allowed to publish or consume
+			return false, nil // publish and consume may be allowed
 		}
 		return false, err
 	}
 	return true, c.createQueue(ctx, name, topic)
 }
 
-// createQueue creates a queue for a link.
 func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
 	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
 		Name: name, Config: &pb.QueueConfig{}, Topic: topic, IfNotExists: true,
@@ -165,7 +159,6 @@ func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
 	return err
 }
 
-// attachSource creates the link of a client that consumes or browses.
 func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach) (accept func(), err error) {
 	source := a.Source
 	if source == nil {
@@ -228,8 +221,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	}, nil
 }
 
-// cleanName converts any text to a valid queue or subscription name: invalid characters are replaced by their code
-// between dots.
+// cleanName converts text to a valid queue or subscription name: invalid characters become their code and a dot.
 func cleanName(text string) string {
 	var b strings.Builder
 	for i, r := range text {

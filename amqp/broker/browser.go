@@ -6,15 +6,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// browser is a link on which a client reads messages without consuming them.
+// browser is a link that receives messages without consuming them.
 type browser struct {
 	c      *conn
 	link   *session.Link
@@ -30,7 +32,6 @@ type browser struct {
 	gone    bool
 }
 
-// attachBrowser creates the link of a client that browses.
 func (c *conn) attachBrowser(
 	ctx context.Context, l *session.Link, queue string, source *wire.Source, f *filters,
 ) (accept func(), err error) {
@@ -69,8 +70,7 @@ func (b *browser) run() {
 	c.signal()
 }
 
-// browse sends the messages of the queue, limited by the client's credit. Each message is sent settled, or its outcome
-// is ignored.
+// browse sends the messages of the queue within the client's credit, and ignores their outcomes.
 func (b *browser) browse() error {
 	b.c.catchUp(b.queue)
 	limit := b.c.server.o.MaxMessageBytes + 2*maxEnvelope
@@ -90,7 +90,7 @@ func (b *browser) browse() error {
 			return err //nolint:wrapcheck // refusal reads it
 		}
 		for _, m := range resp.GetMessages() {
-			buffer = encode(buffer[:0], m)
+			buffer = convert.Append(buffer[:0], m, time.Now())
 			if !b.send(m.GetSequence(), buffer) {
 				return nil
 			}
@@ -98,7 +98,7 @@ func (b *browser) browse() error {
 	}
 }
 
-// send sends one message when the client has credit; it returns false when the link is closed.
+// send sends a message when the client has credit; it returns false when the link is closed.
 func (b *browser) send(sequence uint64, payload []byte) bool {
 	c := b.c
 	c.mu.Lock()
@@ -119,7 +119,6 @@ func (b *browser) send(sequence uint64, payload []byte) bool {
 	return true
 }
 
-// credit records the client's credit. The caller holds mu.
 func (b *browser) credit(e *session.Credit) {
 	b.credits, b.drains = e.Credit, e.Drain
 	if b.drains && b.over {
@@ -128,7 +127,7 @@ func (b *browser) credit(e *session.Credit) {
 	b.c.room.Broadcast()
 }
 
-// disposed settles the deliveries; an outcome has no effect on browsed messages. The caller holds mu.
+// disposed settles the deliveries; outcomes have no effect. mu is held.
 func (b *browser) disposed(e *session.Disposed) {
 	if e.Settled || e.State == nil {
 		return
@@ -138,13 +137,11 @@ func (b *browser) disposed(e *session.Disposed) {
 	}
 }
 
-// detached ends the link. The caller holds mu.
 func (b *browser) detached(bool) (wait func()) {
 	b.finish()
 	return nil
 }
 
-// finish cancels the link's call. The caller holds mu.
 func (b *browser) finish() {
 	b.gone = true
 	b.cancel()

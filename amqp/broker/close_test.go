@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // attachSender attaches a link to send on, and waits until the node grants credit.
@@ -33,7 +34,7 @@ func transfers(handle, first uint32, n int, settled bool, state wire.DeliverySta
 		b = wire.AppendFrame(b, 0, &wire.Transfer{
 			Handle: handle, DeliveryID: wire.Some(id), DeliveryTag: []byte(strconv.Itoa(int(id))),
 			MessageFormat: wire.Some(uint32(0)), Settled: wire.Some(settled), State: state,
-		}, wire.AppendData(nil, []byte(strconv.Itoa(int(id)))))
+		}, wiretest.AppendData(nil, []byte(strconv.Itoa(int(id)))))
 	}
 	return b
 }
@@ -204,7 +205,7 @@ func (p *peer) declare(handle, delivery uint32) []byte {
 	p.t.Helper()
 	p.write(wire.AppendFrame(nil, 0, &wire.Transfer{
 		Handle: handle, DeliveryID: wire.Some(delivery), DeliveryTag: []byte{1}, MessageFormat: wire.Some(uint32(0)),
-	}, wire.AppendDeclare(nil, &wire.Declare{})))
+	}, wiretest.Declare()))
 	d := next[*wire.Disposition](p)
 	require.NotNil(p.t, d)
 	declared, ok := d.State.(*wire.Declared)
@@ -215,7 +216,7 @@ func (p *peer) declare(handle, delivery uint32) []byte {
 func discharge(handle, delivery uint32, id []byte) []byte {
 	return wire.AppendFrame(nil, 0, &wire.Transfer{
 		Handle: handle, DeliveryID: wire.Some(delivery), DeliveryTag: []byte{2}, MessageFormat: wire.Some(uint32(0)),
-	}, wire.AppendDischarge(nil, &wire.Discharge{TxnID: id}))
+	}, wiretest.Discharge(id, false))
 }
 
 // A node that loses its role reports the outcome of received messages before it closes the connection.

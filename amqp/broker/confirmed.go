@@ -4,21 +4,22 @@ package broker
 
 import (
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	// confirmLimit is the maximum time that a browser waits for pending acknowledgements of its queue's consumers.
-	confirmLimit = time.Second
-	// readLimit is the part of it spent on data that has arrived and is not yet processed.
-	readLimit = 20 * time.Millisecond
-	// readPollInterval is the polling interval.
+	// confirmLimit is the maximum time that a browser waits for acknowledgements of its queue's consumers; readLimit the
+	// part of it for data that has arrived and is not processed.
+	confirmLimit     = time.Second
+	readLimit        = 20 * time.Millisecond
 	readPollInterval = time.Millisecond
 )
 
-// register adds a consumer of a queue, for browsers. The caller holds the connection's mu.
+// register adds a consumer, for browsers. The connection's mu is held.
 func (s *Server) register(k *consumer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,18 +40,15 @@ func (s *Server) unregister(k *consumer) {
 	}
 }
 
-func (s *Server) consumersOf(queue string) (list []*consumer) {
+func (s *Server) consumersOf(queue string) []*consumer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k := range s.consumers[queue] {
-		list = append(list, k)
-	}
-	return list
+	return slices.Collect(maps.Keys(s.consumers[queue]))
 }
 
-// catchUp waits, for a browser, until the node has applied the acknowledgements that consumers of the queue have sent
-// on any AMQP connection. Clients acknowledge without waiting for a response; a browser that is opened afterwards on
-// another connection must not return acknowledged messages.
+// catchUp waits until the node has applied the acknowledgements that consumers of the queue have sent on any AMQP
+// connection. Clients acknowledge without waiting for a response; a browser that is opened afterwards on another
+// connection must not return acknowledged messages.
 func (c *conn) catchUp(queue string) {
 	consumers := c.server.consumersOf(queue)
 	if len(consumers) == 0 {
@@ -84,7 +82,7 @@ func (c *conn) catchUp(queue string) {
 	}
 }
 
-// sync requests a confirmation of all answers up to now. The channel is closed when it has arrived.
+// sync requests a confirmation of all answers so far. The channel is closed when it arrives.
 func (s *consumer) sync() <-chan struct{} {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -95,13 +93,12 @@ func (s *consumer) sync() <-chan struct{} {
 	return done
 }
 
-// syncing is a browser that waits for a confirmation.
 type syncing struct {
 	number uint64
 	done   chan struct{}
 }
 
-// synced wakes the browsers waiting for a confirmation that has arrived. The caller holds mu.
+// synced wakes the browsers with an arrived confirmation. mu is held.
 func (s *consumer) synced() {
 	n := 0
 	for ; n < len(s.syncs) && s.syncs[n].number <= s.confirmed; n++ {
@@ -114,17 +111,16 @@ func (s *consumer) synced() {
 type reading struct {
 	from    net.Conn // below TLS
 	read    int64
-	applied atomic.Int64 // all bytes up to this offset are processed
+	applied atomic.Int64 // bytes processed
 }
 
-// Read reads for the connection, or for TLS on it.
 func (r *reading) Read(b []byte) (int, error) {
 	n, err := r.from.Read(b)
 	r.read += int64(n)
 	return n, err //nolint:wrapcheck // it is that of the connection
 }
 
-// applying is the reader of frames: when it is called, all data returned before is processed.
+// applying is the reader of frames: each call means that the data returned before is processed.
 type applying struct {
 	from io.Reader // reads, or TLS on it
 	*reading
@@ -136,7 +132,6 @@ func (a *applying) Read(b []byte) (int, error) {
 	return a.from.Read(b) //nolint:wrapcheck // it is that of the connection
 }
 
-// belowTLS is the connection below TLS.
 type belowTLS struct {
 	net.Conn
 

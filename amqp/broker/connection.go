@@ -23,31 +23,22 @@ import (
 )
 
 const (
-	// maxFrameSize is announced in the open.
 	maxFrameSize = 128 << 10
-	// idleTimeOut is announced in the open: a client that sends nothing for twice that time is disconnected, and its
-	// messages are redelivered to others.
-	idleTimeOut = 10 * time.Second
-	// writeTimeout is the time that a client has to read one write.
-	writeTimeout = 30 * time.Second
-	// maxOutput is the size of the output buffer above which no further messages are encoded.
-	maxOutput = 1 << 20
-	// maxPending is the size of a connection's messages waiting to be stored above which the connection is not read.
-	maxPending = 2 << 20
-	// maxPartial is the size of incomplete messages that a connection may have in addition to one message of the maximum
-	// size, if that exceeds maxHeld.
+	// idleTimeOut is announced: a client that is silent for twice that time is disconnected, and its messages are
+	// redelivered.
+	idleTimeOut  = 10 * time.Second
+	writeTimeout = 30 * time.Second // of one write
+	finishLimit  = 30 * time.Second // to process received data when a client ends its connection
+	restLimit    = 5 * time.Second  // to read the remaining data of a connection that is not writable
+
+	maxLinks   = 480     // per connection: each may be a stream to the node
+	maxOutput  = 1 << 20 // bytes of output above which no messages are encoded
+	maxPending = 2 << 20 // bytes of messages waiting to be stored above which the connection is not read
+	maxUnsent  = 1 << 20 // bytes of messages that may wait for credit or a window
+	// maxPartial is the size of incomplete messages in addition to one of the maximum size, if that exceeds maxHeld.
 	maxPartial = 16 << 20
-	// maxLinks is the maximum number of links per connection: each may be a stream of the node's services.
-	maxLinks = 480
-	// finishLimit limits the processing of received data when a client ends its connection.
-	finishLimit = 30 * time.Second
-	// restLimit limits the reading of remaining data when a connection is no longer writable.
-	restLimit = 5 * time.Second
-	// maxUnsent is the size of a connection's messages that may wait for credit or a window.
-	maxUnsent = 1 << 20
 )
 
-// conn is a connection of a client.
 type conn struct {
 	remote  net.Addr
 	server  *Server
@@ -57,36 +48,34 @@ type conn struct {
 	secured *tls.ConnectionState
 	log     *zap.Logger
 
-	// ctx ends with the connection; calls is the context for calls on behalf of the client.
-	ctx       context.Context //nolint:containedctx // the connection is what lives as long
+	ctx       context.Context //nolint:containedctx // it ends with the connection
 	cancel    context.CancelFunc
 	as        func(context.Context) context.Context
-	calls     context.Context //nolint:containedctx // that of each call begins with it
+	calls     context.Context //nolint:containedctx // for calls on behalf of the client
 	queues    pb.QueueServiceClient
-	principal string
-	refused   *wire.Error // why it has no access; nil if it has
-	container string      // set if it is the only connection of its container; guarded by Server.mu
+	refused   *wire.Error // reason for denied access, or nil
+	container string      // set by a sole connection of its container; guarded by Server.mu
 
-	wake    chan struct{} // capacity 1: data must be written
+	wake    chan struct{} // capacity 1: wakes the writer
 	running sync.WaitGroup
 	tasks   atomic.Int64  // number of running tasks
 	noTasks chan struct{} // capacity 1: the last task has ended
 	closers sync.WaitGroup
 
 	mu          sync.Mutex // guards the fields below
-	room        *sync.Cond // output was written, or messages were stored, or the connection ended
+	room        *sync.Cond // output was written, messages were stored, or the connection ended
 	core        *session.Conn
-	gathering   bool            // frames are being applied: wakeups are deferred to the end
+	gathering   bool            // frames are being applied: wakeups are deferred
 	wakePending []chan struct{} // deferred wakeups
 	pending     int             // bytes of messages not yet stored
 	creating    int             // links in creation
 	held        int             // bytes of large messages, as counted by the server
 	waits       bool            // the connection is not being read
 	ended       bool
-	leaving     bool      // no further frames are applied; received data is processed, and then the connection ends
-	closing     time.Time // time to terminate it after the node has closed it
-	defect      bool      // a bug occurred: output may be wrong and is not written
-	silenced    bool      // terminated without a close; only earlier output is written
+	leaving     bool      // no frames are applied; the connection ends when received data is processed
+	closing     time.Time // time of termination, after a close by the node
+	defect      bool      // after a panic: output may be wrong and is not written
+	silenced    bool      // ends without a close; only earlier output is written
 	txns        transactions
 	nodes       []string // queues to be deleted with the connection
 }
@@ -101,7 +90,6 @@ func newConn(s *Server, raw net.Conn) *conn {
 	return c
 }
 
-// serve handles a connection from start to end.
 func (c *conn) serve() {
 	defer c.cancel()
 	defer func() { _ = c.raw.Close() }() // closing it twice is harmless
@@ -144,7 +132,7 @@ func (c *conn) serve() {
 	c.deleteNodes()
 }
 
-// ready sets the connection's state; it returns false if the connection must be closed already.
+// ready returns false if the connection must be closed already.
 func (c *conn) ready(core *session.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,11 +140,10 @@ func (c *conn) ready(core *session.Conn) bool {
 	return c.ctx.Err() == nil
 }
 
-// contain runs a function of the connection and recovers from panics. A bug terminates the connection, not the node:
-// state shared by several connections is changed in sections that cannot fail halfway. For the client, unreported
-// outcomes are unknown, as after a broken connection. Code that locks mu must unlock it with defer, so that the other
-// goroutines of the connection can end.
-func (c *conn) contain(label func()) {
+// contain runs a function and recovers from panics: a bug terminates the connection, not the node. State shared by
+// connections is changed in sections that cannot fail halfway. Code that locks mu must unlock it with defer, so that
+// the other goroutines can end.
+func (c *conn) contain(f func()) {
 	defer func() {
 		p := recover()
 		if p == nil {
@@ -176,11 +163,10 @@ func (c *conn) contain(label func()) {
 		c.room.Broadcast()
 		c.signal()
 	}()
-	label()
+	f()
 }
 
-// run runs a task of the connection. An orderly end of the connection waits for its tasks.
-func (c *conn) run(label func()) {
+func (c *conn) run(task func()) {
 	c.tasks.Add(1)
 	c.running.Go(func() {
 		defer func() {
@@ -188,7 +174,7 @@ func (c *conn) run(label func()) {
 				poke(c.noTasks)
 			}
 		}()
-		c.contain(label)
+		c.contain(task)
 	})
 }
 
@@ -209,11 +195,9 @@ func (c *conn) processed(limit time.Duration) bool {
 	return true
 }
 
-// maxEnvelope is the maximum size of an encoded message in addition to its body: two sections of up to 64 KiB of
-// properties, and annotations.
+// maxEnvelope is the maximum size of an encoded message without its body: two sections of 64 KiB, and annotations.
 const maxEnvelope = 256 << 10
 
-// begin creates the reader, above TLS if configured.
 func (c *conn) begin() error {
 	c.reads.from = c.raw
 	from := io.Reader(&c.reads)
@@ -229,7 +213,6 @@ func (c *conn) begin() error {
 	return nil
 }
 
-// read applies frames until the connection ends.
 func (c *conn) read() {
 	var f wire.Frame
 	for {
@@ -241,7 +224,6 @@ func (c *conn) read() {
 	}
 }
 
-// apply applies a frame, and waits while the connection is busy. It reports whether reading must end.
 func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,8 +245,8 @@ func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 	return done || c.ended
 }
 
-// receive applies a frame and the following ones that are already buffered. Wakeups are deferred to the end, since the
-// goroutines would wait for mu only to find part of the work. The caller holds mu.
+// receive applies a frame and those buffered after it. Wakeups are deferred: woken goroutines would wait for mu, which
+// is held.
 func (c *conn) receive(f *wire.Frame) error {
 	c.gathering = true
 	defer c.notify()
@@ -282,12 +264,12 @@ func (c *conn) receive(f *wire.Frame) error {
 	}
 }
 
-// busy reports whether reading must pause. The caller holds mu.
+// busy reports whether reading must pause. mu is held.
 func (c *conn) busy() bool {
 	return c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.creating > maxCreating
 }
 
-// wakeUp wakes the receiver of a channel, immediately or when all buffered frames are applied. The caller holds mu.
+// wakeUp wakes the receiver of a channel, after the buffered frames if any are being applied. mu is held.
 func (c *conn) wakeUp(waits chan struct{}) {
 	if !c.gathering {
 		poke(waits)
@@ -298,7 +280,7 @@ func (c *conn) wakeUp(waits chan struct{}) {
 	}
 }
 
-// notify sends the deferred wakeups. The caller holds mu.
+// notify sends the deferred wakeups. mu is held.
 func (c *conn) notify() {
 	c.gathering = false
 	for _, waits := range c.wakePending {
@@ -319,11 +301,10 @@ func poke(c chan struct{}) {
 	}
 }
 
-// broken ends a connection that is no longer readable. The caller holds mu.
+// broken ends a connection that is not readable. mu is held.
 func (c *conn) broken(err error) {
-	var e *wire.Error
-	if errors.As(err, &e) { // a protocol violation, which is reported to the client
-		c.leave() // a close ends the links without events
+	if e, ok := errors.AsType[*wire.Error](err); ok { // a protocol violation
+		c.leave() // Close ends the links without events
 		c.core.Close(e)
 		c.log.Info("AMQP connection closed: protocol violation by the client", zap.Error(e))
 	} else {
@@ -332,7 +313,6 @@ func (c *conn) broken(err error) {
 	c.handleEvents()
 }
 
-// write writes output and handles timers until the connection ends.
 func (c *conn) write() {
 	defer func() { _ = c.raw.Close() }() // unblocks the reader
 	timer := time.NewTimer(time.Hour)
@@ -345,7 +325,7 @@ func (c *conn) write() {
 		out, next, silenced, over = c.output(out)
 		if len(out) > 0 {
 			if !silentPeer {
-				err := c.logError(out)
+				err := c.writeRaw(out)
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					return
 				}
@@ -375,15 +355,13 @@ func (c *conn) write() {
 	}
 }
 
-// hangUp closes the write side, so that the client reads all output before the end. It returns false if that is not
-// supported: closing the connection could discard the last output.
+// hangUp closes the write side: closing the connection could discard the last output. It returns false if unsupported.
 func (c *conn) hangUp() bool {
 	half, ok := c.raw.(interface{ CloseWrite() error })
 	return ok && half.CloseWrite() == nil
 }
 
-// output handles expired timers. It returns the data to write, the next timer, whether no further output follows, and
-// whether the connection has ended.
+// output also handles timers. It returns the data to write, the next timer, and whether output or the connection ends.
 func (c *conn) output(spare []byte) (out []byte, next time.Time, silenced, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -402,16 +380,14 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, silenced, over 
 		next = c.closing
 	}
 	if len(out) > 0 || over {
-		c.room.Broadcast() // only with output: waiters also wake the writer, which would otherwise loop
+		c.room.Broadcast() // only with output: waiters also wake the writer, which would loop
 	}
 	return out, next, c.silenced, over
 }
 
-// signal wakes the writer.
 func (c *conn) signal() { poke(c.wake) }
 
-// finish ends the connection in an orderly way when no further frames arrive: all received data is processed, and then
-// the client's close is answered. After a timeout, the connection is terminated without a response.
+// finish ends the connection when all received data is processed; after a timeout, without a response to the close.
 func (c *conn) finish() {
 	c.server.release(c)
 	c.locked(c.leave)
@@ -424,14 +400,14 @@ func (c *conn) finish() {
 	})
 }
 
-// locked calls f with mu held; mu is also unlocked if f panics.
+// locked calls f with mu held, and unlocks it even if f panics.
 func (c *conn) locked(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f()
 }
 
-// leave stops applying frames, and ends all links after processing their received data. The caller holds mu.
+// leave stops applying frames, and ends all links after processing their received data. mu is held.
 func (c *conn) leave() {
 	c.leaving = true
 	c.core.Each(func(l *session.Link) {
@@ -442,7 +418,6 @@ func (c *conn) leave() {
 	c.room.Broadcast()
 }
 
-// end stops all activity of the connection.
 func (c *conn) end() {
 	c.cancel()
 	c.mu.Lock()
@@ -456,7 +431,7 @@ func (c *conn) end() {
 	c.handleEvents()
 }
 
-// shut closes the connection with an error; it is terminated if the client does not respond.
+// shut closes the connection with an error, and terminates it if the client does not respond.
 func (c *conn) shut(reason *wire.Error) { c.contain(func() { c.shutDown(reason) }) }
 
 func (c *conn) shutDown(reason *wire.Error) {
@@ -470,7 +445,7 @@ func (c *conn) shutDown(reason *wire.Error) {
 	c.shutLocked(reason)
 }
 
-// shutLocked is shut for callers that hold mu.
+// shutLocked is shut with mu held.
 func (c *conn) shutLocked(reason *wire.Error) {
 	if c.leaving {
 		return
@@ -490,13 +465,12 @@ func (c *conn) sendOff(reason *wire.Error) {
 	} else {
 		c.silenced = true
 	}
-	c.cancel() // for the client, the outcome of unprocessed data is unknown, as after a broken connection
+	c.cancel() // the outcome of unprocessed data is unknown to the client
 	c.room.Broadcast()
 	c.signal()
 }
 
-// lost closes the connection because this node no longer serves, or cannot for a while. Clients with failover reconnect
-// to the active node.
+// lost closes the connection because this node does not serve for now: clients reconnect to the active node.
 func (c *conn) lost(reason string) {
 	role := c.server.successor()
 	if role.Active {
@@ -505,14 +479,13 @@ func (c *conn) lost(reason string) {
 	c.shut(redirectError(role, reason))
 }
 
-// peer returns the name of the client's container.
 func (c *conn) peer() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.core.Peer().ContainerID
 }
 
-// handleEvents handles the events of the session layer. The caller holds mu.
+// handleEvents handles the events of the session layer. mu is held.
 func (c *conn) handleEvents() {
 	for {
 		e, ok := c.core.Next()
@@ -547,22 +520,21 @@ func (c *conn) handleEvents() {
 	}
 }
 
-// pendingTransfers is the Data of a session: pending work before the client's end is answered.
-type pendingTransfers struct {
+type unfinished struct { // the Data of a session
 	links int // detached links with unprocessed data
 	ended bool
 }
 
-func unansweredOf(s *session.Session) *pendingTransfers {
-	u, ok := s.Data.(*pendingTransfers)
+func unfinishedOf(s *session.Session) *unfinished {
+	u, ok := s.Data.(*unfinished)
 	if !ok {
-		u = &pendingTransfers{}
+		u = &unfinished{}
 		s.Data = u
 	}
 	return u
 }
 
-// detached answers a detach when all earlier data is processed. The caller holds mu.
+// detached answers a detach when all earlier data is processed. mu is held.
 func (c *conn) detached(l *session.Link, closed, ended bool) {
 	k, ok := l.Data.(link)
 	if !ok {
@@ -574,7 +546,7 @@ func (c *conn) detached(l *session.Link, closed, ended bool) {
 		l.Detach(closed, nil)
 		return
 	}
-	u := unansweredOf(l.Session())
+	u := unfinishedOf(l.Session())
 	u.links++
 	c.run(func() {
 		wait()
@@ -589,38 +561,35 @@ func (c *conn) detached(l *session.Link, closed, ended bool) {
 	})
 }
 
-// sessionEnded answers the end of a session when all earlier data is processed. The caller holds mu.
+// sessionEnded answers the end of a session when all earlier data is processed. mu is held.
 func (c *conn) sessionEnded(s *session.Session) {
-	u := unansweredOf(s)
+	u := unfinishedOf(s)
 	u.ended = true
 	if u.links == 0 {
 		s.End(nil)
 	}
 }
 
-// link is the Data of a session link. Its methods are called with the connection's mu held.
+// link is the Data of a session.Link. Its methods are called with mu held.
 type link interface {
-	// detached is called after the last event. closed means that the client discards the state of the link. The client's
-	// detach is answered when the returned function has returned, which is called without mu; if nil, immediately.
+	// detached is called after the last event. closed means that the client discards the link's state. The detach is
+	// answered when the returned function, called without mu, has returned; immediately if nil.
 	detached(closed bool) (wait func())
-	// finish is called when the connection ends: received data is processed, and nothing more is sent.
+	// finish is called when the connection ends: received data is processed, and nothing is sent.
 	finish()
 }
 
-// receiver is a link on which the client sends.
 type receiver interface {
 	link
 	deliver(d *session.Delivery)
 }
 
-// sender is a link on which messages are sent to the client.
 type sender interface {
 	link
 	credit(e *session.Credit)
 	disposed(e *session.Disposed)
 }
 
-// portNumber parses a port number.
 func portNumber(text string) (uint16, bool) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	return uint16(n), err == nil && n > 0

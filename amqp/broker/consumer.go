@@ -12,21 +12,18 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 const (
-	// maxCredit is the maximum credit of a link granted to the node at a time; the rest is granted as it is used.
-	maxCredit = 10_000
-	// passBytes is the size of a batch of encoded messages.
-	passBytes = 64 << 10
-	// maxRanges is the maximum number of ranges in one request to the node, which accepts 10,000 of each kind.
-	maxRanges = 5000
+	maxCredit = 10_000   // of a link at the node; the rest is granted as it is used
+	passBytes = 64 << 10 // size of a batch of encoded messages
+	maxRanges = 5000     // per request; the node accepts 10,000 of each kind
 )
 
-// consumer is a link on which a client receives the messages of a subscription.
 type consumer struct {
 	c            *conn
 	link         *session.Link
@@ -34,11 +31,11 @@ type consumer struct {
 	queue        string
 	subscription string // empty: the default one
 	filter       string
-	dynamic      string      // dynamic queue of the link; empty without one
+	dynamic      string      // dynamic queue of the link; may be empty
 	volatile     bool        // the subscription is deleted with the link
-	durable      bool        // the subscription is deleted when the link is closed, and kept when it is detached
-	single       bool        // the subscription belongs to one link, on any connection
-	leave        func() bool // of a shared subscription: reports whether this was the last link
+	durable      bool        // the subscription is deleted when the link is closed, not when it is detached
+	single       bool        // only one link, on any connection, has the subscription
+	leave        func() bool // of a volatile subscription; reports whether this was the last link
 	left         sync.Once
 	wasLast      bool
 	wake         chan struct{}
@@ -46,7 +43,7 @@ type consumer struct {
 	ctx          context.Context //nolint:containedctx // that of its stream
 	cancel       context.CancelFunc
 
-	encoded struct { // encoded messages to pass on; owned by the stream's goroutine
+	encoded struct { // owned by the stream's goroutine
 		b    []byte
 		ends []int
 	}
@@ -60,19 +57,17 @@ type consumer struct {
 	confirms  uint64 // last confirmation number requested
 	confirmed uint64
 	waiting   []settling // to be settled when confirmed
-	// rejects that wait for space in the dead-letter queue, by sequence, until they are moved; without a count if the
-	// client has settled them
+	// rejects that wait for space in the dead-letter queue, by sequence; without a count if the client has settled them
 	rejects map[uint64]settling
 	syncs   []syncing   // browsers that wait for a confirmation
-	drain   *drain      // pending drain; nil without one
-	limit   *time.Timer // cancels the stream after a timeout; nil before finish
-	drains  uint64      // number of the last drain request to the node
+	drain   *drain      // pending drain, or nil
+	limit   *time.Timer // cancels the stream; nil before finish
+	drains  uint64      // number of the last drain request
 	gone    bool
-	unseen  *pb.Leave // of the last request; nil: unanswered messages count as delivered
+	unseen  *pb.Leave // nil: unanswered messages count as delivered
 }
 
-// settling are deliveries to be settled when their outcome is durable.
-type settling struct {
+type settling struct { // deliveries to be settled when their outcome is durable
 	confirm   uint64
 	first     uint32
 	count     uint32
@@ -86,14 +81,13 @@ func newConsumer(c *conn, l *session.Link, queue string) *consumer {
 	return s
 }
 
-// start opens the stream; the link is accepted when the node has attached the consumer. The caller holds mu.
+// start opens the stream; the link is accepted when the node has attached the consumer. mu is held.
 func (s *consumer) start() {
 	s.c.server.register(s)
 	s.c.run(s.run)
 }
 
-// withdraw ends a consumer that was never started, because its client detached the link before the response. The caller
-// holds mu.
+// withdraw ends a consumer that was not started, since the client detached the link. mu is held.
 func (s *consumer) withdraw() {
 	s.gone = true
 	s.cancel()
@@ -113,7 +107,7 @@ func (s *consumer) run() {
 	s.gone = true
 	s.c.mu.Unlock()
 	if s.leave != nil && !gone {
-		s.last() // the subscription is deleted by the next sweep of the queue
+		s.last() // endIdle deletes the subscription
 	}
 	if err == nil || gone || s.c.ctx.Err() != nil {
 		return
@@ -138,7 +132,6 @@ func (s *consumer) run() {
 	s.c.signal()
 }
 
-// consume runs stream and the cleanup after it.
 func (s *consumer) consume() error {
 	defer s.cancel()
 	defer s.c.server.unregister(s)
@@ -155,7 +148,6 @@ func (s *consumer) stopLimit() {
 	})
 }
 
-// stream attaches to the subscription and passes messages on until the stream ends.
 func (s *consumer) stream() error {
 	limit := s.c.server.o.MaxMessageBytes + 2*maxEnvelope
 	stream, err := s.c.queues.Consume(s.ctx, grpc.MaxCallRecvMsgSize(limit))
@@ -187,7 +179,6 @@ func (s *consumer) stream() error {
 	}
 }
 
-// accept accepts the link.
 func (s *consumer) accept(queueID uint64) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -197,10 +188,9 @@ func (s *consumer) accept(queueID uint64) {
 	s.c.signal()
 }
 
-// sendRequests sends credit and answers to the node until the stream ends.
 func (s *consumer) sendRequests(stream pb.QueueService_ConsumeClient) {
 	for {
-		req, over := s.nextOutcome()
+		req, over := s.nextRequest()
 		if over {
 			_ = stream.CloseSend() // it never fails
 			return
@@ -219,15 +209,14 @@ func (s *consumer) sendRequests(stream pb.QueueService_ConsumeClient) {
 	}
 }
 
-// nextOutcome returns the next request to the node, or nil, and whether no further ones follow.
-func (s *consumer) nextOutcome() (req *pb.ConsumeRequest, over bool) {
+func (s *consumer) nextRequest() (req *pb.ConsumeRequest, over bool) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	req = s.request()
 	return req, req == nil && s.gone
 }
 
-// request returns the next request to the node, or nil. The caller holds mu.
+// request returns the next request to the node, or nil. mu is held.
 func (s *consumer) request() *pb.ConsumeRequest {
 	confirm := s.confirms > s.confirmed && s.answers.confirm < s.confirms
 	drain := s.drain != nil && s.drain.number != 0 && !s.drain.sent
@@ -248,15 +237,14 @@ func (s *consumer) request() *pb.ConsumeRequest {
 	return req
 }
 
-// pass passes messages on to the client.
 func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	list := resp.GetMessages()
 	for len(list) > 0 {
-		// Messages are encoded without mu and passed on in batches, to lock it once per batch.
+		// Messages are encoded without mu, which is locked once per batch.
 		n := 0
 		s.encoded.b, s.encoded.ends = s.encoded.b[:0], s.encoded.ends[:0]
 		for ; n < len(list) && len(s.encoded.b) < passBytes; n++ {
-			s.encoded.b = encode(s.encoded.b, list[n])
+			s.encoded.b = convert.Append(s.encoded.b, list[n], time.Now())
 			s.encoded.ends = append(s.encoded.ends, len(s.encoded.b))
 		}
 		if !s.passEncoded(list[:n]) {
@@ -282,7 +270,7 @@ func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	s.c.signal()
 }
 
-// passEncoded passes on encoded messages; it returns false if the link has ended.
+// passEncoded returns false if the link has ended.
 func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -297,8 +285,7 @@ func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 	return true
 }
 
-// passOne passes a message on when the output buffer has space; it returns false if the link has ended. The caller
-// holds mu, which is released while waiting.
+// passOne returns false if the link has ended. mu is held, and released while the output is full.
 func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	c := s.c
 	for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
@@ -323,8 +310,7 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	return true
 }
 
-// rejected records rejects that wait for space in the dead-letter queue, and settles those that were moved. The caller
-// holds mu.
+// rejected records rejects that wait for space in the dead-letter queue, and settles those that were moved. mu is held.
 func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
 	if s.rejects == nil && len(waiting) > 0 {
 		s.rejects = make(map[uint64]settling)
@@ -344,7 +330,7 @@ func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
 	}
 }
 
-// pendingMove reports whether delivery i of w is a waiting reject, and keeps it until it is moved. The caller holds mu.
+// pendingMove reports whether delivery i of w is a waiting reject, and keeps it until it is moved. mu is held.
 func (s *consumer) pendingMove(w *settling, i uint32) bool {
 	if len(w.sequences) == 0 {
 		return false
@@ -356,7 +342,7 @@ func (s *consumer) pendingMove(w *settling, i uint32) bool {
 	return waits
 }
 
-// confirm settles deliveries with durable outcomes. The caller holds mu.
+// confirm settles deliveries with durable outcomes. mu is held.
 func (s *consumer) confirm(number uint64) {
 	s.confirmed = max(s.confirmed, number)
 	n := 0
@@ -373,10 +359,9 @@ func (s *consumer) confirm(number uint64) {
 	s.confirmedDrain()
 }
 
-// signal wakes ask. The caller holds mu.
+// signal wakes sendRequests. mu is held.
 func (s *consumer) signal() { s.c.wakeUp(s.wake) }
 
-// credit records the client's credit. The caller holds mu.
 func (s *consumer) credit(e *session.Credit) {
 	s.asked = e.Credit
 	s.grant()
@@ -386,7 +371,7 @@ func (s *consumer) credit(e *session.Credit) {
 	}
 }
 
-// grant passes the client's credit on to the node, up to maxCredit. The caller holds mu.
+// grant passes the client's credit on to the node, up to maxCredit. mu is held.
 func (s *consumer) grant() {
 	if credit := min(s.asked, maxCredit); credit > s.granted {
 		s.given += credit - s.granted
@@ -395,7 +380,6 @@ func (s *consumer) grant() {
 	}
 }
 
-// disposed handles the client's outcomes. The caller holds mu.
 func (s *consumer) disposed(e *session.Disposed) {
 	state := e.State
 	if t, ok := state.(*wire.TransactionalState); ok {
@@ -423,11 +407,11 @@ func (s *consumer) disposed(e *session.Disposed) {
 	s.signal()
 }
 
-// answer records the outcome of messages, and returns the list that they were added to. The caller holds mu.
+// answer records the outcome of messages, and returns the list with them. mu is held.
 func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *ranges) {
 	list = &s.answers.release
 	switch state := state.(type) {
-	case wire.Accepted, *wire.Accepted:
+	case wire.Accepted:
 		list = &s.answers.ack
 	case *wire.Rejected:
 		list = &s.answers.reject
@@ -442,8 +426,8 @@ func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *r
 	return list
 }
 
-// detached ends the link when the outcomes that the client has reported are durable. Unanswered messages are
-// redelivered; they count as delivered unless the client has ended the link without an error. The caller holds mu.
+// detached ends the link when the reported outcomes are durable. Unanswered messages are redelivered; they count as
+// delivered unless the client has ended the link without an error.
 func (s *consumer) detached(closed bool) (wait func()) {
 	was := s.gone
 	s.finish()
@@ -456,7 +440,7 @@ func (s *consumer) detached(closed bool) (wait func()) {
 	}
 }
 
-// finish ends the stream when the node has confirmed all answers, or after a timeout. The caller holds mu.
+// finish ends the stream when the node has confirmed all answers, or after a timeout.
 func (s *consumer) finish() {
 	if s.gone {
 		return
@@ -465,7 +449,7 @@ func (s *consumer) finish() {
 	if s.drain = nil; s.link.Left() {
 		s.unseen = &pb.Leave{Seen: s.c.txns.acknowledges(s)}
 	}
-	s.answers.requeue(s.link.RevokeCredit())
+	s.answers.requeue(s.link.Recall())
 	s.confirms++
 	s.limit = time.AfterFunc(finishLimit, s.cancel)
 	s.signal()

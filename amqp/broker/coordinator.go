@@ -18,7 +18,6 @@ const (
 	multiTxns         wire.Symbol = "amqp:multi-txns-per-ssn"
 )
 
-// coordinator is a link on which a client controls transactions.
 type coordinator struct {
 	c    *conn
 	link *session.Link
@@ -26,15 +25,13 @@ type coordinator struct {
 	discharges sync.WaitGroup // discharges in progress; Add is called with conn.mu
 }
 
-// attachCoordinator creates such a link. The caller holds mu.
-func (c *conn) attachCoordinator(l *session.Link, _ *wire.Coordinator) {
+func (c *conn) attachCoordinator(l *session.Link) {
 	l.Data = &coordinator{c: c, link: l}
 	if l.Accept(session.Reply{Target: &wire.Coordinator{Capabilities: []wire.Symbol{localTransactions, multiTxns}}}) {
 		l.Window(coordinatorWindow)
 	}
 }
 
-// deliver handles a declare or a discharge. The caller holds mu.
 func (o *coordinator) deliver(d *session.Delivery) {
 	body, err := wire.DecodeTransaction(d.Payload)
 	if err != nil {
@@ -59,7 +56,7 @@ func (o *coordinator) deliver(d *session.Delivery) {
 	}
 }
 
-// discharge ends a transaction. The caller holds mu.
+// discharge ends a transaction. mu is held.
 func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	t, reason := o.c.txns.find(d.TxnID)
 	if reason != nil {
@@ -96,7 +93,7 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 		o.c.mu.Lock()
 		defer o.c.mu.Unlock()
 		if !known {
-			return // the connection ends, and the client receives no outcome
+			return // the connection ends without an outcome
 		}
 		if reason != nil {
 			t.rollback()
@@ -111,12 +108,11 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	})
 }
 
-// detached ends the link when its discharges have completed. Transactions declared on it and not discharged are rolled
-// back. The caller holds mu.
+// detached ends the link when its discharges have completed. Its other transactions are rolled back.
 func (o *coordinator) detached(bool) (wait func()) {
 	o.c.txns.end(o.link.Session())
 	return o.discharges.Wait
 }
 
-// finish does nothing: a discharge ends on its own.
+// finish does nothing: discharges complete.
 func (o *coordinator) finish() {}

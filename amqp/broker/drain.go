@@ -2,14 +2,14 @@
 
 package broker
 
-// drain is a client's request to receive the available messages and to be notified when no further ones follow.
+// drain is a client's request for the available messages, and for a notification after them.
 type drain struct {
-	confirm uint64 // confirmation to wait for before the node is asked: by then, requeued messages are available
+	confirm uint64 // confirmation to wait for: then requeued messages are available
 	number  uint64 // of the request to the node; 0 before it is sent
 	sent    bool
 }
 
-// beginDrain requests a drain from the node, after the pending credit and answers. The caller holds mu.
+// beginDrain requests a drain after the pending credit and answers. mu is held.
 func (s *consumer) beginDrain() {
 	s.confirms++
 	s.drain = &drain{confirm: s.confirms}
@@ -20,7 +20,7 @@ func (s *consumer) beginDrain() {
 	s.c.room.Broadcast()
 }
 
-// drainBlocked ends a drain if nothing can be sent because too many messages are unsettled. The caller holds mu.
+// drainBlocked ends a drain if too many messages are unsettled to send any. mu is held.
 func (s *consumer) drainBlocked() bool {
 	if s.drain == nil || !s.link.Blocked() {
 		return false
@@ -29,14 +29,13 @@ func (s *consumer) drainBlocked() bool {
 	return true
 }
 
-// endDrain notifies the client that no further messages follow. The caller holds mu.
 func (s *consumer) endDrain() {
 	s.drain = nil
 	s.asked = 0
 	s.link.Drained()
 }
 
-// confirmedDrain requests the drain from the node when the earlier answers are confirmed. The caller holds mu.
+// confirmedDrain requests the drain when the earlier answers are confirmed. mu is held.
 func (s *consumer) confirmedDrain() {
 	if d := s.drain; d != nil && d.number == 0 && s.confirmed >= d.confirm {
 		s.requestDrain()
@@ -49,12 +48,12 @@ func (s *consumer) requestDrain() {
 	s.signal()
 }
 
-// drained handles the node's response to a drain, with the amount of credit that the node revoked. The caller holds mu.
+// drained handles the node's response, with the credit that it revoked. mu is held.
 func (s *consumer) drained(number uint64, credit uint32) {
 	s.granted -= min(s.granted, credit)
 	switch d := s.drain; {
 	case d == nil || d.number != number:
-	case credit == 0 && s.asked > 0: // the node had used up only a part of the credit
+	case credit == 0 && s.asked > 0: // the node had a part of the credit
 		s.grant()
 		s.requestDrain()
 	default:

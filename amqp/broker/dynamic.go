@@ -14,17 +14,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// This file manages the queues of dynamic links. Each is created for a link, and deleted with the link or its
-// connection, whichever ends first.
-
-// dynamicPrefix is the prefix of the names of dynamic queues.
 const dynamicPrefix = "amqp-temporary."
 
-// temporaryGrace is the lifetime of a dynamic queue after its last consumer, if it could not be deleted with its
-// connection because this node failed.
+// temporaryGrace is the lifetime of a dynamic queue after its last consumer, if this node failed before deleting it.
 const temporaryGrace = time.Hour
 
-// createDynamic creates the queue of a dynamic link.
+// createDynamic creates the queue of a dynamic link. It is deleted with the link or its connection.
 func (c *conn) createDynamic(ctx context.Context, topic bool) (string, error) {
 	name := dynamicPrefix + uuid.NewString()
 	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
@@ -33,14 +28,12 @@ func (c *conn) createDynamic(ctx context.Context, topic bool) (string, error) {
 	return name, err
 }
 
-// deleteNode deletes the queue of a dynamic link.
 func (c *conn) deleteNode(ctx context.Context, name string) {
 	if _, err := c.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name}); err != nil {
 		c.log.Debug("temporary queue of a closed connection not deleted", zap.Error(err))
 	}
 }
 
-// deleteNodes deletes the dynamic queues of the connection.
 func (c *conn) deleteNodes() {
 	c.mu.Lock()
 	nodes := c.nodes
@@ -69,8 +62,7 @@ func (c *conn) dropNode(name string) {
 	c.deleteNode(ctx, name)
 }
 
-// removeNode removes a queue from the connection's list of dynamic queues, and reports whether it was listed: the
-// caller must delete it then. The caller holds mu.
+// removeNode removes a queue from the connection's dynamic queues; if it was one, the caller deletes it. mu is held.
 func (c *conn) removeNode(name string) bool {
 	i := slices.Index(c.nodes, name)
 	if i < 0 {

@@ -19,19 +19,16 @@ import (
 // failure is an error of a call to the node's services.
 type failure struct {
 	code    codes.Code
-	reason  string // name of an ErrorReason; empty for an error of the transport, which does not determine the outcome
+	reason  string // name of an ErrorReason; empty for a transport error, after which the outcome is unknown
 	text    string
 	settled bool // no attempt of the request was or will be executed
 	through *uint64
 }
 
-// Error returns the message.
 func (f *failure) Error() string { return f.text }
 
-// failed converts the error of a call.
 func failed(err error) failure {
-	var known *failure
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*failure](err); ok {
 		return *known
 	}
 	s, ok := status.FromError(err)
@@ -46,14 +43,12 @@ func failed(err error) failure {
 				f.reason, f.settled = d.GetReason(), d.GetMetadata()["settled"] == "true"
 			}
 		case *pb.Submitted:
-			through := d.GetThrough()
-			f.through = &through
+			f.through = new(d.GetThrough())
 		}
 	}
 	return f
 }
 
-// ofRequest converts the error of one request of a stream.
 func ofRequest(e *pb.RequestError) failure {
 	return failure{code: codes.Code(e.GetCode()), reason: e.GetReason(), text: e.GetMessage(), settled: e.GetSettled()}
 }
@@ -61,7 +56,6 @@ func ofRequest(e *pb.RequestError) failure {
 // notActive reports that this node does not serve: the attempt was not executed.
 func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" }
 
-// again reports whether the same request must be retried.
 func (f *failure) again() bool {
 	if f.code == codes.Unavailable || f.code == codes.Canceled || f.code == codes.DeadlineExceeded {
 		return true
@@ -69,7 +63,7 @@ func (f *failure) again() bool {
 	return f.reason == "AUTH_UNAVAILABLE" || f.notActive()
 }
 
-// conditions maps reasons to AMQP conditions that differ from the condition of their code.
+// conditions are those that differ from the condition of their code, by reason.
 var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"QUEUE_FULL":             session.ResourceLimitExceeded,
 	"TOO_LARGE":              session.LinkMessageSizeExceeded,
@@ -92,7 +86,6 @@ var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"TOKEN_EXPIRED":          session.UnauthorizedAccess,
 }
 
-// condition returns the AMQP condition of the error.
 func (f *failure) condition() wire.Symbol {
 	if c, ok := conditions[f.reason]; ok {
 		return c
@@ -115,7 +108,6 @@ func (f *failure) condition() wire.Symbol {
 	}
 }
 
-// toAMQP returns the AMQP error for the client.
 func (f *failure) toAMQP() *wire.Error {
 	e := &wire.Error{Condition: f.condition(), Description: f.text}
 	if f.reason != "" {
@@ -126,8 +118,7 @@ func (f *failure) toAMQP() *wire.Error {
 
 // refusal returns the AMQP error of a failed call.
 func refusal(err error) *wire.Error {
-	var e *wire.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e
 	}
 	if errors.Is(err, context.Canceled) {

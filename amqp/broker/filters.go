@@ -6,13 +6,14 @@ import (
 	"maps"
 	"strconv"
 
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/selector"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Descriptors of the supported source filters, by name and by code.
+// Descriptors of the supported source filters.
 const (
 	selectorName wire.Symbol = "apache.org:selector-filter:string"
 	selectorCode uint64      = 0x0000468C00000004
@@ -20,22 +21,17 @@ const (
 	noLocalCode  uint64      = 0x0000468C00000003
 )
 
-// filters are the supported filters of a source.
 type filters struct {
 	cel     string // empty: all messages
 	noLocal bool
-	known   wire.Map // filters in force, from which a client learns the unsupported ones
+	known   wire.Map // filters in force
 }
 
-// readFilters reads the filters of a source. Unsupported filters are omitted from the filters in force, as the
-// specification requires (3.5.1).
+// readFilters omits unsupported filters from those in force, as the specification requires (3.5.1).
 func readFilters(m wire.Map) (*filters, error) {
 	f := &filters{}
 	for _, e := range m {
-		d, ok := e.Value.(*wire.Described)
-		if v, is := e.Value.(wire.Described); is {
-			d, ok = &v, true
-		}
+		d, ok := e.Value.(wire.Described)
 		if !ok {
 			continue
 		}
@@ -62,7 +58,6 @@ func readFilters(m wire.Map) (*filters, error) {
 	return f, nil
 }
 
-// both returns the conjunction of two filters.
 func both(a, b string) string {
 	switch {
 	case a == "":
@@ -73,11 +68,8 @@ func both(a, b string) string {
 	return "(" + a + ") && (" + b + ")"
 }
 
-// originProperty is the property with the origin container of a message, for no-local.
-const originProperty = "amqp.container"
-
-// mark enables the origin property for the messages of a queue. It is never disabled, since a durable subscription may
-// need it.
+// mark enables the origin property for the messages of a queue. It stays enabled, since a durable subscription may need
+// it.
 func (s *Server) mark(queue string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,16 +80,14 @@ func (s *Server) mark(queue string) {
 	s.marked.Store(&marked)
 }
 
-// mark sets the origin property of a message.
 func mark(m *pb.Message, container string) {
 	if m.Properties == nil {
 		m.Properties = make(map[string]string, 1)
 	}
-	m.Properties[originProperty] = container
+	m.Properties[convert.ContainerKey] = container
 }
 
-// notFrom returns a filter for messages of other containers.
 func notFrom(container string) string {
-	key := strconv.Quote(originProperty)
+	key := strconv.Quote(convert.ContainerKey)
 	return "!(" + key + " in properties) || properties[" + key + "] != " + strconv.Quote(container)
 }

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// maxHeld is the maximum size of large messages held by all connections: incomplete messages and messages being
-	// stored. Above it, only one connection is read until its message is stored, and then the next one; the others wait.
+	// maxHeld is the maximum size of large messages, incomplete or being stored, of all connections. Above it, only one
+	// connection is read until its message is stored, and then the next one.
 	maxHeld = 128 << 20
-	// stallLimit is the time in which the connection that is read must send stallBytes of its message while others wait.
+	// stallLimit is the time in which that connection must send stallBytes while others wait.
 	stallLimit = 10 * time.Second
 	stallBytes = 3 << 20
 )
@@ -22,7 +22,6 @@ var errHeldLimit = session.Errorf(session.ResourceLimitExceeded,
 	"partially received messages of all clients exceed %d MiB, and this connection sends less than "+
 		"%d MiB of its message in %v: send large messages without pauses", maxHeld>>20, stallBytes>>20, stallLimit)
 
-// held counts the bytes of large messages of all connections.
 type held struct {
 	limit int // maxHeld except in tests
 
@@ -30,7 +29,7 @@ type held struct {
 	total   int
 	of      map[*conn]int // connections with a size above 0
 	storing map[*conn]bool
-	first   *conn         // the connection that is read; nil below the limit
+	first   *conn         // the one that is read; nil below the limit
 	base    int           // its size at since
 	since   time.Time     // time of its last progress
 	changed chan struct{} // closed when others may be read; nil without a waiter
@@ -40,7 +39,7 @@ func newHeld() held {
 	return held{limit: maxHeld, of: make(map[*conn]int), storing: make(map[*conn]bool)}
 }
 
-// change records the size held by a connection, and whether it waits for the node to store it.
+// change records the size held by a connection, and whether the node is storing it.
 func (h *held) change(c *conn, is int, storing bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -62,8 +61,8 @@ func (h *held) change(c *conn, is int, storing bool) {
 	}
 }
 
-// wait returns nil if a connection may be read now; otherwise a channel that is closed when it must check again, and
-// the connection that is read in the meantime.
+// wait returns nil if the connection may be read; otherwise a channel that is closed to check again, and the connection
+// that is read.
 func (h *held) wait(c *conn) (again <-chan struct{}, first *conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +76,7 @@ func (h *held) wait(c *conn) (again <-chan struct{}, first *conn) {
 			}
 		}
 		h.base, h.since = h.of[h.first], time.Now()
-		if h.changed != nil { // it may be a waiting connection
+		if h.changed != nil { // first may be waiting
 			close(h.changed)
 			h.changed = nil
 		}
@@ -91,7 +90,7 @@ func (h *held) wait(c *conn) (again <-chan struct{}, first *conn) {
 	return h.changed, h.first
 }
 
-// stalled reports whether the connection that is read has made no progress for too long.
+// stalled reports whether the connection that is read makes too little progress.
 func (h *held) stalled(first *conn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +105,7 @@ func (h *held) stalled(first *conn) bool {
 	return now.Sub(h.since) >= stallLimit
 }
 
-// count updates the size of large messages held by the connection. The caller holds mu.
+// count updates the size held by the connection. mu is held.
 func (c *conn) count() {
 	is, storing := c.core.Partial(), c.pending > maxPending
 	if storing {
@@ -118,7 +117,7 @@ func (c *conn) count() {
 	}
 }
 
-// stored subtracts the size of messages that no longer wait to be stored. The caller holds mu.
+// stored subtracts messages that no longer wait to be stored. mu is held.
 func (c *conn) stored(bytes int) {
 	c.pending -= bytes
 	if c.held > 0 {
@@ -126,8 +125,7 @@ func (c *conn) stored(bytes int) {
 	}
 }
 
-// waitForRoom waits while all connections together are above the limit, and closes the connection that the others wait
-// for if it stalls.
+// waitForRoom waits while all connections are above the limit, and closes the one that is read if it stalls.
 func (c *conn) waitForRoom() {
 	again, first := c.server.held.wait(c)
 	if again == nil {
@@ -152,7 +150,6 @@ func (c *conn) waitForRoom() {
 	}
 }
 
-// unread records that the connection is not being read: the client does not count as idle then.
 func (c *conn) unread(is bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 const largeBytes, frameBytes = 2560 << 10, 60 << 10
@@ -23,7 +24,7 @@ func takesLarge(o *Options) {
 
 // large returns the frames of a large message.
 func large() (frames [][]byte) {
-	payload := wire.AppendData(nil, []byte(strings.Repeat("x", largeBytes)))
+	payload := wiretest.AppendData(nil, []byte(strings.Repeat("x", largeBytes)))
 	for first := true; len(payload) > 0; first = false {
 		n := min(frameBytes, len(payload))
 		t := &wire.Transfer{Handle: 0, More: n < len(payload)}
@@ -120,7 +121,7 @@ func TestUnreadIsNotSilent(t *testing.T) {
 		p := dial(t, s, "c")
 		require.NoError(t, p.conn.SetDeadline(time.Time{}))
 		p.attachSender(0, &wire.Node{Address: "q"})
-		payload := wire.AppendData(nil, make([]byte, 100<<10))
+		payload := wiretest.AppendData(nil, make([]byte, 100<<10))
 		for i := range uint32(25) { // more than maxPending
 			p.write(wire.AppendFrame(nil, 0, &wire.Transfer{
 				DeliveryID: wire.Some(i), DeliveryTag: []byte{byte(i)}, MessageFormat: wire.Some(uint32(0)),

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,11 +19,11 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// closeLimit is the time that clients have to respond to a close when the node stops or loses its role.
+// closeLimit is the time to respond to a close when the node stops or is no longer active.
 const closeLimit = 300 * time.Millisecond
 
-// rolePollInterval is the interval at which the role is polled, in addition to notifications: a node starts serving
-// shortly after its role changed.
+// rolePollInterval is the poll interval in addition to notifications: a node starts serving shortly after its role
+// changed.
 const rolePollInterval = 250 * time.Millisecond
 
 // Server serves AMQP clients until Run's context ends.
@@ -31,14 +33,13 @@ type Server struct {
 
 	mu         sync.Mutex // guards the fields below
 	conns      map[*conn]struct{}
-	consumers  map[string]map[*consumer]struct{} // consumers with a stream, by queue
-	containers map[string]*conn                  // connections that requested to be the only one of their container
-	// links of shared subscriptions that are deleted with the last link, by queue and name
-	sharing map[[2]string]int
-	closed  bool
+	consumers  map[string]map[*consumer]struct{} // with a stream, by queue
+	containers map[string]*conn                  // sole connections by container
+	sharing    map[[2]string]int                 // links of volatile subscriptions by queue and name
+	closed     bool
 
 	defects atomic.Uint64                   // connections closed because of a bug
-	marked  atomic.Pointer[map[string]bool] // queues with no-local subscribers: their messages contain their origin
+	marked  atomic.Pointer[map[string]bool] // queues with no-local subscribers
 }
 
 // New creates a server. The caller must call Run or Close.
@@ -52,8 +53,7 @@ func New(o Options) *Server {
 // Address returns the listen address.
 func (s *Server) Address() net.Addr { return s.o.Listener.Addr() }
 
-// Defects returns the number of connections that were closed because of a bug of this program. The log contains each of
-// them.
+// Defects returns the number of connections closed because of a bug; the log contains each of them.
 func (s *Server) Defects() uint64 { return s.defects.Load() }
 
 // Close closes the listener if Run was never called.
@@ -89,7 +89,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// enter registers a connection; it returns false if no further connections are accepted.
 func (s *Server) enter(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +106,6 @@ func (s *Server) remove(c *conn) {
 	s.releaseLocked(c)
 }
 
-// release allows another connection to claim the container of a connection that ends.
 func (s *Server) release(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,19 +130,14 @@ func (s *Server) claim(c *conn, container string) bool {
 	return true
 }
 
-// all returns the connections. If last is set, no further connections are accepted.
+// all returns the connections; after last, none is accepted.
 func (s *Server) all(last bool) []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = s.closed || last
-	list := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		list = append(list, c)
-	}
-	return list
+	return slices.Collect(maps.Keys(s.conns))
 }
 
-// leave closes all connections because this node stops.
 func (s *Server) leave() {
 	role, _ := s.o.Role()
 	for _, c := range s.all(true) {
@@ -152,7 +145,7 @@ func (s *Server) leave() {
 	}
 }
 
-// watchRole closes all connections when this node is no longer active, so that their clients connect to the other node.
+// watchRole closes all connections when this node is no longer active: clients reconnect to the other node.
 func (s *Server) watchRole(ctx context.Context) {
 	was := false
 	ticker := time.NewTicker(rolePollInterval)
@@ -178,21 +171,21 @@ func (s *Server) watchRole(ctx context.Context) {
 	}
 }
 
-// isRedirect reports whether a connection is closed to redirect its client to the other node.
+// isRedirect reports whether a close redirects the client to the other node.
 func isRedirect(reason *wire.Error) bool {
 	return reason.Condition == session.ConnectionRedirect || reason.Condition == session.ConnectionForced
 }
 
-// understandsRedirect reports whether a client follows the redirection of a close; Qpid JMS does. Other connections are
-// terminated without a close, and without an open if this node does not serve, so that the client tries its next
-// address. Proton restarts with its first address after each open, and takes 10 s to detect the end of a connection
-// closed with amqp:connection:forced.
+// understandsRedirect reports whether a client follows the redirection of a close, like Qpid JMS. Other connections end
+// without a close, and without an open if this node does not serve, so that the client tries its next address: Proton
+// restarts with its first address after each open, and takes 10 s to detect the end of a connection closed with
+// amqp:connection:forced.
 func understandsRedirect(peer *wire.Open) bool {
 	product, _ := peer.Properties.Get(wire.Symbol("product"))
 	return product == "QpidJMS"
 }
 
-// successor waits a short time until the new active node is known.
+// successor waits for closeLimit until the new active node is known.
 func (s *Server) successor() Role {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
@@ -209,7 +202,6 @@ func (s *Server) successor() Role {
 	}
 }
 
-// redirectError returns the error with which a node that does not serve closes connections.
 func redirectError(role Role, reason string) *wire.Error {
 	host, port, err := net.SplitHostPort(role.ActiveAddress)
 	number, ok := portNumber(port)

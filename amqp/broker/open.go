@@ -22,7 +22,7 @@ const (
 
 const notActive = "this node is not active"
 
-// opened responds to a client that opens its connection. The caller holds mu.
+// opened responds to an open. mu is held.
 func (c *conn) opened(o *wire.Open) {
 	role, _ := c.server.o.Role()
 	c.server.o.Hello(c.remote, nameOf(o))
@@ -58,14 +58,13 @@ func (c *conn) opened(o *wire.Open) {
 		c.core.Open(reply)
 		return
 	}
-	// Clients that support this property wait for the close that follows.
+	// Clients with this property wait for the close.
 	reply.Properties = append(reply.Properties,
 		wire.MapEntry{Key: wire.Symbol("amqp:connection-establishment-failed"), Value: true})
 	c.core.Open(reply)
 	c.shutLocked(reason)
 }
 
-// nameOf returns the name of a client: its container, and its product and version if reported.
 func nameOf(o *wire.Open) string {
 	name := o.ContainerID
 	if product, ok := o.Properties.Get(wire.Symbol("product")); ok {

@@ -11,48 +11,36 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Options of New. All fields are required unless stated otherwise.
+// Options of New. All fields except TLS are required.
 type Options struct {
-	// Listener accepts the connections. The Server closes it.
-	Listener net.Listener
-	// TLS of the connections; if nil, connections are not encrypted.
-	TLS *tls.Config
-	// ContainerID identifies this node to its clients. Version is the software version.
-	ContainerID, Version string
-	// Services is the connection to the node's own gRPC services. Messages passed in either direction are not modified
-	// afterwards.
+	Listener    net.Listener // closed by the Server
+	TLS         *tls.Config  // nil: connections are not encrypted
+	ContainerID string       // of this node
+	Version     string       // of the software
+	// Services is the connection to the node's gRPC services. Messages are not modified after they were passed.
 	Services grpc.ClientConnInterface
-	// Enter registers a client with the services. Until leave is called, calls with the context returned by as are
-	// attributed to the client.
+	// Enter registers a client. Until leave is called, calls with the context returned by as are attributed to it.
 	Enter func(Client) (as func(context.Context) context.Context, leave func())
-	// Hello receives the self-reported name of the client at the other end of a connection.
+	// Hello receives the self-reported name of a client.
 	Hello func(of net.Addr, name string)
 	// Role returns the role of this node, and a channel that signals a change.
 	Role func() (Role, <-chan struct{})
 	// AutoCreate reports whether missing queues named by a link are created, if the client may manage them.
-	AutoCreate func() bool
-	// MaxMessageBytes is the maximum size of a message.
-	MaxMessageBytes int
-	// MaxTransactionBytes is the maximum size of all publishes in the open transactions of a connection.
-	MaxTransactionBytes int
-	// Logger of the server.
-	Logger *zap.Logger
+	AutoCreate          func() bool
+	MaxMessageBytes     int
+	MaxTransactionBytes int // of all publishes in the open transactions of a connection
+	Logger              *zap.Logger
 }
 
 // Client is the network address and TLS state of a client.
 type Client struct {
-	// Address of the client's end of the connection.
 	Address net.Addr
-	// TLS state of the connection; nil without TLS.
-	TLS *tls.ConnectionState
+	TLS     *tls.ConnectionState // nil without TLS
 }
 
 // Role is the role of a node as seen by its clients.
 type Role struct {
-	// Active reports whether the node serves clients.
-	Active bool
-	// ActiveAddress is the AMQP address of the active node, host:port; empty if unknown.
-	ActiveAddress string
-	// Others are the AMQP addresses of the nodes of the pair, for clients that reconnect later.
-	Others []string
+	Active        bool
+	ActiveAddress string   // AMQP address (host:port) of the active node; empty if unknown
+	Others        []string // AMQP addresses of the nodes of the pair, for later reconnects
 }

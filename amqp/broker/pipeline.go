@@ -18,20 +18,14 @@ import (
 )
 
 const (
-	// window is the maximum number of outstanding requests of a pipeline: nodes keep the last 256 results of a producer.
-	window = 200
-	// eagerFrames is the number of publish frames in flight up to which messages are sent immediately. Beyond it they are
-	// batched.
-	eagerFrames = 4
-	// maxBatch and maxBatchBytes limit a batch.
+	window        = 200 // outstanding requests: nodes keep the last 256 results of a producer
+	eagerFrames   = 4   // publish frames in flight above which messages are batched
 	maxBatch      = 256
 	maxBatchBytes = 256 << 10
-	// firstPause and longestPause are the limits of the backoff while the node cannot accept publishes.
-	firstPause   = 2 * time.Millisecond
-	longestPause = 50 * time.Millisecond
+	firstPause    = 2 * time.Millisecond // of the backoff while the node cannot accept publishes
+	longestPause  = 50 * time.Millisecond
 )
 
-// entry is one message to be stored.
 type entry struct {
 	id      uint32 // delivery ID
 	settled bool   // the client does not wait for an outcome
@@ -43,7 +37,7 @@ type entry struct {
 	message *pb.Message
 }
 
-// request is a transaction: messages for one queue that are stored atomically.
+// request is one transaction: messages for one queue.
 type request struct {
 	sequence uint64
 	entries  []entry
@@ -52,16 +46,14 @@ type request struct {
 	last     bool // last request of its frame
 }
 
-// pipeline stores the messages of one link in order. Messages with an unknown outcome are retried with the same
-// identity.
+// pipeline stores the messages of a link in order. Messages with an unknown outcome are retried with the same identity.
 type pipeline struct {
-	c    *conn
-	of   *publisher
-	link *session.Link
-	id   string        // producer ID
-	wake chan struct{} // capacity 1
-	// ended is closed when all messages are answered, or the connection was terminated
-	ended chan struct{}
+	c     *conn
+	of    *publisher
+	link  *session.Link
+	id    string        // producer ID
+	wake  chan struct{} // capacity 1
+	ended chan struct{} // closed when all messages are answered, or the connection has ended
 
 	// guarded by conn.mu
 	next          uint64
@@ -69,7 +61,7 @@ type pipeline struct {
 	inFlight      []request // ordered by sequence
 	sent          int       // number of inFlight requests sent on the current stream
 	publishFrames int       // frames of the current stream with outstanding requests
-	missing       string    // a queue to be created on demand before new messages are sent; may be empty
+	missing       string    // queue to create before new messages are sent; may be empty
 	more          bool      // the node accepts several requests per frame
 	done          bool      // no further messages follow
 }
@@ -81,29 +73,22 @@ func newPipeline(c *conn, of *publisher) *pipeline {
 	}
 }
 
-// start runs the pipeline until its link has ended and all messages are answered, or the connection has ended. The
-// caller holds mu.
-func (p *pipeline) start() { p.c.run(p.run) }
-
-// add appends a message. The caller holds mu.
 func (p *pipeline) add(e entry) {
 	p.pending = append(p.pending, e)
 	p.c.pending += e.bytes
 	p.signal()
 }
 
-// finish marks the end of the messages. The caller holds mu.
 func (p *pipeline) finish() {
 	p.done = true
 	p.signal()
 }
 
-// signal wakes the pipeline. The caller holds mu.
 func (p *pipeline) signal() { p.c.wakeUp(p.wake) }
 
-// idle reports whether no message is pending or in flight. The caller holds mu.
 func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }
 
+// run runs until the link has ended and all messages are answered, or the connection has ended.
 func (p *pipeline) run() {
 	defer close(p.ended)
 	pause := firstPause
@@ -163,7 +148,7 @@ func (p *pipeline) failed(f failure) bool {
 	return false
 }
 
-// drop discards all messages without a response: their outcome is unknown to the client. The caller holds mu.
+// drop discards all unanswered messages: their outcome is unknown to the client. mu is held.
 func (p *pipeline) drop() {
 	for i := range p.inFlight {
 		for j := range p.inFlight[i].entries {
@@ -177,7 +162,7 @@ func (p *pipeline) drop() {
 	p.c.room.Broadcast()
 }
 
-// stream sends pending requests on one stream until it breaks, which is an error, or all are done.
+// stream sends requests until it breaks, which is an error, or all are done.
 func (p *pipeline) stream() (progress bool, err error) {
 	ctx, cancel := context.WithCancel(p.c.calls)
 	defer cancel()
@@ -192,7 +177,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 	p.c.run(func() {
 		err := io.ErrUnexpectedEOF
 		defer func() {
-			cancel() // unblocks a Send that waits for flow control
+			cancel() // unblocks Send
 			received <- err
 		}()
 		err = p.receive(stream, &progress)
@@ -225,7 +210,6 @@ func (p *pipeline) stream() (progress bool, err error) {
 	}
 }
 
-// publishFrame returns the next publish frame, if one is ready; over means that none will follow.
 func (p *pipeline) publishFrame() (b *pb.PublishStreamRequest, over bool) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
@@ -250,7 +234,6 @@ func (p *pipeline) publishFrame() (b *pb.PublishStreamRequest, over bool) {
 	return b, false
 }
 
-// encode returns the protobuf message of a request.
 func (p *pipeline) encode(r *request) *pb.PublishStreamRequest {
 	publish := &pb.PublishRequest{
 		Queue: r.entries[0].queue, Messages: make([]*pb.Message, len(r.entries)),
@@ -269,8 +252,8 @@ func (r *request) size() (messages, bytes int) {
 	return len(r.entries), bytes
 }
 
-// nextRequest returns the next request to send along with the given number of messages and bytes: first those of an
-// earlier stream, in order, then new ones. The caller holds mu.
+// nextRequest returns the next request for a frame with that many messages and bytes: first those of an earlier stream,
+// in order, then new ones. mu is held.
 func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if p.sent < len(p.inFlight) {
 		r := &p.inFlight[p.sent]
@@ -303,7 +286,7 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if n == 0 {
 		return nil
 	}
-	r := request{sequence: p.next, entries: append([]entry(nil), p.pending[:n]...), sent: true}
+	r := request{sequence: p.next, entries: slices.Clone(p.pending[:n]), sent: true}
 	p.next++
 	p.pending = p.pending[:copy(p.pending, p.pending[n:])]
 	p.inFlight = append(p.inFlight, r)
@@ -311,7 +294,6 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 	return &p.inFlight[len(p.inFlight)-1]
 }
 
-// receive handles responses until the stream ends.
 func (p *pipeline) receive(stream pb.QueueService_PublishStreamClient, progress *bool) error {
 	for {
 		resp, err := stream.Recv()
@@ -325,7 +307,6 @@ func (p *pipeline) receive(stream pb.QueueService_PublishStreamClient, progress 
 	}
 }
 
-// handle handles a response and those batched with it.
 func (p *pipeline) handle(resp *pb.PublishStreamResponse) error {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
@@ -344,7 +325,7 @@ func (p *pipeline) handle(resp *pb.PublishStreamResponse) error {
 
 var errOrder = errors.New("responses out of order")
 
-// answered handles the response to the oldest request. The caller holds mu.
+// answered handles the response to the oldest request. mu is held.
 func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 	if len(p.inFlight) == 0 || p.inFlight[0].sequence != resp.GetCorrelation() {
 		return fmt.Errorf("%w: %d", errOrder, resp.GetCorrelation())
@@ -374,7 +355,6 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 	return nil
 }
 
-// take removes the oldest request.
 func (p *pipeline) take(r request) {
 	p.inFlight[0] = request{}
 	p.inFlight = p.inFlight[1:]
@@ -384,8 +364,8 @@ func (p *pipeline) take(r request) {
 	}
 }
 
-// refused handles a refusal. The messages of a batch are retried one by one, since only one of them may be the cause. A
-// missing queue is created on demand. The caller holds mu.
+// refused retries the messages of a batch one by one, since only one may be the cause. A missing queue is created on
+// demand. mu is held.
 func (p *pipeline) refused(r *request, f *failure) {
 	certain := f.settled || !r.retry
 	if f.reason == "QUEUE_NOT_FOUND" && p.of.deleted() {
@@ -400,7 +380,7 @@ func (p *pipeline) refused(r *request, f *failure) {
 		for i := range r.entries {
 			r.entries[i].alone = true
 		}
-		p.unreadRequest(r.entries)
+		p.requeue(r.entries)
 		return
 	}
 	var state wire.DeliveryState = &wire.Rejected{Error: f.toAMQP()}
@@ -421,7 +401,6 @@ func (p *pipeline) refused(r *request, f *failure) {
 	}
 }
 
-// queueDeleted ends a link to a deleted queue, which is not created again. The caller holds mu.
 func (p *pipeline) queueDeleted(r *request, f *failure) {
 	reason := p.of.resourceDeleted(f)
 	for i := range r.entries {
@@ -434,17 +413,17 @@ func (p *pipeline) queueDeleted(r *request, f *failure) {
 	p.drop()
 }
 
-// onDemand schedules the creation of the missing queue of a refused request. Requests sent after it are refused as
-// well; all of them are sent again in order. The caller holds mu.
+// onDemand schedules the creation of a missing queue. Requests sent after r are refused as well; all are sent again in
+// order. mu is held.
 func (p *pipeline) onDemand(r *request) {
 	for i := range r.entries {
 		r.entries[i].made = true
 	}
-	p.unreadRequest(r.entries)
+	p.requeue(r.entries)
 	p.missing = r.entries[0].queue
 }
 
-// createMissing creates that queue when all sent requests are answered. The caller holds mu.
+// createMissing creates that queue when all sent requests are answered. mu is held.
 func (p *pipeline) createMissing() {
 	if p.missing == "" || len(p.inFlight) > 0 || len(p.pending) == 0 {
 		return
@@ -465,7 +444,7 @@ func (p *pipeline) createMissing() {
 	})
 }
 
-// abandon rejects the messages for a queue that could not be created. The caller holds mu.
+// abandon rejects the messages for a queue that could not be created. mu is held.
 func (p *pipeline) abandon(queue string, reason *wire.Error) {
 	kept := p.pending[:0]
 	for _, e := range p.pending {
@@ -481,8 +460,8 @@ func (p *pipeline) abandon(queue string, reason *wire.Error) {
 	p.c.room.Broadcast()
 }
 
-// unreadRequest inserts messages to be sent again in new requests, before later messages. The caller holds mu.
-func (p *pipeline) unreadRequest(entries []entry) {
+// requeue inserts messages to be sent again before later ones. mu is held.
+func (p *pipeline) requeue(entries []entry) {
 	at := 0
 	for at < len(p.pending) && int32(p.pending[at].id-entries[0].id) < 0 {
 		at++

@@ -5,46 +5,39 @@ package broker
 import (
 	"bytes"
 
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// publishWindow is the maximum number of outstanding messages per link.
-const publishWindow = 2000
+const publishWindow = 2000 // outstanding messages per link
 
-// publisher is a link on which a client publishes.
 type publisher struct {
 	c       *conn
 	link    *session.Link
 	queue   string // empty: each message contains its address
 	topic   bool
 	exists  bool   // the queue has existed since the link was attached
-	dynamic string // dynamic queue of the link; empty without one
+	dynamic string // dynamic queue of the link; may be empty
 	pipe    *pipeline
 }
 
-func newPublisher(c *conn, l *session.Link, queue string, topic bool) *publisher {
-	return &publisher{c: c, link: l, queue: queue, topic: topic}
-}
-
-// deleted reports whether a missing queue of the link must have been deleted. The caller holds mu.
+// deleted reports whether a missing queue of the link was deleted. mu is held.
 func (p *publisher) deleted() bool { return p.queue != "" && p.exists }
 
-// resourceDeleted returns the error of a link to a deleted queue.
 func (p *publisher) resourceDeleted(f *failure) *wire.Error {
 	reason := f.toAMQP()
 	reason.Condition = session.ResourceDeleted
 	return reason
 }
 
-// deliver accepts a message. The caller holds the connection's mu.
 func (p *publisher) deliver(d *session.Delivery) {
 	payload := d.Payload
 	if !d.Owned {
 		payload = bytes.Clone(payload)
 	}
-	message, to, err := decode(payload)
+	message, to, err := convert.Decode(payload)
 	queue := p.queue
 	if err == nil && queue == "" {
 		if queue = to; queue == "" {
@@ -64,7 +57,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 	}
 	if p.pipe == nil {
 		p.pipe = newPipeline(p.c, p)
-		p.pipe.start()
+		p.c.run(p.pipe.run)
 	}
 	p.pipe.add(entry{id: d.ID, settled: d.Settled, queue: queue, message: message, bytes: len(d.Payload), topic: p.topic})
 }
@@ -82,8 +75,7 @@ func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Deliver
 	p.link.Settle(d.ID, t.accepted)
 }
 
-// refuse rejects a message. If the client has already settled it, the link is detached, since the client would not be
-// notified otherwise.
+// refuse rejects a message. If the client has settled it, the link is detached instead, to notify the client.
 func (p *publisher) refuse(id uint32, settled bool, reason *wire.Error) {
 	if settled {
 		p.link.Detach(true, reason)
@@ -95,7 +87,7 @@ func (p *publisher) refuse(id uint32, settled bool, reason *wire.Error) {
 	p.link.Settle(id, &wire.Rejected{Error: reason})
 }
 
-// detached ends the link when its messages are stored or refused. The caller holds mu.
+// detached ends the link when its messages are stored or refused.
 func (p *publisher) detached(closed bool) (wait func()) {
 	p.finish()
 	if p.pipe == nil && (p.dynamic == "" || !closed) {
@@ -111,7 +103,6 @@ func (p *publisher) detached(closed bool) (wait func()) {
 	}
 }
 
-// finish ends the link's pipeline after its last message. The caller holds mu.
 func (p *publisher) finish() {
 	if p.pipe != nil {
 		p.pipe.finish()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 func autoCreate(o *Options) {
@@ -169,7 +170,7 @@ func TestTransactionCreatesQueues(t *testing.T) {
 		p.write(wire.AppendFrame(nil, 0, &wire.Transfer{
 			Handle: 1, DeliveryID: wire.Some(uint32(1)), DeliveryTag: []byte{1}, MessageFormat: wire.Some(uint32(0)),
 			Settled: wire.Some(true), State: &wire.TransactionalState{TxnID: id},
-		}, wire.AppendData(wire.AppendProperties(nil, &wire.Properties{To: "new"}), []byte("x"))))
+		}, wiretest.AppendData(wiretest.AppendTo(nil, "new"), []byte("x"))))
 		require.Equal(t, wire.Accepted{}, p.discharged(0, 2, id))
 		require.Equal(t, []string{"new"}, n.madeQueues())
 		require.Equal(t, []string{"x"}, n.stored("new"))
@@ -184,7 +185,7 @@ func TestTransactionCreatesQueues(t *testing.T) {
 	})
 }
 
-// A commit whose response was lost is retried under the same identity. If its outcome cannot be determined, the client
+// A commit without a response is retried under the same identity. If its outcome cannot be determined, the client
 // receives none.
 func TestLostCommit(t *testing.T) {
 	lost := status.Error(codes.Unavailable, "the connection was lost")

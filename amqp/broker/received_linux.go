@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// received returns the number of bytes that have arrived on a connection, read or not; 0 if it is unknown.
+// received returns the number of bytes that have arrived, read or not; 0 if unknown.
 func received(c net.Conn) (n int64) {
 	s, ok := c.(syscall.Conn)
 	if !ok {

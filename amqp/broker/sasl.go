@@ -18,7 +18,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// SASL mechanisms.
 const (
 	anonymous   wire.Symbol = "ANONYMOUS"
 	plain       wire.Symbol = "PLAIN"
@@ -27,17 +26,10 @@ const (
 	xoauth2     wire.Symbol = "XOAUTH2"
 )
 
-// signInTimeout limits the check of credentials: it may have to fetch the keys of an issuer.
+// signInTimeout includes fetching the keys of an issuer.
 const signInTimeout = 15 * time.Second
 
-// Protocol IDs in the protocol header (2.2, 5.3.1).
-const (
-	protocolAMQP byte = 0
-	protocolSASL byte = 3
-)
-
-// errEnded ends a connection without a log entry.
-var errEnded = errors.New("connection closed")
+var errEnded = errors.New("connection closed") // without a log entry
 
 // handshake reads the protocol headers, and executes the SASL exchange if requested. Without SASL, a client is
 // anonymous or authenticated by its certificate.
@@ -46,13 +38,13 @@ func (c *conn) handshake() error {
 	if err != nil {
 		return fmt.Errorf("protocol header: %w", err)
 	}
-	if version != [3]byte{1, 0, 0} || id != protocolAMQP && id != protocolSASL {
-		return errors.Join(errEnded, c.logError(wire.AppendProtocolHeader(nil, protocolSASL)))
+	if version != [3]byte{1, 0, 0} || id != wire.ProtocolAMQP && id != wire.ProtocolSASL {
+		return errors.Join(errEnded, c.writeRaw(wire.AppendProtocolHeader(nil, wire.ProtocolSASL)))
 	}
-	if err := c.logError(wire.AppendProtocolHeader(nil, id)); err != nil {
+	if err := c.writeRaw(wire.AppendProtocolHeader(nil, id)); err != nil {
 		return err
 	}
-	if id == protocolAMQP {
+	if id == wire.ProtocolAMQP {
 		return c.signIn("")
 	}
 	if err := c.authenticate(); err != nil {
@@ -62,17 +54,16 @@ func (c *conn) handshake() error {
 	if err != nil {
 		return fmt.Errorf("protocol header: %w", err)
 	}
-	if err := c.logError(wire.AppendProtocolHeader(nil, protocolAMQP)); err != nil {
+	if err := c.writeRaw(wire.AppendProtocolHeader(nil, wire.ProtocolAMQP)); err != nil {
 		return err
 	}
-	if version != [3]byte{1, 0, 0} || id != protocolAMQP {
+	if version != [3]byte{1, 0, 0} || id != wire.ProtocolAMQP {
 		return errEnded
 	}
 	return nil
 }
 
-// logError writes to the connection before its writer runs.
-func (c *conn) logError(b []byte) error {
+func (c *conn) writeRaw(b []byte) error {
 	if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
@@ -88,7 +79,7 @@ func (c *conn) authenticate() error {
 	if c.secured != nil && len(c.secured.VerifiedChains) > 0 {
 		offered = append([]wire.Symbol{external}, offered...)
 	}
-	if err := c.logError(wire.AppendSASLFrame(nil, &wire.SASLMechanisms{Mechanisms: offered})); err != nil {
+	if err := c.writeRaw(wire.AppendSASLFrame(nil, &wire.SASLMechanisms{Mechanisms: offered})); err != nil {
 		return err
 	}
 	var f wire.Frame
@@ -101,7 +92,7 @@ func (c *conn) authenticate() error {
 	}
 	mechanism, response := init.Mechanism, bytes.Clone(init.InitialResponse)
 	if response == nil && mechanism != anonymous && mechanism != external {
-		if err := c.logError(wire.AppendSASLFrame(nil, &wire.SASLChallenge{})); err != nil {
+		if err := c.writeRaw(wire.AppendSASLFrame(nil, &wire.SASLChallenge{})); err != nil {
 			return err
 		}
 		if err := c.reader.Next(&f); err != nil {
@@ -126,11 +117,10 @@ func (c *conn) authenticate() error {
 	default:
 		outcome.Code = wire.SASLAuth
 	}
-	return errors.Join(err, c.logError(wire.AppendSASLFrame(nil, outcome)))
+	return errors.Join(err, c.writeRaw(wire.AppendSASLFrame(nil, outcome)))
 }
 
-// credential returns the token of a SASL response, or "" without one. ok is false if the response is invalid for its
-// mechanism.
+// credential returns the token of a SASL response; "" if anonymous. ok is false for an invalid response.
 func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) {
 	switch mechanism {
 	case anonymous, external:
@@ -154,7 +144,7 @@ func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) 
 	return "", false
 }
 
-// signIn authenticates the client with the node, and stores the credentials for the client's calls.
+// signIn authenticates the client, and stores the credentials for its calls.
 func (c *conn) signIn(token string) error {
 	if token != "" {
 		inner := c.as
@@ -164,11 +154,10 @@ func (c *conn) signIn(token string) error {
 	}
 	ctx, cancel := context.WithTimeout(c.as(c.ctx), signInTimeout)
 	defer cancel()
-	identity, err := pb.NewAccessServiceClient(c.server.o.Services).WhoAmI(ctx, &pb.WhoAmIRequest{})
-	if err != nil {
+	if _, err := pb.NewAccessServiceClient(c.server.o.Services).WhoAmI(ctx, &pb.WhoAmIRequest{}); err != nil {
 		return fmt.Errorf("authenticate: %w", err)
 	}
-	c.principal, c.calls = identity.GetPrincipal(), c.as(c.ctx)
+	c.calls = c.as(c.ctx)
 	// This first call that requires authentication marks the connection as authenticated.
 	if _, err := pb.NewAdminServiceClient(c.server.o.Services).GetStatus(ctx, &pb.GetStatusRequest{}); err != nil {
 		c.refused = refusal(err)

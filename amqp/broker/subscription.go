@@ -17,22 +17,20 @@ import (
 )
 
 const (
-	// volatilePrefix is the prefix of subscriptions that are deleted with their link or their last consumer.
+	// volatilePrefix begins the names of subscriptions that are deleted with their link or their last consumer.
 	volatilePrefix = "amqp-volatile."
-	// linkDelimiter separates the name of a subscription from a suffix in the name of a link, which distinguishes several
-	// links of one subscription.
+	// linkDelimiter separates the name of a subscription from a suffix in a link name, which distinguishes its links.
 	linkDelimiter = "|"
 )
 
-// subscription is the subscription requested by a link.
 type subscription struct {
 	name     string
 	volatile bool
 	shared   bool
 }
 
-// subscriptionOf returns the subscription of a link. A subscription is identified by the client's container and the
-// link name; a global one by the link name only.
+// subscriptionOf returns the subscription of a link: it is identified by the client's container and the link name; a
+// global one by the link name.
 func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	source := a.Source
 	s := subscription{
@@ -41,7 +39,7 @@ func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	}
 	name := a.Name
 	if s.shared {
-		name, _, _ = strings.Cut(name, linkDelimiter)
+		name = firstPart(name)
 	}
 	switch {
 	case s.shared && slices.Contains(source.Capabilities, capGlobal):
@@ -57,7 +55,6 @@ func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	return s
 }
 
-// subscribe creates the subscription of a link, or changes its filter.
 func (c *conn) subscribe(
 	ctx context.Context, s *consumer, a *wire.Attach, f *filters,
 ) error {
@@ -78,7 +75,7 @@ func (c *conn) subscribe(
 	})
 	if err != nil {
 		if failed(err).reason == "DENIED" {
-			// An existing subscription that was created for the client is sufficient.
+			// A subscription that was created for the client is sufficient.
 			if c.hasSubscription(ctx, s.queue, sub.name, cel) {
 				return nil
 			}
@@ -93,7 +90,7 @@ func (c *conn) subscribe(
 		return session.Errorf(session.NotAllowed, "shared subscription %q has consumers and a different selector than this "+
 			"link: use the same selector", sub.name)
 	}
-	// JMS: changing the selector of a durable subscriber is equivalent to deleting and creating the subscription.
+	// JMS: a changed selector of a durable subscriber deletes and creates the subscription.
 	if _, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{
 		Queue: s.queue, Name: sub.name,
 	}); err != nil {
@@ -105,7 +102,6 @@ func (c *conn) subscribe(
 	return err
 }
 
-// hasSubscription reports whether a queue has a subscription with that filter.
 func (c *conn) hasSubscription(ctx context.Context, queue, name, filter string) bool {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	return err == nil && slices.ContainsFunc(resp.GetQueue().GetSubscriptions(), func(s *pb.Subscription) bool {
@@ -113,8 +109,8 @@ func (c *conn) hasSubscription(ctx context.Context, queue, name, filter string) 
 	})
 }
 
-// recoverSubscription reattaches a link without a source to the durable subscription identified by its name and the
-// client's container. Clients unsubscribe by closing such a link.
+// recoverSubscription reattaches a link without a source to the durable subscription of its name. Clients unsubscribe
+// by closing such a link.
 func (c *conn) recoverSubscription(ctx context.Context, l *session.Link, a *wire.Attach) (accept func(), err error) {
 	for _, name := range []string{a.Name, firstPart(a.Name)} {
 		for _, global := range []bool{false, true} {
@@ -170,12 +166,11 @@ func (c *conn) findSubscription(ctx context.Context, name string) (*pb.Queue, er
 			}
 		}
 		if token = resp.GetNextPageToken(); token == "" {
-			return nil, nil //nolint:nilnil // there is none
+			return nil, nil //nolint:nilnil // not found
 		}
 	}
 }
 
-// remove deletes the dynamic queue or the subscription of the link.
 func (s *consumer) remove() {
 	c := s.c
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
@@ -192,18 +187,18 @@ func (s *consumer) remove() {
 	}
 }
 
-// last releases the link's share of the subscription, and reports whether it was the last link.
+// last removes the link from the subscription, and reports whether it was the last one.
 func (s *consumer) last() bool {
 	s.left.Do(func() { s.wasLast = s.leave() })
 	return s.wasLast
 }
 
-// endIdle deletes subscriptions of a queue whose links ended without deleting them because their node failed. Only the
-// active node has such links, and it knows all of them.
+// endIdle deletes subscriptions of links that were lost in a failover. Only the active node has such links, and it
+// knows all of them.
 func (c *conn) endIdle(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {
-		return // a client without the permission leaves it to others
+		return // not permitted: left to other clients
 	}
 	for _, sub := range resp.GetQueue().GetSubscriptions() {
 		name := sub.GetName()
@@ -216,9 +211,8 @@ func (c *conn) endIdle(ctx context.Context, queue string) {
 	}
 }
 
-// takeOverLink detaches a link of the same durable subscription on another connection (2.6.1). The client of that
-// container has reconnected before the end of its former connection was detected. Links to queues are not affected,
-// since clients name them by the queue on each connection.
+// takeOverLink detaches a link of the same durable subscription on another connection (2.6.1): its end is not detected
+// yet. Links to queues are not affected, since clients name them by the queue on each connection.
 func (s *Server) takeOverLink(by *consumer) {
 	for _, k := range s.consumersOf(by.queue) {
 		if k != by && k.single && k.subscription == by.subscription {
@@ -227,7 +221,6 @@ func (s *Server) takeOverLink(by *consumer) {
 	}
 }
 
-// stolen detaches the link; the subscription is kept.
 func (s *consumer) stolen() {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -239,7 +232,6 @@ func (s *consumer) stolen() {
 	s.c.signal()
 }
 
-// isShared reports whether a volatile subscription has a link.
 func (s *Server) isShared(queue, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,26 +24,23 @@ const (
 )
 
 const (
-	// maxTransactions is the maximum number of open transactions per connection.
-	maxTransactions = 1000
-	// maxOperations, maxBatchMessages, maxAckRanges and maxTaken are the limits of a Commit: operations, messages per
-	// publish, ranges per acknowledgement, and acknowledged messages.
+	maxTransactions = 1000             // open transactions per connection
+	commitLimit     = 30 * time.Second // to retry a commit with an unknown outcome
+
+	// Limits of a Commit.
 	maxOperations    = 1000
-	maxBatchMessages = 10_000
-	maxAckRanges     = 65_536
-	maxTaken         = 262_144
-	// commitLimit is the maximum time to retry a commit with an unknown outcome.
-	commitLimit = 30 * time.Second
+	maxBatchMessages = 10_000  // per publish
+	maxAckRanges     = 65_536  // per acknowledgement
+	maxTaken         = 262_144 // acknowledged messages
 )
 
-// transactions are the open transactions of a connection. The zero value is empty. It is guarded by conn.mu.
+// transactions are the open transactions of a connection, guarded by conn.mu.
 type transactions struct {
 	open  map[uint64]*transaction
 	last  uint64
 	bytes int
 }
 
-// transaction collects the operations of an open transaction.
 type transaction struct {
 	all       *transactions
 	id        uint64
@@ -54,30 +51,27 @@ type transaction struct {
 	outcomes  []outcome
 	taken     int
 	bytes     int
-	tooMuch   *wire.Error // limit exceeded: it can only be rolled back
+	tooMuch   *wire.Error // limit exceeded: only a rollback is possible
 }
 
-// published are the messages of a transaction for one queue, in order.
-type published struct {
+type published struct { // messages of a transaction for one queue
 	queue    string
 	messages []*pb.Message
 	topic    bool // type of the queue to create if it does not exist
-	deleted  bool // if the queue does not exist, it was deleted and is not created
+	deleted  bool // a missing queue was deleted and is not created
 }
 
-// outcome is the client's outcome for messages within a transaction.
 type outcome struct {
 	consumer  *consumer
 	state     wire.DeliveryState
 	sequences []uint64
 }
 
-// declare opens a transaction.
 func (t *transactions) declare(s *session.Session) (*transaction, *wire.Error) {
 	if len(t.open) >= maxTransactions {
 		return nil, session.Errorf(session.ResourceLimitExceeded, "connection has %d open transactions", len(t.open))
 	}
-	if t.last == 0 { // random start: an ID from another connection, which a client may reuse, must be unknown
+	if t.last == 0 { // random start: an ID of another connection must be unknown
 		t.last = rand.Uint64() >> 1 //nolint:gosec // different is enough
 	}
 	t.last++
@@ -90,7 +84,6 @@ func (t *transactions) declare(s *session.Session) (*transaction, *wire.Error) {
 	return one, nil
 }
 
-// find returns an open transaction.
 func (t *transactions) find(id []byte) (*transaction, *wire.Error) {
 	if len(id) == 8 {
 		if one := t.open[binary.BigEndian.Uint64(id)]; one != nil {
@@ -100,7 +93,6 @@ func (t *transactions) find(id []byte) (*transaction, *wire.Error) {
 	return nil, session.Errorf(unknownID, "no open transaction %x", id)
 }
 
-// close removes a transaction.
 func (t *transactions) close(one *transaction) {
 	delete(t.open, one.id)
 	t.bytes -= one.bytes
@@ -125,18 +117,14 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 			}
 		}
 	}
-	slices.Sort(sequences)
-	var list ranges
-	for _, sequence := range sequences {
-		list.add(sequence)
-	}
+	list := rangesOf(sequences)
 	if len(list) > maxRanges { // messages in between count as delivered, too
 		list = ranges{{First: list[0].GetFirst(), Last: list[len(list)-1].GetLast()}}
 	}
 	return list
 }
 
-// publish adds a message of a link. limit is the maximum size in bytes of the connection's open transactions.
+// publish adds a message. limit is the maximum size of the connection's open transactions.
 func (t *transaction) publish(p *publisher, queue string, m *pb.Message, bytes, limit int) *wire.Error {
 	if t.all.bytes+bytes > limit {
 		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "open transactions of the connection exceed "+
@@ -168,7 +156,7 @@ func tooManyOperations() *wire.Error {
 		"each %d messages to a queue and one for each consumer: commit more often", maxOperations, maxBatchMessages)
 }
 
-// disposedIn records outcomes within a transaction. The caller holds mu.
+// disposedIn records outcomes within a transaction. mu is held.
 func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Disposed) {
 	t, reason := s.c.txns.find(state.TxnID)
 	if reason != nil {
@@ -186,15 +174,15 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 				"commit more often", maxTaken)
 		}
 	}
-	t.outcomes = append(t.outcomes, outcome{consumer: s, state: o, sequences: append([]uint64(nil), e.Refs...)})
-	if !e.Settled { // 4.4.4.1: settled with the transaction; until then the client only receives its outcome
+	t.outcomes = append(t.outcomes, outcome{consumer: s, state: o, sequences: slices.Clone(e.Refs)})
+	if !e.Settled { // settled with the transaction (4.4.4.1)
 		for i := range e.Refs {
 			s.link.Settle(e.First+uint32(i), &wire.TransactionalState{TxnID: t.accepted.TxnID, Outcome: o})
 		}
 	}
 }
 
-// rollback requeues consumed messages and discards published ones. The caller holds mu.
+// rollback requeues consumed messages and discards published ones. mu is held.
 func (t *transaction) rollback() {
 	t.all.close(t)
 	for _, o := range t.outcomes {
@@ -203,7 +191,7 @@ func (t *transaction) rollback() {
 	}
 }
 
-// operations returns the operations of the commit. The caller holds mu.
+// operations returns the operations of the Commit. mu is held.
 func (t *transaction) operations() (ops []*pb.Operation) {
 	for _, p := range t.publishes {
 		for batch := range slices.Chunk(p.messages, maxBatchMessages) {
@@ -224,12 +212,7 @@ func (t *transaction) operations() (ops []*pb.Operation) {
 		taken[o.consumer] = append(taken[o.consumer], o.sequences...)
 	}
 	for _, c := range consumers {
-		slices.Sort(taken[c])
-		var list ranges
-		for _, sequence := range taken[c] {
-			list.add(sequence)
-		}
-		for batch := range slices.Chunk(list, maxAckRanges) {
+		for batch := range slices.Chunk(rangesOf(taken[c]), maxAckRanges) {
 			ops = append(ops, &pb.Operation{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{
 				Queue: c.queue, Subscription: c.subscription, QueueId: c.queueID, Required: true, Ranges: batch,
 			}}})
@@ -239,14 +222,11 @@ func (t *transaction) operations() (ops []*pb.Operation) {
 }
 
 func isAccepted(state wire.DeliveryState) bool {
-	switch state.(type) {
-	case wire.Accepted, *wire.Accepted:
-		return true
-	}
-	return false
+	_, ok := state.(wire.Accepted)
+	return ok
 }
 
-// committed applies the outcomes that are not part of the Commit: nacks and rejects. The caller holds mu.
+// committed applies the nacks and rejects, which are not part of the Commit. mu is held.
 func (t *transaction) committed() {
 	for _, o := range t.outcomes {
 		if !isAccepted(o.state) {
@@ -256,8 +236,7 @@ func (t *transaction) committed() {
 	}
 }
 
-// createMissing creates the missing queues of a transaction, if queues are created on demand. It returns false if none
-// was created.
+// createMissing creates missing queues on demand, and reports whether it created any.
 func (c *conn) createMissing(ctx context.Context, publishes []*published) (created bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil
@@ -278,9 +257,8 @@ func (c *conn) createMissing(ctx context.Context, publishes []*published) (creat
 	return created, nil
 }
 
-// commit commits a transaction. Missing queues are created on demand, and the commit is then retried: nothing was
-// stored before. With an error nothing was stored. known is false if the outcome cannot be determined, in which case
-// the connection ends.
+// commit commits a transaction. Missing queues are created on demand, and the commit is retried: nothing was stored.
+// known is false if the outcome is unknown: the connection ends.
 func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, known bool) {
 	ctx, cancel := context.WithTimeout(c.calls, commitLimit)
 	defer cancel()
@@ -302,7 +280,7 @@ func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, 
 	return f.ofTransaction(), true
 }
 
-// tryCommit commits, with retries until the outcome is known. After a refusal it is certain that nothing was stored.
+// tryCommit retries until the outcome is known.
 func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *failure, known bool) {
 	req := &pb.CommitRequest{Operations: ops, Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1}}
 	pause := firstPause
@@ -320,7 +298,7 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 			return &f, true
 		case !f.again() || ctx.Err() != nil:
 			c.lost("unknown outcome of a transaction")
-			return nil, false //nolint:nilerr // the connection ends, and the client gets no outcome
+			return nil, false //nolint:nilerr // the connection ends without an outcome
 		}
 		if f.reason != "BLOCKED" && f.reason != "AUTH_UNAVAILABLE" {
 			req.Producer.Retry = true // the attempt may have been committed
@@ -333,7 +311,6 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 	}
 }
 
-// ofTransaction returns the AMQP error of a refused transaction.
 func (f *failure) ofTransaction() *wire.Error {
 	reason := f.toAMQP()
 	switch {

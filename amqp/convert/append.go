@@ -8,29 +8,24 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Options control the encoding of a delivered message.
-type Options struct {
-	// Now is the time from which the remaining time to live is computed.
-	Now time.Time
-}
-
-// Append appends the AMQP encoding of a stored message. An AMQP message is returned unchanged, except for the header
-// and the annotations added to a dead letter. The message is not retained.
-func Append(b []byte, s *pb.StoredMessage, o Options) []byte {
+// Append appends the AMQP encoding of a stored message; now determines the remaining time to live. An AMQP message is
+// unchanged, except for the header and the annotations of a dead letter. The message is not retained.
+func Append(b []byte, s *pb.StoredMessage, now time.Time) []byte {
 	m := s.GetMessage()
 	if v, ok := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue); ok {
 		if k, ok := parsePreserved(v.BytesValue, m.GetBody()); ok {
-			return appendUnchanged(b, s, &k, o)
+			return appendUnchanged(b, s, &k, now)
 		}
 	}
-	return appendTranslated(b, s, o)
+	return appendTranslated(b, s, now)
 }
 
 // appendUnchanged appends a message received by AMQP.
-func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, o Options) []byte {
+func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, now time.Time) []byte {
 	h := header{durable: k.flags&isDurable != 0, deliveryCount: s.GetDeliveryCount()}
 	if k.flags&hasPriority != 0 {
 		h.priority = int(k.priority)
@@ -38,7 +33,7 @@ func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, o Options) []b
 		h.priority = -1
 	}
 	if k.flags&hasTTL != 0 {
-		h.ttl = remaining(s.GetMessage(), o.Now)
+		h.ttl = remaining(s.GetMessage(), now)
 	}
 	b = h.append(b)
 	before := k.before
@@ -50,7 +45,6 @@ func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, o Options) []b
 	return append(b, k.after...)
 }
 
-// header is the header section.
 type header struct {
 	durable       bool
 	priority      int    // -1 if absent
@@ -58,15 +52,15 @@ type header struct {
 	deliveryCount uint32
 }
 
-// append appends the header, unless all fields have default values.
+// append appends the header unless all fields have default values.
 func (h *header) append(b []byte) []byte {
 	if !h.durable && h.priority < 0 && h.ttl == 0 && h.deliveryCount == 0 {
 		return b
 	}
 	// At most 2 + 2 + 5 + 1 + 5 bytes: its length fits in one byte.
-	b = append(section(b, codeHeader), codeList8, 0, 0)
+	b = append(section(b, wire.SectionHeader), codeList8, 0, 0)
 	at, count := len(b), byte(1)
-	b = appendBool(b, h.durable)
+	b = wire.AppendBool(b, h.durable)
 	if h.priority >= 0 || h.ttl > 0 || h.deliveryCount > 0 {
 		count = 2
 		if h.priority >= 0 {
@@ -78,21 +72,21 @@ func (h *header) append(b []byte) []byte {
 	if h.ttl > 0 || h.deliveryCount > 0 {
 		count = 3
 		if h.ttl > 0 {
-			b = appendUint(b, h.ttl)
+			b = wire.AppendUint(b, h.ttl)
 		} else {
 			b = append(b, codeNull)
 		}
 	}
 	if h.deliveryCount > 0 {
 		count = 5
-		b = appendUint(append(b, codeNull), h.deliveryCount)
+		b = wire.AppendUint(append(b, codeNull), h.deliveryCount)
 	}
 	b[at-2], b[at-1] = byte(len(b)-at+1), count
 	return b
 }
 
 // remaining returns the remaining time to live in milliseconds: at least 1, since the message is being delivered; 0 if
-// it does not expire, or too late for the header field.
+// it does not expire, or too late for the header.
 func remaining(m *pb.Message, now time.Time) uint32 {
 	if m.GetExpiresAt() == nil {
 		return 0
@@ -104,10 +98,10 @@ func remaining(m *pb.Message, now time.Time) uint32 {
 	return uint32(max(ms, 1))
 }
 
-// appendTranslated appends a message that was not received by AMQP.
-func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
+// appendTranslated appends a message not received by AMQP.
+func appendTranslated(b []byte, s *pb.StoredMessage, now time.Time) []byte {
 	m := s.GetMessage()
-	h := header{durable: true, priority: -1, ttl: remaining(m, o.Now), deliveryCount: s.GetDeliveryCount()}
+	h := header{durable: true, priority: -1, ttl: remaining(m, now), deliveryCount: s.GetDeliveryCount()}
 	if m.GetPriority() > 0 || m != nil && m.Priority != nil {
 		h.priority = int(m.GetPriority())
 	}
@@ -121,25 +115,24 @@ func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
 	}
 	b = appendProperties(b, s)
 	b = appendApplicationProperties(b, m)
-	return appendBinary(section(b, codeData), m.GetBody())
+	return wire.AppendBinary(section(b, wire.SectionData), m.GetBody())
 }
 
-// appendProperties appends the properties section.
 func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	m := s.GetMessage()
 	start := len(b)
-	b = section(b, codeProperties)
+	b = section(b, wire.SectionProperties)
 	b, f := beginFields(b)
 	text := func(position int, s string) {
 		if s != "" {
-			b = appendString(f.set(b, position), s)
+			b = wire.AppendString(f.set(b, position), s)
 		}
 	}
 	if m.GetMessageId() != "" {
 		b = appendID(f.set(b, fieldMessageID), m.GetMessageId())
 	}
 	if user := m.GetProperties()[keyUserID]; user != "" {
-		b = appendBinary(f.set(b, fieldUserID), user)
+		b = wire.AppendBinary(f.set(b, fieldUserID), user)
 	}
 	text(fieldSubject, m.GetSubject())
 	text(fieldReplyTo, m.GetReplyTo())
@@ -147,7 +140,7 @@ func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 		b = appendID(f.set(b, fieldCorrelationID), m.GetCorrelationId())
 	}
 	if isASCII(m.GetContentType()) {
-		b = appendSymbol(f.set(b, fieldContentType), m.GetContentType())
+		b = wire.AppendSymbol(f.set(b, fieldContentType), wire.Symbol(m.GetContentType()))
 	}
 	if t := m.GetExpiresAt(); t != nil {
 		b = appendTimestamp(f.set(b, fieldAbsoluteExpiryTime), t.AsTime().UnixMilli())
@@ -157,7 +150,7 @@ func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	}
 	text(fieldGroupID, m.GetGroup())
 	if n, ok := groupSequence(m); ok {
-		b = appendUint(f.set(b, fieldGroupSequence), n)
+		b = wire.AppendUint(f.set(b, fieldGroupSequence), n)
 	}
 	if f.count == 0 {
 		return b[:start]
@@ -165,7 +158,7 @@ func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	return f.end(b)
 }
 
-// isASCII reports whether a string is a valid, non-empty symbol.
+// isASCII reports whether s is a valid, non-empty symbol.
 func isASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] >= 0x80 {
@@ -175,7 +168,7 @@ func isASCII(s string) bool {
 	return s != ""
 }
 
-// groupSequence returns the group sequence property, if it is in range.
+// groupSequence returns the group sequence property if it is in range.
 func groupSequence(m *pb.Message) (uint32, bool) {
 	v, ok := m.GetTypedProperties()[keyGroupSequence].GetKind().(*pb.PropertyValue_IntValue)
 	if !ok || v.IntValue < 0 || v.IntValue > math.MaxUint32 {
@@ -184,7 +177,6 @@ func groupSequence(m *pb.Message) (uint32, bool) {
 	return uint32(v.IntValue), true
 }
 
-// appendApplicationProperties appends the properties, sorted by key.
 func appendApplicationProperties(b []byte, m *pb.Message) []byte {
 	texts, typed := m.GetProperties(), m.GetTypedProperties()
 	if len(texts)+len(typed) == 0 {
@@ -206,14 +198,14 @@ func appendApplicationProperties(b []byte, m *pb.Message) []byte {
 		return b
 	}
 	slices.SortFunc(keys, cmp.Compare[string])
-	b, c := begin(section(b, codeApplicationProperties), codeMap)
+	b, c := begin(section(b, wire.SectionApplicationProperties), codeMap)
 	for _, key := range keys {
-		b = appendString(b, key)
+		b = wire.AppendString(b, key)
 		c.count += 2
 		if v, ok := typed[key]; ok {
 			b = appendTyped(b, v)
 		} else {
-			b = appendString(b, texts[key])
+			b = wire.AppendString(b, texts[key])
 		}
 	}
 	return c.end(b)
@@ -222,18 +214,17 @@ func appendApplicationProperties(b []byte, m *pb.Message) []byte {
 func appendTyped(b []byte, v *pb.PropertyValue) []byte {
 	switch v := v.GetKind().(type) {
 	case *pb.PropertyValue_BoolValue:
-		return appendBool(b, v.BoolValue)
+		return wire.AppendBool(b, v.BoolValue)
 	case *pb.PropertyValue_IntValue:
 		return appendLong(b, v.IntValue)
 	case *pb.PropertyValue_DoubleValue:
 		return appendDouble(b, v.DoubleValue)
 	case *pb.PropertyValue_BytesValue:
-		return appendBinary(b, v.BytesValue)
+		return wire.AppendBinary(b, v.BytesValue)
 	}
 	return append(b, codeNull)
 }
 
-// annotations are the annotations to be added to a message.
 type annotations struct {
 	origin     *pb.DeadLetter
 	deliverAt  int64 // milliseconds since 1970; 0: none
@@ -247,13 +238,13 @@ const (
 	annotationOriginAddress      = "x-opt-ORIG-ADDRESS"
 	annotationOriginQueue        = "x-opt-ORIG-QUEUE"
 	annotationOriginSubscription = "x-opt-dead-letter-subscription"
-	annotationOriginSequence     = "x-opt-dead-letter-sequence"
+	annotationOriginSequence     = "x-opt-dead-letter-sequence" // ulong
 	annotationOriginReason       = "x-opt-dead-letter-reason"
-	annotationOriginDeliveries   = "x-opt-dead-letter-deliveries"
-	annotationOriginTime         = "x-opt-dead-letter-time"
+	annotationOriginDeliveries   = "x-opt-dead-letter-deliveries" // uint
+	annotationOriginTime         = "x-opt-dead-letter-time"       // timestamp
 )
 
-// reasonNames are the values of x-opt-dead-letter-reason.
+// reasonNames are the values of annotationOriginReason.
 var reasonNames = map[pb.DeadLetterReason]string{
 	pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES: "max-deliveries",
 	pb.DeadLetterReason_DEAD_LETTER_REASON_REJECTED:       "rejected",
@@ -261,11 +252,11 @@ var reasonNames = map[pb.DeadLetterReason]string{
 	pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW:       "overflow",
 }
 
-// append appends the message annotations with the added ones, and returns the remaining sections before the body.
+// append appends the annotations merged with those of the message, and returns the other sections before the body.
 func (a *annotations) append(b, before []byte) (out, rest []byte) {
-	b, c := begin(section(b, codeMessageAnnotations), codeMap)
+	b, c := begin(section(b, wire.SectionMessageAnnotations), codeMap)
 	if len(before) > 0 {
-		if code, content, err := descriptor(before); err == nil && code == codeMessageAnnotations {
+		if code, content, err := descriptor(before); err == nil && code == wire.SectionMessageAnnotations {
 			if v, behind, err := read(content); err == nil {
 				before = behind
 				b = a.keep(b, &c, v)
@@ -284,26 +275,22 @@ func (a *annotations) append(b, before []byte) (out, rest []byte) {
 	return c.end(b), before
 }
 
-// key appends the key of an annotation.
 func (c *compound) key(b []byte, key string) []byte {
 	c.count += 2
-	return appendSymbol(b, key)
+	return wire.AppendSymbol(b, wire.Symbol(key))
 }
 
-// appendOrigin appends the origin of a dead letter: x-opt-ORIG-ADDRESS and x-opt-ORIG-QUEUE (the queue),
-// x-opt-dead-letter-subscription, -sequence (ulong), -reason ("max-deliveries", "rejected", "expired" or "overflow"),
-// -deliveries (uint) and -time (timestamp).
 func appendOrigin(b []byte, c *compound, l *pb.DeadLetter) []byte {
-	b = appendString(c.key(b, annotationOriginAddress), l.GetQueue())
-	b = appendString(c.key(b, annotationOriginQueue), l.GetQueue())
-	b = appendString(c.key(b, annotationOriginSubscription), l.GetSubscription())
-	b = appendUlong(c.key(b, annotationOriginSequence), l.GetSequence())
-	b = appendString(c.key(b, annotationOriginReason), reasonNames[l.GetReason()])
-	b = appendUint(c.key(b, annotationOriginDeliveries), l.GetDeliveries())
+	b = wire.AppendString(c.key(b, annotationOriginAddress), l.GetQueue())
+	b = wire.AppendString(c.key(b, annotationOriginQueue), l.GetQueue())
+	b = wire.AppendString(c.key(b, annotationOriginSubscription), l.GetSubscription())
+	b = wire.AppendUlong(c.key(b, annotationOriginSequence), l.GetSequence())
+	b = wire.AppendString(c.key(b, annotationOriginReason), reasonNames[l.GetReason()])
+	b = wire.AppendUint(c.key(b, annotationOriginDeliveries), l.GetDeliveries())
 	return appendTimestamp(c.key(b, annotationOriginTime), l.GetMovedAt().AsTime().UnixMilli())
 }
 
-// isOrigin reports whether appendOrigin appends an annotation of that name.
+// isOrigin reports whether appendOrigin appends that annotation.
 func isOrigin(key []byte) bool {
 	switch string(key) {
 	case annotationOriginAddress, annotationOriginQueue, annotationOriginSubscription, annotationOriginSequence,
@@ -313,7 +300,7 @@ func isOrigin(key []byte) bool {
 	return false
 }
 
-// keep appends the original annotations of a message, except those that are replaced.
+// keep appends the annotations of the message, except those that are replaced.
 func (a *annotations) keep(b []byte, c *compound, v value) []byte {
 	for data := v.data; len(data) > 0; {
 		key, content, err := read(data)

@@ -24,9 +24,9 @@ func TestAllocations(t *testing.T) {
 	m, _, err := Decode(came)
 	require.NoError(t, err)
 	s, out := deliver(t, m), make([]byte, 0, 4096)
-	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, Options{Now: published}) }))
+	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, published) }))
 	s = &pb.StoredMessage{Message: &pb.Message{Body: []byte("x"), MessageId: "m", Ttl: durationpb.New(time.Second)}}
-	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, Options{Now: published}) }))
+	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, published) }))
 }
 
 // FuzzDecode: an accepted message is returned unchanged.
@@ -54,7 +54,7 @@ func FuzzDecode(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if code > codeDeliveryAnnotations {
+			if code > wire.SectionDeliveryAnnotations {
 				break
 			}
 			if _, rest, err = read(content); err != nil {
@@ -62,7 +62,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		m.ExpiresAt, m.Ttl, m.Delay = nil, nil, nil
-		out := cutHeader(t, Append(nil, &pb.StoredMessage{Message: m}, Options{}))
+		out := cutHeader(t, Append(nil, &pb.StoredMessage{Message: m}, time.Time{}))
 		if !bytes.Equal(rest, out) {
 			t.Fatalf("%x was received, %x is sent", rest, out)
 		}
@@ -70,7 +70,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	plain := appendBinary(section(nil, codeData), make([]byte, 512))
+	plain := wire.AppendBinary(section(nil, wire.SectionData), make([]byte, 512))
 	for name, came := range map[string][]byte{"plain": plain, "jms": jmsText("hello")} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -92,7 +92,7 @@ func BenchmarkAppend(b *testing.B) {
 			b.ReportAllocs()
 			var out []byte
 			for b.Loop() {
-				out = Append(out[:0], s, Options{Now: published})
+				out = Append(out[:0], s, published)
 			}
 		})
 	}

@@ -22,39 +22,20 @@ const (
 	maxTimeMS         = 253_402_300_799_999 // the end of the year 9999
 )
 
-// Meta contains the fields of a message that have no equivalent in lockstep.v1.Message.
-type Meta struct {
-	// To is the target address; "" if absent.
-	To string
-	// UserID is the user-id field; nil if absent. It references the payload.
-	UserID []byte
-	// Durable is the durable field. All messages are stored durably.
-	Durable bool
-	// FirstAcquirer and DeliveryCount are those of the received header.
-	FirstAcquirer bool
-	DeliveryCount uint32
-	// CreationTimeMS is the creation time in milliseconds since 1970; 0 if absent.
-	CreationTimeMS int64
-}
-
-// decoded is the result of Decode in one allocation.
+// decoded holds the result of Decode in one allocation.
 type decoded struct {
 	message   pb.Message
-	meta      Meta
+	to        string // the target address; "" if absent
 	preserved preserved
 	property  slot
 	priority  uint32
 	ttl       durationpb.Duration
 	at        [2]timestamppb.Timestamp
-	// slots hold values of typed properties.
-	slots []slot
-	// text is a copy of kept.before, shared by the strings of the fields; from is the payload from the first kept section
-	// on.
-	text string
-	from []byte
+	slots     []slot // of typed properties
+	text      string // copy of preserved.before, shared by the strings of the fields
+	from      []byte // the payload from the first preserved section on
 }
 
-// slot holds a value of a typed property.
 type slot struct {
 	value  pb.PropertyValue
 	is     pb.PropertyValue_BoolValue
@@ -63,29 +44,28 @@ type slot struct {
 	bytes  pb.PropertyValue_BytesValue
 }
 
-// Decode converts an encoded AMQP message. The body of the result, byte properties, and Meta.UserID reference the
-// payload, which must not be modified while they are in use. The error is a *wire.Error with one of these conditions:
-// amqp:decode-error (invalid message), amqp:invalid-field (invalid field value), amqp:not-allowed (application property
-// named SectionsKey or ContainerKey), or amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
-func Decode(payload []byte) (*pb.Message, *Meta, error) {
+// Decode converts an encoded AMQP message, and returns its target address, if any. The body of the result and byte
+// properties reference the payload. The error is a *wire.Error with the condition amqp:decode-error (invalid message),
+// amqp:invalid-field (invalid field value), amqp:not-allowed (application property SectionsKey or ContainerKey) or
+// amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
+func Decode(payload []byte) (m *pb.Message, to string, err error) {
 	d := new(decoded)
 	if err := d.sections(payload); err != nil {
-		return nil, nil, err
+		return nil, "", err
 	}
-	m := &d.message
+	m = &d.message
 	size := 12 + len(d.preserved.before) + len(d.preserved.after)
 	if n := size + d.attributesBytes(); n > maxPreservedBytes {
-		return nil, nil, limited("sections before and after the body have %d bytes, with ids and non-string properties "+
+		return nil, "", limited("sections before and after the body have %d bytes, with ids and non-string properties "+
 			"counted twice, maximum is %d", n, maxPreservedBytes)
 	}
 	d.property.bytes.BytesValue = d.preserved.appendTo(make([]byte, 0, size))
 	d.property.value.Kind = &d.property.bytes
 	d.setTyped(SectionsKey, &d.property.value)
-	return m, &d.meta, nil
+	return m, d.to, nil
 }
 
-// attributesBytes estimates the size of the standard fields and typed properties in a stored message, without
-// SectionsKey.
+// attributesBytes estimates the size of the fields and typed properties in a stored message, without SectionsKey.
 func (d *decoded) attributesBytes() int {
 	m := &d.message
 	n := len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
@@ -96,7 +76,7 @@ func (d *decoded) attributesBytes() int {
 	return n
 }
 
-// Maximum overhead of lengths, tags, times and numbers: of all fields, and of one typed property.
+// Maximum overhead of lengths, tags, times and numbers of all fields, and of one typed property.
 const (
 	attributesOverheadBytes = 80
 	valueOverheadBytes      = 12
@@ -110,10 +90,9 @@ func invalid(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:invalid-field", Description: fmt.Sprintf(format, args...)}
 }
 
-// sections iterates over the sections of the message.
 func (d *decoded) sections(payload []byte) error {
 	rest, last := payload, byte(0)
-	before := -1 // start of the kept sections, as the remaining length
+	before := -1 // start of the preserved sections, as the remaining length
 	body, end := payload[len(payload):], payload[len(payload):]
 	bodies := 0
 	for len(rest) > 0 {
@@ -122,10 +101,10 @@ func (d *decoded) sections(payload []byte) error {
 		if err != nil {
 			return err
 		}
-		if code <= last && (code != last || code != codeData && code != codeSequence) ||
-			bodies > 0 && code != last && code != codeFooter {
-			return malformed("unexpected section %s after %s", sectionNames[code-codeHeader],
-				sectionNames[last-codeHeader])
+		if code <= last && (code != last || code != wire.SectionData && code != wire.SectionSequence) ||
+			bodies > 0 && code != last && code != wire.SectionFooter {
+			return malformed("unexpected section %s after %s", sectionNames[code-wire.SectionHeader],
+				sectionNames[last-wire.SectionHeader])
 		}
 		last = code
 		if rest, err = check(content, 0); err != nil {
@@ -138,14 +117,14 @@ func (d *decoded) sections(payload []byte) error {
 		if err := expect(code, v); err != nil {
 			return err
 		}
-		if before < 0 && code > codeDeliveryAnnotations {
+		if before < 0 && code > wire.SectionDeliveryAnnotations {
 			before = len(here)
 			d.from = here
 		}
 		switch code {
-		case codeHeader:
+		case wire.SectionHeader:
 			err = d.header(v)
-		case codeData, codeSequence, codeValue:
+		case wire.SectionData, wire.SectionSequence, wire.SectionValue:
 			if bodies++; bodies == 1 {
 				body = here
 				d.bodyKind(code, v)
@@ -153,7 +132,7 @@ func (d *decoded) sections(payload []byte) error {
 				d.preserved.flags &^= bodyKind | isWide
 			}
 			end = rest
-		case codeFooter:
+		case wire.SectionFooter:
 			if bodies == 0 {
 				body, end = here, here
 			}
@@ -172,29 +151,30 @@ func (d *decoded) sections(payload []byte) error {
 	return d.take(body, end)
 }
 
-// expect rejects a section with a value of the wrong type.
+// expect rejects a value of the wrong type for its section.
 func expect(code byte, v value) error {
 	ok := true
 	switch code {
-	case codeHeader, codeProperties, codeSequence:
+	case wire.SectionHeader, wire.SectionProperties, wire.SectionSequence:
 		ok = v.isList()
-	case codeDeliveryAnnotations, codeMessageAnnotations, codeApplicationProperties, codeFooter:
+	case wire.SectionDeliveryAnnotations, wire.SectionMessageAnnotations, wire.SectionApplicationProperties,
+		wire.SectionFooter:
 		ok = v.isMap()
-	case codeData:
+	case wire.SectionData:
 		ok = v.isBinary()
 	}
 	if !ok {
-		return malformed("section %s has a value of type 0x%02x", sectionNames[code-codeHeader], v.code)
+		return malformed("section %s has a value of type 0x%02x", sectionNames[code-wire.SectionHeader], v.code)
 	}
 	return nil
 }
 
-// bodyKind determines the representation of the first section of the body, if it is the only one.
+// bodyKind sets the representation of the first section of the body, if it is the only one.
 func (d *decoded) bodyKind(code byte, v value) {
 	switch {
-	case code == codeData:
+	case code == wire.SectionData:
 		d.preserved.flags |= bodyData
-	case code == codeValue && v.isString():
+	case code == wire.SectionValue && v.isString():
 		d.preserved.flags |= bodyText
 	default:
 		return
@@ -204,7 +184,8 @@ func (d *decoded) bodyKind(code byte, v value) {
 	}
 }
 
-// take splits the message into the kept parts and the body, which ends before end, and decodes the translated sections.
+// take splits the message into the preserved parts and the body, which ends before end, and decodes the translated
+// sections.
 func (d *decoded) take(body, end []byte) error {
 	before := len(d.from) - len(body)
 	switch d.preserved.flags & bodyKind {
@@ -226,7 +207,7 @@ func (d *decoded) take(body, end []byte) error {
 	d.text = string(d.preserved.before)
 	for rest := d.preserved.before; len(rest) > 0; {
 		code, content, err := descriptor(rest)
-		if err != nil || code > codeApplicationProperties {
+		if err != nil || code > wire.SectionApplicationProperties {
 			return err
 		}
 		v, behind, err := read(content)
@@ -234,11 +215,11 @@ func (d *decoded) take(body, end []byte) error {
 			return err
 		}
 		switch code {
-		case codeMessageAnnotations:
+		case wire.SectionMessageAnnotations:
 			err = d.annotations(v)
-		case codeProperties:
+		case wire.SectionProperties:
 			err = d.properties(v)
-		case codeApplicationProperties:
+		case wire.SectionApplicationProperties:
 			err = d.applicationProperties(v)
 		}
 		if err != nil {
@@ -249,7 +230,7 @@ func (d *decoded) take(body, end []byte) error {
 	return nil
 }
 
-// string returns a string for bytes within the kept sections; all strings share one copy.
+// string returns a string of bytes within the preserved sections; all strings share one copy.
 func (d *decoded) string(b []byte) string {
 	if len(b) == 0 {
 		return ""
@@ -258,15 +239,8 @@ func (d *decoded) string(b []byte) string {
 	return d.text[at : at+len(b)]
 }
 
-// header decodes the header (3.2.1).
 func (d *decoded) header(v value) error {
-	rest := v.data
-	for i := range v.count {
-		var field value
-		var err error
-		if field, rest, err = read(rest); err != nil {
-			return err
-		}
+	for i, field := range v.elements() {
 		if field.isNull() {
 			continue
 		}
@@ -277,10 +251,7 @@ func (d *decoded) header(v value) error {
 			if !boolean {
 				return malformed("header: durable or first-acquirer is not a boolean")
 			}
-			if i == 3 {
-				d.meta.FirstAcquirer = is
-			} else if is {
-				d.meta.Durable = true
+			if i == 0 && is {
 				d.preserved.flags |= isDurable
 			}
 		case 1:
@@ -295,9 +266,7 @@ func (d *decoded) header(v value) error {
 			if !whole || !field.isUint() {
 				return malformed("header: ttl or delivery-count is not a uint")
 			}
-			if i == 4 {
-				d.meta.DeliveryCount = uint32(n)
-			} else if n > 0 {
+			if i == 2 && n > 0 {
 				d.preserved.flags |= hasTTL
 				setDuration(&d.ttl, n)
 				d.message.Ttl = &d.ttl

@@ -2,15 +2,13 @@
 
 // Package convert converts between AMQP 1.0 messages (part 3) and lockstep.v1 messages.
 //
-// A message received by AMQP is delivered by AMQP unchanged: the bare message (properties, application-properties and
-// body), the message annotations and the footer have the same bytes. Of the header, durability and priority are
-// preserved; the time to live is the remaining one, and the delivery count starts again. Delivery annotations apply to
-// one hop and are dropped.
+// A message received by AMQP is delivered by AMQP with the same bytes: properties, application-properties, body,
+// message annotations and footer. Of the header, durability and priority are preserved; the time to live is the
+// remaining one, and the delivery count starts again. Delivery annotations apply to one hop and are dropped.
 //
-// For that purpose, everything except the text or bytes of the body is stored in the typed property SectionsKey, in
-// addition to the converted fields. Consumers of gRPC and filters use the converted fields, and no data is lost. A gRPC
-// client that changes other fields of such a message and publishes it again must remove that property; otherwise AMQP
-// consumers receive the original message.
+// For that purpose, the typed property SectionsKey stores everything except the text or bytes of the body. gRPC
+// consumers and filters use the converted fields. A gRPC client that changes such a message and publishes it again must
+// remove the property; otherwise AMQP consumers receive the original message.
 //
 // # Conversion from AMQP
 //
@@ -35,9 +33,8 @@
 // # Conversion from gRPC
 //
 // The result is a durable message with one data section. deliver_at becomes the annotation x-opt-delivery-time,
-// expires_at becomes ttl and absolute-expiry-time, and published_at becomes creation-time. String IDs are converted
-// back to their original types. properties and typed_properties become application-properties of the types string,
-// boolean, long, double and binary.
+// expires_at ttl and absolute-expiry-time, published_at creation-time. IDs regain their original types. properties and
+// typed_properties become application-properties of the types string, boolean, long, double and binary.
 //
 // A dead letter has annotations with its origin: see appendOrigin.
 package convert

@@ -7,45 +7,6 @@ import (
 	"math"
 )
 
-// appendSized appends a value of variable length. short is the constructor for less than 256 bytes; the other
-// constructor is 0x10 higher.
-func appendSized[T string | []byte](b []byte, short byte, data T) []byte {
-	if len(data) <= math.MaxUint8 {
-		b = append(b, short, byte(len(data)))
-	} else {
-		b = append(b, short+0x10)
-		b = binary.BigEndian.AppendUint32(b, uint32(len(data)))
-	}
-	return append(b, data...)
-}
-
-func appendString(b []byte, s string) []byte { return appendSized(b, codeString8, s) }
-func appendSymbol(b []byte, s string) []byte { return appendSized(b, codeSymbol8, s) }
-
-func appendBinary[T string | []byte](b []byte, data T) []byte {
-	return appendSized(b, codeBinary8, data)
-}
-
-func appendUint(b []byte, v uint32) []byte {
-	switch {
-	case v == 0:
-		return append(b, codeUint0)
-	case v <= math.MaxUint8:
-		return append(b, codeUint8, byte(v))
-	}
-	return binary.BigEndian.AppendUint32(append(b, codeUint), v)
-}
-
-func appendUlong(b []byte, v uint64) []byte {
-	switch {
-	case v == 0:
-		return append(b, codeUlong0)
-	case v <= math.MaxUint8:
-		return append(b, codeUlong8, byte(v))
-	}
-	return binary.BigEndian.AppendUint64(append(b, codeUlong), v)
-}
-
 func appendLong(b []byte, v int64) []byte {
 	if v >= math.MinInt8 && v <= math.MaxInt8 {
 		return append(b, codeLong8, byte(v))
@@ -61,35 +22,25 @@ func appendDouble(b []byte, v float64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, codeDouble), math.Float64bits(v))
 }
 
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, codeTrue)
-	}
-	return append(b, codeFalse)
-}
-
-// section begins a section of the message.
 func section(b []byte, code byte) []byte { return append(b, codeDescribed, codeUlong8, code) }
 
-// compound is a list or map that is being appended: its length and count are written at the start when it ends.
+// compound is a list or map under construction: its length and count are written at its end.
 type compound struct {
 	at    int // offset of its constructor
 	count int
 }
 
-// begin reserves space for the head.
 func begin(b []byte, code byte) ([]byte, compound) {
 	return append(b, code, 0, 0, 0, 0, 0, 0, 0, 0), compound{at: len(b)}
 }
 
-// end writes the head.
 func (c compound) end(b []byte) []byte {
 	binary.BigEndian.PutUint32(b[c.at+1:], uint32(len(b)-c.at-5))
 	binary.BigEndian.PutUint32(b[c.at+5:], uint32(c.count))
 	return b
 }
 
-// fields is a list that omits nulls at its end.
+// fields is a list without nulls at its end.
 type fields struct{ compound }
 
 func beginFields(b []byte) ([]byte, fields) {
@@ -97,7 +48,7 @@ func beginFields(b []byte) ([]byte, fields) {
 	return b, fields{c}
 }
 
-// set begins the field at this position, which is above the earlier ones.
+// set begins the field at a position above the earlier ones.
 func (f *fields) set(b []byte, position int) []byte {
 	for ; f.count < position; f.count++ {
 		b = append(b, codeNull)

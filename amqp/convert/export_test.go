@@ -5,6 +5,8 @@ package convert
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
 // Generate returns an AMQP message, and its part that must be delivered unchanged.
@@ -30,8 +32,8 @@ func Annotations(t testing.TB, b []byte) map[string]string {
 
 // WithProperty returns a message with one binary application property.
 func WithProperty(v []byte) []byte {
-	b, c := begin(section(nil, codeApplicationProperties), codeMap)
-	b = appendBinary(appendString(b, "k"), v)
+	b, c := begin(section(nil, wire.SectionApplicationProperties), codeMap)
+	b = wire.AppendBinary(wire.AppendString(b, "k"), v)
 	c.count = 2
-	return appendBinary(section(c.end(b), codeData), "x")
+	return wire.AppendBinary(section(c.end(b), wire.SectionData), "x")
 }

@@ -11,7 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Annotations for scheduled delivery and for JMS clients.
+// Annotations for scheduled delivery and JMS clients.
 const (
 	annotationDeliveryTime  = "x-opt-delivery-time"
 	annotationDeliveryDelay = "x-opt-delivery-delay"
@@ -42,27 +42,17 @@ const (
 	fieldReplyToGroupID
 )
 
-// propertyNames are the names of these fields.
 var propertyNames = [...]string{
 	"message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding",
 	"absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id",
 }
 
-// annotations decodes the supported message annotations.
 func (d *decoded) annotations(v value) error {
-	rest := v.data
-	for range v.count / 2 {
-		var key, content value
-		var err error
-		if key, rest, err = read(rest); err != nil {
-			return err
-		}
-		if content, rest, err = read(rest); err != nil {
-			return err
-		}
+	for key, content := range v.pairs() {
 		if !key.isSymbol() {
 			continue
 		}
+		var err error
 		switch string(key.data) {
 		case annotationDeliveryTime, annotationEnqueueTime:
 			err = d.deliverAt(content)
@@ -104,25 +94,18 @@ func (d *decoded) delay(v value) error {
 	return nil
 }
 
-// properties decodes the properties section.
 func (d *decoded) properties(v value) error {
 	if v.count > len(propertyNames) {
 		return malformed("section properties has %d fields", v.count)
 	}
-	rest := v.data
-	for i := range v.count {
-		var field value
-		var err error
-		if field, rest, err = read(rest); err != nil {
-			return err
-		}
+	for i, field := range v.elements() {
 		if field.isNull() {
 			continue
 		}
 		if !propertyHasType(i, field) {
 			return malformed("%s has a value of type 0x%02x", propertyNames[i], field.code)
 		}
-		if err := d.property1(i, field); err != nil {
+		if err := d.setField(i, field); err != nil {
 			return err
 		}
 	}
@@ -150,8 +133,7 @@ func (v value) isUlong() bool {
 	return v.code == codeUlong0 || v.code == codeUlong8 || v.code == codeUlong
 }
 
-// property1 converts one field.
-func (d *decoded) property1(i int, v value) error {
+func (d *decoded) setField(i int, v value) error {
 	m := &d.message
 	text := func(to *string, s string) error {
 		if len(s) > maxFieldBytes {
@@ -166,7 +148,7 @@ func (d *decoded) property1(i int, v value) error {
 	case fieldCorrelationID:
 		return text(&m.CorrelationId, d.id(v))
 	case fieldTo:
-		d.meta.To = d.string(v.data)
+		d.to = d.string(v.data)
 	case fieldSubject:
 		return text(&m.Subject, d.string(v.data))
 	case fieldReplyTo:
@@ -176,14 +158,11 @@ func (d *decoded) property1(i int, v value) error {
 	case fieldGroupID:
 		return text(&m.Group, d.string(v.data))
 	case fieldUserID:
-		d.meta.UserID = v.data
 		if utf8.Valid(v.data) {
 			d.setText(keyUserID, d.string(v.data))
 		}
 	case fieldGroupSequence:
 		d.setInteger(keyGroupSequence, int64(v.bits()))
-	case fieldCreationTime:
-		d.meta.CreationTimeMS = int64(v.bits())
 	case fieldAbsoluteExpiryTime:
 		if ms := int64(v.bits()); m.Ttl == nil && ms > 0 && ms <= maxTimeMS {
 			m.ExpiresAt = setTime(&d.at[0], ms)
@@ -206,25 +185,15 @@ func (d *decoded) setTyped(key string, v *pb.PropertyValue) {
 	d.message.TypedProperties[key] = v
 }
 
-// applicationProperties converts the application properties.
 func (d *decoded) applicationProperties(v value) error {
-	// An application property takes precedence over a property converted from a field.
+	// Application properties take precedence over properties converted from fields.
 	sequence, user := d.message.TypedProperties[keyGroupSequence], d.message.Properties[keyUserID]
 	delete(d.message.TypedProperties, keyGroupSequence)
 	delete(d.message.Properties, keyUserID)
 	d.slots = make([]slot, typedProperties(v))
-	rest := v.data
-	for range v.count / 2 {
-		var key, content value
-		var err error
-		if key, rest, err = read(rest); err != nil {
-			return err
-		}
+	for key, content := range v.pairs() {
 		if !key.isString() {
 			return malformed("key of application properties has type 0x%02x, must be a string", key.code)
-		}
-		if content, rest, err = read(rest); err != nil {
-			return err
 		}
 		if err := d.applicationProperty(d.string(key.data), content); err != nil {
 			return err
@@ -241,22 +210,12 @@ func (d *decoded) applicationProperties(v value) error {
 
 // typedProperties counts the application properties that become typed properties.
 func typedProperties(v value) (count int) {
-	rest := v.data
-	for range v.count / 2 {
-		_, behind, err := read(rest)
-		if err != nil {
-			return 0
-		}
-		content, behind, err := read(behind)
-		if err != nil {
-			return 0
-		}
+	for _, content := range v.pairs() {
 		_, is := content.boolean()
 		_, number := content.integer()
 		if is || number || content.code == codeFloat || content.code == codeDouble || content.isBinary() {
 			count++
 		}
-		rest = behind
 	}
 	return count
 }
@@ -267,8 +226,7 @@ func (d *decoded) has(key string) bool {
 	return text || typed
 }
 
-// applicationProperty converts one application property. Values without an equivalent type are stored in SectionsKey
-// only.
+// applicationProperty converts a property. Values without an equivalent type are only in SectionsKey.
 func (d *decoded) applicationProperty(key string, v value) error {
 	switch {
 	case key == SectionsKey || key == ContainerKey:
@@ -326,7 +284,7 @@ func (d *decoded) setInteger(key string, v int64) {
 	d.setTyped(key, &s.value)
 }
 
-// slot returns a slot for a value, if possible one of those allocated for all properties together.
+// slot returns a slot, if possible of the single allocation for all properties.
 func (d *decoded) slot() *slot {
 	if len(d.slots) == 0 {
 		return new(slot)

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"strings"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
 // generator generates AMQP messages with all combinations of sections, types and encodings. It has its own encoder,
@@ -54,7 +56,7 @@ func (g generator) descriptor(b []byte, code byte) []byte {
 	case 0:
 		return append(append(b, codeUlong), 0, 0, 0, 0, 0, 0, 0, code)
 	case 1:
-		return g.sized(b, codeSymbol8, sectionNames[code-codeHeader])
+		return g.sized(b, codeSymbol8, sectionNames[code-wire.SectionHeader])
 	}
 	return append(b, codeUlong8, code)
 }
@@ -154,7 +156,7 @@ func (g generator) annotations(b []byte, code byte) []byte {
 	for i := range count {
 		data = g.any(g.sized(data, codeSymbol8, "x-opt-"+string(rune('a'+i))), 0)
 	}
-	if code == codeMessageAnnotations {
+	if code == wire.SectionMessageAnnotations {
 		for _, key := range [...]string{annotationDeliveryTime, annotationEnqueueTime} {
 			if g.IntN(6) == 0 {
 				data = binary.BigEndian.AppendUint64(
@@ -189,7 +191,7 @@ func (g generator) header(b []byte) []byte {
 			data = append(data, codeUint, 0, 1, byte(g.IntN(256)), 0)
 		}
 	}
-	return g.compound(g.descriptor(b, codeHeader), codeList8, count, data)
+	return g.compound(g.descriptor(b, wire.SectionHeader), codeList8, count, data)
 }
 
 func (g generator) properties(b []byte) []byte {
@@ -213,7 +215,7 @@ func (g generator) properties(b []byte) []byte {
 			data = g.sized(data, codeString8, g.text())
 		}
 	}
-	return g.compound(g.descriptor(b, codeProperties), codeList8, count, data)
+	return g.compound(g.descriptor(b, wire.SectionProperties), codeList8, count, data)
 }
 
 func (g generator) applicationProperties(b []byte) []byte {
@@ -229,7 +231,7 @@ func (g generator) applicationProperties(b []byte) []byte {
 		}
 		data = g.simple(g.sized(data, codeString8, key))
 	}
-	return g.compound(g.descriptor(b, codeApplicationProperties), codeMap8, 2*count, data)
+	return g.compound(g.descriptor(b, wire.SectionApplicationProperties), codeMap8, 2*count, data)
 }
 
 func (g generator) body(b []byte) []byte {
@@ -238,7 +240,7 @@ func (g generator) body(b []byte) []byte {
 		return b // no body
 	case 1:
 		for range 2 + g.IntN(3) {
-			b = g.sized(g.descriptor(b, codeData), codeBinary8, g.text())
+			b = g.sized(g.descriptor(b, wire.SectionData), codeBinary8, g.text())
 		}
 		return b
 	case 2, 3:
@@ -248,15 +250,15 @@ func (g generator) body(b []byte) []byte {
 			for range count {
 				data = g.any(data, 1)
 			}
-			b = g.compound(g.descriptor(b, codeSequence), codeList8, count, data)
+			b = g.compound(g.descriptor(b, wire.SectionSequence), codeList8, count, data)
 		}
 		return b
 	case 4, 5:
-		return g.any(g.descriptor(b, codeValue), 0)
+		return g.any(g.descriptor(b, wire.SectionValue), 0)
 	case 6:
-		return g.sized(g.descriptor(b, codeValue), codeString8, g.text())
+		return g.sized(g.descriptor(b, wire.SectionValue), codeString8, g.text())
 	}
-	return g.sized(g.descriptor(b, codeData), codeBinary8, g.text())
+	return g.sized(g.descriptor(b, wire.SectionData), codeBinary8, g.text())
 }
 
 // message returns a message, and its part that must be delivered unchanged.
@@ -266,11 +268,11 @@ func (g generator) message() (all, preserved []byte) {
 		b = g.header(b)
 	}
 	if g.IntN(3) == 0 {
-		b = g.annotations(b, codeDeliveryAnnotations)
+		b = g.annotations(b, wire.SectionDeliveryAnnotations)
 	}
 	start := len(b)
 	if g.IntN(2) == 0 {
-		b = g.annotations(b, codeMessageAnnotations)
+		b = g.annotations(b, wire.SectionMessageAnnotations)
 	}
 	if g.IntN(4) != 0 {
 		b = g.properties(b)
@@ -280,7 +282,7 @@ func (g generator) message() (all, preserved []byte) {
 	}
 	b = g.body(b)
 	if g.IntN(4) == 0 {
-		b = g.annotations(b, codeFooter)
+		b = g.annotations(b, wire.SectionFooter)
 	}
 	return b, b[start:]
 }

@@ -32,7 +32,7 @@ func (d *decoded) id(v value) string {
 	case v.code == codeUUID:
 		return formatUUID(idUUID, v.data)
 	case v.isBinary():
-		if len(v.data) > maxFieldBytes { // rejected in any case: its string is longer than the limit
+		if len(v.data) > maxFieldBytes { // above the limit: rejected
 			v.data = v.data[:maxFieldBytes]
 		}
 		return idBinary + strings.ToUpper(hex.EncodeToString(v.data))
@@ -46,17 +46,17 @@ func (d *decoded) id(v value) string {
 	return s
 }
 
-// appendID appends the original form of an ID converted by id.
+// appendID is the inverse of id.
 func appendID(b []byte, s string) []byte {
 	kind, rest, _ := strings.Cut(s, ":")
 	if !strings.HasPrefix(s, idPrefix) || kind != "ID" {
-		return appendString(b, s)
+		return wire.AppendString(b, s)
 	}
 	kind, rest, _ = strings.Cut(rest, ":")
 	switch "ID:" + kind + ":" {
 	case idUlong:
 		if n, err := strconv.ParseUint(rest, 10, 64); err == nil {
-			return appendUlong(b, n)
+			return wire.AppendUlong(b, n)
 		}
 	case idUUID:
 		if id, ok := parseUUID(rest); ok {
@@ -64,15 +64,15 @@ func appendID(b []byte, s string) []byte {
 		}
 	case idBinary:
 		if id, err := hex.DecodeString(rest); err == nil {
-			return appendBinary(b, id)
+			return wire.AppendBinary(b, id)
 		}
 	case idString, idNoPrefix:
-		return appendString(b, rest)
+		return wire.AppendString(b, rest)
 	}
-	return appendString(b, s)
+	return wire.AppendString(b, s)
 }
 
-// formatUUID returns a UUID in the format of RFC 4122, with a prefix.
+// formatUUID returns a UUID in the format of RFC 4122 after a prefix.
 func formatUUID(prefix string, id []byte) string {
 	b := append(make([]byte, 0, len(idUUID)+36), prefix...)
 	for i, from := range [...]int{0, 4, 6, 8, 10} {

@@ -46,18 +46,17 @@ func TestComesAsItWent(t *testing.T) {
 	for i := range uint64(20_000) {
 		g := generator{rand.New(rand.NewPCG(seed, i))}
 		all, keep := g.message()
-		m, meta, err := Decode(all)
+		m, to, err := Decode(all)
 		require.NoError(t, err, "seed %d/%d: %x", seed, i, all)
 		readByOtherClients(t, all)
 		s := deliver(t, m)
-		out := Append([]byte("before"), s, Options{Now: published.Add(time.Second)})
+		out := Append([]byte("before"), s, published.Add(time.Second))
 		require.Equal(t, "before", string(out[:6]))
 		require.Equal(t, string(keep), string(cutHeader(t, out[6:])), "seed %d/%d: %x", seed, i, all)
 
-		again, metaAgain, err := Decode(out[6:])
+		again, toAgain, err := Decode(out[6:])
 		require.NoError(t, err, "seed %d/%d", seed, i)
-		require.Equal(t, meta.Durable, metaAgain.Durable)
-		require.Equal(t, meta.To, metaAgain.To)
+		require.Equal(t, to, toAgain)
 		require.Equal(t, m.GetTypedProperties()[SectionsKey].GetBytesValue(),
 			again.GetTypedProperties()[SectionsKey].GetBytesValue(), "seed %d/%d", seed, i)
 		kinds[m.GetTypedProperties()[SectionsKey].GetBytesValue()[0]&bodyKind]++
@@ -86,7 +85,7 @@ func cutHeader(t testing.TB, b []byte) []byte {
 	}
 	code, content, err := descriptor(b)
 	require.NoError(t, err)
-	if code != codeHeader {
+	if code != wire.SectionHeader {
 		return b
 	}
 	_, rest, err := read(content)
@@ -121,19 +120,20 @@ func TestRoundTripThroughGRPC(t *testing.T) {
 		"ID:AMQP_BINARY:00FF", "ID:AMQP_STRING:ID:AMQP_ULONG:5",
 	} {
 		m.MessageId, m.CorrelationId = id, id
-		b := Append(nil, deliver(t, m), Options{Now: published})
+		b := Append(nil, deliver(t, m), published)
 		readByOtherClients(t, b)
-		back, meta, err := Decode(b)
+		back, _, err := Decode(b)
 		require.NoError(t, err)
-		require.True(t, meta.Durable)
-		require.Equal(t, published.UnixMilli(), meta.CreationTimeMS)
+		flags := back.GetTypedProperties()[SectionsKey].GetBytesValue()[0]
+		require.NotZero(t, flags&isDurable)
+		require.Contains(t, string(b), string(appendTimestamp(nil, published.UnixMilli())), "creation-time")
 		require.Equal(t, time.Hour, back.GetTtl().AsDuration())
 		back.ExpiresAt, back.Ttl = m.GetExpiresAt(), nil
 		delete(back.GetTypedProperties(), SectionsKey)
 		require.True(t, proto.Equal(m, back), "%v\n%v", m, back)
 	}
 	// An empty message.
-	back, _, err := Decode(Append(nil, &pb.StoredMessage{Message: &pb.Message{}}, Options{Now: published}))
+	back, _, err := Decode(Append(nil, &pb.StoredMessage{Message: &pb.Message{}}, published))
 	require.NoError(t, err)
 	delete(back.GetTypedProperties(), SectionsKey)
 	require.True(t, proto.Equal(&pb.Message{}, back), "%v", back)
@@ -156,21 +156,21 @@ func TestInvalidIDs(t *testing.T) {
 // The time to live is the remaining one, and the delivery count is the number of failed deliveries.
 func TestHeaderOfADelivery(t *testing.T) {
 	came := []byte{
-		0, codeUlong8, codeHeader, codeList8, 9, 3, codeTrue, codeUbyte, 200, codeUint, 0, 0, 0x27, 0x10, // 10 s
-		0, codeUlong8, codeData, codeBinary8, 1, 'x',
+		0, codeUlong8, wire.SectionHeader, codeList8, 9, 3, codeTrue, codeUbyte, 200, codeUint, 0, 0, 0x27, 0x10, // 10 s
+		0, codeUlong8, wire.SectionData, codeBinary8, 1, 'x',
 	}
 	m, _, err := Decode(came)
 	require.NoError(t, err)
 	require.Equal(t, uint32(9), m.GetPriority())
 	require.Equal(t, 10*time.Second, m.GetTtl().AsDuration())
 	s := deliver(t, m)
-	require.Equal(t, came, Append(nil, s, Options{Now: published}))
+	require.Equal(t, came, Append(nil, s, published))
 	for _, c := range []struct {
 		after time.Duration
 		ttl   int64
 	}{{0, 10_000}, {4 * time.Second, 6000}, {9999 * time.Millisecond, 1}, {time.Minute, 1}} {
 		s.DeliveryCount = 2
-		h := headerOf(t, Append(nil, s, Options{Now: published.Add(c.after)}))
+		h := headerOf(t, Append(nil, s, published.Add(c.after)))
 		require.Len(t, h, 5)
 		require.Equal(t, byte(200), h[1].data[0])
 		ttl, _ := h[2].integer()
@@ -181,16 +181,16 @@ func TestHeaderOfADelivery(t *testing.T) {
 	}
 	// An expiry beyond the range of the header, and no expiry.
 	s.Message.ExpiresAt = timestamppb.New(published.Add(50 * 24 * time.Hour))
-	require.True(t, headerOf(t, Append(nil, s, Options{Now: published}))[2].isNull())
+	require.True(t, headerOf(t, Append(nil, s, published))[2].isNull())
 	s.Message.ExpiresAt = nil
-	require.True(t, headerOf(t, Append(nil, s, Options{Now: published}))[2].isNull())
+	require.True(t, headerOf(t, Append(nil, s, published))[2].isNull())
 }
 
 func headerOf(t testing.TB, b []byte) (fields []value) {
 	t.Helper()
 	code, content, err := descriptor(b)
 	require.NoError(t, err)
-	require.Equal(t, byte(codeHeader), code)
+	require.Equal(t, byte(wire.SectionHeader), code)
 	return elements(t, content)
 }
 
@@ -214,7 +214,7 @@ func annotationsOf(t testing.TB, b []byte) map[string]value {
 	t.Helper()
 	code, content, err := descriptor(cutHeader(t, b))
 	require.NoError(t, err)
-	require.Equal(t, byte(codeMessageAnnotations), code)
+	require.Equal(t, byte(wire.SectionMessageAnnotations), code)
 	all, out := elements(t, content), map[string]value{}
 	for i := 0; i < len(all); i += 2 {
 		require.NotContains(t, out, string(all[i].data))
@@ -242,7 +242,7 @@ func TestDeadLetter(t *testing.T) {
 			s = deliver(t, m)
 		}
 		s.DeadLetter = letter
-		out := Append(nil, s, Options{Now: published})
+		out := Append(nil, s, published)
 		readByOtherClients(t, out)
 		a := annotationsOf(t, out)
 		require.Equal(t, "orders", string(a["x-opt-ORIG-QUEUE"].data))
@@ -258,7 +258,7 @@ func TestDeadLetter(t *testing.T) {
 		s = deliver(t, m)
 		s.DeadLetter = proto.CloneOf(letter)
 		s.DeadLetter.Queue = "other"
-		again := annotationsOf(t, Append(nil, s, Options{Now: published}))
+		again := annotationsOf(t, Append(nil, s, published))
 		require.Equal(t, "other", string(again["x-opt-ORIG-QUEUE"].data))
 		require.Len(t, again, len(a))
 		if came == nil {
@@ -276,7 +276,7 @@ func cutAnnotations(t testing.TB, b []byte) []byte {
 	}
 	code, content, err := descriptor(b)
 	require.NoError(t, err)
-	if code != codeMessageAnnotations {
+	if code != wire.SectionMessageAnnotations {
 		return append([]byte{}, b...)
 	}
 	_, rest, err := read(content)
@@ -291,10 +291,10 @@ func TestSchedule(t *testing.T) {
 		g := generator{rand.New(rand.NewPCG(3, 4))}
 		var data []byte
 		for i := 0; i < len(pairs); i += 2 {
-			data = append(appendSymbol(data, pairs[i].(string)), pairs[i+1].([]byte)...)
+			data = append(wire.AppendSymbol(data, wire.Symbol(pairs[i].(string))), pairs[i+1].([]byte)...)
 		}
-		b := g.compound(section(nil, codeMessageAnnotations), codeMap8, len(pairs), data)
-		return appendBinary(section(b, codeData), "x")
+		b := g.compound(section(nil, wire.SectionMessageAnnotations), codeMap8, len(pairs), data)
+		return wire.AppendBinary(section(b, wire.SectionData), "x")
 	}
 	for _, c := range []struct {
 		message []byte
@@ -329,7 +329,7 @@ func TestSchedule(t *testing.T) {
 			require.Equal(t, c.at, m.GetDeliverAt().AsTime().UnixMilli())
 		}
 		require.Equal(t, c.delay, m.GetDelay().AsDuration())
-		require.Equal(t, c.message, Append(nil, deliver(t, m), Options{Now: published}))
+		require.Equal(t, c.message, Append(nil, deliver(t, m), published))
 	}
 }
 
@@ -338,7 +338,7 @@ func TestSchedule(t *testing.T) {
 func TestChangedByOthers(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(5, 6))}
 	check := func(m *pb.Message) {
-		out := Append(nil, &pb.StoredMessage{Message: m}, Options{Now: published})
+		out := Append(nil, &pb.StoredMessage{Message: m}, published)
 		back, _, err := Decode(out)
 		require.NoError(t, err, "%x", out)
 		require.Equal(t, string(m.GetBody()), string(back.GetBody()))
@@ -361,24 +361,26 @@ func TestChangedByOthers(t *testing.T) {
 
 // Invalid messages, and messages that cannot be stored, are rejected.
 func TestRefused(t *testing.T) {
-	data := func(before ...byte) []byte { return append(before, 0, codeUlong8, codeData, codeBinary8, 1, 'x') }
-	long := func(i int, code byte) []byte {
-		b, f := beginFields(section(nil, codeProperties))
-		b = appendSized(f.set(b, i), code, strings.Repeat("i", 1025))
+	data := func(before ...byte) []byte {
+		return append(before, 0, codeUlong8, wire.SectionData, codeBinary8, 1, 'x')
+	}
+	long := func(i int, appendValue func([]byte, string) []byte) []byte {
+		b, f := beginFields(section(nil, wire.SectionProperties))
+		b = appendValue(f.set(b, i), strings.Repeat("i", 1025))
 		return data(f.end(b)...)
 	}
 	deep := strings.Repeat("\xc0\x03\x01", 1)
 	for range 60 {
 		deep = string(appendCompound(nil, codeList8, 1, []byte(deep)))
 	}
-	large, c := begin(section(nil, codeApplicationProperties), codeMap)
-	large = appendString(appendString(large, "k"), strings.Repeat("v", 64<<10))
+	large, c := begin(section(nil, wire.SectionApplicationProperties), codeMap)
+	large = wire.AppendString(wire.AppendString(large, "k"), strings.Repeat("v", 64<<10))
 	c.count = 2
-	reserved, r := begin(section(nil, codeApplicationProperties), codeMap)
-	reserved = appendString(appendString(reserved, SectionsKey), "v")
+	reserved, r := begin(section(nil, wire.SectionApplicationProperties), codeMap)
+	reserved = wire.AppendString(wire.AppendString(reserved, SectionsKey), "v")
 	r.count = 2
-	origin, o := begin(section(nil, codeApplicationProperties), codeMap)
-	origin = appendString(appendString(origin, ContainerKey), "v")
+	origin, o := begin(section(nil, wire.SectionApplicationProperties), codeMap)
+	origin = wire.AppendString(wire.AppendString(origin, ContainerKey), "v")
 	o.count = 2
 	for _, c := range []struct {
 		name    string
@@ -387,56 +389,63 @@ func TestRefused(t *testing.T) {
 	}{
 		{"no section", []byte("hello"), "decode-error: section starts with 0x68"},
 		{"no section of a message", []byte{0, codeUlong8, 0x10, codeList0}, "unknown descriptor"},
-		{"cut off", []byte{0, codeUlong8, codeData}, "section ends after its descriptor"},
-		{"cut off inside", []byte{0, codeUlong8, codeData, codeBinary8, 5, 'x'}, "has 5 bytes, only 1 available"},
+		{"cut off", []byte{0, codeUlong8, wire.SectionData}, "section ends after its descriptor"},
+		{"cut off inside", []byte{0, codeUlong8, wire.SectionData, codeBinary8, 5, 'x'}, "has 5 bytes, only 1 available"},
 		{
 			"two values",
-			[]byte{0, codeUlong8, codeValue, codeNull, 0, codeUlong8, codeValue, codeNull},
+			[]byte{0, codeUlong8, wire.SectionValue, codeNull, 0, codeUlong8, wire.SectionValue, codeNull},
 			"unexpected section",
 		},
 		{
-			"wrong order", data(0, codeUlong8, codeFooter, codeMap8, 1, 0),
+			"wrong order", data(0, codeUlong8, wire.SectionFooter, codeMap8, 1, 0),
 			"unexpected section amqp:data:binary after amqp:footer",
 		},
 		{
-			"wrong order before", data(0, codeUlong8, codeProperties, codeList0, 0, codeUlong8, codeHeader, codeList0),
+			"wrong order before",
+			data(0, codeUlong8, wire.SectionProperties, codeList0, 0, codeUlong8, wire.SectionHeader, codeList0),
 			"unexpected section",
 		},
 		{
 			"data that is a string",
-			[]byte{0, codeUlong8, codeData, codeString8, 1, 'x'},
+			[]byte{0, codeUlong8, wire.SectionData, codeString8, 1, 'x'},
 			"amqp:data:binary has a value of type 0xa1",
 		},
 		{
-			"header that is a map", data(0, codeUlong8, codeHeader, codeMap8, 1, 0),
+			"header that is a map", data(0, codeUlong8, wire.SectionHeader, codeMap8, 1, 0),
 			"amqp:header:list has a value of type 0xc1",
 		},
-		{"unknown type", []byte{0, codeUlong8, codeValue, 0x99}, "format code 0x99"},
-		{"no UTF-8", []byte{0, codeUlong8, codeValue, codeString8, 1, 0xff}, "not UTF-8"},
-		{"odd map", []byte{0, codeUlong8, codeValue, codeMap8, 2, 1, codeNull}, "map has 1 keys and values"},
-		{"too few in a list", []byte{0, codeUlong8, codeValue, codeList8, 2, 2, codeNull}, "missing value"},
-		{"too many in a list", []byte{0, codeUlong8, codeValue, codeList8, 3, 1, codeNull, codeNull}, "1 bytes after"},
-		{"too deep", append([]byte{0, codeUlong8, codeValue}, deep...), "nested deeper than 32"},
-		{"boolean", []byte{0, codeUlong8, codeValue, codeBool, 2}, "boolean is 2"},
-		{"durable is a number", data(0, codeUlong8, codeHeader, codeList8, 3, 1, codeUbyte, 1), "is not a boolean"},
-		{"priority is a uint", data(0, codeUlong8, codeHeader, codeList8, 3, 2, codeNull, codeUint0), "is not a ubyte"},
+		{"unknown type", []byte{0, codeUlong8, wire.SectionValue, 0x99}, "format code 0x99"},
+		{"no UTF-8", []byte{0, codeUlong8, wire.SectionValue, codeString8, 1, 0xff}, "not UTF-8"},
+		{"odd map", []byte{0, codeUlong8, wire.SectionValue, codeMap8, 2, 1, codeNull}, "map has 1 keys and values"},
+		{"too few in a list", []byte{0, codeUlong8, wire.SectionValue, codeList8, 2, 2, codeNull}, "missing value"},
 		{
-			"message-id is a list", data(0, codeUlong8, codeProperties, codeList8, 2, 1, codeList0),
+			"too many in a list",
+			[]byte{0, codeUlong8, wire.SectionValue, codeList8, 3, 1, codeNull, codeNull},
+			"1 bytes after",
+		},
+		{"too deep", append([]byte{0, codeUlong8, wire.SectionValue}, deep...), "nested deeper than 32"},
+		{"boolean", []byte{0, codeUlong8, wire.SectionValue, codeBool, 2}, "boolean is 2"},
+		{"durable is a number", data(0, codeUlong8, wire.SectionHeader, codeList8, 3, 1, codeUbyte, 1), "is not a boolean"},
+		{
+			"priority is a uint", data(0, codeUlong8, wire.SectionHeader, codeList8, 3, 2, codeNull, codeUint0),
+			"is not a ubyte",
+		},
+		{
+			"message-id is a list", data(0, codeUlong8, wire.SectionProperties, codeList8, 2, 1, codeList0),
 			"message-id has a value of type 0x45",
 		},
 		{
-			"message-id too long", long(fieldMessageID, codeString8),
+			"message-id too long", long(fieldMessageID, wire.AppendString),
 			"resource-limit-exceeded: message-id has 1025 bytes, maximum is 1024",
 		},
-		{"message-id of bytes too long", long(fieldMessageID, codeBinary8), "resource-limit-exceeded: message-id has"},
-		{"reply-to too long", long(fieldReplyTo, codeString8), "reply-to has 1025 bytes"},
+		{"message-id of bytes too long", long(fieldMessageID, wire.AppendBinary), "resource-limit-exceeded: message-id has"},
+		{"reply-to too long", long(fieldReplyTo, wire.AppendString), "reply-to has 1025 bytes"},
 		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: sections before"},
 		{"the other name is taken", data(o.end(origin)...), "not-allowed: name amqp.container"},
 		{"the name is taken", data(r.end(reserved)...), "not-allowed: name amqp.sections"},
 	} {
-		m, meta, err := Decode(c.message)
+		m, _, err := Decode(c.message)
 		require.Nil(t, m, c.name)
-		require.Nil(t, meta, c.name)
 		var refusal *wire.Error
 		require.ErrorAs(t, err, &refusal, c.name)
 		require.ErrorContains(t, err, c.want, c.name)

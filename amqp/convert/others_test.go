@@ -34,7 +34,7 @@ func TestWrittenByOthers(t *testing.T) {
 		if _, ok := parsePreserved(v.BytesValue, m.GetBody()); ok {
 			unchanged++
 		}
-		out := Append(nil, &pb.StoredMessage{Message: m}, Options{Now: published})
+		out := Append(nil, &pb.StoredMessage{Message: m}, published)
 		_, _, err = Decode(out)
 		var refusal *wire.Error
 		if errors.As(err, &refusal) && refusal.Condition == wire.ConditionDecode {
@@ -46,7 +46,7 @@ func TestWrittenByOthers(t *testing.T) {
 
 // Each invalid value of the property is ignored, in a message that is valid without it.
 func TestNotKept(t *testing.T) {
-	data := slices.Clip(section(nil, codeData))
+	data := slices.Clip(section(nil, wire.SectionData))
 	behind := func(code byte, content ...byte) []byte { // a section, followed by data of one byte
 		return append(append(append(section(nil, code), content...), data...), codeBinary8, 1)
 	}
@@ -56,32 +56,32 @@ func TestNotKept(t *testing.T) {
 	}{
 		"a string in place of data": {preserved{flags: bodyData, before: append(data, codeString8, 1)}, "x"},
 		"text that is no UTF-8": {
-			preserved{flags: bodyText, before: append(section(nil, codeValue), codeString8, 1)},
+			preserved{flags: bodyText, before: append(section(nil, wire.SectionValue), codeString8, 1)},
 			"\xff",
 		},
 		"text as binary": {
-			preserved{flags: bodyText, before: append(section(nil, codeValue), codeBinary8, 1)},
+			preserved{flags: bodyText, before: append(section(nil, wire.SectionValue), codeBinary8, 1)},
 			"x",
 		},
 		"no body":         {preserved{flags: bodyData}, "x"},
 		"an invalid body": {preserved{}, "x"},
 		"a body in two kinds": {
-			preserved{}, string(append(append(data, codeBinary8, 0), append(section(nil, codeValue), codeNull)...)),
+			preserved{}, string(append(append(data, codeBinary8, 0), append(section(nil, wire.SectionValue), codeNull)...)),
 		},
 		"a property of another type": {
-			preserved{flags: bodyData, before: behind(codeProperties, codeList8, 3, 1, codeBool, 1)},
+			preserved{flags: bodyData, before: behind(wire.SectionProperties, codeList8, 3, 1, codeBool, 1)},
 			"x",
 		},
 		"a key that is no text": {
-			preserved{flags: bodyData, before: behind(codeApplicationProperties, codeMap8, 3, 2, codeNull, codeNull)},
+			preserved{flags: bodyData, before: behind(wire.SectionApplicationProperties, codeMap8, 3, 2, codeNull, codeNull)},
 			"x",
 		},
 		"a map with half a pair": {
-			preserved{flags: bodyData, before: behind(codeApplicationProperties, codeMap8, 2, 1, codeNull)},
+			preserved{flags: bodyData, before: behind(wire.SectionApplicationProperties, codeMap8, 2, 1, codeNull)},
 			"x",
 		},
 		"a footer that is a list": {
-			preserved{flags: bodyData, before: append(data, codeBinary8, 1), after: append(section(nil, codeFooter),
+			preserved{flags: bodyData, before: append(data, codeBinary8, 1), after: append(section(nil, wire.SectionFooter),
 				codeList0)}, "x",
 		},
 	} {

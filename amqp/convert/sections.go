@@ -5,6 +5,8 @@ package convert
 import (
 	"encoding/binary"
 	"unicode/utf8"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
 // SectionsKey is the typed property that stores the parts of an AMQP message in addition to the converted fields. Its
@@ -19,10 +21,10 @@ import (
 // Selectors read the first bit (package selector): the message is durable if it is set.
 const SectionsKey = "amqp.sections"
 
-// ContainerKey is the property with the origin container of a message, for clients that exclude their own messages.
+// ContainerKey is the property with the origin container, for clients that exclude their own messages.
 const ContainerKey = "amqp.container"
 
-// Flags of SectionsKey. A message with an unknown flag is of a later release; its converted fields are used.
+// Flags of SectionsKey. A message with an unknown flag is of a later release: its converted fields are used.
 const (
 	isDurable   = 0x80
 	hasPriority = 0x40
@@ -46,7 +48,6 @@ type preserved struct {
 	after    []byte
 }
 
-// appendTo appends the encoded value.
 func (k *preserved) appendTo(b []byte) []byte {
 	b = append(b, k.flags)
 	if k.flags&hasPriority != 0 {
@@ -56,8 +57,8 @@ func (k *preserved) appendTo(b []byte) []byte {
 	return append(append(b, k.before...), k.after...)
 }
 
-// parsePreserved decodes the value, and reports whether it forms an AMQP message with this body: a gRPC client may have
-// written any value.
+// parsePreserved decodes the value, and reports whether it forms an AMQP message with this body: a gRPC client may
+// write any value.
 func parsePreserved(b, body []byte) (k preserved, ok bool) {
 	if len(b) == 0 || b[0]&0x0c != 0 || b[0]&bodyKind == 3 {
 		return preserved{}, false
@@ -78,17 +79,15 @@ func parsePreserved(b, body []byte) (k preserved, ok bool) {
 	return k, k.fits(body) && isFooter(k.after)
 }
 
-// isFooter reports whether b is a footer or empty.
 func isFooter(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
 	code, _, rest, err := next(b)
-	return err == nil && code == codeFooter && len(rest) == 0
+	return err == nil && code == wire.SectionFooter && len(rest) == 0
 }
 
-// next reads and fully validates the section at the beginning of b: data that is passed on without conversion must be
-// valid for the recipient.
+// next reads and validates the section at the beginning of b, which is passed on without conversion.
 func next(b []byte) (code byte, v value, rest []byte, err error) {
 	code, content, err := descriptor(b)
 	if err != nil {
@@ -103,7 +102,7 @@ func next(b []byte) (code byte, v value, rest []byte, err error) {
 	return code, v, rest, expect(code, v)
 }
 
-// fits reports whether the sections before the body are valid and match the body.
+// fits reports whether the sections before the body are valid and match it.
 func (k *preserved) fits(body []byte) bool {
 	b, last := k.before, byte(0)
 	for len(b) > 0 {
@@ -111,10 +110,10 @@ func (k *preserved) fits(body []byte) bool {
 		if err != nil || code <= last {
 			return false
 		}
-		if code == codeData || code == codeValue {
+		if code == wire.SectionData || code == wire.SectionValue {
 			return k.begins(code, content, body)
 		}
-		if code < codeMessageAnnotations || code > codeApplicationProperties {
+		if code < wire.SectionMessageAnnotations || code > wire.SectionApplicationProperties {
 			return false
 		}
 		var v value
@@ -125,16 +124,16 @@ func (k *preserved) fits(body []byte) bool {
 	return k.flags&bodyKind == bodySections && areBody(body)
 }
 
-// begins reports whether the head of the body section is valid.
+// begins reports whether the head of the body section matches the body.
 func (k *preserved) begins(code byte, content, body []byte) bool {
 	short, long := byte(codeBinary8), byte(codeBinary)
 	switch {
-	case code == codeValue && k.flags&bodyKind == bodyText:
+	case code == wire.SectionValue && k.flags&bodyKind == bodyText:
 		short, long = codeString8, codeString
 		if !utf8.Valid(body) {
 			return false
 		}
-	case code != codeData || k.flags&bodyKind != bodyData:
+	case code != wire.SectionData || k.flags&bodyKind != bodyData:
 		return false
 	}
 	if k.flags&isWide != 0 {
@@ -143,12 +142,12 @@ func (k *preserved) begins(code byte, content, body []byte) bool {
 	return len(content) == 2 && content[0] == short && int(content[1]) == len(body)
 }
 
-// areBody reports whether b consists of valid body sections or is empty.
 func areBody(b []byte) bool {
 	var first byte
 	for len(b) > 0 {
 		code, _, rest, err := next(b)
-		if err != nil || code < codeData || code > codeValue || first != 0 && (code != first || code == codeValue) {
+		if err != nil || code < wire.SectionData || code > wire.SectionValue ||
+			first != 0 && (code != first || code == wire.SectionValue) {
 			return false
 		}
 		first, b = code, rest
@@ -156,20 +155,20 @@ func areBody(b []byte) bool {
 	return true
 }
 
-// fieldsFit reports whether the fields and keys of a validated section before the body have valid types.
+// fieldsFit reports whether the fields and keys of a validated section have valid types.
 func (v value) fieldsFit(code byte) bool {
-	if code == codeMessageAnnotations {
+	if code == wire.SectionMessageAnnotations {
 		return true
 	}
-	if code == codeProperties && v.count > len(propertyNames) {
+	if code == wire.SectionProperties && v.count > len(propertyNames) {
 		return false
 	}
 	rest := v.data
 	for i := range v.count {
 		field := value{code: rest[0]}
 		switch {
-		case code == codeApplicationProperties && i%2 == 0 && !field.isString(),
-			code == codeProperties && !field.isNull() && !propertyHasType(i, field):
+		case code == wire.SectionApplicationProperties && i%2 == 0 && !field.isString(),
+			code == wire.SectionProperties && !field.isNull() && !propertyHasType(i, field):
 			return false
 		}
 		if behind, ok := skipShort(rest); ok {
@@ -184,20 +183,6 @@ func (v value) fieldsFit(code byte) bool {
 	return true
 }
 
-// Codes of sections (3.2).
-const (
-	codeHeader                = 0x70
-	codeDeliveryAnnotations   = 0x71
-	codeMessageAnnotations    = 0x72
-	codeProperties            = 0x73
-	codeApplicationProperties = 0x74
-	codeData                  = 0x75
-	codeSequence              = 0x76
-	codeValue                 = 0x77
-	codeFooter                = 0x78
-)
-
-// sectionNames are the symbolic descriptors, from codeHeader on.
 var sectionNames = [...]string{
 	"amqp:header:list", "amqp:delivery-annotations:map", "amqp:message-annotations:map", "amqp:properties:list",
 	"amqp:application-properties:map", "amqp:data:binary", "amqp:amqp-sequence:list", "amqp:amqp-value:*",
@@ -220,11 +205,11 @@ func descriptor(b []byte) (code byte, content []byte, err error) {
 	case v.isSymbol():
 		for i, name := range sectionNames {
 			if string(v.data) == name {
-				return codeHeader + byte(i), content, nil
+				return wire.SectionHeader + byte(i), content, nil
 			}
 		}
 	case v.code == codeUlong || v.code == codeUlong8:
-		if n := v.bits(); n >= codeHeader && n <= codeFooter {
+		if n := v.bits(); n >= wire.SectionHeader && n <= wire.SectionFooter {
 			return byte(n), content, nil
 		}
 	}

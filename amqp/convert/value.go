@@ -5,6 +5,7 @@ package convert
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 	"unicode/utf8"
 
@@ -55,30 +56,28 @@ const (
 	codeArray     = 0xf0
 )
 
-// maxDepth is the maximum nesting depth of values.
 const maxDepth = 32
 
-// value is the location of one encoded value. Its bytes reference the input, so that a message is converted without a
-// Go value for each AMQP value, unlike in package wire.
+// value locates an encoded value in the input, so that a message is converted without a Go value for each AMQP value,
+// unlike in package wire.
 type value struct {
-	code  byte   // codeDescribed: of a described value, which is passed on
+	code  byte   // codeDescribed for any described value
 	count int    // of a list, a map (keys and values) or an array
-	data  []byte // after length and count; of an array with the constructor
+	data  []byte // after length and count; of an array, with the constructor
 }
 
-// malformed returns the error of an invalid message.
 func malformed(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:decode-error", Description: fmt.Sprintf(format, args...)}
 }
 
-// layout describes the encoding after a format code.
+// layout is the encoding after a format code.
 type layout struct {
 	known          bool
 	fixed          uint8 // its length, if fixed
 	sized, counted uint8 // otherwise the sizes of length and count
 }
 
-// layouts are the layouts of all format codes, by the upper half of the code (1.6).
+// layouts depend on the upper half of the format code (1.6).
 var layouts = func() (all [256]layout) { //nolint:gochecknoglobals // a table
 	for _, code := range []byte{
 		codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8,
@@ -96,17 +95,15 @@ var layouts = func() (all [256]layout) { //nolint:gochecknoglobals // a table
 	return all
 }()
 
-// width returns the length of a value of fixed length, and the sizes of length and count of others.
 func width(code byte) (fixed, sized, counted int) {
 	l := &layouts[code]
 	return int(l.fixed), int(l.sized), int(l.counted)
 }
 
-// isKnown reports whether a format code is valid.
 func isKnown(code byte) bool { return layouts[code].known }
 
-// skipShort skips a value of fixed length, or a short ASCII string, which are most values in a message. It returns
-// false for others, and for malformed values.
+// skipShort skips a value of fixed length or a short ASCII string, which most values are. It returns false for others
+// and for malformed ones.
 func skipShort(b []byte) (rest []byte, ok bool) {
 	if len(b) == 0 {
 		return nil, false
@@ -130,7 +127,7 @@ func skipShort(b []byte) (rest []byte, ok bool) {
 	return rest, true
 }
 
-// read reads the value at the beginning of b without decoding it, and returns the remaining bytes.
+// read reads the value at the beginning of b without decoding it.
 func read(b []byte) (v value, rest []byte, err error) {
 	for range maxDepth {
 		if len(b) == 0 {
@@ -161,7 +158,6 @@ func readPlain(b []byte) (v value, rest []byte, err error) {
 	return readContent(b[0], b[1:])
 }
 
-// readContent reads the data after a constructor.
 func readContent(code byte, b []byte) (v value, rest []byte, err error) {
 	n, sized, counted := width(code)
 	switch {
@@ -187,8 +183,7 @@ func readContent(code byte, b []byte) (v value, rest []byte, err error) {
 	return v, b[n:], nil
 }
 
-// check reads and fully validates the value at the beginning of b: data that is passed on without conversion must be
-// valid for the recipient.
+// check validates the value at the beginning of b, which is passed on without conversion.
 func check(b []byte, depth int) (rest []byte, err error) {
 	if depth > maxDepth {
 		return nil, malformed("values nested deeper than %d", maxDepth)
@@ -206,7 +201,6 @@ func check(b []byte, depth int) (rest []byte, err error) {
 	return rest, v.check(depth)
 }
 
-// check validates a value.
 func (v value) check(depth int) error {
 	switch v.code {
 	case codeString8, codeString:
@@ -247,7 +241,7 @@ func (v value) check(depth int) error {
 	return nil
 }
 
-// checkArray validates an array: a constructor and its values.
+// checkArray validates the constructor and the elements.
 func (v value) checkArray(depth int) error {
 	b := v.data
 	var err error
@@ -268,7 +262,7 @@ func (v value) checkArray(depth int) error {
 		return malformed("values nested deeper than %d", maxDepth)
 	}
 	if fixed, sized, _ := width(code); fixed == 0 && sized == 0 {
-		v.count = 0 // its values have no data to check
+		v.count = 0 // its elements have no data
 	}
 	for range v.count {
 		var element value
@@ -285,6 +279,33 @@ func (v value) checkArray(depth int) error {
 	return nil
 }
 
+// elements iterates over the elements of a validated list.
+func (v value) elements() iter.Seq2[int, value] {
+	return func(yield func(int, value) bool) {
+		rest := v.data
+		for i := range v.count {
+			var e value
+			if e, rest, _ = read(rest); !yield(i, e) {
+				return
+			}
+		}
+	}
+}
+
+// pairs iterates over the keys and values of a validated map.
+func (v value) pairs() iter.Seq2[value, value] {
+	return func(yield func(value, value) bool) {
+		rest := v.data
+		for range v.count / 2 {
+			var key, e value
+			key, rest, _ = read(rest)
+			if e, rest, _ = read(rest); !yield(key, e) {
+				return
+			}
+		}
+	}
+}
+
 func (v value) isNull() bool   { return v.code == codeNull }
 func (v value) isString() bool { return v.code == codeString8 || v.code == codeString }
 func (v value) isSymbol() bool { return v.code == codeSymbol8 || v.code == codeSymbol }
@@ -292,7 +313,6 @@ func (v value) isBinary() bool { return v.code == codeBinary8 || v.code == codeB
 func (v value) isList() bool   { return v.code == codeList0 || v.code == codeList8 || v.code == codeList }
 func (v value) isMap() bool    { return v.code == codeMap8 || v.code == codeMap }
 
-// bits returns the bits of a number of fixed length.
 func (v value) bits() uint64 {
 	var n uint64
 	for _, c := range v.data {
@@ -320,7 +340,6 @@ func (v value) integer() (int64, bool) {
 	return 0, false
 }
 
-// boolean returns a boolean, and whether the value is one.
 func (v value) boolean() (is, ok bool) {
 	switch v.code {
 	case codeTrue:

@@ -7,7 +7,6 @@ import "math"
 func (p *parser) sum() (node, error)     { return p.binary("+", "-", p.product) }
 func (p *parser) product() (node, error) { return p.binary("*", "/", p.signed) }
 
-// binary parses operands joined by either of two operators.
 func (p *parser) binary(one, other string, operand func() (node, error)) (node, error) {
 	at := p.token.at
 	left, err := operand()
@@ -34,7 +33,6 @@ func (p *parser) binary(one, other string, operand func() (node, error)) (node, 
 	return left, err
 }
 
-// numeric rejects an operand that is not a number.
 func (p *parser) numeric(n node, at int) error {
 	switch n := n.(type) {
 	case int64, float64, arithmetic, minus:
@@ -47,7 +45,7 @@ func (p *parser) numeric(n node, at int) error {
 	return p.invalid(at, "operand is not a number")
 }
 
-// calculate evaluates constant operations.
+// calculate evaluates operations on constants.
 func (p *parser) calculate(op token, left, right node) (node, error) {
 	l, lInt := left.(int64)
 	r, rInt := right.(int64)
@@ -91,7 +89,6 @@ func (p *parser) calculate(op token, left, right node) (node, error) {
 	return v, nil
 }
 
-// operands counts the names and constants in a calculation.
 func operands(n node) int {
 	switch n := n.(type) {
 	case arithmetic:
@@ -102,7 +99,6 @@ func operands(n node) int {
 	return 1
 }
 
-// toFloat returns a constant as a double.
 func toFloat(n node) (v float64, ok bool) {
 	switch n := n.(type) {
 	case int64:
@@ -113,7 +109,6 @@ func toFloat(n node) (v float64, ok bool) {
 	return 0, false
 }
 
-// signed parses an operand with its signs.
 func (p *parser) signed() (node, error) {
 	sign := p.token
 	if !sign.is("-") && !sign.is("+") {

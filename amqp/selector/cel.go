@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// MaxCELBytes is the maximum length of a translation, which is the maximum length of a filter.
+// MaxCELBytes is the maximum length of a translation: that of a filter.
 const MaxCELBytes = 4 << 10
 
-// ToCEL translates a selector to a CEL expression over the variables of a filter. An empty or blank selector selects
-// all messages: the result is "". The error wraps ErrInvalid and contains the position as a character number from 1. A
+// ToCEL translates a selector to a CEL expression over the variables of a filter. A blank selector selects all
+// messages: the result is "". The error wraps ErrInvalid and contains the position as a character number from 1. A
 // selector is invalid if it has a syntax error, exceeds MaxBytes or MaxDepth, or if its translation exceeds
 // MaxCELBytes.
 func ToCEL(selector string) (string, error) {
@@ -33,8 +33,8 @@ func ToCEL(selector string) (string, error) {
 	return w.String(), nil
 }
 
-// writer writes CEL. Output above MaxCELBytes is rejected at the end; until then each node is written a bounded number
-// of times.
+// writer writes CEL. Output above MaxCELBytes is rejected at the end, and not written: each node is written a bounded
+// number of times.
 type writer struct{ strings.Builder }
 
 func (w *writer) add(parts ...string) {
@@ -68,7 +68,7 @@ func (w *writer) condition(n node, exact bool) {
 		w.add(")")
 	case truth:
 		w.add(strconv.FormatBool(bool(n)))
-	case name: // a property or a truth value: parse rejects other names
+	case name: // a property or durable: parse rejects other names
 		w.add("(", identifierOf(n), " == true)")
 	case isNull:
 		w.isNull(n)
@@ -81,7 +81,6 @@ func (w *writer) condition(n node, exact bool) {
 	}
 }
 
-// isCondition distinguishes a truth value from an operand.
 func isCondition(n node) bool {
 	switch n.(type) {
 	case logical, negation, truth, isNull, oneOf, like, comparison:
@@ -90,7 +89,7 @@ func isCondition(n node) bool {
 	return false
 }
 
-// identifierOf returns a name in CEL; for a string header that is null, its value is "".
+// identifierOf returns a name in CEL; a header that is null has the value "".
 func identifierOf(n name) string {
 	if m, ok := headerNames[n.text]; ok {
 		return m.cel
@@ -125,7 +124,6 @@ func (w *writer) isNull(n isNull) {
 	}
 }
 
-// oneOf writes IN.
 func (w *writer) oneOf(n oneOf) {
 	if k := kindOf(n.of); k == number || k == durable {
 		w.add(strconv.FormatBool(n.not)) // its type differs from that of every element
@@ -145,10 +143,9 @@ func (w *writer) oneOf(n oneOf) {
 	w.add("])")
 }
 
-// noPrefix is the prefix of the JMSMessageID of a message with a string message-id that does not begin with "ID:".
+// noPrefix is the prefix of JMSMessageID for a string message-id that does not begin with "ID:".
 const noPrefix = "ID:AMQP_NO_PREFIX:"
 
-// literalFor writes a string that is compared with an identifier.
 func literalFor(n name, text string) string {
 	if n.text == "JMSMessageID" || n.text == "amqp.message_id" {
 		text = strings.TrimPrefix(text, noPrefix)
@@ -156,7 +153,7 @@ func literalFor(n name, text string) string {
 	return strconv.Quote(text)
 }
 
-// like writes LIKE with the cheapest suitable expression.
+// like writes the cheapest suitable expression.
 func (w *writer) like(n like) {
 	of := strictly(n.of)
 	if n.not {

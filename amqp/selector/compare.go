@@ -9,14 +9,12 @@ import (
 	"strings"
 )
 
-// isNumber tests the type of a number.
 const isNumber = " in [int, double]"
 
-// comparison writes two operands with a comparison operator.
 func (w *writer) comparison(c comparison, exact bool) {
 	left, right, op := c.left, c.right, c.op
-	if isConstant(left) && !isConstant(right) { // the constant is the right operand
-		left, right, op = right, left, mirrored(op)
+	if isConstant(left) && !isConstant(right) {
+		left, right, op = right, left, mirrored[op]
 	}
 	l, leftNamed := left.(name)
 	r, rightNamed := right.(name)
@@ -50,20 +48,12 @@ func isCalculated(n node) bool {
 	return false
 }
 
-func mirrored(op string) string {
-	switch op[0] {
-	case '<':
-		if op == "<>" {
-			return op
-		}
-		return ">" + op[1:]
-	case '>':
-		return "<" + op[1:]
-	}
-	return op
+// mirrored are the operators for exchanged operands.
+var mirrored = map[string]string{ //nolint:gochecknoglobals // a table
+	"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
 }
 
-// constants compares two constants. Constants of different types are neither equal nor unequal.
+// constants compares two constants; those of different types are neither equal nor unequal.
 func constants(op string, left, right node) bool {
 	var order int
 	switch l := left.(type) {
@@ -110,7 +100,6 @@ func constants(op string, left, right node) bool {
 	}
 }
 
-// celOperator returns the CEL form of = or <>; the other operators are identical.
 func celOperator(op string) string {
 	switch op {
 	case "=":
@@ -130,7 +119,6 @@ func celFloat(v float64) string {
 	return s
 }
 
-// constantFor writes a constant that is compared with an identifier.
 func constantFor(n name, constant node) string {
 	switch c := constant.(type) {
 	case string:
@@ -145,7 +133,6 @@ func constantFor(n name, constant node) string {
 	}
 }
 
-// sameType writes the condition that an identifier has the type of a constant.
 func sameType(of string, constant node) string {
 	switch constant.(type) {
 	case string:
@@ -157,7 +144,7 @@ func sameType(of string, constant node) string {
 	}
 }
 
-// truths compares a truth value with another one, an identifier, or a value of another type.
+// truths compares a truth value with an operand of any type.
 func (w *writer) truths(op string, left, right node) {
 	if !isCondition(left) {
 		left, right = right, left
@@ -182,7 +169,6 @@ func (w *writer) truths(op string, left, right node) {
 	w.add(")")
 }
 
-// nameAndConstant compares an identifier with a literal.
 func (w *writer) nameAndConstant(op string, n name, constant node, exact bool) {
 	kind := kindOf(n)
 	if kind == header {
@@ -218,7 +204,6 @@ func (w *writer) nameAndConstant(op string, n name, constant node, exact bool) {
 	w.add("(dyn(", of, ")", celOperator(op), value, ")")
 }
 
-// modeIs writes the condition that JMSDeliveryMode is, or is not, the given string.
 func modeIs(text string, is bool) string {
 	switch {
 	case text != persistent && text != nonPersistent:
@@ -229,7 +214,7 @@ func modeIs(text string, is bool) string {
 	return notDurable
 }
 
-// headerAndConstant compares a string header, which may be null, with a literal.
+// headerAndConstant compares a header, which may be null, with a literal.
 func (w *writer) headerAndConstant(op string, n name, constant node, exact bool) {
 	text, isText := constant.(string)
 	of := identifierOf(n)
@@ -250,7 +235,6 @@ func (w *writer) headerAndConstant(op string, n name, constant node, exact bool)
 	}
 }
 
-// names compares two identifiers.
 func (w *writer) names(op string, left, right name) {
 	l, r := "dyn("+strictly(left)+")", "dyn("+strictly(right)+")"
 	switch {
@@ -291,7 +275,7 @@ func (w *writer) numbers(op string, left, right node) {
 	w.add("))")
 }
 
-// notNumber compares a number with a non-number: false, unless one of them is unknown.
+// notNumber writes the comparison of a number with a non-number: false, or unknown if one of them is unknown.
 func (w *writer) notNumber(left, right node) {
 	w.add("(dyn(")
 	w.operand(left)
@@ -313,7 +297,7 @@ func (w *writer) operand(n node) {
 	}
 }
 
-// number writes a number: a calculation of integers only uses integers, any other uses doubles, as in Java.
+// number writes a number. As in Java, a calculation of integers only uses integers, any other one uses doubles.
 func (w *writer) number(n node) {
 	switch n := n.(type) {
 	case int64:
@@ -355,15 +339,16 @@ func hasFloat(n node) bool {
 	return false
 }
 
-// integersOnly writes the condition that all properties in an expression are integers; "" without properties.
+// integersOnly returns the condition that all properties of an expression are integers; "" without properties.
 func integersOnly(n node) string {
-	var names []string
+	var conditions []string
 	var visit func(node)
 	visit = func(n node) {
 		switch n := n.(type) {
 		case name:
-			if of := identifierOf(n); kindOf(n) == property && !slices.Contains(names, of) {
-				names = append(names, of)
+			is := "type(" + identifierOf(n) + ") == int"
+			if kindOf(n) == property && !slices.Contains(conditions, is) {
+				conditions = append(conditions, is)
 			}
 		case minus:
 			visit(n.of)
@@ -373,17 +358,9 @@ func integersOnly(n node) string {
 		}
 	}
 	visit(n)
-	var b strings.Builder
-	for i, of := range names {
-		if i > 0 {
-			b.WriteString(" && ")
-		}
-		b.WriteString("type(" + of + ") == int")
-	}
-	return b.String()
+	return strings.Join(conditions, " && ")
 }
 
-// integer writes a number whose properties are integers.
 func (w *writer) integer(n node) {
 	switch n := n.(type) {
 	case minus:
@@ -403,7 +380,7 @@ func (w *writer) integer(n node) {
 	}
 }
 
-// float writes a number that contains a double. Subexpressions of integers are calculated as integers.
+// float writes a number that contains a double; integer subexpressions are calculated as integers.
 func (w *writer) float(n node) {
 	if !hasFloat(n) && isCalculated(n) {
 		w.add("double(")
@@ -414,10 +391,9 @@ func (w *writer) float(n node) {
 	w.double(n, w.float)
 }
 
-// allFloat writes a number with doubles only.
 func (w *writer) allFloat(n node) { w.double(n, w.allFloat) }
 
-// double writes a number as a double, its operands with the function operand. A non-number causes an error.
+// double writes a number as a double, and its operands with the function operand. A non-number is a CEL error.
 func (w *writer) double(n node, operand func(node)) {
 	switch n := n.(type) {
 	case int64:

@@ -4,9 +4,8 @@
 // subscriptions and consumers.
 //
 // A selector has three truth values: true, false and unknown. A comparison with a missing property is unknown. A CEL
-// error represents unknown: && and || absorb it as AND and OR absorb unknown, and a message does not match if its
-// filter returns an error. The difference between unknown and false matters only below a NOT; elsewhere the shorter
-// form is written.
+// error represents unknown: && and || absorb it as AND and OR absorb unknown, and a filter with an error does not
+// match. Unknown and false differ only below a NOT; elsewhere the shorter form is written.
 //
 // # Identifiers
 //
@@ -21,7 +20,7 @@
 //	                                 the same, and fields without a JMS name
 //	any other                        the property of that name
 //
-// An identifier may contain dots, and any character between double quotes ("" represents a double quote).
+// An identifier may contain dots, and between double quotes any character ("" represents a double quote).
 //
 // # Behaviour that JMS leaves undefined
 //

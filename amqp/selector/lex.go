@@ -12,16 +12,14 @@ import (
 	"unicode/utf8"
 )
 
-// ErrInvalid is returned by ToCEL for a string that is not a selector, or that exceeds a limit.
+// ErrInvalid is returned by ToCEL for an invalid selector.
 var ErrInvalid = errors.New("invalid selector")
 
-// invalid returns an error with the position as a character number from 1.
 func (p *parser) invalid(at int, format string, args ...any) error {
 	return fmt.Errorf("%w: at character %d: %s", ErrInvalid, utf8.RuneCountInString(p.text[:at])+1,
 		fmt.Sprintf(format, args...))
 }
 
-// kind is the type of a token.
 type kind uint8
 
 const (
@@ -34,7 +32,6 @@ const (
 	float           // number
 )
 
-// token is a token of a selector.
 type token struct {
 	kind   kind
 	at     int // offset in the selector, in bytes
@@ -43,18 +40,16 @@ type token struct {
 	number float64
 }
 
-// keywordNames are the reserved words, case-insensitive.
+// keywordNames are case-insensitive.
 var keywordNames = map[string]bool{
 	"AND": true, "OR": true, "NOT": true, "BETWEEN": true, "LIKE": true, "IN": true, "IS": true, "NULL": true,
 	"TRUE": true, "FALSE": true, "ESCAPE": true,
 }
 
-// is reports whether a token is this keyword or operator.
 func (t *token) is(word string) bool {
 	return (t.kind == keyword || t.kind == operator) && t.text == word
 }
 
-// describe returns the description of a token for an error.
 func (t *token) describe() string {
 	switch t.kind {
 	case end:
@@ -70,7 +65,7 @@ func (t *token) describe() string {
 	}
 }
 
-// advance reads the next token into p.token.
+// advance reads the next token.
 func (p *parser) advance() error {
 	rest := strings.TrimLeft(p.text[p.offset:], " \t\r\n\f\v")
 	p.token = token{at: len(p.text) - len(rest)}
@@ -112,7 +107,6 @@ func isPart(r rune) bool {
 	return r == '.' || isStart(r) || unicode.In(r, unicode.Nd, unicode.Mn, unicode.Mc)
 }
 
-// lexWord reads an identifier or a keyword.
 func (p *parser) lexWord(rest string) {
 	n := strings.IndexFunc(rest, func(r rune) bool { return !isPart(r) })
 	if n < 0 {
@@ -125,7 +119,7 @@ func (p *parser) lexWord(rest string) {
 	}
 }
 
-// lexQuoted reads a string in single quotes, or an identifier in double quotes; a doubled quote represents one.
+// lexQuoted reads a string in single or an identifier in double quotes; a doubled quote represents one.
 func (p *parser) lexQuoted(rest string) error {
 	quote := rest[:1]
 	p.token.kind = text
@@ -152,7 +146,6 @@ func (p *parser) lexQuoted(rest string) error {
 	return nil
 }
 
-// lexNumber reads a number in Java syntax.
 func (p *parser) lexNumber(rest string) error {
 	digits := func(i int) int {
 		for i < len(rest) && isDigit(rest[i]) {

@@ -2,7 +2,6 @@
 
 package selector
 
-// nameKind is the type of an identifier.
 type nameKind uint8
 
 const (
@@ -15,25 +14,24 @@ const (
 
 // CEL expressions.
 const (
-	// null is an error for any message: no property has an empty name.
+	// null is a CEL error for any message: no property has an empty name.
 	null = `properties[""]`
-	// notDurable is true for an AMQP message without `durable`: the first bit of the property of package message is 0.
+	// notDurable is true for an AMQP message without `durable`: the first bit of convert.SectionsKey is 0.
 	notDurable = `("amqp.sections" in properties && properties["amqp.sections"] < b"\x80")`
-	// The values of JMSDeliveryMode, and the expression for it.
+	// Values of JMSDeliveryMode, and its expression.
 	persistent    = "PERSISTENT"
 	nonPersistent = "NON_PERSISTENT"
 	deliveryMode  = `(` + notDurable + ` ? "` + nonPersistent + `" : "` + persistent + `")`
-	// creationTime is the time when the message was accepted, in milliseconds since 1970.
+	// creationTime is published_at in milliseconds since 1970.
 	creationTime = `(int(published_at) * 1000 + published_at.getMilliseconds())`
 )
 
-// semantics is the type and the CEL expression of a reserved identifier.
+// semantics is the meaning of a reserved identifier.
 type semantics struct {
 	kind nameKind
 	cel  string
 }
 
-// headerNames are the reserved identifiers.
 var headerNames = map[string]semantics{
 	"JMSMessageID":        {header, "message_id"},
 	"JMSCorrelationID":    {header, "correlation_id"},
@@ -60,7 +58,7 @@ const (
 	notConstant = "its value changes while the message is stored"
 )
 
-// refusedNames are the unsupported identifiers, with the reason.
+// refusedNames are unsupported identifiers, with the reason.
 var refusedNames = map[string]string{
 	"JMSDestination": notByJMS, "JMSReplyTo": notByJMS, "JMSExpiration": notByJMS, "JMSDeliveryTime": notByJMS,
 	"JMSRedelivered": notConstant, "JMSXDeliveryCount": notConstant, "JMSXRcvTimestamp": notConstant,

@@ -13,18 +13,17 @@ const (
 	MaxOperands = 16
 )
 
-// parser is a recursive descent parser of selectors.
 type parser struct {
 	text   string
-	offset int   // after token
-	token  token // the next one
+	offset int // after token
+	token  token
 	depth  int
 }
 
-// Expressions. Conditions are truth values; other expressions are numbers, strings or booleans.
+// Conditions are truth values; other expressions are numbers, strings or booleans.
 type (
-	node interface{}
-	// logical is AND or OR of two or more conditions.
+	node any
+	// logical is AND or OR of at least two conditions.
 	logical struct {
 		or    bool
 		parts []node
@@ -48,10 +47,8 @@ type (
 		of  name
 		not bool
 	}
-	// truth is TRUE or FALSE.
 	truth bool
-	// name is an identifier.
-	name struct {
+	name  struct {
 		text string
 		at   int
 	}
@@ -63,13 +60,12 @@ type (
 	minus struct{ of node }
 )
 
-// patternPart is a part of a LIKE pattern: literal text, followed by any text (%), one character (_), or the end.
+// patternPart is literal text, followed by any text (%), one character (_) or the end.
 type patternPart struct {
 	text     string
 	wildcard byte // '%', '_' or 0
 }
 
-// parse parses a selector.
 func parse(selector string) (node, error) {
 	p := &parser{text: selector}
 	switch {
@@ -91,7 +87,6 @@ func parse(selector string) (node, error) {
 	return n, p.condition(n, 0)
 }
 
-// condition rejects expressions that are not conditions.
 func (p *parser) condition(n node, at int) error {
 	switch n := n.(type) {
 	case logical, negation, comparison, like, oneOf, isNull, truth:
@@ -105,7 +100,7 @@ func (p *parser) condition(n node, at int) error {
 	return p.invalid(at, "not a condition: add a comparison")
 }
 
-// enter increments the depth; the caller decrements p.depth afterwards.
+// enter increments the depth; the caller decrements p.depth.
 func (p *parser) enter() error {
 	if p.depth++; p.depth > MaxDepth {
 		return p.invalid(p.token.at, "parentheses, NOT and signs nested deeper than %d", MaxDepth)
@@ -113,7 +108,6 @@ func (p *parser) enter() error {
 	return nil
 }
 
-// take consumes the next token if it is this keyword or operator.
 func (p *parser) take(word string) (bool, error) {
 	if !p.token.is(word) {
 		return false, nil
@@ -132,7 +126,6 @@ func (p *parser) expect(word string) error {
 func (p *parser) or() (node, error)  { return p.chain("OR", p.and) }
 func (p *parser) and() (node, error) { return p.chain("AND", p.not) }
 
-// chain parses conditions joined by AND or OR.
 func (p *parser) chain(word string, part func() (node, error)) (node, error) {
 	at := p.token.at
 	first, err := part()
@@ -180,7 +173,6 @@ func (p *parser) not() (node, error) {
 	return negation{n}, p.condition(n, at)
 }
 
-// compare parses an operand and its comparison.
 func (p *parser) compare() (node, error) {
 	at := p.token.at
 	left, err := p.sum()
@@ -232,7 +224,6 @@ func (p *parser) comparison(op string, left node, at int) (node, error) {
 	return comparison{op, left, right}, p.comparable(op, right, rightAt)
 }
 
-// comparable rejects an operand that an operator does not support.
 func (p *parser) comparable(op string, n node, at int) error {
 	if op == "=" || op == "<>" {
 		return nil
@@ -251,7 +242,7 @@ func (p *parser) comparable(op string, n node, at int) error {
 	return nil
 }
 
-// between parses the bounds of BETWEEN, which is equivalent to two comparisons.
+// between writes BETWEEN as two comparisons.
 func (p *parser) between(of node, not bool, at int) (node, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -359,7 +350,6 @@ func (p *parser) like(of name, not bool) (node, error) {
 	return like{of, not, parts}, nil
 }
 
-// splitPattern splits a pattern at its wildcards.
 func splitPattern(pattern string, escape rune) (parts []patternPart, ok bool) {
 	var part patternPart
 	escaped := false
@@ -381,7 +371,6 @@ func splitPattern(pattern string, escape rune) (parts []patternPart, ok bool) {
 	return append(parts, part), !escaped
 }
 
-// primary parses a literal, an identifier, or an expression in parentheses.
 func (p *parser) primary() (node, error) {
 	t := p.token
 	switch {

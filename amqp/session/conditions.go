@@ -13,7 +13,6 @@ const (
 	InternalError         wire.Symbol = "amqp:internal-error"
 	NotFound              wire.Symbol = "amqp:not-found"
 	UnauthorizedAccess    wire.Symbol = "amqp:unauthorized-access"
-	DecodeError           wire.Symbol = "amqp:decode-error"
 	ResourceLimitExceeded wire.Symbol = "amqp:resource-limit-exceeded"
 	NotAllowed            wire.Symbol = "amqp:not-allowed"
 	InvalidField          wire.Symbol = "amqp:invalid-field"
@@ -29,14 +28,12 @@ const (
 	ConnectionRedirect     wire.Symbol = "amqp:connection:redirect"
 
 	SessionWindowViolation  wire.Symbol = "amqp:session:window-violation"
-	SessionErrantLink       wire.Symbol = "amqp:session:errant-link"
 	SessionHandleInUse      wire.Symbol = "amqp:session:handle-in-use"
 	SessionUnattachedHandle wire.Symbol = "amqp:session:unattached-handle"
 
 	LinkDetachForced          wire.Symbol = "amqp:link:detach-forced"
 	LinkTransferLimitExceeded wire.Symbol = "amqp:link:transfer-limit-exceeded"
 	LinkMessageSizeExceeded   wire.Symbol = "amqp:link:message-size-exceeded"
-	LinkRedirect              wire.Symbol = "amqp:link:redirect"
 	LinkStolen                wire.Symbol = "amqp:link:stolen"
 )
 

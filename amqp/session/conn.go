@@ -9,19 +9,18 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Conn is one connection, in the role of the container that accepted it: it never begins a session or attaches a link
-// on its own. It is not safe for concurrent use.
+// Conn is a connection in the role of the container that accepted it: it begins no session and attaches no link.
 type Conn struct {
 	o    Options
-	peer *wire.Open // the peer's Open; nil before
-	out  []byte     // frames not yet taken
-	err  error      // why it was closed here
+	peer *wire.Open // nil before the peer's Open
+	out  []byte     // frames not taken with Output
+	err  error      // of fail
 
 	opened, closed, peerClosed bool // Open and Close were sent; Close was received
-	left                       bool // the peer has closed it without an error
+	left                       bool // the peer closed it without an error
 
 	now, lastRead, lastWrite time.Time
-	heartbeat                time.Duration // maximum time without a frame to the peer; 0: unlimited
+	heartbeat                time.Duration // maximum time without output; 0: unlimited
 
 	remote   map[uint16]*Session // by the peer's channel number
 	channels []*Session          // by the own channel number
@@ -51,9 +50,9 @@ func New(o Options, now time.Time) *Conn {
 	}
 }
 
-// Receive applies one frame. The caller must have taken all earlier events with Next. An error is fatal: the output
-// contains a Close with it, and a Closed event is queued; the caller writes the output and closes the network
-// connection. The error is a *wire.Error, and each further call returns it again.
+// Receive applies a frame, after the caller has taken all events with Next. An error is fatal: a *wire.Error, which the
+// output contains as a Close, a Closed event, and which further calls return again. The caller writes the output and
+// closes the network connection.
 func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 	c.now, c.lastRead = now, now
 	if c.events.pending() {
@@ -76,7 +75,7 @@ func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 			return c.fail(IllegalState, "close before open")
 		}
 		c.peerClosed, c.left = true, body.Error == nil
-		c.requeue()
+		c.endSessions()
 		c.events.push(&Closed{Err: body.Error})
 		return nil
 	case *wire.Begin:
@@ -90,7 +89,7 @@ func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 	return c.err
 }
 
-// receiveClosing applies a frame after a Close was sent or received: only a Close has an effect (2.4.6).
+// receiveClosing applies a frame after a Close in either direction: only a Close has an effect (2.4.6).
 func (c *Conn) receiveClosing(f *wire.Frame) error {
 	body, ok := f.Body.(*wire.Close)
 	if !ok || c.peerClosed {
@@ -103,15 +102,13 @@ func (c *Conn) receiveClosing(f *wire.Frame) error {
 	return c.err
 }
 
-const minFrameSize = 512 // 2.3.4: each peer accepts frames of this size
-
 func (c *Conn) receiveOpen(o *wire.Open) error {
 	if c.peer != nil {
 		return c.fail(IllegalState, "connection is already open")
 	}
 	c.peer = o
-	if o.MaxFrameSize < minFrameSize {
-		return c.fail(InvalidField, "max-frame-size is %d, minimum is %d", o.MaxFrameSize, minFrameSize)
+	if o.MaxFrameSize < wire.MinMaxFrameSize {
+		return c.fail(InvalidField, "max-frame-size is %d, minimum is %d", o.MaxFrameSize, wire.MinMaxFrameSize)
 	}
 	if o.IdleTimeOut > 0 { // half of it allows for network latency
 		c.heartbeat = max(time.Duration(o.IdleTimeOut)*time.Millisecond/2, minHeartbeat)
@@ -120,17 +117,15 @@ func (c *Conn) receiveOpen(o *wire.Open) error {
 	return nil
 }
 
-// minHeartbeat limits the rate of heartbeats, regardless of the peer's request.
-const minHeartbeat = 10 * time.Millisecond
+const minHeartbeat = 10 * time.Millisecond // limits the rate of heartbeats
 
-// OpenReply contains the fields of the Open that override Options. Nil fields do not override.
+// OpenReply contains fields of the Open in addition to Options.
 type OpenReply struct {
 	OfferedCapabilities []wire.Symbol
 	Properties          wire.Fields
 }
 
-// Open responds to an Opened event. Output created before is sent after it, so that a peer may send begin and attach
-// without waiting for the response. Further calls have no effect.
+// Open responds to an Opened event. Earlier output is sent after it. Further calls have no effect.
 func (c *Conn) Open(r OpenReply) {
 	if c.opened {
 		return
@@ -139,23 +134,16 @@ func (c *Conn) Open(r OpenReply) {
 	open := &wire.Open{
 		ContainerID: c.o.ContainerID, MaxFrameSize: c.o.MaxFrameSize, ChannelMax: c.o.ChannelMax,
 		IdleTimeOut:         uint32(c.o.IdleTimeOut.Milliseconds()),
-		OfferedCapabilities: c.o.OfferedCapabilities, DesiredCapabilities: c.o.DesiredCapabilities,
-		Properties: c.o.Properties,
-	}
-	if r.OfferedCapabilities != nil {
-		open.OfferedCapabilities = r.OfferedCapabilities
-	}
-	if r.Properties != nil {
-		open.Properties = r.Properties
+		OfferedCapabilities: r.OfferedCapabilities, Properties: r.Properties,
 	}
 	c.out = append(wire.AppendFrame(nil, 0, open, nil), c.out...)
 }
 
-// Peer returns the peer's Open, or nil before it has arrived.
+// Peer returns the peer's Open; nil before it has arrived.
 func (c *Conn) Peer() *wire.Open { return c.peer }
 
 // Close closes the connection, with an error or nil, or responds to a Closed event. Links and sessions end without
-// further events; a Closed event follows when the peer responds. Further calls have no effect.
+// events; a Closed event follows when the peer responds. Further calls have no effect.
 func (c *Conn) Close(err *wire.Error) {
 	if c.closed {
 		return
@@ -165,18 +153,14 @@ func (c *Conn) Close(err *wire.Error) {
 	c.write(0, &wire.Close{Error: c.fitting(err)})
 	c.closed = true
 	c.events.muted = true
-	c.requeue()
+	c.endSessions()
 	c.events.muted = false
 }
 
-// Done reports whether both sides have closed the connection.
-func (c *Conn) Done() bool { return c.closed && c.peerClosed }
-
-// PeerClosed reports whether no further frames of the peer are processed: it has closed the connection, or the
-// connection was lost.
+// PeerClosed reports whether the peer has closed the connection, or the connection was lost.
 func (c *Conn) PeerClosed() bool { return c.peerClosed }
 
-// Each calls f for each link that was passed to the caller and has not ended.
+// Each calls f for each link that the caller has received and that has not ended.
 func (c *Conn) Each(f func(*Link)) {
 	for _, s := range c.channels {
 		if s == nil {
@@ -190,18 +174,17 @@ func (c *Conn) Each(f func(*Link)) {
 	}
 }
 
-// Lost ends all links and sessions with events, followed by Closed, after the network connection has ended without a
-// Close.
+// Lost ends all links and sessions with events, then the connection with Closed: the network connection was lost.
 func (c *Conn) Lost(err *wire.Error) {
 	if c.closed || c.peerClosed {
 		return
 	}
 	c.closed, c.peerClosed = true, true
-	c.requeue()
+	c.endSessions()
 	c.events.push(&Closed{Err: err})
 }
 
-// fail closes the connection with an error detected here.
+// fail closes the connection because of a violation by the peer.
 func (c *Conn) fail(condition wire.Symbol, format string, args ...any) error {
 	if c.err != nil {
 		return c.err
@@ -211,17 +194,16 @@ func (c *Conn) fail(condition wire.Symbol, format string, args ...any) error {
 	if c.closed { // closed by the caller, without an event
 		return c.err
 	}
-	c.requeue()
+	c.endSessions()
 	c.Close(e)
 	c.events.push(&Closed{Err: e})
 	return c.err
 }
 
-// requeue ends all sessions with events.
-func (c *Conn) requeue() {
+func (c *Conn) endSessions() {
 	for _, s := range c.channels {
 		if s != nil && !s.ended {
-			s.requeue(nil)
+			s.close(nil)
 		}
 	}
 	clear(c.remote)
@@ -231,10 +213,9 @@ func (c *Conn) requeue() {
 // Next returns the next event; it returns false without one.
 func (c *Conn) Next() (Event, bool) { return c.events.next() }
 
-// Output returns the frames to be written, and uses the memory of spare for later frames; the caller owns the result.
-// The caller takes the output after each group of calls: flows and dispositions are batched until then. The output
-// grows with each Send and each received frame. A caller that pauses both while too much output is unwritten keeps it
-// bounded. Without output it returns spare, emptied.
+// Output returns the frames to be written, and uses the memory of spare for later ones. The caller owns the result. It
+// calls Output after each group of calls, since flows and dispositions are batched until then. The output grows with
+// each Send and each received frame; the caller bounds it by pausing both while much output is unwritten.
 func (c *Conn) Output(spare []byte) []byte {
 	c.flushDue()
 	if !c.opened || len(c.out) == 0 {
@@ -248,18 +229,17 @@ func (c *Conn) Output(spare []byte) []byte {
 // Partial returns the number of bytes of incomplete messages.
 func (c *Conn) Partial() int { return c.partial }
 
-// Buffered returns the number of bytes of output not yet taken.
+// Buffered returns the number of bytes of output not taken.
 func (c *Conn) Buffered() int { return len(c.out) }
 
 // Waits reports whether Output has something to write.
 func (c *Conn) Waits() bool { return len(c.out) > 0 || len(c.due) > 0 }
 
-// Unsent returns the number of bytes of messages waiting in all sender links.
+// Unsent returns the number of bytes of messages waiting in sender links.
 func (c *Conn) Unsent() int { return c.unsent }
 
-// Tick handles timers. It sends heartbeats if the peer has requested them. Like Receive, it returns an error when the
-// peer has been silent for too long. It must be called again no later than next; a zero next means that no timer is
-// active.
+// Tick sends heartbeats if the peer has requested them, and returns an error like Receive if the peer has been silent
+// for too long. It must be called again no later than next, if that is not zero.
 func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	c.now = now
 	if c.closed || c.peerClosed {
@@ -282,18 +262,15 @@ func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	return next, nil
 }
 
-// Unread records that the caller is not reading the peer's frames at present, so that the peer does not count as
-// silent.
+// Unread records that the caller is not reading frames, so that the peer does not count as silent.
 func (c *Conn) Unread(now time.Time) { c.lastRead = now }
 
-// write appends a frame that is ordered with the dispositions before it.
 func (c *Conn) write(channel uint16, body wire.Performative) {
 	if !c.closed {
 		c.out = wire.AppendFrame(c.out, channel, body, nil)
 	}
 }
 
-// flushDue writes batched flows and dispositions.
 func (c *Conn) flushDue() {
 	for i := 0; i < len(c.due); i++ {
 		c.due[i].flush()
@@ -302,18 +279,17 @@ func (c *Conn) flushDue() {
 	c.due = c.due[:0]
 }
 
-// maxFrame returns the maximum frame size that the peer accepts.
 func (c *Conn) maxFrame() int {
 	if c.peer == nil {
-		return minFrameSize
+		return wire.MinMaxFrameSize
 	}
-	return int(min(max(c.peer.MaxFrameSize, minFrameSize), 1<<30))
+	return int(min(max(c.peer.MaxFrameSize, wire.MinMaxFrameSize), 1<<30))
 }
 
-// maxConcurrent is the maximum size of additional fields in frames with an error, compared with a close.
+// maxConcurrent is the maximum size of the other fields of a frame with an error, compared with a close.
 const maxConcurrent = 48
 
-// fitting truncates an error so that its frame fits the peer's maximum frame size.
+// fitting truncates an error to the peer's maximum frame size.
 func (c *Conn) fitting(e *wire.Error) *wire.Error {
 	if e == nil {
 		return nil

@@ -89,9 +89,9 @@ func TestConnectionErrors(t *testing.T) {
 				require.Error(t, p.c.Receive(&wire.Frame{Body: begin()}, p.now))
 				p.drain()
 			}
-			require.False(t, p.c.Done())
+			require.False(t, p.done())
 			require.Error(t, p.c.Receive(&wire.Frame{Body: &wire.Close{}}, p.now))
-			require.True(t, p.c.Done())
+			require.True(t, p.done())
 			require.Empty(t, p.take())
 			require.Len(t, eventNames[*Closed](p), 1)
 		})
@@ -111,7 +111,7 @@ func TestCloseByPeer(t *testing.T) {
 	require.True(t, p.events[2].(*Ended).Ended)
 	require.Equal(t, wire.Symbol("x"), p.events[3].(*Closed).Err.Condition)
 	require.Len(t, p.take(), 1)
-	require.True(t, p.c.Done())
+	require.True(t, p.done())
 	require.Zero(t, p.c.links)
 }
 
@@ -135,7 +135,7 @@ func TestCloseByCaller(t *testing.T) {
 	require.Equal(t, ConnectionRedirect, got[1].body.(*wire.Close).Error.Condition)
 	p.send(0, &wire.Close{})
 	require.Len(t, eventNames[*Closed](p), 1)
-	require.True(t, p.c.Done())
+	require.True(t, p.done())
 }
 
 // Settlements are sent before the connection closes.

@@ -8,19 +8,18 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// delivery is a delivery that is not settled by both sides.
+// delivery is a delivery that is not settled on both sides.
 type delivery struct {
 	link     *Link // nil: the slot is free
 	ref      uint64
-	state    wire.DeliveryState // last state reported by the peer, if known
+	state    wire.DeliveryState // last state reported by the peer, with known
 	known    bool
 	settled  bool // by the peer
-	answered bool // its state was sent, and the peer must settle it
+	answered bool // its outcome was sent, and the peer settles it
 }
 
-// deliveries are the deliveries of one direction of a session, by delivery number. Since numbers are consecutive, they
-// are stored in a ring. Old deliveries that stay unsettled for long are moved to a map, so that they do not keep the
-// ring large.
+// deliveries are those of one direction of a session, in a ring by delivery number. Old ones move to a map, so that
+// they do not keep the ring large.
 type deliveries struct {
 	ring []delivery // its length is a power of two
 	base uint32     // number of the first delivery in the ring
@@ -31,7 +30,7 @@ type deliveries struct {
 
 const minRing = 16
 
-// add adds a slot for a number, which must follow all numbers added before.
+// add adds a slot for a number above all earlier ones.
 func (d *deliveries) add(id uint32) *delivery {
 	if d.n > 0 && uint32(d.n) != id-d.base { // numbers were skipped
 		d.moveToMap(d.n)
@@ -41,7 +40,7 @@ func (d *deliveries) add(id uint32) *delivery {
 		d.base = id
 	}
 	if d.n == len(d.ring) {
-		d.evict()
+		d.grow()
 	}
 	e := &d.ring[id&uint32(len(d.ring)-1)]
 	*e = delivery{}
@@ -50,7 +49,7 @@ func (d *deliveries) add(id uint32) *delivery {
 	return e
 }
 
-func (d *deliveries) evict() {
+func (d *deliveries) grow() {
 	if inRing := d.live - len(d.old); len(d.ring) > 0 && inRing <= len(d.ring)/4 {
 		d.moveToMap(d.n / 2)
 		return
@@ -63,7 +62,6 @@ func (d *deliveries) evict() {
 	d.ring = ring
 }
 
-// moveToMap moves the first n slots of the ring to the map.
 func (d *deliveries) moveToMap(n int) {
 	for range n {
 		e := &d.ring[d.base&uint32(len(d.ring)-1)]
@@ -81,7 +79,6 @@ func (d *deliveries) moveToMap(n int) {
 	d.trim()
 }
 
-// trim removes free slots from the front.
 func (d *deliveries) trim() {
 	for d.n > 0 && d.ring[d.base&uint32(len(d.ring)-1)].link == nil {
 		d.base++
@@ -114,7 +111,7 @@ func (d *deliveries) remove(id uint32) {
 	}
 }
 
-// each calls f for the deliveries from first to last, inclusive, in order; f may remove the delivery it is called for.
+// each calls f for the deliveries from first to last, inclusive, in order; f may remove its delivery.
 func (d *deliveries) each(first, last uint32, f func(id uint32, e *delivery)) {
 	if distance(first, last) < 0 {
 		return
@@ -142,7 +139,6 @@ func (d *deliveries) each(first, last uint32, f func(id uint32, e *delivery)) {
 	}
 }
 
-// removeLink removes all deliveries of a link.
 func (d *deliveries) removeLink(l *Link) {
 	for id, e := range d.old {
 		if e.link == l {
@@ -155,3 +151,7 @@ func (d *deliveries) removeLink(l *Link) {
 		}
 	})
 }
+
+// distance returns how far b is after a; it is negative if b is before a. Transfer and delivery numbers are serial
+// numbers (RFC 1982): they wrap around, and the shorter distance determines the order.
+func distance(a, b uint32) int32 { return int32(b - a) }

@@ -10,9 +10,8 @@
 //	               bytes                ◀──────────────────────────────────┘
 //	                              Open, Accept, Refuse, Window, Send, Settle, Drained, Detach, End, Close
 //
-// The caller's loop is: Receive a frame; take all events with Next and handle them; take the Output and write it. Calls
-// that are not responses (Send, Settle, Window, Close, Tick) are allowed at any time in between, and are also followed
-// by Output. A Conn is not safe for concurrent use.
+// The caller's loop: Receive a frame; take all events with Next and handle them; take the Output and write it. Calls
+// that are not responses (Send, Settle, Window, Close, Tick) are allowed at any time, and are also followed by Output.
 //
 // # States
 //
@@ -23,8 +22,8 @@
 //	                                     │                                        ▲
 //	                                     └──out Close, or an error here──▶ closed ┘ in Close; all else is discarded
 //
-// Sessions: a Begin is answered immediately. An End of the peer causes an Ended event, which the caller answers with
-// Session.End. After an End sent first, all frames are discarded until the peer's End.
+// Sessions: a Begin is answered immediately. The caller answers the peer's End, an Ended event, with Session.End. After
+// an End sent first, all frames are discarded until the peer's End.
 //
 // States of a link; refused links and links with a violation take the path on the right:
 //
@@ -36,23 +35,22 @@
 //	   ├◀──in Detach──── detached     Detached ──out Detach──▶ nothing                          │
 //	   └◀──────────────────────────────in Detach────────────────────────────────────────────────┘
 //
-// Each link passed to the caller by an Attached event ends with exactly one Detached event, unless the caller has ended
-// the link, its session or the connection itself. The same applies to sessions, with Began and Ended.
+// Each link of an Attached event ends with exactly one Detached event, unless the caller ends the link, its session or
+// the connection. The same applies to sessions, with Began and Ended.
 //
-// A peer may send further frames before it has received the responses to the first ones (Open, Begin, Attach and Flow
-// in a row). It may reuse a handle or a channel as soon as it has sent a Detach or an End for it. A link that is
-// attached under the name of another link of the same connection replaces it (amqp:link:stolen). Across connections,
-// the caller implements that with Link.Detach.
+// A peer may send Open, Begin, Attach and Flow without waiting for responses. It may reuse a handle or a channel after
+// it has sent a Detach or an End for it. A link with the name of another link of the same connection replaces it
+// (amqp:link:stolen). Across connections, the caller implements that with Link.Detach.
 //
 // # Flow control
 //
 // Received messages: Link.Window limits the number of unsettled deliveries, Link.Grant grants credit once. Sent
 // messages use the peer's credit and the session's window. Messages that exceed them wait, limited by
-// Options.MaxUnsent, and Link.Recall removes them. Session windows count frames. Incoming frames are accepted at the
-// rate of the caller's calls of Receive, so a caller that stops reading the socket also stops the peer.
+// Options.MaxUnsent, and Link.Recall removes them. Session windows count frames; a caller that stops calling
+// Receive also stops the peer.
 //
 // # Limits
 //
-// Options limit all state that a peer can create in a Conn: sessions, links, incomplete messages, unsettled deliveries,
-// and waiting messages. The caller limits the output (see Conn.Output).
+// Options limit the sessions, links, incomplete messages, unsettled deliveries and waiting messages of a Conn. The
+// caller limits the output (see Conn.Output).
 package session

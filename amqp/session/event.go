@@ -4,68 +4,62 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// Event is an action of the peer. It is a pointer to one of the types below, valid until the next call of Receive or
-// Tick.
+// Event is an action of the peer: a pointer to one of the types below, valid until the next Receive or Tick.
 type Event interface{ event() }
 
 type (
-	// Opened: the peer has opened the connection. The caller responds with Conn.Open, and may then Close the connection.
+	// Opened: the peer opened the connection. The caller responds with Conn.Open, and may then Close the connection.
 	Opened struct{ Open *wire.Open }
-	// Began: the peer has begun a session, which is already answered.
+	// Began: the peer began a session, which is answered already.
 	Began struct{ Session *Session }
-	// Attached: the peer has attached a link. The caller responds with Link.Accept or Link.Refuse, immediately or later.
+	// Attached: the peer attached a link. The caller responds with Link.Accept or Link.Refuse, immediately or later.
 	Attached struct{ Link *Link }
-	// Delivery is a complete message from the peer. The caller must call Link.Settle for each one, even if it is settled,
-	// because that reopens the credit window (Link.Window). Tag and Payload are valid until the next Receive.
+	// Delivery is a complete message from the peer. The caller calls Link.Settle for each one, even if it is settled,
+	// since that reopens the credit window (Link.Window). Payload is valid until the next Receive.
 	Delivery struct {
 		Link    *Link
 		ID      uint32
-		Tag     []byte
-		Format  uint32
-		Settled bool               // the peer has settled it and does not wait for an outcome
+		Settled bool               // the peer expects no outcome
 		State   wire.DeliveryState // *wire.TransactionalState within a transaction, otherwise usually nil
-		// it is an unsettled delivery of an earlier attachment of the link (2.6.13)
-		Resume  bool
-		Payload []byte // the sections of the message (3.2)
-		Owned   bool   // the caller owns the memory of Payload
+		Payload []byte             // the sections of the message (3.2)
+		Owned   bool               // the caller owns the memory of Payload
 	}
-	// Credit: the peer accepts this many messages in addition to those passed to Link.Send so far. With Drain, the caller
-	// sends the available messages immediately, up to the credit, and then calls Link.Drained. Credit granted before
-	// Link.Accept is reported after it.
+	// Credit: the peer accepts this many messages in addition to those passed to Link.Send. With Drain, the caller sends
+	// the available messages, up to the credit, and then calls Link.Drained. Credit granted before Link.Accept is reported
+	// after it.
 	Credit struct {
 		Link   *Link
 		Credit uint32
 		Drain  bool
 	}
-	// Disposed: the peer has reported the state of messages sent to it. Refs are the values passed to Link.Send, of
-	// deliveries with the numbers First, First+1, and so on. If they are not Settled and State is an outcome, the caller
-	// calls Link.Settle for each when it has processed the outcome. Refs are valid until the next Receive.
+	// Disposed: the peer reported the state of messages. Refs are the values passed to Link.Send, of deliveries First,
+	// First+1, and so on, valid until the next Receive. If State is an outcome and they are not Settled, the caller calls
+	// Link.Settle for each when it has processed the outcome.
 	Disposed struct {
-		Link  *Link
-		First uint32
-		Refs  []uint64
-		// nil: the peer has settled without an outcome; the source's default outcome applies
-		State   wire.DeliveryState
+		Link    *Link
+		First   uint32
+		Refs    []uint64
+		State   wire.DeliveryState // nil: settled without an outcome; the source's default outcome applies
 		Settled bool
 	}
-	// Detached: a link has ended. If the peer has detached it, the caller responds with Link.Detach when its work is done.
-	// If it was detached here (by a violation, or with its session or connection), Ended is true and no response is
-	// needed. It is the last event of the link; its waiting messages were not sent.
+	// Detached: a link ended; it is the last event of the link, and its waiting messages were not sent. If the peer
+	// detached it, the caller responds with Link.Detach when its work is done. If Ended is set (after a violation, or the
+	// end of its session or connection), no response is needed.
 	Detached struct {
 		Link   *Link
 		Closed bool
 		Err    *wire.Error
 		Ended  bool
 	}
-	// Ended: a session has ended; all its links are detached already. If the peer has ended it, the caller responds with
-	// Session.End; if Ended is true, no response is needed.
+	// Ended: a session and its links ended. If the peer ended it, the caller responds with Session.End; with Ended, no
+	// response is needed.
 	Ended struct {
 		Session *Session
 		Err     *wire.Error
 		Ended   bool
 	}
-	// Closed: the connection is closed; all its links and sessions have ended. If the peer has closed it, the caller
-	// responds with Conn.Close. It is the last event.
+	// Closed: the connection, its links and its sessions ended. If the peer closed it, the caller responds with
+	// Conn.Close.
 	Closed struct{ Err *wire.Error }
 )
 
@@ -79,10 +73,10 @@ func (*Detached) event() {}
 func (*Ended) event()    {}
 func (*Closed) event()   {}
 
-// events is a queue with reused memory. It stores the events that are created for each message.
+// events is a queue that reuses the memory of the events that occur for each message.
 type events struct {
 	queue    []Event
-	muted    bool // caused by the caller, without events
+	muted    bool // the caller ends links: no events
 	taken    int
 	delivery Delivery
 	credit   Credit
@@ -108,7 +102,7 @@ func (q *events) next() (Event, bool) {
 	return e, true
 }
 
-// maxKept is the maximum number of elements of a buffer that is reused.
+// maxKept is the maximum number of elements of a reused buffer.
 const maxKept = 1024
 
 func (q *events) reset() {

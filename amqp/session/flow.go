@@ -4,7 +4,6 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// due schedules the session's flows and dispositions for the next output.
 func (s *Session) due() {
 	if !s.isDue && !s.over() {
 		s.isDue = true
@@ -12,13 +11,11 @@ func (s *Session) due() {
 	}
 }
 
-// scheduleFlow schedules a flow with the session's windows.
 func (s *Session) scheduleFlow() {
 	s.flowDue = true
 	s.due()
 }
 
-// flush writes batched flows and dispositions.
 func (s *Session) flush() {
 	s.isDue = false
 	if s.over() {
@@ -38,7 +35,7 @@ func (s *Session) flush() {
 	}
 }
 
-// writeFlow sends the session's windows, and the state of a link if given.
+// writeFlow sends the windows, and the state of a link unless nil.
 func (s *Session) writeFlow(l *Link) {
 	s.flowDue = false
 	s.incomingWindow = s.conn.o.IncomingWindow
@@ -58,8 +55,7 @@ func (s *Session) writeFlow(l *Link) {
 	s.conn.write(s.channel, f)
 }
 
-// rest returns the remaining part of a window or credit that the peer granted when it had seen one number, at a later
-// number (2.5.6, 2.6.7).
+// rest returns the rest of a window or credit that was granted at number seen, at number now (2.5.6, 2.6.7).
 func rest(window, seen, now uint32) uint32 {
 	if used := distance(seen, now); used > 0 {
 		return window - min(window, uint32(used))
@@ -94,7 +90,7 @@ func (s *Session) receiveFlow(f *wire.Flow) {
 	s.pump()
 }
 
-// receiveCredit applies the receiver's state of a link on which messages are sent to the peer (2.6.7).
+// receiveCredit applies the receiver's state of a sender link (2.6.7).
 func (l *Link) receiveCredit(f *wire.Flow) {
 	q := &l.sender
 	before, drain := l.credit, f.Drain != q.drain
@@ -106,7 +102,7 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	if !l.accepted { // Accept reports it to the caller
 		return
 	}
-	l.beReady()
+	l.enqueue()
 	if f.Drain && l.credit == 0 { // no credit to use up, and the peer waits for the response
 		l.scheduleFlow()
 	}
@@ -120,8 +116,8 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	e.push(&e.credit)
 }
 
-// acknowledgeEarly reports credit that arrived before the link was accepted to the caller.
-func (l *Link) acknowledgeEarly() {
+// reportEarlyCredit reports credit that arrived before the link was accepted.
+func (l *Link) reportEarlyCredit() {
 	if l.credit > 0 {
 		l.session.conn.events.push(&Credit{Link: l, Credit: l.credit, Drain: l.sender.drain})
 	} else if l.sender.drain {
@@ -129,8 +125,7 @@ func (l *Link) acknowledgeEarly() {
 	}
 }
 
-// receiveCount applies the sender's state of a link on which the peer sends: it may have used up credit without
-// sending.
+// receiveCount applies the sender's state of a receiver link: it may have used up credit without sending.
 func (l *Link) receiveCount(f *wire.Flow) {
 	if !f.DeliveryCount.Set {
 		return

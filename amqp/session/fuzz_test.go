@@ -126,11 +126,9 @@ func (s *source) act(p *peer) {
 	case 4:
 		l.Drained()
 	case 5:
-		l.RevokeCredit()
-	case 6, 7, 8:
+		l.Recall()
+	case 6, 7, 8, 9:
 		l.Settle(s.number(), s.state())
-	case 9:
-		l.Update(s.number(), s.state())
 	default:
 		for range s.byte() % 8 {
 			// ErrGone and ErrFull are expected
@@ -168,7 +166,7 @@ func fuzzOne(t *testing.T, input []byte) {
 				e.Link.Refuse(Errorf(NotFound, "x"))
 				return true
 			case 1:
-				p.links[e.Link.Name()] = e.Link // answered never, or by chance
+				p.links[e.Link.Peer().Name] = e.Link // answered never, or by chance
 				return true
 			}
 		case *Began:

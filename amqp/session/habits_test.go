@@ -46,12 +46,12 @@ func TestStopAndStart(t *testing.T) {
 	p.send(0, credit(0, 0, 10))
 	sendAll(t, l, 0, 3)
 	p.send(0, credit(0, 1, 0)) // two were in flight
-	require.Zero(t, l.Credit())
+	require.Zero(t, l.credit)
 	require.NoError(t, l.Send(message(9)))
 	require.Len(t, p.payloads(), 3)
 	p.send(0, credit(0, 3, 10))
 	require.Equal(t, []string{"m9"}, p.payloads())
-	require.Equal(t, uint32(9), l.Credit())
+	require.Equal(t, uint32(9), l.credit)
 	p.requireOpen()
 }
 
@@ -84,7 +84,7 @@ func TestEndAndCloseInARow(t *testing.T) {
 			}
 			eventNames[*Ended](p)[0].Session.End(nil)
 			require.Empty(t, p.take())
-			require.True(t, p.c.Done())
+			require.True(t, p.done())
 		})
 	}
 }
@@ -135,41 +135,4 @@ func TestReattachAfterFailover(t *testing.T) {
 		require.False(t, one[*wire.Detach](p).Closed)
 	}
 	p.requireOpen()
-}
-
-// A peer that resumes a link sends its unsettled deliveries. The response contains the known ones, and a delivery that
-// is sent again is marked (2.6.13).
-func TestUnsettledAtAttach(t *testing.T) {
-	p := opened(t, Options{}).manual()
-	a := attach("a", 0, wire.RoleSender)
-	a.Unsettled = wire.Map{{Key: []byte("t1")}, {Key: []byte("t2"), Value: wire.Accepted{}}}
-	p.on = func(e Event) bool {
-		if at, ok := e.(*Attached); ok {
-			require.Equal(t, a.Unsettled, at.Link.Peer().Unsettled)
-			at.Link.Accept(Reply{Unsettled: wire.Map{{Key: []byte("t1"), Value: wire.Accepted{}}}})
-			at.Link.Window(10)
-			p.links["a"] = at.Link
-			return true
-		}
-		_, ok := e.(*Delivery)
-		return ok
-	}
-	p.send(0, a)
-	require.Len(t, one[*wire.Attach](p).Unsettled, 1)
-	tr := transfer(0, 0)
-	tr.DeliveryTag, tr.Resume, tr.State = []byte("t1"), true, wire.Accepted{}
-	p.send(0, tr)
-	d := eventNames[*Delivery](p)[0]
-	require.True(t, d.Resume)
-	require.Empty(t, d.Payload)
-	d.Link.Settle(d.ID, wire.Accepted{})
-	require.True(t, one[*wire.Disposition](p).Settled)
-
-	l := p.manual().receiver("b", 1)
-	p.send(0, credit(1, 0, 1))
-	again := &Message{Tag: []byte("t9"), Resume: true, State: &wire.TransactionalState{TxnID: []byte("x")}}
-	require.NoError(t, l.Send(again))
-	got := one[*wire.Transfer](p)
-	require.True(t, got.Resume)
-	require.Equal(t, "t9", string(got.DeliveryTag))
 }

@@ -2,26 +2,26 @@
 
 package session
 
-import "github.com/lockstep-mq/lockstep/amqp/wire"
+import (
+	"cmp"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
 
 // Link is a link attached by the peer. Its methods have no effect after the link has ended.
 type Link struct {
-	// Data is for use by the caller.
-	Data any
+	Data any // for use by the caller
 
 	session *Session
 	peer    *wire.Attach
 	handle  uint32 // the own handle
 	role    wire.Role
 
-	senderMode   wire.SenderSettleMode
-	receiverMode wire.ReceiverSettleMode
-
-	answered, accepted     bool // an Attach was sent; it accepted the link
+	answered, accepted     bool // an Attach was sent; it accepts the link
 	detached, peerDetached bool // a Detach was sent; one was received
 	peerClosed             bool // the received Detach closes the link
 	left                   bool // the received Detach has no error
-	gone                   bool // no further events follow
+	gone                   bool // no events follow
 
 	credit        uint32
 	deliveryCount uint32
@@ -30,24 +30,14 @@ type Link struct {
 	sender        sender
 }
 
-// Reply contains the fields of the Attach that accepts a link. Zero values use the peer's request.
+// Reply contains fields of the Attach that accepts a link. Without a Source or Target, the peer's is used.
 type Reply struct {
 	Source              *wire.Source
 	Target              wire.Target
-	SenderSettleMode    wire.Optional[wire.SenderSettleMode]
-	ReceiverSettleMode  wire.Optional[wire.ReceiverSettleMode]
-	MaxMessageSize      uint64   // in bytes; 0: that of Options
-	Unsettled           wire.Map // delivery tags to states, when an earlier attachment is resumed (2.6.13)
-	IncompleteUnsettled bool
 	OfferedCapabilities []wire.Symbol
-	DesiredCapabilities []wire.Symbol
-	Properties          wire.Fields
 }
 
-// Name returns the link's name, which is unique per role between two containers.
-func (l *Link) Name() string { return l.peer.Name }
-
-// Sender reports whether messages are sent to the peer on this link; otherwise they are received.
+// Sender reports whether messages are sent to the peer on this link.
 func (l *Link) Sender() bool { return l.role == wire.RoleSender }
 
 // Session returns the link's session.
@@ -56,14 +46,11 @@ func (l *Link) Session() *Session { return l.session }
 // Peer returns the peer's Attach.
 func (l *Link) Peer() *wire.Attach { return l.peer }
 
-// Gone reports that the link has ended: a Detached event was returned, or the caller has ended it.
+// Gone reports whether the link has ended: by a Detached event or by the caller.
 func (l *Link) Gone() bool { return l.gone }
 
-// Left reports whether the peer has detached the link, or ended its session or connection, without an error.
+// Left reports whether the peer detached the link, or ended its session or connection, without an error.
 func (l *Link) Left() bool { return l.left || l.session.left || l.session.conn.left }
-
-// Credit returns the number of messages that the peer may still send or accepts. It includes waiting messages (Unsent).
-func (l *Link) Credit() uint32 { return l.credit }
 
 func (s *Session) receiveAttach(a *wire.Attach) {
 	c := s.conn
@@ -84,9 +71,7 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 		return
 	}
 	l := &Link{
-		session: s, peer: a, handle: handle, role: !a.Role,
-		senderMode: a.SenderSettleMode, receiverMode: a.ReceiverSettleMode,
-		deliveryCount: c.o.firstID,
+		session: s, peer: a, handle: handle, role: !a.Role, deliveryCount: c.o.firstID,
 	}
 	if !l.Sender() {
 		l.deliveryCount = a.InitialDeliveryCount.Value
@@ -107,7 +92,7 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 	c.events.push(&Attached{Link: l})
 }
 
-// refusedLinks is the number of links above the limit that may wait for the peer to process their refusal.
+// refusedLinks is the number of refused links above the limit that the peer has not detached yet.
 const refusedLinks = 64
 
 func (s *Session) freeHandle() (uint32, bool) {
@@ -123,57 +108,43 @@ func (s *Session) freeHandle() (uint32, bool) {
 	return uint32(len(s.links) - 1), true
 }
 
-// Accept responds to an Attached event and accepts the link. Without a Source or Target in the reply, the peer's is
-// used. If the response is larger than the peer's max-frame-size, the link is refused and Accept returns false. If the
-// peer has granted credit already, which it may do before the response, a Credit event follows.
+// Accept responds to an Attached event and accepts the link. It returns false if the link is refused because the
+// response exceeds the peer's max-frame-size. A Credit event follows if the peer has granted credit already.
 func (l *Link) Accept(r Reply) bool {
 	if l.gone || l.answered {
 		return false
 	}
-	a := &wire.Attach{
-		Name: l.peer.Name, Handle: l.handle, Role: l.role, Source: r.Source, Target: r.Target,
-		SenderSettleMode:   r.SenderSettleMode.Or(l.senderMode),
-		ReceiverSettleMode: r.ReceiverSettleMode.Or(l.receiverMode),
-		Unsettled:          r.Unsettled, IncompleteUnsettled: r.IncompleteUnsettled,
-		OfferedCapabilities: r.OfferedCapabilities, DesiredCapabilities: r.DesiredCapabilities,
-		Properties: r.Properties, MaxMessageSize: r.MaxMessageSize,
-	}
-	if a.Source == nil {
-		a.Source = l.peer.Source
-	}
+	a := l.reply()
+	a.Source, a.Target = cmp.Or(r.Source, l.peer.Source), r.Target
 	if a.Target == nil {
 		a.Target = l.peer.Target
 	}
-	if a.MaxMessageSize == 0 {
-		a.MaxMessageSize = l.session.conn.o.MaxMessageSize
-	}
-	if l.Sender() {
-		a.InitialDeliveryCount = wire.Some(l.deliveryCount)
-	} else {
-		l.receiver.maxMessage = a.MaxMessageSize
-	}
-	ok := l.writeFitting(a)
-	if !ok && len(a.Unsettled) > 0 { // the peer learns the omitted ones when it reattaches (2.7.3)
-		a.Unsettled, a.IncompleteUnsettled = nil, true
-		ok = l.writeFitting(a)
-	}
-	if !ok {
+	a.MaxMessageSize, a.OfferedCapabilities = l.session.conn.o.MaxMessageSize, r.OfferedCapabilities
+	if !l.writeFitting(a) {
 		l.Refuse(Errorf(FrameSizeTooSmall, "response to the attach exceeds the frame size of %d bytes",
 			l.session.conn.maxFrame()))
 		return false
 	}
-	l.senderMode, l.receiverMode = a.SenderSettleMode, a.ReceiverSettleMode
 	l.answered, l.accepted = true, true
 	if !l.Sender() && l.credit > 0 { // granted earlier
 		l.scheduleFlow()
 	}
 	if l.Sender() {
-		l.acknowledgeEarly()
+		l.reportEarlyCredit()
 	}
 	return true
 }
 
-// writeFitting writes an Attach, unless it is larger than the peer's max-frame-size.
+// reply returns an Attach without a source or target.
+func (l *Link) reply() *wire.Attach {
+	return &wire.Attach{
+		Name: l.peer.Name, Handle: l.handle, Role: l.role,
+		SenderSettleMode: l.peer.SenderSettleMode, ReceiverSettleMode: l.peer.ReceiverSettleMode,
+		InitialDeliveryCount: wire.Optional[uint32]{Value: l.deliveryCount, Set: l.Sender()},
+	}
+}
+
+// writeFitting writes an Attach unless it exceeds the peer's max-frame-size.
 func (l *Link) writeFitting(a *wire.Attach) bool {
 	c := l.session.conn
 	before := len(c.out)
@@ -185,7 +156,7 @@ func (l *Link) writeFitting(a *wire.Attach) bool {
 	return true
 }
 
-// Refuse responds to an Attached event and refuses the link with an error.
+// Refuse responds to an Attached event and refuses the link.
 func (l *Link) Refuse(err *wire.Error) {
 	if l.answered {
 		return
@@ -193,23 +164,15 @@ func (l *Link) Refuse(err *wire.Error) {
 	l.Detach(true, err)
 }
 
-// Detach detaches the link, with an error or nil, or responds to a Detached event; in that case the peer's value of
-// closed is used. Unsettled deliveries are discarded.
+// Detach detaches the link, with an error or nil, or responds to a Detached event with the peer's value of closed.
 func (l *Link) Detach(closed bool, err *wire.Error) {
 	s := l.session
 	if l.detached || s.over() || s.reported {
 		return
 	}
 	if !l.answered { // a refusal has no source or target (2.6.3)
-		a := &wire.Attach{
-			Name: l.peer.Name, Handle: l.handle, Role: l.role,
-			SenderSettleMode: l.senderMode, ReceiverSettleMode: l.receiverMode,
-		}
-		if l.Sender() {
-			a.InitialDeliveryCount = wire.Some(l.deliveryCount)
-		}
 		l.answered = true
-		s.conn.write(s.channel, a)
+		s.conn.write(s.channel, l.reply())
 	}
 	if l.peerDetached {
 		closed = l.peerClosed
@@ -225,13 +188,11 @@ func (l *Link) Detach(closed bool, err *wire.Error) {
 	}
 }
 
-// finish frees the handle for reuse.
 func (l *Link) finish() {
 	l.session.count--
 	l.session.conn.links--
 }
 
-// fail ends the link because of a violation by the peer.
 func (l *Link) fail(condition wire.Symbol, format string, args ...any) {
 	if l.gone {
 		return
@@ -261,8 +222,7 @@ func (s *Session) receiveDetach(d *wire.Detach) {
 	s.conn.events.push(&Detached{Link: l, Closed: d.Closed, Err: d.Error, Ended: !answered})
 }
 
-// requeue ends the link with an event when its session ends.
-func (l *Link) requeue() {
+func (l *Link) end() {
 	if l.gone {
 		return
 	}
@@ -270,7 +230,6 @@ func (l *Link) requeue() {
 	l.session.conn.events.push(&Detached{Link: l, Ended: true})
 }
 
-// release discards the state of the link.
 func (l *Link) release() {
 	if l.gone {
 		return
@@ -283,20 +242,18 @@ func (l *Link) release() {
 	}
 	l.receiver.drop(c)
 	l.releaseUnsent()
-	if !l.scheduleDetach() {
+	if !l.awaitsDetach() {
 		l.session.in.removeLink(l)
 	}
 	l.session.out.removeLink(l)
 	l.credit = 0
 }
 
-// scheduleDetach reports whether the peer has detached the link and waits for the response. Until then, outcomes of its
-// earlier deliveries are reported to it.
-func (l *Link) scheduleDetach() bool {
+// awaitsDetach reports whether the peer waits for a response to its detach. Until then, outcomes are reported.
+func (l *Link) awaitsDetach() bool {
 	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.reported
 }
 
-// scheduleFlow schedules a flow of the link for the next output.
 func (l *Link) scheduleFlow() {
 	if !l.flowDue {
 		l.flowDue = true

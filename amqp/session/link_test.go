@@ -3,6 +3,7 @@
 package session
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -108,12 +109,6 @@ func TestLinkErrors(t *testing.T) {
 			wire.RoleSender, 5,
 			[]wire.Performative{more, &wire.Transfer{Handle: 1, More: true}},
 			ResourceLimitExceeded,
-		},
-		"a long tag": {
-			Options{},
-			wire.RoleSender, 5,
-			[]wire.Performative{&wire.Transfer{Handle: 1, DeliveryID: some(0), DeliveryTag: make([]byte, 33)}},
-			InvalidField,
 		},
 		"the wrong direction": {
 			Options{}, wire.RoleReceiver, 0, []wire.Performative{transfer(1, 0)}, NotAllowed,
@@ -373,13 +368,12 @@ func TestModesAndNames(t *testing.T) {
 	p := opened(t, Options{MaxMessageSize: 1000})
 	p.on = func(e Event) bool {
 		a, ok := e.(*Attached)
-		if ok && a.Link.Name() == "b" {
+		if ok && a.Link.Peer().Name == "b" {
 			a.Link.Accept(Reply{
-				Source: &wire.Source{Address: "other"}, SenderSettleMode: wire.Some(wire.SenderSettled), MaxMessageSize: 5,
-				Unsettled: wire.Map{{Key: []byte("t"), Value: wire.Accepted{}}},
+				Source: &wire.Source{Address: "other"},
 			})
 		}
-		return ok && a.Link.Name() == "b"
+		return ok && a.Link.Peer().Name == "b"
 	}
 	a := attach("a", 0, wire.RoleReceiver)
 	a.ReceiverSettleMode, a.SenderSettleMode = wire.ReceiverSecond, wire.SenderUnsettled
@@ -393,43 +387,23 @@ func TestModesAndNames(t *testing.T) {
 	b := attach("b", 1, wire.RoleReceiver)
 	p.send(0, b)
 	got = one[*wire.Attach](p)
-	require.Equal(t, wire.SenderSettled, got.SenderSettleMode)
 	require.Equal(t, "other", got.Source.Address)
-	require.Equal(t, uint64(5), got.MaxMessageSize)
-	require.Len(t, got.Unsettled, 1)
 }
 
-// An unsettled map that does not fit the peer's frame is omitted and marked as incomplete. A reply that does not fit
-// without it is refused.
+// A reply that does not fit the peer's frame is refused.
 func TestReplyFitsFrame(t *testing.T) {
 	p := newPeer(t, Options{})
 	p.send(0, &wire.Open{MaxFrameSize: 512, ChannelMax: 1})
 	p.send(0, begin())
 	p.take()
-	many := make(wire.Map, 100)
-	for i := range many {
-		many[i] = wire.MapEntry{Key: []byte{byte(i), 1, 2, 3, 4, 5}, Value: wire.Accepted{}}
-	}
-	var ok bool
 	p.on = func(e Event) bool {
 		a, is := e.(*Attached)
-		if is && a.Link.Name() == "a" {
-			ok = a.Link.Accept(Reply{Unsettled: many})
-		} else if is {
-			for i := range many {
-				many[i].Key, many[i].Value = wire.Symbol([]byte{'a', byte('0' + i%10), byte('0' + i/10)}), "value"
-			}
-			ok = a.Link.Accept(Reply{Properties: many})
+		if is {
+			require.False(t, a.Link.Accept(Reply{OfferedCapabilities: slices.Repeat([]wire.Symbol{"capability"}, 50)}))
 		}
 		return is
 	}
 	p.send(0, attach("a", 0, wire.RoleReceiver))
-	require.True(t, ok)
-	a := one[*wire.Attach](p)
-	require.Empty(t, a.Unsettled)
-	require.True(t, a.IncompleteUnsettled)
-	p.send(0, attach("b", 1, wire.RoleReceiver))
-	require.False(t, ok)
 	require.Equal(t, FrameSizeTooSmall, one[*wire.Detach](p).Error.Condition)
 }
 

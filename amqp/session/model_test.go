@@ -77,18 +77,18 @@ func (m *model) event(e Event) bool {
 	case *Attached:
 		m.pending = append(m.pending, e.Link)
 	case *Delivery:
-		b := m.brokers[e.Link.Name()]
+		b := m.brokers[e.Link.Peer().Name]
 		b.all = append(b.all, string(e.Payload))
 		d := *e
 		d.Payload = slices.Clone(e.Payload)
 		m.open = append(m.open, &d)
 	case *Credit:
-		b := m.brokers[e.Link.Name()]
+		b := m.brokers[e.Link.Peer().Name]
 		b.draining = e.Drain
 	case *Disposed:
 		m.disposed(e)
 	case *Detached:
-		m.forget(e.Link.Name())
+		m.forget(e.Link.Peer().Name)
 		if !e.Ended {
 			m.closing = append(m.closing, func() { e.Link.Detach(false, nil) })
 		}
@@ -104,7 +104,7 @@ func (m *model) event(e Event) bool {
 }
 
 func (m *model) disposed(e *Disposed) {
-	b := m.brokers[e.Link.Name()]
+	b := m.brokers[e.Link.Peer().Name]
 	m.counts["outcomes"] += len(e.Refs)
 	for i, ref := range e.Refs {
 		text, ok := b.refs[ref]
@@ -160,24 +160,24 @@ func (m *model) broker() {
 		b.Drained()
 	case m.ended:
 	case rng.IntN(200) == 0:
-		m.forget(b.Name())
+		m.forget(b.Peer().Name)
 		b.Detach(false, nil)
 	case rng.IntN(60) == 0:
-		for _, ref := range b.RevokeCredit() {
+		for _, ref := range b.Recall() {
 			text := b.refs[ref]
 			b.all = slices.DeleteFunc(b.all, func(s string) bool { return s == text })
 			delete(b.refs, ref)
 			m.counts["recalled"]++
 		}
-	case b.Unsent() < 4:
+	case b.sender.count() < 4:
 		b.seq++
 		m.counts["sent"]++
-		text := fmt.Sprintf("%s.%d.%s", b.Name(), b.seq, strings.Repeat("y", rng.IntN(40)*rng.IntN(40)))
+		text := fmt.Sprintf("%s.%d.%s", b.Peer().Name, b.seq, strings.Repeat("y", rng.IntN(40)*rng.IntN(40)))
 		settled := rng.IntN(4) == 0
 		b.all = append(b.all, text)
 		b.refs[b.seq] = text
 		require.NoError(m.t, b.Send(&Message{Ref: b.seq, Settled: settled, Payload: []byte(text)}))
-		if settled && b.Unsent() == 0 {
+		if settled && b.sender.count() == 0 {
 			delete(b.refs, b.seq)
 		}
 	}
@@ -187,12 +187,12 @@ func (m *model) accepted(l *Link) {
 	b := &brokerLink{Link: l, refs: map[uint64]string{}}
 	for _, s := range m.client.sessions {
 		for _, cl := range s.links {
-			if cl.name == l.Name() {
+			if cl.name == l.Peer().Name {
 				b.client = cl
 			}
 		}
 	}
-	m.brokers[l.Name()] = b
+	m.brokers[l.Peer().Name] = b
 	if b.client == nil || b.client.detached || b.client.s.ended {
 		b.gone = true
 	}
@@ -298,7 +298,7 @@ func (m *model) check(whole bool) {
 		require.LessOrEqual(m.t, len(come), len(sent), name)
 		require.True(m.t, slices.Equal(sent[:len(come)], come), "%s: %q from %q", name, come, sent)
 		if whole && !b.gone && !b.Gone() {
-			require.Len(m.t, come, len(sent), "%s: %d wait, credit %d", name, b.Unsent(), b.Credit())
+			require.Len(m.t, come, len(sent), "%s: %d wait, credit %d", name, b.sender.count(), b.credit)
 			for _, text := range b.refs { // presettled ones that have waited
 				require.NotContains(m.t, m.outcomes, text)
 			}

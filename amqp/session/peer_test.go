@@ -95,7 +95,7 @@ func (p *peer) drain() {
 		case *Opened:
 			p.c.Open(OpenReply{})
 		case *Attached:
-			p.links[e.Link.Name()] = e.Link
+			p.links[e.Link.Peer().Name] = e.Link
 			e.Link.Accept(Reply{})
 			if !e.Link.Sender() {
 				e.Link.Window(100)
@@ -122,7 +122,7 @@ func copied(e Event) Event {
 	switch e := e.(type) {
 	case *Delivery:
 		c := *e
-		c.Tag, c.Payload = bytes.Clone(e.Tag), bytes.Clone(e.Payload)
+		c.Payload = bytes.Clone(e.Payload)
 		return &c
 	case *Credit:
 		c := *e
@@ -247,3 +247,6 @@ func (p *peer) requireDetached(condition wire.Symbol) {
 	require.Equal(p.t, condition, gone[0].Err.Condition)
 	require.Equal(p.t, condition, one[*wire.Detach](p).Error.Condition)
 }
+
+// done reports whether both sides have closed the connection.
+func (p *peer) done() bool { return p.c.closed && p.c.peerClosed }

@@ -8,28 +8,24 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// receiver is the state of a link that receives messages.
 type receiver struct {
-	maxMessage uint64 // bytes; 0: no limit
-	windowed   bool
-	window     uint32 // of Link.Window
-	open       uint32 // deliveries that occupy the window
-	limit      uint32 // the delivery count up to which the peer may send, under any credit it was ever granted
+	windowed bool
+	window   uint32 // of Link.Window
+	open     uint32 // deliveries that occupy the window
+	limit    uint32 // highest delivery count allowed by any credit granted so far
 
 	partial bool     // a delivery is incomplete
 	begun   Delivery // the incomplete delivery
-	chunks  [][]byte // its payload except for the end
-	buf     []byte   // the end of its payload; the memory is reused
+	chunks  [][]byte // its payload except the end
+	buf     []byte   // the end of its payload; reused
 	size    int      // of both
-	tag     []byte
+	tag     []byte   // its delivery tag
 }
 
-// keptBuffer is the size of the buffer that a link keeps for the next message of more than one frame. A larger message
-// is kept in chunks of that size until it is complete: a growing buffer would be copied many times, and leave a
-// multiple of the message as garbage.
+// keptBuffer is the size of the buffer kept for the next message of several frames. A larger message is kept in chunks
+// of that size: a growing buffer would be copied many times and leave garbage.
 const keptBuffer = 256 << 10
 
-// add appends to the payload of an incomplete delivery.
 func (r *receiver) add(payload []byte) {
 	r.size += len(payload)
 	for len(payload) > 0 {
@@ -41,7 +37,7 @@ func (r *receiver) add(payload []byte) {
 	}
 }
 
-// payload returns the payload of a complete delivery, and whether the caller owns its memory.
+// payload also reports whether the caller owns the memory.
 func (r *receiver) payload() (payload []byte, owned bool) {
 	if len(r.chunks) == 0 {
 		return r.buf, false
@@ -53,8 +49,7 @@ func (r *receiver) payload() (payload []byte, owned bool) {
 	return append(payload, r.buf...), true
 }
 
-// Grant replaces the peer's credit; 0 stops the peer. It is for callers that manage credit explicitly; others use
-// Window.
+// Grant replaces the peer's credit; 0 stops the peer. It is for callers that do not use Window.
 func (l *Link) Grant(credit uint32) {
 	if l.gone || l.Sender() {
 		return
@@ -63,8 +58,8 @@ func (l *Link) Grant(credit uint32) {
 	l.grant(credit)
 }
 
-// Window lets the peer send messages while fewer than n of them are unsettled (see Settle). New credit is sent when
-// half of the window is free. A smaller window takes effect as deliveries are settled.
+// Window limits the unsettled deliveries to n. Credit is sent when half of the window is free. A smaller window takes
+// effect as deliveries are settled.
 func (l *Link) Window(n uint32) {
 	if l.gone || l.Sender() {
 		return
@@ -73,8 +68,7 @@ func (l *Link) Window(n uint32) {
 	l.grant(n - min(n, l.receiver.open))
 }
 
-// grant changes the peer's credit. Messages sent under an earlier credit, before the peer receives a smaller one, are
-// accepted.
+// grant changes the peer's credit. Messages that the peer sends before it receives a smaller credit are accepted.
 func (l *Link) grant(credit uint32) {
 	r := &l.receiver
 	if limit := l.deliveryCount + credit; distance(r.limit, limit) > 0 {
@@ -84,7 +78,7 @@ func (l *Link) grant(credit uint32) {
 	l.scheduleFlow()
 }
 
-// refill grants credit for freed slots of the window.
+// refill grants credit for free slots of the window.
 func (l *Link) refill() {
 	r := &l.receiver
 	if l.gone {
@@ -110,7 +104,7 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 		s.fail(SessionUnattachedHandle, "transfer for handle %d, which has no link", t.Handle)
 		return
 	}
-	if l.detached { // it crossed the Detach; its number is used nevertheless
+	if l.detached { // it crossed the Detach; its number is used
 		if t.DeliveryID.Set && t.DeliveryID.Value == s.nextIn {
 			s.nextIn++
 		}
@@ -127,7 +121,6 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 	}
 }
 
-// receiveFirst handles the first frame of a delivery.
 func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	s := l.session
 	switch id := t.DeliveryID; {
@@ -142,20 +135,13 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 		return
 	}
 	s.nextIn, s.anyIn = t.DeliveryID.Value+1, true
-	if len(t.DeliveryTag) > maxTag {
-		l.fail(InvalidField, "delivery-tag has %d bytes, maximum is %d", len(t.DeliveryTag), maxTag)
-		return
-	}
 	if distance(l.deliveryCount, l.receiver.limit) <= 0 {
 		l.fail(LinkTransferLimitExceeded, "delivery without credit")
 		return
 	}
 	l.credit -= min(l.credit, 1)
 	l.deliveryCount++
-	d := Delivery{
-		Link: l, ID: t.DeliveryID.Value, Tag: t.DeliveryTag, Format: t.MessageFormat.Value,
-		Settled: t.Settled.Value, State: t.State, Resume: t.Resume, Payload: payload,
-	}
+	d := Delivery{Link: l, ID: t.DeliveryID.Value, Settled: t.Settled.Value, State: t.State, Payload: payload}
 	if t.Aborted {
 		l.refill()
 		return
@@ -171,16 +157,12 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	}
 	r := &l.receiver
 	r.partial, r.begun = true, d
-	r.tag = append(r.tag[:0], d.Tag...)
-	r.begun.Tag, r.begun.Payload, r.begun.State = r.tag, nil, cloned(t.State)
+	r.tag = append(r.tag[:0], t.DeliveryTag...)
+	r.begun.Payload, r.begun.State = nil, cloned(t.State)
 	r.add(payload)
 	s.conn.partial += len(payload)
 }
 
-// maxTag is the maximum size of a delivery tag in bytes (2.8.7).
-const maxTag = 32
-
-// receiveMore handles a further frame of a delivery.
 func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 	s, r := l.session, &l.receiver
 	if t.DeliveryID.Set && t.DeliveryID.Value != r.begun.ID {
@@ -216,10 +198,10 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 	l.deliver(&d)
 }
 
-// bounded ends the link when a message, or the incomplete messages of the connection, exceed a limit.
+// bounded ends the link if a message, or the incomplete messages of the connection, exceed a limit.
 func (l *Link) bounded(have, more int, part bool) bool {
 	c := l.session.conn
-	if limit := l.receiver.maxMessage; limit > 0 && uint64(have)+uint64(more) > limit {
+	if limit := c.o.MaxMessageSize; limit > 0 && uint64(have)+uint64(more) > limit {
 		l.fail(LinkMessageSizeExceeded, "message has more than %d bytes (max-message-size)", limit)
 		return false
 	}
@@ -230,7 +212,7 @@ func (l *Link) bounded(have, more int, part bool) bool {
 	return true
 }
 
-// cloned copies the state of a transfer, which is in the reader's memory.
+// cloned copies a state out of the reader's memory.
 func cloned(state wire.DeliveryState) wire.DeliveryState {
 	switch state := state.(type) {
 	case *wire.TransactionalState:
@@ -238,12 +220,11 @@ func cloned(state wire.DeliveryState) wire.DeliveryState {
 	case *wire.Received:
 		c := *state
 		return &c
-	default: // outcomes: without references to the reader's memory, or meaningless in a transfer
+	default: // without references, or meaningless in a transfer
 		return state
 	}
 }
 
-// drop discards an incomplete delivery.
 func (r *receiver) drop(c *Conn) {
 	if r.partial {
 		c.partial -= r.size
@@ -262,7 +243,6 @@ func (l *Link) deliver(d *Delivery) {
 	q.push(&q.delivery)
 }
 
-// settleReceived is Settle for a received delivery.
 func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
 	s := l.session
 	e := s.in.get(id)
@@ -270,7 +250,7 @@ func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
 		return
 	}
 	if !e.settled {
-		final := l.receiverMode == wire.ReceiverFirst
+		final := l.peer.ReceiverSettleMode == wire.ReceiverFirst
 		s.dispose(wire.RoleReceiver, id, final, state)
 		if !final { // the sender settles first
 			e.answered = true
@@ -280,7 +260,6 @@ func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
 	l.done(id)
 }
 
-// done frees a slot of the window.
 func (l *Link) done(id uint32) {
 	l.session.in.remove(id)
 	l.receiver.open--

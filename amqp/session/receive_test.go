@@ -15,7 +15,7 @@ func (p *peer) manual() *peer {
 	p.on = func(e Event) bool {
 		switch e := e.(type) {
 		case *Attached:
-			p.links[e.Link.Name()] = e.Link
+			p.links[e.Link.Peer().Name] = e.Link
 			e.Link.Accept(Reply{})
 			return true
 		case *Delivery, *Disposed:
@@ -32,33 +32,28 @@ func TestReceive(t *testing.T) {
 	l.Grant(10)
 	require.Equal(t, some(10), one[*wire.Flow](p).LinkCredit)
 	p.send(0, &wire.Transfer{
-		Handle: 4, DeliveryID: some(70), DeliveryTag: []byte("tag"), MessageFormat: some(3), Resume: true,
+		Handle: 4, DeliveryID: some(70), DeliveryTag: []byte("tag"), MessageFormat: some(3),
 		State: &wire.TransactionalState{TxnID: []byte("x")},
 	}, 'm')
 	p.send(0, &wire.Transfer{Handle: 4, DeliveryID: some(71), Settled: wire.Some(true)}, 'n')
 	d := eventNames[*Delivery](p)
 	require.Equal(t, &Delivery{
-		Link: l, ID: 70, Tag: []byte("tag"), Format: 3, Resume: true,
-		State: &wire.TransactionalState{TxnID: []byte("x")}, Payload: []byte("m"),
+		Link: l, ID: 70, State: &wire.TransactionalState{TxnID: []byte("x")}, Payload: []byte("m"),
 	}, d[0])
 	require.True(t, d[1].Settled)
-	require.Equal(t, uint32(8), l.Credit())
+	require.Equal(t, uint32(8), l.credit)
 	require.Empty(t, p.take())
 
 	l.Settle(71, wire.Accepted{}) // settled by the peer: no frame is sent
 	require.Empty(t, p.take())
-	l.Update(70, &wire.Received{SectionNumber: 1})
-	got := one[*wire.Disposition](p)
-	require.False(t, got.Settled)
-	require.Equal(t, wire.RoleReceiver, got.Role)
 	rejected := &wire.Rejected{Error: Errorf(PreconditionFailed, "full")}
 	l.Settle(70, rejected)
-	got = one[*wire.Disposition](p)
+	got := one[*wire.Disposition](p)
 	require.True(t, got.Settled)
+	require.Equal(t, wire.RoleReceiver, got.Role)
 	require.Equal(t, uint32(70), got.First)
 	require.Equal(t, rejected, got.State)
 	l.Settle(70, wire.Accepted{})
-	l.Update(70, wire.Accepted{})
 	l.Settle(12345, wire.Accepted{})
 	require.Empty(t, p.take())
 	require.Zero(t, l.session.in.live)
@@ -89,10 +84,9 @@ func TestParts(t *testing.T) {
 	d := eventNames[*Delivery](p)
 	require.Len(t, d, 3)
 	require.Equal(t, "one two three", string(d[0].Payload))
-	require.Equal(t, []byte{0}, d[0].Tag)
 	require.Equal(t, "uno due ", string(d[1].Payload))
 	require.Equal(t, "four", string(d[2].Payload))
-	require.Equal(t, uint32(1), a.Credit())
+	require.Equal(t, uint32(1), a.credit)
 	require.Zero(t, p.c.partial)
 }
 
@@ -156,7 +150,7 @@ func TestWindow(t *testing.T) {
 		tr.Settled = wire.Some(id%2 == 0)
 		p.send(0, tr)
 	}
-	require.Zero(t, l.Credit())
+	require.Zero(t, l.credit)
 	for id := range 4 {
 		l.Settle(uint32(id), wire.Accepted{})
 	}
@@ -190,7 +184,7 @@ func TestCreditRevoked(t *testing.T) {
 		p.send(0, transfer(0, 1)) // these two crossed the flow
 		p.send(0, transfer(0, 2))
 		p.requireOpen()
-		require.Zero(t, l.Credit())
+		require.Zero(t, l.credit)
 		require.Len(t, eventNames[*Delivery](p), 3)
 		p.send(0, transfer(0, 3))
 		p.requireDetached(LinkTransferLimitExceeded)
@@ -203,12 +197,12 @@ func TestCreditUsedWithoutSending(t *testing.T) {
 	l := p.sender("a", 0)
 	l.Grant(10)
 	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(4), LinkCredit: some(6), Available: some(2)})
-	require.Equal(t, uint32(6), l.Credit())
+	require.Equal(t, uint32(6), l.credit)
 	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(4), LinkCredit: some(99)}) // a sender cannot grant credit
 	p.send(0, &wire.Flow{Handle: some(0)})
-	require.Equal(t, uint32(6), l.Credit())
+	require.Equal(t, uint32(6), l.credit)
 	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(50)})
-	require.Zero(t, l.Credit())
+	require.Zero(t, l.credit)
 	p.requireOpen()
 }
 

@@ -3,6 +3,7 @@
 package session
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 
@@ -11,24 +12,17 @@ import (
 
 // Errors of Link.Send.
 var (
-	// ErrGone is returned when the link has ended or was not accepted.
-	ErrGone = errors.New("link is closed")
-	// ErrFull is returned when the waiting messages exceed Options.MaxUnsent. The message was not accepted.
+	ErrGone = errors.New("link is closed") // or was not accepted
 	ErrFull = errors.New("too many bytes queued for the peer's credit and window")
 )
 
 // Message is a message to be sent on a link.
 type Message struct {
-	Ref     uint64             // identifies the message to the caller, in Disposed events
-	Tag     []byte             // the delivery tag, at most 32 bytes; nil: a counter of the link
-	Format  uint32             // 0 for messages as in part 3 of the specification
-	Settled bool               // no outcome is reported; only used if the link's settle mode is mixed
-	State   wire.DeliveryState // usually nil
-	Resume  bool               // it is an unsettled delivery of an earlier attachment
-	Payload []byte             // its sections (3.2)
+	Ref     uint64 // identifies the message to the caller, in Disposed events
+	Settled bool   // no outcome is reported; only used if the link's settle mode is mixed
+	Payload []byte // its sections (3.2)
 }
 
-// sender is the state of a link that sends messages.
 type sender struct {
 	waiting []waiting // in order; the first one may be partly sent
 	head    int       // index of the first one
@@ -39,25 +33,24 @@ type sender struct {
 	drained bool // the caller has no further messages for now
 }
 
-// waiting is a message that cannot be sent yet, with its own memory.
+// waiting is a message that cannot be sent yet; it owns its memory.
 type waiting struct {
 	Message
 	id   uint32
 	sent int  // bytes of the payload
-	part bool // it was begun
+	part bool // it has a delivery number
 }
 
 func (s *sender) count() int { return len(s.waiting) - s.head }
 
-// Send sends a message as soon as the peer's credit and the session's window allow it. Until then a copy waits; the
-// caller may reuse the memory of m.
+// Send sends a message when the peer's credit and the session's window allow it. It does not retain m.
 func (l *Link) Send(m *Message) error {
 	s := l.session
-	if l.gone || !l.accepted || !l.Sender() || len(m.Tag) > maxTag {
+	if l.gone || !l.accepted || !l.Sender() {
 		return ErrGone
 	}
 	if l.sender.count() == 0 && s.current == nil && len(s.ready) == 0 && s.mayBegin(l, m) &&
-		uint64(len(m.Payload)) <= uint64(s.remoteWindow)*uint64(s.room(m)) {
+		uint64(len(m.Payload)) <= uint64(s.remoteWindow)*uint64(s.frameRoom()) {
 		w := waiting{Message: *m}
 		s.begin(l, &w)
 		s.sendFrames(l, &w)
@@ -68,17 +61,13 @@ func (l *Link) Send(m *Message) error {
 
 func (l *Link) wait(m *Message) error {
 	c := l.session.conn
-	size := len(m.Payload) + len(m.Tag)
+	size := len(m.Payload)
 	if c.unsent > 0 && c.unsent+size > c.o.MaxUnsent {
 		return ErrFull
 	}
 	c.unsent += size
-	memory := append(append(make([]byte, 0, size), m.Payload...), m.Tag...)
 	w := waiting{Message: *m}
-	w.Payload = memory[:len(m.Payload):len(m.Payload)]
-	if m.Tag != nil {
-		w.Tag = memory[len(m.Payload):]
-	}
+	w.Payload = bytes.Clone(m.Payload)
 	q := &l.sender
 	if q.head > 0 && len(q.waiting) == cap(q.waiting) {
 		n := copy(q.waiting, q.waiting[q.head:])
@@ -86,16 +75,13 @@ func (l *Link) wait(m *Message) error {
 		q.waiting, q.head = q.waiting[:n], 0
 	}
 	q.waiting = append(q.waiting, w)
-	l.beReady()
+	l.enqueue()
 	l.session.pump()
 	return nil
 }
 
-// Unsent returns the number of messages waiting for credit or for the session's window.
-func (l *Link) Unsent() int { return l.sender.count() }
-
-// RevokeCredit removes the waiting messages that are not partly sent, and returns their Refs.
-func (l *Link) RevokeCredit() []uint64 {
+// Recall removes the waiting messages that are not partly sent, and returns their Refs.
+func (l *Link) Recall() []uint64 {
 	q := &l.sender
 	var refs []uint64
 	keep := q.head
@@ -104,7 +90,7 @@ func (l *Link) RevokeCredit() []uint64 {
 	}
 	for i := keep; i < len(q.waiting); i++ {
 		refs = append(refs, q.waiting[i].Ref)
-		l.session.conn.unsent -= q.waiting[i].size()
+		l.session.conn.unsent -= len(q.waiting[i].Payload)
 	}
 	clear(q.waiting[keep:])
 	q.waiting = q.waiting[:keep]
@@ -112,11 +98,9 @@ func (l *Link) RevokeCredit() []uint64 {
 	return refs
 }
 
-func (w *waiting) size() int { return len(w.Payload) + len(w.Tag) }
-
 func (l *Link) releaseUnsent() {
 	for _, w := range l.sender.waiting[l.sender.head:] {
-		l.session.conn.unsent -= w.size()
+		l.session.conn.unsent -= len(w.Payload)
 	}
 	l.sender.waiting, l.sender.head = nil, 0
 	if l.session.current == l {
@@ -124,21 +108,21 @@ func (l *Link) releaseUnsent() {
 	}
 }
 
-// beReady adds the link to the round-robin list of sending links.
-func (l *Link) beReady() {
+// enqueue adds the link to the round-robin list of sending links.
+func (l *Link) enqueue() {
 	if l.accepted && !l.gone && !l.sender.ready && l.sender.count() > 0 && l.credit > 0 {
 		l.sender.ready = true
 		l.session.ready = append(l.session.ready, l)
 	}
 }
 
-// mayBegin reports whether the first frame of a message may be sent now.
+// mayBegin reports whether the first frame of a message may be sent.
 func (s *Session) mayBegin(l *Link, m *Message) bool {
 	return l.credit > 0 && s.remoteWindow > 0 && (l.settles(m) || s.out.live < s.conn.o.MaxUnsettled)
 }
 
 func (l *Link) settles(m *Message) bool {
-	return l.senderMode == wire.SenderSettled || l.senderMode == wire.SenderMixed && m.Settled
+	return l.peer.SenderSettleMode == wire.SenderSettled || l.peer.SenderSettleMode == wire.SenderMixed && m.Settled
 }
 
 // pump sends waiting messages while the window permits, round-robin over the links.
@@ -167,18 +151,17 @@ func (s *Session) pump() {
 		if !s.sendFrames(l, w) {
 			return
 		}
-		s.conn.unsent -= w.size()
+		s.conn.unsent -= len(w.Payload)
 		*w = waiting{}
 		if l.sender.head++; l.sender.count() == 0 {
 			l.sender.waiting, l.sender.head = l.sender.waiting[:0], 0
 		}
 		s.current = nil
-		l.beReady()
+		l.enqueue()
 		l.finishDrain()
 	}
 }
 
-// begin assigns a delivery number to a message and uses one credit.
 func (s *Session) begin(l *Link, w *waiting) {
 	w.part = true
 	w.id = s.nextOut
@@ -191,35 +174,24 @@ func (s *Session) begin(l *Link, w *waiting) {
 	}
 }
 
-// frameOverhead is the maximum size of a transfer frame without state, tag and payload.
-const frameOverhead = 64
+const frameOverhead = 72 // maximum size of a transfer frame without payload
 
-// room returns the number of payload bytes of a message that fit into a frame.
-func (s *Session) room(m *Message) int {
-	over := frameOverhead + max(len(m.Tag), 8)
-	if m.State != nil {
-		over += len(wire.AppendFrame(nil, 0, &wire.Transfer{State: m.State}, nil))
-	}
-	return max(s.conn.maxFrame()-over, 1)
-}
+// frameRoom returns the payload bytes that fit into a frame.
+func (s *Session) frameRoom() int { return s.conn.maxFrame() - frameOverhead }
 
-// sendFrames sends as much of a message as the window permits, and reports whether it is complete.
+// sendFrames sends frames while the window permits, and reports whether the message is complete.
 func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	c := s.conn
-	room := s.room(&w.Message)
+	room := s.frameRoom()
 	for s.remoteWindow > 0 {
 		t := &c.transfer
 		*t = wire.Transfer{Handle: l.handle}
 		if w.sent == 0 {
 			t.DeliveryID = wire.Some(w.id)
-			t.MessageFormat = wire.Some(w.Format)
-			t.DeliveryTag = w.Tag
-			t.State, t.Resume = w.State, w.Resume
-			if w.Tag == nil {
-				l.sender.tags++
-				c.tag = binary.AppendUvarint(c.tag[:0], l.sender.tags)
-				t.DeliveryTag = c.tag
-			}
+			t.MessageFormat = wire.Some(uint32(0))
+			l.sender.tags++
+			c.tag = binary.AppendUvarint(c.tag[:0], l.sender.tags)
+			t.DeliveryTag = c.tag
 		}
 		t.Settled = wire.Some(w.Settled)
 		part := w.Payload[w.sent:]
@@ -237,8 +209,8 @@ func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	return false
 }
 
-// Drained responds to a Credit event with Drain: no further messages are available, and the credit is used up once the
-// waiting ones are sent. Blocked messages wait for the peer's next credit.
+// Drained responds to Credit with Drain: no further messages are available. The credit is used up when the waiting ones
+// are sent; Blocked messages wait for the next credit.
 func (l *Link) Drained() {
 	if l.gone || !l.sender.asked {
 		return
@@ -247,8 +219,7 @@ func (l *Link) Drained() {
 	l.finishDrain()
 }
 
-// Blocked reports whether messages wait despite available credit until the peer has settled others
-// (Options.MaxUnsettled).
+// Blocked reports whether messages wait, despite credit, until the peer settles others (Options.MaxUnsettled).
 func (l *Link) Blocked() bool {
 	s := l.session
 	return !l.gone && l.credit > 0 && l.sender.count() > 0 && s.current != l && s.out.live >= s.conn.o.MaxUnsettled &&
@@ -265,7 +236,6 @@ func (l *Link) finishDrain() {
 	l.scheduleFlow()
 }
 
-// settleSent is Settle for a sent delivery.
 func (l *Link) settleSent(id uint32, state wire.DeliveryState) {
 	s := l.session
 	if e := s.out.get(id); e == nil || e.link != l {

@@ -41,16 +41,15 @@ func TestSend(t *testing.T) {
 	l := p.receiver("a", 3)
 	p.send(0, credit(3, 0, 2))
 	require.Equal(t, &Credit{Link: l, Credit: 2}, eventNames[*Credit](p)[0])
-	require.NoError(t, l.Send(&Message{Ref: 1, Tag: []byte("tag"), Format: 9, Payload: []byte("x")}))
+	require.NoError(t, l.Send(&Message{Ref: 1, Payload: []byte("x")}))
 	require.NoError(t, l.Send(&Message{Ref: 2, Settled: true, Payload: []byte("y")}))
 	require.NoError(t, l.Send(message(3)))
-	require.ErrorIs(t, l.Send(&Message{Tag: make([]byte, 33)}), ErrGone)
-	require.Equal(t, 1, l.Unsent())
-	require.Zero(t, l.Credit())
+	require.Equal(t, 1, l.sender.count())
+	require.Zero(t, l.credit)
 	got := of[*wire.Transfer](p.take())
 	require.Len(t, got, 2)
 	require.Equal(t, wire.Transfer{
-		Handle: 0, DeliveryID: some(0), DeliveryTag: []byte("tag"), MessageFormat: some(9), Settled: wire.Some(false),
+		Handle: 0, DeliveryID: some(0), DeliveryTag: []byte{1}, MessageFormat: some(0), Settled: wire.Some(false),
 	}, *got[0])
 	require.Equal(t, some(1), got[1].DeliveryID)
 	require.NotEmpty(t, got[1].DeliveryTag)
@@ -128,7 +127,7 @@ func TestDispositionsOfSeveralLinks(t *testing.T) {
 	p.send(0, &wire.Disposition{Role: true, First: 1<<32 - 5, Last: 1000, Settled: true})
 	var got []string
 	for _, d := range eventNames[*Disposed](p) {
-		got = append(got, fmt.Sprintf("%s%d%d%v", d.Link.Name(), d.First, d.Refs, d.State))
+		got = append(got, fmt.Sprintf("%s%d%d%v", d.Link.Peer().Name, d.First, d.Refs, d.State))
 	}
 	require.Equal(t, []string{
 		"a4[4]" + fmt.Sprint(rejected), "a0[0 1]<nil>", "b2[2]<nil>", "a3[3]<nil>", "b5[5]<nil>",
@@ -163,8 +162,8 @@ func TestFragments(t *testing.T) {
 	first := take()
 	require.Len(t, first, 3)
 	require.True(t, first[2].More)
-	require.Equal(t, 2, l.Unsent())
-	require.Equal(t, []uint64{2}, l.RevokeCredit(), "a started delivery is completed")
+	require.Equal(t, 2, l.sender.count())
+	require.Equal(t, []uint64{2}, l.Recall(), "a started delivery is completed")
 	p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 3}) // one more frame
 	require.Len(t, take(), 1)
 	p.send(0, &wire.Flow{NextIncomingID: some(4), IncomingWindow: 3})
@@ -172,7 +171,7 @@ func TestFragments(t *testing.T) {
 	require.False(t, last[len(last)-1].More)
 	require.Equal(t, text, got)
 	require.Zero(t, p.c.Unsent())
-	require.Equal(t, uint32(9), l.Credit())
+	require.Equal(t, uint32(9), l.credit)
 }
 
 // Waiting messages are sent round-robin over the links.
@@ -199,8 +198,8 @@ func TestUnsentIsBounded(t *testing.T) {
 	large := &Message{Payload: make([]byte, 60)}
 	require.NoError(t, a.Send(large))
 	require.ErrorIs(t, b.Send(large), ErrFull)
-	require.Equal(t, []uint64{0}, a.RevokeCredit())
-	require.Empty(t, a.RevokeCredit())
+	require.Equal(t, []uint64{0}, a.Recall())
+	require.Empty(t, a.Recall())
 	require.NoError(t, b.Send(&Message{Payload: make([]byte, 500)}), "one message always fits")
 	require.ErrorIs(t, a.Send(large), ErrFull)
 	p.send(0, &wire.Detach{Handle: 1})
@@ -274,7 +273,7 @@ func TestDrain(t *testing.T) {
 		got := p.take()
 		require.Len(t, got, 4)
 		require.Equal(t, some(3), got[3].body.(*wire.Flow).DeliveryCount)
-		require.Equal(t, 2, l.Unsent())
+		require.Equal(t, 2, l.sender.count())
 	})
 	t.Run("behind a closed window", func(t *testing.T) {
 		p := opened(t, Options{})
@@ -333,7 +332,7 @@ func TestDrain(t *testing.T) {
 		require.False(t, eventNames[*Credit](p)[1].Drain)
 		l.Drained()
 		require.Empty(t, p.take())
-		require.Equal(t, uint32(3), l.Credit())
+		require.Equal(t, uint32(3), l.credit)
 	})
 }
 
@@ -347,7 +346,7 @@ func TestCreditIsRelative(t *testing.T) {
 		{2, 10, 8}, {4, 1, 1}, {1, 3, 0}, {0, 4, 0}, {4, 10, 10}, {99, 5, 5},
 	} {
 		p.send(0, credit(0, tc.count, tc.credit))
-		require.Equal(t, uint32(tc.want), l.Credit(), "%+v", tc)
+		require.Equal(t, uint32(tc.want), l.credit, "%+v", tc)
 	}
 	n := len(eventNames[*Credit](p))
 	p.send(0, credit(0, 99, 5))
@@ -378,7 +377,7 @@ func TestNumbersWrapAround(t *testing.T) {
 			Handle: some(0), DeliveryCount: some(id), LinkCredit: some(2),
 		}
 		p.send(0, f)
-		require.Equal(t, uint32(2), out.Credit())
+		require.Equal(t, uint32(2), out.credit)
 		require.NoError(t, out.Send(message(i)))
 		p.send(0, transfer(1, id), 'x')
 		in.Settle(uint32(id), wire.Accepted{})

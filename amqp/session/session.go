@@ -6,8 +6,7 @@ import "github.com/lockstep-mq/lockstep/amqp/wire"
 
 // Session is a session begun by the peer.
 type Session struct {
-	// Data is for use by the caller.
-	Data any
+	Data any // for use by the caller
 
 	conn    *Conn
 	peer    *wire.Begin
@@ -15,7 +14,7 @@ type Session struct {
 	remote  uint16 // the peer's channel
 
 	ended, peerEnded bool // End was sent; End was received
-	left             bool // the peer has ended it without an error
+	left             bool // the peer ended it without an error
 	reported         bool // the caller was notified of its end
 	count            int  // links without a detach from both sides
 
@@ -38,7 +37,7 @@ type Session struct {
 	flowDue, isDue bool // the windows must be sent; the session is in conn.due
 }
 
-// outgoingWindow is announced: sending is limited by the peer's window, by credit, and by Options.MaxUnsettled.
+// outgoingWindow is announced; the peer's window, credit, and Options.MaxUnsettled limit sending.
 const outgoingWindow = 1<<31 - 1
 
 func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
@@ -71,7 +70,7 @@ func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
 	return nil
 }
 
-// freeChannel returns a free channel, preferably with the peer's number.
+// freeChannel prefers the peer's number.
 func (c *Conn) freeChannel(requested uint16) (uint16, bool) {
 	limit := int(min(c.peer.ChannelMax, c.o.ChannelMax)) + 1
 	take := func(n int) (uint16, bool) {
@@ -91,16 +90,7 @@ func (c *Conn) freeChannel(requested uint16) (uint16, bool) {
 	return 0, false
 }
 
-// Conn returns the session's connection.
-func (s *Session) Conn() *Conn { return s.conn }
-
-// Peer returns the peer's Begin.
-func (s *Session) Peer() *wire.Begin { return s.peer }
-
-// Channel returns the peer's channel number, which is unique among the connection's current sessions.
-func (s *Session) Channel() uint16 { return s.remote }
-
-// over reports that no further frames of the session may be sent.
+// over reports whether no further frames of the session may be sent.
 func (s *Session) over() bool { return s.ended || s.conn.closed || s.conn.peerClosed }
 
 func (s *Session) receive(f *wire.Frame) {
@@ -126,13 +116,13 @@ func (s *Session) receive(f *wire.Frame) {
 	case *wire.End:
 		s.peerEnded, s.left = true, body.Error == nil
 		delete(s.conn.remote, s.remote)
-		s.requeue(body.Error)
+		s.close(body.Error)
 	default:
 		_ = s.conn.fail(ConnectionFramingError, "frame is not allowed in a session")
 	}
 }
 
-// End ends the session, with an error or nil, or responds to an Ended event. Its links end without further events.
+// End ends the session, with an error or nil, or responds to an Ended event. Its links end without events.
 func (s *Session) End(err *wire.Error) {
 	if s.over() {
 		return
@@ -143,38 +133,37 @@ func (s *Session) End(err *wire.Error) {
 	s.ended, s.reported = true, true
 	muted := c.events.muted
 	c.events.muted = true
-	s.requeueLinks()
+	s.endLinks()
 	c.events.muted = muted
 	if s.peerEnded {
 		s.free()
 	}
 }
 
-// fail ends the session because of a violation by the peer.
 func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
 	if s.over() || s.peerEnded {
 		return
 	}
 	e := Errorf(condition, format, args...)
-	s.requeueLinks()
+	s.endLinks()
 	s.End(e)
 	s.conn.events.push(&Ended{Session: s, Err: e, Ended: true})
 }
 
-// requeue ends the session and its links with events: the peer has ended it, or the connection closes.
-func (s *Session) requeue(err *wire.Error) {
+// close ends the session and its links with events: the peer ended it, or the connection closes.
+func (s *Session) close(err *wire.Error) {
 	if s.reported {
 		return
 	}
 	s.reported = true
-	s.requeueLinks()
+	s.endLinks()
 	s.conn.events.push(&Ended{Session: s, Err: err, Ended: !s.peerEnded})
 }
 
-func (s *Session) requeueLinks() {
+func (s *Session) endLinks() {
 	for _, l := range s.links {
 		if l != nil {
-			l.requeue()
+			l.end()
 		}
 	}
 	s.conn.links -= s.count
@@ -183,7 +172,6 @@ func (s *Session) requeueLinks() {
 	s.in, s.out = deliveries{}, deliveries{}
 }
 
-// free releases the own channel.
 func (s *Session) free() {
 	if int(s.channel) < len(s.conn.channels) && s.conn.channels[s.channel] == s {
 		s.conn.channels[s.channel] = nil

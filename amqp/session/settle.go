@@ -4,35 +4,24 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// settling is a disposition batched from several.
+// settling is a batch of dispositions.
 type settling struct {
 	active bool
 	wire.Disposition
 }
 
-// Settle reports the state of a delivery to the peer and settles it. A received delivery is settled with its outcome. A
-// sent delivery is settled after the peer has reported an outcome without settling it. Consecutive deliveries with the
-// same state share a frame. States are compared as Go values, so pointers must be identical; the value pointed to must
-// not change before the next Output. Deliveries received before the peer's detach can be settled until Detach responds
-// to it.
+// Settle settles a delivery with a state: a received one with its outcome, a sent one after the peer has reported an
+// outcome without settling it. Consecutive deliveries with the same state share a frame. States are compared as Go
+// values; the value pointed to must not change before the next Output. Deliveries that arrived before the peer's detach
+// can be settled until Detach responds to it.
 func (l *Link) Settle(id uint32, state wire.DeliveryState) {
-	if l.session.over() || l.gone && (l.Sender() || !l.scheduleDetach()) {
+	if l.session.over() || l.gone && (l.Sender() || !l.awaitsDetach()) {
 		return
 	}
 	if l.Sender() {
 		l.settleSent(id, state)
 	} else {
 		l.settleReceived(id, state)
-	}
-}
-
-// Update reports the state of a received delivery to the peer without settling it.
-func (l *Link) Update(id uint32, state wire.DeliveryState) {
-	if l.gone || l.Sender() || l.session.over() {
-		return
-	}
-	if e := l.session.in.get(id); e != nil && e.link == l && !e.settled {
-		l.session.dispose(wire.RoleReceiver, id, false, state)
 	}
 }
 

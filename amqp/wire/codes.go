@@ -2,7 +2,6 @@
 
 package wire
 
-// Numeric descriptors of the specification.
 const (
 	codeOpen        = 0x10
 	codeBegin       = 0x11
@@ -49,7 +48,6 @@ const (
 	SectionFooter                = 0x78
 )
 
-// codes are the numeric descriptors of symbolic ones.
 var codes = map[Symbol]uint64{ //nolint:gochecknoglobals // a table
 	"amqp:open:list": codeOpen, "amqp:begin:list": codeBegin, "amqp:attach:list": codeAttach,
 	"amqp:flow:list": codeFlow, "amqp:transfer:list": codeTransfer, "amqp:disposition:list": codeDisposition,

@@ -10,13 +10,11 @@ import (
 )
 
 const (
-	// maxDepth is the maximum nesting depth of values. It protects the stack; valid messages are not deeper.
+	// maxDepth limits the nesting of values, to protect the stack.
 	maxDepth = 32
-	// maxEmpty is the maximum number of elements without bytes, such as true, in all arrays of a value. The number of
-	// received bytes does not limit them.
+	// maxEmpty limits the elements of zero bytes, such as true, in all arrays of a value: the size of the input does not.
 	maxEmpty = 4096
-	// maxAhead is the maximum number of elements for which memory is allocated before they are decoded: each list within a
-	// list may claim as many elements as there are bytes.
+	// maxAhead limits the allocation before elements are decoded: each nested list may claim as many elements as bytes.
 	maxAhead = 64
 )
 
@@ -36,14 +34,12 @@ func DecodeValue(b []byte) (v any, rest []byte, err error) {
 	return v, d.b, nil
 }
 
-// decoder decodes values from the front of b.
 type decoder struct {
 	b     []byte
 	depth int
-	empty int // elements without bytes so far
+	empty int // elements of zero bytes so far
 }
 
-// take consumes n bytes.
 func (d *decoder) take(n int) ([]byte, error) {
 	if n < 0 || n > len(d.b) {
 		return nil, errShort
@@ -53,6 +49,7 @@ func (d *decoder) take(n int) ([]byte, error) {
 	return out, nil
 }
 
+// ctor consumes a byte, such as a constructor.
 func (d *decoder) ctor() (byte, error) {
 	if len(d.b) == 0 {
 		return 0, errShort
@@ -62,7 +59,7 @@ func (d *decoder) ctor() (byte, error) {
 	return c, nil
 }
 
-// isNull consumes a null, if it is next.
+// isNull consumes a null if it is next.
 func (d *decoder) isNull() bool {
 	if len(d.b) == 0 || d.b[0] != ctorNull {
 		return false
@@ -71,7 +68,6 @@ func (d *decoder) isNull() bool {
 	return true
 }
 
-// value decodes any value.
 func (d *decoder) value() (any, error) {
 	c, err := d.ctor()
 	if err != nil {
@@ -80,7 +76,6 @@ func (d *decoder) value() (any, error) {
 	return d.valueOf(c)
 }
 
-// valueOf decodes the value after a constructor.
 func (d *decoder) valueOf(c byte) (any, error) {
 	switch c >> 4 {
 	case 0x0:
@@ -122,7 +117,6 @@ func (d *decoder) deeper() error {
 	return nil
 }
 
-// fixed decodes a value of a fixed width.
 func (d *decoder) fixed(c byte) (any, error) { //nolint:cyclop // one line for each constructor
 	b, err := d.take(fixedWidth(c))
 	if err != nil {
@@ -163,7 +157,6 @@ func (d *decoder) fixed(c byte) (any, error) { //nolint:cyclop // one line for e
 	}
 }
 
-// wide decodes values of two bytes and more.
 func wide(c byte, b []byte) (any, error) { //nolint:cyclop // one line for each constructor
 	switch c {
 	case ctorUshort:
@@ -199,7 +192,6 @@ func wide(c byte, b []byte) (any, error) { //nolint:cyclop // one line for each 
 	}
 }
 
-// fixedWidth returns the number of bytes after a constructor of fixed width.
 func fixedWidth(c byte) int {
 	if c>>4 == 0x4 {
 		return 0
@@ -207,24 +199,26 @@ func fixedWidth(c byte) int {
 	return 1 << (c>>4 - 5)
 }
 
-// sized consumes the bytes after a constructor with a size.
+// sized consumes the size and the bytes of a value of variable width.
 func (d *decoder) sized(c byte) ([]byte, error) {
-	width := 1
-	if c>>4&1 == 1 { // 0xb, 0xd, 0xf
-		width = 4
-	}
-	head, err := d.take(width)
+	n, err := d.length(c)
 	if err != nil {
 		return nil, err
 	}
-	n := uint64(head[0])
-	if width == 4 {
-		n = uint64(big.Uint32(head))
+	return d.take(n)
+}
+
+// length consumes a size or a count after constructor c.
+func (d *decoder) length(c byte) (int, error) {
+	if c>>4&1 == 0 {
+		n, err := d.ctor()
+		return int(n), err
 	}
-	if n > uint64(len(d.b)) {
-		return nil, errShort
+	b, err := d.take(4)
+	if err != nil {
+		return 0, err
 	}
-	return d.take(int(n))
+	return int(big.Uint32(b)), nil
 }
 
 func (d *decoder) variable(c byte) (any, error) {
@@ -263,23 +257,15 @@ func (d *decoder) elements(c byte) (in decoder, count int, err error) {
 		return decoder{}, 0, err
 	}
 	in = decoder{b: body, depth: d.depth, empty: d.empty}
-	width := 1
-	if c>>4&1 == 1 {
-		width = 4
-	}
-	head, err := in.take(width)
+	count, err = in.length(c)
 	if err != nil {
 		return decoder{}, 0, err
 	}
-	n := uint64(head[0])
-	if width == 4 {
-		n = uint64(big.Uint32(head))
-	}
-	if n > uint64(len(in.b)) && (c>>4 < 0xe || n > maxEmpty) {
-		return decoder{}, 0, decodeError("%d elements in %d bytes", n, len(in.b))
+	if count > len(in.b) && (c>>4 < 0xe || count > maxEmpty) {
+		return decoder{}, 0, decodeError("%d elements in %d bytes", count, len(in.b))
 	}
 	err = in.deeper()
-	return in, int(n), err
+	return in, count, err
 }
 
 func (d *decoder) compound(c byte) (any, error) {
@@ -339,7 +325,6 @@ func (d *decoder) dict(count int) (Map, error) {
 	return m, nil
 }
 
-// array decodes the elements of an array, which share one constructor.
 func (d *decoder) array(count int) (Array, error) {
 	c, err := d.ctor()
 	if err != nil {
@@ -383,7 +368,6 @@ func (d *decoder) array(count int) (Array, error) {
 	return a, nil
 }
 
-// isConstructor reports whether c is a primitive constructor.
 func isConstructor(c byte) bool {
 	switch c {
 	case ctorNull, ctorTrue, ctorFalse, ctorUint0, ctorUlong0, ctorList0, ctorUbyte, ctorByte, ctorUint8, ctorUlong8,
@@ -396,7 +380,6 @@ func isConstructor(c byte) bool {
 	return false
 }
 
-// skip skips one value without decoding it.
 func (d *decoder) skip() error {
 	for {
 		c, err := d.ctor()
@@ -423,8 +406,7 @@ func (d *decoder) skip() error {
 	}
 }
 
-// descriptor decodes the descriptor of a described value as a number. known is false for one that is not part of the
-// specification.
+// descriptor decodes a descriptor as a number; known is false for one outside the specification.
 func (d *decoder) descriptor() (code uint64, known bool, err error) {
 	c, err := d.ctor()
 	if err != nil {

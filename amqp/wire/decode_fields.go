@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// reader decodes the fields of a described list in order. Fields after the end of the list are absent, as the
-// specification defines. The first error is kept.
+// reader decodes the fields of a described list in order, and keeps the first error. Fields after the end of the list
+// are absent (1.4).
 type reader struct {
 	decoder
 	left int
@@ -17,24 +17,20 @@ type reader struct {
 	err  error
 }
 
-// openList opens the list after a descriptor.
-func (d *decoder) openList(name string) (reader, error) {
-	c, err := d.ctor()
-	if err != nil {
-		return reader{}, err
+func (d *decoder) openList(name string) reader {
+	r := reader{name: name}
+	switch c, err := d.ctor(); {
+	case err != nil:
+		r.err = err
+	case c == ctorList8 || c == ctorList32:
+		r.decoder, r.left, r.err = d.elements(c)
+	case c != ctorList0:
+		r.err = decodeError("%s is not a list", name)
 	}
-	switch c {
-	case ctorList0:
-		return reader{name: name}, nil
-	case ctorList8, ctorList32:
-		in, count, err := d.elements(c)
-		return reader{decoder: in, left: count, name: name}, err
-	default:
-		return reader{}, decodeError("%s is not a list", name)
-	}
+	return r
 }
 
-// close returns the first error; unknown additional fields are an error.
+// close returns the first error; additional fields are one.
 func (r *reader) close() error {
 	if r.left > 0 {
 		r.fail("has too many fields")
@@ -51,21 +47,29 @@ func (r *reader) fail(format string, args ...any) {
 	}
 }
 
-// missing fails for a mandatory field that is absent.
 func (r *reader) missing(field string) {
 	if r.err == nil {
 		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " lacks " + field}
 	}
 }
 
-// invalid fails for a field with an invalid value.
-func (r *reader) invalid(label string) {
+func (r *reader) invalid(problem string) {
 	if r.err == nil {
-		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + label}
+		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + problem}
 	}
 }
 
-// more reports whether the next field is present, and consumes it if it is null.
+// must returns the value of a mandatory field.
+func must[T any](r *reader, v Optional[T], field string) T {
+	if !v.Set {
+		r.missing(field)
+	}
+	return v.Value
+}
+
+func (r *reader) mustUint(field string) uint32 { return must(r, r.optionalUint(), field) }
+
+// more reports whether the next field is present; it consumes a null.
 func (r *reader) more() bool {
 	if r.err != nil || r.left == 0 {
 		return false
@@ -74,12 +78,9 @@ func (r *reader) more() bool {
 	return !r.isNull()
 }
 
-// of consumes the constructor of a field.
-func (r *reader) of() byte {
+func (r *reader) constructor() byte {
 	c, err := r.ctor()
-	if err != nil {
-		r.keep(err)
-	}
+	r.keep(err)
 	return c
 }
 
@@ -89,7 +90,7 @@ func (r *reader) keep(err error) {
 	}
 }
 
-// bytes consumes n bytes, at most 8; after an error it returns zeros.
+// bytes consumes up to 8 bytes; after an error it returns zeros.
 func (r *reader) bytes(n int) []byte {
 	b, err := r.take(n)
 	if err != nil {
@@ -105,7 +106,7 @@ func (r *reader) optionalBool() (v Optional[bool]) {
 	if !r.more() {
 		return v
 	}
-	switch c := r.of(); c {
+	switch c := r.constructor(); c {
 	case ctorTrue:
 		return Some(true)
 	case ctorFalse:
@@ -122,23 +123,14 @@ func (r *reader) optionalBool() (v Optional[bool]) {
 	}
 }
 
-// flag decodes a boolean with the default false.
 func (r *reader) flag() bool { return r.optionalBool().Value }
-
-func (r *reader) mustBool(field string) bool {
-	v := r.optionalBool()
-	if !v.Set {
-		r.missing(field)
-	}
-	return v.Value
-}
 
 func (r *reader) optionalUint() (v Optional[uint32]) {
 	if !r.more() {
 		return v
 	}
 	v.Set = true
-	switch c := r.of(); c {
+	switch c := r.constructor(); c {
 	case ctorUint0:
 	case ctorUint8:
 		v.Value = uint32(r.bytes(1)[0])
@@ -152,19 +144,11 @@ func (r *reader) optionalUint() (v Optional[uint32]) {
 
 func (r *reader) uint(absent uint32) uint32 { return r.optionalUint().Or(absent) }
 
-func (r *reader) mustUint(field string) uint32 {
-	v := r.optionalUint()
-	if !v.Set {
-		r.missing(field)
-	}
-	return v.Value
-}
-
 func (r *reader) ulong() (v Optional[uint64]) {
 	if !r.more() {
 		return v
 	}
-	switch c := r.of(); c {
+	switch c := r.constructor(); c {
 	case ctorUlong0:
 		return Some(uint64(0))
 	case ctorUlong8:
@@ -177,19 +161,11 @@ func (r *reader) ulong() (v Optional[uint64]) {
 	}
 }
 
-func (r *reader) mustUlong(field string) uint64 {
-	v := r.ulong()
-	if !v.Set {
-		r.missing(field)
-	}
-	return v.Value
-}
-
 func (r *reader) ubyte() (v Optional[uint8]) {
 	if !r.more() {
 		return v
 	}
-	if c := r.of(); c != ctorUbyte {
+	if c := r.constructor(); c != ctorUbyte {
 		r.fail("has %#02x instead of a ubyte", c)
 		return v
 	}
@@ -200,22 +176,11 @@ func (r *reader) ushort() (v Optional[uint16]) {
 	if !r.more() {
 		return v
 	}
-	if c := r.of(); c != ctorUshort {
+	if c := r.constructor(); c != ctorUshort {
 		r.fail("has %#02x instead of a ushort", c)
 		return v
 	}
 	return Some(big.Uint16(r.bytes(2)))
-}
-
-func (r *reader) timestamp() (v Optional[Timestamp]) {
-	if !r.more() {
-		return v
-	}
-	if c := r.of(); c != ctorTimestamp {
-		r.fail("has %#02x instead of a timestamp", c)
-		return v
-	}
-	return Some(Timestamp(big.Uint64(r.bytes(8))))
 }
 
 // alias decodes a binary without copying it.
@@ -223,7 +188,7 @@ func (r *reader) alias() []byte {
 	if !r.more() {
 		return nil
 	}
-	c := r.of()
+	c := r.constructor()
 	if c != ctorBinary8 && c != ctorBinary32 {
 		r.fail("has %#02x instead of a binary", c)
 		return nil
@@ -247,7 +212,7 @@ func (r *reader) optionalString() (v Optional[string]) {
 	if !r.more() {
 		return v
 	}
-	c := r.of()
+	c := r.constructor()
 	if c != ctorString8 && c != ctorString32 {
 		r.fail("has %#02x instead of a string", c)
 		return v
@@ -266,7 +231,7 @@ func (r *reader) optionalSymbol() (v Optional[Symbol]) {
 	if !r.more() {
 		return v
 	}
-	c := r.of()
+	c := r.constructor()
 	if c != ctorSymbol8 && c != ctorSymbol32 {
 		r.fail("has %#02x instead of a symbol", c)
 		return v
@@ -280,15 +245,7 @@ func (r *reader) optionalSymbol() (v Optional[Symbol]) {
 
 func (r *reader) symbol(absent Symbol) Symbol { return r.optionalSymbol().Or(absent) }
 
-func (r *reader) mustSymbol(field string) Symbol {
-	v := r.optionalSymbol()
-	if !v.Set {
-		r.missing(field)
-	}
-	return v.Value
-}
-
-// symbols decodes a field of multiple symbols: an array or a single symbol (1.4).
+// symbols decodes an array of symbols or a single symbol (1.4).
 func (r *reader) symbols() []Symbol {
 	switch v := r.value().(type) {
 	case nil:
@@ -312,7 +269,6 @@ func (r *reader) symbols() []Symbol {
 	}
 }
 
-// value decodes a field of any type.
 func (r *reader) value() any {
 	if !r.more() {
 		return nil
@@ -334,8 +290,8 @@ func (r *reader) dict() Map {
 	}
 }
 
-// described reports whether the next field is present, and decodes its descriptor. The caller decodes the value with
-// the decoder, and keeps the error. (A function argument would move each reader to the heap.)
+// described reports whether the next field is present, and decodes its descriptor. The caller decodes the value: a
+// function argument would move each reader to the heap.
 func (r *reader) described() (code uint64, ok bool) {
 	if !r.more() {
 		return 0, false

@@ -4,14 +4,14 @@ package wire
 
 import "math"
 
-// reused are the reused performatives of a Reader that occur for every message.
+// reused are the performatives that occur for every message; a Reader reuses their memory.
 type reused struct {
 	transfer    Transfer
 	flow        Flow
 	disposition Disposition
 }
 
-// decodePerformative decodes the body of a frame, and returns the payload after it.
+// decodePerformative also returns the payload after the body.
 func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
 	d := decoder{b: b}
 	code, known, err := d.descriptor()
@@ -54,7 +54,6 @@ func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
 	return p, d.b, nil
 }
 
-// decodeSASL decodes the body of a SASL frame.
 func decodeSASL(b []byte) (p Performative, err error) {
 	d := decoder{b: b}
 	code, known, err := d.descriptor()
@@ -64,25 +63,20 @@ func decodeSASL(b []byte) (p Performative, err error) {
 	if !known || code < codeSASLMechanisms || code > codeSASLOutcome {
 		return nil, decodeError("%#x is not a SASL performative", code)
 	}
-	r, err := d.openList("sasl performative")
-	if err != nil {
-		return nil, err
-	}
+	r := d.openList("sasl performative")
 	switch code {
 	case codeSASLMechanisms:
 		p = &SASLMechanisms{Mechanisms: r.symbols()}
 	case codeSASLInit:
-		p = &SASLInit{Mechanism: r.mustSymbol("its mechanism"), InitialResponse: r.binary(), Hostname: r.string()}
+		p = &SASLInit{
+			Mechanism: must(&r, r.optionalSymbol(), "its mechanism"), InitialResponse: r.binary(), Hostname: r.string(),
+		}
 	case codeSASLChallenge:
 		p = &SASLChallenge{Challenge: r.mustBinary("its challenge")}
 	case codeSASLResponse:
 		p = &SASLResponse{Response: r.mustBinary("its response")}
 	default:
-		code := r.ubyte()
-		if !code.Set {
-			r.missing("its code")
-		}
-		p = &SASLOutcome{Code: SASLCode(code.Value), AdditionalData: r.binary()}
+		p = &SASLOutcome{Code: SASLCode(must(&r, r.ubyte(), "its code")), AdditionalData: r.binary()}
 	}
 	if err := r.close(); err != nil {
 		return nil, err
@@ -94,28 +88,18 @@ func decodeSASL(b []byte) (p Performative, err error) {
 }
 
 func (d *decoder) open() (*Open, error) {
-	r, err := d.openList("open")
-	if err != nil {
-		return nil, err
-	}
-	id := r.optionalString()
-	if !id.Set {
-		r.missing("its container-id")
-	}
+	r := d.openList("open")
 	p := &Open{
-		ContainerID: id.Value, Hostname: r.string(), MaxFrameSize: r.uint(math.MaxUint32),
-		ChannelMax: r.ushort().Or(math.MaxUint16), IdleTimeOut: r.uint(0), OutgoingLocales: r.symbols(),
-		IncomingLocales: r.symbols(), OfferedCapabilities: r.symbols(), DesiredCapabilities: r.symbols(),
-		Properties: r.dict(),
+		ContainerID: must(&r, r.optionalString(), "its container-id"), Hostname: r.string(),
+		MaxFrameSize: r.uint(math.MaxUint32), ChannelMax: r.ushort().Or(math.MaxUint16), IdleTimeOut: r.uint(0),
+		OutgoingLocales: r.symbols(), IncomingLocales: r.symbols(),
+		OfferedCapabilities: r.symbols(), DesiredCapabilities: r.symbols(), Properties: r.dict(),
 	}
 	return p, r.close()
 }
 
 func (d *decoder) begin() (*Begin, error) {
-	r, err := d.openList("begin")
-	if err != nil {
-		return nil, err
-	}
+	r := d.openList("begin")
 	p := &Begin{
 		RemoteChannel: r.ushort(), NextOutgoingID: r.mustUint("its next-outgoing-id"),
 		IncomingWindow: r.mustUint("its incoming-window"), OutgoingWindow: r.mustUint("its outgoing-window"),
@@ -126,27 +110,25 @@ func (d *decoder) begin() (*Begin, error) {
 }
 
 func (d *decoder) attach() (*Attach, error) {
-	r, err := d.openList("attach")
-	if err != nil {
-		return nil, err
+	r := d.openList("attach")
+	p := &Attach{
+		Name: must(&r, r.optionalString(), "its name"), Handle: r.mustUint("its handle"),
+		Role: Role(must(&r, r.optionalBool(), "its role")),
 	}
-	name := r.optionalString()
-	if !name.Set {
-		r.missing("its name")
-	}
-	p := &Attach{Name: name.Value, Handle: r.mustUint("its handle"), Role: Role(r.mustBool("its role"))}
 	p.SenderSettleMode = SenderSettleMode(r.ubyte().Or(uint8(SenderMixed)))
 	p.ReceiverSettleMode = ReceiverSettleMode(r.ubyte().Or(uint8(ReceiverFirst)))
 	if p.SenderSettleMode > SenderMixed || p.ReceiverSettleMode > ReceiverSecond {
 		r.invalid("an unknown settle mode")
 	}
 	if code, ok := r.described(); ok {
-		p.Source, err = r.source(code)
+		s, err := r.source(code)
 		r.keep(err)
+		p.Source = s
 	}
 	if code, ok := r.described(); ok {
-		p.Target, err = r.target(code)
+		t, err := r.target(code)
 		r.keep(err)
+		p.Target = t
 	}
 	p.Unsettled = r.unsettled()
 	p.IncompleteUnsettled = r.flag()
@@ -155,12 +137,11 @@ func (d *decoder) attach() (*Attach, error) {
 	return p, r.close()
 }
 
-// unsettled decodes a map from delivery tags to states.
 func (r *reader) unsettled() Map {
 	if !r.more() {
 		return nil
 	}
-	c := r.of()
+	c := r.constructor()
 	if c != ctorMap8 && c != ctorMap32 {
 		r.fail("has %#02x instead of a map", c)
 		return nil
@@ -201,10 +182,7 @@ func (r *reader) unsettled() Map {
 }
 
 func (d *decoder) flow(p *Flow) error {
-	r, err := d.openList("flow")
-	if err != nil {
-		return err
-	}
+	r := d.openList("flow")
 	p.NextIncomingID, p.IncomingWindow = r.optionalUint(), r.mustUint("its incoming-window")
 	p.NextOutgoingID, p.OutgoingWindow = r.mustUint("its next-outgoing-id"), r.mustUint("its outgoing-window")
 	p.Handle, p.DeliveryCount, p.LinkCredit = r.optionalUint(), r.optionalUint(), r.optionalUint()
@@ -213,10 +191,7 @@ func (d *decoder) flow(p *Flow) error {
 }
 
 func (d *decoder) transfer(p *Transfer) error {
-	r, err := d.openList("transfer")
-	if err != nil {
-		return err
-	}
+	r := d.openList("transfer")
 	p.Handle, p.DeliveryID, p.DeliveryTag = r.mustUint("its handle"), r.optionalUint(), r.alias()
 	if len(p.DeliveryTag) > 32 {
 		r.invalid("a delivery tag of more than 32 bytes")
@@ -233,29 +208,20 @@ func (d *decoder) transfer(p *Transfer) error {
 }
 
 func (d *decoder) disposition(p *Disposition) error {
-	r, err := d.openList("disposition")
-	if err != nil {
-		return err
-	}
-	p.Role, p.First = Role(r.mustBool("its role")), r.mustUint("its first delivery")
+	r := d.openList("disposition")
+	p.Role, p.First = Role(must(&r, r.optionalBool(), "its role")), r.mustUint("its first delivery")
 	p.Last, p.Settled, p.State, p.Batchable = r.uint(p.First), r.flag(), r.state(), r.flag()
 	return r.close()
 }
 
 func (d *decoder) detach() (*Detach, error) {
-	r, err := d.openList("detach")
-	if err != nil {
-		return nil, err
-	}
+	r := d.openList("detach")
 	p := &Detach{Handle: r.mustUint("its handle"), Closed: r.flag(), Error: r.error()}
 	return p, r.close()
 }
 
 func (d *decoder) ending(name string) (*Error, error) {
-	r, err := d.openList(name)
-	if err != nil {
-		return nil, err
-	}
+	r := d.openList(name)
 	e := r.error()
 	return e, r.close()
 }
@@ -264,11 +230,8 @@ func (d *decoder) error(code uint64) (*Error, error) {
 	if code != codeError {
 		return nil, decodeError("%#x is not an error", code)
 	}
-	r, err := d.openList("error")
-	if err != nil {
-		return nil, err
-	}
-	e := &Error{Condition: r.mustSymbol("its condition"), Description: r.string(), Info: r.dict()}
+	r := d.openList("error")
+	e := &Error{Condition: must(&r, r.optionalSymbol(), "its condition"), Description: r.string(), Info: r.dict()}
 	return e, r.close()
 }
 
@@ -276,10 +239,7 @@ func (d *decoder) source(code uint64) (*Source, error) {
 	if code != codeSource {
 		return nil, decodeError("%#x is not a source", code)
 	}
-	r, err := d.openList("source")
-	if err != nil {
-		return nil, err
-	}
+	r := d.openList("source")
 	s := &Source{
 		Address: r.value(), Durable: r.durability(), ExpiryPolicy: r.symbol(ExpirySessionEnd),
 		Timeout: r.uint(0), Dynamic: r.flag(), DynamicNodeProperties: r.dict(), DistributionMode: r.symbol(""),
@@ -299,20 +259,14 @@ func (r *reader) durability() TerminusDurability {
 func (d *decoder) target(code uint64) (Target, error) {
 	switch code {
 	case codeTarget:
-		r, err := d.openList("target")
-		if err != nil {
-			return nil, err
-		}
+		r := d.openList("target")
 		t := &Node{
 			Address: r.value(), Durable: r.durability(), ExpiryPolicy: r.symbol(ExpirySessionEnd),
 			Timeout: r.uint(0), Dynamic: r.flag(), DynamicNodeProperties: r.dict(), Capabilities: r.symbols(),
 		}
 		return t, r.close()
 	case codeCoordinator:
-		r, err := d.openList("coordinator")
-		if err != nil {
-			return nil, err
-		}
+		r := d.openList("coordinator")
 		c := &Coordinator{Capabilities: r.symbols()}
 		return c, r.close()
 	default:
@@ -320,7 +274,6 @@ func (d *decoder) target(code uint64) (Target, error) {
 	}
 }
 
-// deliveryState decodes a described delivery state.
 func (d *decoder) deliveryState() (DeliveryState, error) {
 	code, known, err := d.descriptor()
 	if err != nil {
@@ -329,14 +282,13 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 	if !known {
 		return nil, decodeError("delivery state has an unknown descriptor")
 	}
-	r, err := d.openList("delivery state")
-	if err != nil {
-		return nil, err
-	}
+	r := d.openList("delivery state")
 	s := r.outcome(code)
 	switch code {
 	case codeReceived:
-		s = &Received{SectionNumber: r.mustUint("its section-number"), SectionOffset: r.mustUlong("its section-offset")}
+		s = &Received{
+			SectionNumber: r.mustUint("its section-number"), SectionOffset: must(&r, r.ulong(), "its section-offset"),
+		}
 	case codeDeclared:
 		s = &Declared{TxnID: r.mustBinary("its txn-id")}
 	case codeTransactionalState:
@@ -348,7 +300,7 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 	return s, r.close()
 }
 
-// outcome decodes the fields of an outcome; it returns nil if the code is not an outcome.
+// outcome returns nil if the code is not an outcome.
 func (r *reader) outcome(code uint64) DeliveryState {
 	switch code {
 	case codeAccepted:
@@ -364,17 +316,13 @@ func (r *reader) outcome(code uint64) DeliveryState {
 	}
 }
 
-// describedOutcome decodes the outcome in a transactional state, which cannot be transactional itself.
+// describedOutcome decodes the outcome of a transactional state, which cannot be transactional itself.
 func (r *reader) describedOutcome() DeliveryState {
 	code, ok := r.described()
 	if !ok {
 		return nil
 	}
-	in, err := r.openList("outcome")
-	if err != nil {
-		r.keep(err)
-		return nil
-	}
+	in := r.openList("outcome")
 	s := in.outcome(code)
 	if s == nil {
 		r.fail("has %#x instead of an outcome", code)

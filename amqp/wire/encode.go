@@ -10,23 +10,22 @@ import (
 
 var big = binary.BigEndian //nolint:gochecknoglobals // a short name
 
-// AppendValue appends the shortest encoding of a value. It panics for a value that is not of a type of this package,
-// and for an Array with values of different types or descriptors. Values are created by this program or decoded by this
-// package, and neither creates such values.
+// AppendValue appends the shortest encoding of a value. It panics for other types than those of this package, and for
+// an Array of elements with different types or descriptors.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:
 		return append(b, ctorNull)
 	case bool:
-		return appendBool(b, v)
+		return AppendBool(b, v)
 	case uint8:
-		return append(b, ctorUbyte, v)
+		return appendUbyte(b, v)
 	case uint16:
-		return big.AppendUint16(append(b, ctorUshort), v)
+		return appendUshort(b, v)
 	case uint32:
-		return appendUint(b, v)
+		return AppendUint(b, v)
 	case uint64:
-		return appendUlong(b, v)
+		return AppendUlong(b, v)
 	case int8:
 		return append(b, ctorByte, byte(v))
 	case int16:
@@ -44,17 +43,16 @@ func AppendValue(b []byte, v any) []byte {
 	case float32, float64, Char, Timestamp, UUID, Decimal:
 		return appendRaw(append(b, constructorOf(v)), constructorOf(v), v)
 	case []byte:
-		return appendBinary(b, v)
+		return AppendBinary(b, v)
 	case string:
-		return appendString(b, v)
+		return AppendString(b, v)
 	case Symbol:
-		return appendSymbol(b, v)
+		return AppendSymbol(b, v)
 	default:
 		return appendCompound(b, v)
 	}
 }
 
-// appendCompound appends lists, maps, arrays and described values.
 func appendCompound(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case List:
@@ -70,27 +68,29 @@ func appendCompound(b []byte, v any) []byte {
 		return appendMap(b, v)
 	case Array:
 		return appendArray(b, v)
-	case []Symbol:
-		return appendSymbols(b, v)
 	case Described:
 		return AppendValue(AppendValue(append(b, ctorDescribed), v.Descriptor), v.Value)
 	case DeliveryState:
 		return appendState(b, v)
-	case *Error:
-		return appendError(b, v)
 	default:
 		panic(fmt.Sprintf("wire: %T is not an AMQP value", v))
 	}
 }
 
-func appendBool(b []byte, v bool) []byte {
+// AppendBool appends a boolean.
+func AppendBool(b []byte, v bool) []byte {
 	if v {
 		return append(b, ctorTrue)
 	}
 	return append(b, ctorFalse)
 }
 
-func appendUint(b []byte, v uint32) []byte {
+func appendUbyte(b []byte, v uint8) []byte { return append(b, ctorUbyte, v) }
+
+func appendUshort(b []byte, v uint16) []byte { return big.AppendUint16(append(b, ctorUshort), v) }
+
+// AppendUint appends the shortest encoding of a uint.
+func AppendUint(b []byte, v uint32) []byte {
 	switch {
 	case v == 0:
 		return append(b, ctorUint0)
@@ -101,7 +101,8 @@ func appendUint(b []byte, v uint32) []byte {
 	}
 }
 
-func appendUlong(b []byte, v uint64) []byte {
+// AppendUlong appends the shortest encoding of a ulong.
+func AppendUlong(b []byte, v uint64) []byte {
 	switch {
 	case v == 0:
 		return append(b, ctorUlong0)
@@ -119,15 +120,18 @@ func appendSized(b []byte, short, long byte, n int) []byte {
 	return big.AppendUint32(append(b, long), uint32(n))
 }
 
-func appendBinary(b, v []byte) []byte {
+// AppendBinary appends a binary.
+func AppendBinary[T ~string | ~[]byte](b []byte, v T) []byte {
 	return append(appendSized(b, ctorBinary8, ctorBinary32, len(v)), v...)
 }
 
-func appendString(b []byte, v string) []byte {
+// AppendString appends a string.
+func AppendString(b []byte, v string) []byte {
 	return append(appendSized(b, ctorString8, ctorString32, len(v)), v...)
 }
 
-func appendSymbol(b []byte, v Symbol) []byte {
+// AppendSymbol appends a symbol.
+func AppendSymbol(b []byte, v Symbol) []byte {
 	return append(appendSized(b, ctorSymbol8, ctorSymbol32, len(v)), v...)
 }
 
@@ -139,7 +143,6 @@ func appendMap(b []byte, m Map) []byte {
 	return c.end(ctorMap8, ctorMap32, 2*len(m))
 }
 
-// appendSymbols appends an array of symbols.
 func appendSymbols(b []byte, symbols []Symbol) []byte {
 	a := make(Array, len(symbols))
 	for i, s := range symbols {
@@ -237,7 +240,7 @@ func decimalConstructor(d Decimal) byte {
 	}
 }
 
-// appendRaw appends a value without its constructor, which must be the result of constructorOf for its type.
+// appendRaw appends a value without its constructor, which is constructorOf its type.
 func appendRaw(b []byte, ctor byte, v any) []byte { //nolint:cyclop // one line for each type
 	switch v := v.(type) {
 	case nil:
@@ -286,7 +289,7 @@ func appendRaw(b []byte, ctor byte, v any) []byte { //nolint:cyclop // one line 
 	}
 }
 
-// appendRawCompound appends a list, map or array as an element of an array, with sizes of 4 bytes.
+// appendRawCompound appends a list, map or array as an array element, with sizes of 4 bytes.
 func appendRawCompound(b []byte, ctor byte, v any) []byte {
 	at := len(b)
 	b = AppendValue(b, v)
@@ -306,20 +309,18 @@ func appendRawCompound(b []byte, ctor byte, v any) []byte {
 	return append(b[:at], out...)
 }
 
-// compound is a list, map or array that is being appended.
+// compound is a list, map or array under construction.
 type compound struct {
 	b  []byte
-	at int // start offset
+	at int
 }
 
-// shortHead is the length of constructor, size and count in the short form, longHead in the long form.
-const shortHead, longHead = 3, 9
+const shortHead, longHead = 3, 9 // bytes of constructor, size and count
 
 func beginCompound(b []byte) compound {
 	return compound{b: append(b, 0, 0, 0), at: len(b)}
 }
 
-// end writes constructor, size and count at the start.
 func (c compound) end(short, long byte, count int) []byte {
 	size := len(c.b) - c.at - shortHead
 	if size+1 <= math.MaxUint8 && count <= math.MaxUint8 {
@@ -334,7 +335,7 @@ func (c compound) end(short, long byte, count int) []byte {
 	return c.b
 }
 
-// fields appends the fields of a described list, and omits nulls at its end.
+// fields appends the fields of a described list without nulls at its end.
 type fields struct {
 	compound
 	count, nulls int
@@ -342,17 +343,6 @@ type fields struct {
 
 func beginFields(b []byte, code byte) fields {
 	return fields{compound: beginCompound(append(b, ctorDescribed, ctorUlong8, code))}
-}
-
-// null omits a field.
-func (f *fields) null() { f.nulls++ }
-
-// next prepares for a field that is present.
-func (f *fields) next() {
-	f.count += f.nulls + 1
-	for ; f.nulls > 0; f.nulls-- {
-		f.b = append(f.b, ctorNull)
-	}
 }
 
 func (f *fields) end() []byte {
@@ -363,130 +353,34 @@ func (f *fields) end() []byte {
 	return f.compound.end(ctorList8, ctorList32, f.count)
 }
 
-func (f *fields) bool(v, absent bool) {
-	if v == absent {
-		f.null()
-		return
+// put appends a field with add.
+func put[T any](f *fields, v T, add func([]byte, T) []byte) {
+	f.count += f.nulls + 1
+	for ; f.nulls > 0; f.nulls-- {
+		f.b = append(f.b, ctorNull)
 	}
-	f.next()
-	f.b = appendBool(f.b, v)
+	f.b = add(f.b, v)
 }
 
-// uint omits the field if it has its default value.
-func (f *fields) uint(v, absent uint32) {
-	if v == absent {
-		f.null()
-		return
+func putIf[T any](f *fields, present bool, v T, add func([]byte, T) []byte) {
+	if present {
+		put(f, v, add)
+	} else {
+		f.nulls++
 	}
-	f.mustUint(v)
 }
 
-func (f *fields) mustUint(v uint32) {
-	f.next()
-	f.b = appendUint(f.b, v)
-}
-
-func (f *fields) optionalUint(v Optional[uint32]) {
-	if !v.Set {
-		f.null()
-		return
-	}
-	f.mustUint(v.Value)
-}
-
-func (f *fields) ulong(v, absent uint64) {
-	if v == absent {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendUlong(f.b, v)
-}
-
-func (f *fields) ubyte(v, absent uint8) {
-	if v == absent {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = append(f.b, ctorUbyte, v)
-}
-
-func (f *fields) ushort(v uint16) {
-	f.next()
-	f.b = big.AppendUint16(append(f.b, ctorUshort), v)
-}
-
-// string omits an empty string.
-func (f *fields) string(v string) {
-	if v == "" {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendString(f.b, v)
-}
-
-func (f *fields) symbol(v, absent Symbol) {
-	if v == absent || v == "" {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendSymbol(f.b, v)
-}
-
-// binary omits nil, but not an empty slice.
-func (f *fields) binary(v []byte) {
-	if v == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendBinary(f.b, v)
-}
-
-func (f *fields) symbols(v []Symbol) {
-	if len(v) == 0 {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendSymbols(f.b, v)
-}
-
-func (f *fields) dict(m Map) {
-	if m == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendMap(f.b, m)
-}
-
-func (f *fields) value(v any) {
-	if v == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = AppendValue(f.b, v)
-}
-
-func (f *fields) state(s DeliveryState) {
-	if s == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendState(f.b, s)
-}
-
-func (f *fields) error(e *Error) {
-	if e == nil {
-		f.null()
-		return
-	}
-	f.next()
-	f.b = appendError(f.b, e)
-}
+func (f *fields) mustUint(v uint32)               { put(f, v, AppendUint) }
+func (f *fields) uint(v, absent uint32)           { putIf(f, v != absent, v, AppendUint) }
+func (f *fields) optionalUint(v Optional[uint32]) { putIf(f, v.Set, v.Value, AppendUint) }
+func (f *fields) ulong(v uint64)                  { putIf(f, v != 0, v, AppendUlong) }
+func (f *fields) ubyte(v, absent uint8)           { putIf(f, v != absent, v, appendUbyte) }
+func (f *fields) flag(v bool)                     { putIf(f, v, v, AppendBool) }
+func (f *fields) string(v string)                 { putIf(f, v != "", v, AppendString) }
+func (f *fields) symbol(v, absent Symbol)         { putIf(f, v != absent && v != "", v, AppendSymbol) }
+func (f *fields) binary(v []byte)                 { putIf(f, v != nil, v, AppendBinary) }
+func (f *fields) symbols(v []Symbol)              { putIf(f, len(v) > 0, v, appendSymbols) }
+func (f *fields) dict(m Map)                      { putIf(f, m != nil, m, appendMap) }
+func (f *fields) value(v any)                     { putIf(f, v != nil, v, AppendValue) }
+func (f *fields) state(s DeliveryState)           { putIf(f, s != nil, s, appendState) }
+func (f *fields) error(e *Error)                  { putIf(f, e != nil, e, appendError) }

@@ -7,7 +7,6 @@ import (
 	"math"
 )
 
-// appendPerformative appends the body of a frame without its payload.
 func appendPerformative(b []byte, p Performative) []byte {
 	switch p := p.(type) {
 	case *Transfer:
@@ -25,7 +24,7 @@ func appendPerformative(b []byte, p Performative) []byte {
 	case *Detach:
 		f := beginFields(b, codeDetach)
 		f.mustUint(p.Handle)
-		f.bool(p.Closed, false)
+		f.flag(p.Closed)
 		f.error(p.Error)
 		return f.end()
 	case *End:
@@ -41,30 +40,25 @@ func appendSASL(b []byte, p Performative) []byte {
 	switch p := p.(type) {
 	case *SASLMechanisms:
 		f := beginFields(b, codeSASLMechanisms)
-		f.next()
-		f.b = appendSymbols(f.b, p.Mechanisms)
+		put(&f, p.Mechanisms, appendSymbols)
 		return f.end()
 	case *SASLInit:
 		f := beginFields(b, codeSASLInit)
-		f.next()
-		f.b = appendSymbol(f.b, p.Mechanism)
+		put(&f, p.Mechanism, AppendSymbol)
 		f.binary(p.InitialResponse)
 		f.string(p.Hostname)
 		return f.end()
 	case *SASLChallenge:
 		f := beginFields(b, codeSASLChallenge)
-		f.next()
-		f.b = appendBinary(f.b, p.Challenge)
+		put(&f, p.Challenge, AppendBinary)
 		return f.end()
 	case *SASLResponse:
 		f := beginFields(b, codeSASLResponse)
-		f.next()
-		f.b = appendBinary(f.b, p.Response)
+		put(&f, p.Response, AppendBinary)
 		return f.end()
 	case *SASLOutcome:
 		f := beginFields(b, codeSASLOutcome)
-		f.next()
-		f.b = append(f.b, ctorUbyte, byte(p.Code))
+		put(&f, byte(p.Code), appendUbyte)
 		f.binary(p.AdditionalData)
 		return f.end()
 	default:
@@ -74,15 +68,10 @@ func appendSASL(b []byte, p Performative) []byte {
 
 func appendOpen(b []byte, p *Open) []byte {
 	f := beginFields(b, codeOpen)
-	f.next()
-	f.b = appendString(f.b, p.ContainerID)
+	put(&f, p.ContainerID, AppendString)
 	f.string(p.Hostname)
 	f.uint(p.MaxFrameSize, math.MaxUint32)
-	if p.ChannelMax == math.MaxUint16 {
-		f.null()
-	} else {
-		f.ushort(p.ChannelMax)
-	}
+	putIf(&f, p.ChannelMax != math.MaxUint16, p.ChannelMax, appendUshort)
 	f.uint(p.IdleTimeOut, 0)
 	f.symbols(p.OutgoingLocales)
 	f.symbols(p.IncomingLocales)
@@ -94,11 +83,7 @@ func appendOpen(b []byte, p *Open) []byte {
 
 func appendBegin(b []byte, p *Begin) []byte {
 	f := beginFields(b, codeBegin)
-	if p.RemoteChannel.Set {
-		f.ushort(p.RemoteChannel.Value)
-	} else {
-		f.null()
-	}
+	putIf(&f, p.RemoteChannel.Set, p.RemoteChannel.Value, appendUshort)
 	f.mustUint(p.NextOutgoingID)
 	f.mustUint(p.IncomingWindow)
 	f.mustUint(p.OutgoingWindow)
@@ -111,71 +96,51 @@ func appendBegin(b []byte, p *Begin) []byte {
 
 func appendAttach(b []byte, p *Attach) []byte {
 	f := beginFields(b, codeAttach)
-	f.next()
-	f.b = appendString(f.b, p.Name)
+	put(&f, p.Name, AppendString)
 	f.mustUint(p.Handle)
-	f.next()
-	f.b = appendBool(f.b, bool(p.Role))
+	put(&f, bool(p.Role), AppendBool)
 	f.ubyte(uint8(p.SenderSettleMode), uint8(SenderMixed))
 	f.ubyte(uint8(p.ReceiverSettleMode), uint8(ReceiverFirst))
-	if p.Source == nil {
-		f.null()
-	} else {
-		f.next()
-		f.b = appendSource(f.b, p.Source)
-	}
+	putIf(&f, p.Source != nil, p.Source, appendSource)
 	f.target(p.Target)
-	f.unsettled(p.Unsettled)
-	f.bool(p.IncompleteUnsettled, false)
+	putIf(&f, p.Unsettled != nil, p.Unsettled, appendUnsettled)
+	f.flag(p.IncompleteUnsettled)
 	f.optionalUint(p.InitialDeliveryCount)
-	f.ulong(p.MaxMessageSize, 0)
+	f.ulong(p.MaxMessageSize)
 	f.symbols(p.OfferedCapabilities)
 	f.symbols(p.DesiredCapabilities)
 	f.dict(p.Properties)
 	return f.end()
 }
 
-// target appends a target, or null.
 func (f *fields) target(t Target) {
 	switch t := t.(type) {
 	case *Node:
-		if t == nil {
-			f.null()
-			return
-		}
-		f.next()
-		f.b = appendNode(f.b, t)
+		putIf(f, t != nil, t, appendNode)
 	case *Coordinator:
-		if t == nil {
-			f.null()
-			return
-		}
-		f.next()
-		c := beginFields(f.b, codeCoordinator)
-		c.symbols(t.Capabilities)
-		f.b = c.end()
+		putIf(f, t != nil, t, appendCoordinator)
 	default:
-		f.null()
+		f.nulls++
 	}
 }
 
-// unsettled appends a map with delivery tags as keys.
-func (f *fields) unsettled(m Map) {
-	if m == nil {
-		f.null()
-		return
-	}
-	f.next()
-	c := beginCompound(f.b)
+func appendCoordinator(b []byte, c *Coordinator) []byte {
+	f := beginFields(b, codeCoordinator)
+	f.symbols(c.Capabilities)
+	return f.end()
+}
+
+func appendUnsettled(b []byte, m Map) []byte {
+	c := beginCompound(b)
 	for i := range m {
 		if tag, ok := m[i].Key.(string); ok {
-			c.b = append(appendSized(c.b, ctorBinary8, ctorBinary32, len(tag)), tag...)
+			c.b = AppendBinary(c.b, tag)
 		} else {
 			c.b = AppendValue(c.b, m[i].Key)
 		}
 		c.b = AppendValue(c.b, m[i].Value)
 	}
-	f.b = c.end(ctorMap8, ctorMap32, 2*len(m))
+	return c.end(ctorMap8, ctorMap32, 2*len(m))
 }
 
 func appendFlow(b []byte, p *Flow) []byte {
@@ -188,8 +153,8 @@ func appendFlow(b []byte, p *Flow) []byte {
 	f.optionalUint(p.DeliveryCount)
 	f.optionalUint(p.LinkCredit)
 	f.optionalUint(p.Available)
-	f.bool(p.Drain, false)
-	f.bool(p.Echo, false)
+	f.flag(p.Drain)
+	f.flag(p.Echo)
 	f.dict(p.Properties)
 	return f.end()
 }
@@ -200,35 +165,24 @@ func appendTransfer(b []byte, p *Transfer) []byte {
 	f.optionalUint(p.DeliveryID)
 	f.binary(p.DeliveryTag)
 	f.optionalUint(p.MessageFormat)
-	if p.Settled.Set {
-		f.next()
-		f.b = appendBool(f.b, p.Settled.Value)
-	} else {
-		f.null()
-	}
-	f.bool(p.More, false)
-	if p.ReceiverSettleMode.Set {
-		f.next()
-		f.b = append(f.b, ctorUbyte, byte(p.ReceiverSettleMode.Value))
-	} else {
-		f.null()
-	}
+	putIf(&f, p.Settled.Set, p.Settled.Value, AppendBool)
+	f.flag(p.More)
+	putIf(&f, p.ReceiverSettleMode.Set, byte(p.ReceiverSettleMode.Value), appendUbyte)
 	f.state(p.State)
-	f.bool(p.Resume, false)
-	f.bool(p.Aborted, false)
-	f.bool(p.Batchable, false)
+	f.flag(p.Resume)
+	f.flag(p.Aborted)
+	f.flag(p.Batchable)
 	return f.end()
 }
 
 func appendDisposition(b []byte, p *Disposition) []byte {
 	f := beginFields(b, codeDisposition)
-	f.next()
-	f.b = appendBool(f.b, bool(p.Role))
+	put(&f, bool(p.Role), AppendBool)
 	f.mustUint(p.First)
 	f.uint(p.Last, p.First)
-	f.bool(p.Settled, false)
+	f.flag(p.Settled)
 	f.state(p.State)
-	f.bool(p.Batchable, false)
+	f.flag(p.Batchable)
 	return f.end()
 }
 
@@ -239,12 +193,8 @@ func appendEnding(b []byte, code byte, e *Error) []byte {
 }
 
 func appendError(b []byte, e *Error) []byte {
-	if e == nil {
-		return append(b, ctorNull)
-	}
 	f := beginFields(b, codeError)
-	f.next()
-	f.b = appendSymbol(f.b, e.Condition)
+	put(&f, e.Condition, AppendSymbol)
 	f.string(e.Description)
 	f.dict(e.Info)
 	return f.end()
@@ -256,7 +206,7 @@ func appendSource(b []byte, s *Source) []byte {
 	f.uint(uint32(s.Durable), 0)
 	f.symbol(s.ExpiryPolicy, ExpirySessionEnd)
 	f.uint(s.Timeout, 0)
-	f.bool(s.Dynamic, false)
+	f.flag(s.Dynamic)
 	f.dict(s.DynamicNodeProperties)
 	f.symbol(s.DistributionMode, "")
 	f.dict(s.Filter)
@@ -272,7 +222,7 @@ func appendNode(b []byte, t *Node) []byte {
 	f.uint(uint32(t.Durable), 0)
 	f.symbol(t.ExpiryPolicy, ExpirySessionEnd)
 	f.uint(t.Timeout, 0)
-	f.bool(t.Dynamic, false)
+	f.flag(t.Dynamic)
 	f.dict(t.DynamicNodeProperties)
 	f.symbols(t.Capabilities)
 	return f.end()
@@ -280,33 +230,30 @@ func appendNode(b []byte, t *Node) []byte {
 
 func appendState(b []byte, s DeliveryState) []byte {
 	switch s := s.(type) {
-	case Accepted, *Accepted:
+	case Accepted:
 		return append(b, ctorDescribed, ctorUlong8, codeAccepted, ctorList0)
-	case Released, *Released:
+	case Released:
 		return append(b, ctorDescribed, ctorUlong8, codeReleased, ctorList0)
 	case *Received:
 		f := beginFields(b, codeReceived)
 		f.mustUint(s.SectionNumber)
-		f.next()
-		f.b = appendUlong(f.b, s.SectionOffset)
+		put(&f, s.SectionOffset, AppendUlong)
 		return f.end()
 	case *Rejected:
 		return appendEnding(b, codeRejected, s.Error)
 	case *Modified:
 		f := beginFields(b, codeModified)
-		f.bool(s.DeliveryFailed, false)
-		f.bool(s.UndeliverableHere, false)
+		f.flag(s.DeliveryFailed)
+		f.flag(s.UndeliverableHere)
 		f.dict(s.MessageAnnotations)
 		return f.end()
 	case *Declared:
 		f := beginFields(b, codeDeclared)
-		f.next()
-		f.b = appendBinary(f.b, s.TxnID)
+		put(&f, s.TxnID, AppendBinary)
 		return f.end()
 	case *TransactionalState:
 		f := beginFields(b, codeTransactionalState)
-		f.next()
-		f.b = appendBinary(f.b, s.TxnID)
+		put(&f, s.TxnID, AppendBinary)
 		f.state(s.Outcome)
 		return f.end()
 	default:

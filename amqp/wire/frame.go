@@ -11,25 +11,21 @@ import (
 const (
 	// MinMaxFrameSize is the minimum value of a peer's maximum frame size (2.7.1).
 	MinMaxFrameSize = 512
-	// frameHead is the size of the fixed frame header: size, data offset, type, channel.
-	frameHead = 8
-	// readAhead is the size of one read of a Reader. After a full read, the buffer grows to manyAhead, so that data of a
-	// busy peer is read in few large reads of many frames. That memory, and the memory of a large frame, is released after
-	// manySmall frames that did not need it.
-	readAhead = 16 << 10
-	manyAhead = 128 << 10
-	manySmall = 1024
-	// emptyReads is the maximum number of consecutive reads without bytes or an error.
-	emptyReads = 100
+	frameHead       = 8 // size, data offset, type, channel
+	// readAhead is the size of a read. After a full read, the buffer grows to manyAhead. That memory, and the memory of a
+	// large frame, is released after manySmall frames that did not need it.
+	readAhead  = 16 << 10
+	manyAhead  = 128 << 10
+	manySmall  = 1024
+	emptyReads = 100 // consecutive reads without data or an error
 
 	typeAMQP = 0
 	typeSASL = 1
 )
 
-// Protocols of a protocol header (2.2, 5.2, 5.3).
+// Protocols of a protocol header (2.2, 5.3).
 const (
 	ProtocolAMQP = 0
-	ProtocolTLS  = 2
 	ProtocolSASL = 3
 )
 
@@ -41,41 +37,40 @@ func framingError(format string, args ...any) *Error {
 type Frame struct {
 	SASL    bool
 	Channel uint16
-	// Body is nil for an empty frame, which is a heartbeat.
-	Body Performative
-	// Payload is the data after the body: a part of a message, after a Transfer.
-	Payload []byte
+	Body    Performative // nil for a heartbeat
+	Payload []byte       // the data after the body: a part of a message, after a Transfer
 }
 
-// Reader reads frames from a connection. Protocol errors are of type *Error; other errors are those of the connection.
+// Reader reads frames from a connection. Protocol errors have the type *Error; other errors are those of the
+// connection.
 type Reader struct {
 	from      io.Reader
 	maxFrame  uint32
 	buf       []byte // readAhead or manyAhead bytes
 	next, end int    // data read and not released
 	taken     int    // bytes from next on that belong to the last frame
-	failed    error  // error of the connection, returned when buf is exhausted
+	failed    error  // returned when buf is exhausted
 	large     []byte // for frames that do not fit in buf
 	small     int    // frames since the last frame or read that needed more than readAhead
 	reused    reused
 }
 
-// NewReader creates a Reader that rejects frames of more than maxFrame bytes before it allocates memory for them. The
-// memory for a large frame grows as its bytes arrive.
+// NewReader creates a Reader that rejects frames of more than maxFrame bytes. The memory for a large frame grows as its
+// bytes arrive.
 func NewReader(r io.Reader, maxFrame uint32) *Reader {
 	return &Reader{from: r, maxFrame: maxFrame, buf: make([]byte, readAhead)}
 }
 
-// Buffered returns the number of bytes that were read and not consumed, so that Next may return without blocking.
+// Buffered returns the number of bytes that were read and not consumed.
 func (r *Reader) Buffered() int { return r.end - r.next - r.taken }
 
-// Whole reports whether the next frame is completely buffered, so that Next does not read.
+// Whole reports whether the next frame is buffered, so that Next does not read.
 func (r *Reader) Whole() bool {
 	n := r.Buffered()
 	return n >= frameHead && int64(big.Uint32(r.buf[r.next+r.taken:])) <= int64(n)
 }
 
-// peek returns the next n bytes, at most readAhead; if fewer are available, it returns those and the error.
+// peek returns the next n bytes, at most readAhead, or an error with the bytes available.
 func (r *Reader) peek(n int) ([]byte, error) {
 	for empty := 0; r.end-r.next < n; {
 		if r.failed != nil {
@@ -94,7 +89,7 @@ func (r *Reader) peek(n int) ([]byte, error) {
 	return r.buf[r.next : r.next+n], nil
 }
 
-// fill reads once. The buffer has space, since the remaining data is a part of a frame that fits into it.
+// fill reads once. The buffer has space: the remaining data is part of a frame that fits into it.
 func (r *Reader) fill() {
 	switch full := r.end == len(r.buf); {
 	case full && len(r.buf) < manyAhead: // more data is likely available
@@ -114,7 +109,6 @@ func (r *Reader) fill() {
 	r.failed = err
 }
 
-// move replaces the buffer and keeps the remaining data.
 func (r *Reader) move(size int) {
 	b := make([]byte, size)
 	r.end = copy(b, r.buf[r.next:r.end])
@@ -126,7 +120,7 @@ func (r *Reader) ProtocolHeader() (id byte, version [3]byte, err error) {
 	r.release()
 	b, err := r.peek(frameHead)
 	if err != nil {
-		return 0, version, whole(err)
+		return 0, version, readError(err)
 	}
 	if string(b[:4]) != "AMQP" {
 		return 0, version, framingError("%q is not an AMQP 1.0 protocol header", b[:4])
@@ -141,13 +135,12 @@ func AppendProtocolHeader(b []byte, id byte) []byte {
 	return append(b, 'A', 'M', 'Q', 'P', id, 1, 0, 0)
 }
 
-// release releases the bytes of the last frame.
 func (r *Reader) release() {
 	r.next += r.taken
 	r.taken = 0
 }
 
-// Next reads a frame. A Transfer, Flow or Disposition, and the Payload, are valid until the next call. They are decoded
+// Next reads a frame. A Transfer, Flow or Disposition, and the Payload, are valid until the next call; they are decoded
 // without allocations unless they contain a map or a transactional state.
 func (r *Reader) Next(f *Frame) error {
 	r.release()
@@ -156,7 +149,7 @@ func (r *Reader) Next(f *Frame) error {
 		if len(head) == 0 && errors.Is(err, io.EOF) {
 			return io.EOF
 		}
-		return whole(err)
+		return readError(err)
 	}
 	size, offset, kind := big.Uint32(head), 4*int(head[4]), head[5]
 	f.Channel = big.Uint16(head[6:])
@@ -170,7 +163,7 @@ func (r *Reader) Next(f *Frame) error {
 	}
 	b, err := r.frame(int(size))
 	if err != nil {
-		return whole(err)
+		return readError(err)
 	}
 	f.SASL, f.Body, f.Payload = kind == typeSASL, nil, nil
 	switch {
@@ -185,7 +178,6 @@ func (r *Reader) Next(f *Frame) error {
 	return err
 }
 
-// frame returns the bytes of a complete frame.
 func (r *Reader) frame(size int) ([]byte, error) {
 	if r.small++; size <= readAhead || r.end-r.next >= size {
 		if r.small >= manySmall {
@@ -213,7 +205,6 @@ func (r *Reader) frame(size int) ([]byte, error) {
 	return r.large[:size], nil
 }
 
-// readFull fills b, starting with buffered data.
 func (r *Reader) readFull(b []byte) (int, error) {
 	n := copy(b, r.buf[r.next:r.end])
 	r.next += n
@@ -225,18 +216,18 @@ func (r *Reader) readFull(b []byte) (int, error) {
 		return n, err
 	}
 	more, err := io.ReadFull(r.from, b[n:])
-	return n + more, err //nolint:wrapcheck // see whole
+	return n + more, err //nolint:wrapcheck // see readError
 }
 
-// whole converts an EOF within a frame to io.ErrUnexpectedEOF.
-func whole(err error) error {
+// readError converts an io.EOF within a frame to io.ErrUnexpectedEOF.
+func readError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return fmt.Errorf("read a frame: %w", err)
 }
 
-// AppendFrame appends an AMQP frame; without a body it is a heartbeat. The caller must respect the peer's maximum frame
+// AppendFrame appends an AMQP frame; without a body it is a heartbeat. The caller respects the peer's maximum frame
 // size.
 func AppendFrame(b []byte, channel uint16, body Performative, payload []byte) []byte {
 	at := len(b)

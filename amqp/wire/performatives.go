@@ -5,9 +5,9 @@ package wire
 // Performative is the body of an AMQP frame (2.7), or of a SASL frame (5.3.3).
 type Performative interface{ performative() }
 
-// Performatives of connections, sessions and links, with the names and defaults of the specification.
+// Performatives of connections, sessions and links (2.7.1 to 2.7.9), with the names and defaults of the specification.
+// A Transfer is followed by a message or a part of one.
 type (
-	// Open opens a connection (2.7.1).
 	Open struct {
 		ContainerID         string
 		Hostname            string
@@ -20,7 +20,6 @@ type (
 		DesiredCapabilities []Symbol
 		Properties          Fields
 	}
-	// Begin begins a session (2.7.2).
 	Begin struct {
 		RemoteChannel       Optional[uint16]
 		NextOutgoingID      uint32
@@ -31,7 +30,6 @@ type (
 		DesiredCapabilities []Symbol
 		Properties          Fields
 	}
-	// Attach attaches a link (2.7.3).
 	Attach struct {
 		Name                 string
 		Handle               uint32
@@ -48,7 +46,6 @@ type (
 		DesiredCapabilities  []Symbol
 		Properties           Fields
 	}
-	// Flow updates windows and credit (2.7.4).
 	Flow struct {
 		NextIncomingID Optional[uint32]
 		IncomingWindow uint32
@@ -62,7 +59,6 @@ type (
 		Echo           bool
 		Properties     Fields
 	}
-	// Transfer carries a message or a part of one, which follows it in the frame (2.7.5).
 	Transfer struct {
 		Handle             uint32
 		DeliveryID         Optional[uint32]
@@ -76,7 +72,6 @@ type (
 		Aborted            bool
 		Batchable          bool
 	}
-	// Disposition reports the state of deliveries (2.7.6).
 	Disposition struct {
 		Role      Role
 		First     uint32
@@ -85,38 +80,29 @@ type (
 		State     DeliveryState
 		Batchable bool
 	}
-	// Detach detaches a link from its session (2.7.7).
 	Detach struct {
 		Handle uint32
 		Closed bool
 		Error  *Error
 	}
-	// End ends a session (2.7.8).
-	End struct{ Error *Error }
-	// Close closes a connection (2.7.9).
+	End   struct{ Error *Error }
 	Close struct{ Error *Error }
 )
 
-// SASL performatives (5.3.3).
+// Performatives of the SASL exchange (5.3.3).
 type (
-	// SASLMechanisms lists the mechanisms of the server.
 	SASLMechanisms struct{ Mechanisms []Symbol }
-	// SASLInit selects a mechanism.
-	SASLInit struct {
+	SASLInit       struct {
 		Mechanism       Symbol
 		InitialResponse []byte
 		Hostname        string
 	}
-	// SASLChallenge is a challenge to the client.
 	SASLChallenge struct{ Challenge []byte }
-	// SASLResponse is the client's response to a challenge.
-	SASLResponse struct{ Response []byte }
-	// SASLOutcome ends the exchange.
-	SASLOutcome struct {
+	SASLResponse  struct{ Response []byte }
+	SASLOutcome   struct {
 		Code           SASLCode
 		AdditionalData []byte
 	}
-	// SASLCode is the outcome of the exchange.
 	SASLCode uint8
 )
 
@@ -124,8 +110,6 @@ type (
 const (
 	SASLOK      SASLCode = 0
 	SASLAuth    SASLCode = 1
-	SASLSys     SASLCode = 2
-	SASLSysPerm SASLCode = 3
 	SASLSysTemp SASLCode = 4
 )
 
@@ -190,7 +174,7 @@ type (
 func (*Node) target()        {}
 func (*Coordinator) target() {}
 
-// DeliveryState is the state of a delivery. States without fields are value types, which avoids allocations.
+// DeliveryState is the state of a delivery. States without fields are values, to avoid allocations.
 type DeliveryState interface{ deliveryState() }
 
 type (
@@ -201,11 +185,11 @@ type (
 	}
 	// Accepted is the outcome of a processed delivery (3.4.2).
 	Accepted struct{}
-	// Rejected is the outcome of an invalid delivery that cannot be processed (3.4.3).
+	// Rejected is the outcome of an invalid delivery (3.4.3).
 	Rejected struct{ Error *Error }
-	// Released is the outcome of a delivery that was not and will not be processed (3.4.4).
+	// Released is the outcome of a delivery that was not processed (3.4.4).
 	Released struct{}
-	// Modified is the outcome of a delivery that was modified, and was not and will not be processed (3.4.5).
+	// Modified is the outcome of a delivery that was modified and not processed (3.4.5).
 	Modified struct {
 		DeliveryFailed     bool
 		UndeliverableHere  bool

@@ -90,53 +90,41 @@ func TestValuesOfProton(t *testing.T) {
 	require.Greater(t, same, 25)
 }
 
+// sections decodes the sections of a message.
+func sections(tb testing.TB, message []byte) (all []wire.Described) {
+	tb.Helper()
+	var raw []byte
+	for b := message; len(b) > 0; {
+		s, rest, err := wire.NextSection(b)
+		require.NoError(tb, err)
+		v, behind, err := wire.DecodeValue(s.Value)
+		require.NoError(tb, err)
+		require.Empty(tb, behind)
+		all = append(all, wire.Described{Descriptor: s.Code, Value: v})
+		raw, b = append(raw, s.Raw...), rest
+	}
+	require.Equal(tb, message, raw)
+	return all
+}
+
 func TestMessagesOfProton(t *testing.T) {
 	vectors := protonVectors(t)
-	var codes []uint64
-	for b := vectors["message"]; len(b) > 0; {
-		s, rest, err := wire.NextSection(b)
-		require.NoError(t, err)
-		codes, b = append(codes, s.Code), rest
-		switch s.Code {
-		case wire.SectionHeader:
-			h, err := wire.DecodeHeader(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, wire.Header{Durable: true, Priority: wire.Some(uint8(9)), TTL: wire.Some(uint32(1500))}, h)
-		case wire.SectionProperties:
-			p, err := wire.DecodeProperties(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, wire.Properties{
-				MessageID: "id-1", UserID: []byte("u"), To: "to", Subject: wire.Some("s"), ReplyTo: "r", CorrelationID: uint64(7),
-				ContentType: "text/plain", CreationTime: wire.Some(wire.Timestamp(1700000000000)), GroupID: wire.Some("g"),
-				GroupSequence: wire.Some(uint32(3)),
-			}, p)
-		case wire.SectionMessageAnnotations:
-			m, err := wire.DecodeMap(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, wire.Map{{Key: wire.Symbol("x-opt-a"), Value: int64(1)}}, m)
-		case wire.SectionApplicationProperties:
-			m, err := wire.DecodeMap(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, wire.Map{{Key: "k", Value: int64(1)}}, m)
-		case wire.SectionValue:
-			v, _, err := wire.DecodeValue(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, "hello", v)
-		}
-	}
-	require.Equal(t, []uint64{0x70, 0x72, 0x73, 0x74, 0x77}, codes)
-	codes = nil
-	for b := vectors["message of data"]; len(b) > 0; {
-		s, rest, err := wire.NextSection(b)
-		require.NoError(t, err)
-		codes, b = append(codes, s.Code), rest
-		if s.Code == wire.SectionData {
-			data, err := wire.DecodeData(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, strings.Repeat("x", 300), string(data))
-		}
-	}
-	require.Equal(t, []uint64{0x70, 0x73, 0x75}, codes)
+	require.Equal(t, []wire.Described{
+		{Descriptor: uint64(wire.SectionHeader), Value: wire.List{true, uint8(9), uint32(1500)}},
+		{
+			Descriptor: uint64(wire.SectionMessageAnnotations),
+			Value:      wire.Map{{Key: wire.Symbol("x-opt-a"), Value: int64(1)}},
+		},
+		{Descriptor: uint64(wire.SectionProperties), Value: wire.List{
+			"id-1", []byte("u"), "to", "s", "r", uint64(7), wire.Symbol("text/plain"), nil, nil,
+			wire.Timestamp(1700000000000), "g", uint32(3),
+		}},
+		{Descriptor: uint64(wire.SectionApplicationProperties), Value: wire.Map{{Key: "k", Value: int64(1)}}},
+		{Descriptor: uint64(wire.SectionValue), Value: "hello"},
+	}, sections(t, vectors["message"]))
+	data := sections(t, vectors["message of data"])
+	require.Len(t, data, 3)
+	require.Equal(t, []byte(strings.Repeat("x", 300)), data[2].Value)
 }
 
 // protonSession is the data that a Proton client sent in a session with a node.

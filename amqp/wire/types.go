@@ -2,26 +2,18 @@
 
 package wire
 
-// Go types of AMQP values that have no unique Go type. The others are: nil (null), bool, uint8 (ubyte), uint16
-// (ushort), uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64 (long), float32, float64
-// (double), []byte (binary), string.
+// Types of AMQP values that have no unique Go type. The others are nil (null), bool, uint8 (ubyte), uint16 (ushort),
+// uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64 (long), float32, float64 (double),
+// []byte (binary) and string.
 type (
-	// Symbol is an ASCII name from a constrained domain.
-	Symbol string
-	// Char is one Unicode code point.
-	Char rune
-	// Timestamp is in milliseconds since 1970, UTC.
-	Timestamp int64
-	// UUID is a UUID as in RFC 4122.
-	UUID [16]byte
-	// Decimal is an IEEE 754-2008 decimal number of 4, 8 or 16 bytes, which is passed on without interpretation.
-	Decimal string
-	// List is a list of values.
-	List []any
-	// Map preserves the order of its entries: some maps are ordered, and all are forwarded unchanged.
-	Map []MapEntry
-	// Array is a list of values of one type.
-	Array []any
+	Symbol    string     // ASCII
+	Char      rune       // a Unicode code point
+	Timestamp int64      // milliseconds since 1970, UTC
+	UUID      [16]byte   // as in RFC 4122
+	Decimal   string     // IEEE 754-2008, of 4, 8 or 16 bytes
+	List      []any      // values of any types
+	Map       []MapEntry // in order: some maps are ordered, and all are forwarded unchanged
+	Array     []any      // values of one type
 	// Described is a value with a descriptor that has no type in this package.
 	Described struct {
 		Descriptor any // usually a uint64 or a Symbol
@@ -36,7 +28,7 @@ type MapEntry struct {
 	Key, Value any
 }
 
-// Get returns the value of a key, which must be comparable, and whether it exists.
+// Get returns the value of a comparable key, and whether it exists.
 func (m Map) Get(key any) (any, bool) {
 	for i := range m {
 		if m[i].Key == key {
@@ -72,7 +64,7 @@ const (
 	RoleReceiver Role = true
 )
 
-// SenderSettleMode determines whether a sender sends deliveries settled (2.8.2).
+// SenderSettleMode determines whether deliveries are sent settled (2.8.2).
 type SenderSettleMode uint8
 
 // Settle modes of a sender.
@@ -103,8 +95,7 @@ const (
 
 // Expiry policies of a terminus (3.5.6).
 const (
-	ExpiryLinkDetach      Symbol = "link-detach"
-	ExpirySessionEnd      Symbol = "session-end"
-	ExpiryConnectionClose Symbol = "connection-close"
-	ExpiryNever           Symbol = "never"
+	ExpiryLinkDetach Symbol = "link-detach"
+	ExpirySessionEnd Symbol = "session-end"
+	ExpiryNever      Symbol = "never"
 )

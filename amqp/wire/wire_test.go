@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 var long = strings.Repeat("x", 300)
@@ -323,64 +324,31 @@ func TestBadFrames(t *testing.T) {
 }
 
 func TestSections(t *testing.T) {
-	header := wire.Header{
-		Durable: true, Priority: wire.Some(uint8(9)), TTL: wire.Some(uint32(1000)), FirstAcquirer: true, DeliveryCount: 3,
+	want := []wire.Described{
+		{Descriptor: uint64(wire.SectionHeader), Value: wire.List{true, uint8(9), uint32(1000), true, uint32(3)}},
+		{Descriptor: uint64(wire.SectionMessageAnnotations), Value: wire.Map{{wire.Symbol("x-opt-a"), int64(1)}}},
+		{Descriptor: uint64(wire.SectionProperties), Value: wire.List{uint64(1), []byte("u"), "to"}},
+		{Descriptor: uint64(wire.SectionApplicationProperties), Value: wire.Map{{"k", "v"}}},
+		{Descriptor: uint64(wire.SectionData), Value: []byte("one")},
+		{Descriptor: uint64(wire.SectionData), Value: []byte(long)},
 	}
-	properties := wire.Properties{
-		MessageID: uint64(1), UserID: []byte("u"), To: "to", Subject: wire.Some(""), ReplyTo: "r",
-		CorrelationID: wire.UUID{1},
-		ContentType:   "text/plain", ContentEncoding: "gzip", AbsoluteExpiryTime: wire.Some(wire.Timestamp(1)),
-		CreationTime: wire.Some(wire.Timestamp(2)), GroupID: wire.Some("g"), GroupSequence: wire.Some(uint32(0)),
-		ReplyToGroupID: wire.Some("h"),
+	var b []byte
+	for _, s := range want {
+		b = wire.AppendValue(b, s)
 	}
-	annotations := wire.Map{{wire.Symbol("x-opt-a"), int64(1)}}
-	b := wire.AppendHeader(nil, &header)
-	b = wire.AppendSection(b, wire.SectionMessageAnnotations, annotations)
-	b = wire.AppendProperties(b, &properties)
-	b = wire.AppendSection(b, wire.SectionApplicationProperties, wire.Map{{"k", "v"}})
-	b = wire.AppendData(b, []byte("one"))
-	b = wire.AppendData(b, []byte(long))
-	whole := b
-	var codes []uint64
-	var raw []byte
-	for len(b) > 0 {
-		s, rest, err := wire.NextSection(b)
-		require.NoError(t, err)
-		codes, raw, b = append(codes, s.Code), append(raw, s.Raw...), rest
-		switch s.Code {
-		case wire.SectionHeader:
-			got, err := wire.DecodeHeader(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, header, got)
-		case wire.SectionProperties:
-			got, err := wire.DecodeProperties(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, properties, got)
-		case wire.SectionMessageAnnotations:
-			got, err := wire.DecodeMap(s.Value)
-			require.NoError(t, err)
-			require.Equal(t, annotations, got)
-		case wire.SectionData:
-			got, err := wire.DecodeData(s.Value)
-			require.NoError(t, err)
-			require.Contains(t, []string{"one", long}, string(got))
-		}
-	}
-	require.Equal(t, []uint64{0x70, 0x72, 0x73, 0x74, 0x75, 0x75}, codes)
-	require.Equal(t, whole, raw)
+	require.Equal(t, want, sections(t, b))
 }
 
 func TestTransactions(t *testing.T) {
-	got, err := wire.DecodeTransaction(wire.AppendDeclare(nil, &wire.Declare{}))
+	got, err := wire.DecodeTransaction(wiretest.Declare())
 	require.NoError(t, err)
 	require.Equal(t, &wire.Declare{}, got)
-	want := &wire.Discharge{TxnID: []byte("t"), Fail: true}
-	got, err = wire.DecodeTransaction(wire.AppendDischarge(wire.AppendHeader(nil, &wire.Header{}), want))
+	got, err = wire.DecodeTransaction(append(wiretest.AppendTo(nil, "q"), wiretest.Discharge([]byte("t"), true)...))
 	require.NoError(t, err)
-	require.Equal(t, want, got)
-	_, err = wire.DecodeTransaction(wire.AppendData(nil, nil))
+	require.Equal(t, &wire.Discharge{TxnID: []byte("t"), Fail: true}, got)
+	_, err = wire.DecodeTransaction(wiretest.AppendData(nil, nil))
 	require.Error(t, err)
-	_, err = wire.DecodeTransaction(wire.AppendSection(nil, wire.SectionValue, "x"))
+	_, err = wire.DecodeTransaction(wiretest.AppendSection(nil, wire.SectionValue, "x"))
 	require.Error(t, err)
 }
 
@@ -494,9 +462,8 @@ func FuzzValue(f *testing.F) {
 
 // FuzzSections: the sections of a message comprise all of its bytes, and no decoder panics.
 func FuzzSections(f *testing.F) {
-	f.Add(wire.AppendData(wire.AppendHeader(nil, &wire.Header{Durable: true}), []byte("x")))
-	f.Add(wire.AppendProperties(nil, &wire.Properties{MessageID: "m"}))
-	f.Add(wire.AppendDischarge(nil, &wire.Discharge{TxnID: []byte("t")}))
+	f.Add(wiretest.AppendData(wiretest.AppendTo(nil, "q"), []byte("x")))
+	f.Add(wiretest.Discharge([]byte("t"), false))
 	for _, b := range protonVectors(f) {
 		f.Add(b)
 	}
@@ -508,10 +475,7 @@ func FuzzSections(f *testing.F) {
 			if err != nil {
 				return
 			}
-			_, _ = wire.DecodeHeader(s.Value)
-			_, _ = wire.DecodeProperties(s.Value)
-			_, _ = wire.DecodeMap(s.Value)
-			_, _ = wire.DecodeData(s.Value)
+			_, _, _ = wire.DecodeValue(s.Value)
 			raw, in = append(raw, s.Raw...), rest
 		}
 		require.True(t, bytes.Equal(b, raw))

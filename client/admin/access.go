@@ -32,7 +32,7 @@ func accessService(cc *grpc.ClientConn) pb.AccessServiceClient { return pb.NewAc
 
 // WhoAmI returns the principal and the permissions that the active node assigns to this client.
 func (c *Client) WhoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
-	return call(ctx, c.conns.Read, "get the principal", &pb.WhoAmIRequest{}, accessService, pb.AccessServiceClient.WhoAmI)
+	return call(ctx, c.conns.Read, "whoami", &pb.WhoAmIRequest{}, accessService, pb.AccessServiceClient.WhoAmI)
 }
 
 // ListAccess returns all rules, roles, quotas and tokens, the latter without hashes. It requires the operate

@@ -39,7 +39,7 @@ func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forwa
 		return Queue{}, err
 	}
 	if len(forwards) > maxForwards {
-		return Queue{}, fmt.Errorf("%w: %d forwards, the limit is %d", client.ErrInvalid, len(forwards), maxForwards)
+		return Queue{}, fmt.Errorf("%w: %d forwards; the maximum is %d", client.ErrInvalid, len(forwards), maxForwards)
 	}
 	req := &pb.SetForwardsRequest{Queue: queue}
 	for _, f := range forwards {

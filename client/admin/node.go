@@ -5,7 +5,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -58,7 +58,12 @@ func (n *Node) fail(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", op, n.node.Error(ctx, err))
+	err = n.node.Error(ctx, err)
+	message := ""
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		message = e.Message
+	}
+	return link.Wrap(op, err, message)
 }
 
 // Status returns the status of the node.

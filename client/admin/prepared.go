@@ -5,13 +5,13 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -62,7 +62,7 @@ func decide[Req any, Resp interface{ GetHeuristic() bool }](
 	})
 	var e *client.Error
 	if errors.As(err, &e) && (errors.Is(e, ErrDecided) || errors.Is(e, ErrHeuristic)) {
-		err = fmt.Errorf("%s: %w", op, e)
+		err = link.Wrap(op, e, e.Message)
 	}
 	return Decided{Heuristic: resp.GetHeuristic()}, err
 }

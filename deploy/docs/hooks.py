@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of mkdocs: links out of docs/ lead to the repository, and the navigation has the order of the links in docs/index.md."""
+"""Hooks of mkdocs: links out of docs/ point to the repository; the navigation has the order of the links in docs/index.md."""
 
 import posixpath
 import re

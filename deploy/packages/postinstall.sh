@@ -36,6 +36,6 @@ fi
 if [ "$upgrade" = no ]; then
   echo "lockstep: edit /etc/lockstep/node.yaml, then start the node: systemctl enable --now lockstep"
 elif [ "$running" = yes ]; then
-  echo "lockstep: the node runs the release before until it is restarted. When both machines are upgraded:"
-  echo "lockstep:   lockstep restart       restarts one node after the other, while the pair serves"
+  echo "lockstep: the node runs the previous release until it is restarted. When both machines are upgraded:"
+  echo "lockstep:   lockstep restart       rolling restart without interruption"
 fi

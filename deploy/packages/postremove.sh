@@ -15,10 +15,10 @@ case "$1" in
     fi
     # Keys and certificates do not belong to this package.
     [ ! -d /etc/lockstep ] || rmdir /etc/lockstep 2>/dev/null ||
-      echo "lockstep: what is left in /etc/lockstep is kept"
+      echo "lockstep: keeping the remaining files in /etc/lockstep"
     if [ -d /var/lib/lockstep ] || [ -d /var/lib/lockstep-witness ]; then
       # The user remains: a reused ID would give another user access to the messages.
-      echo "lockstep: the messages in /var/lib/lockstep* are kept, and the user lockstep, who owns them; remove them by hand:"
+      echo "lockstep: keeping the messages in /var/lib/lockstep* and their owner, the user lockstep; to delete them:"
       echo "lockstep:   rm -r /var/lib/lockstep /var/lib/lockstep-witness && userdel lockstep"
     elif getent passwd lockstep >/dev/null; then
       userdel lockstep || true

@@ -70,7 +70,7 @@ type Source struct {
 	mu      sync.Mutex // held while the files are read; guards the fields below
 	seen    content    // found by the last check, valid or not
 	trouble error      // why seen is not used
-	told    bool       // Told was called with trouble
+	told    bool       // trouble was reported
 	refused atomic.Pointer[error]
 }
 
@@ -170,7 +170,7 @@ func (s *Source) Certificates() []Certificate { return s.current.Load().ends }
 func (s *Source) read(atOnce bool) {
 	found := read(s.o.Files)
 	if found.equal(&s.seen) {
-		s.tell(atOnce || s.trouble != nil)
+		s.report(atOnce || s.trouble != nil)
 		return
 	}
 	m, err := found.load(s.o.Files)
@@ -180,7 +180,7 @@ func (s *Source) read(atOnce bool) {
 	again := s.trouble != nil && err != nil && s.trouble.Error() == err.Error()
 	s.seen, s.trouble, s.told = found, err, again && s.told
 	if err != nil {
-		s.tell(atOnce || again)
+		s.report(atOnce || again)
 		return
 	}
 	s.current.Store(m)
@@ -190,8 +190,8 @@ func (s *Source) read(atOnce bool) {
 	}
 }
 
-// tell reports the error of the files once, if now. mu is held.
-func (s *Source) tell(now bool) {
+// report reports the error of the files once, if now. mu is held.
+func (s *Source) report(now bool) {
 	if s.trouble == nil || !now {
 		return
 	}

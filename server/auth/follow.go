@@ -15,19 +15,17 @@ import (
 )
 
 const (
-	// checkInterval is the interval at which the identity of a running stream is checked.
-	checkInterval = 500 * time.Millisecond
+	checkInterval = 500 * time.Millisecond // of the identity of a running stream
 	// endLimit is the time in which the handler of an ended stream may return the stream's progress. Without it, the
-	// client must treat unanswered requests as having an unknown outcome.
+	// outcome of unanswered requests is unknown to the client.
 	endLimit = 100 * time.Millisecond
 )
 
-// Follow runs the handler of a stream. It ends the stream early if the caller's identity becomes invalid, or if the
-// caller loses the right required by the method. Streams that publish and consume check the rules of their queues
-// themselves.
+// Follow runs the handler of a stream, and ends the stream when the caller's identity becomes invalid or the caller
+// loses the right required by the method. Streams that publish and consume check the rules of their queues themselves.
 func (g *Interceptor) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Expired
-	ctx, lost, changed := g.rights(ctx, method)
+	ctx, lost := g.rights(ctx, method)
 	if over == nil && lost == nil {
 		return handle(ctx)
 	}
@@ -44,8 +42,9 @@ func (g *Interceptor) Follow(ctx context.Context, method string, handle func(con
 	}
 	for {
 		var reason error
-		next := changed()
+		var next <-chan struct{}
 		if lost != nil {
+			next = g.o.Rules.Changed() // before the check
 			reason = lost()
 		}
 		if reason == nil {
@@ -74,17 +73,13 @@ func (g *Interceptor) Follow(ctx context.Context, method string, handle func(con
 	}
 }
 
-// rights returns how a stream can lose its right: lost returns why it has, and changed when to check again. lost is nil
-// if the stream cannot lose its right, or checks it itself. A handler that determines its queue later adds a check with
-// access.EndUnless.
-func (g *Interceptor) rights(ctx context.Context, method string) (
-	_ context.Context, lost func() error, changed func() <-chan struct{},
-) {
-	never := func() <-chan struct{} { return nil }
+// rights returns a function that returns why a stream has lost its right; nil if it cannot, or checks the right itself.
+// A handler that determines its queue later adds a check with access.EndUnless.
+func (g *Interceptor) rights(ctx context.Context, method string) (_ context.Context, lost func() error) {
 	need, known := access.NeedOf(method)
 	if g == nil || g.o.Rules == nil || !known || need.Unauthenticated || need.Right == access.Peer ||
 		need.PerQueue && need.Right != access.Browse {
-		return ctx, nil, never
+		return ctx, nil
 	}
 	held := &access.StreamCheck{}
 	return access.WithStreamCheck(ctx, held), func() error {
@@ -96,11 +91,10 @@ func (g *Interceptor) rights(ctx context.Context, method string) (
 			return fmt.Errorf("access rules changed: %w", err)
 		}
 		return nil
-	}, g.o.Rules.Changed
+	}
 }
 
-// ended returns the status of a stream after its identity became invalid: the reason, with the progress reported by the
-// handler.
+// ended returns the status of a stream with an invalid identity, with the progress reported by the handler.
 func ended(reason, err error) error {
 	if err == nil {
 		return nil // the client had finished

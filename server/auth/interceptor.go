@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package auth implements the auth interceptor of a node: it authenticates the caller of each call, checks its rights,
-// and reports calls to the audit log.
+// Package auth authenticates the caller of each call, checks its rights, and reports calls to the audit log.
 package auth
 
 import (
@@ -17,45 +16,37 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Authenticator determines the caller from the connection and the metadata in the call's context. nil means no
-// credentials of this kind; an error means invalid credentials.
+// Authenticator determines the caller from the connection and the metadata in a call's context. It returns nil if there
+// are no credentials of its kind, and an error if they are invalid.
 type Authenticator func(ctx context.Context) (*access.Identity, error)
 
 // Call is one finished or refused call.
 type Call struct {
-	// Identity of the caller.
 	Identity *access.Identity
-	// Method is the full name, such as /lockstep.v1.QueueService/CreateQueue.
-	Method string
-	// Request is nil for a stream of requests, and for a call refused before its request was read.
-	Request any
-	// Began is the start time.
-	Began time.Time
-	// Err is the result: nil, or a status.
-	Err error
+	Method   string // the full name, such as /lockstep.v1.QueueService/CreateQueue
+	Request  any    // nil for a stream of requests, and for a call refused before its request was read
+	Began    time.Time
+	Err      error // nil or a status
 }
 
-// Options configures a Gate.
+// Options configures New.
 type Options struct {
-	// Authenticators are tried in order; the first identity is used.
-	Authenticators []Authenticator
-	// Rules are the access rules; nil: none.
-	Rules *access.Rules
-	// Unauthenticated returns why a caller not authenticated as the other node is refused a call between nodes. nil: such
-	// calls are not restricted.
+	Authenticators []Authenticator // tried in order; the first identity is used
+	Rules          *access.Rules   // may be nil
+	// Unauthenticated returns why a caller is refused a call between nodes. nil: such calls are not restricted.
 	Unauthenticated func(ctx context.Context) error
-	// Observe is called for audited calls and for refusals; nil: none. It must not block.
+	// Observe is called for audited calls and for refusals, unless nil. It must not block.
 	Observe func(ctx context.Context, c Call)
 }
 
-// Interceptor is created by New. A nil Gate admits all calls.
+// Interceptor is created by New. A nil Interceptor admits all calls.
 type Interceptor struct{ o Options }
 
-// New creates a gate.
+// New creates an interceptor.
 func New(o Options) *Interceptor { return &Interceptor{o} }
 
-// Enter is called before a call is executed. It returns the context for the call and whether Left must be called, or
-// the status with which to refuse the call.
+// Enter is called before a call is executed. It returns the call's context and whether Left must be called, or the
+// status that refuses the call.
 func (g *Interceptor) Enter(ctx context.Context, method string) (context.Context, bool, error) {
 	if g == nil {
 		return ctx, false, nil
@@ -87,8 +78,8 @@ func (g *Interceptor) authenticate(ctx context.Context) (context.Context, error)
 	return ctx, nil
 }
 
-// Identify returns the identity of a request that is not a call: its context has the same values as that of a call. The
-// identity is never nil.
+// Identify returns the identity of a request that is not a call, but has the same values in its context. It is never
+// nil.
 func (g *Interceptor) Identify(ctx context.Context) (*access.Identity, error) {
 	ctx, err := g.authenticate(ctx)
 	return access.FromContext(ctx), err

@@ -2,11 +2,7 @@
 
 package config
 
-import (
-	"net"
-	"net/url"
-	"strings"
-)
+import "net/url"
 
 // Auth configures authentication in addition to certificates of tls.ca and tokens of the pair.
 type Auth struct {
@@ -63,14 +59,9 @@ func checkURL(k *checker, key, value string) {
 	case err != nil || u.Host == "" || u.User != nil:
 		k.fail(key, "%q is not a URL such as https://id.example.com/keys", value)
 	case u.Scheme == "https":
-	case u.Scheme == "http" && (strings.EqualFold(u.Hostname(), "localhost") || isLoopback(u.Hostname())):
+	case u.Scheme == "http" && isLoopback(u.Hostname()):
 	default:
 		k.fail(key, "%q uses http and is not on this machine: keys can be replaced in transit over an unencrypted "+
 			"network; use https", value)
 	}
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }

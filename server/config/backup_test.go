@@ -54,7 +54,7 @@ func TestLoadBackup(t *testing.T) {
 	require.Nil(t, flags.Lookup("data-dir"))
 	require.NoError(t, flags.Parse([]string{"--backup-s3-region=flag"}))
 	c, err := config.LoadBackup("", []string{
-		"LOCKSTEP_BACKUP_S3_REGION=env", "LOCKSTEP_BACKUP_S3_ENDPOINT=http://env:1", "LOCKSTEP_SYNC=never looked at",
+		"LOCKSTEP_BACKUP_S3_REGION=env", "LOCKSTEP_BACKUP_S3_ENDPOINT=http://env:1", "LOCKSTEP_SYNC=ignored",
 	}, flags)
 	require.NoError(t, err)
 	require.Equal(t, "flag", c.Region)

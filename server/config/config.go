@@ -11,16 +11,14 @@ package config
 
 import "time"
 
+// Values of coordinator.type.
 const (
-	// CoordinatorEtcd stores the cluster record in etcd.
 	CoordinatorEtcd = "etcd"
-	// CoordinatorRaft stores it in a raft quorum of the two nodes and a witness.
-	CoordinatorRaft = "raft"
-	// CoordinatorNone runs a single node, always active, without a standby or failover.
-	CoordinatorNone = "none"
+	CoordinatorRaft = "raft" // a quorum of the two nodes and a witness
+	CoordinatorNone = "none" // a single node, always active, without a standby or failover
 )
 
-// Config is the settings of one node. The zero value is not valid; start with Default.
+// Config contains the settings of one node. The zero value is not valid; start with Default.
 type Config struct {
 	Node        Node        `key:"node"`
 	Data        Data        `key:"data"`
@@ -94,12 +92,11 @@ type Raft struct {
 	TLS       RaftTLS  `key:"tls"`
 }
 
-// RaftTLS is certificate files in PEM.
+// RaftTLS contains certificate files in PEM.
 type RaftTLS struct {
-	CA   string `key:"ca" usage:"CA file for the voters' certificates; enables TLS between voters"`
-	Cert string `key:"cert" usage:"file with this voter's certificate, for server and client use"`
-	Key  string `key:"key" usage:"file with the key of the certificate"`
-	// Names of the other voters, and of operators who change the quorum.
+	CA    string   `key:"ca" usage:"CA file for the voters' certificates; enables TLS between voters"`
+	Cert  string   `key:"cert" usage:"file with this voter's certificate, for server and client use"`
+	Key   string   `key:"key" usage:"file with the key of the certificate"`
 	Names []string `key:"names" usage:"names (DNS, IP or URI) accepted in certificates of other voters, and of operators who change the quorum; default: the hosts of the voters' addresses"`
 }
 
@@ -114,7 +111,7 @@ type Etcd struct {
 	TLS          TLS      `key:"tls"`
 }
 
-// TLS is certificate files in PEM.
+// TLS contains certificate files in PEM.
 type TLS struct {
 	CA   string `key:"ca" usage:"CA file for etcd's certificate; enables TLS"`
 	Cert string `key:"cert" usage:"file with this node's client certificate for etcd"`
@@ -211,11 +208,10 @@ type Verify struct {
 
 // Metrics configures the port of metrics and probes.
 type Metrics struct {
-	Listen string `key:"listen" usage:"listen address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; if empty, disabled"`
-	Queues int    `key:"queues" range:"0 to 1000" usage:"number of queues with their own metrics, those with the most messages; 4 series per queue, and 2 per subscription for as many subscriptions. 0: none"`
-	// Token required to read the metrics.
-	Token string     `key:"token-file" usage:"file with bearer tokens for /metrics, one per line; if empty, /metrics requires no token. Probes never require one"`
-	TLS   MetricsTLS `key:"tls"`
+	Listen string     `key:"listen" usage:"listen address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; if empty, disabled"`
+	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with their own metrics, those with the most messages; 4 series per queue, and 2 per subscription for as many subscriptions. 0: none"`
+	Token  string     `key:"token-file" usage:"file with bearer tokens for /metrics, one per line; if empty, /metrics requires no token. Probes never require one"`
+	TLS    MetricsTLS `key:"tls"`
 }
 
 // MetricsTLS configures TLS of the port of metrics and probes.
@@ -266,7 +262,7 @@ type Audit struct {
 	Keep     int    `key:"keep" range:"1 to 10000" usage:"number of rotated audit files to keep"`
 }
 
-// Limits limits the resources of one request or connection.
+// Limits bounds the resources of one request or connection.
 type Limits struct {
 	MessageBytes        Size `key:"message-bytes" range:"1KiB to 64MiB" run:"pair" usage:"maximum message body size"`
 	TransactionBytes    Size `key:"transaction-bytes" range:"129KiB to 80MiB" usage:"maximum transaction size, all messages together"`

@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-// field is one setting: a leaf of Config.
 type field struct {
 	key     string
 	usage   string
-	allowed string // valid values: see checkRange; may be empty
-	run     Scope  // of a setting that can be changed at run time
+	allowed string // see checkRange; may be empty
+	run     Scope  // set if it can be changed at run time
 	value   reflect.Value
 }
 
@@ -24,7 +23,6 @@ func envName(key string) string {
 	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
 }
 
-// fields lists the settings of c in struct order; setting their values changes c.
 func fields(c *Config) []field { return appendFields(nil, "", reflect.ValueOf(c).Elem()) }
 
 func appendFields(dst []field, prefix string, v reflect.Value) []field {
@@ -46,53 +44,47 @@ func appendFields(dst []field, prefix string, v reflect.Value) []field {
 	return dst
 }
 
-// set parses and stores a value from YAML, a flag or the environment.
 func (f field) set(raw any) error {
 	switch target := f.value.Addr().Interface().(type) {
 	case *string:
 		return setString(target, raw)
 	case *int:
-		n, err := strconv.Atoi(scalar(raw))
-		if err != nil {
-			return fmt.Errorf("%q is not a whole number", scalar(raw))
-		}
-		*target = n
+		return assign(target, raw, func(text string) (int, error) {
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				return 0, fmt.Errorf("%q is not a whole number", text)
+			}
+			return n, nil
+		})
 	case *bool:
-		b, err := strconv.ParseBool(scalar(raw))
-		if err != nil {
-			return fmt.Errorf("%q is neither true nor false", scalar(raw))
-		}
-		*target = b
+		return assign(target, raw, func(text string) (bool, error) {
+			b, err := strconv.ParseBool(text)
+			if err != nil {
+				return false, fmt.Errorf("%q is neither true nor false", text)
+			}
+			return b, nil
+		})
 	case *Percent:
-		p, err := ParsePercent(scalar(raw))
-		if err != nil {
-			return err
-		}
-		*target = p
+		return assign(target, raw, ParsePercent)
 	case *Ratio:
-		r, err := ParseRatio(scalar(raw))
-		if err != nil {
-			return err
-		}
-		*target = r
+		return assign(target, raw, ParseRatio)
 	case *Size:
-		s, err := ParseSize(scalar(raw))
-		if err != nil {
-			return err
-		}
-		*target = s
+		return assign(target, raw, ParseSize)
 	case *Duration:
-		d, err := ParseDuration(scalar(raw))
-		if err != nil {
-			return err
-		}
-		*target = d
+		return assign(target, raw, ParseDuration)
 	case *[]string:
 		return setList(target, raw)
 	default:
 		return fmt.Errorf("unsupported setting type %T; this is a bug", target)
 	}
-	return nil
+}
+
+func assign[T any](target *T, raw any, parse func(string) (T, error)) error {
+	v, err := parse(scalar(raw))
+	if err == nil {
+		*target = v
+	}
+	return err
 }
 
 func setString(target *string, raw any) error {
@@ -125,7 +117,6 @@ func setList(target *[]string, raw any) error {
 	return nil
 }
 
-// scalar formats a value as written by a user.
 func scalar(raw any) string {
 	if raw == nil {
 		return ""
@@ -133,7 +124,6 @@ func scalar(raw any) string {
 	return fmt.Sprint(raw)
 }
 
-// text formats the current value so that set can parse it.
 func (f field) text() string {
 	switch v := f.value.Interface().(type) {
 	case []string:
@@ -143,7 +133,6 @@ func (f field) text() string {
 	}
 }
 
-// typeName returns the name of the value's type in the help text.
 func (f field) typeName() string {
 	switch f.value.Interface().(type) {
 	case Size:
@@ -165,7 +154,14 @@ func (f field) typeName() string {
 	}
 }
 
-// nearest returns the known word most similar to word, or "" if none is similar.
+// didYouMean returns the question for a mistyped word, or "" if no known word is similar.
+func didYouMean(word string, known []string) string {
+	if n := nearest(word, known); n != "" {
+		return "; did you mean " + n + "?"
+	}
+	return ""
+}
+
 func nearest(word string, known []string) string {
 	best, bestDistance := "", len(word)/2+1
 	for _, k := range known {
@@ -176,7 +172,6 @@ func nearest(word string, known []string) string {
 	return best
 }
 
-// distance is the Levenshtein distance in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

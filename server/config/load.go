@@ -25,11 +25,19 @@ const (
 // ErrInvalid is returned for invalid settings, wrapped with the key, its source and the suggested action.
 var ErrInvalid = errors.New("invalid configuration")
 
-// RegisterFlags adds one flag for each setting, a hidden one for each former name of a setting, and `--standalone`,
-// short for `--coordinator-type=none`.
+// RegisterFlags adds a flag for each setting, a hidden one for each former name, and `--standalone`, short for
+// `--coordinator-type=none`.
 func RegisterFlags(fs *pflag.FlagSet) {
+	registerFlags(fs, "")
+	fs.Bool(flagStandalone, false, "run a single node: no coordinator, standby or failover")
+}
+
+func registerFlags(fs *pflag.FlagSet, prefix string) {
 	c := Default()
 	for _, f := range fields(&c) {
+		if !strings.HasPrefix(f.key, prefix) {
+			continue
+		}
 		for _, key := range append([]string{f.key}, formerKeys(f.key)...) {
 			flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, flagName(key), "", f.usage)
 			if f.typeName() == "bool" {
@@ -38,56 +46,24 @@ func RegisterFlags(fs *pflag.FlagSet) {
 			flag.Hidden = key != f.key
 		}
 	}
-	fs.Bool(flagStandalone, false, "run a single node: no coordinator, standby or failover")
 }
 
-// flagsOf adds the flags of the settings with a prefix.
-func flagsOf(fs *pflag.FlagSet, prefix string) {
-	c := Default()
-	for _, f := range fields(&c) {
-		if !strings.HasPrefix(f.key, prefix) {
-			continue
-		}
-		flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, flagName(f.key), "", f.usage)
-		if f.typeName() == "bool" {
-			flag.NoOptDefVal = "true" // the flag without a value means true
-		}
-	}
-}
-
-const backupPlaces = "backup.s3."
+const backupPrefix = "backup.s3."
 
 // RegisterBackupFlags adds the flags for access to a backup's server, for commands that run without a node.
-func RegisterBackupFlags(fs *pflag.FlagSet) { flagsOf(fs, backupPlaces) }
+func RegisterBackupFlags(fs *pflag.FlagSet) { registerFlags(fs, backupPrefix) }
 
-// LoadBackup loads the settings as Load does, but only those of RegisterBackupFlags. Errors match ErrInvalid.
+// LoadBackup is Load for the settings of RegisterBackupFlags only.
 func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, error) {
-	l := newLoader()
-	if path != "" {
-		if err := l.file(path); err != nil {
-			return BackupS3{}, err
-		}
-	}
-	if err := errors.Join(l.environment(environ), l.flags(flags)); err != nil {
+	l, err := load(path, environ, flags)
+	if err != nil {
 		return BackupS3{}, err
 	}
-	var problems []string
-	for _, f := range l.fields {
-		raw, ok := l.values[f.key]
-		if !ok || !strings.HasPrefix(f.key, backupPlaces) {
-			continue
-		}
-		if err := f.set(raw); err != nil {
-			problems = append(problems, l.problem(f.key, err.Error()))
-		}
-	}
+	problems := l.store(backupPrefix)
 	var k checker
 	l.config.checkBackup(&k)
-	for _, p := range k.problems {
-		problems = append(problems, l.problem(p.key, p.text))
-	}
-	if len(problems) > 0 {
-		return BackupS3{}, fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
+	if err := invalid(append(problems, l.described(k.problems)...)); err != nil {
+		return BackupS3{}, err
 	}
 	return l.config.Backup.S3, nil
 }
@@ -100,33 +76,48 @@ func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
 // Load returns the settings: defaults, then the YAML file at path (empty: none), then the environment (as from
-// os.Environ), then the given flags (nil: none). It returns ErrInvalid for unknown keys, values that cannot be parsed,
-// and inconsistent values. Unknown LOCKSTEP_* variables and former names of settings cause only warnings, since
-// container platforms define variables automatically.
+// os.Environ), then the flags (nil: none). It returns ErrInvalid for unknown keys, values that cannot be parsed, and
+// inconsistent values. Unknown LOCKSTEP_* variables and former names of settings cause only warnings, since container
+// platforms define variables automatically.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
-	l := newLoader()
-	if path != "" {
-		if err := l.file(path); err != nil {
-			return Config{}, err
-		}
-	}
-	if err := l.environment(environ); err != nil {
+	l, err := load(path, environ, flags)
+	if err != nil {
 		return Config{}, err
-	}
-	if flags != nil {
-		if err := l.flags(flags); err != nil {
-			return Config{}, err
-		}
 	}
 	return l.finish()
 }
 
+func load(path string, environ []string, flags *pflag.FlagSet) (*loader, error) {
+	l := newLoader()
+	if path != "" {
+		if err := l.file(path); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.environment(environ); err != nil {
+		return nil, err
+	}
+	if flags != nil {
+		if err := l.flags(flags); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// invalid returns ErrInvalid with all problems, or nil.
+func invalid(problems []string) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
+}
+
 // loader merges the sources: for each setting the last value as written, and its source.
 type loader struct {
-	config Config
-	fields []field
-	// keys maps the key and the former names of each setting to the key.
-	keys    map[string]string
+	config  Config
+	fields  []field
+	keys    map[string]string // of the key and the former names of each setting to the key
 	values  map[string]any
 	sources map[string]string
 }
@@ -143,7 +134,6 @@ func newLoader() *loader {
 	return l
 }
 
-// names lists the settings in struct order, then their former names.
 func (l *loader) names() []string {
 	names, former := make([]string, 0, len(l.keys)), []string(nil)
 	for _, f := range l.fields {
@@ -152,11 +142,9 @@ func (l *loader) names() []string {
 	return append(names, former...)
 }
 
-// layer is one source of settings while it is read.
 type layer struct {
-	loader *loader
-	// names maps each setting of this layer to the name under which it was given.
-	names    map[string]string
+	loader   *loader
+	names    map[string]string // of settings to the names under which this layer has them
 	problems []string
 }
 
@@ -184,13 +172,6 @@ func (y *layer) fail(format string, args ...any) {
 	y.problems = append(y.problems, fmt.Sprintf(format, args...))
 }
 
-func (y *layer) err() error {
-	if len(y.problems) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(y.problems, "\n  "))
-}
-
 func (l *loader) environment(environ []string) error {
 	byName := make(map[string]string, len(l.keys))
 	for _, name := range l.names() {
@@ -209,7 +190,7 @@ func (l *loader) environment(environ []string) error {
 			y.strangeVariable(name, byName)
 		}
 	}
-	return y.err()
+	return invalid(y.problems)
 }
 
 // ofCommands lists the variables of client commands, which are not settings of a node.
@@ -220,9 +201,9 @@ func ofCommands() []string {
 	}
 }
 
-// strangeVariable handles an unknown variable with the prefix of settings. A probable typo of a setting is refused, as
-// an unknown key of the file is. Others only cause a warning, since they may belong to other programs (Kubernetes
-// defines some for a service called lockstep).
+// strangeVariable handles an unknown variable with the prefix of settings. A probable typo is refused, as an unknown
+// key of the file is. Others only cause a warning, since they may belong to other programs (Kubernetes defines some for
+// a service called lockstep).
 func (y *layer) strangeVariable(name string, known map[string]string) {
 	names := make([]string, 0, len(known))
 	for n := range known {
@@ -249,33 +230,42 @@ func (l *loader) flags(fs *pflag.FlagSet) error {
 	if f := fs.Lookup(flagStandalone); f != nil && f.Value.String() == "true" {
 		l.values[keyCoordinator], l.sources[keyCoordinator] = CoordinatorNone, "flag --"+flagStandalone
 	}
-	return y.err()
+	return invalid(y.problems)
 }
 
-// finish stores the merged values in the struct, derives dependent settings, and validates.
 func (l *loader) finish() (Config, error) {
-	var problems []string
+	problems := l.store("")
+	if len(problems) == 0 {
+		if err := l.config.complete(); err != nil {
+			return Config{}, err
+		}
+		problems = l.described(l.config.problems())
+	}
+	if err := invalid(problems); err != nil {
+		return Config{}, err
+	}
+	return l.config, nil
+}
+
+// store stores the merged values of the settings with a prefix in the struct.
+func (l *loader) store(prefix string) (problems []string) {
 	for _, f := range l.fields {
 		raw, ok := l.values[f.key]
-		if !ok {
+		if !ok || !strings.HasPrefix(f.key, prefix) {
 			continue
 		}
 		if err := f.set(raw); err != nil {
 			problems = append(problems, l.problem(f.key, err.Error()))
 		}
 	}
-	if len(problems) == 0 {
-		if err := l.config.complete(); err != nil {
-			return Config{}, err
-		}
-		for _, p := range l.config.problems() {
-			problems = append(problems, l.problem(p.key, p.text))
-		}
+	return problems
+}
+
+func (l *loader) described(problems []problem) (texts []string) {
+	for _, p := range problems {
+		texts = append(texts, l.problem(p.key, p.text))
 	}
-	if len(problems) > 0 {
-		return Config{}, fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
-	}
-	return l.config, nil
+	return texts
 }
 
 func (l *loader) problem(key, text string) string {
@@ -286,7 +276,6 @@ func (l *loader) problem(key, text string) string {
 	return fmt.Sprintf("%s (%s): %s", key, source, text)
 }
 
-// complete sets defaults that depend on the host or on other settings.
 func (c *Config) complete() error {
 	if c.Node.Name == "" {
 		host, err := os.Hostname()
@@ -308,7 +297,6 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// file reads a YAML file; it refuses unknown keys and records the line of each value.
 func (l *loader) file(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -324,7 +312,7 @@ func (l *loader) file(path string) error {
 	}
 	y := l.layer()
 	y.group(name, "", doc.Content[0])
-	if err := y.err(); err != nil {
+	if err := invalid(y.problems); err != nil {
 		return err
 	}
 	var whole map[string]any // refuses duplicate keys
@@ -334,7 +322,6 @@ func (l *loader) file(path string) error {
 	return nil
 }
 
-// group reads the settings of a group, including nested groups.
 func (y *layer) group(file, prefix string, group *yaml.Node) {
 	if group.Kind != yaml.MappingNode {
 		name := strings.TrimSuffix(prefix, ".")
@@ -356,7 +343,7 @@ func (y *layer) group(file, prefix string, group *yaml.Node) {
 		case as == removedGroup:
 			y.loader.config.Warnings = append(y.loader.config.Warnings,
 				fmt.Sprintf("%s: %s was removed and is ignored", place, as))
-		case y.loader.isGroup(as):
+		case slices.Contains(y.loader.groups(), as):
 			y.group(file, as+".", value)
 		default:
 			text := fmt.Sprintf("%s: %s is not a setting", place, as)
@@ -382,16 +369,6 @@ func (y *layer) value(key, as, place string, value *yaml.Node) {
 	y.loader.sources[key] = place
 }
 
-func (l *loader) isGroup(name string) bool {
-	for key := range l.keys {
-		if strings.HasPrefix(key, name+".") {
-			return true
-		}
-	}
-	return false
-}
-
-// groups returns the names of all groups of settings.
 func (l *loader) groups() (names []string) {
 	for key := range l.keys {
 		for i, c := range key {
@@ -404,7 +381,31 @@ func (l *loader) groups() (names []string) {
 	return names
 }
 
-// nearest returns the setting most similar to a mistyped name, or "".
 func (l *loader) nearest(name string) string {
 	return l.keys[nearest(name, l.names())]
+}
+
+// formerUntil is the release that removes former names of settings.
+const formerUntil = "0.3.0"
+
+// removedGroup is a group of settings that release 0.1.0 had. It is ignored with a warning.
+const removedGroup = "maintenance.autotune"
+
+// formerKeys returns the names of a setting in the last release, which are accepted with a warning. Until 0.1.0 the
+// message log and the process log shared one group.
+func formerKeys(key string) []string {
+	switch key {
+	case "wal.keep-bytes":
+		return []string{"log.keep-bytes"}
+	case "wal.segment-bytes":
+		return []string{"log.segment-bytes"}
+	case "wal.archive":
+		return []string{"log.archive"}
+	case "wal.archive-interval":
+		return []string{"log.archive-interval"}
+	case "wal.archive-hold-bytes":
+		return []string{"log.archive-hold-bytes"}
+	default:
+		return nil
+	}
 }

@@ -2,9 +2,15 @@
 
 package config
 
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
 // Setting describes one setting.
 type Setting struct {
-	// Key is the dotted path in the file, Default the default value, Usage the description.
+	// Key is the dotted path in the file.
 	Key, Default, Usage string
 	// Flag and Variable are the other names, such as --listen and LOCKSTEP_LISTEN.
 	Flag, Variable string
@@ -12,7 +18,7 @@ type Setting struct {
 	Type string
 	// Range of valid values; empty if only the type, or a relation to other settings, restricts them.
 	Range string
-	// Running is the scope of a setting that can be changed at run time, and empty for all others.
+	// Running is the scope of a setting that can be changed at run time, or empty.
 	Running Scope
 }
 
@@ -29,3 +35,80 @@ func Settings() []Setting {
 	}
 	return list
 }
+
+// Scope is the scope of a setting that can be changed at run time.
+type Scope string
+
+// Scopes of settings.
+const (
+	ScopePair Scope = "pair" // the value is the same on both nodes
+	ScopeNode Scope = "node" // each node may have its own value
+)
+
+// Running is a setting that can be changed at run time.
+type Running struct {
+	Key, Usage string
+	Scope      Scope
+}
+
+// RunningSettings lists the settings that can be changed at run time, in struct order.
+func RunningSettings() []Running {
+	c := Default()
+	var list []Running
+	for _, f := range fields(&c) {
+		if f.run != "" {
+			list = append(list, Running{Key: f.key, Usage: f.usage, Scope: f.run})
+		}
+	}
+	return list
+}
+
+// FindRunning returns one of them, or ErrInvalid.
+func FindRunning(key string) (Running, error) {
+	list := RunningSettings()
+	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
+		return list[i], nil
+	}
+	c := Default()
+	names := make([]string, 0, len(list))
+	for _, r := range list {
+		names = append(names, r.Key)
+	}
+	if slices.ContainsFunc(fields(&c), func(f field) bool { return f.key == key }) {
+		return Running{}, fmt.Errorf("%w: %s cannot be changed at run time: set it in the configuration file and "+
+			"run lockstep restart. Settings that can be changed at run time: %s", ErrInvalid, key, strings.Join(names, ", "))
+	}
+	return Running{}, fmt.Errorf("%w: %s is not a setting%s", ErrInvalid, key, didYouMean(key, names))
+}
+
+// Text returns the value of a setting in its written form; empty for an unknown key.
+func (c *Config) Text(key string) string {
+	for _, f := range fields(c) {
+		if f.key == key {
+			return f.text()
+		}
+	}
+	return ""
+}
+
+// With returns the settings with some of RunningSettings changed, or ErrInvalid with all problems.
+func (c *Config) With(values map[string]string) (Config, error) {
+	next := *c
+	all := fields(&next)
+	for key, text := range values {
+		if _, err := FindRunning(key); err != nil {
+			return Config{}, err
+		}
+		i := slices.IndexFunc(all, func(f field) bool { return f.key == key })
+		if err := all[i].set(text); err != nil {
+			return Config{}, fmt.Errorf("%w: %s: %w", ErrInvalid, key, err)
+		}
+	}
+	if err := next.Validate(); err != nil {
+		return Config{}, err
+	}
+	return next, nil
+}
+
+// Alone reports whether the node is not in a pair.
+func (c *Config) Alone() bool { return c.Coordinator.Type == CoordinatorNone }

@@ -24,16 +24,15 @@ const (
 	TLS12 = "1.2"
 )
 
-// NodeTLS configures TLS of the node's own port, used by clients, the command line and the other node. The same files
-// are used to connect to the other node.
+// NodeTLS configures TLS of the node's own port, for clients, the CLI and the other node, and of connections to the
+// other node.
 type NodeTLS struct {
-	Cert       string `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
-	Key        string `key:"key" usage:"file with the key of the certificate"`
-	CA         string `key:"ca" usage:"CA file for certificates of clients and of the other node"`
-	ClientAuth string `key:"client-auth" range:"require, none" usage:"client certificates: require (issued by tls.ca) or none"`
-	MinVersion string `key:"min-version" range:"1.3, 1.2" usage:"minimum TLS version, 1.3 or 1.2, for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
-	// PeerNames of the pair's nodes.
-	PeerNames []string `key:"peer-names" usage:"names (DNS, IP or URI) accepted in the other node's certificate; client certificates must not contain them. Default: the hosts that the two nodes advertise"`
+	Cert       string   `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
+	Key        string   `key:"key" usage:"file with the key of the certificate"`
+	CA         string   `key:"ca" usage:"CA file for certificates of clients and of the other node"`
+	ClientAuth string   `key:"client-auth" range:"require, none" usage:"client certificates: require (issued by tls.ca) or none"`
+	MinVersion string   `key:"min-version" range:"1.3, 1.2" usage:"minimum TLS version, 1.3 or 1.2, for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
+	PeerNames  []string `key:"peer-names" usage:"names (DNS, IP or URI) accepted in the other node's certificate; client certificates must not contain them. Default: the hosts that the two nodes advertise"`
 }
 
 // On reports whether TLS is configured.
@@ -71,18 +70,19 @@ func (t ConsoleTLS) On() bool { return t.Own || t.Cert != "" }
 
 // ConsoleFiles returns the files of the console's port.
 func (c *Config) ConsoleFiles() tlsfiles.Files {
-	if t := c.Console.TLS; !t.Own {
-		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
-	}
-	return c.TLS.Files()
+	return c.portFiles(MetricsTLS(c.Console.TLS))
 }
 
 // MetricsFiles returns the files of the port of metrics and probes.
 func (c *Config) MetricsFiles() tlsfiles.Files {
-	if t := c.Metrics.TLS; !t.Own {
-		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
+	return c.portFiles(c.Metrics.TLS)
+}
+
+func (c *Config) portFiles(t MetricsTLS) tlsfiles.Files {
+	if t.Own {
+		return c.TLS.Files()
 	}
-	return c.TLS.Files()
+	return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
 }
 
 func (c *Config) checkTLS(k *checker) {
@@ -109,7 +109,6 @@ func (c *Config) checkTLS(k *checker) {
 	c.checkPort(k, "console", MetricsTLS(c.Console.TLS))
 }
 
-// checkPort checks the TLS settings of a port that uses its own certificates or those of the node.
 func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	if (m.Cert == "") != (m.Key == "") {
 		k.fail(group+".tls.cert", "cert and key must be set together")
@@ -139,9 +138,8 @@ func (c *Config) checkReach(k *checker) {
 	}
 }
 
-// Listener is an address that the node listens on.
+// Listener is an address that the node listens on: the setting's Key, its Address, and the settings that secure it.
 type Listener struct {
-	// Key of the setting, its Address, and the settings that secure it.
 	Key, Address, Needs string
 }
 
@@ -163,13 +161,14 @@ func (c *Config) Unencrypted() []Listener {
 	return list
 }
 
-// OnlyThisMachine reports whether an address, host:port, is reachable only from this host: its host is localhost, or an
-// IP address of the loopback network. Other names are not resolved.
+// OnlyThisMachine reports whether an address, host:port, is reachable only from this host: localhost, or an IP address
+// of the loopback network. Other names are not resolved.
 func OnlyThisMachine(address string) bool {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
+	return err == nil && isLoopback(host)
+}
+
+func isLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}

@@ -15,21 +15,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// transactionSlack is the overhead of the largest message in a transaction: properties, names, headers.
 const transactionSlack = 128 << 10
 
-// problem is one invalid setting.
 type problem struct{ key, text string }
 
-// checker collects problems.
 type checker struct{ problems []problem }
 
 func (c *checker) fail(key, format string, args ...any) {
 	c.problems = append(c.problems, problem{key: key, text: fmt.Sprintf(format, args...)})
 }
 
-// checkRange checks the value of a setting against its tag `range`: "LOW to HIGH", "0, or LOW to HIGH" or
-// "LOW to HIGH, a multiple of STEP" of a number, or a list of words.
+// checkRange checks the value of a setting against its tag `range`: "LOW to HIGH", "0, or LOW to HIGH" or "LOW to HIGH,
+// a multiple of STEP" of a number, or a list of words.
 func (f field) checkRange(k *checker) {
 	text, orZero := strings.CutPrefix(f.allowed, "0, or ")
 	text, step, _ := strings.Cut(text, ", a multiple of ")
@@ -47,7 +44,6 @@ func (f field) checkRange(k *checker) {
 	}
 }
 
-// number returns the value of a number, size, duration, percentage or ratio.
 func (f field) number() float64 {
 	if f.value.CanFloat() {
 		return f.value.Float()
@@ -55,7 +51,6 @@ func (f field) number() float64 {
 	return float64(f.value.Int())
 }
 
-// parsed returns the number of a text in the form of the setting.
 func (f field) parsed(text string) float64 {
 	f.value = reflect.New(f.value.Type()).Elem()
 	if err := f.set(text); err != nil {
@@ -65,14 +60,9 @@ func (f field) parsed(text string) float64 {
 }
 
 func (c *checker) oneOf(key, value string, allowed []string) {
-	if slices.Contains(allowed, value) {
-		return
+	if !slices.Contains(allowed, value) {
+		c.fail(key, "%q is not one of %s%s", value, strings.Join(allowed, ", "), didYouMean(value, allowed))
 	}
-	hint := ""
-	if n := nearest(value, allowed); n != "" {
-		hint = "; did you mean " + n + "?"
-	}
-	c.fail(key, "%q is not one of %s%s", value, strings.Join(allowed, ", "), hint)
 }
 
 // address checks host:port; anyPort allows port 0.
@@ -98,17 +88,13 @@ func (c *checker) address(key, value string, anyPort bool) {
 	}
 }
 
-// Validate returns nil if the settings are valid, or ErrInvalid with all problems, one per line.
+// Validate returns ErrInvalid with all problems, one per line.
 func (c *Config) Validate() error {
-	problems := c.problems()
-	if len(problems) == 0 {
-		return nil
-	}
-	lines := make([]string, 0, len(problems))
-	for _, p := range problems {
+	var lines []string
+	for _, p := range c.problems() {
 		lines = append(lines, p.key+": "+p.text)
 	}
-	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(lines, "\n  "))
+	return invalid(lines)
 }
 
 func (c *Config) problems() []problem {
@@ -140,22 +126,21 @@ func (c *Config) checkNode(k *checker) {
 		k.fail("data.dir", "must not be empty")
 	}
 	k.address("listen", c.Listen, true)
-	if c.Metrics.Listen != "" {
-		k.address("metrics.listen", c.Metrics.Listen, true)
-	}
-	if c.Console.Listen != "" {
-		k.address("console.listen", c.Console.Listen, true)
-	}
-	if c.AMQP.Listen != "" {
-		k.address("amqp.listen", c.AMQP.Listen, true)
-	}
-	if c.AMQP.Advertise != "" {
-		k.address("amqp.advertise", c.AMQP.Advertise, false)
+	for _, a := range []struct {
+		key, value string
+		anyPort    bool
+	}{
+		{"metrics.listen", c.Metrics.Listen, true},
+		{"console.listen", c.Console.Listen, true},
+		{"amqp.listen", c.AMQP.Listen, true},
+		{"amqp.advertise", c.AMQP.Advertise, false},
+		{"advertise", c.Advertise, false},
+	} {
+		if a.value != "" {
+			k.address(a.key, a.value, a.anyPort)
+		}
 	}
 	c.checkTracing(k)
-	if c.Advertise != "" {
-		k.address("advertise", c.Advertise, false)
-	}
 	for _, o := range c.Access.Operators {
 		if len(o) > 255 {
 			k.fail("access.operators", "%.40q… has %d bytes; maximum 255", o, len(o))
@@ -207,7 +192,10 @@ func (c *Config) checkCoordinator(k *checker) {
 func (c *Config) checkEtcd(k *checker) {
 	e := &c.Coordinator.Etcd
 	for _, endpoint := range e.Endpoints {
-		c.checkEndpoint(k, endpoint)
+		host := strings.TrimPrefix(strings.TrimPrefix(endpoint, "http://"), "https://")
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			k.fail("coordinator.etcd.endpoints", "%q is not host:port", endpoint)
+		}
 	}
 	if len(e.Endpoints) == 0 {
 		k.fail("coordinator.etcd.endpoints", "at least one endpoint is required, such as 127.0.0.1:2379")
@@ -223,7 +211,6 @@ func (c *Config) checkEtcd(k *checker) {
 	}
 }
 
-// voterCount is the number of voters of a pair.
 const voterCount = 3
 
 func (c *Config) checkRaft(k *checker) {
@@ -235,10 +222,9 @@ func (c *Config) checkRaft(k *checker) {
 		k.fail("coordinator.raft.voters", "three addresses are required (both nodes and the witness), "+
 			"such as 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430")
 	}
-	switch {
-	case r.Listen == "":
+	if r.Listen == "" {
 		k.fail("coordinator.raft.listen", "an address is required, host:port: this node's entry in coordinator.raft.voters")
-	default:
+	} else {
 		k.address("coordinator.raft.listen", r.Listen, r.Advertise != "")
 	}
 	if r.Advertise != "" {
@@ -253,17 +239,6 @@ func (c *Config) checkRaft(k *checker) {
 	}
 }
 
-func (c *Config) checkEndpoint(k *checker, endpoint string) {
-	host := endpoint
-	for _, scheme := range []string{"http://", "https://"} {
-		host = strings.TrimPrefix(host, scheme)
-	}
-	if _, _, err := net.SplitHostPort(host); err != nil {
-		k.fail("coordinator.etcd.endpoints", "%q is not host:port", endpoint)
-	}
-}
-
-// checkBackup checks the locations of backups and the archive.
 func (c *Config) checkBackup(k *checker) {
 	for key, path := range map[string]string{"backup.path": c.Backup.Path, "wal.archive": c.WAL.Archive} {
 		if path == "" {

@@ -15,15 +15,14 @@ import (
 // Size is a number of bytes, written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or as a plain number.
 type Size int64
 
-// sizeUnits is ordered so that the longest suffix is tried first.
-func sizeUnits() []struct {
+type sizeUnit struct {
 	suffix string
 	bytes  int64
-} {
-	return []struct {
-		suffix string
-		bytes  int64
-	}{
+}
+
+// sizeUnits is ordered so that the longest suffix is tried first.
+func sizeUnits() []sizeUnit {
+	return []sizeUnit{
 		{"kib", 1 << 10},
 		{"mib", 1 << 20},
 		{"gib", 1 << 30},
@@ -36,7 +35,7 @@ func sizeUnits() []struct {
 	}
 }
 
-// ParseSize parses a size such as "64MiB". Sizes are non-negative integers of their unit.
+// ParseSize parses a non-negative integer with a unit, such as "64MiB".
 func ParseSize(text string) (Size, error) {
 	number, factor := strings.TrimSpace(text), int64(1)
 	lower := strings.ToLower(number)
@@ -56,14 +55,10 @@ func ParseSize(text string) (Size, error) {
 	return Size(n * factor), nil
 }
 
-// String returns the shortest exact form.
 func (s Size) String() string {
-	for _, u := range []struct {
-		suffix string
-		bytes  Size
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if s >= u.bytes && s%u.bytes == 0 {
-			return strconv.FormatInt(int64(s/u.bytes), 10) + u.suffix
+	for _, u := range []sizeUnit{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if int64(s) >= u.bytes && int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
 		}
 	}
 	return strconv.FormatInt(int64(s), 10)
@@ -84,7 +79,6 @@ func ParseDuration(text string) (Duration, error) {
 	return Duration(d), nil
 }
 
-// String returns the form that ParseDuration reads.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // Std returns the duration as a time.Duration.
@@ -102,7 +96,6 @@ func ParsePercent(text string) (Percent, error) {
 	return Percent(n), nil
 }
 
-// String returns the form that ParsePercent reads.
 func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
 
 // Ratio is a fraction, written as 0.01 or 1.
@@ -117,11 +110,10 @@ func ParseRatio(text string) (Ratio, error) {
 	return Ratio(r), nil
 }
 
-// String returns the form that ParseRatio reads.
 func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
 
-// Within caps limits at fractions of the memory budget. The default limits are below these caps for
-// the default budget. One transaction is always possible, regardless of its size.
+// Within caps limits at fractions of the memory budget. The default limits are below these caps for the default budget.
+// One transaction is always possible, regardless of its size.
 func (l Limits) Within(budgetBytes int64) Limits {
 	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
 	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(Size(budgetBytes/8), 1<<20))
@@ -130,7 +122,6 @@ func (l Limits) Within(budgetBytes int64) Limits {
 }
 
 const (
-	// connectionBytes is the approximate memory of a connection without running calls.
 	connectionBytes = 64 << 10
 	minConnections  = 256
 )

@@ -17,7 +17,6 @@ const badgeAge = time.Second
 // alarmCounts is the number of conditions by severity. A node that does not respond counts as critical.
 type alarmCounts struct{ Critical, Warnings, Infos int }
 
-// badge caches the last counts.
 type badge struct {
 	mu     sync.Mutex // guards all below
 	at     time.Time
@@ -62,7 +61,7 @@ func (v *View) alarms(ctx context.Context) *alarmCounts {
 	return &counts
 }
 
-// frame adds the menu and the badge to a layout; both depend on the session.
+// frame adds the menu and the badge, which depend on the session, to a layout.
 func (v *View) frame(ctx context.Context, l *Layout) {
 	may, err := v.rights(ctx)
 	if err != nil {
@@ -71,14 +70,11 @@ func (v *View) frame(ctx context.Context, l *Layout) {
 	l.Menu, l.Alarms = v.server.offered(may), v.alarms(ctx)
 }
 
-// framed is frame for pages that show only an error.
 func (s *Server) framed(r *http.Request, one *session, l *Layout) {
 	if one == nil {
 		return
 	}
-	key, leave := s.caller(r)
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), loadTimeout)
-	defer cancel()
-	s.view(one, s.callerOf(r), key, r.URL.Query(), nil).frame(ctx, l)
+	ctx, v, end := s.viewOf(r.Context(), r, one, nil, loadTimeout)
+	defer end()
+	v.frame(ctx, l)
 }

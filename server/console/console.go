@@ -20,15 +20,13 @@ import (
 )
 
 const (
-	// Limits on the time to read the headers, to read the whole request, and to write the response. Event streams have
-	// separate limits.
+	// Event streams have separate time limits.
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 15 * time.Second
 	writeTimeout      = 2 * time.Minute
 	idleTimeout       = time.Minute
 	maxHeaderBytes    = 16 << 10
-	// maxConnections limits the open connections; further connections are closed immediately.
-	maxConnections = 256
+	maxConnections    = 256
 )
 
 // ErrNotForwarded is returned when the calls of a session cannot be forwarded to the other node.
@@ -41,20 +39,18 @@ type Options struct {
 	Address string
 	// Listen binds the address; nil: a TCP port of the host.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// TLS configuration of the port; nil: plain HTTP.
-	TLS *tls.Config
-	// Node is the name of this node.
-	Node string
+	TLS    *tls.Config // nil: plain HTTP
+	Node   string      // name of this node
 	// Link connects to the services of this node.
 	Link *inprocgrpc.Link
-	// Other returns a connection to the services of the node at an address. A call over it has only the rights of its
-	// token or of the principal given to Forward. A call without either is refused.
+	// Other connects to the services of the node at an address. A call over it has only the rights of its token or of the
+	// principal given to Forward. A call without either is refused.
 	Other func(address string) (grpc.ClientConnInterface, error)
 	// Forward returns the context for a call over Other on behalf of a principal authenticated with a certificate; nil:
 	// the other node does not accept forwarded calls.
 	Forward func(ctx context.Context, principal string, groups []string) (context.Context, error)
-	// OtherStatus queries the node at an address with the credentials of this node, for sessions that may read the
-	// status of this node.
+	// OtherStatus queries the node at an address with the credentials of this node, for sessions that may read the status
+	// of this node.
 	OtherStatus func(ctx context.Context, address string) (*pb.GetStatusResponse, error)
 	// Anonymous: no sign-in is required while access is unrestricted. It must be false if that would allow more than is
 	// allowed without the console.
@@ -62,8 +58,7 @@ type Options struct {
 	// SignInWait returns the number of seconds before an address may try to sign in again; 0: immediately.
 	SignInWait func(from net.Addr) (seconds float64)
 	Logger     *zap.Logger
-	// Now is the clock; nil: the system clock.
-	Now func() time.Time
+	Now        func() time.Time // default is time.Now
 }
 
 // Server serves browsers until the context of Run ends.
@@ -87,7 +82,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		o.Now = time.Now
 	}
 	s := &Server{o: o, pages: pages(), sessions: newSessions(o.Now)}
-	s.hub, s.samples, s.tasks = newHub(s), newSamples(), newTasks(s)
+	s.hub, s.samples, s.tasks = newHub(s), &samples{all: make(map[string]*sample)}, newTasks(s)
 	var err error
 	if s.assets, err = loadAssets(); err != nil {
 		return nil, err
@@ -111,8 +106,8 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// URLAt returns the URL of the console for clients that reach the node at the advertised address. If the console
-// listens on a specific address, URLAt returns URL, which other hosts may not reach.
+// URLAt returns the URL of the console for clients that reach the node at the advertised address, or URL if the console
+// listens on a specific address.
 func (s *Server) URLAt(advertised string) string {
 	queriedAt, _, err := net.SplitHostPort(s.o.Address)
 	ip := net.ParseIP(queriedAt)

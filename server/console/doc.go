@@ -2,19 +2,18 @@
 
 // Package console implements the web console for operators, which a node serves on console.listen.
 //
-// The console is a client of the node. All its data and actions use the node's gRPC services, over an in-process
-// connection (server/api/inprocgrpc) with the credentials of the browser. Access rules, quotas, limits and the audit
-// log therefore apply as for any client. The package imports proto/lockstep/v1 and no service.
+// The console is a client of the node: it uses the node's gRPC services over an in-process connection
+// (server/api/inprocgrpc) with the credentials of the browser. Access rules, quotas, limits and the audit log therefore
+// apply as for any client. The package imports proto/lockstep/v1 and no service.
 //
-// Files: console.go (the port), http.go (checks before every request: headers, origin, session, CSRF), signin.go and
-// session.go (authentication), view.go (connections), page.go (pages and actions), hub.go (live parts), errors.go
-// (error texts for gRPC statuses), render.go and format.go (templates and assets).
+// http.go checks every request: headers, origin, session, CSRF. page.go has pages and actions, hub.go the live parts,
+// errors.go the texts for gRPC statuses, view.go the connections.
 //
 // # A new page
 //
-// A page consists of a function in a separate file page_name.go that returns a Page, an entry in pages (page.go), and a
-// file templates/name.html. The file defines "content", with .D (the result of Load), .Query and the fields of Layout.
-// If the page is Live, the file also defines "live", which gets only the result of Load. It is rendered once per second
+// A page consists of a function in a file page_name.go that returns a Page, an entry in pages (page.go), and a file
+// templates/name.html. The file defines "content", with .D (the result of Load), .Query and the fields of Layout. If
+// the page is Live, the file also defines "live", which gets only the result of Load. It is rendered once per second
 // for all browsers that show the page to the same identity:
 //
 //	{{define "content"}}
@@ -25,12 +24,11 @@
 //	{{define "live"}}…{{end}}
 //
 // The browser replaces only the differences (console.js). Rows that can appear and disappear need a data-key. All
-// parameters of a page are in its query: Load reads them with View.Get. Names, such as those of queues, are also in the
-// query, not in the path.
+// parameters of a page, such as names of queues, are in its query: Load reads them with View.Get.
 //
-// Load and Do get a View. For queues, use pb.NewQueueServiceClient(conn) with the conn of View.Active. View.Own
-// connects to this node, View.Node to one of the two by name. Return errors unchanged: describe (errors.go) converts
-// them to text. Use invalid("…") for invalid form input.
+// For queues, Load and Do use pb.NewQueueServiceClient(conn) with the conn of View.Active. View.Own connects to this
+// node, View.Node to one of the two by name. Return errors unchanged: describe (errors.go) converts them to text. Use
+// invalid("…") for invalid form input.
 //
 // An Action is a POST to the page's path, "/" and its name. A button that opens its dialog is
 //
@@ -49,8 +47,7 @@
 //
 // outside of "live". Within "live", use a button with hx-post, which sends the token in a header.
 //
-// Shared templates are in templates/parts.html (badge, bar, failure, empty), functions in format.go (bytes, number,
-// ago, time, took, percent, json, dialog, link, dict). A chart is
+// Shared templates are in templates/parts.html, functions in format.go. A chart is
 //
 //	<div class="chart" data-chart="{{json .Chart}}"></div>
 //

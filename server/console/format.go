@@ -9,6 +9,7 @@ import (
 	"html/template"
 	"math"
 	"net/url"
+	"reflect"
 	"strings"
 	"time"
 
@@ -19,7 +20,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// functions returns the template functions; each function has its own comment.
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": durationText, "percent": percent,
@@ -29,28 +29,20 @@ func functions() template.FuncMap {
 	}
 }
 
-// toFloat converts any number to a float64.
 func toFloat(v any) float64 {
-	switch n := v.(type) {
-	case int:
-		return float64(n)
-	case int32:
-		return float64(n)
-	case int64:
-		return float64(n)
-	case uint32:
-		return float64(n)
-	case uint64:
-		return float64(n)
-	case float64:
-		return n
+	switch n := reflect.ValueOf(v); {
+	case n.CanInt():
+		return float64(n.Int())
+	case n.CanUint():
+		return float64(n.Uint())
+	case n.CanFloat():
+		return n.Float()
 	}
 	return 0
 }
 
 func formatBytes(v any) string { return units.Bytes(int64(math.Round(toFloat(v)))) }
 
-// formatNumber formats a count; a small fraction has one decimal.
 func formatNumber(v any) string {
 	switch n := v.(type) {
 	case uint64:
@@ -61,7 +53,7 @@ func formatNumber(v any) string {
 	return units.Count(int64(toFloat(v)))
 }
 
-// percent returns part/whole as an integer between 0 and 100.
+// percent returns part/complete as an integer between 0 and 100.
 func percent(part, complete any) int {
 	w := toFloat(complete)
 	if w <= 0 {
@@ -83,7 +75,6 @@ func timeText(v any) time.Time {
 	return time.Time{}
 }
 
-// clockTime formats a time as ISO 8601 in UTC.
 func clockTime(v any) string {
 	t := timeText(v)
 	if t.IsZero() {
@@ -92,7 +83,6 @@ func clockTime(v any) string {
 	return t.UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// ago formats the time since t.
 func ago(v any) string {
 	t := timeText(v)
 	if t.IsZero() {
@@ -105,7 +95,6 @@ func ago(v any) string {
 	return units.Age(d) + " ago"
 }
 
-// durationText formats a duration.
 func durationText(v any) string {
 	switch d := v.(type) {
 	case *durationpb.Duration:
@@ -148,7 +137,6 @@ func severityOf(s pb.Severity) label {
 	}
 }
 
-// asJSON encodes a value for a data attribute.
 func asJSON(v any) (string, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -165,11 +153,10 @@ func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
 		return "", err
 	}
 	to := template.HTMLEscapeString(full)
-	//nolint:gosec // it is escaped
+	//nolint:gosec // escaped above
 	return template.HTMLAttr(`href="` + to + `" hx-get="` + to + `" hx-target="#dialog" hx-swap="innerHTML"`), nil
 }
 
-// withQuery adds name-value pairs to the query of an address.
 func withQuery(address string, query ...string) (string, error) {
 	if len(query)%2 != 0 {
 		return "", errors.New("missing value for a name")
@@ -179,12 +166,11 @@ func withQuery(address string, query ...string) (string, error) {
 	}
 	values := url.Values{}
 	for i := 0; i < len(query); i += 2 {
-		values.Set(query[i], query[i+1]) //nolint:gosec // there is an even number of them
+		values.Set(query[i], query[i+1]) //nolint:gosec // even number of elements
 	}
 	return address + "?" + values.Encode(), nil
 }
 
-// dict builds a map from name-value pairs, for templates with several arguments.
 func dict(pairs ...any) (map[string]any, error) {
 	if len(pairs)%2 != 0 {
 		return nil, errors.New("missing value for a name")
@@ -207,7 +193,6 @@ func plural(n int, thing string) string {
 	return units.Count(n) + " " + thing + "s"
 }
 
-// short returns the prefix of an identifier.
 func short(id string) string {
 	const n = 8
 	if len(id) > n {

@@ -48,7 +48,7 @@ func testCallsAreForwarded(t *testing.T) {
 	token := standby.makeToken("t", "holder") // on the active
 	for _, subjectText := range []string{"reader", "holder"} {
 		standby.act("/access/grant", url.Values{
-			"kind": {"principal"}, "whom": {subjectText}, "queue": {"*"}, "right": {"browse"},
+			"kind": {"principal"}, "subject": {subjectText}, "queue": {"*"}, "right": {"browse"},
 		})
 	}
 	standby.act("/queues/create", url.Values{"name": {"orders"}})

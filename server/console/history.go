@@ -8,17 +8,12 @@ import (
 )
 
 const (
-	// historyPoints is the number of points in a chart of rates: one per second.
 	historyPoints = 180
-	// historyStep is the minimum interval between two points.
-	historyStep = 900 * time.Millisecond
-	// chartWindow is the minimum time range of a chart.
-	chartWindow = time.Minute
-	// maxHistories is the number of queues with a history; the least recently viewed are evicted.
-	maxHistories = 64
+	historyStep   = 900 * time.Millisecond
+	chartWindow   = time.Minute
+	maxHistories  = 64
 )
 
-// history records queue activity for charts while a page shows the queue.
 type history struct {
 	mu     sync.Mutex // guards all below
 	queues map[string]*past
@@ -29,7 +24,6 @@ type past struct {
 	values [][]*float64 // one series per line, as long as at; nil: unknown
 }
 
-// add appends a point to the history of a queue, and returns a copy of its last minutes.
 func (h *history) add(key string, now time.Time, values ...*float64) past {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -52,7 +46,6 @@ func (h *history) add(key string, now time.Time, values ...*float64) past {
 	return past{at: s.at, values: append([][]*float64{}, s.values...)}
 }
 
-// makeRoom evicts the least recently viewed queue if the limit is exceeded. mu is held.
 func (h *history) makeRoom() {
 	if len(h.queues) < maxHistories {
 		return

@@ -63,7 +63,7 @@ func testScriptsAreText(t *testing.T) {
 	bad(b.get("/access").body)
 	require.Contains(t, b.get("/access").body, "&lt;script&gt;")
 	for _, at := range []string{
-		"/access/quota?queue=", "/access/revoke?kind=principal&queue=x&whom=", "/jobs/put?name=", "/pair/force?node=",
+		"/access/quota?queue=", "/access/revoke?kind=principal&queue=x&subject=", "/jobs/put?name=", "/pair/force?node=",
 		"/audit?principal=", "/scan?node=", "/sign-in?to=", "/nowhere/",
 	} {
 		bad(b.get(at + url.QueryEscape(script)).body)

@@ -33,7 +33,7 @@ func (s *Server) handler() http.Handler {
 	for i := range s.pages {
 		p := &s.pages[i]
 		mux.Handle("GET "+p.Path, s.signedIn(func(w http.ResponseWriter, r *http.Request, one *session) {
-			s.showPage(w, r, one, p)
+			s.page(w, r, one, p, "", nil)
 		}))
 		if p.Live {
 			mux.Handle("GET /events"+p.Path, s.signedIn(func(w http.ResponseWriter, r *http.Request, one *session) {
@@ -44,7 +44,7 @@ func (s *Server) handler() http.Handler {
 			a := &p.Actions[j]
 			if a.Dialog != "" {
 				mux.Handle("GET "+p.Path+"/"+a.Name, s.signedIn(
-					func(w http.ResponseWriter, r *http.Request, one *session) { s.showDialog(w, r, one, p, a) }))
+					func(w http.ResponseWriter, r *http.Request, one *session) { s.dialog(w, r, one, p, a, nil) }))
 			}
 			mux.Handle("POST "+p.Path+"/"+a.Name, s.signedIn(
 				func(w http.ResponseWriter, r *http.Request, one *session) { s.act(w, r, one, p, a) }))
@@ -57,7 +57,6 @@ func (s *Server) handler() http.Handler {
 	return s.guard(mux)
 }
 
-// guard sets the response headers, and rejects cross-origin requests.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -78,7 +77,6 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// foreign returns why a request is rejected because of its origin, or an empty string.
 func (s *Server) foreign(r *http.Request) string {
 	if s.o.Anonymous && !namesThisHost(r.Host) {
 		return "The console accepts only local requests, but the host name was " + host(r.Host) +
@@ -108,7 +106,6 @@ func (s *Server) scheme() string {
 	return "http"
 }
 
-// host returns a Host header without the port.
 func host(header string) string {
 	if h, _, err := net.SplitHostPort(header); err == nil {
 		return h
@@ -127,7 +124,6 @@ func namesThisHost(header string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// signedIn passes requests with a session to next, and redirects others to the sign-in page.
 func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		one := s.sessionOf(r)
@@ -166,7 +162,7 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 	})
 }
 
-// reloadPage responds to a link from another site with a page that requests the same address again. Browsers send the
+// reloadPage responds to a link from another site with a page that requests the same address again: browsers send the
 // session cookie only with requests from pages of this port.
 func reloadPage(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -174,7 +170,6 @@ func reloadPage(w http.ResponseWriter) {
 		`<title>Lockstep</title>`)
 }
 
-// errStaleForm is the failure for a form that does not belong to the session.
 func errStaleForm() failure {
 	return failure{
 		Code: http.StatusForbidden, Title: "Page outdated",
@@ -220,16 +215,10 @@ func (s *Server) sendToSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// callerOf returns the client of a request.
 func (s *Server) callerOf(r *http.Request) inprocgrpc.Caller {
 	c := inprocgrpc.Caller{Addr: &net.TCPAddr{}, TLS: r.TLS}
 	if a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil {
 		c.Addr = a
 	}
 	return c
-}
-
-// caller registers the client of a request with the services of the node until leave is called.
-func (s *Server) caller(r *http.Request) (key inprocgrpc.Key, leave func()) {
-	return s.o.Link.Enter(s.callerOf(r))
 }

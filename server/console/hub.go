@@ -17,17 +17,12 @@ import (
 )
 
 const (
-	// liveEvery is the interval between two renderings of the live part of a page.
-	liveEvery = time.Second
-	// followAgain is the delay before a page that follows changes reconnects.
-	followAgain = 3 * time.Second
+	liveEvery   = time.Second
+	followAgain = 3 * time.Second // delay before a page that follows changes reconnects
 	// silenceLimit is the time without an event after which a comment is sent as a keep-alive.
-	silenceLimit = 15 * time.Second
-	// eventTimeout limits the time to write one event to the browser.
-	eventTimeout = 10 * time.Second
-	// maxEvents limits the open event streams.
-	maxEvents = 128
-	// maxQueryBytes limits the query of a page with events.
+	silenceLimit  = 15 * time.Second
+	eventTimeout  = 10 * time.Second // to write one event to the browser
+	maxEvents     = 128
 	maxQueryBytes = 4 << 10
 )
 
@@ -43,14 +38,12 @@ type hub struct {
 	open   int // number of subscribers
 }
 
-// topicKey identifies a topic.
 type topicKey struct {
 	identity [sha256.Size]byte
 	path     string
 	query    string
 }
 
-// topic is one page as seen by one identity.
 type topic struct {
 	subscribers map[chan []byte]struct{}
 	last        []byte // the last event; nil before the first
@@ -99,7 +92,6 @@ func (h *hub) subscribe(one *session, from inprocgrpc.Caller, p *Page, query url
 	}), true
 }
 
-// run produces events until ctx ends.
 func (h *hub) run(
 	ctx context.Context, t *topic, one *session, from inprocgrpc.Caller, p *Page, query url.Values,
 ) {
@@ -125,7 +117,6 @@ func (h *hub) run(
 	}
 }
 
-// event renders the live part of a page, or the error that prevented it.
 func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -163,7 +154,6 @@ func writeEvent(b *bytes.Buffer, name string, html template.HTML) {
 	b.WriteByte('\n')
 }
 
-// follow produces an event for each change reported to a page, until ctx ends. It restarts after a failure.
 func (h *hub) follow(ctx context.Context, t *topic, v *View, p *Page) {
 	for ctx.Err() == nil {
 		err := p.Follow(ctx, v, func(d any) { h.send(t, h.made(p, d, nil)) })
@@ -182,7 +172,6 @@ func (h *hub) follow(ctx context.Context, t *topic, v *View, p *Page) {
 	}
 }
 
-// made renders the event for the data of a page, or for an error.
 func (h *hub) made(p *Page, d any, err error) []byte {
 	name, file, part := "live", p.Template, "live"
 	if err != nil {
@@ -220,14 +209,13 @@ func (h *hub) send(t *topic, event []byte) {
 	}
 }
 
-// serveEvents sends the events of a page until the session ends or the browser disconnects.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *session, p *Page) {
 	from := s.callerOf(r)
 	if len(r.URL.RawQuery) > maxQueryBytes {
 		http.Error(w, "query too long", http.StatusRequestURITooLong)
 		return
 	}
-	//nolint:contextcheck // what it begins is for all who see the page
+	//nolint:contextcheck // the topic outlives the request
 	events, leave, ok := s.hub.subscribe(one, from, p, r.URL.Query())
 	if !ok {
 		w.Header().Set("Retry-After", "10")

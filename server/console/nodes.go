@@ -12,30 +12,24 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// nodeView is the current view of one node of the pair.
 type nodeView struct {
 	Info *pb.NodeStatus
 	// Status reported by the node; nil if it does not respond.
 	Status *pb.GetStatusResponse
-	// Own reports whether this node serves the console.
-	Own bool
-	// Why is the reason that the node does not respond.
-	Why   string
-	State label
-	// Rates per second; nil before the second sample.
+	Own    bool // this node serves the console
+	Error  string
+	State  label
+	// Rates is nil before the second sample.
 	Rates *rates
 }
 
-// Name of the node, or the prefix of its identifier.
+// Name returns the name of the node, or the prefix of its identifier.
 func (n *nodeView) Name() string {
 	if n.Info.GetName() != "" {
 		return n.Info.GetName()
 	}
 	return short(n.Info.GetNodeId())
 }
-
-// Answers reports whether the node responds.
-func (n *nodeView) Answers() bool { return n.Status != nil }
 
 // nodes returns the status of all nodes of the pair, ordered by name. The result is cached in the view.
 func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
@@ -51,7 +45,6 @@ func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
 	return v.queriedAt, nil
 }
 
-// queryNodes is nodes without the cache.
 func (v *View) queryNodes(ctx context.Context) ([]*nodeView, error) {
 	own, err := v.Status(ctx)
 	if err != nil {
@@ -76,7 +69,7 @@ func (v *View) queryNodes(ctx context.Context) ([]*nodeView, error) {
 		requests.Go(func() {
 			st, err := v.OtherStatus(ctx, info)
 			if err != nil {
-				n.Why = describe(err).Text
+				n.Error = describe(err).Text
 				return
 			}
 			n.Status = st
@@ -102,13 +95,12 @@ func stateOf(n *nodeView) label {
 // rates are per second.
 type rates struct{ Published, PublishedBytes, Delivered, Acknowledged, Transactions float64 }
 
-// samples keeps the counters of the nodes between two polls.
 type samples struct {
 	mu  sync.Mutex // guards all below
 	all map[string]*sample
 }
 
-// sample is the counters of a node, their time, and the rates since the sample before.
+// sample contains the counters of a node, their time, and the rates since the sample before.
 type sample struct {
 	process time.Time
 	last    *pb.Activity
@@ -120,11 +112,8 @@ const (
 	// sampleEvery is the minimum interval between two samples; samples older than sampleOld are ignored.
 	sampleEvery = 900 * time.Millisecond
 	sampleOld   = 30 * time.Second
-	// maxSamples limits the nodes with samples.
-	maxSamples = 16
+	maxSamples  = 16
 )
-
-func newSamples() *samples { return &samples{all: make(map[string]*sample)} }
 
 // rates records the counters of a node and returns their rates, or nil for the first sample.
 func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *rates {

@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	// loadTimeout and actionTimeout limit the duration of a page load and of an action.
 	loadTimeout   = 10 * time.Second
 	actionTimeout = 60 * time.Second
 )
@@ -23,22 +22,20 @@ const (
 // Page is one page of the console.
 type Page struct {
 	// Path of the page, such as "/pair". Parameters are in the query.
-	Path string
-	// Title in the menu and in the heading.
-	Title string
-	// Key is the one-letter keyboard shortcut after "g".
-	Key string
-	// Right that the session needs to see the page: "any" (whoever has any right), "browse", "operate" or "audit". The
-	// services check it, not the console; it is told where a page is refused, and in docs/how-to/console.md.
+	Path  string
+	Title string // in the menu and in the heading
+	Key   string // keyboard shortcut after "g"
+	// Right that the session needs to see the page: "any" (at least one), "browse", "operate" or "audit". The services
+	// check it, not the console; it is shown when a page is refused, and in docs/how-to/console.md.
 	Right string
-	// Template is the name of its file in templates, without ".html". The file defines "content", which gets a
-	// *pageData, and, if Live, "live", which gets the result of Load.
+	// Template is the name of its file in templates, without ".html". The file defines "content", which gets a *pageData,
+	// and, if Live, "live", which gets the result of Load.
 	Template string
-	// Live: "live" is rendered again every second while a browser shows the page, and replaces the content of the
-	// element with the identifier "live".
+	// Live: "live" is rendered again every second while a browser shows the page, and replaces the content of the element
+	// with the identifier "live".
 	Live bool
-	// Watch, if not nil, replaces Load for the live part only: the rest of the page stays as loaded. An action reloads
-	// the page.
+	// Watch, if not nil, replaces Load for the live part only: the rest of the page stays as loaded. An action reloads the
+	// page.
 	Watch func(ctx context.Context, v *View) (any, error)
 	// Every is the interval of the live part; 0: one second.
 	Every time.Duration
@@ -56,29 +53,24 @@ type Page struct {
 
 // Action is an operation on a page: a POST to the page's path, "/" and Name.
 type Action struct {
-	// Name in the address.
-	Name string
-	// Title of the dialog and of its submit button.
-	Title string
-	// Right required for the action.
+	Name  string
+	Title string // of the dialog and of its submit button
 	Right string
 	// Dialog is the name of the template, in the file of the page, with the fields of the form; it gets a *dialogData.
-	// Empty: the action has no dialog, and a form or button of the page submits it directly.
+	// Empty: a form or button of the page submits the action directly.
 	Dialog string
 	// Danger marks actions that can lose data; their button has a warning style.
 	Danger bool
 	// Confirm: the dialog has an input with data-confirm. Its submit button is rendered disabled, and the script of the
 	// page enables it while the input has that text. Do must check the text.
 	Confirm bool
-	// Load returns the data of the dialog; nil: no data.
+	// Load returns the data of the dialog; optional.
 	Load func(ctx context.Context, v *View) (any, error)
-	// Do executes the action.
-	Do func(ctx context.Context, v *View) (Done, error)
+	Do   func(ctx context.Context, v *View) (Done, error)
 }
 
 // Done is the result of an action.
 type Done struct {
-	// Message for the user.
 	Message string
 	// Goto is the next page; empty: the current page.
 	Goto string
@@ -87,7 +79,6 @@ type Done struct {
 	Data any
 }
 
-// pages returns all pages in menu order. Add new pages here.
 func pages() []Page {
 	return []Page{
 		pairPage(),
@@ -110,34 +101,30 @@ func pages() []Page {
 
 // Layout is the frame around the content of every page.
 type Layout struct {
-	Title, Path, Under string
-	Node               string // name of this node
-	Theme              string // "dark", "light", or empty: the system setting
-	CSRF, Principal    string
-	SignedIn, CanLeave bool
-	Notice             string
-	Menu               []*Page
-	Alarms             *alarmCounts // nil: not shown
-	Events             string       // address of the page's event stream; may be empty
+	Title, Path, Under   string
+	Node                 string // name of this node
+	Theme                string // "dark", "light", or empty: the system setting
+	CSRF, Principal      string
+	SignedIn, CanSignOut bool
+	Notice               string
+	Menu                 []*Page
+	Alarms               *alarmCounts // nil: not shown
+	Events               string       // address of the page's event stream; may be empty
 }
 
 // pageData is the argument of "content".
 type pageData struct {
 	Layout
 
-	Query url.Values
-	// D is the result of Load.
-	D any
-	// Dialog is shown above the page when it loads; may be empty.
-	Dialog template.HTML
-	// Failure replaces the content if not nil.
-	Failure *failure
+	Query   url.Values
+	D       any           // result of Load
+	Dialog  template.HTML // shown above the page when it loads; may be empty
+	Failure *failure      // replaces the content if not nil
 }
 
 // dialogData is the argument of the template of a dialog.
 type dialogData struct {
-	// D is the result of the action's Load.
-	D any
+	D any // result of the action's Load
 	// Form has the submitted values if the dialog is shown again.
 	Form url.Values
 
@@ -157,7 +144,7 @@ func (s *Server) layout(r *http.Request, one *session, p *Page) Layout {
 	}
 	if one != nil {
 		l.SignedIn, l.CSRF, l.Principal, l.Notice = true, one.csrf, one.principal, one.takeNotice()
-		l.CanLeave = one.method != "none"
+		l.CanSignOut = one.method != "none"
 	}
 	if p != nil {
 		l.Title, l.Path, l.Under = p.Title, p.Path, p.Path
@@ -180,19 +167,24 @@ func (s *Server) view(one *session, from inprocgrpc.Caller, key inprocgrpc.Key, 
 	}
 }
 
-func (s *Server) showPage(w http.ResponseWriter, r *http.Request, one *session, p *Page) {
-	s.page(w, r, one, p, "", nil)
+// viewOf returns the view for a request and a context with a time limit. end must be called.
+func (s *Server) viewOf(
+	ctx context.Context, r *http.Request, one *session, form url.Values, limit time.Duration,
+) (_ context.Context, v *View, end func()) {
+	from := s.callerOf(r)
+	key, leave := s.o.Link.Enter(from)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	return ctx, s.view(one, from, key, r.URL.Query(), form), func() {
+		cancel()
+		leave()
+	}
 }
 
-// page renders a page with a dialog above it.
 func (s *Server) page(
 	w http.ResponseWriter, r *http.Request, one *session, p *Page, dialog template.HTML, code *int,
 ) {
-	key, leave := s.caller(r)
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), loadTimeout)
-	defer cancel()
-	v := s.view(one, s.callerOf(r), key, r.URL.Query(), nil)
+	ctx, v, end := s.viewOf(r.Context(), r, one, nil, loadTimeout)
+	defer end()
 	d := &pageData{Layout: s.layout(r, one, p), Query: v.Query, Dialog: dialog}
 	var framing sync.WaitGroup
 	framing.Go(func() { v.frame(ctx, &d.Layout) })
@@ -213,7 +205,6 @@ func (s *Server) page(
 	s.render(w, status, p.Template, "page", d)
 }
 
-// refused renders the reason why a page cannot be shown.
 func (s *Server) refused(w http.ResponseWriter, r *http.Request, one *session, p *Page, err error) {
 	f, answered := s.refusal(w, r, one, p.Right, err)
 	if answered {
@@ -226,26 +217,21 @@ func (s *Server) refused(w http.ResponseWriter, r *http.Request, one *session, p
 }
 
 // refusal converts an error to a failure, and adds the missing right if that is the cause. If the session is no longer
-// valid, refusal ends it and redirects to the sign-in page; the response is then complete.
+// valid, it ends the session and redirects to the sign-in page; the response is then complete (answered).
 func (s *Server) refusal(
 	w http.ResponseWriter, r *http.Request, one *session, right string, err error,
 ) (f failure, answered bool) {
 	f = describe(err)
-	if s.mustSignIn(one, f) {
+	// The token has expired, or access rules now exist and the session is anonymous.
+	if f.Code == http.StatusUnauthorized || f.Code == http.StatusForbidden && one.method == "none" {
 		s.sessions.end(one)
 		s.sendToSignIn(w, r)
 		return f, true
 	}
 	if f.Code == http.StatusForbidden {
-		f.Needs = right
+		f.Right = right
 	}
 	return f, false
-}
-
-// mustSignIn reports whether a session is no longer valid: its token has expired, or access rules now exist and the
-// session is anonymous.
-func (s *Server) mustSignIn(one *session, f failure) bool {
-	return f.Code == http.StatusUnauthorized || f.Code == http.StatusForbidden && one.method == "none"
 }
 
 // showError renders a page with only the failure, or a dialog for a dialog request.
@@ -261,17 +247,10 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session,
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// showDialog renders the dialog of an action: alone for a request of a page's script, else above the page.
-func (s *Server) showDialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action) {
-	s.dialog(w, r, one, p, a, nil)
-}
-
+// dialog renders the dialog of an action: alone for a request of a page's script, else above the page.
 func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action, f *failure) {
-	key, leave := s.caller(r)
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), loadTimeout)
-	defer cancel()
-	v := s.view(one, s.callerOf(r), key, r.URL.Query(), r.PostForm)
+	ctx, v, end := s.viewOf(r.Context(), r, one, r.PostForm, loadTimeout)
+	defer end()
 	d := &dialogData{Form: r.PostForm, Query: v.Query, Action: a, Path: r.URL.RequestURI(), CSRF: one.csrf, Failure: f}
 	if d.Form == nil {
 		d.Form = url.Values{}
@@ -322,11 +301,8 @@ func (s *Server) answerDialog(
 }
 
 func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action) {
-	key, leave := s.caller(r)
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
-	defer cancel()
-	v := s.view(one, s.callerOf(r), key, r.URL.Query(), r.PostForm)
+	ctx, v, end := s.viewOf(r.Context(), r, one, r.PostForm, actionTimeout)
+	defer end()
 	done, err := a.Do(ctx, v)
 	if err != nil {
 		if f, answered := s.refusal(w, r, one, a.Right, err); !answered {
@@ -346,7 +322,6 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Pa
 	s.acted(w, r, one, p, done)
 }
 
-// acted redirects the browser after an action.
 func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *Page, done Done) {
 	if r.Header.Get("Hx-Request") == "" {
 		one.setNotice(done.Message)
@@ -357,7 +332,7 @@ func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *
 				to += "?" + r.URL.RawQuery
 			}
 		}
-		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // it begins with the path of a page
+		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // starts with the path of a page
 		return
 	}
 	switch {
@@ -373,11 +348,10 @@ func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// part renders a fragment of a page.
 func (s *Server) part(file, name string, data any) (template.HTML, error) {
 	var b bytes.Buffer
 	if err := s.templates[file].ExecuteTemplate(&b, name, data); err != nil {
-		return "", err //nolint:wrapcheck // it names the template
+		return "", err //nolint:wrapcheck // names the template
 	}
-	return template.HTML(b.String()), nil //nolint:gosec // html/template has made it
+	return template.HTML(b.String()), nil //nolint:gosec // output of html/template
 }

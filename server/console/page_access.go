@@ -20,30 +20,35 @@ import (
 
 func accessPage() Page {
 	return Page{
-		Path: "/access", Title: "Access", Key: "c", Right: "operate", Template: "access", Load: loadAccess,
+		Path: "/access", Title: "Access", Key: "c", Right: "operate", Template: "access", Load: withAccess(loadAccess),
 		Actions: []Action{
-			{Name: "grant", Title: "Grant", Right: "operate", Dialog: "grant", Do: doGrant},
-			{Name: "revoke", Title: "Revoke rule", Right: "operate", Dialog: "revoke", Danger: true, Do: doRevoke},
-			{Name: "role", Title: "Save role", Right: "operate", Dialog: "role", Load: loadRole, Do: doPutRole},
+			{Name: "grant", Title: "Grant", Right: "operate", Dialog: "grant", Do: withAccess(doGrant)},
+			{Name: "revoke", Title: "Revoke rule", Right: "operate", Dialog: "revoke", Danger: true, Do: withAccess(doRevoke)},
+			{
+				Name: "role", Title: "Save role", Right: "operate", Dialog: "role", Load: withAccess(loadRole),
+				Do: withAccess(doPutRole),
+			},
 			{
 				Name: "delete-role", Title: "Delete role", Right: "operate", Dialog: "delete-role", Danger: true,
-				Do: doDeleteRole,
+				Do: withAccess(doDeleteRole),
 			},
-			{Name: "token", Title: "Create token", Right: "operate", Dialog: "token", Do: doCreateToken},
+			{Name: "token", Title: "Create token", Right: "operate", Dialog: "token", Do: withAccess(doCreateToken)},
 			{
 				Name: "revoke-token", Title: "Revoke token", Right: "operate", Dialog: "revoke-token", Danger: true,
-				Do: doRevokeToken,
+				Do: withAccess(doRevokeToken),
 			},
-			{Name: "quota", Title: "Save quota", Right: "operate", Dialog: "quota", Load: loadQuota, Do: doPutQuota},
+			{
+				Name: "quota", Title: "Save quota", Right: "operate", Dialog: "quota", Load: withAccess(loadQuota),
+				Do: withAccess(doPutQuota),
+			},
 			{
 				Name: "delete-quota", Title: "Delete quota", Right: "operate", Dialog: "delete-quota", Danger: true,
-				Do: doDeleteQuota,
+				Do: withAccess(doDeleteQuota),
 			},
 		},
 	}
 }
 
-// rightNames returns the rights as named by the command line, queue rights first.
 func rightNames() []string {
 	return []string{"publish", "consume", "browse", "manage", "operate", "audit"}
 }
@@ -56,7 +61,6 @@ func rightsOf(rights []pb.AccessRight) string {
 	return strings.Join(names, ", ")
 }
 
-// rightsFrom parses the rights selected in a form.
 func (v *View) rightsFrom() ([]pb.AccessRight, error) {
 	var rights []pb.AccessRight
 	for _, name := range v.Form["right"] {
@@ -69,7 +73,6 @@ func (v *View) rightsFrom() ([]pb.AccessRight, error) {
 	return rights, nil
 }
 
-// words splits a list at commas and spaces.
 func words(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 }
@@ -77,11 +80,10 @@ func words(text string) []string {
 type accessView struct {
 	*pb.ListAccessResponse
 
-	Open bool
-	Me   *pb.WhoAmIResponse
+	Open     bool
+	Identity *pb.WhoAmIResponse
 }
 
-// Usage returns the usage of a quota by its queues.
 func (d *accessView) Usage(i int) *pb.AccessQuota {
 	if i < len(d.GetUsed()) {
 		return d.GetUsed()[i]
@@ -89,52 +91,35 @@ func (d *accessView) Usage(i int) *pb.AccessQuota {
 	return &pb.AccessQuota{}
 }
 
-// access returns the client of the active node, which stores the rules.
-func (v *View) access(ctx context.Context) (pb.AccessServiceClient, error) {
-	cc, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return pb.NewAccessServiceClient(cc), nil
-}
-
-func loadAccess(ctx context.Context, v *View) (any, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return nil, err
-	}
+func loadAccess(ctx context.Context, _ *View, a pb.AccessServiceClient) (any, error) {
 	r, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
 	if err != nil {
 		return nil, err
 	}
-	me, err := a.WhoAmI(ctx, &pb.WhoAmIRequest{})
+	identity, err := a.WhoAmI(ctx, &pb.WhoAmIRequest{})
 	if err != nil {
 		return nil, err
 	}
-	return &accessView{ListAccessResponse: r, Open: me.GetOpen(), Me: me}, nil
+	return &accessView{ListAccessResponse: r, Open: identity.GetOpen(), Identity: identity}, nil
 }
 
-// rule parses the rule in a form.
 func (v *View) rule() *pb.AccessRule {
 	r := &pb.AccessRule{Queue: strings.TrimSpace(v.Get("queue"))}
-	if subjectText := strings.TrimSpace(v.Get("whom")); v.Get("kind") == "group" {
-		r.Group = subjectText
+	if subject := strings.TrimSpace(v.Get("subject")); v.Get("kind") == "group" {
+		r.Group = subject
 	} else {
-		r.Principal = subjectText
+		r.Principal = subject
 	}
 	return r
 }
 
-func doGrant(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
+func doGrant(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	rights, err := v.rightsFrom()
 	if err != nil {
 		return Done{}, err
 	}
 	rule := v.rule()
-	if rule.Rights, err = v.rightsFrom(); err != nil {
-		return Done{}, err
-	}
-	rule.Roles = words(v.Form.Get("roles"))
+	rule.Rights, rule.Roles = rights, words(v.Form.Get("roles"))
 	_, err = a.Grant(ctx, &pb.GrantRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
 	return Done{Message: "Granted to " + subjectText(rule) + "."}, err
 }
@@ -146,65 +131,40 @@ func subjectText(r *pb.AccessRule) string {
 	return r.GetPrincipal()
 }
 
-func doRevoke(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
+func doRevoke(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
 	rule := v.rule()
-	_, err = a.Revoke(ctx, &pb.RevokeRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
+	_, err := a.Revoke(ctx, &pb.RevokeRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
 	return Done{Message: "Rule of " + subjectText(rule) + " revoked."}, err
 }
 
 // loadRole returns the role of a dialog, or a new one if no role is named.
-func loadRole(ctx context.Context, v *View) (any, error) {
-	d, err := loadAccess(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	all, _ := d.(*accessView)
-	for _, r := range all.GetRoles() {
-		if r.GetName() == v.Query.Get("name") {
-			return r, nil
-		}
-	}
-	return &pb.AccessRole{}, nil
+func loadRole(ctx context.Context, v *View, a pb.AccessServiceClient) (any, error) {
+	all, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
+	return find(all.GetRoles(), (*pb.AccessRole).GetName, v.Query.Get("name")), err
 }
 
-func doPutRole(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
+func doPutRole(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	rights, err := v.rightsFrom()
 	if err != nil {
 		return Done{}, err
 	}
-	role := &pb.AccessRole{Name: strings.TrimSpace(v.Form.Get("name"))}
-	if role.Rights, err = v.rightsFrom(); err != nil {
-		return Done{}, err
-	}
+	role := &pb.AccessRole{Name: strings.TrimSpace(v.Form.Get("name")), Rights: rights}
 	_, err = a.PutRole(ctx, &pb.PutRoleRequest{Role: role, LockOut: v.Form.Get("lock_out") != ""})
 	return Done{Message: "Role " + role.GetName() + " saved."}, err
 }
 
-func doDeleteRole(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
-	_, err = a.DeleteRole(ctx, &pb.DeleteRoleRequest{Name: v.Get("name")})
+func doDeleteRole(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	_, err := a.DeleteRole(ctx, &pb.DeleteRoleRequest{Name: v.Get("name")})
 	return Done{Message: "Role " + v.Get("name") + " deleted."}, err
 }
 
-// tokenView is a newly created token.
 type tokenView struct {
 	*pb.AccessToken
 
 	Secret string
 }
 
-func doCreateToken(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
+func doCreateToken(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // never returns an error
 	made := "lsk_" + base64.RawURLEncoding.EncodeToString(random[:])
@@ -227,35 +187,28 @@ func doCreateToken(ctx context.Context, v *View) (Done, error) {
 	return Done{Show: "made-token", Data: &tokenView{r.GetToken(), made}}, nil
 }
 
-func doRevokeToken(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
-	_, err = a.RevokeToken(ctx, &pb.RevokeTokenRequest{Name: v.Get("name"), LockOut: v.Form.Get("lock_out") != ""})
+func doRevokeToken(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	_, err := a.RevokeToken(ctx, &pb.RevokeTokenRequest{Name: v.Get("name"), LockOut: v.Form.Get("lock_out") != ""})
 	return Done{Message: "Token " + v.Get("name") + " revoked; its open streams are closed."}, err
 }
 
 // loadQuota returns the quota of a dialog, or a new one if no quota is named.
-func loadQuota(ctx context.Context, v *View) (any, error) {
-	d, err := loadAccess(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	all, _ := d.(*accessView)
-	for _, q := range all.GetQuotas() {
-		if q.GetQueue() == v.Query.Get("queue") {
-			return q, nil
-		}
-	}
-	return &pb.AccessQuota{}, nil
+func loadQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (any, error) {
+	all, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
+	return find(all.GetQuotas(), (*pb.AccessQuota).GetQueue, v.Query.Get("queue")), err
 }
 
-func doPutQuota(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
+// find returns the element with a name, or a new one.
+func find[T any](all []*T, nameOf func(*T) string, name string) *T {
+	for _, one := range all {
+		if nameOf(one) == name {
+			return one
+		}
 	}
+	return new(T)
+}
+
+func doPutQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
 	q := &pb.AccessQuota{Queue: strings.TrimSpace(v.Form.Get("queue"))}
 	for name, to := range map[string]*uint64{
 		"queues": &q.Queues, "bytes": &q.Bytes, "messages_per_second": &q.MessagesPerSecond, "connections": &q.Connections,
@@ -264,20 +217,18 @@ func doPutQuota(ctx context.Context, v *View) (Done, error) {
 		if text == "" {
 			continue
 		}
-		if *to, err = strconv.ParseUint(text, 10, 64); err != nil {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
 			return Done{}, invalid(strconv.Quote(text) + " is not a number; 0 or empty: unlimited.")
 		}
+		*to = n
 	}
-	_, err = a.PutQuota(ctx, &pb.PutQuotaRequest{Quota: q})
+	_, err := a.PutQuota(ctx, &pb.PutQuotaRequest{Quota: q})
 	return Done{Message: "Quota of " + q.GetQueue() + " saved."}, err
 }
 
-func doDeleteQuota(ctx context.Context, v *View) (Done, error) {
-	a, err := v.access(ctx)
-	if err != nil {
-		return Done{}, err
-	}
-	_, err = a.DeleteQuota(ctx, &pb.DeleteQuotaRequest{Queue: v.Get("queue")})
+func doDeleteQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, error) {
+	_, err := a.DeleteQuota(ctx, &pb.DeleteQuotaRequest{Queue: v.Get("queue")})
 	return Done{Message: "Quota of " + v.Get("queue") + " deleted."}, err
 }
 

@@ -20,9 +20,9 @@ func alarmsPage() Page {
 }
 
 type alarmsView struct {
-	Conditions []*pb.Condition
-	Silent     []*nodeView // nodes that do not respond
-	Runbook    string
+	Conditions  []*pb.Condition
+	Unreachable []*nodeView // nodes that do not respond
+	Runbook     string
 }
 
 func loadAlarms(ctx context.Context, v *View) (any, error) {
@@ -33,7 +33,7 @@ func loadAlarms(ctx context.Context, v *View) (any, error) {
 	d := &alarmsView{Conditions: mergeConditions(nodes), Runbook: runbook}
 	for _, n := range nodes {
 		if n.Status == nil {
-			d.Silent = append(d.Silent, n)
+			d.Unreachable = append(d.Unreachable, n)
 		}
 	}
 	return d, nil

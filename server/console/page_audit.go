@@ -4,6 +4,8 @@ package console
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -12,10 +14,8 @@ import (
 )
 
 const (
-	// auditKept is the number of records shown, newest first.
-	auditKept = 200
-	// auditPause is the minimum interval between two updates of the page.
-	auditPause = 500 * time.Millisecond
+	auditKept  = 200                    // records shown
+	auditPause = 500 * time.Millisecond // between two updates of the page
 )
 
 func auditPage() Page {
@@ -25,9 +25,8 @@ func auditPage() Page {
 	}
 }
 
-// auditView is the data of the page Audit, newest records first.
 type auditView struct {
-	Records           []*pb.AuditRecord
+	Records           []*pb.AuditRecord // newest first
 	Missed            uint64
 	Principal, Method string
 	Node              string
@@ -51,7 +50,6 @@ func (*auditView) Call(r *pb.AuditRecord) []string {
 	return strings.SplitAfterN(strings.TrimPrefix(r.GetMethod(), "lockstep.v1."), "/", 2)
 }
 
-// glob makes a filter match substrings, unless it contains a star.
 func glob(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.Contains(text, "*") {
@@ -70,7 +68,6 @@ func (v *View) auditView() *auditView {
 	return &auditView{Principal: v.Get("principal"), Method: v.Get("method"), Node: v.server.o.Node}
 }
 
-// add inserts records before the records shown.
 func (d *auditView) add(r *pb.TailAuditResponse) {
 	fresh := slices.Clone(r.GetRecords())
 	slices.Reverse(fresh)
@@ -87,10 +84,10 @@ func loadAudit(ctx context.Context, v *View) (any, error) {
 	d := v.auditView()
 	for {
 		r, err := in.Recv()
+		if errors.Is(err, io.EOF) {
+			return d, nil
+		}
 		if err != nil {
-			if isEnd(err) {
-				return d, nil
-			}
 			return nil, err //nolint:wrapcheck // a status is shown
 		}
 		d.add(r)

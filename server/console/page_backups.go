@@ -13,8 +13,8 @@ func backupsPage() Page {
 	return Page{
 		Path: "/backups", Title: "Backups", Key: "b", Right: "operate", Template: "backups", Load: loadBackups,
 		Actions: []Action{
-			{Name: "start", Title: "Back up", Right: "operate", Dialog: "start", Load: loadNodeName, Do: doBackup},
-			{Name: "check", Title: "Check", Right: "operate", Dialog: "check", Load: loadNodeName, Do: doCheckSet},
+			{Name: "start", Title: "Back up", Right: "operate", Dialog: "start", Load: loadNode, Do: doBackup},
+			{Name: "check", Title: "Check", Right: "operate", Dialog: "check", Load: loadNode, Do: doCheckSet},
 		},
 	}
 }
@@ -24,7 +24,6 @@ type backupsView struct {
 	Nodes []*nodeSets
 }
 
-// nodeSets is the backups of a node.
 type nodeSets struct {
 	*nodeView
 
@@ -33,14 +32,12 @@ type nodeSets struct {
 	NoPath  bool // the node has no backup path
 }
 
-// setView is a backup and its last verification started from this console.
 type setView struct {
 	*pb.SaveSet
 
 	Check *task
 }
 
-// viewSets adds the last verifications.
 func viewSets(sets []*pb.SaveSet, node string, tasks []task) []setView {
 	list := make([]setView, 0, len(sets))
 	for _, s := range sets {
@@ -101,7 +98,6 @@ func doBackup(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Backup started.", Goto: "/store"}, err
 }
 
-// notRestorable is returned when a verification finds an invalid backup.
 type notRestorable struct{ problem string }
 
 func (e *notRestorable) Error() string { return e.problem }

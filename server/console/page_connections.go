@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -16,7 +15,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxConnectionRows is the maximum number of connections shown per node.
 const maxConnectionRows = 500
 
 func connectionsPage() Page {
@@ -32,21 +30,19 @@ func connectionsPage() Page {
 
 type connectionsView struct{ Nodes []connectionsOfNode }
 
-// connectionsOfNode is the connections of one node.
 type connectionsOfNode struct {
 	Node  string
 	Total uint32
 	Rows  []connectionRow
 	More  bool
-	Fails string // why the connections are unknown
+	Error string // why the connections are unknown
 }
 
 type connectionRow struct {
 	*pb.Connection
 
-	Node, Who       string
-	Began           time.Time
-	Doing           []string
+	Node, Caller    string
+	Activity        []string
 	InRate, OutRate string
 	Key             string
 }
@@ -71,7 +67,7 @@ func loadConnections(ctx context.Context, v *View) (any, error) {
 			return nil, err
 		}
 		if err != nil {
-			of.Fails = describe(err).Text
+			of.Error = describe(err).Text
 		}
 		of.Total, of.More = resp.GetTotal(), resp.GetMore()
 		for _, c := range resp.GetConnections() {
@@ -92,11 +88,11 @@ func (v *View) connectionsOf(ctx context.Context, node string) (*pb.ListConnecti
 
 func newConnectionRow(node string, c *pb.Connection) connectionRow {
 	row := connectionRow{
-		Connection: c, Node: node, Who: cmp.Or(c.GetPrincipal(), "not authenticated"), Began: c.GetSince().AsTime(),
+		Connection: c, Node: node, Caller: cmp.Or(c.GetPrincipal(), "not authenticated"),
 		InRate: trafficText(c.GetReceived()), OutRate: trafficText(c.GetSent()), Key: fmt.Sprintf("%s-%d", node, c.GetId()),
 	}
 	if c.GetPeer() {
-		row.Who = "the other node"
+		row.Caller = "the other node"
 	}
 	for _, s := range c.GetStreams() {
 		text := "publish " + strings.Join(s.GetQueues(), ", ")
@@ -104,17 +100,16 @@ func newConnectionRow(node string, c *pb.Connection) connectionRow {
 			text = fmt.Sprintf("consume %s/%s: credit %s, unacknowledged %s", strings.Join(s.GetQueues(), ", "),
 				s.GetSubscription(), formatNumber(s.GetCredit()), formatNumber(s.GetUnacknowledged()))
 		}
-		if row.Doing = append(row.Doing, text); len(row.Doing) == 5 {
+		if row.Activity = append(row.Activity, text); len(row.Activity) == 5 {
 			break
 		}
 	}
-	if more := int(c.GetStreamsTotal()) - len(row.Doing); more > 0 {
-		row.Doing = append(row.Doing, fmt.Sprintf("%d more streams", more))
+	if more := int(c.GetStreamsTotal()) - len(row.Activity); more > 0 {
+		row.Activity = append(row.Activity, fmt.Sprintf("%d more streams", more))
 	}
 	return row
 }
 
-// trafficText formats the traffic of one direction.
 func trafficText(t *pb.Traffic) string {
 	if t.BytesPerSecond == nil {
 		return "–"

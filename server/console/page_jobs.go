@@ -22,7 +22,6 @@ func jobsPage() Page {
 	}
 }
 
-// jobView is a job and the outcome of its last run.
 type jobView struct {
 	*pb.Job
 

@@ -10,7 +10,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Layout of the page file map: cells in lines.
 const (
 	mapColumns = 32
 	mapRegions = 512
@@ -18,7 +17,6 @@ const (
 	mapInside  = 10 // without spacing
 )
 
-// mapPage shows the use of the pages of a node's page file.
 func mapPage() Page {
 	return Page{
 		Path: "/map", Title: "Page file", Right: "operate", Template: "map", Hidden: true, Under: "/store", Load: loadMap,
@@ -26,32 +24,29 @@ func mapPage() Page {
 }
 
 type mapView struct {
-	Node  *nodeView
-	Nodes []*nodeView
-	Map   *pb.GetPageMapResponse
-	Cells []mapCellView
-	Uses  []mapUse
-	Lines []mapLine
-	// Each is the number of pages per cell.
-	Each uint64
+	Node         *nodeView
+	Nodes        []*nodeView
+	Map          *pb.GetPageMapResponse
+	Cells        []mapCellView
+	Uses         []mapUse
+	Lines        []mapLine
+	PagesPerCell uint64 // pages per cell
 	// Width and Height of the drawing.
 	Width, Height int
 }
 
 // mapUse is one use of pages, summed over the whole file.
 type mapUse struct {
-	Class, Title, What string
-	Pages              uint64
+	Class, Title, Description string
+	Pages                     uint64
 }
 
-// mapCellView is one cell of the drawing.
 type mapCellView struct {
 	X, Y  int
 	Title string
 	Parts []mapPart
 }
 
-// mapPart is the part of a cell with one use.
 type mapPart struct {
 	Class string
 	X, W  float64
@@ -65,7 +60,7 @@ type mapLine struct {
 }
 
 func loadMap(ctx context.Context, v *View) (any, error) {
-	n, err := loadNodeName(ctx, v)
+	n, m, err := v.nodeAndMaintenance(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -73,19 +68,13 @@ func loadMap(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := v.maintenance(ctx)
-	if err != nil {
-		return nil, err
-	}
 	r, err := m.GetPageMap(ctx, &pb.GetPageMapRequest{Regions: mapRegions})
 	if err != nil {
 		return nil, err
 	}
-	node, _ := n.(*nodeView)
-	return viewMap(node, nodes, r), nil
+	return viewMap(n, nodes, r), nil
 }
 
-// regionUses returns the parts of a region in drawing order.
 func regionUses(r *pb.PageRegion) []mapUse {
 	return []mapUse{
 		{"messages", "Messages", "extents of messages, several small ones per page", r.GetMessages()},
@@ -106,7 +95,7 @@ func viewMap(node *nodeView, nodes []*nodeView, m *pb.GetPageMapResponse) *mapVi
 	if len(regions) == 0 {
 		return d
 	}
-	d.Each = regions[0].GetPages()
+	d.PagesPerCell = regions[0].GetPages()
 	d.Height = (len(regions) + mapColumns - 1) / mapColumns * mapCell
 	for i, r := range regions {
 		if i%mapColumns == 0 {
@@ -145,13 +134,10 @@ func (l *mapLine) add(r *pb.PageRegion) {
 	l.Free += r.GetFree()
 }
 
-// Bytes returns the size of a number of pages.
 func (d *mapView) Bytes(pages uint64) uint64 { return pages * uint64(d.Map.GetPageSize()) }
 
-// Share returns pages as a percentage of all pages.
 func (d *mapView) Share(pages uint64) int { return percent(pages, d.Map.GetTotal().GetPages()) }
 
-// Summary describes the drawing in words.
 func (d *mapView) Summary() string {
 	t := d.Map.GetTotal()
 	return fmt.Sprintf("page.db: %d %% messages, %d %% index, %d %% free, %s free pages at "+

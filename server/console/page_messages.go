@@ -25,39 +25,39 @@ import (
 )
 
 const (
-	// messagesPerPage is the number of messages per page.
 	messagesPerPage = 50
-	// previewBytes limits the body preview in the table; maxBodyBytes limits the body on the page of a message.
-	previewBytes = 120
-	maxBodyBytes = 64 << 10
-	// maxMessageBytes is the size of the largest message that can be shown.
-	maxMessageBytes = 256 << 20
+	// previewBytes limits the body preview in the table, maxBodyBytes the body on the page of a message.
+	previewBytes    = 120
+	maxBodyBytes    = 64 << 10
+	maxMessageBytes = 256 << 20 // the largest message that can be shown
 )
 
 // messagesPage shows the messages of a queue without consuming them.
 func messagesPage() Page {
 	return Page{
 		Path: "/messages", Title: "Messages", Right: "browse", Template: "messages", Live: true, Hidden: true,
-		Under: "/queues", Load: loadMessages, Watch: watchMessages,
+		Under: "/queues", Load: withQueues(loadMessages), Watch: withQueues(watchMessages),
 		Actions: []Action{
-			{Name: "move", Title: "Move messages", Right: "manage", Dialog: "move", Load: loadChosen, Do: moveChosen},
 			{
-				Name: "replay", Title: "Replay dead letters", Right: "manage", Dialog: "replay", Load: loadChosen,
-				Do: replayChosen,
+				Name: "move", Title: "Move messages", Right: "manage", Dialog: "move", Load: withQueues(loadChosen),
+				Do: withQueues(moveChosen),
+			},
+			{
+				Name: "replay", Title: "Replay dead letters", Right: "manage", Dialog: "replay", Load: withQueues(loadChosen),
+				Do: withQueues(replayChosen),
 			},
 			{
 				Name: "remove", Title: "Delete messages", Right: "manage", Dialog: "remove", Danger: true,
-				Load: loadChosen, Do: removeChosen,
+				Load: withQueues(loadChosen), Do: withQueues(removeChosen),
 			},
 		},
 	}
 }
 
-// messagePage shows one message with all properties.
 func messagePage() Page {
 	return Page{
 		Path: "/message", Title: "Message", Right: "browse", Template: "message", Hidden: true, Under: "/queues",
-		Load: loadMessage,
+		Load: withQueues(loadMessage),
 	}
 }
 
@@ -66,7 +66,7 @@ type messagesView struct {
 
 	Queue        *pb.Queue
 	Subscription string
-	Back         string
+	ParentLink   string
 	Rows         []messageRow
 	From         uint64
 	Next, First  string // addresses; may be empty
@@ -93,15 +93,9 @@ type messageRow struct {
 	Fields         []field
 }
 
-// field is a name and a value.
 type field struct{ Name, Value string }
 
-func loadMessages(ctx context.Context, v *View) (any, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	queues := pb.NewQueueServiceClient(active)
+func loadMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
 	name := v.Query.Get("name")
 	described, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
 	if err != nil {
@@ -113,9 +107,9 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 	}
 	d := &messagesView{
 		rights: may, seen: described.GetQueue().GetNextSequence(), Queue: described.GetQueue(),
-		Subscription: v.Query.Get("subscription"), Back: queueLink("/queue", name),
+		Subscription: v.Query.Get("subscription"), ParentLink: queueLink("/queue", name),
 	}
-	d.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
+	d.From = v.number("from")
 	all, err := browse(ctx, queues, &pb.BrowseRequest{
 		Queue: name, Subscription: d.Subscription, FromSequence: d.From, Limit: messagesPerPage + 1,
 		MaxResponseBytes: maxMessageBytes,
@@ -160,22 +154,17 @@ func (d *messagesView) eventQuery() url.Values {
 }
 
 // watchMessages counts the messages published since the page was rendered.
-func watchMessages(ctx context.Context, v *View) (any, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	described, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: v.Query.Get("name")})
+func watchMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
+	described, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: v.Query.Get("name")})
 	if err != nil {
 		return nil, err
 	}
 	page := &messagesView{Queue: described.GetQueue(), Subscription: v.Query.Get("subscription")}
-	page.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
-	seen, _ := strconv.ParseUint(v.Query.Get("seen"), 10, 64)
+	page.From = v.number("from")
 	d := newerView{Link: page.link(page.From)}
 	next := described.GetQueue().GetNextSequence()
 	d.Replaced = strconv.FormatUint(described.GetQueue().GetId(), 10) != v.Query.Get("id")
-	d.Count = next - min(seen, next)
+	d.Count = next - min(v.number("seen"), next)
 	return d, nil
 }
 
@@ -188,7 +177,6 @@ func deadOrigin(l *pb.DeadLetter) string {
 	return fmt.Sprintf("%s, subscription %s, sequence %d", l.GetQueue(), l.GetSubscription(), l.GetSequence())
 }
 
-// link returns the address of another page of messages.
 func (d *messagesView) link(from uint64) string {
 	q := url.Values{"name": {d.Queue.GetName()}}
 	if d.Subscription != "" {
@@ -221,7 +209,6 @@ func browse(
 	}
 }
 
-// preview returns the start of a body on one line.
 func preview(body []byte) string {
 	more := len(body) > previewBytes
 	part := body[:min(len(body), previewBytes)]
@@ -241,7 +228,6 @@ func preview(body []byte) string {
 	return text
 }
 
-// readable reports whether the body is text.
 func readable(body []byte) bool {
 	if !utf8.Valid(body) {
 		return false
@@ -254,7 +240,6 @@ func readable(body []byte) bool {
 	return true
 }
 
-// fieldsOf lists the fields of a message except the body.
 func fieldsOf(s *pb.StoredMessage) (list []field) {
 	m := s.GetMessage()
 	add := func(name, value string) {
@@ -293,7 +278,6 @@ func fieldsOf(s *pb.StoredMessage) (list []field) {
 	return list
 }
 
-// propertyText formats a property.
 func propertyText(p *pb.PropertyValue) string {
 	switch kind := p.GetKind().(type) {
 	case *pb.PropertyValue_BoolValue:
@@ -308,33 +292,28 @@ func propertyText(p *pb.PropertyValue) string {
 	return ""
 }
 
-// messageView is the data of the page of a message.
 type messageView struct {
 	rights
 
-	Queue, Back     string
-	ID              string // of the queue
-	DeadLetter      bool
-	Sequence        uint64
-	At              time.Time
-	DeliveryCount   uint32
-	Size            int
-	Cut             bool // the body is truncated
-	Text, JSON, Hex string
-	Fields          []field
+	Queue, ParentLink string
+	ID                string // of the queue
+	DeadLetter        bool
+	Sequence          uint64
+	At                time.Time
+	DeliveryCount     uint32
+	Size              int
+	Truncated         bool // the body is truncated
+	Text, JSON, Hex   string
+	Fields            []field
 }
 
-func loadMessage(ctx context.Context, v *View) (any, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
+func loadMessage(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
 	name := v.Query.Get("name")
 	sequence, err := strconv.ParseUint(v.Query.Get("sequence"), 10, 64)
 	if err != nil || sequence == 0 {
 		return nil, invalid("The address has no sequence.")
 	}
-	found, err := browse(ctx, pb.NewQueueServiceClient(active), &pb.BrowseRequest{
+	found, err := browse(ctx, queues, &pb.BrowseRequest{
 		Queue: name, FromSequence: sequence, Limit: 1, MaxResponseBytes: maxMessageBytes,
 	})
 	if err != nil {
@@ -348,7 +327,7 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	described, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: name})
+	described, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +335,7 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 	body := m.GetMessage().GetBody()
 	d := &messageView{
 		rights: may, ID: strconv.FormatUint(described.GetQueue().GetId(), 10), DeadLetter: m.GetDeadLetter() != nil,
-		Queue: name, Back: queueLink("/messages", name), Sequence: sequence, At: m.GetPublishedAt().AsTime(),
+		Queue: name, ParentLink: queueLink("/messages", name), Sequence: sequence, At: m.GetPublishedAt().AsTime(),
 		DeliveryCount: m.GetDeliveryCount(), Size: len(body), Fields: fieldsOf(m),
 	}
 	var indented bytes.Buffer
@@ -364,7 +343,7 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 		d.JSON = indented.String()
 	}
 	if len(body) > maxBodyBytes {
-		body, d.Cut = body[:maxBodyBytes], true
+		body, d.Truncated = body[:maxBodyBytes], true
 	}
 	if readable(body) {
 		d.Text = string(body)
@@ -373,7 +352,6 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// chosenView is the data of dialogs about selected messages.
 type chosenView struct {
 	Queue, Subscription string
 	Count               int
@@ -381,18 +359,14 @@ type chosenView struct {
 	Queues              []string // some queue names to choose from
 }
 
-func loadChosen(ctx context.Context, v *View) (any, error) {
+func loadChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
 	d := &chosenView{
 		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: v.Query["sequence"],
 	}
 	if d.Count = len(d.Sequences); d.Count == 0 {
 		return nil, invalid("No message selected.")
 	}
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	list, err := pb.NewQueueServiceClient(active).ListQueues(ctx, &pb.ListQueuesRequest{PageSize: 200})
+	list, err := queues.ListQueues(ctx, &pb.ListQueuesRequest{PageSize: 200})
 	if err != nil {
 		return nil, err
 	}
@@ -404,7 +378,6 @@ func loadChosen(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// chosenRanges parses the selection.
 func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 	for _, text := range v.Query["sequence"] {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -416,40 +389,33 @@ func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 	return list, nil
 }
 
-// selection is the selected messages of a page.
 type selection struct {
 	queue, subscription string
 	id                  uint64 // of the queue; 0: the current queue of that name
 	sequences           []*pb.SequenceRange
 }
 
-// chosenMessages parses the selection, and returns the queue service of the active node.
-func chosenMessages(ctx context.Context, v *View) (pb.QueueServiceClient, *selection, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	c := &selection{queue: v.Query.Get("name"), subscription: v.Query.Get("subscription")}
-	if c.sequences, err = chosenRanges(v); err != nil {
-		return nil, nil, err
-	}
-	c.id, _ = strconv.ParseUint(v.Query.Get("id"), 10, 64)
-	return pb.NewQueueServiceClient(active), c, nil
+func chosenMessages(v *View) (*selection, error) {
+	sequences, err := chosenRanges(v)
+	return &selection{
+		queue: v.Query.Get("name"), subscription: v.Query.Get("subscription"), sequences: sequences, id: v.number("id"),
+	}, err
 }
 
-func moveChosen(ctx context.Context, v *View) (Done, error) {
+func moveChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	to := strings.TrimSpace(v.Get("to"))
 	if to == "" {
 		return Done{}, invalid("Enter the target queue.")
 	}
-	return move(ctx, v, to)
+	return move(ctx, v, queues, to)
 }
 
-func replayChosen(ctx context.Context, v *View) (Done, error) { return move(ctx, v, "") }
+func replayChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
+	return move(ctx, v, queues, "")
+}
 
-// move moves the selected messages to a queue, or to their original queues.
-func move(ctx context.Context, v *View, to string) (Done, error) {
-	queues, which, err := chosenMessages(ctx, v)
+func move(ctx context.Context, v *View, queues pb.QueueServiceClient, to string) (Done, error) {
+	which, err := chosenMessages(v)
 	if err != nil {
 		return Done{}, err
 	}
@@ -460,25 +426,22 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 		return Done{}, err
 	}
 	text := fmt.Sprintf("Moved %s of %s messages to %s.", formatNumber(resp.GetMoved()),
-		formatNumber(len(which.sequences)),
-		cmp.Or(to, "their original queues"))
+		formatNumber(len(which.sequences)), cmp.Or(to, "their original queues"))
 	if resp.GetSkipped() > 0 {
 		text += fmt.Sprintf(" %d were skipped.", resp.GetSkipped())
 	}
 	return Done{Message: text, Goto: chosenFrom(v)}, nil
 }
 
-// chosenFrom returns the address of the page on which the messages were selected; it is shown after an action.
 func chosenFrom(v *View) string {
 	page := &messagesView{
 		Queue: &pb.Queue{Name: v.Query.Get("name")}, Subscription: v.Query.Get("subscription"),
 	}
-	from, _ := strconv.ParseUint(v.Query.Get("from"), 10, 64)
-	return page.link(from)
+	return page.link(v.number("from"))
 }
 
-func removeChosen(ctx context.Context, v *View) (Done, error) {
-	queues, which, err := chosenMessages(ctx, v)
+func removeChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
+	which, err := chosenMessages(v)
 	if err != nil {
 		return Done{}, err
 	}

@@ -5,6 +5,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,10 +14,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// switchoverTime is the time after which an incomplete switchover is aborted.
 const switchoverTime = 20 * time.Second
 
-// maxReasonBytes limits the length of a reason.
 const maxReasonBytes = 200
 
 func pairPage() Page {
@@ -62,11 +61,10 @@ type pairView struct {
 	NoActive bool
 }
 
-// link is the replication stream between the nodes.
 type link struct {
-	State label
-	Lag   []string
-	Left  bool // the stream goes to the first node
+	State   label
+	Lag     []string
+	ToFirst bool // the stream goes to the first node
 }
 
 func loadPair(ctx context.Context, v *View) (*pairView, error) {
@@ -85,13 +83,13 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	d := &pairView{rights: may, Own: own, Pair: own.GetPair(), Nodes: nodes, Alone: len(own.GetPair().GetNodes()) == 0}
 	d.Alone = d.Alone || d.Pair.GetCoordinator() == "none"
 	for i, n := range nodes {
-		if n.Status != nil && serving(n.Status.GetRole()) || d.Alone {
+		if n.serves() || d.Alone {
 			d.Active = n
-			d.Link.Left = i > 0
+			d.Link.ToFirst = i > 0
 			continue
 		}
 		if d.Active == nil && n.Info.GetActive() && !anyServes(nodes) {
-			d.Active, d.Link.Left = n, i > 0
+			d.Active, d.Link.ToFirst = n, i > 0
 			continue
 		}
 		d.Standby = n
@@ -105,7 +103,6 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	return d, nil
 }
 
-// charts adds a point to the history of the pair and builds its charts.
 func (d *pairView) charts(h *history, now time.Time) {
 	values := make([]*float64, 4)
 	if r := d.Totals.Rates; r != nil {
@@ -117,16 +114,10 @@ func (d *pairView) charts(h *history, now time.Time) {
 	d.Depth = past.chart("count", 180, []string{"messages"}, 3)
 }
 
-func anyServes(nodes []*nodeView) bool {
-	for _, n := range nodes {
-		if n.Status != nil && serving(n.Status.GetRole()) {
-			return true
-		}
-	}
-	return false
-}
+func (n *nodeView) serves() bool { return n.Status != nil && serving(n.Status.GetRole()) }
 
-// linkOf describes the state of the stream from the active to the standby.
+func anyServes(nodes []*nodeView) bool { return slices.ContainsFunc(nodes, (*nodeView).serves) }
+
 func linkOf(d *pairView) (label, []string) {
 	st := d.Active.statusOrNil().GetStandby()
 	switch {
@@ -163,7 +154,6 @@ func (n *nodeView) Disk() int {
 	return percent(st.GetDiskSize()-min(st.GetDiskFree(), st.GetDiskSize()), st.GetDiskSize())
 }
 
-// DiskClass returns the CSS class for Disk.
 func (n *nodeView) DiskClass() string {
 	st := n.Status.GetStore()
 	switch free, low := st.GetDiskFree(), n.Status.GetDiskLowWatermark(); {
@@ -175,13 +165,11 @@ func (n *nodeView) DiskClass() string {
 	return ""
 }
 
-// Memory returns the used percentage of a node's memory budget.
 func (n *nodeView) Memory() int {
 	a := n.Status.GetActivity()
 	return percent(a.GetMemoryBytes(), a.GetMemoryBudgetBytes())
 }
 
-// MemoryClass returns the CSS class for Memory.
 func (n *nodeView) MemoryClass() string {
 	if n.Memory() >= 100 {
 		return "warn"
@@ -189,8 +177,8 @@ func (n *nodeView) MemoryClass() string {
 	return ""
 }
 
-// Trouble returns the number of conditions of a node above severity info.
-func (n *nodeView) Trouble() int {
+// AlarmCount returns the number of conditions of a node above severity info.
+func (n *nodeView) AlarmCount() int {
 	count := 0
 	for _, c := range n.Status.GetConditions() {
 		if c.GetSeverity() > pb.Severity_SEVERITY_INFO {
@@ -200,7 +188,6 @@ func (n *nodeView) Trouble() int {
 	return count
 }
 
-// switchoverView is the data of the switchover dialog.
 type switchoverView struct{ From, To *nodeView }
 
 func loadSwitchover(ctx context.Context, v *View) (any, error) {

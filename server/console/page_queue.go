@@ -24,7 +24,6 @@ import (
 // queueEvery is the refresh interval of the page of a queue. It makes published messages visible within a second.
 const queueEvery = 250 * time.Millisecond
 
-// maxTestMessages limits the messages published by one form.
 const maxTestMessages = 1000
 
 func queuePage() Page {
@@ -34,19 +33,19 @@ func queuePage() Page {
 		Every: queueEvery,
 		Load:  func(ctx context.Context, v *View) (any, error) { return loadQueue(ctx, v, h) },
 		Actions: []Action{
-			{Name: "publish", Title: "Publish", Right: "publish", Dialog: "publish", Do: publishTest},
+			{Name: "publish", Title: "Publish", Right: "publish", Dialog: "publish", Do: withQueues(publishTest)},
 			{
-				Name: "configure", Title: "Configure", Right: "manage", Dialog: "configure", Load: loadConfig,
-				Do: alterQueue,
+				Name: "configure", Title: "Configure", Right: "manage", Dialog: "configure", Load: withQueues(loadConfig),
+				Do: withQueues(alterQueue),
 			},
-			{Name: "seek", Title: "Move subscription", Right: "manage", Dialog: "seek", Danger: true, Do: seek},
+			{Name: "seek", Title: "Move subscription", Right: "manage", Dialog: "seek", Danger: true, Do: withQueues(seek)},
 			{
 				Name: "purge", Title: "Purge", Right: "manage", Dialog: "purge", Danger: true, Confirm: true,
-				Load: loadConfig, Do: purgeQueue,
+				Load: withQueues(loadConfig), Do: withQueues(purgeQueue),
 			},
 			{
 				Name: "delete", Title: "Delete queue", Right: "manage", Dialog: "delete", Danger: true, Confirm: true,
-				Load: loadConfig, Do: deleteQueue,
+				Load: withQueues(loadConfig), Do: withQueues(deleteQueue),
 			},
 		},
 	}
@@ -135,29 +134,20 @@ func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInt
 	}
 }
 
-// configView is the data of the dialogs of a queue.
 type configView struct {
 	Queue  *pb.Queue
 	Fields []configField
 }
 
-func loadConfig(ctx context.Context, v *View) (any, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: v.Get("name")})
+func loadConfig(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
+	resp, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: v.Get("name")})
 	if err != nil {
 		return nil, err
 	}
 	return &configView{Queue: resp.GetQueue(), Fields: configFields(resp.GetQueue().GetConfig())}, nil
 }
 
-func publishTest(ctx context.Context, v *View) (Done, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return Done{}, err
-	}
+func publishTest(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	r := formReader{v: v}
 	count := max(r.number("count", maxTestMessages), 1)
 	m := &pb.Message{
@@ -186,7 +176,7 @@ func publishTest(ctx context.Context, v *View) (Done, error) {
 	for range count {
 		req.Messages = append(req.Messages, m)
 	}
-	resp, err := pb.NewQueueServiceClient(active).Publish(ctx, req)
+	resp, err := queues.Publish(ctx, req)
 	if err != nil {
 		return Done{}, err
 	}
@@ -197,12 +187,7 @@ func publishTest(ctx context.Context, v *View) (Done, error) {
 		resp.GetFirstSequence())}, nil
 }
 
-func alterQueue(ctx context.Context, v *View) (Done, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return Done{}, err
-	}
-	queues := pb.NewQueueServiceClient(active)
+func alterQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	now, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: v.Query.Get("name")})
 	if err != nil {
 		return Done{}, err
@@ -222,11 +207,7 @@ func alterQueue(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Queue configuration saved."}, nil
 }
 
-func seek(ctx context.Context, v *View) (Done, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return Done{}, err
-	}
+func seek(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	req := &pb.SeekSubscriptionRequest{
 		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"),
 	}
@@ -251,7 +232,7 @@ func seek(ctx context.Context, v *View) (Done, error) {
 	default:
 		return Done{}, invalid("Choose a position for the subscription.")
 	}
-	resp, err := pb.NewQueueServiceClient(active).SeekSubscription(ctx, req)
+	resp, err := queues.SeekSubscription(ctx, req)
 	if err != nil {
 		return Done{}, err
 	}
@@ -259,7 +240,6 @@ func seek(ctx context.Context, v *View) (Done, error) {
 		cmp.Or(req.GetSubscription(), "default"), resp.GetSequence(), formatNumber(resp.GetBacklog()))}, nil
 }
 
-// confirmed checks that the user typed the name of the queue.
 func confirmed(v *View) error {
 	if name := v.Query.Get("name"); strings.TrimSpace(v.Get("confirm")) != name {
 		return invalid("Type the name " + name + " to confirm.")
@@ -267,15 +247,11 @@ func confirmed(v *View) error {
 	return nil
 }
 
-func purgeQueue(ctx context.Context, v *View) (Done, error) {
+func purgeQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	if err := confirmed(v); err != nil {
 		return Done{}, err
 	}
-	active, err := v.Active(ctx)
-	if err != nil {
-		return Done{}, err
-	}
-	resp, err := pb.NewQueueServiceClient(active).PurgeQueue(ctx, &pb.PurgeQueueRequest{
+	resp, err := queues.PurgeQueue(ctx, &pb.PurgeQueueRequest{
 		Name: v.Query.Get("name"), Subscription: v.Query.Get("subscription"),
 	})
 	if err != nil {
@@ -284,18 +260,12 @@ func purgeQueue(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: fmt.Sprintf("Purged %s messages.", formatNumber(resp.GetMessages()))}, nil
 }
 
-func deleteQueue(ctx context.Context, v *View) (Done, error) {
+func deleteQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	if err := confirmed(v); err != nil {
 		return Done{}, err
 	}
-	active, err := v.Active(ctx)
-	if err != nil {
-		return Done{}, err
-	}
 	name := v.Query.Get("name")
-	resp, err := pb.NewQueueServiceClient(active).DeleteQueue(ctx, &pb.DeleteQueueRequest{
-		Name: name,
-	})
+	resp, err := queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name})
 	if err != nil {
 		return Done{}, err
 	}

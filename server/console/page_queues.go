@@ -13,15 +13,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// queuesPerPage is the number of queues per page of the table.
 const queuesPerPage = 50
 
-// queuesPage shows all queues, searched, sorted and paged by the active node.
 func queuesPage() Page {
 	return Page{
-		Path: "/queues", Title: "Queues", Key: "q", Right: "browse", Template: "queues", Live: true, Load: loadQueues,
+		Path: "/queues", Title: "Queues", Key: "q", Right: "browse", Template: "queues", Live: true,
+		Load: withQueues(loadQueues),
 		Actions: []Action{{
-			Name: "create", Title: "Create queue", Right: "manage", Dialog: "create", Do: createQueue,
+			Name: "create", Title: "Create queue", Right: "manage", Dialog: "create", Do: withQueues(createQueue),
 		}},
 	}
 }
@@ -40,7 +39,6 @@ type queuesView struct {
 	Uncertain      bool
 }
 
-// column is a sortable column of a table.
 type column struct {
 	Title, Link string
 	Sorted      string // "ascending", "descending", or empty
@@ -56,7 +54,6 @@ type queueRow struct {
 	Consumers                          uint32
 }
 
-// queueSorts is the columns that the node can sort by.
 var queueSorts = []struct { //nolint:gochecknoglobals // a table
 	name, title string
 	order       pb.QueueOrder
@@ -72,11 +69,7 @@ var queueSorts = []struct { //nolint:gochecknoglobals // a table
 	{"consumers", "Consumers", pb.QueueOrder_QUEUE_ORDER_CONSUMERS, true},
 }
 
-func loadQueues(ctx context.Context, v *View) (any, error) {
-	active, err := v.Active(ctx)
-	if err != nil {
-		return nil, err
-	}
+func loadQueues(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
 	may, err := v.rights(ctx)
 	if err != nil {
 		return nil, err
@@ -99,7 +92,7 @@ func loadQueues(ctx context.Context, v *View) (any, error) {
 	if req.GetOrder() == pb.QueueOrder_QUEUE_ORDER_UNSPECIFIED {
 		d.Sort = "name"
 	}
-	resp, err := pb.NewQueueServiceClient(active).ListQueues(ctx, req)
+	resp, err := queues.ListQueues(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +112,6 @@ func loadQueues(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// link returns the address of another page or order of the table.
 func (d *queuesView) link(sort string, descending bool, page int) string {
 	q := url.Values{}
 	if d.Search != "" {
@@ -171,7 +163,6 @@ func newQueueRow(q *pb.Queue) queueRow {
 	return row
 }
 
-// rateText formats a rate per second, or a dash if unknown.
 func rateText(perSecond *float64) string {
 	if perSecond == nil {
 		return "–"
@@ -181,23 +172,19 @@ func rateText(perSecond *float64) string {
 
 func queueLink(path, name string) string { return path + "?" + url.Values{"name": {name}}.Encode() }
 
-func createQueue(ctx context.Context, v *View) (Done, error) {
+func createQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	name := strings.TrimSpace(v.Get("name"))
 	if name == "" {
 		return Done{}, invalid("Enter a queue name.")
-	}
-	active, err := v.Active(ctx)
-	if err != nil {
-		return Done{}, err
 	}
 	config := &pb.QueueConfig{}
 	if err := readConfig(v, config, true); err != nil {
 		return Done{}, err
 	}
 	req := &pb.CreateQueueRequest{
-		Name: name, Config: config, Subscriptions: strings.Fields(strings.ReplaceAll(v.Get("subscriptions"), ",", " ")),
+		Name: name, Config: config, Subscriptions: words(v.Get("subscriptions")),
 	}
-	if _, err := pb.NewQueueServiceClient(active).CreateQueue(ctx, req); err != nil {
+	if _, err := queues.CreateQueue(ctx, req); err != nil {
 		return Done{}, err
 	}
 	return Done{Message: "Queue " + name + " created.", Goto: queueLink("/queue", name)}, nil

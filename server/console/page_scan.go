@@ -9,7 +9,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// scanPage shows the result of the last scan of a node.
 func scanPage() Page {
 	return Page{
 		Path: "/scan", Title: "Scan", Right: "operate", Template: "scan", Hidden: true, Under: "/store", Load: loadScan,
@@ -22,7 +21,6 @@ type scanView struct {
 	Chart  *chart
 }
 
-// chart is the input of the chart code in console.js.
 type chart struct {
 	Kind   string   `json:"kind"`
 	Unit   string   `json:"unit"`
@@ -39,11 +37,7 @@ type series struct {
 }
 
 func loadScan(ctx context.Context, v *View) (any, error) {
-	n, err := loadNodeName(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	m, err := v.maintenance(ctx)
+	n, m, err := v.nodeAndMaintenance(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +45,7 @@ func loadScan(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, _ := n.(*nodeView)
-	d := &scanView{Node: node}
+	d := &scanView{Node: n}
 	d.Result, err = result(in, func(*pb.Progress) {}, (*pb.ScanResponse).GetResult)
 	if err != nil {
 		return nil, err
@@ -65,7 +58,6 @@ func loadScan(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// histogram charts the number of messages by size.
 func histogram(buckets []*pb.SizeBucket) *chart {
 	c := &chart{Kind: "bars", Unit: "number", XLabel: "size up to", Series: []series{{Label: "messages"}}}
 	for i, b := range buckets {

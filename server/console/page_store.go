@@ -11,12 +11,11 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// storePage shows the storage usage of the nodes and their store operations.
 func storePage() Page {
 	return Page{
 		Path: "/store", Title: "Store", Key: "s", Right: "operate", Template: "store", Live: true, Load: loadStore,
 		Actions: []Action{
-			{Name: "scan", Title: "Scan", Right: "operate", Dialog: "scan", Load: loadNodeName, Do: doScan},
+			{Name: "scan", Title: "Scan", Right: "operate", Dialog: "scan", Load: loadNode, Do: doScan},
 			{Name: "shrink", Title: "Shrink", Right: "operate", Dialog: "shrink", Load: loadShrink, Do: doShrink},
 			{
 				Name: "resize", Title: "Resize both nodes", Right: "operate", Dialog: "resize", Load: loadStore,
@@ -27,10 +26,10 @@ func storePage() Page {
 			{Name: "stop", Title: "Stop operation", Right: "operate", Dialog: "stop", Do: doStopTask},
 			{
 				Name: "drop-old", Title: "Remove page.db_old", Right: "operate", Dialog: "drop-old", Danger: true,
-				Load: loadNodeName, Do: doDropOld,
+				Load: loadNode, Do: doDropOld,
 			},
 			{
-				Name: "checkpoint", Title: "Write a checkpoint", Right: "operate", Dialog: "checkpoint", Load: loadNodeName,
+				Name: "checkpoint", Title: "Write a checkpoint", Right: "operate", Dialog: "checkpoint", Load: loadNode,
 				Do: doCheckpoint,
 			},
 		},
@@ -64,7 +63,7 @@ func loadStore(ctx context.Context, v *View) (any, error) {
 	}
 	plan := own.GetPlan()
 	for _, n := range nodes {
-		if n.Status != nil && serving(n.Status.GetRole()) && n.Status.GetPlan() != nil {
+		if n.serves() && n.Status.GetPlan() != nil {
 			plan = n.Status.GetPlan()
 		}
 	}
@@ -72,7 +71,6 @@ func loadStore(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// planView is a rolling plan as a line of steps.
 type planView struct {
 	*pb.Plan
 
@@ -125,7 +123,6 @@ func viewPlan(p *pb.Plan, nodes []*nodeView) *planView {
 	return d
 }
 
-// planSteps returns the steps of a plan with their states.
 func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeView) []step {
 	first := p.GetFirstActive()
 	other := ""
@@ -138,10 +135,7 @@ func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeV
 	switching := p.GetState() == pb.PlanState_PLAN_STATE_SWITCHING
 	finished := p.GetState() == pb.PlanState_PLAN_STATE_DONE
 	at := done * 2 // the current step: work, switch, work, switch back
-	if done == 1 && !switching && p.GetNode() != first {
-		at = 1
-	}
-	if done == 1 && switching {
+	if done == 1 && (switching || p.GetNode() != first) {
 		at = 1
 	}
 	titles := []string{
@@ -180,12 +174,10 @@ func (n *nodeView) Used() int {
 	return percent(n.Status.GetStore().GetPagesUsed(), n.Status.GetStore().GetPages())
 }
 
-// UsedBytes returns the used bytes of a node's page file.
 func (n *nodeView) UsedBytes() uint64 {
 	return n.Status.GetStore().GetPagesUsed() * uint64(n.Status.GetStore().GetPageSize())
 }
 
-// FreeBytes returns the free bytes of a node's page file.
 func (n *nodeView) FreeBytes() uint64 { return n.FileBytes() - min(n.UsedBytes(), n.FileBytes()) }
 
 // OldFile returns the size of the page file kept after a rewrite; 0 if none is kept.
@@ -207,8 +199,8 @@ func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, er
 	return pb.NewMaintenanceServiceClient(cc), nil
 }
 
-// loadNodeName returns the name of the node of a dialog.
-func loadNodeName(ctx context.Context, v *View) (any, error) {
+// node returns the node named in the request; by default this node.
+func (v *View) node(ctx context.Context) (*nodeView, error) {
 	nodes, err := v.nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -221,14 +213,16 @@ func loadNodeName(ctx context.Context, v *View) (any, error) {
 	return nil, invalid("Node not found.")
 }
 
-// nodeName returns the name of the node named in the request.
-func (v *View) nodeName(ctx context.Context) string {
-	n, err := loadNodeName(ctx, v)
+func loadNode(ctx context.Context, v *View) (any, error) { return v.node(ctx) }
+
+// nodeAndMaintenance returns the node named in the request, and its client.
+func (v *View) nodeAndMaintenance(ctx context.Context) (*nodeView, pb.MaintenanceServiceClient, error) {
+	n, err := v.node(ctx)
 	if err != nil {
-		return v.Get("node")
+		return nil, nil, err
 	}
-	node, _ := n.(*nodeView)
-	return node.Name()
+	m, err := v.maintenance(ctx)
+	return n, m, err
 }
 
 func doScan(ctx context.Context, v *View) (Done, error) {
@@ -253,27 +247,18 @@ func doScan(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Scan started.", Goto: "/store"}, err
 }
 
-// shrinkView is the data of the shrink dialog.
 type shrinkView struct {
 	Node *nodeView
 	R    *pb.ShrinkResponse
 }
 
 func loadShrink(ctx context.Context, v *View) (any, error) {
-	n, err := loadNodeName(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	m, err := v.maintenance(ctx)
+	n, m, err := v.nodeAndMaintenance(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r, err := m.Shrink(ctx, &pb.ShrinkRequest{DryRun: true})
-	if err != nil {
-		return nil, err
-	}
-	node, _ := n.(*nodeView)
-	return &shrinkView{node, r}, nil
+	return &shrinkView{n, r}, err
 }
 
 func doShrink(ctx context.Context, v *View) (Done, error) {

@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// configField is one field of the form of a queue configuration.
 type configField struct {
 	Name, Label, Hint, Value string
 	Check                    bool // checkbox
@@ -27,14 +26,12 @@ type configField struct {
 	New                      bool     // can be set only at creation
 }
 
-// configOption is a field of pb.QueueConfig with its options in types.proto.
 type configOption struct {
 	*pb.QueueOption
 
 	field protoreflect.FieldDescriptor
 }
 
-// configOptions lists the fields of a queue configuration.
 func configOptions() (list []configOption) {
 	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
@@ -57,7 +54,6 @@ func (o configOption) choices() (names []string) {
 	return names
 }
 
-// configFields returns the form fields for a configuration.
 func configFields(c *pb.QueueConfig) (list []configField) {
 	from := c.ProtoReflect()
 	for _, o := range configOptions() {
@@ -131,7 +127,6 @@ func (r *formReader) duration(name string) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// parseBytes parses a size in bytes with an optional unit up to TiB.
 func parseBytes(text string) (uint64, error) {
 	factor := uint64(1)
 	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -163,7 +158,6 @@ func readConfig(v *View, c *pb.QueueConfig, isNew bool) error {
 	return r.err
 }
 
-// value parses a field of a configuration. The value is invalid if the field is empty.
 func (r *formReader) value(o *configOption) (v protoreflect.Value) {
 	name := string(o.field.Name())
 	text := strings.TrimSpace(r.v.Get(name))

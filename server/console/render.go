@@ -24,7 +24,6 @@ import (
 //go:embed templates/*.html assets/*
 var files embed.FS
 
-// asset is a static file.
 type asset struct {
 	body    []byte
 	kind    string
@@ -74,7 +73,6 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(a.body)
 }
 
-// loadTemplates parses the templates: the file of each page together with the layout and the common parts.
 func loadTemplates(all []Page, assets map[string]asset) (map[string]*template.Template, error) {
 	functions := functions()
 	functions["asset"] = func(name string) (string, error) {
@@ -126,7 +124,6 @@ func (s *Server) render(w http.ResponseWriter, code int, file, name string, data
 	_, _ = w.Write(b.Bytes())
 }
 
-// broken responds with an internal error of the console.
 func (s *Server) broken(w http.ResponseWriter, err error) {
 	s.o.Logger.Error("cannot render page", zap.Error(err))
 	http.Error(w, "Cannot render the page; see the log of the node.", http.StatusInternalServerError)

@@ -13,15 +13,13 @@ import (
 )
 
 const (
-	// maxSessions limits memory; the least recently used session is evicted.
 	maxSessions = 1000
 	// A session ends sessionIdle after its last request, and at most sessionLife after sign-in.
 	sessionIdle = 30 * time.Minute
 	sessionLife = 12 * time.Hour
-	// idBytes is the length of a session ID and of the other secrets.
-	idBytes = 32
-	// sessionCookie holds the session ID, entryCookie the secret of the sign-in form. The page sets themeCookie: dark
-	// or light. Over TLS the first two have a prefix that makes browsers accept them from this host only.
+	idBytes     = 32
+	// sessionCookie holds the session ID, entryCookie the secret of the sign-in form. The page sets themeCookie: dark or
+	// light. Over TLS the first two have a prefix that makes browsers accept them from this host only.
 	sessionCookie = "lockstep_console"
 	entryCookie   = "lockstep_entry"
 	themeCookie   = "lockstep_theme"
@@ -44,12 +42,10 @@ type session struct {
 	notice string // shown once
 }
 
-// identity returns a key that differs for sessions with different rights.
 func (s *session) identity() [sha256.Size]byte {
 	return sha256.Sum256([]byte(s.method + "\x00" + s.principal + "\x00" + s.token + "\x00" + string(s.certificate[:])))
 }
 
-// setNotice stores a notice for the next page.
 func (s *session) setNotice(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,13 +61,12 @@ func (s *session) takeNotice() string {
 	return text
 }
 
-// holds reports whether the CSRF secret of a request matches the session.
 func (s *session) holds(csrf string) bool { return equal(s.csrf, csrf) }
 
 // equal compares secrets in constant time.
 func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// sessions is the sessions in memory. After a restart of the node, users sign in again.
+// sessions are in memory. After a restart of the node, users sign in again.
 type sessions struct {
 	now func() time.Time
 
@@ -83,14 +78,12 @@ func newSessions(now func() time.Time) *sessions {
 	return &sessions{now: now, all: make(map[[sha256.Size]byte]*session)}
 }
 
-// secret returns a random secret.
 func secret() string {
 	var b [idBytes]byte
 	_, _ = rand.Read(b[:]) // never returns an error
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// begin creates a session from a template and returns its ID.
 func (s *sessions) begin(as *session) (id string) {
 	id = secret()
 	now := s.now()
@@ -151,7 +144,6 @@ func (s *sessions) find(id string, byPerson bool) *session {
 	return one
 }
 
-// alive reports whether a session has not ended.
 func (s *sessions) alive(one *session) bool {
 	now := s.now()
 	s.mu.Lock()
@@ -177,12 +169,11 @@ func (s *Server) cookieName(base string) string {
 
 // cookie creates a cookie that scripts cannot read and that is not sent with cross-site requests.
 func (s *Server) cookie(name, value string) *http.Cookie {
-	return &http.Cookie{ //nolint:gosec // it is Secure where there is TLS
+	return &http.Cookie{ //nolint:gosec // Secure with TLS
 		Name: name, Value: value, Path: "/", HttpOnly: true, Secure: s.o.TLS != nil, SameSite: http.SameSiteStrictMode,
 	}
 }
 
-// noCookie returns a cookie that deletes the named one.
 func (s *Server) noCookie(name string) *http.Cookie {
 	c := s.cookie(name, "") //nolint:gosec // see cookie
 	c.MaxAge = -1

@@ -5,7 +5,6 @@ package console
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/x509"
 	"fmt"
 	"math"
 	"net"
@@ -35,7 +34,6 @@ type signInData struct {
 	Dialog      string   // always empty
 }
 
-// open reports whether access is unrestricted.
 func (s *Server) open(r *http.Request) bool {
 	identity, err := s.identify(r, "")
 	return err == nil && identity.GetOpen()
@@ -43,7 +41,7 @@ func (s *Server) open(r *http.Request) bool {
 
 // identify returns the identity that the node assigns to a browser with a token, or without one.
 func (s *Server) identify(r *http.Request, token string) (*pb.WhoAmIResponse, error) {
-	key, leave := s.caller(r)
+	key, leave := s.o.Link.Enter(s.callerOf(r))
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
 	defer cancel()
@@ -51,7 +49,6 @@ func (s *Server) identify(r *http.Request, token string) (*pb.WhoAmIResponse, er
 	return pb.NewAccessServiceClient(s.o.Link).WhoAmI(ctx, &pb.WhoAmIRequest{})
 }
 
-// withToken adds a token to the metadata of calls.
 func withToken(ctx context.Context, token string) context.Context {
 	if token == "" {
 		return ctx
@@ -77,15 +74,11 @@ func (s *Server) signInForm(w http.ResponseWriter, r *http.Request, code int, f 
 	s.render(w, code, "sign-in", "page", &d)
 }
 
-// holder returns the subject of the client certificate.
 func holder(r *http.Request) string {
 	if certificateOf(r) == [sha256.Size]byte{} {
 		return ""
 	}
-	return nameOf(r.TLS.VerifiedChains[0][0])
-}
-
-func nameOf(c *x509.Certificate) string {
+	c := r.TLS.VerifiedChains[0][0]
 	if name := c.Subject.CommonName; name != "" {
 		return name
 	}
@@ -149,10 +142,10 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	http.SetCookie(w, s.cookie(s.cookieName(sessionCookie), s.sessions.begin(one)))
 	http.SetCookie(w, s.noCookie(s.cookieName(entryCookie)))
-	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther) //nolint:gosec // it is a path of this port
+	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther) //nolint:gosec // a path of this port
 }
 
-// waitOf returns how long the address of a request must wait.
+// waitOf returns how many seconds the address of a request must wait.
 func (s *Server) waitOf(r *http.Request) float64 {
 	a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
 	if err != nil {

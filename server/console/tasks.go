@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"sync"
@@ -16,19 +15,13 @@ import (
 )
 
 const (
-	// maxRunning limits concurrent operations of the console.
 	maxRunning = 4
-	// keptTasks is the number of finished operations kept.
-	keptTasks = 12
-	// taskTime limits the duration of one operation.
-	taskTime = 12 * time.Hour
+	keptTasks  = 12
+	taskTime   = 12 * time.Hour
 )
 
-// errBusy is returned when too many operations are running.
-var errBusy = errors.New("the console already runs " + strconv.Itoa(maxRunning) + " operations")
-
-// tasks is the operations started on a page that take longer than a request may: scans, backups, jobs. They continue
-// when the page is closed, and end with the node.
+// tasks contains the operations started on a page that take longer than a request may: scans, backups, jobs. They
+// continue when the page is closed, and end with the node.
 type tasks struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // it ends all tasks
@@ -40,29 +33,27 @@ type tasks struct {
 }
 
 type task struct {
-	ID, Title, Node, Who string
-	Began, Ended         time.Time
-	Progress             *pb.Progress
-	Outcome              string   // result text
-	Failure              *failure // nil if successful
-	Link                 string   // page with the result; may be empty
-	Set                  string   // backup that is verified; may be empty
+	ID, Title, Node, Principal string
+	StartedAt, EndedAt         time.Time
+	Progress                   *pb.Progress
+	Outcome                    string   // result text
+	Failure                    *failure // nil if successful
+	Link                       string   // page with the result; may be empty
+	Set                        string   // backup that is verified; may be empty
 
 	cancel context.CancelFunc
 }
 
-// Running reports whether the task has not ended.
-func (t task) Running() bool { return t.Ended.IsZero() }
+func (t task) Running() bool { return t.EndedAt.IsZero() }
 
 // Percent returns the progress; 0 if unknown.
 func (t task) Percent() int { return percent(t.Progress.GetDoneBytes(), t.Progress.GetTotalBytes()) }
 
-// Took returns the duration so far.
-func (t task) Took() time.Duration {
+func (t task) Duration() time.Duration {
 	if t.Running() {
-		return time.Since(t.Began)
+		return time.Since(t.StartedAt)
 	}
-	return t.Ended.Sub(t.Began)
+	return t.EndedAt.Sub(t.StartedAt)
 }
 
 func newTasks(s *Server) *tasks {
@@ -71,7 +62,6 @@ func newTasks(s *Server) *tasks {
 	return t
 }
 
-// list returns copies of all tasks.
 func (t *tasks) list() []task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +72,6 @@ func (t *tasks) list() []task {
 	return list
 }
 
-// stop cancels a running task.
 func (t *tasks) stop(id string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,12 +84,11 @@ func (t *tasks) stop(id string) error {
 	return invalid("The operation is already finished.")
 }
 
-// operation executes a task. It reports progress to tell and returns the result text.
 type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error)
 
-// begin starts a task for the session of a view. It checks the right to operate first: all operations need it, and the
-// error must be returned to the caller.
-func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // it goes on
+// begin starts a task. It checks the right to operate first: all operations need it, and the error must be returned to
+// the caller.
+func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // it outlives ctx
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err
 	}
@@ -114,11 +102,11 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 		}
 	}
 	if running >= maxRunning {
-		return invalid(errBusy.Error() + ". Wait until one is finished.")
+		return invalid(fmt.Sprintf("The console already runs %d operations: wait until one is finished.", maxRunning))
 	}
 	t.last++
 	one := &label
-	one.ID, one.Who, one.Began = strconv.Itoa(t.last), v.Principal, time.Now()
+	one.ID, one.Principal, one.StartedAt = strconv.Itoa(t.last), v.Principal, time.Now()
 	life, cancel := context.WithTimeout(t.ctx, taskTime)
 	one.cancel = cancel
 	t.all = slices.Insert(t.all, 0, one)
@@ -141,7 +129,7 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 		})
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		one.Ended, one.Outcome = time.Now(), outcome
+		one.EndedAt, one.Outcome = time.Now(), outcome
 		if err != nil {
 			f := describe(err)
 			var bad *notRestorable
@@ -162,10 +150,11 @@ func (v *View) beginOnNode(
 	ctx context.Context, what task,
 	do func(ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress)) (string, error),
 ) error {
-	if _, err := v.maintenance(ctx); err != nil {
+	n, _, err := v.nodeAndMaintenance(ctx)
+	if err != nil {
 		return err
 	}
-	what.Node = v.nodeName(ctx)
+	what.Node = n.Name()
 	return v.begin(ctx, what, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
 		m, err := v.maintenance(ctx)
 		if err != nil {
@@ -175,7 +164,6 @@ func (v *View) beginOnNode(
 	})
 }
 
-// progressed is the pointer to a response with progress.
 type progressed[R any] interface {
 	*R
 	GetProgress() *pb.Progress
@@ -196,6 +184,3 @@ func result[R any, P progressed[R], T any](
 		}
 	}
 }
-
-// isEnd reports whether a stream ended normally.
-func isEnd(err error) bool { return errors.Is(err, io.EOF) }

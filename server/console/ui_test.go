@@ -82,13 +82,13 @@ func testOnlyPermittedActionsAreOffered(t *testing.T) {
 	nobody.act("/queues/create", url.Values{"name": {"orders"}})
 	nobody.act("/queue/publish?name=orders", url.Values{"body": {"x"}})
 	nobody.act("/access/grant", url.Values{
-		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
+		"kind": {"principal"}, "subject": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
 	})
 	root, reader, sender := newBrowser(t, ready.Console), newBrowser(t, ready.Console), newBrowser(t, ready.Console)
 	require.Equal(t, "/pair", root.signIn(tokens["root"]).at)
 	require.Equal(t, "/pair", reader.signIn(tokens["reader"]).at)
 	root.act("/access/grant", url.Values{
-		"kind": {"principal"}, "whom": {"sender"}, "queue": {"orders"}, "right": {"browse", "publish"},
+		"kind": {"principal"}, "subject": {"sender"}, "queue": {"orders"}, "right": {"browse", "publish"},
 	})
 	require.Equal(t, "/pair", sender.signIn(tokens["sender"]).at)
 
@@ -129,7 +129,7 @@ func testSwitchoverIsOffered(t *testing.T) {
 	require.Contains(t, active.get("/pair").body, `<a class="button" href="/pair/switchover"`)
 	root, reader := active.makeToken("root-1", "root"), active.makeToken("reader-1", "reader")
 	active.act("/access/grant", url.Values{
-		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
+		"kind": {"principal"}, "subject": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
 	})
 	for token, offered := range map[string]bool{root: true, reader: false} {
 		b := newBrowser(t, active.ready.Console)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"sync"
 	"time"
 
@@ -24,13 +25,12 @@ import (
 // seconds.
 const otherTimeout = 700 * time.Millisecond
 
-// errNoActive is returned when no node is known to be active.
 var errNoActive = errors.New("no active node")
 
 // View is the context of a page or an action: the request, and connections for calls with exactly the rights of the
 // session.
 type View struct {
-	// Query of the page; Form has the submitted values of an action.
+	// Form has the submitted values of an action.
 	Query, Form url.Values
 	Principal   string
 
@@ -55,6 +55,38 @@ func (v *View) Get(name string) string {
 		return v.Form.Get(name)
 	}
 	return v.Query.Get(name)
+}
+
+// number returns a number in the query, or 0.
+func (v *View) number(name string) uint64 {
+	n, _ := strconv.ParseUint(v.Query.Get(name), 10, 64)
+	return n
+}
+
+// withActive adds a client of the active node to the arguments of a function of a page or action.
+func withActive[C, T any](
+	client func(grpc.ClientConnInterface) C, fn func(context.Context, *View, C) (T, error),
+) func(context.Context, *View) (T, error) {
+	return func(ctx context.Context, v *View) (result T, err error) {
+		active, err := v.Active(ctx)
+		if err != nil {
+			return result, err
+		}
+		return fn(ctx, v, client(active))
+	}
+}
+
+func withQueues[T any](
+	fn func(context.Context, *View, pb.QueueServiceClient) (T, error),
+) func(context.Context, *View) (T, error) {
+	return withActive(pb.NewQueueServiceClient, fn)
+}
+
+// withAccess: the active node stores the rules.
+func withAccess[T any](
+	fn func(context.Context, *View, pb.AccessServiceClient) (T, error),
+) func(context.Context, *View) (T, error) {
+	return withActive(pb.NewAccessServiceClient, fn)
 }
 
 // Own returns the connection to the services of this node.
@@ -177,11 +209,9 @@ func (e *otherConsole) Error() string {
 	return fmt.Sprintf("node %s: %v", e.node.GetName(), e.err)
 }
 
-// Unwrap returns the cause.
 func (e *otherConsole) Unwrap() error { return e.err }
 
-// OtherStatus queries the status of another node. A session that may read the status of this node may read that of the
-// other one.
+// OtherStatus queries the status of another node, for sessions that may read the status of this node.
 func (v *View) OtherStatus(ctx context.Context, n *pb.NodeStatus) (*pb.GetStatusResponse, error) {
 	if _, err := v.Status(ctx); err != nil {
 		return nil, err
@@ -196,7 +226,6 @@ func serving(r pb.Role) bool {
 	return r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE || r == pb.Role_ROLE_BLOCKED
 }
 
-// conn adds the credentials of the session to each call.
 type conn struct {
 	grpc.ClientConnInterface
 
@@ -204,14 +233,55 @@ type conn struct {
 	failed func(error) error // converts the error of a call
 }
 
-// Invoke makes a unary call.
 func (c conn) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
 	return c.failed(c.ClientConnInterface.Invoke(c.as(ctx), method, args, reply, o...))
 }
 
-// NewStream starts a streaming call.
 func (c conn) NewStream(
 	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	return c.ClientConnInterface.NewStream(c.as(ctx), d, method, o...) //nolint:wrapcheck // it is a status
+	return c.ClientConnInterface.NewStream(c.as(ctx), d, method, o...) //nolint:wrapcheck // a status
+}
+
+type rights map[string]bool
+
+func (r rights) May(right string) bool { return r[right] }
+
+// whoAmI returns the identity of the session as this node authenticates it. The result is cached in the view.
+func (v *View) whoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
+	v.identityMu.Lock()
+	defer v.identityMu.Unlock()
+	if v.who == nil {
+		identity, err := pb.NewAccessServiceClient(v.Own()).WhoAmI(ctx, &pb.WhoAmIRequest{Queue: v.Get("name")})
+		if err != nil {
+			return nil, err
+		}
+		v.who = identity
+	}
+	return v.who, nil
+}
+
+func (v *View) rights(ctx context.Context) (rights, error) {
+	identity, err := v.whoAmI(ctx)
+	if err != nil {
+		return nil, err
+	}
+	may := make(rights)
+	for _, name := range words(rightsOf(identity.GetRights())) {
+		may[name] = true
+	}
+	return may, nil
+}
+
+// offered returns the menu pages that a session may see. Pages about queues are offered to every session, since the
+// node lists only the queues that the session may see.
+func (s *Server) offered(may rights) (menu []*Page) {
+	for i := range s.pages {
+		p := &s.pages[i]
+		if p.Hidden || (p.Right == "operate" || p.Right == "audit") && may != nil && !may.May(p.Right) {
+			continue
+		}
+		menu = append(menu, p)
+	}
+	return menu
 }

@@ -132,7 +132,7 @@ func testRules(t *testing.T) {
 	rootToken, readerToken := nobody.makeToken("root-1", "root"), nobody.makeToken("reader-1", "reader")
 	auditToken := nobody.makeToken("audit-1", "auditor")
 	nobody.act("/access/grant", url.Values{
-		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
+		"kind": {"principal"}, "subject": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
 	})
 	require.Eventually(t, func() bool { return nobody.get("/pair").at == "/sign-in" }, testTimeout,
 		50*time.Millisecond, "rules exist now")
@@ -141,7 +141,7 @@ func testRules(t *testing.T) {
 	root, reader, auditor := newBrowser(t, ready.Console), newBrowser(t, ready.Console), newBrowser(t, ready.Console)
 	require.Equal(t, "/pair", root.signIn(rootToken).at)
 	require.Equal(t, "/pair", reader.signIn(readerToken).at)
-	root.act("/access/grant", url.Values{"kind": {"principal"}, "whom": {"auditor"}, "right": {"audit"}})
+	root.act("/access/grant", url.Values{"kind": {"principal"}, "subject": {"auditor"}, "right": {"audit"}})
 	require.Equal(t, "/pair", auditor.signIn(auditToken).at)
 	for _, p := range console.Pages() {
 		a := reader.get(p.Path)
@@ -157,7 +157,7 @@ func testRules(t *testing.T) {
 				continue
 			}
 			form := url.Values{
-				"csrf": {reader.csrf()}, "name": {"x"}, "page_size": {"4096"}, "principal": {"x"}, "whom": {"x"},
+				"csrf": {reader.csrf()}, "name": {"x"}, "page_size": {"4096"}, "principal": {"x"}, "subject": {"x"},
 				"right": {"operate"}, "kind": {"backup"}, "schedule": {"@daily"}, "queue": {"x"}, "bytes": {"1"},
 				"confirm": {"x"},
 			}

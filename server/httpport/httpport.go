@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package httpport implements an HTTP port of a node, used for the console and for metrics and probes. It limits the
-// resources of clients: connections, idle time, and header size.
+// connections, idle time and header size of clients.
 package httpport
 
 import (
@@ -16,30 +16,22 @@ import (
 	"time"
 )
 
-// stopLimit limits the time for running requests when the node stops.
-const stopLimit = 500 * time.Millisecond
+const stopLimit = 500 * time.Millisecond // of running requests
 
 // Options configures Listen. A limit of 0 means unlimited.
 type Options struct {
-	// Address to listen on, host:port; port 0 selects a free port.
-	Address string
-	// Listen binds the address; nil: a TCP port of the host.
-	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// TLS configuration of the port; nil: plain HTTP.
-	TLS *tls.Config
-	// Handler of all requests.
-	Handler http.Handler
-	// Connections limits the open connections, ConnectionsPerAddress those from one address. Further connections are
-	// closed immediately, so that a client with many connections leaves room for others and does not exhaust memory and
-	// file descriptors.
-	Connections, ConnectionsPerAddress int
-	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, the whole request,
-	// and the response; IdleTimeout limits the time between two requests.
-	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration
-	// MaxHeaderBytes limits the headers of a request.
+	Address        string                                                          // host:port; port 0 selects a free port
+	Listen         func(ctx context.Context, address string) (net.Listener, error) // nil: a TCP port of the host
+	TLS            *tls.Config                                                     // nil: plain HTTP
+	Handler        http.Handler
 	MaxHeaderBytes int
-	// ErrorLog logs connection errors; nil: the standard logger.
-	ErrorLog *log.Logger
+	ErrorLog       *log.Logger // nil: the standard logger
+	// Connections limits the open connections, ConnectionsPerAddress those from one address. Further ones are closed
+	// immediately, so that a client with many connections does not exhaust memory and file descriptors.
+	Connections, ConnectionsPerAddress int
+	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, the whole request, and
+	// the response; IdleTimeout limits the time between two requests.
+	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 }
 
 // Port serves requests during Run.
@@ -68,7 +60,7 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 }
 
 func listenTCP(ctx context.Context, address string) (net.Listener, error) {
-	return (&net.ListenConfig{}).Listen(ctx, "tcp", address) //nolint:wrapcheck // the caller says which port it is
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", address) //nolint:wrapcheck // the caller adds the port
 }
 
 // Address returns the bound address, host:port.
@@ -101,7 +93,6 @@ func (p *Port) Run(ctx context.Context, ending func()) error {
 	return fmt.Errorf("serve: %w", err)
 }
 
-// limitedListener closes connections beyond the limits.
 type limitedListener struct {
 	net.Listener
 
@@ -116,7 +107,6 @@ func limited(l net.Listener, most, perHost int) *limitedListener {
 	return &limitedListener{Listener: l, most: most, perHost: perHost, byHost: make(map[string]int)}
 }
 
-// Accept returns the next connection within the limits.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -160,7 +150,6 @@ type limitedConn struct {
 	leave func()
 }
 
-// Close closes the connection and frees its slot.
 func (c *limitedConn) Close() error {
 	defer c.leave()
 	return c.Conn.Close() //nolint:wrapcheck // the server compares it

@@ -5,7 +5,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"time"
 
@@ -18,48 +17,38 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // peerSecretKey is the metadata key for the secret that the pair shares with its access rules. A node that sends it
 // gets operator rights on the other node.
 const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // the name of the metadata, not a secret
 
-// peerPrincipal is the name of the other node in logs.
 const peerPrincipal = "peer"
 
-func (n *node) setAccess() {
-	n.rules.Configure(access.Setting{Deny: n.cfg.Access.Mode == "deny", Operators: n.cfg.Access.Operators})
-}
-
-// peerSecretIdentity authenticates the other node by the shared secret.
 func (n *node) peerSecretIdentity(ctx context.Context) (*access.Identity, error) {
 	if n.rules.PeerSecret() == nil {
-		return nil, nil //nolint:nilnil // there is none to show
+		return nil, nil //nolint:nilnil // no secret yet
 	}
 	shown := metadata.ValueFromIncomingContext(ctx, peerSecretKey)
 	if len(shown) != 1 || !n.rules.IsPeerSecret([]byte(shown[0])) {
-		return nil, nil //nolint:nilnil // it is another caller, or was the other node before it got the rules
+		return nil, nil //nolint:nilnil // another caller, or the other node before it got the rules
 	}
 	return &access.Identity{Principal: peerPrincipal, Method: access.MethodPeerToken, Peer: true}, nil
 }
 
-// peerSecret attaches the shared secret to calls to the other node.
 type peerSecret struct{ rules *access.Rules }
 
-// GetRequestMetadata returns the secret, or nil if there are no rules.
 func (p peerSecret) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	secret := p.rules.PeerSecret()
 	if len(secret) == 0 {
-		return nil, nil //nolint:nilnil // there are no rules
+		return nil, nil //nolint:nilnil // no rules yet
 	}
 	return map[string]string{peerSecretKey: string(secret)}, nil
 }
 
-// RequireTransportSecurity returns false: without TLS, the nodes trust their network.
+// RequireTransportSecurity: without TLS, the nodes trust their network.
 func (peerSecret) RequireTransportSecurity() bool { return false }
 
-// loadAccess reloads the rules from the applied state.
 func (n *node) loadAccess() {
 	if err := n.rules.LoadFrom(func() (uint64, []queue.AccessEntry) { return query.Access(n.store) }); err != nil {
 		n.log.Error("some access rules cannot be decoded and grant nothing; upgrade this node", zap.Error(err))
@@ -67,8 +56,8 @@ func (n *node) loadAccess() {
 	n.queues.RulesChanged()
 }
 
-// watchAccess reloads the rules on each change until ctx ends, and writes a checkpoint. A restarted node then has the
-// rules before it has applied its log.
+// watchAccess reloads the rules on each change until ctx ends, and writes a checkpoint, so that a restarted node has
+// the rules before it has applied its log.
 func (n *node) watchAccess(ctx context.Context) {
 	changed, cancel := query.WatchAccess(n.store)
 	defer cancel()
@@ -91,10 +80,8 @@ func (n *node) watchAccess(ctx context.Context) {
 }
 
 const (
-	// resetPollInterval is the interval at which an active node retries a requested reset.
 	resetPollInterval = time.Second
-	// resetTimeout bounds one attempt.
-	resetTimeout = 10 * time.Second
+	resetTimeout      = 10 * time.Second
 )
 
 // watchReset deletes all rules once this node is active, if `lockstep access reset` requested it. It retries until it
@@ -113,7 +100,7 @@ func (n *node) watchReset(ctx context.Context) {
 		if session := n.serving.Get(); session != nil {
 			err := n.resetAccess(ctx, session)
 			if err == nil {
-				err = removeMarker(fsys, marker)
+				err = fsys.Remove(marker)
 			}
 			if err == nil {
 				return
@@ -128,14 +115,6 @@ func (n *node) watchReset(ctx context.Context) {
 	}
 }
 
-func removeMarker(fsys vfs.FS, marker string) error {
-	if err := fsys.Remove(marker); err != nil {
-		return fmt.Errorf("remove the marker: %w", err)
-	}
-	return nil
-}
-
-// resetAccess deletes all rules through the log, like any other change of rules.
 func (n *node) resetAccess(ctx context.Context, session *session.Session) error {
 	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
 	defer cancel()
@@ -150,22 +129,12 @@ func (n *node) resetAccess(ctx context.Context, session *session.Session) error 
 		n.log.Warn("no access rules to delete")
 		return nil
 	}
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	b.ChangeAccess(version, 0, changes)
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	r, err := session.Primary.Commit(ctx, payload)
-	if err == nil {
-		err = r.Err()
-	}
+	r, err := txn.Propose(ctx, session.Primary, time.Now(), func(b *txn.Builder) { b.ChangeAccess(version, 0, changes) })
 	if err != nil {
 		return err
 	}
 	n.loadAccess()
 	n.log.Error("ALL ACCESS RULES DELETED, requested by `lockstep access reset`", zap.Int("entries", len(changes)),
-		zap.Uint64("lsn", r.LSN), zap.Bool("everybody_may_do_everything", n.rules.Open()))
+		zap.Uint64("lsn", r.LSN), zap.Bool("unrestricted", n.rules.Open()))
 	return nil
 }

@@ -55,7 +55,7 @@ func testRestoredRules(t *testing.T) {
 	denied(t, n.publishAs("alice", "orders", "x"))
 	n.stop()
 
-	list, err := backup.List(nil, sets)
+	list, err := backup.List(t.Context(), backup.Directory(nil, sets))
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	dir := filepath.Join(t.TempDir(), "data")

@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"net"
 	"time"
 
@@ -14,22 +15,16 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
-// This file sets the connection limits of the node's port.
-
 const (
-	// peerResolveInterval is the interval at which the addresses of the other node are resolved.
 	peerResolveInterval = 5 * time.Second
-	// lookupLimit bounds one resolution.
-	lookupLimit = 2 * time.Second
+	lookupLimit         = 2 * time.Second
 	// reservedFiles is the number of open files reserved for the store, the log, etcd and the other node.
 	reservedFiles = 384
-	// unprocessedFraction divides memory.budget: clients may fill 1/unprocessedFraction of it with requests that no
-	// handler has read yet.
+	// Clients may fill 1/unprocessedFraction of memory.budget with requests that no handler has read yet.
 	unprocessedFraction = 8
 )
 
-// admit applies the connection limits to the node's port.
-func (n *node) admit(l listener) *admission.Listener {
+func (n *node) admit(l net.Listener) *admission.Listener {
 	most := n.cfg.Limits.Connections
 	if files, ok := openFilesLimit(); ok && files < uint64(most)+reservedFiles {
 		most = max(16, int(files)-reservedFiles)
@@ -90,9 +85,7 @@ func (n *node) resolvePeer(ctx context.Context) map[string]bool {
 		found, err := net.DefaultResolver.LookupHost(ctx, host)
 		if err != nil { // keep the previous result, which may still be right
 			if last := n.peerHosts.Load(); last != nil {
-				for h := range *last {
-					hosts[h] = true
-				}
+				maps.Copy(hosts, *last)
 			}
 		}
 		for _, h := range found {

@@ -16,17 +16,14 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
-// amqpProtocol is the protocol name in the list of connections.
 const amqpProtocol = "AMQP 1.0"
 
-// amqpPort is the port for AMQP 1.0 clients.
 type amqpPort struct {
 	listener  net.Listener
 	advertise string // address advertised to clients
 	server    atomic.Pointer[broker.Server]
 }
 
-// listenAMQP binds the port and advertises it to the other node.
 func (n *node) listenAMQP(ctx context.Context) error {
 	l, err := n.environment.listen(ctx, n.cfg.AMQP.Listen)
 	if err != nil {
@@ -39,7 +36,6 @@ func (n *node) listenAMQP(ctx context.Context) error {
 
 func (p *amqpPort) address() string { return p.listener.Addr().String() }
 
-// advertisedAMQP returns the address advertised to AMQP clients for a bound port.
 func (n *node) advertisedAMQP(bound net.Addr) string {
 	if n.cfg.AMQP.Advertise != "" {
 		return n.cfg.AMQP.Advertise
@@ -81,7 +77,6 @@ func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 	return r, changed
 }
 
-// run serves until ctx ends.
 func (p *amqpPort) run(ctx context.Context, n *node) {
 	o := broker.Options{
 		Listener: n.connections.Also(p.listener, amqpProtocol), ContainerID: n.cfg.Node.Name, Version: n.version,
@@ -102,7 +97,6 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 	})
 }
 
-// defects returns the number of connections closed because of a defect.
 func (p *amqpPort) defects() uint64 {
 	if p == nil {
 		return 0
@@ -113,5 +107,4 @@ func (p *amqpPort) defects() uint64 {
 	return 0
 }
 
-// close closes the listener.
 func (p *amqpPort) close() { _ = p.listener.Close() } // a second close is harmless

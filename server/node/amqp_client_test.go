@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // amqpPeer is a client that sends and receives single AMQP frames.
@@ -181,7 +182,7 @@ func targetNode(address string, capabilities ...wire.Symbol) *wire.Node {
 // transfer sends a message of one data section.
 func (p *amqpPeer) transfer(handle uint32, body string, state wire.DeliveryState) {
 	p.t.Helper()
-	p.raw(handle, wire.AppendData(nil, []byte(body)), state)
+	p.raw(handle, wiretest.AppendData(nil, []byte(body)), state)
 }
 
 func (p *amqpPeer) raw(handle uint32, payload []byte, state wire.DeliveryState) {
@@ -241,13 +242,15 @@ func (p *amqpPeer) message(t *wire.Transfer, payload []byte) (m gotMessage) {
 		require.NoError(p.t, err)
 		switch rest = next; s.Code {
 		case wire.SectionHeader:
-			h, err := wire.DecodeHeader(s.Value)
+			h, _, err := wire.DecodeValue(s.Value)
 			require.NoError(p.t, err)
-			m.count = h.DeliveryCount
+			if fields, ok := h.(wire.List); ok && len(fields) > 4 {
+				m.count, _ = fields[4].(uint32)
+			}
 		case wire.SectionData:
-			data, err := wire.DecodeData(s.Value)
+			data, _, err := wire.DecodeValue(s.Value)
 			require.NoError(p.t, err)
-			m.body += string(data)
+			m.body += string(data.([]byte))
 		}
 	}
 	return m

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // Messages accepted before the connection was closed are acknowledged: the next connection receives the next message.
@@ -52,7 +53,7 @@ func testAMQPSendAndClose(t *testing.T) {
 		b = wire.AppendFrame(b, 0, &wire.Transfer{
 			DeliveryID: wire.Some(i), DeliveryTag: []byte{byte(i >> 8), byte(i)}, MessageFormat: wire.Some(uint32(0)),
 			Settled: wire.Some(true),
-		}, wire.AppendData(nil, []byte("x")))
+		}, wiretest.AppendData(nil, []byte("x")))
 	}
 	p.write(wire.AppendFrame(b, 0, &wire.Close{}, nil))
 	expect[*wire.Close](p)
@@ -123,7 +124,7 @@ func testAMQPManyInATransaction(t *testing.T) {
 	p := openAMQP(t, n)
 	require.Nil(t, p.sender(0, &wire.Coordinator{}))
 	require.Nil(t, p.sender(1, targetNode("")))
-	p.raw(0, wire.AppendDeclare(nil, &wire.Declare{}), nil)
+	p.raw(0, wiretest.Declare(), nil)
 	declared, ok := p.outcome().(*wire.Declared)
 	require.True(t, ok)
 	state := &wire.TransactionalState{TxnID: declared.TxnID}
@@ -136,7 +137,7 @@ func testAMQPManyInATransaction(t *testing.T) {
 		p.send(&wire.Transfer{
 			Handle: 1, DeliveryID: wire.Some(p.next), DeliveryTag: []byte{1}, MessageFormat: wire.Some(uint32(0)),
 			Settled: wire.Some(true), State: state,
-		}, wire.AppendData(wire.AppendProperties(nil, &wire.Properties{To: to}), []byte("x"))...)
+		}, wiretest.AppendData(wiretest.AppendTo(nil, to), []byte("x"))...)
 		p.next++
 		for i%batch == batch-1 {
 			if f := expect[*wire.Flow](p); f.Handle.Set && f.Handle.Value == 1 {
@@ -144,7 +145,7 @@ func testAMQPManyInATransaction(t *testing.T) {
 			}
 		}
 	}
-	p.raw(0, wire.AppendDischarge(nil, &wire.Discharge{TxnID: declared.TxnID}), nil)
+	p.raw(0, wiretest.Discharge(declared.TxnID, false), nil)
 	require.Equal(t, wire.Accepted{}, p.outcome())
 	for _, queue := range []string{"q", "new"} {
 		n.eventually(queue, func(q *pb.Queue) bool { return q.GetMessages() == count/2 })
@@ -259,7 +260,7 @@ func testAMQPManyAcknowledgements(t *testing.T) {
 	}
 	p := openAMQP(t, n)
 	require.Nil(t, p.sender(0, &wire.Coordinator{}))
-	p.raw(0, wire.AppendDeclare(nil, &wire.Declare{}), nil)
+	p.raw(0, wiretest.Declare(), nil)
 	declared, ok := p.outcome().(*wire.Declared)
 	require.True(t, ok)
 	require.Nil(t, p.receiver(1, "r", &wire.Source{Address: "q"}))
@@ -271,7 +272,7 @@ func testAMQPManyAcknowledgements(t *testing.T) {
 			p.send(&wire.Disposition{Role: wire.RoleReceiver, First: i + 1 - batch, Last: i, Settled: true, State: accepted})
 		}
 	}
-	p.raw(0, wire.AppendDischarge(nil, &wire.Discharge{TxnID: declared.TxnID}), nil)
+	p.raw(0, wiretest.Discharge(declared.TxnID, false), nil)
 	require.Equal(t, wire.Accepted{}, p.outcome())
 	n.eventually("q", isEmpty)
 }

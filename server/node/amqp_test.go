@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // eventually polls a queue until it satisfies is.
@@ -97,9 +98,9 @@ func testAMQPPipelined(t *testing.T) {
 	require.Nil(t, p.sender(0, targetNode("")))
 	expect[*wire.Flow](p)
 	const count = 1500
-	to := wire.AppendProperties(nil, &wire.Properties{To: "made"}) // the queue does not exist yet and is created on demand
+	to := wiretest.AppendTo(nil, "made") // the queue does not exist yet and is created on demand
 	for range count {
-		p.raw(0, wire.AppendData(to[:len(to):len(to)], []byte(string(rune('0'+p.next%10)))), nil)
+		p.raw(0, wiretest.AppendData(to[:len(to):len(to)], []byte(string(rune('0'+p.next%10)))), nil)
 	}
 	for settled := uint32(0); settled < count; {
 		d := expect[*wire.Disposition](p)
@@ -160,9 +161,9 @@ func testAMQPRefusals(t *testing.T) {
 	require.NotNil(t, p.sender(0, nil))
 	require.Nil(t, p.sender(1, targetNode("")))
 	for payload, c := range map[string][2]string{
-		string(wire.AppendData(nil, []byte("x"))): {"amqp:invalid-field", "no `to`"},
+		string(wiretest.AppendData(nil, []byte("x"))): {"amqp:invalid-field", "no `to`"},
 		"junk": {"amqp:decode-error", ""},
-		string(wire.AppendData(wire.AppendProperties(nil, &wire.Properties{To: "none"}), nil)): {"amqp:not-found", "none"},
+		string(wiretest.AppendData(wiretest.AppendTo(nil, "none"), nil)): {"amqp:not-found", "none"},
 	} {
 		p.raw(1, []byte(payload), nil)
 		rejected, ok := p.outcome().(*wire.Rejected)
@@ -250,13 +251,13 @@ func testAMQPTransactions(t *testing.T) {
 	require.Nil(t, p.receiver(2, "r", &wire.Source{Address: "in"}))
 	p.credit(2, 10)
 	declare := func() []byte {
-		p.raw(0, wire.AppendDeclare(nil, &wire.Declare{}), nil)
+		p.raw(0, wiretest.Declare(), nil)
 		declared, ok := p.outcome().(*wire.Declared)
 		require.True(t, ok)
 		return declared.TxnID
 	}
 	discharge := func(id []byte, fail bool) wire.DeliveryState {
-		p.raw(0, wire.AppendDischarge(nil, &wire.Discharge{TxnID: id, Fail: fail}), nil)
+		p.raw(0, wiretest.Discharge(id, fail), nil)
 		return p.outcome()
 	}
 	work := func(id []byte) gotMessage {

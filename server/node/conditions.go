@@ -18,20 +18,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// lookInterval is the interval at which conditions are evaluated without client requests.
-const lookInterval = time.Second
+const evaluateInterval = time.Second
 
 // conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores the results in the
-// book, which status, health and metrics read, and logs conditions that begin or end.
+// book, which status, health and metrics read, and logs changes.
 type conditionMonitor struct {
-	n      *node
-	book   *conditions.Book
-	other  otherStatus
-	voters votersPoll
-	again  chan struct{} // capacity 1: re-evaluate
-	// cacheOnly is true if the filesystem cannot bypass the system's page cache. It is set before the first
-	// evaluation.
-	cacheOnly bool
+	n         *node
+	book      *conditions.Book
+	other     otherStatus
+	voters    votersPoll
+	again     chan struct{} // capacity 1: re-evaluate
+	cacheOnly bool          // the filesystem cannot bypass the page cache; set before the first evaluation
 
 	mu       sync.Mutex // held during an evaluation; guards the fields below
 	rules    conditions.Rules
@@ -40,7 +37,7 @@ type conditionMonitor struct {
 
 func newConditionMonitor(n *node) *conditionMonitor {
 	l := &conditionMonitor{n: n, again: make(chan struct{}, 1)}
-	l.book = conditions.NewBook(l.tell)
+	l.book = conditions.NewBook(l.logChange)
 	return l
 }
 
@@ -49,17 +46,17 @@ func (l *conditionMonitor) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if !l.n.alone() {
-		running.Go(func() { l.watchOther(ctx) })
-		// needed for the metrics, if they are served, and for the certificate of the witness
+		running.Go(func() { every(ctx, pollInterval, func() { l.pollOther(ctx) }) })
+		// For the metrics, and for the certificate of the witness.
 		if l.n.latencies != nil || l.n.secrets.voters() != nil {
 			running.Go(func() { l.watchVoters(ctx) })
 		}
 	}
-	ticker := time.NewTicker(lookInterval)
+	ticker := time.NewTicker(evaluateInterval)
 	defer ticker.Stop()
 	for {
 		changed := l.n.runner.Changed()
-		l.look()
+		l.evaluate()
 		select {
 		case <-changed:
 		case <-l.again:
@@ -70,7 +67,6 @@ func (l *conditionMonitor) run(ctx context.Context) {
 	}
 }
 
-// wake requests an evaluation soon.
 func (l *conditionMonitor) wake() {
 	select {
 	case l.again <- struct{}{}:
@@ -78,8 +74,7 @@ func (l *conditionMonitor) wake() {
 	}
 }
 
-// look evaluates and returns the current conditions.
-func (l *conditionMonitor) look() []conditions.Condition {
+func (l *conditionMonitor) evaluate() []conditions.Condition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -93,7 +88,6 @@ func (l *conditionMonitor) self() conditions.Node {
 	return conditions.Node{ID: l.n.plane.self.ID.String(), Name: l.n.plane.self.Name}
 }
 
-// input returns the state of the node for the rules.
 func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	n := l.n
 	in := &conditions.Input{
@@ -122,29 +116,20 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 		st := n.archiver.Status()
 		in.Archive = &st
 	}
-	if n.audit != nil {
-		st := n.audit.Stats()
-		in.AuditError, in.AuditLost = st.Error, st.Lost
-	}
+	records := n.audit.Stats()
+	in.AuditError, in.AuditLost = records.Error, records.Lost
 	in.AuthError, in.KeysError = n.authn.KeysError()
 	n.secrets.check()
-	for _, c := range n.secrets.certificates() {
-		in.Certificates = append(in.Certificates, conditions.Certificate{
-			File: c.File, Subject: c.Subject, Use: c.Use, Ends: c.Ends,
-		})
-	}
-	in.Credentials = n.secrets.refused()
+	in.Certificates, in.Credentials = n.secrets.certificates(), n.secrets.refused()
 	return in
 }
 
-// switchoverEnded records the result of a switchover that was requested in a term.
 func (l *conditionMonitor) switchoverEnded(term uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rules.SwitchoverEnded(time.Now(), term, err)
 }
 
-// fallsBack reports whether the store's filesystem rejects the mode that memory.page-cache requests.
 func fallsBack(fs vfs.FS, c *config.Config) bool {
 	disk, ok := fs.(interface{ TakesDirect(name string) bool })
 	return ok && c.Memory.PageCache != "keep" && !disk.TakesDirect(filepath.Join(c.Data.Dir, "page.db"))
@@ -162,14 +147,13 @@ func (l *conditionMonitor) showHealth(all []conditions.Condition) {
 	}
 }
 
-// tell logs a condition that begins or ends.
-func (l *conditionMonitor) tell(c conditions.Condition, raised bool) {
+func (l *conditionMonitor) logChange(c conditions.Condition, raised bool) {
 	fields := []zap.Field{
 		zap.String("condition", string(c.Definition.Kind)),
 		zap.Stringer("severity", c.Definition.Severity),
 	}
 	if c.Node.Name != "" {
-		fields = append(fields, zap.String("on", c.Node.Name))
+		fields = append(fields, zap.String("node", c.Node.Name))
 	}
 	if c.Details != "" {
 		fields = append(fields, zap.String("details", c.Details))
@@ -179,7 +163,7 @@ func (l *conditionMonitor) tell(c conditions.Condition, raised bool) {
 			zap.Duration("lasted", time.Since(c.Since).Round(time.Millisecond)))...)
 		return
 	}
-	fields = append(fields, zap.String("means", c.Definition.Cause), zap.String("do", c.Definition.Action))
+	fields = append(fields, zap.String("cause", c.Definition.Cause), zap.String("action", c.Definition.Action))
 	switch c.Definition.Severity {
 	case conditions.Critical:
 		l.n.log.Error("condition", fields...)

@@ -15,12 +15,11 @@ import (
 )
 
 const (
-	// askInterval is the interval at which the other node's status is polled, and askTimeout bounds one poll.
-	askInterval = 2 * time.Second
-	askTimeout  = time.Second
+	// The other node's status is polled at this interval.
+	pollInterval = 2 * time.Second
+	pollTimeout  = time.Second
 )
 
-// otherStatus is the last status response of the other node.
 type otherStatus struct {
 	mu     sync.Mutex // guards the fields below
 	answer *pb.GetStatusResponse
@@ -29,7 +28,6 @@ type otherStatus struct {
 	unsure time.Duration
 }
 
-// last returns the last response, or nil if the last poll failed.
 func (o *otherStatus) last() *conditions.Other {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -56,21 +54,6 @@ func (o *otherStatus) last() *conditions.Other {
 	return other
 }
 
-// watchOther polls the other node until ctx ends.
-func (l *conditionMonitor) watchOther(ctx context.Context) {
-	ticker := time.NewTicker(askInterval)
-	defer ticker.Stop()
-	for {
-		l.askOther(ctx)
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// otherAddress returns the known address of the other node.
 func (l *conditionMonitor) otherAddress() (failover.NodeInfo, bool) {
 	st := l.n.runner.Status()
 	if st.Record == nil {
@@ -97,12 +80,12 @@ func (l *conditionMonitor) otherAddress() (failover.NodeInfo, bool) {
 	return failover.NodeInfo{}, false
 }
 
-func (l *conditionMonitor) askOther(ctx context.Context) {
+func (l *conditionMonitor) pollOther(ctx context.Context) {
 	other, known := l.otherAddress()
 	var answer *pb.GetStatusResponse
 	began := time.Now()
 	if known {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
 		if got, err := l.n.peers.Status(ctx, other.Address); err == nil &&
 			got.GetNode().GetNodeId() == other.ID.String() {

@@ -22,7 +22,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
 
-// consolePort is the web console of a node, with its connections to the other node.
 type consolePort struct {
 	server *console.Server
 
@@ -30,7 +29,6 @@ type consolePort struct {
 	others map[string]*grpc.ClientConn
 }
 
-// maxPeerAddresses bounds the connections to the other node, one for each address that it has had.
 const maxPeerAddresses = 8
 
 func (n *node) listenConsole(ctx context.Context) error {
@@ -60,13 +58,12 @@ func (n *node) listenConsole(ctx context.Context) error {
 	return nil
 }
 
-// requiresCertificate reports whether every caller must present a certificate.
 func (n *node) requiresCertificate() bool {
 	return n.cfg.TLS.On() && n.cfg.TLS.ClientAuth != config.ClientAuthNone
 }
 
-// forward returns a function that prepares calls on behalf of a principal authenticated by certificate. It returns
-// nil if the nodes do not authenticate each other by certificate.
+// forward returns a function that prepares calls on behalf of a principal authenticated by certificate, or nil if the
+// nodes do not authenticate each other by certificate.
 func (n *node) forward() func(context.Context, string, []string) (context.Context, error) {
 	if !n.requiresCertificate() || n.cfg.TLS.CA == "" {
 		return nil
@@ -78,7 +75,6 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 // rights of this node, whose certificate the connection presents.
 type credentialed struct{ grpc.ClientConnInterface }
 
-// errCredentials is returned for a call without credentials.
 var errCredentials = status.Error(codes.PermissionDenied, "session has no credentials for the other node")
 
 func (c credentialed) check(ctx context.Context) error {
@@ -88,27 +84,25 @@ func (c credentialed) check(ctx context.Context) error {
 	return nil
 }
 
-// Invoke implements grpc.ClientConnInterface.
 func (c credentialed) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
 	if err := c.check(ctx); err != nil {
 		return err
 	}
-	return c.ClientConnInterface.Invoke(ctx, method, args, reply, o...) //nolint:wrapcheck // it is a status
+	return c.ClientConnInterface.Invoke(ctx, method, args, reply, o...) //nolint:wrapcheck // a status
 }
 
-// NewStream implements grpc.ClientConnInterface.
 func (c credentialed) NewStream(
 	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	if err := c.check(ctx); err != nil {
 		return nil, err
 	}
-	return c.ClientConnInterface.NewStream(ctx, d, method, o...) //nolint:wrapcheck // it is a status
+	return c.ClientConnInterface.NewStream(ctx, d, method, o...) //nolint:wrapcheck // a status
 }
 
-// other returns a connection to the node at an address. A call on it has the rights of the token or caller that it
-// carries, and no others. The connection presents this node's certificate only if the other node requires one; then
-// each call must carry its own credentials.
+// other returns a connection to the node at an address. A call on it has only the rights of the token or caller that it
+// carries. The connection presents this node's certificate only if the other node requires one; then each call must
+// carry its own credentials.
 func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +132,6 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 	return n.guarded(c), nil
 }
 
-// guarded wraps a connection for other.
 func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
 	if n.requiresCertificate() {
 		return credentialed{c}
@@ -146,7 +139,6 @@ func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
 	return c
 }
 
-// run serves the console until ctx ends.
 func (p *consolePort) run(ctx context.Context, n *node) {
 	n.inside.users.Go(func() {
 		if err := p.server.Run(ctx); err != nil {
@@ -155,7 +147,6 @@ func (p *consolePort) run(ctx context.Context, n *node) {
 	})
 }
 
-// close releases the listener and all connections.
 func (p *consolePort) close() {
 	p.server.Close()
 	p.mu.Lock()

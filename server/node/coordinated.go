@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 )
 
-// measured returns the coordinator for the failover machine. If metrics are served, it measures the latency of
-// requests.
+// measured returns the coordinator for the failover machine, which measures the latency of requests if metrics are
+// served.
 func (n *node) measured() failover.Coordinator {
 	if n.latencies == nil {
 		return n.coordinator
@@ -20,20 +20,18 @@ func (n *node) measured() failover.Coordinator {
 	return &measuredCoordinator{n.coordinator, n.latencies}
 }
 
-// measuredCoordinator measures the latency of requests to a coordinator.
 type measuredCoordinator struct {
 	failover.Coordinator
 
 	latencies *metrics.Latencies
 }
 
-// took records a request that started at began. A conflict or a missing record counts as success.
+// took records a request. A conflict or a missing record counts as success.
 func (c *measuredCoordinator) took(op metrics.Operation, start time.Time, err error) {
 	answered := err == nil || errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrNoRecord)
 	c.latencies.Coordinated(op, time.Since(start), answered)
 }
 
-// Load implements failover.Coordinator.
 func (c *measuredCoordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
 	start := time.Now()
 	r, at, err := c.Coordinator.Load(ctx)
@@ -41,7 +39,6 @@ func (c *measuredCoordinator) Load(ctx context.Context) (failover.Record, failov
 	return r, at, err
 }
 
-// Swap replaces the record.
 func (c *measuredCoordinator) Swap(
 	ctx context.Context, expect failover.Revision, next failover.Record,
 ) (failover.Revision, error) {
@@ -51,7 +48,6 @@ func (c *measuredCoordinator) Swap(
 	return at, err
 }
 
-// LoadMark reads the high-water mark.
 func (c *measuredCoordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	start := time.Now()
 	m, err := c.Coordinator.LoadMark(ctx)
@@ -59,7 +55,6 @@ func (c *measuredCoordinator) LoadMark(ctx context.Context) (failover.Mark, erro
 	return m, err
 }
 
-// WriteMark raises the high-water mark.
 func (c *measuredCoordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	start := time.Now()
 	before, err := c.Coordinator.WriteMark(ctx, m)

@@ -122,7 +122,7 @@ func testFlushArchive(t *testing.T) {
 	require.Equal(t, n.status().GetStore().GetAppliedLsn(), second.GetLastLsn())
 	require.NotNil(t, second.GetLastTime())
 	require.Equal(t, archive, second.GetDirectory())
-	chains, err := backup.VerifyArchive(context.Background(), nil, archive)
+	chains, err := backup.VerifyArchive(context.Background(), backup.Directory(nil, archive), nil)
 	require.NoError(t, err)
 	require.Len(t, chains, 1)
 	require.Equal(t, second.GetLastLsn(), chains[0].Last.LSN)
@@ -142,7 +142,7 @@ func testFlushArchive(t *testing.T) {
 	require.Len(t, left, 1)
 	require.Equal(t, []string{third.GetFormer(), "other-archive"}, []string{left[0].GetPath(), left[0].GetKind()})
 	require.Positive(t, left[0].GetBytes())
-	chains, err = backup.VerifyArchive(context.Background(), nil, third.GetFormer())
+	chains, err = backup.VerifyArchive(context.Background(), backup.Directory(nil, third.GetFormer()), nil)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former one is complete")
 

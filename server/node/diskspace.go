@@ -3,7 +3,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -13,22 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// diskInterval is the interval at which free space is checked.
 const diskInterval = 500 * time.Millisecond
-
-// watchDisk checks free space until ctx ends.
-func (n *node) watchDisk(ctx context.Context) {
-	ticker := time.NewTicker(diskInterval)
-	defer ticker.Stop()
-	for {
-		n.checkDisk()
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
 
 func (n *node) checkDisk() {
 	room, err := n.store.Room()
@@ -53,10 +37,10 @@ func (n *node) checkDisk() {
 	}
 }
 
-// room returns an error if a standby must not accept more data from the active. The standby disconnects when free
-// space drops below half of disk.low-watermark. Messages in memory that do not fit into free pages count as used. The
-// remaining space is needed to write checkpoints, to stop and to start. The standby reconnects when an eighth of the
-// watermark more is free.
+// room returns an error if a standby must not accept more data from the active. It disconnects when free space drops
+// below half of disk.low-watermark, and reconnects when an eighth of the watermark more is free. Messages in memory
+// that do not fit into free pages count as used. The remaining space is needed to write checkpoints, to stop and to
+// start.
 func (n *node) room(bytes int) error {
 	room, err := n.store.Room()
 	if err != nil {

@@ -17,23 +17,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Environment replaces the network, coordinator and machine in a simulation, so that the rest of a node runs
-// unchanged. Unset fields select the real ones.
+// Environment replaces the network, coordinator and machine in a simulation. Unset fields select the real ones.
 type Environment struct {
 	// Listen binds the ports of the node: those for gRPC, AMQP, the console, the metrics and the voter.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Dial connects to the other node, a voter, a trace collector or a token issuer. The error syscall.ECONNREFUSED
-	// means that the process of the other node is gone.
+	// Dial connects to the other node, a voter, a trace collector or a token issuer. The error syscall.ECONNREFUSED means
+	// that the process of the other node is gone.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Coordinator connects to the pair's coordinator instead of the one that coordinator.type names. The node closes
-	// it.
+	// Coordinator connects to the pair's coordinator instead of the one of coordinator.type. The node closes it.
 	Coordinator func(self failover.NodeInfo) (failover.Coordinator, error)
 	// BootID names the boot of the machine (INV-6).
 	BootID string
 	// Authenticators run before the node's own authenticators.
 	Authenticators []auth.Authenticator
-	// Inside receives the connection through which the console and the AMQP port call the node's services. It is
-	// valid while the node serves.
+	// Inside receives the connection through which the console and the AMQP port call the node's services. It is valid
+	// while the node serves.
 	Inside func(grpc.ClientConnInterface)
 }
 
@@ -44,7 +42,6 @@ func (s Environment) listen(ctx context.Context, address string) (net.Listener, 
 	return listen(ctx, address)
 }
 
-// dialer returns the dialer for replication.
 func (s Environment) dialer(options []grpc.DialOption) replication.Dialer {
 	if s.Dial != nil {
 		return replication.NewDialerOver(s.Dial, options...)

@@ -10,7 +10,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/events"
 )
 
-// storeEvents converts store events to logs, metrics and conditions.
 type storeEvents struct {
 	log func(events.Event)
 
@@ -22,15 +21,13 @@ func newStoreEvents(logger *zap.Logger) *storeEvents {
 	return &storeEvents{log: events.Log(logger.Named("store")), counts: make(map[string]uint64)}
 }
 
-// condition counts and logs an event.
-func (s *storeEvents) condition(e events.Event) {
+func (s *storeEvents) record(e events.Event) {
 	s.log(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.counts[e.Name()]++
+	s.counts[events.Name(e)]++
 }
 
-// all returns the number of events by kind since the node started.
 func (s *storeEvents) all() map[string]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,9 +38,8 @@ func (s *storeEvents) all() map[string]uint64 {
 	return all
 }
 
-// storeEvent is called by the store.
 func (n *node) storeEvent(e events.Event) {
-	n.events.condition(e)
+	n.events.record(e)
 	if f, ok := e.(events.Failed); ok {
 		n.failed(f.Err)
 	}

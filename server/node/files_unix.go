@@ -6,7 +6,6 @@ package node
 
 import "syscall"
 
-// openFilesLimit returns the process limit of open files.
 func openFilesLimit() (uint64, bool) {
 	var r syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil {

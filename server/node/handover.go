@@ -5,26 +5,23 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// This file hands the active role over before the node stops.
-
 const (
-	// successorLimit bounds the wait for the new active to serve before this node stops.
 	successorLimit = time.Second
-	// successorPoll is the interval at which the new active is polled.
-	successorPoll = 2 * time.Millisecond
-	// successorGrace is how long this node then stays its standby, so that waiting clients get a response before the
-	// next pause.
+	successorPoll  = 2 * time.Millisecond
+	// successorGrace is how long this node then stays its standby, so that waiting clients get a response before the next
+	// pause.
 	successorGrace = 50 * time.Millisecond
-	// drainLimit bounds the wait for running transactions when a node stops that still has the role.
-	drainLimit = 500 * time.Millisecond
+	drainLimit     = 500 * time.Millisecond
 )
 
 // handOverBeforeStop hands the active role to an in-sync standby, so that clients see a switchover instead of a
@@ -76,8 +73,8 @@ func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary.Settle(ctx)
 }
 
-// waitForSuccessor waits until the new active serves with this node as its standby. Removing this node from the
-// in-sync set takes a write of the record; that pause must not add to the one of the switchover.
+// waitForSuccessor waits until the new active serves with this node as its standby. Removing this node from the in-sync
+// set takes a write of the record; that pause must not add to the one of the switchover.
 func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, successorLimit)
 	defer cancel()
@@ -99,4 +96,44 @@ func (n *node) waitForSuccessor(ctx context.Context, address string) {
 			return
 		}
 	}
+}
+
+const failbackCheck = time.Second
+
+// discardedRange returns the discarded range of another node's log after a forced failover.
+func discardedRange(f *failover.Forced) replication.DiscardedRange {
+	if f == nil {
+		return replication.DiscardedRange{}
+	}
+	return replication.DiscardedRange{Term: f.Term, After: f.After}
+}
+
+// watchFailback reports obstacles to a failback to the failover machine: a plan, which moves the roles itself, or a
+// standby that rewrites its page file and could not serve immediately.
+func (n *node) watchFailback(ctx context.Context) {
+	ticker := time.NewTicker(failbackCheck)
+	defer ticker.Stop()
+	told := ""
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		if told == "" && n.runner.Status().FailbackAt.IsZero() {
+			continue
+		}
+		told = n.switchoverBlocker(ctx)
+		n.runner.SetOccupied(told)
+	}
+}
+
+func (n *node) switchoverBlocker(ctx context.Context) string {
+	if p, err := n.maintenance.Plan(); err == nil && p != nil && !p.State.Ended() {
+		return fmt.Sprintf("plan %s (%s) is running", p.ID, p.Kind)
+	}
+	if err := n.maintenance.MaySwitchOver(ctx); err != nil {
+		return err.Error()
+	}
+	return ""
 }

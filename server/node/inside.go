@@ -18,7 +18,6 @@ type inside struct {
 	users sync.WaitGroup // users of the services
 }
 
-// listenInside binds the ports of the in-process clients.
 func (n *node) listenInside(ctx context.Context) error {
 	if n.environment.Inside != nil {
 		n.environment.Inside(n.insideLink().link)
@@ -34,7 +33,6 @@ func (n *node) listenInside(ctx context.Context) error {
 	return nil
 }
 
-// closeInside closes those ports.
 func (n *node) closeInside() {
 	if n.console != nil {
 		n.console.close()
@@ -44,12 +42,11 @@ func (n *node) closeInside() {
 	}
 }
 
-// runInside serves on those ports until ctx ends.
 func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 	if n.inside == nil {
 		return
 	}
-	n.register(server.Registrar{Services: n.inside.link, Gate: n.rewriteBarrier})
+	n.register(server.Registrar{Services: n.inside.link, Gate: n.interceptor})
 	if n.console != nil {
 		n.log.Info("console", zap.String("url", n.console.server.URL()))
 		n.console.run(ctx, n)
@@ -67,7 +64,6 @@ func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// insideLink returns the link to the node's own services, and creates it on first use.
 func (n *node) insideLink() *inside {
 	if n.inside == nil {
 		n.inside = &inside{link: inprocgrpc.New(server.Limits(int(n.cfg.Limits.TransactionBytes)))}

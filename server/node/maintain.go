@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/objectstore"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
@@ -59,7 +58,6 @@ func (n *node) startArchive() (stop func() error, err error) {
 	}, nil
 }
 
-// newMaintenance creates the maintenance manager. Nothing runs yet.
 func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	n.peers = peerclient.NewPeers(append(slices.Clip(n.environment.dialOptions(n.dialOptions)),
 		grpc.WithPerRPCCredentials(peerSecret{n.rules}))...)
@@ -92,7 +90,7 @@ func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	n.guard = scrub.New(scrub.Options{
 		Store: n.store, Settings: n.settings, Runner: n.runner, Manager: n.maintenance, Peers: n.peers,
 		Serving: n.serving, Resync: n.plane.resync, HandOver: maintainedNode{n}.HandOver,
-		Compared: func() { n.monitor.look() }, Logger: n.log,
+		Compared: func() { n.monitor.evaluate() }, Logger: n.log,
 	})
 	return nil
 }
@@ -124,10 +122,8 @@ func (n *node) runMachine(ctx context.Context) error {
 	return n.runner.Run(ctx)
 }
 
-// alone reports whether the node belongs to no pair.
 func (n *node) alone() bool { return n.cfg.Alone() }
 
-// addMaintenance adds this node's running operations and the pair's plan to its state.
 func (n *node) addMaintenance(st *nodestatus.Node) {
 	if a, ok := n.maintenance.Activity(); ok {
 		st.Maintenance = &a
@@ -148,34 +144,25 @@ func (u maintainedNode) Pair() failover.Status    { return u.n.runner.Status() }
 func (u maintainedNode) Changed() <-chan struct{} { return u.n.runner.Changed() }
 func (u maintainedNode) Alone() bool              { return u.n.alone() }
 
-// session returns the session if the node is active. Commits wait or fail while it is blocked.
-func (u maintainedNode) session() (s *session.Session, ok bool) {
-	s = u.n.serving.Get()
-	return s, s != nil
-}
-
-// Serving returns the term in which the node is active and serves clients.
 func (u maintainedNode) Serving() (term uint64, ok bool) {
-	s, ok := u.session()
-	if !ok {
+	s := u.n.serving.Get()
+	if s == nil {
 		return 0, false
 	}
 	return s.Primary.Status().Term, true
 }
 
-// Commit commits a transaction on the serving active.
 func (u maintainedNode) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
-	s, ok := u.session()
-	if !ok {
-		return nil, u.n.notActive()
+	s, err := u.n.serving.Session()
+	if err != nil {
+		return nil, err
 	}
 	return s.Primary.Commit(ctx, payload)
 }
 
-// Standby returns the progress of the connected standby.
 func (u maintainedNode) Standby() (maintenance.Standby, bool) {
-	s, ok := u.session()
-	if !ok {
+	s := u.n.serving.Get()
+	if s == nil {
 		return maintenance.Standby{}, false
 	}
 	st := s.Primary.Status()
@@ -188,7 +175,6 @@ func (u maintainedNode) Standby() (maintenance.Standby, bool) {
 	}, true
 }
 
-// HandOver makes the other node active.
 func (u maintainedNode) HandOver(ctx context.Context) error {
 	_, err := u.n.switchover(ctx, uuid.Nil)
 	return err

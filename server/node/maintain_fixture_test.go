@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// rewriteBarrier blocks rewrites: while it is closed, a rewrite blocks before its first write to the new page file.
-type rewriteBarrier struct {
+// interceptor blocks rewrites: while it is closed, a rewrite blocks before its first write to the new page file.
+type interceptor struct {
 	fs *faultfs.FS
 
 	mu      sync.Mutex
@@ -28,9 +28,9 @@ type rewriteBarrier struct {
 	reached chan struct{}
 }
 
-func newRewriteBarrier(t *testing.T) *rewriteBarrier {
+func newRewriteBarrier(t *testing.T) *interceptor {
 	t.Helper()
-	g := &rewriteBarrier{fs: faultfs.New(diskOf(t)), open: make(chan struct{}), reached: make(chan struct{})}
+	g := &interceptor{fs: faultfs.New(diskOf(t)), open: make(chan struct{}), reached: make(chan struct{})}
 	close(g.open)
 	g.fs.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
@@ -50,14 +50,14 @@ func newRewriteBarrier(t *testing.T) *rewriteBarrier {
 }
 
 // shut closes the gate. The channel is closed when a rewrite has reached it.
-func (g *rewriteBarrier) shut() (reached <-chan struct{}) {
+func (g *interceptor) shut() (reached <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open, g.reached = make(chan struct{}), make(chan struct{})
 	return g.reached
 }
 
-func (g *rewriteBarrier) release() {
+func (g *interceptor) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
@@ -71,13 +71,13 @@ func (g *rewriteBarrier) release() {
 type maintenancePair struct {
 	t        *testing.T
 	nodes    [2]*testNode
-	barriers [2]*rewriteBarrier
+	barriers [2]*interceptor
 }
 
 func startMaintenancePair(t *testing.T) *maintenancePair {
 	t.Helper()
 	etcd := startEtcd(t)
-	p := &maintenancePair{t: t, barriers: [2]*rewriteBarrier{newRewriteBarrier(t), newRewriteBarrier(t)}}
+	p := &maintenancePair{t: t, barriers: [2]*interceptor{newRewriteBarrier(t), newRewriteBarrier(t)}}
 	for i, name := range []string{"a", "b"} {
 		c := settingsOfPair(t, name, etcd)
 		c.Backup.Path = t.TempDir()

@@ -33,7 +33,7 @@ func testRestoredStore(t *testing.T) {
 	require.NoError(t, err)
 	saved := a.run("save")
 	require.Equal(t, "ok", saved.GetOutcome(), saved.GetDetail())
-	sets, err := backup.List(nil, a.config.Backup.Path)
+	sets, err := backup.List(t.Context(), backup.Directory(nil, a.config.Backup.Path))
 	require.NoError(t, err)
 	require.Len(t, sets, 1)
 	p.barriers[1].release()

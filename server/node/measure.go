@@ -12,32 +12,28 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// meter records latencies.
 type meter struct {
-	commits *nodestatus.Latencies
-	gcTuner *throttle.Governor
-	metrics *metrics.Latencies // nil if no metrics are served
+	commits  *nodestatus.Latencies
+	governor *throttle.Governor
+	metrics  *metrics.Latencies // nil if no metrics are served
 }
 
 var _ replication.Meter = (*meter)(nil)
 
-// Committed implements replication.Meter.
 func (m *meter) Committed(d time.Duration) {
 	m.commits.Observe(d)
-	m.gcTuner.Committed(d)
+	m.governor.Committed(d)
 	if m.metrics != nil {
 		m.metrics.Committed(d)
 	}
 }
 
-// Acknowledged records the replication round trip of a batch.
 func (m *meter) Acknowledged(d time.Duration) {
 	if m.metrics != nil {
 		m.metrics.Acknowledged(d)
 	}
 }
 
-// Written records the time of a write to the log.
 func (m *meter) Written(d time.Duration) {
 	if m.metrics != nil {
 		m.metrics.Written(d)
@@ -45,10 +41,9 @@ func (m *meter) Written(d time.Duration) {
 }
 
 func (n *node) meter() replication.Meter {
-	return &meter{commits: &n.commits, gcTuner: n.store.Governor(), metrics: n.latencies}
+	return &meter{commits: &n.commits, governor: n.store.Governor(), metrics: n.latencies}
 }
 
-// activity returns the node's workload and resource usage.
 func (n *node) activity() nodestatus.Activity {
 	a := nodestatus.Activity{
 		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: runtimeMemory(),
@@ -57,13 +52,12 @@ func (n *node) activity() nodestatus.Activity {
 	if n.connections != nil { // the node listens
 		a.Connections = int(n.connections.Stats().Open)
 	}
-	if s, ok := (maintainedNode{n}).session(); ok {
+	if s := n.serving.Get(); s != nil {
 		a.Consumers = s.Consumers.Attached()
 	}
 	return a
 }
 
-// metricsOptions returns the sources of the metrics.
 func (n *node) metricsOptions() metrics.Options {
 	return metrics.Options{
 		State: n.state, Extra: n.extraMetrics, Store: n.store, Latencies: n.latencies,
@@ -72,26 +66,19 @@ func (n *node) metricsOptions() metrics.Options {
 	}
 }
 
-// extraMetrics returns the values that only the metrics contain.
 func (n *node) extraMetrics() metrics.Extra {
 	m := metrics.Extra{
-		DiskLow:   n.serving.DiskLow(),
-		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
-		Redelivered: n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
+		DiskLow:        n.serving.DiskLow(),
+		DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
+		Redelivered:    n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
 		Connections: n.connections.Stats(), Voters: n.monitor.lastVoters(),
-		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), Background: n.store.Governor().Status(),
+		Background:   n.store.Governor().Status(),
 		StoreEvents:  n.events.all(),
-		AuthFailures: n.authFailures(), AMQPDefects: n.amqp.defects(),
+		AuthFailures: n.authFailures(), AMQPDefects: n.amqp.defects(), Audit: n.audit.Stats(),
 	}
 	if n.tracing != nil {
 		st := n.tracing.Stats()
-		m.Traces = &metrics.Traces{Sent: st.Sent, Lost: st.Lost}
-	}
-	if n.audit != nil {
-		m.Audit = n.audit.Stats()
-	}
-	if s, ok := (maintainedNode{n}).session(); ok {
-		m.Consumers = s.Consumers.Attached()
+		m.Traces = &st
 	}
 	if _, total, _, err := query.PreparedList(n.store, 0, 0); err == nil {
 		m.Prepared = total
@@ -102,9 +89,6 @@ func (n *node) extraMetrics() metrics.Extra {
 	if n.archiver != nil {
 		st := n.archiver.Status()
 		m.Archive = &st
-	}
-	for _, c := range n.secrets.certificates() {
-		m.Certificates = append(m.Certificates, metrics.Certificate{Of: c.Use, File: c.File, Ends: c.Ends})
 	}
 	return m
 }

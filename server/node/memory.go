@@ -17,10 +17,9 @@ const (
 	// memoryOutsideLimits is the most memory, in bytes, that a process uses in addition to the store's budget: stacks,
 	// connections, running requests. The memory limit includes at most a quarter of the budget for it.
 	memoryOutsideLimits = 64 << 20
-	// memoryInterval is the interval at which LimitMemory reads the memory in use.
-	memoryInterval = 2 * time.Second
-	// memorySlack is the minimum of uncollected garbage, as a percentage of the memory in use. With a limit close to
-	// the memory in use, the collector would run continuously.
+	memoryInterval      = 2 * time.Second
+	// memorySlack is the minimum of uncollected garbage, in percent of the memory in use. With a limit close to the memory
+	// in use, the collector would run continuously.
 	memorySlack = 25
 )
 
@@ -28,11 +27,10 @@ const (
 // flight, and for uncollected garbage.
 func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinMemoryBudget) }
 
-// LimitMemory keeps the process within memory.budget until ctx ends, as far as possible. Near the limit, the
-// collector runs as often as needed, instead of only when the heap has doubled. That is cheap, since most of the heap
-// is message bytes, which the collector does not scan. The limit follows the memory in use, so that a store with many
-// queues and producers can exceed the budget. GOMEMLIMIT in the environment takes precedence. LimitMemory is for a
-// process that runs only a node.
+// LimitMemory keeps the process within memory.budget until ctx ends, as far as possible. Near the limit, the collector
+// runs as often as needed, which is cheap, since it does not scan message bytes, most of the heap. The limit follows
+// the memory in use, so that a store with many queues and producers can exceed the budget. GOMEMLIMIT in the
+// environment takes precedence. LimitMemory is for a process that runs only a node.
 func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -51,17 +49,14 @@ func LimitMemory(ctx context.Context, budgetBytes int64) {
 	}
 }
 
-// memoryLimit returns the limit for the memory in use.
 func memoryLimit(budgetBytes, usedBytes int64) int64 {
 	return max(StoreMemory(budgetBytes), usedBytes+usedBytes/100*memorySlack) + min(memoryOutsideLimits, budgetBytes/4)
 }
 
-// tailMemory returns the bytes of the newest log that are kept in memory for the standby.
 func tailMemory(budgetBytes int64) int {
 	return int(min(replication.DefaultTailBytes, max(budgetBytes/16, 1<<20)))
 }
 
-// heapInUse returns the live heap after the last collection, in bytes.
 func heapInUse() int64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node runs one node of a pair. It opens the store, listens, joins the pair through the coordinator and
-// serves, and shuts down in reverse order. Run covers the whole life of the process.
+// Package node runs one node of a pair. It opens the store, listens, joins the pair through the coordinator and serves,
+// and shuts down in reverse order.
 //
-// Package failover decides about roles, not the node. It calls the dataPlane (plane.go), which starts and stops
-// replication's Primary and Follower and the Session that serves clients.
+// Package failover decides about roles. It calls the dataPlane (plane.go), which starts and stops replication's Primary
+// and Follower and the Session that serves clients.
 package node
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,7 +48,6 @@ import (
 
 // Errors of Run, in addition to those of packages store and failover.
 var (
-	// ErrListen is returned when the node cannot listen on its address.
 	ErrListen = errors.New("cannot listen")
 	// ErrStandaloneData is returned when a node without coordinator is started on the data directory of a pair.
 	ErrStandaloneData = errors.New("data directory belongs to a pair")
@@ -56,50 +56,42 @@ var (
 )
 
 const (
-	// stopLimit bounds the wait for the role to end when the node stops.
 	stopLimit = 500 * time.Millisecond
 	// switchoverLimit bounds the wait for the result of a switchover after its caller has left.
 	switchoverLimit = 15 * time.Second
 )
 
-// Ready contains the addresses of a listening node.
+// Ready contains the addresses, host:port, of a listening node.
 type Ready struct {
-	// Address is the bound address, host:port.
-	Address string
-	// Advertise is the address advertised to others.
-	Advertise string
-	// NodeID is the UUID of the node.
-	NodeID string
-	// Console is the address of the console, empty without one.
-	Console string
-	// AMQP is the address for AMQP 1.0, host:port, empty without one.
-	AMQP string
+	Address   string
+	Advertise string // address advertised to others
+	NodeID    string // UUID
+	Console   string // URL; empty without a console
+	AMQP      string // empty without AMQP
 }
 
 // Options contains the parameters of Run that are not settings.
 type Options struct {
-	// Version is the software version in the status.
-	Version string
+	Version string // software version in the status
 	// FS is the filesystem of the store; nil is the operating system's.
 	FS vfs.FS
-	// SetLogLevel changes the log level; nil if it cannot be changed.
+	// SetLogLevel changes the log level; optional.
 	SetLogLevel func(level string)
 	// CanRestart reports whether the caller of Run restarts the node on ErrRestart.
 	CanRestart bool
-	// CheckRestart returns the reason why the node would not start again; nil if that cannot be checked.
+	// CheckRestart returns the reason why the node would not start again; optional.
 	CheckRestart func(ctx context.Context) error
 	// Reload triggers a reload of certificates, keys and secrets, in addition to the automatic one after a change;
-	// nil for none.
+	// optional.
 	Reload <-chan struct{}
-	// OnReady is called once the node listens; nil for none. The node may not be active or in sync yet.
-	OnReady func(Ready)
-	// Environment replaces the network, coordinator and machine. The zero value replaces nothing.
+	// OnReady is called once the node listens; optional. The node may not be active or in sync yet.
+	OnReady     func(Ready)
 	Environment Environment
 }
 
-// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. Invalid settings and an
-// unusable directory are errors before anything is served. If the coordinator is unreachable, Run waits and reports
-// the reason in the status.
+// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. Invalid settings and an unusable
+// directory are errors before anything is served. If the coordinator is unreachable, Run waits and reports the reason
+// in the status.
 func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -109,7 +101,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
 	n := newNode(cfg, logger, &o)
-	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched as long as the node lives
+	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched until the end
 		return err
 	}
 	// Open the store first: while the port is closed, the other node detects that this one does not run.
@@ -177,7 +169,6 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	return n.serve(ctx, listener, o.OnReady)
 }
 
-// setDefaults sets the real disk and boot ID unless they are replaced.
 func (o *Options) setDefaults() (err error) {
 	if o.FS == nil {
 		if o.FS, err = disk(); err != nil {
@@ -203,7 +194,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 	n.serving = session.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() },
 		func() <-chan struct{} { return n.runner.Changed() })
 	n.rules = new(access.Rules)
-	n.setAccess()
+	n.rules.Configure(access.Setting{Deny: cfg.Access.Mode == "deny", Operators: cfg.Access.Operators})
 	n.monitor, n.events = newConditionMonitor(n), newStoreEvents(logger)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()
@@ -212,7 +203,6 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 	return n
 }
 
-// node is one running node.
 type node struct {
 	cfg       config.Config
 	log       *zap.Logger
@@ -222,40 +212,40 @@ type node struct {
 	startedAt time.Time
 	advertise string
 
-	store          *store.Store
-	coordinator    failover.Coordinator
-	runner         *failover.Runner
-	plane          *dataPlane
-	health         *health.Server
-	standbyFull    atomic.Bool // the standby accepts no data, because its disk is nearly full
-	peers          *peerclient.Peers
-	maintenance    *maintenance.Manager
-	metrics        *metrics.Server      // nil for none
-	latencies      *metrics.Latencies   // nil for none
-	commits        nodestatus.Latencies // of batches, while this node is active
-	console        *consolePort         // nil for none
-	amqp           *amqpPort            // nil for none
-	inside         *inside              // nil if both are nil
-	deliveries     dispatch.Counters
-	connections    *admission.Listener
-	peerHosts      atomic.Pointer[map[string]bool] // hosts of the other node
-	serving        *session.Current
-	settings       *settings.Settings
-	guard          *scrub.Guard
-	monitor        *conditionMonitor
-	events         *storeEvents
-	archiver       *backup.Archiver // nil for none
-	archive        backup.Objects   // nil for none
-	archiveDir     string           // empty for none, and for one in a bucket
-	objects        objectstore.Opener
-	seal           backup.Sealer // nil for none
-	rules          *access.Rules
-	rewriteBarrier *auth.Interceptor
-	secrets        *secrets
-	reloads        <-chan struct{}
-	audit          *audit.Log
-	tracing        *tracing.Tracer // nil for none
-	authn          *authn.Authn
+	store       *store.Store
+	coordinator failover.Coordinator
+	runner      *failover.Runner
+	plane       *dataPlane
+	health      *health.Server
+	standbyFull atomic.Bool // the standby accepts no data, because its disk is nearly full
+	peers       *peerclient.Peers
+	maintenance *maintenance.Manager
+	metrics     *metrics.Server      // nil for none
+	latencies   *metrics.Latencies   // nil for none
+	commits     nodestatus.Latencies // of batches, while this node is active
+	console     *consolePort         // nil for none
+	amqp        *amqpPort            // nil for none
+	inside      *inside              // nil if both are nil
+	deliveries  dispatch.Counters
+	connections *admission.Listener
+	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
+	serving     *session.Current
+	settings    *settings.Settings
+	guard       *scrub.Guard
+	monitor     *conditionMonitor
+	events      *storeEvents
+	archiver    *backup.Archiver // nil for none
+	archive     backup.Objects   // nil for none
+	archiveDir  string           // empty for none, and for one in a bucket
+	objects     objectstore.Opener
+	seal        backup.Sealer // nil for none
+	rules       *access.Rules
+	interceptor *auth.Interceptor
+	secrets     *secrets
+	reloads     <-chan struct{}
+	audit       *audit.Log
+	tracing     *tracing.Tracer // nil for none
+	authn       *authn.Authn
 
 	// TLS of the node's port, and of connections to the other node; empty without it.
 	serverOptions []grpc.ServerOption
@@ -264,12 +254,11 @@ type node struct {
 	queues      *queue.Service
 	setLogLevel func(level string)
 
-	environment Environment
-	canRestart  bool
-	// checkRestart is Options.CheckRestart.
+	environment  Environment
+	canRestart   bool
 	checkRestart func(ctx context.Context) error
 	restart      chan struct{}  // capacity 1: restart requested
-	asked        sync.WaitGroup // switchovers whose result the monitor waits for
+	switchovers  sync.WaitGroup // switchovers whose result the monitor needs
 
 	fatal     chan error // capacity 1: why the node must stop
 	closing   chan struct{}
@@ -284,7 +273,6 @@ func (n *node) failed(err error) {
 	}
 }
 
-// join connects to the coordinator and creates the failover machine. Nothing runs yet.
 func (n *node) join(fs vfs.FS) (err error) {
 	identity := n.store.Identity()
 	self := failover.NodeInfo{
@@ -318,17 +306,17 @@ func (n *node) join(fs vfs.FS) (err error) {
 	return nil
 }
 
-// serve runs everything until asked ends or something fails, and stops it in reverse order.
-func (n *node) serve(asked context.Context, listener listener, onReady func(Ready)) error {
+// serve runs everything until parent ends or something fails, and stops it in reverse order.
+func (n *node) serve(parent context.Context, listener net.Listener, onReady func(Ready)) error {
 	// Everything keeps running until the role has been handed over.
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	defer cancel(nil)
 	n.connections = n.admit(listener)
 	grpcServer := n.newServer()
 	n.settings.Apply() // before clients are served
 	n.loadAccess()
 	var running sync.WaitGroup
-	defer n.asked.Wait()
+	defer n.switchovers.Wait()
 	defer running.Wait()
 
 	running.Go(func() {
@@ -336,7 +324,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 			cancel(fmt.Errorf("serve %s: %w", listener.Addr(), err))
 		}
 	})
-	running.Go(func() { n.watchDisk(ctx) })
+	running.Go(func() { every(ctx, diskInterval, n.checkDisk) })
 	running.Go(func() { n.secrets.run(ctx, n.reloads, n.log) })
 	running.Go(func() { n.logNotServing(ctx) })
 	running.Go(func() { n.settings.Run(ctx) })
@@ -376,7 +364,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		onReady(ready)
 	}
 
-	err := n.wait(asked, ctx, machine)
+	err := n.wait(parent, ctx, machine)
 	if err == nil {
 		err = n.handOverBeforeStop(ctx)
 	}
@@ -394,10 +382,24 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	return err
 }
 
-// wait returns why the node stops: nil if asked ended.
-func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
+// every calls fn immediately and in each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, fn func()) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		fn()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// wait returns why the node stops: nil if parent ended.
+func (n *node) wait(parent, ctx context.Context, machine <-chan error) error {
 	select {
-	case <-asked.Done():
+	case <-parent.Done():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -413,7 +415,6 @@ func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
 	}
 }
 
-// closeStore writes the last checkpoint and marks the directory clean.
 func (n *node) closeStore() error {
 	start := time.Now()
 	if err := n.store.Close(); err != nil {
@@ -423,7 +424,6 @@ func (n *node) closeStore() error {
 	return nil
 }
 
-// state returns the status of the node.
 func (n *node) state() nodestatus.Node {
 	st := nodestatus.Node{
 		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
@@ -436,7 +436,7 @@ func (n *node) state() nodestatus.Node {
 	if n.console != nil {
 		st.Console = n.console.server.URLAt(n.advertise)
 	}
-	st.Conditions, st.DiskLowWatermark = n.monitor.look(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
+	st.Conditions, st.DiskLowWatermark = n.monitor.evaluate(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	return st
 }
 
@@ -456,9 +456,9 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	return result, nil
 }
 
-// awaitSwitchover requests a switchover and waits for the result until ctx ends. The monitor receives the result in
-// any case: a caller that stops waiting does not make the switchover fail. For example, a plan step stops waiting
-// when this node stops serving, which is in the middle of the switchover.
+// awaitSwitchover requests a switchover and waits for the result until ctx ends. The monitor receives the result in any
+// case: a caller that stops waiting does not make the switchover fail. For example, a plan step stops waiting when this
+// node stops serving, which is in the middle of the switchover.
 func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	type answer struct {
 		result failover.SwitchoverResult
@@ -471,7 +471,7 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 	}
 	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
-	n.asked.Go(func() {
+	n.switchovers.Go(func() {
 		defer cancel()
 		result, err := n.runner.SwitchoverTo(call, to) // the runner's end also ends it
 		n.monitor.switchoverEnded(term, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/objectstore"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
@@ -27,10 +28,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// frameSlackBytes is the overhead of a log frame around a transaction.
 const frameSlackBytes = 1 << 20
-
-type listener = net.Listener
 
 // listen binds the node's port and adds advice to errors.
 func listen(ctx context.Context, address string) (net.Listener, error) {
@@ -53,7 +51,6 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	}
 }
 
-// advertised returns the address at which others reach the node.
 func advertised(cfg config.Config, bound net.Addr) (string, error) {
 	if cfg.Advertise != "" {
 		return cfg.Advertise, nil
@@ -75,9 +72,8 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// openStore opens the data directory and adds advice to errors.
 func openStore(
-	cfg config.Config, fs vfs.FS, bootID string, told func(events.Event),
+	cfg config.Config, fs vfs.FS, bootID string, onEvent func(events.Event),
 ) (*store.Store, error) {
 	mode, err := wal.ParseSyncMode(cfg.Sync)
 	if err != nil {
@@ -95,7 +91,7 @@ func openStore(
 		SegmentBytes: cfg.WAL.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,
 		ReplaceUnknown:    cfg.Coordinator.Type != config.CoordinatorNone && !markedStandalone(fs, cfg.Data.Dir),
-		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Events: told,
+		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Events: onEvent,
 	})
 	if err == nil {
 		return s, nil
@@ -161,20 +157,17 @@ func openRaft(
 	return c, nil
 }
 
-// standaloneMark is a file in the data directory of a node that was created without a coordinator.
-const standaloneMark = "standalone"
-
 // markedStandalone reports whether a directory has the mark. If the check fails, it returns true, so that the store
 // is not quarantined.
 func markedStandalone(fs vfs.FS, dir string) bool {
-	_, err := fs.Stat(filepath.Join(dir, standaloneMark))
+	_, err := fs.Stat(filepath.Join(dir, datadir.StandaloneName))
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// markStandalone refuses to serve a pair's data without the pair's coordinator, since the other node may serve the
-// same queues. It marks a new data directory.
+// markStandalone refuses to serve a pair's data without the pair's coordinator, since the other node may serve the same
+// queues. It marks a new data directory.
 func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
-	name := filepath.Join(dir, standaloneMark)
+	name := filepath.Join(dir, datadir.StandaloneName)
 	if _, err := fs.Stat(name); err == nil {
 		return nil
 	} else if !errors.Is(err, os.ErrNotExist) {
@@ -210,4 +203,19 @@ func logKeepBytes(cfg config.Config) int64 {
 		return n
 	}
 	return -1
+}
+
+// Check returns the reason why a node with these settings would not start, as far as the settings and the files with
+// certificates, keys and secrets show. It opens neither the data directory nor a port.
+func Check(cfg config.Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if _, err := openSecrets(&cfg, zap.NewNop()); err != nil {
+		return err
+	}
+	if _, err := objectstore.ParseRecipients(cfg.Backup.Recipients); err != nil {
+		return fmt.Errorf("backup.recipients: %w", err)
+	}
+	return nil
 }

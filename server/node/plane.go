@@ -24,7 +24,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// errRole is returned when failover requests an action that the role does not allow, which would be a bug.
 var errRole = errors.New("not possible in this node's role")
 
 // dataPlane executes the decisions of failover. It owns the two roles and the session that serves clients. Failover
@@ -64,7 +63,6 @@ func heartbeat(f config.Failover) time.Duration {
 
 var _ failover.DataPlane = (*dataPlane)(nil)
 
-// Identity returns the identity of the store.
 func (p *dataPlane) Identity() failover.Identity {
 	id := p.node.store.Identity()
 	renamed := id.Quarantine
@@ -80,31 +78,26 @@ func (p *dataPlane) Identity() failover.Identity {
 	}
 }
 
-// MarkLoss records that this directory may have lost data.
+// describe adds what failed to an error, if any.
+func describe(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
 func (p *dataPlane) MarkLoss(context.Context) error {
-	if err := p.node.store.MarkLoss(); err != nil {
-		return fmt.Errorf("record a possible loss: %w", err)
-	}
-	return nil
+	return describe("record a possible loss", p.node.store.MarkLoss())
 }
 
-// ClaimRun makes the generation of this process durable (INV-11).
 func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
-	if err := p.node.store.ClaimRun(named, run); err != nil {
-		return fmt.Errorf("record the process generation: %w", err)
-	}
-	return nil
+	return describe("record the process generation", p.node.store.ClaimRun(named, run))
 }
 
-// ConfirmRun records that the cluster record names this process generation.
 func (p *dataPlane) ConfirmRun(_ context.Context, run uuid.UUID) error {
-	if err := p.node.store.ConfirmRun(run); err != nil {
-		return fmt.Errorf("confirm the process generation: %w", err)
-	}
-	return nil
+	return describe("confirm the process generation", p.node.store.ConfirmRun(run))
 }
 
-// Committed returns the position up to which the active has committed in its term.
 func (p *dataPlane) Committed() (lsn.Position, bool) {
 	primary, err := p.active()
 	if err != nil {
@@ -113,7 +106,6 @@ func (p *dataPlane) Committed() (lsn.Position, bool) {
 	return primary.Committed()
 }
 
-// Handshake requests the identity of the process at an address.
 func (p *dataPlane) Handshake(ctx context.Context, address string) (failover.Peer, error) {
 	conn, err := p.dialer.Dial(ctx, address)
 	if errors.Is(err, replication.ErrRefused) {
@@ -130,7 +122,6 @@ func (p *dataPlane) Handshake(ctx context.Context, address string) (failover.Pee
 	return failover.Peer{Node: by.Node, Store: by.Store, Process: by.Process, End: by.End}, nil
 }
 
-// hello returns the identity of this process.
 func (n *node) hello() replication.ProcessIdentity {
 	return replication.Self(n.store, n.runner.Process(), n.advertise)
 }
@@ -145,15 +136,10 @@ func (n *node) duplicateSeen(from replication.ProcessIdentity) {
 	}
 }
 
-// JoinPair adds the store to a pair.
 func (p *dataPlane) JoinPair(_ context.Context, pair uuid.UUID) error {
-	if err := p.node.store.JoinPair(pair); err != nil {
-		return fmt.Errorf("join the pair: %w", err)
-	}
-	return nil
+	return describe("join the pair", p.node.store.JoinPair(pair))
 }
 
-// SetFence raises the fence (INV-1, INV-4).
 func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	if !p.Identity().Fence.Less(f) {
 		return nil
@@ -162,18 +148,11 @@ func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	if errors.Is(err, store.ErrFenceLower) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("persist the fence: %w", err)
-	}
-	return nil
+	return describe("persist the fence", err)
 }
 
-// ClearLoss clears the record of possible data loss (INV-6).
 func (p *dataPlane) ClearLoss(context.Context) error {
-	if err := p.node.store.ClearLoss(); err != nil {
-		return fmt.Errorf("clear a possible loss: %w", err)
-	}
-	return nil
+	return describe("clear a possible loss", p.node.store.ClearLoss())
 }
 
 // StartActive starts the active role. Clients are served once everything committed is applied.
@@ -188,7 +167,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	primary, err := replication.StartPrimary(replication.PrimaryOptions{
 		Store: p.node.store, Term: spec.Term, Config: activeConfig(spec.ActiveConfig),
 		Logger: p.node.log.Named("primary"), Tuning: p.tuning,
-		//nolint:contextcheck // what an event begins lives as long as the role
+		//nolint:contextcheck // work started by an event lives as long as the role
 		Events: func(e replication.Event) { p.report(e, post) }, Meter: p.node.meter(),
 		Tracer: p.node.tracer(),
 	})
@@ -229,7 +208,6 @@ func (p *dataPlane) beginServing() {
 	p.showHealth()
 }
 
-// ConfigureActive changes the conditions under which the active acknowledges and delivers.
 func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,7 +249,6 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 	return nil
 }
 
-// StartFollower starts to follow the active.
 func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, post func(failover.DataEvent)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,7 +259,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	p.follower = replication.StartFollower(replication.FollowerOptions{
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"),
 		Tuning: p.tuning,
-		//nolint:contextcheck // what an event begins lives as long as the role
+		//nolint:contextcheck // work started by an event lives as long as the role
 		Events:         func(e replication.Event) { p.report(e, post) },
 		DiscardedRange: discardedRange(spec.Forced), Room: p.node.room,
 		Meter: p.node.meter(), Tracer: p.node.tracer(),
@@ -309,7 +286,6 @@ func (p *dataPlane) StopFollower(context.Context) error {
 	return nil
 }
 
-// Drain prepares a planned switchover.
 func (p *dataPlane) Drain(ctx context.Context) (lsn.Position, error) {
 	primary, err := p.active()
 	if err != nil {
@@ -318,7 +294,6 @@ func (p *dataPlane) Drain(ctx context.Context) (lsn.Position, error) {
 	return primary.Drain(ctx)
 }
 
-// Resume undoes Drain.
 func (p *dataPlane) Resume(context.Context) error {
 	if primary, err := p.active(); err == nil {
 		primary.Resume()
@@ -326,7 +301,6 @@ func (p *dataPlane) Resume(context.Context) error {
 	return nil
 }
 
-// active returns the primary, for the replication service and for a switchover.
 func (p *dataPlane) active() (*replication.Primary, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -336,7 +310,6 @@ func (p *dataPlane) active() (*replication.Primary, error) {
 	return p.primary, nil
 }
 
-// service returns the service for the other node.
 func (p *dataPlane) service() (replication.Service, error) {
 	primary, err := p.active()
 	if err != nil {
@@ -352,7 +325,6 @@ func (p *dataPlane) idle() <-chan struct{} {
 	return p.idleCh
 }
 
-// roles returns the status of the running role.
 func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerStatus) {
 	p.mu.Lock()
 	primary, follower := p.primary, p.follower
@@ -392,8 +364,8 @@ func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	return protoconv.NotActive(&st, next)
 }
 
-// resync requests a snapshot of the active to replace the store of a standby. It returns false if this node follows
-// no active.
+// resync requests a snapshot of the active to replace the store of a standby. It returns false if this node follows no
+// active.
 func (p *dataPlane) resync(cause error) bool {
 	p.mu.Lock()
 	follower := p.follower
@@ -412,7 +384,7 @@ func activeConfig(c failover.ActiveConfig) replication.PrimaryConfig {
 	}
 }
 
-// dataEvent converts an event of replication. It returns nil for events that failover does not need.
+// dataEvent returns nil for events that failover does not need.
 func dataEvent(e replication.Event) failover.DataEvent {
 	switch e := e.(type) {
 	case replication.ActiveReady:

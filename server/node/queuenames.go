@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// queueIDKey is the log field with the store's number of a queue.
 const queueIDKey = "queue_id"
 
 // queueNamer adds the queue name to each log line that contains a queue number, since the code that logs it has only
@@ -20,23 +19,19 @@ type queueNamer struct {
 	of *queueNames
 }
 
-// queueNames resolves names once the store is open.
 type queueNames struct {
-	// find returns the name of a queue, or an empty string. It must not block: lines are logged with locks held.
+	// find returns the name of a queue, or "". It must not block: lines are logged with locks held.
 	find atomic.Pointer[func(id uint64) string]
 }
 
-// use sets the lookup function.
 func (q *queueNames) use(find func(id uint64) string) { q.find.Store(&find) }
 
 func (q *queueNames) wrap(core zapcore.Core) zapcore.Core { return &queueNamer{Core: core, of: q} }
 
-// With implements zapcore.Core.
 func (c *queueNamer) With(fields []zapcore.Field) zapcore.Core {
 	return &queueNamer{Core: c.Core.With(c.of.add(fields)), of: c.of}
 }
 
-// Check implements zapcore.Core.
 func (c *queueNamer) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(e.Level) {
 		return checked.AddCore(e, c)
@@ -44,12 +39,10 @@ func (c *queueNamer) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 	return checked
 }
 
-// Write implements zapcore.Core.
 func (c *queueNamer) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like the one below it
+	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like c.Core
 }
 
-// add returns the fields, with the queue name if they contain its number without the name.
 func (q *queueNames) add(fields []zapcore.Field) []zapcore.Field {
 	find := q.find.Load()
 	if find == nil {

@@ -34,7 +34,7 @@ func testRestoreWithEmptyPeer(t *testing.T) {
 		}
 	}
 	n.stop()
-	list, err := backup.List(nil, sets)
+	list, err := backup.List(t.Context(), backup.Directory(nil, sets))
 	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "data")
 	_, err = backup.Restore(t.Context(), list[0].Path, dir, backup.RestoreOptions{})

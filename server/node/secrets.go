@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
-	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 )
 
 // secrets contains the node's certificates, keys and tokens, and those it verifies others with. Changed files are
@@ -37,10 +36,9 @@ type secrets struct {
 // shownByVoter is the last certificate that the voter at an address presented.
 type shownByVoter struct {
 	cert    *x509.Certificate
-	witness bool // not a node, which reports its certificates itself
+	witness bool // a node reports its certificates itself
 }
 
-// watchedFiles are the files of one use.
 type watchedFiles struct {
 	of     string // "node", "etcd", "raft", "metrics", "console", or a setting
 	source interface {
@@ -50,7 +48,6 @@ type watchedFiles struct {
 	}
 }
 
-// openSecrets reads all configured files.
 func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 	s := &secrets{raftNames: cfg.Coordinator.Raft.TLS.Names}
 	etcd, voters := cfg.Coordinator.Etcd.TLS, cfg.Coordinator.Raft.TLS
@@ -85,7 +82,7 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 		if !f.isNeeded || f.files.Empty() {
 			continue
 		}
-		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, Told: told(log, f.key)})
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, Told: logReload(log, f.key)})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
 		}
@@ -115,7 +112,7 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 		if f.path == "" {
 			continue
 		}
-		file, err := secretfile.Open(f.path, told(log, f.key))
+		file, err := secretfile.Open(f.path, logReload(log, f.key))
 		if err != nil {
 			return fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
 		}
@@ -125,8 +122,7 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 	return nil
 }
 
-// told returns a function that logs the result of a reload.
-func told(log *zap.Logger, key string) func(error) {
+func logReload(log *zap.Logger, key string) func(error) {
 	return func(err error) {
 		if err == nil {
 			log.Info("changed files loaded", zap.String("setting", key))
@@ -137,14 +133,12 @@ func told(log *zap.Logger, key string) func(error) {
 	}
 }
 
-// check reloads changed files.
 func (s *secrets) check() {
 	for _, f := range s.all {
 		f.source.Check()
 	}
 }
 
-// reload reloads all files.
 func (s *secrets) reload() error {
 	var errs []error
 	for _, f := range s.all {
@@ -154,10 +148,10 @@ func (s *secrets) reload() error {
 }
 
 // run reloads all files on each request until ctx ends.
-func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logger) {
+func (s *secrets) run(ctx context.Context, requests <-chan struct{}, log *zap.Logger) {
 	for {
 		select {
-		case <-asked:
+		case <-requests:
 			if s.reload() == nil { // errors are already logged
 				log.Info("certificates, keys and secrets reloaded")
 			}
@@ -167,19 +161,18 @@ func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logge
 	}
 }
 
-// certificates returns the certificates in use.
-func (s *secrets) certificates() []nodestatus.Certificate {
+func (s *secrets) certificates() []conditions.Certificate {
 	if s == nil {
 		return nil
 	}
-	var list []nodestatus.Certificate
+	var list []conditions.Certificate
 	for _, f := range s.all {
 		source, ok := f.source.(*tlsfiles.Source)
 		if !ok {
 			continue
 		}
 		for _, c := range source.Certificates() {
-			list = append(list, nodestatus.Certificate{
+			list = append(list, conditions.Certificate{
 				Use: f.of, File: c.File, CA: c.Authority, Subject: c.Subject, Ends: c.Ends,
 			})
 		}
@@ -187,7 +180,7 @@ func (s *secrets) certificates() []nodestatus.Certificate {
 	return append(list, s.witnessCertificates()...)
 }
 
-// voters returns the TLS configuration of connections between voters, or nil if they do not use TLS.
+// voters returns the TLS configuration of connections between voters, or nil without TLS.
 func (s *secrets) voters() *raft.TLS {
 	if s == nil || s.raft == nil {
 		return nil
@@ -199,7 +192,6 @@ func (s *secrets) voters() *raft.TLS {
 	}
 }
 
-// recordVoterCertificate stores the certificate that a voter presented.
 func (s *secrets) recordVoterCertificate(address string, cert *x509.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +204,6 @@ func (s *secrets) recordVoterCertificate(address string, cert *x509.Certificate)
 	s.shown[address].cert = cert
 }
 
-// members sets the voters: whether each is a witness, by address, as far as known.
 func (s *secrets) members(witness map[string]bool) {
 	if s == nil {
 		return
@@ -228,13 +219,12 @@ func (s *secrets) members(witness map[string]bool) {
 	}
 }
 
-// witnessCertificates returns the certificates that witnesses presented.
-func (s *secrets) witnessCertificates() (list []nodestatus.Certificate) {
+func (s *secrets) witnessCertificates() (list []conditions.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, address := range slices.Sorted(maps.Keys(s.shown)) {
 		if voter := s.shown[address]; voter.witness {
-			list = append(list, nodestatus.Certificate{
+			list = append(list, conditions.Certificate{
 				Use: "witness", File: address, Subject: voter.cert.Subject.String(), Ends: voter.cert.NotAfter,
 			})
 		}
@@ -242,7 +232,6 @@ func (s *secrets) witnessCertificates() (list []nodestatus.Certificate) {
 	return list
 }
 
-// refused lists the files that could not be loaded.
 func (s *secrets) refused() (list []conditions.Credential) {
 	for _, kept := range s.all {
 		if err := kept.source.Refused(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	"github.com/lockstep-mq/lockstep/server/auth/authn"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
@@ -41,7 +43,7 @@ func (n *node) secure() (err error) {
 }
 
 // acceptPeer returns the check of the certificate that the other node presents. Nil means that the certificate must
-// only be valid for the address, which is the default of tls.peer-names.
+// only be valid for the address, the default of tls.peer-names.
 func (n *node) acceptPeer() func(*x509.Certificate) error {
 	names := n.cfg.TLS.PeerNames
 	if len(names) == 0 {
@@ -50,8 +52,8 @@ func (n *node) acceptPeer() func(*x509.Certificate) error {
 	return func(cert *x509.Certificate) error { return peerclient.Carries(cert, names) }
 }
 
-// identification returns the check that distinguishes the other node from other callers. It is nil if no such check
-// is configured: on a machine that no other machine reaches, or with the setting insecure.
+// identification returns the check that distinguishes the other node from other callers, or nil if none is configured:
+// on a machine that no other machine reaches, or with the setting insecure.
 func (n *node) identification() *peerclient.Identification {
 	i := &peerclient.Identification{Tokens: n.secrets.peerToken, Logger: n.log}
 	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {
@@ -63,7 +65,6 @@ func (n *node) identification() *peerclient.Identification {
 	return i
 }
 
-// peerNames returns the names accepted in the certificate of the other node.
 func (n *node) peerNames() []string {
 	if len(n.cfg.TLS.PeerNames) > 0 {
 		return n.cfg.TLS.PeerNames
@@ -81,7 +82,6 @@ func (n *node) peerNames() []string {
 	return n.cfg.PeerNames(addresses)
 }
 
-// Errors for requests to the port of metrics and probes.
 var (
 	errToken    = errors.New("missing or invalid secret of metrics.token-file (Authorization: Bearer)")
 	errIdentity = errors.New("profiles require the operate right: send a client certificate or token that has it, " +
@@ -101,7 +101,6 @@ func portTLS(source *tlsfiles.Source) *tls.Config {
 	return source.Server(ask, "h2", "http/1.1")
 }
 
-// mayRead returns an error if a request may not read the metrics.
 func (n *node) mayRead(r *http.Request) error {
 	if token := n.secrets.metricsToken; token != nil && !token.Holds(bearer(r)) {
 		return errToken
@@ -112,10 +111,10 @@ func (n *node) mayRead(r *http.Request) error {
 // mayProfile returns an error if a request may not read profiles. They contain memory contents and are expensive.
 func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
-	id, err := n.rewriteBarrier.Identify(ctx)
-	if cert := peerclient.CertificateOf(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
+	id, err := n.interceptor.Identify(ctx)
+	if cert := access.Certificate(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
 		id = &access.Identity{
-			Principal: peerclient.NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
+			Principal: access.CertificateName(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
 		}
 	}
 	if token := n.secrets.metricsToken; token != nil && token.Holds(bearer(r)) {
@@ -158,4 +157,27 @@ func remote(address string) net.Addr {
 		return a
 	}
 	return &net.TCPAddr{}
+}
+
+func (n *node) identify() (err error) {
+	j := &n.cfg.Auth.JWT
+	n.authn, err = authn.New(authn.Options{
+		Tokens: n.rules.Token, Dial: n.environment.Dial, Logger: n.log,
+		JWT: authn.JWT{
+			Issuer: j.Issuer, Audience: j.Audience, KeysURL: j.KeysURL, KeysFile: j.KeysFile, KeysCA: j.KeysCA,
+			PrincipalClaim: j.PrincipalClaim, GroupsClaim: j.GroupsClaim, Skew: j.ClockSkew.Std(),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("%w: auth.jwt: %w", config.ErrInvalid, err)
+	}
+	return nil
+}
+
+func (n *node) authFailures() map[string]uint64 {
+	out := make(map[string]uint64)
+	for check, count := range n.authn.Failures() {
+		out[string(check)] = count
+	}
+	return out
 }

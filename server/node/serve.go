@@ -25,7 +25,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance/rpc"
 )
 
-// newServer creates the gRPC server with all services of the node.
 func (n *node) newServer() server.Server {
 	o := auth.Options{
 		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
@@ -36,10 +35,10 @@ func (n *node) newServer() server.Server {
 		o.Authenticators = append(o.Authenticators, n.peerSecretIdentity)
 	}
 	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
-	n.rewriteBarrier = auth.New(o)
+	n.interceptor = auth.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
-	s := server.New(int(n.cfg.Limits.TransactionBytes), n.rewriteBarrier,
+	s := server.New(int(n.cfg.Limits.TransactionBytes), n.interceptor,
 		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
 	n.register(s.Registrar)
 	pb.RegisterReplicationServiceServer(s,
@@ -48,7 +47,6 @@ func (n *node) newServer() server.Server {
 	return s
 }
 
-// register registers the services for clients and operators.
 func (n *node) register(s server.Registrar) {
 	pb.RegisterQueueServiceServer(s, n.queues)
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
@@ -66,7 +64,6 @@ func (n *node) register(s server.Registrar) {
 	healthpb.RegisterHealthServer(s, n.health)
 }
 
-// openAudit opens the audit log of administrative calls and refusals.
 func (n *node) openAudit() (*audit.Log, error) {
 	l, err := audit.Open(audit.Options{
 		File: n.cfg.Audit.File, MaxBytes: n.cfg.Audit.MaxBytes.Bytes(), Keep: n.cfg.Audit.Keep, Node: n.cfg.Node.Name,
@@ -108,7 +105,6 @@ func (n *node) coordinatorAddresses() []string {
 	return n.cfg.Coordinator.Etcd.Endpoints
 }
 
-// serves reports whether a node in this role needs no explanation.
 func serves(r failover.Role) bool {
 	return r == failover.RoleActive || r == failover.RoleActiveAlone || r == failover.RoleStandby
 }

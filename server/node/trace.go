@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 )
 
-// startTracing starts to export spans, if the settings or the environment configure it. It runs before the node's
-// port and its connections to the other node are created.
+// startTracing starts to export spans, if the settings or the environment configure it. It must precede the creation of
+// the node's port and its connections to the other node.
 func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 	c := n.cfg.Tracing
 	if !tracing.Enabled(c.Endpoint) {

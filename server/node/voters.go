@@ -11,10 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 )
 
-// voterInterval is the interval at which the status of all voters is polled.
 const voterInterval = 5 * time.Second
 
-// votersPoll is the last status of the voters.
 type votersPoll struct {
 	mu     sync.Mutex // guards the fields below
 	voters []metrics.Voter
@@ -27,7 +25,6 @@ func (l *conditionMonitor) lastVoters() []metrics.Voter {
 	return l.voters.voters
 }
 
-// watchVoters polls the voters of a raft coordinator until ctx ends.
 func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	c, ok := l.n.coordinator.(*raft.Coordinator)
 	if !ok {
@@ -42,7 +39,7 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 			Voters: r.Voters, TLS: l.n.secrets.voters(), Dial: l.n.environment.Dial,
 		})
 		if err != nil {
-			l.n.log.Warn("voter status is not available") // the coordinator has the same settings and has logged the reason
+			l.n.log.Warn("voter status is not available") // the coordinator has logged the reason
 			return
 		}
 		l.pollVoters(ctx, c.Voter().Status(), admin)
@@ -55,14 +52,12 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	}
 }
 
-// voterResponse is the response of one voter.
 type voterResponse struct {
 	member raft.Member
 	status raft.Status
 	err    error
 }
 
-// pollVoters polls each member that this node's own voter lists.
 func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
 	answers := make([]voterResponse, len(own.Voters))
 	var requests sync.WaitGroup

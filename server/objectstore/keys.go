@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// ErrKey is returned for an invalid recipient, or an invalid file of identities.
+// ErrKey is returned for an invalid recipient or file of identities.
 var ErrKey = errors.New("invalid age key (https://age-encryption.org)")
 
 type recipients struct {
@@ -22,8 +22,8 @@ type recipients struct {
 	names []string
 }
 
-// ParseRecipients returns a Sealer that encrypts backups and archives for the owners of these public keys, age1…; nil
-// if keys is empty. It returns ErrKey for an invalid key.
+// ParseRecipients returns a Sealer that encrypts backups and archives for the owners of public keys, age1…; nil without
+// keys. It returns ErrKey for an invalid key.
 func ParseRecipients(keys []string) (backup.Sealer, error) {
 	if len(keys) == 0 {
 		return nil, nil //nolint:nilnil // nothing is encrypted
@@ -55,8 +55,8 @@ func (r *recipients) Seal(w io.Writer) (io.WriteCloser, error) {
 
 type identities struct{ keys []age.Identity }
 
-// ReadIdentities reads files of secret keys, in the format of age-keygen; it returns nil if no file is given. Errors do
-// not contain file content. It returns ErrKey for an invalid file.
+// ReadIdentities reads files of secret keys, in the format of age-keygen; it returns nil without files, and ErrKey for
+// an invalid file. Errors do not contain file content.
 func ReadIdentities(files ...string) (backup.Unsealer, error) {
 	var all identities
 	for _, path := range files {
@@ -77,11 +77,9 @@ func ReadIdentities(files ...string) (backup.Unsealer, error) {
 	return all, nil
 }
 
-// Unseal decrypts an object.
 func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error) {
 	plain, n, err := age.DecryptReaderAt(r, size, i.keys...)
-	var none *age.NoIdentityMatchError
-	if errors.As(err, &none) {
+	if _, none := errors.AsType[*age.NoIdentityMatchError](err); none {
 		return nil, 0, backup.ErrIdentity
 	}
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectstore opens the locations of backups and log archives, which are directories or buckets of an S3
-// server, and creates their encryption and decryption. Package store/backup uses these through interfaces, because the
-// store has no network code.
+// Package objectstore opens the locations of backups and log archives, directories or buckets of an S3 server, and
+// creates their encryption and decryption. Package store/backup uses these through interfaces, because the store has no
+// network code.
 package objectstore
 
 import (
@@ -16,8 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// memoryShare: the buffers of one uploaded object may use 1/memoryShare of memory.budget.
-const memoryShare = 8
+const memoryShare = 8 // buffers of an upload may use 1/memoryShare of memory.budget
 
 // Opener opens locations according to a node's settings.
 type Opener struct {
@@ -33,7 +32,7 @@ func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
 	}}
 }
 
-// Open opens a location without any request to it. Errors: backup.ErrLocation, s3.ErrOptions.
+// Open opens a location without a request to it. Errors are backup.ErrLocation and s3.ErrOptions.
 func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	if !at.IsS3() {
 		return backup.Directory(nil, at.Dir), nil
@@ -45,7 +44,7 @@ func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	return location, nil
 }
 
-// Parse parses a path or a URL and opens the location. Errors: backup.ErrLocation, s3.ErrOptions.
+// Parse opens the location of a path or URL. Errors are backup.ErrLocation and s3.ErrOptions.
 func (o Opener) Parse(text string) (backup.Objects, error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -54,17 +53,15 @@ func (o Opener) Parse(text string) (backup.Objects, error) {
 	return o.Open(at)
 }
 
-// ArchiveFolder returns the location of a node's own archive: the value of wal.archive and, in a bucket, which both
-// nodes of a pair may share, a folder with the node's name.
+// ArchiveFolder returns the location of a node's own archive: wal.archive and, in a bucket, which both nodes of a pair
+// may share, a folder with the node's name.
 func ArchiveFolder(at backup.Location, node string) backup.Location {
 	if !at.IsS3() {
 		return at
 	}
 	return at.In(strings.Map(func(r rune) rune {
 		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_':
-			return r
-		case r == '.':
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '.':
 			return r
 		}
 		return '_'

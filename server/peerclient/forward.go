@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/metadata"
@@ -15,25 +16,20 @@ import (
 )
 
 const (
-	// forwardScheme is the authorization scheme of a call that a node makes for a caller it has authenticated. A
-	// release without forwarding refuses the call, since a call with any authorization header is not accepted as one of
-	// the other node.
-	forwardScheme = "Lockstep-Forwarded "
-	// maxForwardBytes limits the header.
-	maxForwardBytes = 8 << 10
-	// maxNameBytes limits a principal and a group.
-	maxNameBytes = 255
+	// forwardScheme is the authorization scheme of a call that a node makes for a caller it has authenticated. A release
+	// without forwarding refuses it: no call with an authorization header is accepted as the other node's.
+	forwardScheme   = "Lockstep-Forwarded "
+	maxForwardBytes = 8 << 10 // of the header
+	maxNameBytes    = 255     // of a principal or group
 )
 
-// forwardedCaller is the caller in the header.
 type forwardedCaller struct {
 	Principal string   `json:"principal"`
 	Groups    []string `json:"groups,omitempty"`
 }
 
 // Forward returns the context for a call to the other node on behalf of a caller authenticated by certificate on this
-// node. The connection must present this node's certificate. The call has only the rights of the caller, not those of
-// the node.
+// node. The connection must present this node's certificate, but the call has only the caller's rights.
 func Forward(ctx context.Context, principal string, groups []string) (context.Context, error) {
 	raw, err := json.Marshal(forwardedCaller{principal, groups})
 	if err != nil {
@@ -43,37 +39,30 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 		forwardScheme+base64.RawURLEncoding.EncodeToString(raw)), nil
 }
 
-// forwarded returns the caller of a forwarded call; nil if the call is not forwarded. Only a node of the pair may
-// forward calls, and only its certificate proves its identity.
+// forwarded returns the caller of a forwarded call; nil if it is not forwarded. Only a node of the pair, identified by
+// its certificate, may forward calls.
 func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
-	encoded, is := "", false
-	for _, v := range values {
-		if e, has := strings.CutPrefix(v, forwardScheme); has {
-			encoded, is = e, true
-		}
+	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, forwardScheme) }) {
+		return nil, nil //nolint:nilnil // no credentials of this kind
 	}
-	if !is {
-		return nil, nil //nolint:nilnil // that is how an authenticator says that it does not know the caller
-	}
-	cert := CertificateOf(ctx)
+	cert := access.Certificate(ctx)
 	if cert == nil || i.Names == nil || len(values) != 1 {
-		return nil, fmt.Errorf("%w: only a node of the pair with a certificate may forward calls",
-			access.ErrUnauthenticated)
+		return nil, fmt.Errorf("%w: only a node of the pair with a certificate may forward calls", access.ErrUnauthenticated)
 	}
 	if err := Carries(cert, i.Names()); err != nil {
 		return nil, fmt.Errorf("%w: only a node of the pair may forward calls: %w", access.ErrUnauthenticated, err)
 	}
-	caller, err := decodeForwarded(encoded)
+	caller, err := decodeForwarded(strings.TrimPrefix(values[0], forwardScheme))
 	if err != nil {
 		return nil, err
 	}
 	return &access.Identity{
-		Principal: caller.Principal, Groups: caller.Groups, Method: access.MethodCertificate, Via: NameOf(cert),
+		Principal: caller.Principal, Groups: caller.Groups, Method: access.MethodCertificate,
+		Via: access.CertificateName(cert),
 	}, nil
 }
 
-// decodeForwarded parses and validates the header.
 func decodeForwarded(encoded string) (c forwardedCaller, err error) {
 	invalid := fmt.Errorf("%w: invalid forwarded caller", access.ErrUnauthenticated)
 	raw, err := base64.RawURLEncoding.DecodeString(encoded)

@@ -5,7 +5,6 @@ package peerclient
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
 
@@ -25,10 +23,8 @@ import (
 )
 
 const (
-	// tokenKey is the metadata key of the pair's secret.
-	tokenKey = "lockstep-peer-token"
-	// refusalInterval is the minimum interval between logged refusals.
-	refusalInterval = 10 * time.Second
+	tokenKey        = "lockstep-peer-token" // metadata key of the pair's secret
+	refusalInterval = 10 * time.Second      // minimum between logged refusals
 )
 
 // queueMethods is the prefix of methods that the other node never calls.
@@ -36,25 +32,23 @@ var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:
 
 // Identification authenticates calls of the other node of the pair.
 type Identification struct {
-	// Names of which the certificate of the other node has at least one; nil: certificates are ignored.
-	Names func() []string
-	// Tokens of which the other node presents one; nil: none.
-	Tokens *secretfile.File
-	// Logger logs refusals; nil: no logging.
-	Logger *zap.Logger
+	// Names returns names of which the other node's certificate must have one; nil: certificates are ignored.
+	Names  func() []string
+	Tokens *secretfile.File // has the secret that the other node presents; may be nil
+	Logger *zap.Logger      // logs refusals; may be nil
 
 	mu     sync.Mutex // guards all below
 	logged time.Time
 }
 
-// Authenticate returns the identity of the other node if the call is from it, otherwise nil. It ignores methods that
-// the other node never calls, and calls with credentials of a user or application.
+// Authenticate returns the identity of the other node, or nil for another caller. It ignores methods that the other
+// node never calls, and calls with credentials of a user or application.
 func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, error) {
 	if id, err := i.forwarded(ctx); id != nil || err != nil {
 		return id, err
 	}
 	if method, ok := grpc.Method(ctx); ok && strings.HasPrefix(method, queueMethods) {
-		return nil, nil //nolint:nilnil // that is how an authenticator says that it does not know the caller
+		return nil, nil //nolint:nilnil // no credentials of this kind
 	}
 	if len(metadata.ValueFromIncomingContext(ctx, "authorization")) > 0 {
 		return nil, nil //nolint:nilnil // see above
@@ -66,20 +60,21 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 			}
 		}
 	}
-	if cert := CertificateOf(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
+	if cert := access.Certificate(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
 		return &access.Identity{
-			Principal: NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate, Peer: true,
+			Principal: access.CertificateName(cert), Groups: cert.Subject.OrganizationalUnit,
+			Method: access.MethodCertificate, Peer: true,
 		}, nil
 	}
 	return nil, nil //nolint:nilnil // see above
 }
 
-// NonPeer returns why the caller is not accepted as the other node, with a suggested action. The error matches
+// NonPeer returns why the caller is not accepted as the other node, with a suggested action. It matches
 // access.ErrNotPeer.
 func (i *Identification) NonPeer(ctx context.Context) error {
 	var reason []string
 	if i.Names != nil {
-		cert := CertificateOf(ctx)
+		cert := access.Certificate(ctx)
 		if cert == nil {
 			reason = append(reason, "no client certificate")
 		} else if err := Carries(cert, i.Names()); err != nil {
@@ -99,7 +94,6 @@ func (i *Identification) NonPeer(ctx context.Context) error {
 	return err
 }
 
-// log logs refusals with a rate limit.
 func (i *Identification) log(ctx context.Context, err error) {
 	if i.Logger == nil {
 		return
@@ -122,22 +116,6 @@ func (i *Identification) log(ctx context.Context, err error) {
 		zap.String("from", from), zap.String("method", method), zap.Error(err))
 }
 
-// CertificateOf returns the verified client certificate, or nil.
-func CertificateOf(ctx context.Context) *x509.Certificate {
-	p, ok := grpcpeer.FromContext(ctx)
-	if !ok {
-		return nil
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-		return nil
-	}
-	return info.State.VerifiedChains[0][0]
-}
-
-// errNames is returned when a certificate does not belong to the pair.
-var errNames = errors.New("certificate")
-
 // Carries returns nil if a certificate has one of the given names: DNS names, IP addresses, URIs. The error lists the
 // names in the certificate.
 func Carries(cert *x509.Certificate, names []string) error {
@@ -150,10 +128,9 @@ func Carries(cert *x509.Certificate, names []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w is for %s, not for %s", errNames, listOf(cert), strings.Join(names, ", "))
+	return fmt.Errorf("certificate is for %s, not for %s", listOf(cert), strings.Join(names, ", "))
 }
 
-// listOf lists all names in a certificate.
 func listOf(cert *x509.Certificate) string {
 	var all []string
 	for _, u := range cert.URIs {
@@ -169,18 +146,6 @@ func listOf(cert *x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
-// NameOf returns the principal of a certificate: its first URI, else its first DNS name, else its common name.
-func NameOf(cert *x509.Certificate) string {
-	switch {
-	case len(cert.URIs) > 0:
-		return cert.URIs[0].String()
-	case len(cert.DNSNames) > 0:
-		return cert.DNSNames[0]
-	default:
-		return cert.Subject.CommonName
-	}
-}
-
 // ShowToken adds the pair's secret to each call of a connection to the other node.
 func ShowToken(tokens *secretfile.File) grpc.DialOption {
 	return grpc.WithPerRPCCredentials(tokenCredentials{tokens})
@@ -188,10 +153,9 @@ func ShowToken(tokens *secretfile.File) grpc.DialOption {
 
 type tokenCredentials struct{ tokens *secretfile.File }
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
 func (t tokenCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return map[string]string{tokenKey: t.tokens.First()}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials: the secret is used by pairs without TLS.
+// RequireTransportSecurity returns false: pairs without TLS use the secret.
 func (tokenCredentials) RequireTransportSecurity() bool { return false }

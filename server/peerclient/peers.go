@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package peerclient implements the client for the other node of the pair: status, maintenance, digests and intact
+// copies of messages.
 package peerclient
 
 import (
@@ -27,16 +29,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A peer is unreachable if it does not answer a ping, sent after peerPing without data, within peerTimeout. Its rewrite
-// is restarted later.
+// A peer is unreachable if it does not answer a ping, sent after peerPing without data, within peerTimeout.
 const (
 	peerPing    = 2 * time.Second
 	peerTimeout = 3 * time.Second
-	// peerBackoff is the maximum backoff before reconnecting to a peer.
-	peerBackoff = 500 * time.Millisecond
+	peerBackoff = 500 * time.Millisecond // maximum
 )
 
-// Peers is the connections to the other node used by maintenance. They are opened on demand.
+// Peers is the connections to the other node. They are opened on demand.
 type Peers struct {
 	options []grpc.DialOption // of every connection
 
@@ -47,8 +47,8 @@ type Peers struct {
 
 var _ maintenance.Peers = (*Peers)(nil)
 
-// NewPeers creates a Peers without connections. The options are added to each connection; without transport
-// credentials, connections are not encrypted. The caller must call Close.
+// NewPeers creates a Peers; options apply to each connection. Without transport credentials, connections are not
+// encrypted. The caller must call Close.
 func NewPeers(options ...grpc.DialOption) *Peers {
 	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
 }
@@ -80,8 +80,7 @@ func (p *Peers) conn(address string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerPing, Timeout: peerTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
-				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-				MaxDelay: peerBackoff,
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: peerBackoff,
 			},
 			MinConnectTimeout: peerTimeout,
 		}),
@@ -130,13 +129,10 @@ func (p *Peers) Status(ctx context.Context, address string) (*pb.GetStatusRespon
 // Activity returns the running operation of the node at an address.
 func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Activity, error) {
 	st, err := p.Status(ctx, address)
-	if err != nil {
-		return nil, err
-	}
-	return protoconv.ActivityFromProto(st.GetMaintenance()), nil
+	return protoconv.ActivityFromProto(st.GetMaintenance()), err
 }
 
-// Report reports the completed work of this node to the active at an address.
+// Report reports the completed work of this node to the active.
 func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report) error {
 	c, err := p.Maintenance(address)
 	if err != nil {
@@ -148,13 +144,11 @@ func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report
 	return fromPeer(err)
 }
 
-// peer implements maintenance.Operations for another node.
 type peer struct {
 	peers   *Peers
 	address string
 }
 
-// follow reads a stream of progress until the result.
 func follow[Req, Resp, R any](
 	ctx context.Context, p *peer, req *Req,
 	call func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (
@@ -186,49 +180,37 @@ func follow[Req, Resp, R any](
 	}
 }
 
-// Scan recommends a page size.
 func (p *peer) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
 	r, err := follow(ctx, p, &pb.ScanRequest{PageSizeMax: protoconv.Uint32(maxPageSize)}, pb.MaintenanceServiceClient.Scan,
 		func(r *pb.ScanResponse) (*pb.Progress, *pb.ScanResult) { return r.GetProgress(), r.GetResult() }, progress)
-	if err != nil {
-		return checkpoint.ScanResult{}, err
-	}
-	return protoconv.ScanFromProto(r), nil
+	return protoconv.ScanFromProto(r), err
 }
 
-// Rewrite rewrites the page file.
 func (p *peer) Rewrite(
 	ctx context.Context, req maintenance.RewriteRequest, progress func(checkpoint.Progress),
 ) (maintenance.RewriteResult, error) {
 	r, err := follow(ctx, p, &pb.RewriteRequest{
-		PageSize: protoconv.Uint32(req.PageSize), DryRun: req.DryRun,
-		PlanId: req.PlanID,
+		PageSize: protoconv.Uint32(req.PageSize), DryRun: req.DryRun, PlanId: req.PlanID,
 	},
 		pb.MaintenanceServiceClient.Rewrite,
 		func(r *pb.RewriteResponse) (*pb.Progress, *pb.RewriteResult) { return r.GetProgress(), r.GetResult() },
 		progress)
-	if err != nil {
-		return maintenance.RewriteResult{}, err
-	}
-	return protoconv.RewriteFromProto(r), nil
+	return protoconv.RewriteFromProto(r), err
 }
 
-// Shrink releases the free pages at the end of the page file.
 func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResult, error) {
 	c, err := p.peers.Maintenance(p.address)
 	if err != nil {
 		return maintenance.ShrinkResult{}, err
 	}
 	r, err := c.Shrink(ctx, &pb.ShrinkRequest{DryRun: dryRun})
-	if err != nil {
-		return maintenance.ShrinkResult{}, fromPeer(err)
-	}
-	return maintenance.ShrinkResult{FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter()}, nil
+	return maintenance.ShrinkResult{
+		FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter(),
+	}, fromPeer(err)
 }
 
-// Backup creates a backup on that node.
 func (p *peer) Backup(
 	ctx context.Context, req maintenance.BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
@@ -236,13 +218,9 @@ func (p *peer) Backup(
 		Path: req.Path, KeepGenerations: protoconv.Uint32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)),
 	}, pb.MaintenanceServiceClient.Backup,
 		func(r *pb.BackupResponse) (*pb.Progress, *pb.SaveSet) { return r.GetProgress(), r.GetSet() }, progress)
-	if err != nil {
-		return backup.Set{}, err
-	}
-	return protoconv.SetFromProto(set), nil
+	return protoconv.SetFromProto(set), err
 }
 
-// Checkpoint writes a checkpoint.
 func (p *peer) Checkpoint(ctx context.Context) error {
 	c, err := p.peers.conn(p.address)
 	if err != nil {
@@ -252,7 +230,6 @@ func (p *peer) Checkpoint(ctx context.Context) error {
 	return fromPeer(err)
 }
 
-// Digest hashes the content at exactly an LSN.
 func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	c, err := p.peers.conn(p.address)
 	if err != nil {
@@ -265,22 +242,17 @@ func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, err
 	d := checkpoint.Digest{Position: lsn.Position{LSN: r.GetLsn()}, Messages: r.GetMessages()}
 	content, err := hex.DecodeString(r.GetContent())
 	if err != nil || len(content) != len(d.Content) {
-		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent an invalid digest", maintenance.ErrUnreachable,
-			p.address)
+		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent an invalid digest", maintenance.ErrUnreachable, p.address)
 	}
 	copy(d.Content[:], content)
 	return d, nil
 }
 
-// Restart restarts that node.
 func (p *peer) Restart(ctx context.Context, planID string) (done bool, err error) {
 	c, err := p.peers.Maintenance(p.address)
 	if err != nil {
 		return false, err
 	}
 	r, err := c.RestartNode(ctx, &pb.RestartNodeRequest{PlanId: planID})
-	if err != nil {
-		return false, fromPeer(err)
-	}
-	return r.GetDone(), nil
+	return r.GetDone(), fromPeer(err)
 }

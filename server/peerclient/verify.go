@@ -21,7 +21,7 @@ import (
 // maxDigestBytes exceeds the size of the digests of the maximum number of queues.
 const maxDigestBytes = 64 << 20
 
-// QueueDigests returns the rolling digests of the node at an address at exactly an LSN, and its known corruption.
+// QueueDigests returns a node's rolling digests at exactly an LSN, and its known corruption.
 func (p *Peers) QueueDigests(
 	ctx context.Context, address string, atLSN uint64,
 ) (store.QueueDigests, *pb.GetQueueDigestsResponse, error) {
@@ -47,7 +47,7 @@ func (p *Peers) Scrub(ctx context.Context, address string, fullSpeed bool) (*pb.
 	return r, fromPeer(err)
 }
 
-// FetchMessages returns intact copies of messages from the node at an address. See repair.Source.
+// FetchMessages returns intact copies of messages, as defined in repair.Source.
 func (p *Peers) FetchMessages(
 	ctx context.Context, address string, s *store.Store, queue, first, last uint64, applied lsn.Position,
 ) (repair.FoundMessages, error) {
@@ -58,7 +58,7 @@ func (p *Peers) FetchMessages(
 	return replication.FetchMessages(ctx, c, s, queue, first, last, applied)
 }
 
-// MessageSource is the source of intact copies of a node's messages: the other node, regardless of its role.
+// MessageSource fetches intact copies of messages from the other node, regardless of its role.
 type MessageSource struct {
 	Peers  *Peers
 	Runner *failover.Runner

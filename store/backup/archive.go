@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"path"
@@ -17,8 +16,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // A file of the archive is named <first LSN>-<last LSN>.frames, with 20 digits each. Its content is little endian:
@@ -43,8 +42,8 @@ const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
 	archiveVersion  = 1
-	sealedArchive   = 2  // version with encrypted frames
-	archiveEnds     = 64 // length of the head and of the tail, in bytes
+	sealedArchive   = 2
+	archiveEnds     = 64 // length of head and tail
 	archiveSuffix   = ".frames"
 	// previousArchiveTmp is the suffix of unfinished files of programs up to 0.3.
 	previousArchiveTmp = ".new" + archiveSuffix
@@ -52,21 +51,18 @@ const (
 
 // ArchiveFile is a file of the archive.
 type ArchiveFile struct {
-	// Path is the path of the file, Bytes its size.
 	Path  string
 	Bytes int64
-	// Encrypted reports that the records cannot be read without an identity.
+	// Encrypted means that the records cannot be read without an identity.
 	Encrypted bool
-	// StoreID of the store that wrote the archive.
-	StoreID [16]byte
+	StoreID   [16]byte
 	// Before is the position before the first record, Last that of the last record.
 	Before, Last lsn.Position
-	// Records is the number of records.
-	Records uint64
-	// FirstTime and LastTime are the times of the first and the last transaction; zero if there is no transaction.
+	Records      uint64
+	// FirstTime and LastTime are those of the first and the last transaction; zero without one.
 	FirstTime, LastTime time.Time
 
-	name string // name in its location
+	name string // in its location
 }
 
 // First returns the LSN of the first record.
@@ -86,7 +82,6 @@ func parseArchiveName(name string) (first, last uint64, ok bool) {
 	return first, last, err1 == nil && err2 == nil && first >= 1 && first <= last
 }
 
-// isArchived reports whether name is that of an archive file.
 func isArchived(name string) bool {
 	_, _, ok := parseArchiveName(name)
 	return ok
@@ -106,13 +101,12 @@ func getPosition(b []byte) lsn.Position {
 }
 
 func seal(b []byte) []byte {
-	binary.LittleEndian.PutUint32(b[60:], crc32.Checksum(b[:60], crc32.MakeTable(crc32.Castagnoli)))
+	binary.LittleEndian.PutUint32(b[60:], crc.Of(b[:60]))
 	return b
 }
 
 func sealed(b []byte, magic string) bool {
-	return string(b[:8]) == magic && crc32.Checksum(b[:60],
-		crc32.MakeTable(crc32.Castagnoli)) == binary.LittleEndian.Uint32(b[60:])
+	return string(b[:8]) == magic && crc.Of(b[:60]) == binary.LittleEndian.Uint32(b[60:])
 }
 
 func (f *ArchiveFile) head() []byte {
@@ -139,7 +133,6 @@ func (f *ArchiveFile) tail() []byte {
 	return seal(b)
 }
 
-// decode decodes head and tail. It returns ErrArchiveCorrupt or ErrNewerVersion.
 func (f *ArchiveFile) decode(head, tail []byte) error {
 	if !sealed(head, archiveMagic) || !sealed(tail, archiveEndMagic) {
 		return fmt.Errorf("%w: %s does not have the header and trailer of an archive file", ErrArchiveCorrupt, f.Path)
@@ -163,7 +156,6 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 	return nil
 }
 
-// readEnds reads head and tail of an archive file.
 func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, err error) {
 	a := ArchiveFile{Path: place.Path(name), name: name}
 	f, err := place.Open(ctx, name)
@@ -192,20 +184,12 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 	return a, nil
 }
 
-// ListArchive returns the files of an archive, oldest first. A missing directory has none. An invalid file returns
-// ErrArchiveCorrupt or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's
-// filesystem.
-func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
-	return listArchive(context.Background(), Directory(fsys, dir), 0)
-}
-
-// archivedName is the decoded name of an archive file.
 type archivedName struct {
 	name        string
 	first, last uint64
 }
 
-// listNames returns the names of the archive files, oldest first, without reading the files.
+// listNames sorts the names, oldest first, and does not read the files.
 func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -226,7 +210,7 @@ func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	return names, nil
 }
 
-// listArchive returns the files with records after LSN after. Other files are not read.
+// listArchive returns the files with records after LSN after.
 func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFile, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {
@@ -244,13 +228,9 @@ func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFil
 	return files, nil
 }
 
-// PruneArchive removes files that have no record after beforeLSN and, if olderThan is not zero, no transaction at or
+// pruneArchive removes files that have no record after beforeLSN and, if olderThan is not zero, no transaction at or
 // after olderThan. The newest file is always kept, since an Archiver continues from it. It returns the number of
 // removed files. Files are removed durably, oldest first, so a crash leaves no gap.
-func PruneArchive(fsys vfs.FS, dir string, beforeLSN uint64, olderThan time.Time) (int, error) {
-	return pruneArchive(context.Background(), Directory(fsys, dir), beforeLSN, olderThan)
-}
-
 func pruneArchive(ctx context.Context, place Objects, beforeLSN uint64, olderThan time.Time) (int, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestPointInTime(t *testing.T) {
 	}
 	require.NoError(t, a.Close())
 	end := n.s.End().LSN
-	chains, err := backup.VerifyArchive(ctx, mem, "/archive")
+	chains, err := backup.VerifyArchive(ctx, backup.Directory(mem, "/archive"), nil)
 	require.NoError(t, err)
 	require.Len(t, chains, 1)
 	require.Zero(t, chains[0].Before)
@@ -122,7 +122,7 @@ func corruptArchiveFile(t *testing.T, mem *memfs.FS, set backup.Set) {
 		// The last files are all required.
 		changeFile(t, fsys, files[len(files)-1-rng.IntN(4)].Path,
 			func(b []byte) []byte { return flip(b, rng.IntN(len(b)*8)) })
-		_, err = backup.VerifyArchive(ctx, fsys, "/archive")
+		_, err = backup.VerifyArchive(ctx, backup.Directory(fsys, "/archive"), nil)
 		require.True(t, errorsIs(err, backup.ErrArchiveCorrupt) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
 		_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: fsys, ArchiveDir: "/archive"})
 		require.True(t, errorsIs(err, backup.ErrArchiveCorrupt) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
@@ -157,7 +157,7 @@ func TestArchiveOnlyApplied(t *testing.T) {
 	require.NoError(t, a.Flush(context.Background()))
 	require.Equal(t, n.s.End(), a.Status().Last)
 	require.Zero(t, a.Status().Behind)
-	_, err = backup.VerifyArchive(context.Background(), n.fs, "/archive")
+	_, err = backup.VerifyArchive(context.Background(), backup.Directory(n.fs, "/archive"), nil)
 	require.NoError(t, err)
 }
 
@@ -191,12 +191,11 @@ func TestArchiveRestarts(t *testing.T) {
 	a := startArchiver(t, n, "/archive")
 	require.NoError(t, a.Close())
 	require.Zero(t, a.Status().Gap)
-	chains, err := backup.VerifyArchive(context.Background(), mem, "/archive")
+	chains, err := backup.VerifyArchive(context.Background(), backup.Directory(mem, "/archive"), nil)
 	require.NoError(t, err)
 	require.Len(t, chains, 1)
 	require.Equal(t, n.s.End(), chains[0].Last)
 	require.Greater(t, n.s.FirstLSN(), uint64(100), "the log was recycled, or this proves nothing")
-	a.ReleaseLog()
 }
 
 // TestCrashArchive crashes at every step of archiving: all files are complete, and the next Archiver continues.
@@ -211,7 +210,7 @@ func TestCrashArchive(t *testing.T) {
 	first := a.Status().Last
 	n.steps(60)
 	crashEverywhere(t, mem, fault, func() { require.NoError(t, a.Flush(ctx)) }, func(step int, after *memfs.FS) {
-		chains, err := backup.VerifyArchive(ctx, after, "/archive")
+		chains, err := backup.VerifyArchive(ctx, backup.Directory(after, "/archive"), nil)
 		require.NoError(t, err, "step %d", step)
 		require.Len(t, chains, 1)
 		require.GreaterOrEqual(t, chains[0].Last.LSN, first.LSN)
@@ -224,7 +223,7 @@ func TestCrashArchive(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.Apply(s.End().LSN, nil))
 		require.NoError(t, again.Close())
-		chains, err = backup.VerifyArchive(ctx, after, "/archive")
+		chains, err = backup.VerifyArchive(ctx, backup.Directory(after, "/archive"), nil)
 		require.NoError(t, err)
 		require.Len(t, chains, 1)
 		require.Equal(t, n.s.End(), chains[0].Last)
@@ -268,7 +267,7 @@ func TestArchiveFails(t *testing.T) {
 		fault.SetHook(nil)
 		require.NoError(t, a.Flush(ctx))
 		require.NoError(t, a.Status().Err)
-		chains, err := backup.VerifyArchive(ctx, fault, "/archive")
+		chains, err := backup.VerifyArchive(ctx, backup.Directory(fault, "/archive"), nil)
 		require.NoError(t, err)
 		require.Equal(t, n.s.End(), chains[len(chains)-1].Last)
 		if limit == 0 {
@@ -352,7 +351,7 @@ func TestOtherHistory(t *testing.T) {
 	require.NoError(t, e.Flush(ctx))
 	require.Equal(t, b.s.Applied(), e.Status().Last, "the new one continues")
 	require.NoError(t, e.Close())
-	chains, err := backup.VerifyArchive(ctx, mem, former)
+	chains, err := backup.VerifyArchive(ctx, backup.Directory(mem, former), nil)
 	require.NoError(t, err)
 	require.Equal(t, uint64(40), chains[len(chains)-1].Last.LSN, "the former one is whole")
 	moved(t, mem, former, "/archive")

@@ -32,76 +32,65 @@ const (
 
 // ArchiveOptions are the options of an Archiver.
 type ArchiveOptions struct {
-	// FS is the filesystem of Dir; nil means the operating system's.
-	FS vfs.FS
-	// Dir is the archive of this node; it is created if missing. Each node has its own.
+	// Dir, in FS (by default the operating system's), is the archive of this node, created if missing.
+	FS  vfs.FS
 	Dir string
-	// Place, if not nil, is the location of the archive, instead of FS and Dir. One of the two is required. A location
-	// that is not exclusive (Objects.Lock) may be temporarily unreachable: the Archiver starts without it, holds the
-	// log, and continues when it is available.
+	// Place is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be temporarily
+	// unreachable: the Archiver starts without it, holds the log, and continues when it is available.
 	Place Objects
-	// Seal encrypts the records; nil disables encryption.
+	// Seal encrypts the records, if not nil.
 	Seal Sealer
-	// Interval is the archive interval: the maximum loss with the data directory. 0 means DefaultArchiveInterval.
-	Interval time.Duration
-	// FileBytes is the size at which a new file is started; 0 means DefaultArchiveFileBytes.
-	FileBytes int64
-	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that
-	// the node keeps running: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 means
-	// that the log is held until the disk is full.
+	// Interval is the maximum loss with the data directory; by default DefaultArchiveInterval.
+	Interval  time.Duration
+	FileBytes int64 // by default DefaultArchiveFileBytes
+	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that the
+	// node keeps running: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 holds the log
+	// until the disk is full.
 	MaxHoldBytes int64
-	// Logger receives messages for operators; nil means none.
+	// Logger may be nil.
 	Logger *zap.Logger
 }
 
 // ArchiveStatus is the status of an Archiver.
 type ArchiveStatus struct {
-	// Last is the position of the last durably archived record; zero if none.
-	Last lsn.Position
-	// LastTime is the time of the last archived transaction; zero if none.
+	// Last is the last durably archived record, LastTime the time of the last archived transaction; zero if none.
+	Last     lsn.Position
 	LastTime time.Time
-	// Behind is the number of applied records that are not archived yet.
-	Behind uint64
-	// Gap is the first record after the newest gap left by this Archiver. It is 0 without a gap, or if a later backup
-	// reaches up to it.
-	Gap uint64
-	// Err is the reason why archiving fails, or nil.
-	Err error
-	// Former is the directory to which this Archiver moved an archive of another history; empty if none.
-	Former string
+	Behind   uint64 // number of applied records that are not archived yet
+	// Gap is the first record after the newest gap left by this Archiver; 0 if a later backup covers it.
+	Gap    uint64
+	Err    error
+	Former string // directory to which an archive of another history was moved
 }
 
-// Archiver copies the applied records of a store's log to an archive. Its methods are safe for concurrent use.
+// Archiver copies the applied records of a store's log to an archive. It is safe for concurrent use.
 type Archiver struct {
-	o    ArchiveOptions
-	s    *store.Store
-	lock io.Closer
-	stop chan struct{}
-	// exclusive reports that no other process can use the location.
+	o         ArchiveOptions
+	s         *store.Store
+	lock      io.Closer
+	stop      chan struct{}
 	exclusive bool
 	done      sync.WaitGroup
 	once      sync.Once
 
-	work sync.Mutex // held while files are written; guards hold, known and last
-	hold *wal.Hold
-	// opened reports that the end of the archive was determined.
+	work   sync.Mutex // held while files are written; guards hold, known and last
+	hold   *wal.Hold
 	opened bool
-	// known reports that the archive can continue after last, which is in the store's log, or that the archive is
-	// empty.
+	// known means that the archive can continue after last, which is in the store's log, or that the archive is empty.
 	known bool
 	last  ArchiveFile
 
 	mu       sync.Mutex // guards the fields below
 	status   ArchiveStatus
-	backedUp uint64 // the last record in the newest backup made since the start
+	backedUp uint64 // last record in the newest backup since the start
 }
 
 // StartArchiver opens an archive, holds the log from its end, and archives in the background until Close.
 //
 // It must be called after store.Open and before anything is applied: otherwise records could be recycled before they
-// are archived. Errors: ErrBusy, ErrArchiveCorrupt. An archive can be of another history, such as after the store was
-// wiped or restored to an older state. It is then moved to a subdirectory, other-<time>, which a restore can use, and
-// a new archive is started.
+// are archived. Errors: ErrBusy, ErrArchiveCorrupt. An archive of another history, such as before the store was wiped
+// or restored to an older state, is moved to a subdirectory, other-<time>, which a restore can use, and a new archive
+// is started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Place == nil {
 		return nil, errors.New("log archive: no directory configured")
@@ -128,8 +117,7 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 		return nil, err
 	}
 	if a.exclusive {
-		ctx = context.Background() // a disk
-		err = a.open(ctx)
+		err = a.open(context.Background()) // a disk
 	}
 	if err != nil {
 		a.hold.Release()
@@ -186,7 +174,7 @@ func (a *Archiver) run() {
 	}
 }
 
-// Flush archives all records applied so far. They are durable when it returns nil.
+// Flush durably archives all records applied so far.
 func (a *Archiver) Flush(ctx context.Context) error {
 	a.work.Lock()
 	defer a.work.Unlock()
@@ -255,7 +243,7 @@ func (a *Archiver) flush(ctx context.Context) error {
 			a.o.Logger.Warn("log archive has a gap: records were removed from the log before they were archived; "+
 				"make a backup now",
 				zap.String("archive", a.Dir()), zap.Stringer("archived_up_to", a.last.Last),
-				zap.Uint64("goes_on_at", f.First()))
+				zap.Uint64("continues_at", f.First()))
 		}
 		a.last = f
 	}
@@ -289,8 +277,7 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	return at, nil
 }
 
-// BackedUp records a complete backup of this store up to record n: a restore from it does not need the archive before
-// n.
+// BackedUp records a complete backup up to record n: its restore does not need the archive before n.
 func (a *Archiver) BackedUp(n uint64) {
 	a.mu.Lock()
 	a.backedUp = max(a.backedUp, n)
@@ -298,7 +285,6 @@ func (a *Archiver) BackedUp(n uint64) {
 	a.closeGap()
 }
 
-// closeGap clears a gap that a backup covers.
 func (a *Archiver) closeGap() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -307,7 +293,7 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// retainFrom moves the hold. It creates a new one each time, since a snapshot installation releases all holds.
+// retainFrom creates a new hold, since a snapshot installation releases all holds.
 func (a *Archiver) retainFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)
@@ -316,7 +302,7 @@ func (a *Archiver) retainFrom(n uint64) {
 	}
 }
 
-// releaseHold releases the hold if too much log waits for an archive that cannot be written.
+// releaseHold limits the log that waits for an archive that cannot be written.
 func (a *Archiver) releaseHold() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return
@@ -356,7 +342,7 @@ func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ Archiv
 	return f, err
 }
 
-// present returns the existing file with the name of f, if it has the same records.
+// present returns the existing file of that name, if it has the same records.
 func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (ArchiveFile, error) {
 	there, err := readEnds(ctx, a.o.Place, f.name)
 	if err != nil {
@@ -380,10 +366,9 @@ func (c *counting) Write(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // a writer between two others
 }
 
-// seal writes the head, the frames up to to, optionally encrypted, and the tail.
 func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position) error {
 	if _, err := w.Write(f.head()); err != nil {
-		return err //nolint:wrapcheck // Put says what it was writing
+		return err //nolint:wrapcheck // Put names the object
 	}
 	frames := w
 	var sealed io.WriteCloser
@@ -403,10 +388,10 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 		}
 	}
 	_, err := w.Write(f.tail())
-	return err //nolint:wrapcheck // Put says what it was writing
+	return err //nolint:wrapcheck // Put names the object
 }
 
-// fill writes the frames after f.Before. It sets the fields of f, including the unencrypted file size.
+// fill writes the frames after f.Before, and sets the other fields of f, with the unencrypted file size.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {
@@ -430,7 +415,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 			return err
 		}
 		if _, err := w.Write(frames[:size]); err != nil {
-			return err //nolint:wrapcheck // Put says what it was writing
+			return err //nolint:wrapcheck // Put names the object
 		}
 		f.Bytes += int64(size)
 	}
@@ -477,9 +462,8 @@ func (a *Archiver) setStatus(change func(*ArchiveStatus)) {
 	change(&a.status)
 }
 
-// Close archives the applied records and stops the background work. It must be called before the store is closed. The
-// log is held until the store closes it, so that the final checkpoint recycles only archived records. A second call
-// does nothing.
+// Close archives the applied records and stops the background work. It must be called before the store is closed, which
+// releases the log: the final checkpoint thus recycles only archived records. A second call does nothing.
 func (a *Archiver) Close() (err error) {
 	a.once.Do(func() {
 		close(a.stop)
@@ -493,14 +477,4 @@ func (a *Archiver) Close() (err error) {
 		err = errors.Join(err, a.lock.Close())
 	})
 	return err
-}
-
-// ReleaseLog releases the log after Close, for a node that continues without an archive.
-func (a *Archiver) ReleaseLog() {
-	a.work.Lock()
-	defer a.work.Unlock()
-	if a.hold != nil {
-		a.hold.Release()
-		a.hold = nil
-	}
 }

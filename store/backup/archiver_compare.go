@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// previousPrefix is the name prefix of the subdirectory to which an archive of another history is moved.
 const previousPrefix = "other-"
 
 // restartArchive moves the files of the archive to a separate directory and starts a new archive: two histories must
@@ -47,7 +46,6 @@ func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	return nil
 }
 
-// compare compares the newest record that both the archive and the store have.
 func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 	applied := a.s.Applied()
 	at := min(a.last.Last.LSN, applied.LSN)
@@ -73,7 +71,7 @@ func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 	return nil
 }
 
-// archivedPosition looks up a record in the archive. A record in the middle of an encrypted file is not found.
+// archivedPosition does not find a record in the middle of an encrypted file.
 func archivedPosition(
 	ctx context.Context, place Objects, names []archivedName, n uint64,
 ) (pos lsn.Position, ok bool, err error) {
@@ -105,7 +103,7 @@ func archivedPosition(
 	return pos, ok, err
 }
 
-// PreviousArchives returns the subdirectories of an archive that contain archives of other histories.
+// PreviousArchives returns the subdirectories with archives of other histories.
 func PreviousArchives(fsys vfs.FS, dir string) ([]string, error) {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,14 +12,11 @@ import (
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// errStop ends a walk before the end of the archive.
 var errStop = errors.New("enough")
 
-// archivedLog is a part of an archive to read sequentially.
 type archivedLog struct {
 	place  Objects
 	files  []ArchiveFile
@@ -27,8 +24,8 @@ type archivedLog struct {
 }
 
 // walkArchive calls fn for each archived record after a position. It verifies that each record continues the previous
-// one, starting with the position. raw are the bytes in the log. Both are valid during the call. errStop from fn
-// ends the walk.
+// one, starting with the position. raw are the bytes in the log. Both are valid during the call. errStop from fn ends
+// the walk.
 //
 // It returns the last position accepted by fn. An archive that ends early is not an error, since only the caller knows
 // the required end. gap is the LSN at which the archive continues after a gap, or 0 at its end.
@@ -55,7 +52,6 @@ func walkArchive(ctx context.Context, log archivedLog, after lsn.Position,
 	return at, 0, nil
 }
 
-// walkFile calls fn for the records of one file after a position.
 func walkFile(ctx context.Context, log archivedLog, a *ArchiveFile, after lsn.Position,
 	fn func(f wal.Frame, raw []byte) error,
 ) (lsn.Position, error) {
@@ -84,7 +80,6 @@ func otherHistory(path string, archived, have lsn.Position) error {
 	return fmt.Errorf("%w: %s has %v, expected %v", ErrOtherHistory, path, archived, have)
 }
 
-// eachFrame reads and verifies a whole file.
 func eachFrame(
 	ctx context.Context, place Objects, a *ArchiveFile, with Unsealer, fn func(f wal.Frame, raw []byte) error,
 ) error {
@@ -136,7 +131,7 @@ func eachFrame(
 	return nil
 }
 
-// unreadable returns the error for a file that ends too early, unless its location is unavailable.
+// unreadable returns corruption, unless the location is unavailable.
 func unreadable(a *ArchiveFile, prev lsn.Position, err error) error {
 	if isUnreadable(err) {
 		return fmt.Errorf("read archive: %w", err)
@@ -150,22 +145,14 @@ func corruptArchive(a *ArchiveFile, prev lsn.Position, err error) error {
 
 // ArchiveChain is a part of an archive without a gap.
 type ArchiveChain struct {
-	// Before is the position before the first record, Last that of the last record.
 	Before, Last lsn.Position
-	// Files is the number of files, Bytes their size.
-	Files int
-	Bytes int64
+	Files        int
+	Bytes        int64
 }
 
 // VerifyArchive reads a whole archive and returns its chains; more than one means that there are gaps. It returns
-// ErrArchiveCorrupt if a record cannot be read. fsys may be nil for the operating system's filesystem.
-func VerifyArchive(ctx context.Context, fsys vfs.FS, dir string) ([]ArchiveChain, error) {
-	return VerifyArchiveIn(ctx, Directory(fsys, dir), nil)
-}
-
-// VerifyArchiveIn is VerifyArchive for any location. with decrypts the archive; if it is nil, an encrypted archive
-// returns ErrEncrypted.
-func VerifyArchiveIn(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
+// ErrArchiveCorrupt if a record cannot be read, and ErrEncrypted for an encrypted archive if with is nil.
+func VerifyArchive(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
 	files, err := listArchive(ctx, place, 0)
 	if err != nil {
 		return nil, err

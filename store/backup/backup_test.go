@@ -218,7 +218,7 @@ func testLimits(t *testing.T) {
 	o.Progress = func(checkpoint.Progress) { cancel() }
 	_, err := backup.Run(ctx, n.s, o)
 	require.ErrorIs(t, err, context.Canceled)
-	sets, err := backup.List(n.fs, "/backups")
+	sets, err := backup.List(t.Context(), backup.Directory(n.fs, "/backups"))
 	require.NoError(t, err)
 	require.Empty(t, sets)
 
@@ -269,7 +269,7 @@ func TestFullDisk(t *testing.T) {
 		_, err := backup.Run(ctx, n.s, o)
 		fault.SetHook(nil)
 		require.ErrorIs(t, err, backup.ErrNoSpace)
-		sets, err := backup.List(fault, "/backups")
+		sets, err := backup.List(t.Context(), backup.Directory(fault, "/backups"))
 		require.NoError(t, err)
 		require.Equal(t, []backup.Set{first}, sets)
 	}

@@ -11,9 +11,9 @@ import (
 
 // Errors of encrypted data.
 var (
-	// ErrEncrypted is returned if data is encrypted and no identity was given.
+	// ErrEncrypted means that no identity was given.
 	ErrEncrypted = errors.New("encrypted, and no identity was given to decrypt it")
-	// ErrIdentity is returned if none of the given identities can decrypt the data.
+	// ErrIdentity means that none of the given identities can decrypt the data.
 	ErrIdentity = errors.New("encrypted, and none of the given identities can decrypt it")
 )
 
@@ -21,7 +21,6 @@ var (
 type Sealer interface {
 	// Seal returns a writer that encrypts to w. Its Close completes the encryption and does not close w.
 	Seal(w io.Writer) (io.WriteCloser, error)
-	// Recipients returns the public keys of the identities that can decrypt the data.
 	Recipients() []string
 }
 
@@ -32,20 +31,15 @@ type Unsealer interface {
 	Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error)
 }
 
-// sealScheme is the only supported scheme: the format age-encryption.org/v1.
 const sealScheme = "age-encryption.org/v1"
 
 // Encryption describes the encryption of a backup.
 type Encryption struct {
-	// Scheme is age-encryption.org/v1.
-	Scheme string `json:"scheme"`
-	// Recipients are the public keys of the identities that can decrypt it.
-	Recipients []string `json:"recipients"`
-	// Plain is the checksum of the decrypted pack.
-	Plain FileSum `json:"plain"`
+	Scheme     string   `json:"scheme"`
+	Recipients []string `json:"recipients"` // public keys
+	Plain      FileSum  `json:"plain"`      // of the decrypted pack
 }
 
-// unsealed is a decrypted object.
 type unsealed struct {
 	io.ReaderAt
 	io.Closer
@@ -54,7 +48,6 @@ type unsealed struct {
 
 func (u unsealed) SizeBytes() (int64, error) { return u.size, nil }
 
-// openPlain opens an object, and decrypts it if e is not nil.
 func openPlain(ctx context.Context, place Objects, name string, e *Encryption, with Unsealer) (Object, error) {
 	f, err := place.Open(ctx, name)
 	if err != nil || e == nil {
@@ -71,7 +64,7 @@ func openPlain(ctx context.Context, place Objects, name string, e *Encryption, w
 	return unsealed{ReaderAt: r, Closer: f, size: plain}, nil
 }
 
-// unseal returns a decrypting reader. On an error it names the required recipients.
+// unseal names the required recipients in its error.
 func unseal(r io.ReaderAt, size int64, what string, recipients []string, with Unsealer) (io.ReaderAt, int64, error) {
 	required := ""
 	if len(recipients) > 0 {

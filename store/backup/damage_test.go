@@ -56,7 +56,7 @@ func TestFlippedBits(t *testing.T) {
 	for i := range raw { // each byte, since a JSON decoder ignores some of them
 		require.NoError(t, vfs.WriteFileAtomic(mem, manifest, flip(raw, i*8+rng.IntN(8))))
 		refused(t, mem, set, "manifest", backup.ErrCorrupt)
-		sets, err := backup.List(mem, "/backups")
+		sets, err := backup.List(t.Context(), backup.Directory(mem, "/backups"))
 		require.NoError(t, err)
 		require.False(t, sets[0].Complete)
 	}
@@ -156,7 +156,7 @@ func TestNotEmpty(t *testing.T) {
 
 // A missing path returns its own error.
 func TestNoSet(t *testing.T) {
-	_, err := backup.Load(memfs.New(), "/none")
+	_, err := backup.Load(t.Context(), backup.Directory(memfs.New(), "/"), "none")
 	require.ErrorIs(t, err, backup.ErrIncomplete)
 	require.ErrorContains(t, err, "directory /none not found")
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// putSuffix is the suffix of a file being written.
 const putSuffix = ".new"
 
 // directory is a location in a filesystem. An object is a file; its folder is a directory that exists while it is not
@@ -26,8 +25,8 @@ type directory struct {
 	root string
 }
 
-// Directory returns a directory as the location of backups or a log archive; it is created on first use. fsys may be
-// nil for the operating system's filesystem.
+// Directory returns a directory as a location, created on first use. fsys may be nil for the operating system's
+// filesystem.
 func Directory(fsys vfs.FS, root string) Objects {
 	if fsys == nil {
 		fsys = vfs.OS()
@@ -37,7 +36,7 @@ func Directory(fsys vfs.FS, root string) Objects {
 
 func (d directory) Path(name string) string { return filepath.Join(d.root, filepath.FromSlash(name)) }
 
-// Put writes a file under a temporary name, makes it durable and renames it.
+// Put writes under a temporary name, syncs and renames.
 func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("write %s: %w", d.Path(name), err)
@@ -80,13 +79,12 @@ func (d directory) write(name string, o PutOptions, fill func(w io.Writer) error
 	return errors.Join(err, file.Close())
 }
 
-// fileWriter writes a file sequentially and syncs it periodically: a single sync at the end would block the log's
-// syncs on the same disk.
+// fileWriter syncs periodically: a single sync at the end would block the log's syncs on the same disk.
 type fileWriter struct {
 	file     vfs.File
 	offset   int64
 	unsynced int64
-	mostOpen int64 // maximum number of unsynced bytes
+	mostOpen int64 // limit of unsynced
 }
 
 func (w *fileWriter) Write(p []byte) (int, error) {
@@ -127,7 +125,7 @@ func (d directory) List(_ context.Context, folder string) ([]Entry, error) {
 	return entries, nil
 }
 
-// Delete removes a file, and its directory if it is then empty and not the root.
+// Delete also removes a directory below the root that is then empty.
 func (d directory) Delete(_ context.Context, name string) error {
 	path := d.Path(name)
 	err := d.fs.Remove(path)
@@ -141,7 +139,7 @@ func (d directory) Delete(_ context.Context, name string) error {
 	return nil
 }
 
-// dropEmpty removes an empty directory below the root. Errors are ignored, since the next call retries.
+// dropEmpty removes an empty directory below the root. The next call retries after an error.
 func (d directory) dropEmpty(dir string) {
 	if filepath.Clean(dir) == filepath.Clean(d.root) {
 		return
@@ -166,7 +164,7 @@ func (d directory) Move(_ context.Context, from, to string) error {
 	return nil
 }
 
-// Sweep removes unfinished files, regardless of their start time: the caller holds the lock, or is the only process.
+// Sweep removes unfinished files regardless of their start time: the caller holds the lock, or is the only process.
 func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error {
 	entries, err := d.List(ctx, folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -188,7 +186,6 @@ func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error 
 	return nil
 }
 
-// Lock creates the directory and locks it.
 func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 	if err := vfs.MkdirAllSync(d.fs, d.root, 0o750); err != nil {
 		return nil, false, fmt.Errorf("create directory %s: %w", d.root, err)
@@ -203,7 +200,6 @@ func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 	return lock, true, nil
 }
 
-// Available returns the free space of the filesystem.
 func (d directory) Available(context.Context) (uint64, error) {
 	usage, err := d.fs.Usage(d.root)
 	if err != nil {

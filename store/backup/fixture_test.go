@@ -238,7 +238,7 @@ func digest(t *testing.T, s *store.Store) checkpoint.Digest {
 
 func mustList(t *testing.T, fsys vfs.FS, path string) (good, bad []backup.Set) {
 	t.Helper()
-	sets, err := backup.List(fsys, path)
+	sets, err := backup.List(t.Context(), backup.Directory(fsys, path))
 	require.NoError(t, err)
 	for _, s := range sets {
 		if s.Complete {

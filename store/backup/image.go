@@ -20,7 +20,6 @@ type image struct {
 	extents []extent // in rising order
 }
 
-// readOnly rejects all methods that change a file.
 type readOnly struct{}
 
 var errReadOnly = errors.New("backup is read-only")
@@ -31,7 +30,6 @@ func (readOnly) Sync() error                            { return errReadOnly }
 func (readOnly) SyncRange(int64, int64) error           { return errReadOnly }
 func (readOnly) Truncate(int64) error                   { return errReadOnly }
 func (readOnly) Allocate(int64, int64) error            { return errReadOnly }
-func (readOnly) PunchHole(int64, int64) error           { return errReadOnly }
 
 // extent is a range of the page file and its position in the pack.
 type extent struct {
@@ -39,7 +37,6 @@ type extent struct {
 	at          int64
 }
 
-// openImage opens the pack for reading. extents are those found by an earlier pass.
 func openImage(
 	ctx context.Context, place Objects, set string, m *Manifest, extents []extent, with Unsealer,
 ) (*image, error) {
@@ -51,16 +48,12 @@ func openImage(
 	return &image{pack: pack, name: place.Path(name), size: int64(m.FileBytes), extents: extents}, nil
 }
 
-// Name returns the path of the pack.
 func (im *image) Name() string { return im.name }
 
-// Close closes the pack.
 func (im *image) Close() error { return im.pack.Close() } //nolint:wrapcheck // it is the pack's
 
-// SizeBytes returns the size of the page file.
 func (im *image) SizeBytes() (int64, error) { return im.size, nil }
 
-// ReadAt reads at an offset of the page file.
 func (im *image) ReadAt(p []byte, off int64) (int, error) {
 	n := int64(len(p))
 	if off+n > im.size {

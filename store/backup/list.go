@@ -21,25 +21,18 @@ import (
 
 // Set is a directory in a backup path: a backup, or the leftovers of one.
 type Set struct {
-	// Name is the name of the directory, Path its path.
 	Name string
 	Path string
-	// Complete is true if the manifest is valid and the files have its sizes. Only Verify checks their content.
+	// Complete means that the manifest is valid and the files have its sizes. Only Verify checks their content. Otherwise,
+	// Problem is the reason, and Manifest is not set.
 	Complete bool
-	// Problem is the reason why it is not complete.
-	Problem error
-	// Manifest of a complete backup.
+	Problem  error
 	Manifest Manifest
 }
 
-// List returns the content of a backup path, oldest first, including incomplete backups. A missing path has none. fsys
-// may be nil for the operating system's filesystem.
-func List(fsys vfs.FS, path string) ([]Set, error) {
-	return ListIn(context.Background(), Directory(fsys, path))
-}
-
-// ListIn is List for any location. It returns ErrRemote if the location cannot be used.
-func ListIn(ctx context.Context, place Objects) ([]Set, error) {
+// List returns the content of a location, oldest first, including incomplete backups. A missing location has none. It
+// returns ErrRemote if the location cannot be used.
+func List(ctx context.Context, place Objects) ([]Set, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -47,7 +40,6 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 	}
-	// marked: backups being made or removed; whole: complete backups
 	marked, complete := map[string]bool{}, map[string]bool{}
 	var sets []Set
 	for _, e := range entries {
@@ -55,7 +47,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 		if !isSet || !e.Folder {
 			continue
 		}
-		set, err := LoadFrom(ctx, place, e.Name)
+		set, err := Load(ctx, place, e.Name)
 		if isUnreadable(err) {
 			return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 		}
@@ -70,7 +62,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 			continue
 		}
 		marked[setOf(e.Name)] = true
-		_, err := LoadFrom(ctx, place, e.Name)
+		_, err := Load(ctx, place, e.Name)
 		sets = append(sets, Set{Name: e.Name, Path: place.Path(e.Name), Problem: err})
 	}
 	sets = slices.DeleteFunc(sets, func(s Set) bool { return marked[s.Name] }) // represented by its marker
@@ -80,7 +72,6 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 	return sets, nil
 }
 
-// started returns the start time of the backup, if known.
 func (s *Set) started() time.Time {
 	if s.Complete {
 		return s.Manifest.Created
@@ -89,21 +80,14 @@ func (s *Set) started() time.Time {
 	return parts.created
 }
 
-// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrCorrupt,
-// ErrNewerVersion. fsys may be nil for the operating system's filesystem.
-func Load(fsys vfs.FS, dir string) (Set, error) {
-	place, name := setIn(fsys, dir)
-	return LoadFrom(context.Background(), place, name)
-}
-
-// setIn returns the location and the name of a backup directory.
 func setIn(fsys vfs.FS, dir string) (Objects, string) {
 	dir = filepath.Clean(dir)
 	return Directory(fsys, filepath.Dir(dir)), filepath.Base(dir)
 }
 
-// LoadFrom is Load for a backup in any location, by name. It also returns ErrRemote.
-func LoadFrom(ctx context.Context, place Objects, name string) (Set, error) {
+// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrCorrupt,
+// ErrNewerVersion, ErrRemote.
+func Load(ctx context.Context, place Objects, name string) (Set, error) {
 	if isLeftover(name) {
 		return Set{}, fmt.Errorf("%w: %s belongs to a running backup, or was left by an interrupted one, in which case "+
 			"the next backup removes it", ErrIncomplete, place.Path(name))
@@ -115,7 +99,6 @@ func LoadFrom(ctx context.Context, place Objects, name string) (Set, error) {
 	return Set{Name: name, Path: place.Path(name), Complete: true, Manifest: m}, nil
 }
 
-// loadFiles is LoadFrom for any folder name.
 func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error) {
 	m, err := readManifest(ctx, place, set)
 	if err != nil {
@@ -139,9 +122,9 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 	return m, nil
 }
 
-// Choose returns the newest complete backup of a list from which a record and a time can be reached: one without
-// records after toLSN (0: any) and not later than toTime (zero: any). If pair is not zero, only its backups are
-// considered. It returns ErrTarget if there is no such backup.
+// Choose returns the newest complete backup from which a record and a time can be reached: one without records after
+// toLSN (0: any) and not later than toTime (zero: any), of the given pair unless that is zero. Otherwise it returns
+// ErrTarget.
 func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, error) {
 	for _, s := range slices.Backward(sets) {
 		switch m := &s.Manifest; {
@@ -158,15 +141,14 @@ func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, er
 // foreignMaxAge is the minimum age at which leftovers of another node are removed: that node may still be running.
 const foreignMaxAge = 7 * 24 * time.Hour
 
-// begun is the content of the marker of a backup being made.
 type begun struct {
 	NodeID   uuid.UUID `json:"node_id"`
 	Begun    time.Time `json:"begun"`
 	Software string    `json:"software,omitempty"`
 }
 
-// removeLeftovers removes the leftovers of interrupted backups. If the lock is not exclusive, it removes only this
-// node's leftovers, and old ones of other nodes.
+// removeLeftovers removes the leftovers of interrupted backups; without an exclusive lock, only this node's, and old
+// ones of other nodes.
 func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive bool) error {
 	entries, err := o.Place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -207,7 +189,7 @@ func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) b
 func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {
-		_, err := LoadFrom(ctx, place, set)
+		_, err := Load(ctx, place, set)
 		if isUnreadable(err) {
 			return err
 		}
@@ -243,7 +225,7 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	if o.KeepGenerations == 0 {
 		return nil
 	}
-	sets, err := ListIn(ctx, o.Place)
+	sets, err := List(ctx, o.Place)
 	if err != nil {
 		return err
 	}
@@ -270,7 +252,6 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	return err
 }
 
-// sameStore reports whether two backups are generations of the same content.
 func (m *Manifest) sameStore(other *Manifest) bool {
 	if m.PairID != uuid.Nil || other.PairID != uuid.Nil {
 		return m.PairID == other.PairID

@@ -19,10 +19,8 @@ const maxPrefixBytes = 512
 
 // Location is the location of backups or a log archive. Either Dir or Bucket is set.
 type Location struct {
-	// Dir is a local directory; it may be relative.
 	Dir string
-	// Bucket is a bucket of an S3 server, Prefix the prefix of the names in it. The prefix may be empty, and has no
-	// leading or trailing slash.
+	// Prefix may be empty, and has no leading or trailing slash.
 	Bucket, Prefix string
 }
 
@@ -37,7 +35,6 @@ func (l Location) In(folder string) Location {
 	return Location{Bucket: l.Bucket, Prefix: strings.TrimPrefix(l.Prefix+"/"+folder, "/")}
 }
 
-// String returns the location in the format of ParseLocation.
 func (l Location) String() string {
 	if !l.IsS3() {
 		return l.Dir
@@ -45,8 +42,8 @@ func (l Location) String() string {
 	return strings.TrimSuffix("s3://"+l.Bucket+"/"+l.Prefix, "/")
 }
 
-// ParseLocation parses a path, file:///PATH or s3://BUCKET/PREFIX. The error wraps ErrLocation. It does not contain
-// the input if it may include a secret.
+// ParseLocation parses a path, file:///PATH or s3://BUCKET/PREFIX. The error wraps ErrLocation, and does not contain an
+// input that may include a secret.
 func ParseLocation(text string) (Location, error) {
 	scheme, rest, isURL := strings.Cut(text, "://")
 	switch {
@@ -72,8 +69,8 @@ func ParseLocation(text string) (Location, error) {
 	}
 }
 
-// ParseEndpoint parses the URL of an S3 server, http://HOST:PORT or https://HOST:PORT. The error does not contain a
-// possible secret.
+// ParseEndpoint parses the URL of an S3 server, http://HOST:PORT or https://HOST:PORT. The error does not contain an
+// input that may include a secret.
 func ParseEndpoint(text string) (host string, secure bool, err error) {
 	const like = "a URL such as https://s3.example.com:9000"
 	u, err := url.Parse(text)

@@ -21,53 +21,41 @@ import (
 )
 
 const (
-	// manifestFormat is the version of the manifest and of the backup; sealedFormat is that of an encrypted backup,
-	// which older programs reject.
-	manifestFormat = 1
-	sealedFormat   = 2
-	// manifestMaxBytes limits the size of a manifest; usually it has about a kilobyte.
+	// manifestFormat is the version of the manifest and of the backup, sealedFormat that of an encrypted backup.
+	manifestFormat   = 1
+	sealedFormat     = 2
 	manifestMaxBytes = 64 << 10
 )
 
 // Manifest describes a backup.
 type Manifest struct {
-	// Format of the backup.
-	Format int `json:"format"`
-	// Name of the backup's directory when it was made.
-	Name string `json:"name"`
-	// Created is the start time of the backup.
-	Created time.Time `json:"created"`
-	// Software is the program that made it, such as "lockstep 1.2.3".
-	Software string `json:"software,omitempty"`
-	// PageFormat and TxnFormat are the format versions of the pages' content.
-	PageFormat int `json:"page_format"`
-	TxnFormat  int `json:"txn_format"`
+	// Name is the backup's directory, Created its start time.
+	Format     int       `json:"format"`
+	Name       string    `json:"name"`
+	Created    time.Time `json:"created"`
+	Software   string    `json:"software,omitempty"`
+	PageFormat int       `json:"page_format"`
+	TxnFormat  int       `json:"txn_format"`
 
-	// PairID, StoreID and NodeID identify the source. PairID is zero if it was not in a pair.
+	// PairID is zero if the source was not in a pair.
 	PairID  uuid.UUID `json:"pair_id"`
 	StoreID uuid.UUID `json:"store_id"`
 	NodeID  uuid.UUID `json:"node_id"`
 
-	// Position of the last record in the backup.
-	Position lsn.Position `json:"position"`
-	// LastTime is the time of that record, or a time shortly after it if unknown.
-	LastTime time.Time `json:"last_time"`
-	// Checkpoint is the number of the copied checkpoint.
-	Checkpoint uint64 `json:"checkpoint"`
-	// PageSize in bytes.
-	PageSize int `json:"page_size"`
-	// FileBytes is the size of the page file, DataBytes the size of its used pages.
+	// Position is the last record in the backup, LastTime its time, or a time shortly after it if unknown.
+	Position   lsn.Position `json:"position"`
+	LastTime   time.Time    `json:"last_time"`
+	Checkpoint uint64       `json:"checkpoint"`
+	PageSize   int          `json:"page_size"`
+	// FileBytes is the size of the page file, DataBytes that of its used pages.
 	FileBytes uint64 `json:"file_bytes"`
 	DataBytes uint64 `json:"data_bytes"`
-	// Messages is the number of messages stored in the pages.
-	Messages uint64 `json:"messages"`
-	// Files of the backup as stored, without the manifest.
-	Files []FileSum `json:"files"`
-	// Encryption of the files; nil if they are not encrypted.
+	Messages  uint64 `json:"messages"`
+	// Files are as stored, without the manifest.
+	Files      []FileSum   `json:"files"`
 	Encryption *Encryption `json:"encryption,omitempty"`
 }
 
-// pack returns the checksum of the decrypted pack.
 func (m *Manifest) pack() FileSum {
 	if m.Encryption != nil {
 		return m.Encryption.Plain
@@ -77,12 +65,9 @@ func (m *Manifest) pack() FileSum {
 
 // FileSum is the checksum of a file.
 type FileSum struct {
-	// Name in the backup's directory.
-	Name string `json:"name"`
-	// Bytes is its size.
-	Bytes int64 `json:"bytes"`
-	// SHA256 of its content, in hex.
-	SHA256 string `json:"sha256"`
+	Name   string `json:"name"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"` // in hex
 }
 
 // envelope adds the checksum to the manifest. Both stay readable for other programs.
@@ -96,7 +81,6 @@ func wrap(raw []byte) []byte {
 	return fmt.Appendf(nil, "{\"manifest\": %s,\n\"sha256\": \"%x\"}\n", raw, sum)
 }
 
-// encode returns the content of manifest.json.
 func (m *Manifest) encode() ([]byte, error) {
 	raw, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -105,7 +89,7 @@ func (m *Manifest) encode() ([]byte, error) {
 	return wrap(raw), nil
 }
 
-// decodeManifest verifies and decodes manifest.json. It returns ErrCorrupt or ErrNewerVersion.
+// decodeManifest returns ErrCorrupt or ErrNewerVersion.
 func decodeManifest(b []byte) (Manifest, error) {
 	damaged := func(format string, args ...any) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrCorrupt, manifestName, fmt.Sprintf(format, args...))
@@ -145,7 +129,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 	return m, nil
 }
 
-// implausible returns the first inconsistency in m, or "". A valid checksum proves only that the bytes are unchanged.
+// implausible returns the first inconsistency, or "". A valid checksum proves only that the bytes are unchanged.
 func (m *Manifest) implausible() string {
 	name, ok := parseName(m.Name)
 	switch {
@@ -174,7 +158,6 @@ func (m *Manifest) implausible() string {
 	return m.Files[0].implausible(stored)
 }
 
-// implausible returns the problem of the checksum of a file with that name, or "".
 func (f *FileSum) implausible(name string) string {
 	if f.Name != name || f.Bytes < 0 {
 		return "missing file " + name

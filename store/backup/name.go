@@ -12,9 +12,8 @@ import (
 
 // Names in a backup path and in a backup.
 const (
-	manifestName = "manifest.json"
-	packName     = "pages.pack"
-	// sealedPackName is the name of an encrypted pack.
+	manifestName   = "manifest.json"
+	packName       = "pages.pack"
 	sealedPackName = packName + ".age"
 	// partialMarkerName is an object in the folder that marks a backup: partialPrefix plus its name while it is being
 	// made, removedPrefix plus its name while it is being removed.
@@ -37,14 +36,12 @@ func setName(created time.Time, lsn uint64, pageSize, again int) string {
 	return name
 }
 
-// nameParts are the parts of a name.
 type nameParts struct {
 	created  time.Time
 	lsn      uint64
 	pageSize int
 }
 
-// parseName returns false if name is not that of a backup.
 func parseName(name string) (nameParts, bool) {
 	m := regexp.MustCompile(nameForm).FindStringSubmatch(name)
 	if m == nil {
@@ -56,12 +53,10 @@ func parseName(name string) (nameParts, bool) {
 	return nameParts{created: created, lsn: lsn, pageSize: size}, err1 == nil && err2 == nil && err3 == nil
 }
 
-// isLeftover reports whether name is that of a marker of an unfinished Run.
 func isLeftover(name string) bool {
 	return strings.HasPrefix(name, partialPrefix) || strings.HasPrefix(name, removedPrefix)
 }
 
-// setOf returns the name of the backup that a leftover belongs to.
 func setOf(name string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(name, partialPrefix), removedPrefix)
 }

@@ -18,24 +18,23 @@ import (
 // A name is relative, with slashes: the part before the last slash is its folder. All methods are safe for concurrent
 // use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
 type Objects interface {
-	// Put creates an object with the content written by fill. The object gets its name only when it is complete and
-	// durable: when Put returns nil. An existing object of that name is not changed: Put returns fs.ErrExist. If fill
-	// fails, no object is created.
+	// Put creates an object with the content written by fill. The object gets its name when it is complete and durable.
+	// Put returns fs.ErrExist instead of changing an existing object. If fill fails, no object is created.
 	Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error
-	// Open opens an object for reading at any offset; the context limits the reads. The caller must close it.
+	// Open opens an object for reading; the context limits the reads. The caller must close it.
 	Open(ctx context.Context, name string) (Object, error)
-	// List returns the objects and folders in a folder ("" for the root), by name, not recursively. A folder exists
-	// while it is not empty; for a missing folder, List returns fs.ErrNotExist.
+	// List returns the objects and folders in a folder ("" for the root), by name, not recursively. A folder exists while
+	// it is not empty.
 	List(ctx context.Context, folder string) ([]Entry, error)
 	// Delete removes an object durably. A missing object is not an error.
 	Delete(ctx context.Context, name string) error
 	// Move renames an object. A crash leaves it under either name, or under both.
 	Move(ctx context.Context, from, to string) error
-	// Sweep removes the leftovers of unfinished Puts into a folder or its subfolders that were started before a time;
-	// the zero time means all.
+	// Sweep removes the leftovers of unfinished Puts into a folder or its subfolders that were started before a time, or
+	// of all if that is zero.
 	Sweep(ctx context.Context, folder string, before time.Time) error
-	// Lock locks the location for one process, if possible. It returns ErrBusy if another process holds the lock.
-	// Otherwise exclusive is false, and other processes may use the location concurrently.
+	// Lock locks the location for one process. It returns ErrBusy if another process holds the lock. If exclusive is
+	// false, other processes may use the location concurrently.
 	Lock(ctx context.Context) (lock io.Closer, exclusive bool, err error)
 	// Available returns the number of bytes that can still be written; math.MaxUint64 if unlimited.
 	Available(ctx context.Context) (uint64, error)
@@ -45,8 +44,7 @@ type Objects interface {
 
 // PutOptions are the options of Put.
 type PutOptions struct {
-	// AboutBytes is the approximate size of the object, so that a large one can be split into few enough parts; 0 if
-	// unknown.
+	// AboutBytes is the approximate size, if known, so that a large object can be split into few enough parts.
 	AboutBytes uint64
 	// Paced selects small writes, since other work uses the same disk.
 	Paced bool
@@ -56,25 +54,20 @@ type PutOptions struct {
 type Object interface {
 	io.ReaderAt
 	io.Closer
-	// SizeBytes returns the size of the object.
 	SizeBytes() (int64, error)
 }
 
 // Entry is an object or a folder in a listing.
 type Entry struct {
-	// Name in the folder.
-	Name string
-	// Folder reports whether the entry is a folder.
+	Name   string // in the folder
 	Folder bool
-	// Bytes is the size of an object. Changed is its modification time, by the clock of the location, or zero if
-	// unknown.
+	// Changed is an object's modification time, by the clock of the location, or zero if unknown.
 	Bytes   int64
 	Changed time.Time
 }
 
 func inFolder(folder, name string) string { return path.Join(folder, name) }
 
-// readObject reads a small object.
 func readObject(ctx context.Context, place Objects, name string, limit int64) (_ []byte, err error) {
 	f, err := place.Open(ctx, name)
 	if err != nil {
@@ -97,15 +90,14 @@ func readObject(ctx context.Context, place Objects, name string, limit int64) (_
 	return b[:n], nil
 }
 
-// putObject writes a small object.
 func putObject(ctx context.Context, place Objects, name string, content []byte) error {
 	return place.Put(ctx, name, PutOptions{AboutBytes: uint64(len(content))}, func(w io.Writer) error {
 		_, err := w.Write(content)
-		return err //nolint:wrapcheck // Put says what it was writing
+		return err //nolint:wrapcheck // Put names the object
 	})
 }
 
-// removeFolder removes a folder and its content. It removes the objects in first before all others.
+// removeFolder removes a folder, the objects in first before all others.
 func removeFolder(ctx context.Context, place Objects, folder string, first ...string) error {
 	if err := place.Sweep(ctx, folder, time.Time{}); err != nil {
 		return fmt.Errorf("remove %s: %w", place.Path(folder), err)

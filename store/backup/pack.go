@@ -11,10 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"hash/crc32"
 	"io"
 	"io/fs"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -40,9 +40,8 @@ const (
 
 	// chunkBytes limits the data of a record; a page always fits.
 	chunkBytes = page.MaxPageBytes
-	// packWriteBytes is the size of a write, packSyncBytes the maximum amount of unsynced data: a single sync at the
-	// end would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled
-	// backup, which must not affect clients.
+	// packWriteBytes is the size of a write, packSyncBytes limits the unsynced data: a single sync at the end would block
+	// the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled backup.
 	packWriteBytes = 1 << 20
 	packSyncBytes  = 16 << 20
 	pacedBytes     = 128 << 10
@@ -50,21 +49,19 @@ const (
 )
 
 func packCRC(entry, data []byte) uint32 {
-	table := crc32.MakeTable(crc32.Castagnoli) // the shared table
-	return crc32.Update(crc32.Checksum(entry[:12], table), table, data)
+	return crc.Update(crc.Of(entry[:12]), data)
 }
 
-// estimatePackBytes returns the maximum size of a pack, without the overhead of encryption.
+// estimatePackBytes returns the maximum size, without the overhead of encryption.
 func estimatePackBytes(dataBytes uint64, pageSize int) uint64 {
 	return dataBytes + dataBytes/uint64(pageSize)*packEntryBytes + packWriteBytes
 }
 
-// packWriter writes a pack sequentially.
 type packWriter struct {
 	to      io.Writer
 	buf     []byte
-	most    int   // maximum size of a write
-	offset  int64 // after the written data
+	most    int
+	offset  int64
 	records uint64
 	sum     hash.Hash
 }
@@ -80,7 +77,7 @@ func newPack(to io.Writer, pageSize int, paced bool) *packWriter {
 	w.buf = append(w.buf, packMagic...)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, packVersion)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(pageSize))
-	w.buf = binary.LittleEndian.AppendUint32(w.buf, crc32.Checksum(w.buf, crc32.MakeTable(crc32.Castagnoli)))
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, crc.Of(w.buf))
 	return w
 }
 
@@ -103,7 +100,7 @@ func (w *packWriter) entry(offset uint64, data []byte) {
 
 func (w *packWriter) flush() error {
 	if _, err := w.to.Write(w.buf); err != nil {
-		return err //nolint:wrapcheck // the backup says what it was writing
+		return err //nolint:wrapcheck // the caller names the file
 	}
 	w.sum.Write(w.buf)
 	w.offset += int64(len(w.buf))
@@ -111,28 +108,26 @@ func (w *packWriter) flush() error {
 	return nil
 }
 
-// finish writes the end of the pack.
 func (w *packWriter) finish() (FileSum, error) {
 	w.entry(w.records, nil)
 	err := w.flush()
 	return FileSum{Name: packName, Bytes: w.offset, SHA256: hex.EncodeToString(w.sum.Sum(nil))}, err
 }
 
-// packReader reads and verifies a pack sequentially.
 type packReader struct {
 	file     Object
-	name     string // path for error messages
+	name     string
 	want     FileSum
 	in       *bufio.Reader
 	sum      hash.Hash
 	pageSize int
-	at       int64 // current position in the pack
+	at       int64 // position in the pack
 	records  uint64
-	next     uint64 // minimum offset of the next record
+	next     uint64
 	buf      []byte
 }
 
-// openPack opens a pack; the caller must close it. Errors: ErrIncomplete, ErrCorrupt, ErrEncrypted, ErrIdentity.
+// openPack returns ErrIncomplete, ErrCorrupt, ErrEncrypted or ErrIdentity. The caller must close the result.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)
@@ -165,8 +160,7 @@ func (r *packReader) begin(pageSize int) error {
 	if err := r.read(head); err != nil {
 		return err
 	}
-	crc := crc32.Checksum(head[:packHeadBytes-4], crc32.MakeTable(crc32.Castagnoli))
-	if string(head[:8]) != packMagic || crc != binary.LittleEndian.Uint32(head[16:]) {
+	if string(head[:8]) != packMagic || crc.Of(head[:packHeadBytes-4]) != binary.LittleEndian.Uint32(head[16:]) {
 		return r.damaged("missing pack header")
 	}
 	if v := binary.LittleEndian.Uint32(head[8:]); v != packVersion {
@@ -195,8 +189,8 @@ func (r *packReader) read(b []byte) error {
 	return nil
 }
 
-// piece returns the next record: its offset in the page file, its data (valid until the next call), and its position
-// in the pack. io.EOF means that the pack was read completely and that size and checksum match the manifest.
+// piece returns the next record: its offset in the page file, its data (valid until the next call), and its position in
+// the pack. io.EOF means that the pack was read completely and that size and checksum match the manifest.
 func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	var entry [packEntryBytes]byte
 	if err := r.read(entry[:]); err != nil {
@@ -260,7 +254,6 @@ func (r *packReader) close() error {
 	return nil
 }
 
-// each calls fn for all records. It returns nil if the whole pack is valid.
 func (r *packReader) each(ctx context.Context, fn func(offset uint64, data []byte, at int64) error) error {
 	for {
 		if err := ctx.Err(); err != nil {

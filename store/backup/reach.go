@@ -21,39 +21,33 @@ var ErrNotFound = errors.New("backup not found")
 
 // CheckOptions are the options of CheckSet.
 type CheckOptions struct {
-	// Archive is the log archive with which a restore would continue; nil for none.
+	// Archive may be nil.
 	Archive Objects
-	// Pace limits the rate of reads; it may be nil.
-	Pace *throttle.Pacer
-	// Progress, if not nil, is called periodically from the goroutine that called CheckSet.
+	Pace    *throttle.Pacer
+	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
 }
 
 // CheckReport is the result of CheckSet.
 type CheckReport struct {
-	// Set is the checked backup.
-	Set Set
-	// Verified is the result of Verify; valid only if Problem is nil.
+	Set      Set
 	Verified VerifyReport
-	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt, ErrNewerVersion.
+	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt, ErrNewerVersion. Verified is
+	// then not valid.
 	Problem error
-	// End is the last record that can be restored, EndTime the time of its transaction. It comes from the backup, or
-	// from the archive that continues it.
-	End     lsn.Position
-	EndTime time.Time
-	// ArchiveProblem is the reason why the archive cannot be used, or not beyond End. It is nil if the archive has no
-	// gap, or if there is no archive.
-	ArchiveProblem error
-	// NeededBytes is the disk space that a restore needs, including the archived log.
-	NeededBytes uint64
+	// End is the last record that can be restored from the backup and the archive, EndTime the time of its transaction.
+	End            lsn.Position
+	EndTime        time.Time
+	ArchiveProblem error  // reason why the archive cannot be used, or not beyond End
+	NeededBytes    uint64 // disk space that a restore needs, including the archived log
 }
 
-// CheckSet checks whether a backup can be restored, and up to which record. It reads the whole backup and the archive
-// after it, and writes nothing. An empty name selects the newest complete backup. An error means that the check could
-// not be completed: ErrNotFound, ErrEncrypted, ErrRemote, the context's.
+// CheckSet checks whether a backup, by default the newest complete one, can be restored, and up to which record. It
+// reads the whole backup and the archive after it, and writes nothing. An error means that the check could not be
+// completed: ErrNotFound, ErrEncrypted, ErrRemote, the context's.
 func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (CheckReport, error) {
 	var r CheckReport
-	sets, err := ListIn(ctx, place)
+	sets, err := List(ctx, place)
 	if err != nil {
 		return r, err
 	}
@@ -96,7 +90,6 @@ func isProblem(err error) bool {
 	return false
 }
 
-// reach determines the last record that can be restored.
 func (r *CheckReport) reach(ctx context.Context, place Objects, o CheckOptions) error {
 	j := restoreJob{
 		o: RestoreOptions{FS: vfs.OS(), Place: place, Archive: o.Archive, Progress: o.Progress}, set: r.Set.Name,

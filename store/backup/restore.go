@@ -25,53 +25,44 @@ import (
 
 // RestoreOptions are the options of Restore.
 type RestoreOptions struct {
-	// FS is the filesystem of the backup, the archive and the new data directory; nil means the operating system's.
-	FS vfs.FS
+	FS vfs.FS // by default the operating system's filesystem
 	// Place, if not nil, is the location of the backup, which is then given by name.
 	Place Objects
-	// ArchiveDir is a log archive that continues the backup. If empty, only the backup is restored. Archive, if not
-	// nil, is used instead.
+	// ArchiveDir, or Archive if not nil, is a log archive that continues the backup.
 	ArchiveDir string
 	Archive    Objects
-	// Unseal decrypts encrypted data. If it is nil, encrypted data returns ErrEncrypted.
-	Unseal Unsealer
-	// ToLSN is the last record to restore; if 0, ToTime applies.
-	ToLSN uint64
+	Unseal     Unsealer
+	ToLSN      uint64 // last record to restore; if 0, ToTime applies
 	// ToTime is the time of the last transaction to restore, by the clock of the active that committed it: the restore
-	// ends before the first later transaction. If neither ToLSN nor ToTime is set, everything up to the first gap or
-	// the end of the archive is restored.
+	// ends before the first later transaction. If neither ToLSN nor ToTime is set, everything up to the first gap or the
+	// end of the archive is restored.
 	ToTime time.Time
-	// DryRun verifies everything and returns the result without writing.
-	DryRun bool
-	// BytesPerSecond limits the rate of reads and writes; 0 means unlimited.
+	DryRun bool // verify everything and write nothing
+	// BytesPerSecond limits reads and writes, if not 0.
 	BytesPerSecond int64
-	// SegmentBytes is the log segment size of the new store; 0 means the default.
-	SegmentBytes int64
-	// Progress, if not nil, is called periodically from the goroutine that called Restore.
+	SegmentBytes   int64 // of the new log, if not 0
+	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
 }
 
 // RestoreResult is the result of a restore or a dry run.
 type RestoreResult struct {
-	// Manifest of the backup.
 	Manifest Manifest
 	// NodeID and StoreID are new; zero in a dry run.
 	NodeID, StoreID uuid.UUID
-	// End is the last record of the new store. store.Open loads the state of the backup, Apply up to End the requested
-	// one.
-	End lsn.Position
-	// EndTime is the time of the last restored transaction.
-	EndTime time.Time
-	// Records and LogBytes are the records from the archive, and their size.
+	// End is the last record of the new store, EndTime the time of the last restored transaction. store.Open loads the
+	// state of the backup, Apply up to End the requested one.
+	End      lsn.Position
+	EndTime  time.Time
 	Records  uint64
 	LogBytes uint64
-	// NeededBytes is the required disk space, AvailableBytes the free disk space.
+	// NeededBytes and AvailableBytes are disk space.
 	NeededBytes, AvailableBytes uint64
 }
 
-// Restore creates a data directory from a backup and, optionally, a log archive. The backup, and the required part of
-// the archive, are verified before anything is written. When Restore returns nil, everything is durable and the whole
-// new page file has been checked. The page size is that of the backup.
+// Restore creates a data directory from a backup and, optionally, a log archive. It verifies the backup and the
+// required part of the archive before it writes anything. When it returns nil, everything is durable and the whole new
+// page file has been checked. The page size is that of the backup.
 //
 // The directory target must be empty, missing, or the leftover of an interrupted Restore, which is then restarted.
 // Until Restore is complete, store.Open rejects the directory with store.ErrRestoring. After an error the directory is
@@ -80,8 +71,8 @@ type RestoreResult struct {
 // Node and store UUID are new, and there is no pair and no fence: the result is not a member of a pair, and can seed a
 // new one.
 //
-// Errors: store.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
-// archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
+// Errors: store.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the archive
+// does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
 // ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the context's.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
 	if o.FS == nil {
@@ -118,7 +109,6 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 	return j.res, errors.Join(err, t.Close())
 }
 
-// restoreJob is a running restore.
 type restoreJob struct {
 	o       RestoreOptions
 	set     string
@@ -128,7 +118,6 @@ type restoreJob struct {
 	res     RestoreResult
 }
 
-// prepare does all work that needs no writes.
 func (j *restoreJob) prepare(ctx context.Context) error {
 	found, err := Verify(ctx, j.set, VerifyOptions{
 		Place: j.o.Place, Unseal: j.o.Unseal, ChecksumsOnly: !j.o.DryRun, BytesPerSecond: j.o.BytesPerSecond,
@@ -160,7 +149,6 @@ func (j *restoreJob) prepare(ctx context.Context) error {
 	return nil
 }
 
-// existing returns dir or its nearest existing parent.
 func existing(fsys vfs.FS, dir string) string {
 	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
 		if _, err := fsys.Stat(dir); err == nil || dir == filepath.Dir(dir) {
@@ -169,7 +157,6 @@ func existing(fsys vfs.FS, dir string) string {
 	}
 }
 
-// plan reads the archive and finds the last record to restore.
 func (j *restoreJob) plan(ctx context.Context) error {
 	m, o := &j.res.Manifest, &j.o
 	switch {
@@ -218,7 +205,6 @@ func (j *restoreJob) plan(ctx context.Context) error {
 	return j.checkReach(last, gap, reached)
 }
 
-// log returns the required part of the archive.
 func (j *restoreJob) log() archivedLog {
 	return archivedLog{place: j.o.Archive, files: j.archive, unseal: j.o.Unseal}
 }
@@ -252,7 +238,6 @@ func (j *restoreJob) checkFolder(ctx context.Context) error {
 	return nil
 }
 
-// checkReach returns an error if the archive does not reach the requested end.
 func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) error {
 	if reached {
 		return nil
@@ -281,7 +266,6 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 	}
 }
 
-// fill writes page file and log, and verifies them.
 func (j *restoreJob) fill(ctx context.Context, t *datadir.RestoreTarget) error {
 	j.res.NodeID, j.res.StoreID = t.NodeID(), t.StoreID()
 	if err := j.writePages(ctx, t); err != nil {
@@ -305,7 +289,6 @@ func (j *restoreJob) fill(ctx context.Context, t *datadir.RestoreTarget) error {
 	return reportError(j.o.Place.Path(j.set), &j.res.Manifest, &found)
 }
 
-// writePages writes page.db. It is durable when writePages returns.
 func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (err error) {
 	m := &j.res.Manifest
 	r, err := openPack(ctx, j.o.Place, j.set, m, j.o.Unseal)
@@ -345,8 +328,8 @@ func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (
 	return imp.Finish()
 }
 
-// writeLog writes the log that continues the page file. It is durable when writeLog returns. It is also created if it
-// is empty, since a node treats a missing log as a lost one.
+// writeLog durably writes the log that continues the page file, even if it is empty: a node treats a missing log as a
+// lost one.
 func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget) (err error) {
 	log, err := wal.Open(wal.Options{
 		FS: j.o.FS, Dir: datadir.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes,

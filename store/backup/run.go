@@ -27,39 +27,34 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// spareBytes is the free space that a backup leaves available.
 const spareBytes = 1 << 20
 
 // Options are the options of Run.
 type Options struct {
-	// FS is the filesystem of Path; nil means the operating system's.
-	FS vfs.FS
-	// Path is the directory of the backups; it is created if missing.
+	// Path, in FS (by default the operating system's), is the directory of the backups, created if missing.
+	FS   vfs.FS
 	Path string
-	// Place, if not nil, is the location of the backups, instead of FS and Path. One of the two is required. If the
-	// lock of the location is not exclusive, only one Run per node may be active at a time.
+	// Place is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be active
+	// at a time.
 	Place Objects
-	// Seal encrypts the backup; nil disables encryption.
-	Seal Sealer
+	Seal  Sealer
 	// KeepGenerations is the number of complete backups to keep of this pair (or of this store, without a pair). Older
 	// ones are removed when the new one is durable. 0 keeps all.
 	KeepGenerations int
 	// BytesPerSecond limits the rate of reads and writes; 0 means only the store's limit
 	// (store.Options.BackgroundPercent).
 	BytesPerSecond int64
-	// Verify reads the backup back and checks it like Verify before it is complete. It cannot be combined with Seal.
-	// The checksums of the pages are always verified during the copy.
+	// Verify reads the backup back and checks it before it is complete. It cannot be combined with Seal. The checksums of
+	// the pages are always verified during the copy.
 	Verify bool
-	// ArchiveDir is the log archive of this node: records older than the oldest kept backup are removed from it. If
-	// empty, nothing is removed. Archive, if not nil, is used instead.
+	// ArchiveDir, or Archive if not nil, is the log archive of this node: records older than the oldest kept backup are
+	// removed from it.
 	ArchiveDir string
 	Archive    Objects
-	// Software is recorded in the manifest, such as "lockstep 1.2.3".
-	Software string
-	// Progress, if not nil, is called periodically from the goroutine that called Run.
+	Software   string
+	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
-	// Now is the clock; nil means time.Now.
-	Now func() time.Time
+	Now      func() time.Time
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -85,7 +80,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// newLimiter returns nil for no limit.
 func newLimiter(bytesPerSecond int64) *rate.Limiter {
 	if bytesPerSecond <= 0 {
 		return nil
@@ -93,7 +87,7 @@ func newLimiter(bytesPerSecond int64) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(bytesPerSecond), chunkBytes)
 }
 
-// wait takes n bytes, at most chunkBytes, from the limiter.
+// wait takes n bytes, at most chunkBytes, from the limiter, which may be nil.
 func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	if l == nil {
 		return nil
@@ -104,13 +98,12 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// Run writes a checkpoint and copies it to a new backup, which is durable when it returns. It is online: no
-// transaction waits. The store must not be closed during Run; if it is closed, or replaced by a snapshot of its peer,
-// Run fails.
+// Run writes a checkpoint and durably copies it to a new backup. It is online: no transaction waits. If the store is
+// closed, or replaced by a snapshot of its peer, Run fails.
 //
-// A failed Run leaves no backup and removes no generation. Only the removal of old generations may fail after the
-// backup was made: then both the backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a
-// page of the store is corrupt, the context's.
+// A failed Run leaves no backup and removes no generation. If only the removal of old generations fails, both the
+// backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a page of the store is corrupt, the
+// context's.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -135,7 +128,6 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	return set, nil
 }
 
-// job is a running backup.
 type job struct {
 	o    Options
 	s    *store.Store
@@ -178,8 +170,8 @@ func (j *job) run(ctx context.Context) (Set, error) {
 // cleanLimit limits the cleanup after a failed backup, whose context may have ended.
 const cleanLimit = 10 * time.Second
 
-// clean removes the files of a failed backup. After an error of the last write, the backup may be complete. If clean
-// fails, the next Run retries.
+// clean removes the files of a failed backup, which may be complete after an error of the last write. If it fails, the
+// next Run retries.
 func (j *job) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
@@ -188,7 +180,6 @@ func (j *job) clean(ctx context.Context) {
 	}
 }
 
-// checkSpace returns ErrNoSpace with the required and the available bytes.
 func checkSpace(ctx context.Context, place Objects, bytes uint64) error {
 	available, err := place.Available(ctx)
 	if err != nil {
@@ -201,7 +192,6 @@ func checkSpace(ctx context.Context, place Objects, bytes uint64) error {
 	return nil
 }
 
-// describe sets the fields of the manifest except for the files.
 func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	_, raw, err := snap.ReadNext(0, chunkBytes)
 	if err != nil {
@@ -237,7 +227,7 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	}
 }
 
-// timeOfRecord returns the time of a record, or zero if the record is no longer in the log or not a transaction.
+// timeOfRecord returns zero if the record is no longer in the log or not a transaction.
 func timeOfRecord(s *store.Store, pos lsn.Position) time.Time {
 	r, err := s.ReadLog(pos.LSN)
 	if err != nil {
@@ -251,7 +241,6 @@ func timeOfRecord(s *store.Store, pos lsn.Position) time.Time {
 	return t
 }
 
-// txnTime returns the time in a transaction record.
 func txnTime(f wal.Frame) (time.Time, bool) {
 	var r txn.Reader
 	if f.Kind != wal.KindTxn || r.Reset(f.Payload) != nil {
@@ -260,7 +249,7 @@ func txnTime(f wal.Frame) (time.Time, bool) {
 	return time.UnixMilli(r.TimeMS()).UTC(), true
 }
 
-// write writes the content of the backup. The manifest is last and completes the backup.
+// write writes the manifest last, which completes the backup.
 func (j *job) write(ctx context.Context, snap *store.Snapshot) error {
 	sum, err := j.writePack(ctx, snap)
 	if err != nil {
@@ -317,7 +306,6 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 	return stored, nil
 }
 
-// seal calls write with a writer that encrypts to to.
 func (j *job) seal(to io.Writer, write func(to io.Writer) (FileSum, error)) (FileSum, error) {
 	w, err := j.o.Seal.Seal(to)
 	if err != nil {
@@ -333,7 +321,6 @@ func (j *job) seal(to io.Writer, write func(to io.Writer) (FileSum, error)) (Fil
 	return sum, nil
 }
 
-// summing is a writer that computes a checksum.
 type summing struct {
 	to    io.Writer
 	sum   hash.Hash
@@ -351,7 +338,6 @@ func (s *summing) fileSum(name string) FileSum {
 	return FileSum{Name: name, Bytes: s.bytes, SHA256: hex.EncodeToString(s.sum.Sum(nil))}
 }
 
-// copy packs the snapshot and verifies the pages.
 func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) error {
 	stream := page.NewExtentStream(j.m.PageSize)
 	piece := chunkBytes

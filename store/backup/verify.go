@@ -15,36 +15,31 @@ import (
 
 // VerifyOptions are the options of Verify.
 type VerifyOptions struct {
-	// FS is the filesystem of the backup; nil means the operating system's.
 	FS vfs.FS
 	// Place, if not nil, is the location of the backup, which is then given by name.
-	Place Objects
-	// Unseal decrypts an encrypted backup. If it is nil, an encrypted backup returns ErrEncrypted.
+	Place  Objects
 	Unseal Unsealer
 	// ChecksumsOnly skips the check of the pages' content, which reads everything a second time.
 	ChecksumsOnly bool
-	// BytesPerSecond limits the rate of reads for the checksums; 0 means unlimited.
+	// BytesPerSecond limits the rate of reads for the checksums, if not 0. Pace, if not nil, limits all reads.
 	BytesPerSecond int64
-	// Pace limits the rate of reads; it may be nil.
-	Pace *throttle.Pacer
-	// Progress, if not nil, is called periodically from the goroutine that called Verify.
+	Pace           *throttle.Pacer
+	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
 }
 
 // VerifyReport is the result of Verify for a valid backup.
 type VerifyReport struct {
-	// Manifest of the backup.
 	Manifest Manifest
-	// Bytes is the number of bytes read for the checksums.
-	Bytes uint64
-	// Messages and Pages are the numbers of checked messages and pages; 0 with ChecksumsOnly.
+	Bytes    uint64
+	// Messages and Pages were checked; 0 with ChecksumsOnly.
 	Messages uint64
 	Pages    uint64
 }
 
 // Verify reads a backup: the manifest must be valid, the files must match it, and the content of the pages must pass
-// store.Check. It changes nothing. nil means that the backup can be restored. Errors: ErrIncomplete, ErrCorrupt
-// with the problem, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the context's.
+// Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the
+// context's.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Place, dir
 	if place == nil {
@@ -57,7 +52,6 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 	return verify(ctx, place, set, &m, o)
 }
 
-// verify is Verify with a decoded manifest.
 func verify(ctx context.Context, place Objects, set string, m *Manifest, o VerifyOptions) (VerifyReport, error) {
 	rep := VerifyReport{Manifest: *m, Bytes: uint64(m.Files[0].Bytes)}
 	meta, extents, err := verifyPack(ctx, place, set, m, o)
@@ -79,7 +73,6 @@ func verify(ctx context.Context, place Objects, set string, m *Manifest, o Verif
 	return rep, reportError(place.Path(set), m, &found)
 }
 
-// reportError converts the problems of a check report into an error.
 func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 	if n := len(found.Problems); n > 0 {
 		return fmt.Errorf("%w: %s: %d problems, first: %s", ErrCorrupt, dir, n, found.Problems[0])
@@ -129,7 +122,7 @@ func verifyPack(
 	return meta, extents, err
 }
 
-// decodeMeta decodes the checkpoint's description and compares it with the manifest.
+// decodeMeta also compares the checkpoint's description with the manifest.
 func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 	meta, err := page.DecodeMeta(raw)
 	if err != nil {

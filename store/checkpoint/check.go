@@ -13,26 +13,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxProblems limits the length of a report.
 const maxProblems = 1000
 
 // Report is the result of Check.
 type Report struct {
-	// Problems are descriptions of the problems found; empty if the store is valid.
-	Problems []string
-	// Messages is the number of decoded messages.
-	Messages uint64
-	// Pages is the number of checked pages.
-	Pages uint64
-	// Checkpoint is the number of the checkpoint.
+	// Problems are empty if the store is valid.
+	Problems   []string
+	Messages   uint64
+	Pages      uint64
 	Checkpoint uint64
-	// LSN is the position of the checkpoint.
-	LSN uint64
+	LSN        uint64
 }
 
-// Check verifies everything that the checkpoint refers to: each page is free or referenced exactly once, each page and
-// message decodes, and each message that a subscription needs exists. The report contains the problems; the error
-// means that the check could not be completed.
+// Check verifies that each page is free or referenced exactly once, that each page and message decodes, and that each
+// message that a subscription needs exists. The error means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {
@@ -47,14 +41,13 @@ func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64
 	return k.report, err
 }
 
-// checker is the state of one check.
 type checker struct {
 	p        *Checkpoint
 	state    *queue.State
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// Next required sequence of the current queue, if a subscription needs it.
+	// next is the next required sequence of the current queue.
 	queue uint64
 	next  uint64
 }
@@ -96,7 +89,6 @@ func (c *checker) walk(ctx context.Context) error {
 	return c.compareFree(ctx)
 }
 
-// mark records that an extent is in use, and by what.
 func (c *checker) mark(ext page.Extent, what string) {
 	c.report.Pages += uint64(ext.Pages)
 	if c.progress != nil && c.report.Pages%256 == 0 {
@@ -112,7 +104,6 @@ func (c *checker) mark(ext page.Extent, what string) {
 	}
 }
 
-// extent checks one extent of messages.
 func (c *checker) extent(e *index.Entry, payload []byte, err error) error {
 	c.mark(e.Extent, fmt.Sprintf("queue %d, sequences %d to %d", e.Queue, e.First, e.Last()))
 	if e.Queue != c.queue {
@@ -168,7 +159,6 @@ func (c *checker) extent(e *index.Entry, payload []byte, err error) error {
 	return nil
 }
 
-// endQueue verifies that no message is missing at the end of the current queue.
 func (c *checker) endQueue() {
 	if c.queue == 0 {
 		return
@@ -178,7 +168,6 @@ func (c *checker) endQueue() {
 	}
 }
 
-// missing reports a needed message at or after from that was not found.
 func (c *checker) missing(q *queue.Queue, from uint64) {
 	if want := q.NextAlive(from); want < q.NextSequence() {
 		c.problem("queue %d: sequence %d is missing", q.ID(), want)
@@ -232,11 +221,48 @@ func (s pageSet) has(n page.No) bool {
 	return int(n/64) < len(s) && s[n/64]&(1<<(n%64)) != 0
 }
 
-// add returns false if n is already in the set.
 func (s pageSet) add(n page.No) bool {
 	if int(n/64) >= len(s) || s.has(n) {
 		return false
 	}
 	s[n/64] |= 1 << (n % 64)
 	return true
+}
+
+// schedule verifies that each delayed message is in the schedule: otherwise it would never be delivered. Entries of a
+// deleted message or queue are removed when they are due.
+func (c *checker) schedule(ctx context.Context) error {
+	found := make(map[uint64]uint64) // by queue
+	keys := queue.ScheduleKeys()
+	err := c.p.CopyTree(ctx, keys.From, keys.To, func(key, value []byte) error {
+		e, err := queue.ParseScheduleKey(key)
+		if err != nil || len(value) > 0 {
+			c.problem("schedule: key %x, value %x: %v", key, value, err)
+			return nil
+		}
+		q := c.state.Queue(e.Queue)
+		if q == nil {
+			return nil
+		}
+		if e.Sequence == 0 || e.Sequence >= q.NextSequence() {
+			c.problem("schedule: sequence %d of queue %d is not published yet", e.Sequence, e.Queue)
+			return nil
+		}
+		if e.Kind == txn.DueDeliver && q.Delayed(e.Sequence) {
+			found[e.Queue]++
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		c.problem("schedule: %v", err)
+	}
+	for q := range c.state.Queues {
+		if have, want := found[q.ID()], q.DelayedMessages(); have != want {
+			c.problem("queue %d: %d messages are delayed, %d of them are in the schedule", q.ID(), want, have)
+		}
+	}
+	return nil
 }

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package checkpoint reads a pinned checkpoint of a page file. It iterates over its messages (Checkpoint.Extents),
+// verifies it, hashes its content, simulates other page sizes, and dumps its content. It depends on pages and tree, not
+// on the store: the file may be that of a running node (store.Store.ReadCheckpoint), of a stopped one (ReadDir) or in a
+// backup (ReadFile).
 package checkpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Checkpoint is a checkpoint of a page file, open for reading: it does not change until Close, regardless of
-// concurrent writes. It is not safe for concurrent use.
+// Checkpoint is an open checkpoint of a page file. It does not change until Close, regardless of concurrent writes. It
+// is not safe for concurrent use.
 type Checkpoint struct {
 	file  *page.File
 	pin   *page.Pin
@@ -26,16 +33,14 @@ type Checkpoint struct {
 
 // Options are the options of Open.
 type Options struct {
-	// CacheBytes limits the memory of cached tree nodes; 0 means 32 MiB.
-	CacheBytes int64
-	// Pace, if not nil, limits the rate of reads.
+	CacheBytes int64 // of tree nodes, by default 32 MiB
+	// Pace limits the rate of reads, if not nil.
 	Pace *throttle.Pacer
 }
 
-// defaultCacheBytes limits the memory of cached tree nodes in the offline tools.
 const defaultCacheBytes = 32 << 20
 
-// Open opens the checkpoint held by pin. Close releases the pin.
+// Open opens the checkpoint held by pin.
 func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
@@ -48,10 +53,10 @@ func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 // Close releases the pin.
 func (c *Checkpoint) Close() { c.pin.Release() }
 
-// Meta returns the description of the checkpoint.
+// Meta describes the checkpoint.
 func (c *Checkpoint) Meta() page.Meta { return c.meta }
 
-// State loads the state machine of the checkpoint, once. It must not be changed.
+// State returns the state machine of the checkpoint. It must not be changed.
 func (c *Checkpoint) State() (*queue.State, error) {
 	if c.state == nil {
 		state, err := LoadState(c.view, c.meta)
@@ -69,8 +74,8 @@ func (c *Checkpoint) Live() (Liveness, error) {
 	return NewLiveness(func(fn func(*queue.State)) { fn(state) }), err
 }
 
-// CountMessages returns the number of stored messages, including unneeded ones that share a page with others. It reads
-// only the message index.
+// CountMessages returns the number of stored messages, including dead ones that share a page with others. It reads only
+// the message index.
 func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 	err = c.Extents(ctx, WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
 		n += e.Count
@@ -80,4 +85,52 @@ func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 		return 0, fmt.Errorf("count messages: %w", err)
 	}
 	return n, nil
+}
+
+// LoadState rebuilds the state machine from a checkpoint's tree. It skips the message index and the schedule index, so
+// its duration depends on the number of queues, subscriptions and producers, not on the number of messages.
+func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
+	l := queue.NewLoader()
+	schedule := queue.ScheduleKeys()
+	for _, r := range [][2][]byte{
+		{nil, []byte{index.Letter}}, {[]byte{index.Letter + 1}, schedule.From}, {schedule.To, nil},
+	} {
+		it := v.Once().Scan(r[0], r[1])
+		for it.Next() {
+			if err := l.Put(it.Key(), it.Value()); err != nil {
+				return nil, fmt.Errorf("%w: checkpoint record %q: %w", index.ErrDataLoss, it.Key(), err)
+			}
+		}
+		if err := it.Err(); err != nil {
+			return nil, fmt.Errorf("read checkpoint: %w", err)
+		}
+	}
+	state, err := l.Finish(meta.Position.LSN)
+	if err != nil {
+		return nil, fmt.Errorf("%w: checkpoint: %w", index.ErrDataLoss, err)
+	}
+	return state, nil
+}
+
+// ReadDir calls fn with the last checkpoint in the data directory of a stopped node, under the directory's lock. Errors
+// are those of datadir.Lock.
+func ReadDir(fsys vfs.FS, dir string, fn func(*Checkpoint) error) (err error) {
+	lock, err := datadir.Lock(fsys, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	file, err := page.Open(fsys, datadir.PageFile(dir), page.Options{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("open page.db: %w", err)
+	}
+	return ReadFile(file, fn)
+}
+
+// ReadFile calls fn with the last checkpoint of an open page file, and closes the file.
+func ReadFile(file *page.File, fn func(*Checkpoint) error) error {
+	c := Open(file, file.Pin(), Options{})
+	err := fn(c)
+	c.Close()
+	return errors.Join(err, file.Close())
 }

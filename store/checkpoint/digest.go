@@ -16,17 +16,14 @@ import (
 
 // Digest is a hash of a store's logical content.
 type Digest struct {
-	// Position of the content.
 	Position lsn.Position
-	// Content covers queues, subscriptions, acknowledgements, producers, the schedule and every needed message. It
-	// does not depend on page size or page numbers: two nodes that applied the same log have the same digest.
-	Content [sha256.Size]byte
-	// Messages is the number of messages covered.
+	// Content covers queues, subscriptions, acknowledgements, producers, the schedule and every needed message. It does
+	// not depend on page size or page numbers: two nodes that applied the same log have the same digest.
+	Content  [sha256.Size]byte
 	Messages uint64
 }
 
-// Digest reads the whole checkpoint and hashes its logical content. It returns ErrDataLoss if a message cannot be
-// read.
+// Digest reads the whole checkpoint. It returns ErrDataLoss if a message cannot be read.
 func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	state, err := c.State()
 	if err != nil {
@@ -59,8 +56,8 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// hashExtent hashes the messages of an extent that are needed by a subscription. The dead messages that share a page
-// with them depend on the page size.
+// hashExtent hashes the needed messages of an extent. The dead ones that share a page with them depend on the page
+// size.
 func hashExtent(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
 	q := state.Queue(e.Queue)
 	if q == nil {
@@ -88,7 +85,7 @@ func hashExtent(h hash.Hash, state *queue.State, e *index.Entry, payload []byte)
 	}
 }
 
-// hashField hashes a field with its length, so that the boundaries of fields are unambiguous.
+// hashField includes the length, so that the boundaries of fields are unambiguous.
 func hashField(h hash.Hash, b []byte) {
 	var size [8]byte
 	binary.LittleEndian.PutUint64(size[:], uint64(len(b)))

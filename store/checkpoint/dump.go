@@ -14,13 +14,9 @@ import (
 
 // MetaDump is the metadata of a page file and its last checkpoint.
 type MetaDump struct {
-	// Path of the file.
-	Path string
-	// Meta of the last checkpoint.
-	Meta page.Meta
-	// StoreID is the store ID in the header.
-	StoreID [16]byte
-	// Recovery describes the state of the meta slots.
+	Path     string
+	Meta     page.Meta
+	StoreID  [16]byte
 	Recovery page.Recovery
 }
 
@@ -29,24 +25,20 @@ func (c *Checkpoint) DumpMeta() MetaDump {
 	return MetaDump{Path: c.file.Path(), Meta: c.meta, StoreID: c.file.StoreID(), Recovery: c.file.Recovery()}
 }
 
-// PageDump is the content of a page.
+// PageDump is the extent that begins at a page.
 type PageDump struct {
-	// Extent is the extent that begins at the page, Kind its content type.
-	Extent page.Extent
-	Kind   page.Kind
-	// Payload is the raw payload.
-	Payload []byte
-	// Queue and Messages are set for an extent of messages.
+	// Payload is raw. Queue and Messages are set for an extent of messages.
+	Extent   page.Extent
+	Kind     page.Kind
+	Payload  []byte
 	Queue    uint64
 	Messages []MessageDump
 }
 
 // MessageDump describes a message in a page.
 type MessageDump struct {
-	// Sequence in its queue.
 	Sequence uint64
-	// Message is the decoded message.
-	Message txn.Message
+	Message  txn.Message
 }
 
 // DumpPage reads and verifies the extent that begins at a page.
@@ -77,7 +69,6 @@ func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
 	return d, err
 }
 
-// decode decodes the messages of an extent.
 func (d *PageDump) decode() error {
 	r, err := index.NewExtentReader(d.Payload)
 	if err != nil {

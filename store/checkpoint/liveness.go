@@ -14,8 +14,8 @@ type Liveness struct {
 	view func(fn func(*queue.State))
 }
 
-// NewLiveness returns the Liveness of a state. view calls its argument with the state, which does not change during
-// the call.
+// NewLiveness returns the Liveness of a state. view calls its argument with the state, which does not change during the
+// call.
 func NewLiveness(view func(fn func(*queue.State))) Liveness {
 	return Liveness{view: view}
 }

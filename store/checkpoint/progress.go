@@ -4,40 +4,34 @@ package checkpoint
 
 import "time"
 
-// Progress is the progress of a long operation: a scan, a plan, a rewrite, a backup, a restore. Values that an
-// operation does not count and unknown totals are 0.
+// Progress is the progress of a long operation: a scan, a plan, a rewrite, a backup, a restore. Unknown values are 0.
 type Progress struct {
-	// Phase is the current phase: "checkpoint", "plan", "scan", "copy", "finish" or "done"; for a backup also
-	// "verify", "check" and "log".
-	Phase string
-	// Pages is the number of processed pages, TotalPages the total.
+	// Phase is "checkpoint", "plan", "scan", "copy", "finish" or "done"; for a backup also "verify", "check" and "log".
+	Phase             string
 	Pages, TotalPages uint64
-	// Messages is the number of messages read (scan, plan) or written (copy), TotalMessages the total.
+	// Messages are read (scan, plan) or written (copy).
 	Messages, TotalMessages uint64
-	// Bytes is the number of processed bytes, TotalBytes the total. For a scan, a plan and a rewrite, these are
-	// message bytes.
+	// Bytes are message bytes for a scan, a plan and a rewrite.
 	Bytes, TotalBytes uint64
-	// Elapsed is the time since the phase began, Left the estimated remaining time, or 0 if unknown.
-	Elapsed, Left time.Duration
+	Elapsed, Left     time.Duration
 }
 
 const (
-	// progressEvery is the minimum interval between progress reports.
 	progressEvery = 100 * time.Millisecond
-	// The clock is read after this many calls of Meter.Did or this many bytes, so that throttled work is also reported
-	// in time.
+	// The clock is read after this many calls of Meter.Did or this many bytes, so that throttled work is also reported in
+	// time.
 	clockCheckTicks = 64
 	clockCheckBytes = 32 << 10
 )
 
 // Meter reports progress from the goroutine that does the work.
 type Meter struct {
-	report         func(Progress) // may be nil
+	report         func(Progress)
 	now            Progress
 	started        time.Time
 	last           time.Time
 	ticks          int
-	uncheckedBytes uint64 // bytes since the clock was read
+	uncheckedBytes uint64
 }
 
 // NewMeter returns a meter that calls report, which may be nil.

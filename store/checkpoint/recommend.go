@@ -9,10 +9,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// recommend selects the page size with the smallest file among the allowed sizes without a cost. That is: no more
-// space than a rewrite with the current size and than the current page.db, and no more reads. MaxPageSize limits the
-// target of a resize; a larger current size is kept if changing it has a cost. A gain below one percent does not
-// count: it is not worth the I/O of a resize.
+// recommend selects the page size with the smallest file among the allowed sizes without a cost: no more space than a
+// rewrite with the current size and than the current page.db, and no more reads. MaxPageSize limits the target of a
+// resize; a larger current size is kept if changing it has a cost. A gain below one percent is not worth the I/O.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
 	if r.Messages+r.DamagedMessages == 0 {
@@ -51,8 +50,7 @@ func (r *ScanResult) recommend() {
 	}
 }
 
-// recommendEmpty is recommend for a store without messages: another page size has no cost, and is only needed to
-// satisfy the limit.
+// Without messages, another page size has no cost, and is only needed to satisfy the limit.
 func (r *ScanResult) recommendEmpty(current *Candidate) {
 	if r.PageSize <= r.MaxPageSize {
 		r.choose(current, "no messages are stored: the present page size is kept")
@@ -77,7 +75,6 @@ func (r *ScanResult) choose(c *Candidate, why string) {
 	r.GainBytes = int64(r.FileBytes) - int64(c.FileBytes)
 }
 
-// against describes the cost of another page size.
 func (c *Candidate) against(other *Candidate) string {
 	return fmt.Sprintf("the smallest allowed page.db, with %d, has %s and requires %d reads, and with %d it "+
 		"has %s and %d reads",

@@ -8,15 +8,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// simulation computes the size of a rewritten page file. It does the same packing, tree and bitmap as a rewrite,
-// without writing.
+// simulation computes the size of a rewritten page file: the same packing, tree and bitmap, without writing.
 type simulation struct {
 	index.Packing
 	pageSize int
 	room     int
 	born     uint64
 	index    index.Writer
-	pages    uint64 // pages allocated so far
+	pages    uint64
 	extents  uint64
 	msgPages uint64
 	nodes    uint64 // pages of tree nodes
@@ -30,10 +29,8 @@ func newSimulation(pageSize int, born uint64) *simulation {
 	return s
 }
 
-// PageSize implements tree.NodeWriter.
 func (s *simulation) PageSize() int { return s.pageSize }
 
-// WriteNode counts a tree node without writing it.
 func (s *simulation) WriteNode(payloadBytes int, _ func([]byte) []byte) (page.Extent, error) {
 	ext := s.take(payloadBytes)
 	s.nodes += uint64(ext.Pages)
@@ -46,7 +43,6 @@ func (s *simulation) take(payloadBytes int) page.Extent {
 	return ext
 }
 
-// message counts a stored message.
 func (s *simulation) message(queueID, seq uint64, size int) error {
 	if !s.Takes(queueID, seq, size, s.room) {
 		if err := s.endExtent(); err != nil {
@@ -59,7 +55,6 @@ func (s *simulation) message(queueID, seq uint64, size int) error {
 	return nil
 }
 
-// endExtent closes the open extent, if any.
 func (s *simulation) endExtent() error {
 	if s.Count == 0 {
 		return nil
@@ -73,7 +68,6 @@ func (s *simulation) endExtent() error {
 	return s.index.Put(e)
 }
 
-// candidate returns the result.
 func (s *simulation) candidate() (Candidate, error) {
 	if _, err := s.index.Bulk.Finish(); err != nil {
 		return Candidate{}, err

@@ -12,14 +12,13 @@ import (
 
 // SurveyResult is the result of a survey.
 type SurveyResult struct {
-	// Messages and MessageBytes count needed messages; DeadMessages and DeadBytes count stored but unneeded ones.
+	// Messages are needed; DeadMessages are stored but not needed.
 	Messages, MessageBytes  uint64
 	DeadMessages, DeadBytes uint64
-	// Candidates are the results of rewrites with the requested page sizes.
-	Candidates []Candidate
+	Candidates              []Candidate
 }
 
-// survey reads the messages of a checkpoint and simulates rewrites with several page sizes in one pass.
+// survey simulates rewrites with several page sizes in one pass.
 type survey struct {
 	c         *Checkpoint
 	live      Liveness
@@ -35,16 +34,14 @@ type survey struct {
 	problems        []string
 }
 
-// Survey computes the results of rewrites of the checkpoint with the given page sizes. live determines the needed
-// messages. Messages that are alone in their extent are not read. It returns ErrDataLoss if a message that must be
-// read is corrupt.
+// Survey computes the results of rewrites with the given page sizes. Messages that are alone in their extent are not
+// read. It returns ErrDataLoss if a message that must be read is corrupt.
 func (c *Checkpoint) Survey(ctx context.Context, live Liveness, sizes []int, m *Meter) (SurveyResult, error) {
 	v := survey{c: c, live: live, meter: m}
 	err := v.run(ctx, sizes)
 	return v.found, err
 }
 
-// run computes a candidate for each page size.
 func (v *survey) run(ctx context.Context, sizes []int) error {
 	for _, size := range sizes {
 		v.sims = append(v.sims, newSimulation(size, v.c.meta.Checkpoint+1))
@@ -116,7 +113,6 @@ func (v *survey) problem(format string, args ...any) {
 	}
 }
 
-// count counts the messages of one extent.
 func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 	if lerr := v.live.Of(e, &v.alive); lerr != nil {
 		if !v.tolerant {
@@ -157,10 +153,10 @@ func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
 	}
 	v.problem("%v", err)
 	v.damagedMessages += v.alive.n - found
+	if found > 0 {
+		return nil
+	}
 	for i := range e.Span {
-		if found > 0 {
-			break
-		}
 		if seq := e.First + i; v.alive.Has(seq) {
 			for _, s := range v.sims {
 				if err := s.message(e.Queue, seq, int(e.Bytes/e.Count)); err != nil {

@@ -14,39 +14,34 @@ import (
 )
 
 const (
-	// walkBytes is the maximum size of one read of adjacent extents. A walk holds walkBuffers such buffers.
+	// walkBytes is the maximum size of one read of adjacent extents, into one of walkBuffers.
 	walkBytes   = 1 << 20
 	walkBuffers = 4
 	// walkGapBytes is the maximum gap that is read to avoid a separate read.
 	walkGapBytes = 64 << 10
-	// walkPacedBytes and walkPacedBuffers replace walkBytes and walkBuffers in a throttled walk, which must do less
-	// work at a time.
+	// walkPacedBytes and walkPacedBuffers apply to a throttled walk, which must do less work at a time.
 	walkPacedBytes   = 128 << 10
 	walkPacedBuffers = 2
 )
 
-// WalkOptions are the options of a walk over the message extents of a checkpoint.
+// WalkOptions are the options of Checkpoint.Extents.
 type WalkOptions struct {
-	// IndexOnly omits all payloads: the index entries are sufficient.
 	IndexOnly bool
-	// Skip, if not nil, reports whether the index entry of an extent is sufficient; its payload is then nil.
+	// Skip, if not nil, reports whether an extent's payload is not needed; it is then nil.
 	Skip func(e *index.Entry) bool
 	// Broken, if not nil, is called for an unreadable part of the index, and the walk continues with the next queue.
 	// Otherwise the error ends the walk.
 	Broken func(queueID uint64, err error)
 }
 
-// skips reports whether an extent's payload is not needed.
 func (o *WalkOptions) skips(e *index.Entry) bool { return o.IndexOnly || o.Skip != nil && o.Skip(e) }
 
-// walk is the state of one walk.
 type walk struct {
 	WalkOptions
 	c      *Checkpoint
-	queues []uint64 // in order; used with Broken
+	queues []uint64
 }
 
-// buffers returns the number of concurrent reads; bytes returns the size of the next one.
 func (w *walk) buffers() int {
 	if w.c.pace != nil {
 		return walkPacedBuffers
@@ -61,7 +56,6 @@ func (w *walk) bytes() int64 {
 	return walkPacedBytes
 }
 
-// walkPart is the result of one read.
 type walkPart struct {
 	buf     []byte
 	extents []walkExtent
@@ -76,8 +70,7 @@ type walkExtent struct {
 }
 
 // Extents calls fn for each message extent, in order of queue and sequence. payload is valid during the call; err is
-// the error of the read. A second goroutine reads and verifies ahead. All reads of a checkpoint's messages use this
-// function.
+// the error of the read. A second goroutine reads and verifies ahead.
 func (c *Checkpoint) Extents(
 	ctx context.Context, o WalkOptions, fn func(e *index.Entry, payload []byte, err error) error,
 ) error {
@@ -134,11 +127,7 @@ func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *wa
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
 	p.limit = w.bytes()
 	if w.Broken == nil {
-		if err := p.scan([]byte{index.Letter}, []byte{index.Letter + 1}); err != nil {
-			p.finish(err)
-			return
-		}
-		p.finish(nil)
+		p.finish(p.scan([]byte{index.Letter}, []byte{index.Letter + 1}))
 		return
 	}
 	for _, id := range w.queues {
@@ -153,19 +142,17 @@ func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *wa
 	p.finish(nil)
 }
 
-// partReader is the reading side of a walk.
 type partReader struct {
 	w     *walk
 	ctx   context.Context //nolint:containedctx // lives for one call of walk.read
 	full  chan<- *walkPart
 	empty <-chan *walkPart
-	limit int64     // maximum bytes of a part
-	part  *walkPart // current part
+	limit int64
+	part  *walkPart
 	first page.No
-	next  page.No // page after the current part
+	next  page.No
 }
 
-// scan collects the extents in a range of the index.
 func (p *partReader) scan(from, to []byte) error {
 	it := p.w.c.view.Scan(from, to)
 	for it.Next() {
@@ -183,7 +170,7 @@ func (p *partReader) scan(from, to []byte) error {
 func (p *partReader) add(e index.Entry) error {
 	size := p.w.c.file.PageSize()
 	if p.w.skips(&e) {
-		if err := p.room(int64(len(p.part.extentsOrNil())) >= p.limit/64); err != nil {
+		if err := p.room(p.part != nil && int64(len(p.part.extents)) >= p.limit/64); err != nil {
 			return err
 		}
 		p.part.extents = append(p.part.extents, walkExtent{entry: e, offset: -1})
@@ -202,14 +189,7 @@ func (p *partReader) add(e index.Entry) error {
 	return nil
 }
 
-func (p *walkPart) extentsOrNil() []walkExtent {
-	if p == nil {
-		return nil
-	}
-	return p.extents
-}
-
-// room ensures that there is a part to add to. If full is set, it sends the current part first.
+// room ensures that there is a part to add to. If full is set, it first sends the current one.
 func (p *partReader) room(full bool) error {
 	if full {
 		p.send()
@@ -228,7 +208,6 @@ func (p *partReader) room(full bool) error {
 	}
 }
 
-// send reads and verifies the collected part and sends it.
 func (p *partReader) send() {
 	part := p.part
 	p.part = nil
@@ -236,7 +215,6 @@ func (p *partReader) send() {
 	p.full <- part // never blocks: full has capacity for all parts
 }
 
-// finish sends the remaining part, and the error that ended the walk.
 func (p *partReader) finish(err error) {
 	if p.part == nil && err != nil {
 		p.part = &walkPart{}
@@ -279,4 +257,32 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 			_, r.payload, r.err = file.ReadExtent(r.entry.Extent, buf[r.offset:end:end])
 		}
 	}
+}
+
+const ownBatch = 4096
+
+// OwnExtents calls fn with batches of extents without messages: first those of the tree, then, with bitmap set, those
+// of the bitmap of used pages. fn may change them. Only the inner nodes of the tree are read.
+func (c *Checkpoint) OwnExtents(ctx context.Context, fn func(extents []page.Extent, bitmap bool)) error {
+	batch := make([]page.Extent, 0, ownBatch)
+	err := c.view.WalkExtents(func(ext page.Extent, level int) error {
+		if batch = append(batch, ext); len(batch) == cap(batch) {
+			fn(batch, false)
+			batch = batch[:0]
+		}
+		if level == 0 {
+			return ctx.Err()
+		}
+		return c.pace.Did(ctx, int(ext.Pages)*c.file.PageSize())
+	})
+	if err != nil {
+		return fmt.Errorf("walk index: %w", err)
+	}
+	fn(batch, false)
+	own, err := c.file.OwnExtents(c.pin)
+	if err != nil {
+		return fmt.Errorf("read free-page map: %w", err)
+	}
+	fn(own, true)
+	return nil
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crc computes CRC32C checksums. It also computes the checksums of joined or divided bytes from those of the
-// parts, without reading the bytes again.
+// Package crc computes CRC32C checksums, also of joined or divided bytes from the checksums of the parts.
 //
 // A large message is checksummed once on each node, when it is received and before the node has copied it. Later
-// checksums that cover it (the log's frame, the digests, the page) are derived from that one. This is cheaper and
-// detects more errors. A byte that changes in memory on its way to the disk or to the other node is detected, because
-// no later checksum includes the changed byte.
+// checksums that cover it (the log's frame, the digests, the page) are derived from that one. This is cheaper, and
+// detects a byte that changes in memory on its way to the disk or to the other node, because no later checksum includes
+// the changed byte.
 package crc
 
 import (
 	"hash/crc32"
 	"sync"
+	"sync/atomic"
 )
 
 // polynomial is Castagnoli's, with x^0 in the highest bit.
@@ -31,12 +31,10 @@ func Update(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, table, b)
 }
 
-// Join returns the checksum of some bytes followed by n more. It equals Update(first, the n bytes) if second is the
-// checksum of the n bytes alone.
+// Join returns the checksum of some bytes followed by n more; second is the checksum of the n bytes alone.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
-// Suffix returns the checksum of only the last n bytes: whole is the checksum of all bytes, first that of the bytes
-// before them.
+// Suffix returns the checksum of the last n bytes: whole is that of all bytes, first that of the bytes before them.
 func Suffix(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
 
 // powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.
@@ -56,8 +54,7 @@ var powers = sync.OnceValue(func() *[4][256]uint32 {
 	return &p
 })
 
-// shift returns the effect of n following zero bytes on a checksum, without the effect of the zero bytes alone: the
-// product with x^(8n). n is at most 2^32-1.
+// shift returns the effect on a checksum of n more bytes, apart from their values: the product with x^(8n).
 func shift(sum uint32, n int) uint32 {
 	if sum == 0 {
 		return 0
@@ -72,11 +69,42 @@ func shift(sum uint32, n int) uint32 {
 	return sum
 }
 
-// multiply multiplies two polynomials modulo the polynomial.
 func multiply(a, b uint32) (product uint32) {
 	for ; a != 0; a <<= 1 { // from x^0 on
 		product ^= b & -(a >> 31)
 		b = b>>1 ^ polynomial&-(b&1)
 	}
 	return product
+}
+
+// minCounted is the minimum size in bytes of a counted piece. It excludes the data around the bodies of large messages.
+const minCounted = 4 << 10
+
+// Counts are, for a test, the bytes of large messages that a node copies in memory and checksums between the client and
+// the disk. In production the overhead is one nil check per piece of at least minCounted bytes.
+type Counts struct {
+	Copied atomic.Uint64
+	Summed atomic.Uint64
+}
+
+var counts *Counts //nolint:gochecknoglobals // set once, before anything is counted
+
+// StartCounts starts counting. It is for tests, and must be called before anything is counted.
+func StartCounts() *Counts {
+	counts = &Counts{}
+	return counts
+}
+
+// Copied counts n copied bytes.
+func Copied(n int) {
+	if n >= minCounted && counts != nil {
+		counts.Copied.Add(uint64(n))
+	}
+}
+
+// Summed counts n checksummed bytes.
+func Summed(n int) {
+	if n >= minCounted && counts != nil {
+		counts.Summed.Add(uint64(n))
+	}
 }

@@ -14,31 +14,44 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
+// Errors of a data directory.
+var (
+	ErrInUse    = errors.New("data directory is in use by another process")
+	ErrNone     = errors.New("not a data directory")
+	ErrIdentity = errors.New("identity file cannot be used")
+	// ErrIdentityLost means that the identity file is corrupt, or is missing although the directory contains a node's
+	// data. It matches ErrIdentity.
+	ErrIdentityLost = fmt.Errorf("%w: corrupt or missing", ErrIdentity)
+	ErrRestoring    = errors.New("restore of the data directory is incomplete")
+	ErrNotEmpty     = errors.New("directory is not empty")
+)
+
 // Names in the data directory.
 const (
 	LockName = "lock"
-	// LogName is the directory of the log.
-	LogName = "log"
-	// PageFileName is the page file. ReceiveName is the file for a snapshot being received, NewFileName the file that
-	// a rewrite writes, and OldFileName the last replaced page file.
+	LogName  = "log"
+	// ReceiveName is a snapshot being received, NewFileName the file that a rewrite writes, and OldFileName the last
+	// replaced page file.
 	PageFileName = "page.db"
 	ReceiveName  = "page.db_recv"
 	NewFileName  = "page.db_new"
 	OldFileName  = "page.db_old"
 	// AccessResetName exists if the node must delete all access rules.
 	AccessResetName = "access.reset"
+	// StandaloneName exists if the node was created without a coordinator.
+	StandaloneName = "standalone"
 )
 
 // PageFile returns the path of the page file.
 func PageFile(dir string) string { return filepath.Join(dir, PageFileName) }
 
-// AccessReset returns the path of the file that makes the node delete all access rules.
+// AccessReset returns the path of AccessResetName.
 func AccessReset(dir string) string { return filepath.Join(dir, AccessResetName) }
 
 // LogDir returns the path of the log's directory.
 func LogDir(dir string) string { return filepath.Join(dir, LogName) }
 
-// Lock locks a data directory. It returns ErrInUse or ErrNone on failure.
+// Lock locks a data directory. It returns ErrInUse or ErrNone.
 func Lock(fsys vfs.FS, dir string) (io.Closer, error) {
 	lock, err := fsys.Lock(filepath.Join(dir, LockName))
 	switch {

@@ -7,14 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/google/uuid"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
@@ -23,43 +22,37 @@ import (
 )
 
 const (
-	identityName    = "identity"
-	identityVersion = 1
-	// identityMaxBytes bounds the read of an identity file; a valid one has a few hundred bytes.
+	identityName     = "identity"
+	identityVersion  = 1
 	identityMaxBytes = 64 << 10
 )
 
-// Identity identifies a node and its store. It is stored in the file "identity", which is replaced atomically.
+// Identity identifies a node and its store.
 type Identity struct {
-	// NodeID identifies the node for the lifetime of its data directory.
+	// NodeID lives as long as the data directory.
 	NodeID uuid.UUID
 	// StoreID identifies the content: a wiped or restored data directory gets a new one.
 	StoreID uuid.UUID
-	// PairID identifies the node's pair; zero until the node joined one.
-	PairID uuid.UUID
-	// Incarnation is incremented when the store may have lost acknowledged bytes (INV-6), and when a snapshot
-	// replaces its content. The cluster record then no longer matches it.
+	PairID  uuid.UUID // zero until the node joins a pair
+	// Incarnation is incremented when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its
+	// content. The cluster record then no longer matches it.
 	Incarnation uint64
-	// Fence is the fence that the node has promised to obey.
-	Fence identity.Fence
+	Fence       identity.Fence
 	// Run is the last generation of this store that the cluster record is known to have named (INV-11); zero if none.
 	Run uuid.UUID
-	// ClaimedRun is the generation that last took part, while it is unknown whether the cluster record names it; zero
-	// otherwise.
+	// ClaimedRun is the generation that last took part, while it is unknown whether the cluster record names it.
 	ClaimedRun uuid.UUID
-	// MayHaveLost is true when acknowledged bytes may be lost (INV-6). There are three causes: the operating system
-	// stopped uncleanly before this start with sync=off or interval, the log was missing or ended before the
-	// checkpoint, or MarkLoss was called. It persists over restarts until ClearLoss.
+	// MayHaveLost is set if acknowledged bytes may be lost (INV-6): the operating system stopped uncleanly before this
+	// start with sync=off or interval, the log was missing or ended before the checkpoint, or MarkLoss was called. It
+	// persists over restarts until ClearLoss.
 	MayHaveLost bool
-	// Restored names the backup from which the content was restored. It is empty otherwise, and after the node has
-	// joined a pair. Such a node is not a member of a pair, but it is not empty. It may seed a new pair, and must not
-	// become a copy of another node.
+	// Restored is the backup from which the content was restored, until the node joins a pair. Such a node is not empty:
+	// it may seed a new pair, and must not become a copy of another node.
 	Restored string
-	// Quarantine is the subdirectory of the data directory with the files of a store that could not be opened. It is
-	// empty if that never happened, and after a snapshot has replaced the content. Such a store waits for a copy from
-	// the other node: it is not considered empty, and may not seed a pair.
-	Quarantine string
-	// QuarantineReason names the file that could not be opened, and the error.
+	// Quarantine is the subdirectory with the files of a store that could not be opened, until a snapshot replaces the
+	// content. Such a store waits for a copy from the other node: it is not considered empty, and may not seed a pair.
+	// QuarantineReason names the file and the error.
+	Quarantine       string
 	QuarantineReason string
 }
 
@@ -72,7 +65,7 @@ func (id *Identity) Member() identity.Member {
 	return m
 }
 
-// IdentityFile is the JSON form of the identity file.
+// IdentityFile is the JSON form of the identity file, which is replaced atomically.
 type IdentityFile struct {
 	Version     int            `json:"version"`
 	NodeID      uuid.UUID      `json:"node_id"`
@@ -80,28 +73,21 @@ type IdentityFile struct {
 	PairID      uuid.UUID      `json:"pair_id"`
 	Incarnation uint64         `json:"incarnation"`
 	Fence       identity.Fence `json:"fence"`
-	// Run and ClaimedRun: see Identity.
-	Run        uuid.UUID `json:"run,omitzero"`
-	ClaimedRun uuid.UUID `json:"claimed_run,omitzero"`
-	// BootID identifies the operating system's boot at the last start.
+	Run         uuid.UUID      `json:"run,omitzero"`
+	ClaimedRun  uuid.UUID      `json:"claimed_run,omitzero"`
+	// BootID and Sync are those of the last process generation.
 	BootID string `json:"boot_id"`
-	// Clean is true after a Close that synced everything.
-	Clean bool `json:"clean"`
-	// Sync is the sync mode of the last process generation.
-	Sync string `json:"sync"`
-	// MayHaveLost persists until ClearLoss.
-	MayHaveLost bool `json:"may_have_lost,omitempty"`
-	// Install is set while a received snapshot replaces page.db and the log.
-	Install *InstallMark `json:"install,omitempty"`
-	// Restoring names the backup that is being restored. Until the restore is complete, the directory must not be
-	// used otherwise.
+	// Clean is set by a Close that synced everything.
+	Clean       bool         `json:"clean"`
+	Sync        string       `json:"sync"`
+	MayHaveLost bool         `json:"may_have_lost,omitempty"`
+	Install     *InstallMark `json:"install,omitempty"` // set while a received snapshot replaces page.db and the log
+	// Restoring is the backup being restored. Until that is complete, the directory must not be used otherwise.
 	Restoring string `json:"restoring,omitempty"`
-	// Restored names the backup from which the content was restored, until JoinPair.
-	Restored string `json:"restored,omitempty"`
+	Restored  string `json:"restored,omitempty"`
 	// Quarantining is set while unusable files are moved to the directory of that name: see quarantine.go.
 	Quarantining string `json:"setting_aside,omitempty"`
-	// Quarantine names that directory until a snapshot is installed or the node is in sync. QuarantineReason is the
-	// cause.
+	// Quarantine is cleared when a snapshot is installed or the node is in sync.
 	Quarantine       string `json:"set_aside,omitempty"`
 	QuarantineReason string `json:"set_aside_why,omitempty"`
 }
@@ -115,30 +101,21 @@ type InstallMark struct {
 func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 	var id IdentityFile
 	name := filepath.Join(dir, identityName)
-	f, err := fsys.OpenFile(name, os.O_RDONLY, 0)
+	raw, err := vfs.ReadFile(fsys, name, identityMaxBytes)
+	if errors.Is(err, vfs.ErrTooLarge) {
+		return id, fmt.Errorf("%w: %w", ErrIdentityLost, err)
+	}
 	if err != nil {
-		return id, fmt.Errorf("open identity: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	size, err := f.SizeBytes()
-	if err != nil {
-		return id, fmt.Errorf("read identity: %w", err)
-	}
-	if size > identityMaxBytes {
-		return id, fmt.Errorf("%w: %s is too large: %d bytes", ErrIdentityLost, name, size)
-	}
-	raw := make([]byte, size)
-	if _, err := f.ReadAt(raw, 0); err != nil && size > 0 {
 		return id, fmt.Errorf("read identity: %w", err)
 	}
 	return decodeIdentity(name, raw)
 }
 
-// decodeIdentity verifies the second line, a CRC32C of the first, before it decodes the first.
+// decodeIdentity verifies the second line, a CRC32C of the first.
 func decodeIdentity(name string, raw []byte) (IdentityFile, error) {
 	var id IdentityFile
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
-	want := fmt.Sprintf("crc32c=%08x", crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli)))
+	want := fmt.Sprintf("crc32c=%08x", crc.Of(line))
 	if !ok || strings.TrimSpace(string(sum)) != want {
 		return id, fmt.Errorf("%w: %s: checksum mismatch", ErrIdentityLost, name)
 	}
@@ -152,40 +129,15 @@ func decodeIdentity(name string, raw []byte) (IdentityFile, error) {
 	return id, nil
 }
 
-// Write replaces the file atomically. The file is durable when it returns.
+// Write replaces the file atomically and durably.
 func (id IdentityFile) Write(fsys vfs.FS, dir string) error {
 	line, err := json.Marshal(id)
 	if err != nil {
 		return fmt.Errorf("encode identity: %w", err)
 	}
-	sum := crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli))
-	raw := fmt.Appendf(nil, "%s\ncrc32c=%08x\n", line, sum)
-	name := filepath.Join(dir, identityName)
-	tmp := name + ".tmp"
-	if err := writeFileSync(fsys, tmp, raw); err != nil {
-		return err
-	}
-	if err := fsys.Rename(tmp, name); err != nil {
+	raw := fmt.Appendf(nil, "%s\ncrc32c=%08x\n", line, crc.Of(line))
+	if err := vfs.WriteFileAtomic(fsys, filepath.Join(dir, identityName), raw); err != nil {
 		return fmt.Errorf("replace identity: %w", err)
-	}
-	if err := fsys.SyncDir(dir); err != nil {
-		return fmt.Errorf("replace identity: %w", err)
-	}
-	return nil
-}
-
-// writeFileSync writes a small file and syncs it.
-func writeFileSync(fsys vfs.FS, name string, raw []byte) error {
-	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	_, werr := f.WriteAt(raw, 0)
-	if werr == nil {
-		werr = f.Sync()
-	}
-	if err := errors.Join(werr, f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
 }
@@ -194,10 +146,9 @@ func writeFileSync(fsys vfs.FS, name string, raw []byte) error {
 type Options struct {
 	FS  vfs.FS
 	Dir string
-	// BootID identifies the operating system's boot; empty if unknown.
+	// BootID is the operating system's boot; empty if unknown.
 	BootID string
-	// Sync is the sync mode of this process.
-	Sync wal.SyncMode
+	Sync   wal.SyncMode
 }
 
 // OpenIdentity reads or creates the identity and determines whether bytes may have been lost since the last process
@@ -226,7 +177,7 @@ func OpenIdentity(o Options) (IdentityFile, error) {
 	return id, nil
 }
 
-// ReadIdentity reads the identity of the node in a data directory. It does not modify the directory.
+// ReadIdentity reads the identity in a data directory, without modifying it.
 func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	id, err := readIdentity(fsys, dir)
 	if err != nil {
@@ -235,7 +186,7 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	return id.Identity(), nil
 }
 
-// Identity returns the identity.
+// Identity returns the public part.
 func (id *IdentityFile) Identity() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// CutPrefix is the prefix of the name of a file with records that were cut from the log.
+// CutPrefix begins the name of a file with records that were cut from the log.
 const CutPrefix = "cut-"
 
 // Kinds of LeftBehind.
@@ -22,12 +22,10 @@ const (
 	LeftCutLog       = "cut-log"
 )
 
-// LeftBehind is a file or directory in the data directory that the store keeps for an operator and does not use.
+// LeftBehind is a file or directory that the store keeps for an operator and does not use.
 type LeftBehind struct {
-	// Path is the file or directory. Kind is one of the constants, such as LeftCutLog.
 	Path, Kind string
-	// Bytes is its size.
-	Bytes uint64
+	Bytes      uint64
 }
 
 // ListLeftBehind lists the files and directories that may be removed.

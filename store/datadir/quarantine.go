@@ -16,17 +16,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// A store of a pair that cannot be opened is quarantined: its files are moved to a subdirectory. The store then
-// begins empty, as a standby that the other node must fill. A crash at any point must not leave a store that is
-// considered complete, or a directory that is considered new. The identity is therefore written first. It has the
-// mark Quarantining until all files are moved; a start that finds the mark continues moving.
+// A store of a pair that cannot be opened is quarantined: its files are moved to a subdirectory. The store then begins
+// empty, as a standby that the other node must fill. A crash at any point must not leave a store that is considered
+// complete, or a directory that is considered new. The identity is therefore written first. It has the mark
+// Quarantining until all files are moved; a start that finds the mark continues moving.
 //
-// From the first write on, the cluster record no longer names this store in sync: it has a higher incarnation, or a
-// new node ID (INV-4). It may also have lost acknowledged messages, so it waits for an operator if no other node is
-// in sync (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new one
-// would create a pair (INV-9).
+// From the first write on, the cluster record no longer names this store in sync: it has a higher incarnation, or a new
+// node ID (INV-4). It may also have lost acknowledged messages, so it waits for an operator if no other node is in sync
+// (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new one would create
+// a pair (INV-9).
 
-// quarantinePrefix is the prefix of the name of a quarantine directory.
 const quarantinePrefix = "damaged-"
 
 // noContent returns ErrIdentityLost for a directory that has a node's files but no identity. A new node creates its
@@ -50,8 +49,8 @@ func noContent(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// logFiles returns the names of the log's files, relative to the data directory. Other files in a directory called
-// log do not belong to the store: the data directory may be the wrong one.
+// logFiles returns the names of the log's files, relative to the data directory. Other files in a directory called log
+// do not belong to the store: the data directory may be the wrong one.
 func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	all, err := fsys.ReadDir(LogDir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,7 +104,6 @@ func Quarantine(o Options, why error, member, unknown bool) (name string, err er
 	return name, FinishQuarantine(o, &id)
 }
 
-// whyBytes bounds the error text kept in the identity, in bytes.
 const whyBytes = 500
 
 func shortened(text string) string {
@@ -115,7 +113,6 @@ func shortened(text string) string {
 	return text
 }
 
-// keepIdentity copies the identity, as it is, to the quarantine directory.
 func keepIdentity(o Options, name string) error {
 	to := filepath.Join(o.Dir, name)
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, LogName), 0o750); err != nil {
@@ -128,13 +125,10 @@ func keepIdentity(o Options, name string) error {
 	if err != nil {
 		return fmt.Errorf("read identity: %w", err)
 	}
-	if err := writeFileSync(o.FS, filepath.Join(to, identityName), raw); err != nil {
-		return err
-	}
-	return o.FS.SyncDir(to)
+	return vfs.WriteFileAtomic(o.FS, filepath.Join(to, identityName), raw)
 }
 
-// FinishQuarantine moves the remaining files of a store in quarantine, and then removes the mark from the identity.
+// FinishQuarantine moves the remaining files, and then removes the mark from the identity.
 func FinishQuarantine(o Options, id *IdentityFile) error {
 	if id.Quarantining == "" {
 		return nil
@@ -148,8 +142,8 @@ func FinishQuarantine(o Options, id *IdentityFile) error {
 	if err != nil {
 		return fail(err)
 	}
-	// Move the log first: a page file without a log is treated as one that may have lost data. An unfinished rewrite
-	// or snapshot would be mistaken for the page file of the new store.
+	// Move the log first: a page file without a log is treated as one that may have lost data. An unfinished rewrite or
+	// snapshot would be mistaken for the page file of the new store.
 	for _, name := range append(names, PageFileName, NewFileName, ReceiveName) {
 		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -19,7 +19,7 @@ import (
 //
 // The identity file makes the restore atomic. It is written first, with a mark that makes Open reject the directory
 // (ErrRestoring), and replaced last, without the mark. In between, page.db and the log may be in any state. A restore
-// that finds the mark may start again; no other operation may use the directory.
+// that finds the mark may start again.
 type RestoreTarget struct {
 	fsys vfs.FS
 	dir  string
@@ -27,9 +27,9 @@ type RestoreTarget struct {
 	id   IdentityFile
 }
 
-// BeginRestore prepares a directory for the restore of the backup named source; durable when it returns. The
-// directory must be empty, or contain an interrupted restore, whose files are removed. The directory gets a new node
-// and store UUID, no pair and no fence. The caller must finish with Commit or Abort, then Close.
+// BeginRestore durably prepares a directory for the restore of the backup named source. The directory must be empty, or
+// contain an interrupted restore, whose files are removed. It gets a new node and store UUID, no pair and no fence. The
+// caller must finish with Commit or Abort, then Close.
 //
 // It returns ErrNotEmpty if the directory contains other files, and ErrInUse if a process has it open.
 func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
@@ -59,8 +59,7 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	return t, nil
 }
 
-// CheckRestore checks, without changing anything, whether BeginRestore would accept the directory. It returns nil or
-// ErrNotEmpty.
+// CheckRestore returns nil or ErrNotEmpty, like BeginRestore, without changing anything.
 func CheckRestore(fsys vfs.FS, dir string) error {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,10 +86,9 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 // NodeID returns the new node UUID.
 func (t *RestoreTarget) NodeID() uuid.UUID { return t.id.NodeID }
 
-// StoreID returns the new store UUID, used in the page file and in the log.
+// StoreID returns the new UUID for the page file and the log.
 func (t *RestoreTarget) StoreID() uuid.UUID { return t.id.StoreID }
 
-// clear removes the files of an earlier attempt.
 func (t *RestoreTarget) clear() error {
 	logDir := LogDir(t.dir)
 	names, err := t.fsys.ReadDir(logDir)
@@ -116,8 +114,7 @@ func (t *RestoreTarget) clear() error {
 	return nil
 }
 
-// Commit turns the directory into a data directory that Open accepts. page.db and the log must be complete and
-// durable. The commit is durable when it returns.
+// Commit durably turns the directory into one that Open accepts. page.db and the log must be complete and durable.
 func (t *RestoreTarget) Commit() error {
 	if err := t.fsys.SyncDir(t.dir); err != nil {
 		return fmt.Errorf("finish the restore: %w", err)

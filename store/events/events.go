@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events defines the events that a store reports to its owner: a checkpoint was written, a page is corrupt, a
-// sync was slow. Logs, metrics and conditions are derived from this single stream.
+// Package events defines the events that a store reports to its owner, such as CheckpointWritten. Logs, metrics and
+// conditions are derived from this single stream.
 //
-// The owner passes a function in store.Options. It is called by the goroutine that detects the event, which may hold
-// locks of the store. The function must return immediately, must not call the store, and must be safe for concurrent
-// use. The events of one goroutine are reported in order.
+// The function in store.Options is called by the goroutine that detects the event, which may hold locks of the store.
+// It must return immediately, must not call the store, and must be safe for concurrent use. The events of one goroutine
+// are reported in order.
 package events
 
 import (
@@ -17,15 +17,18 @@ import (
 )
 
 // Event is one of the types below.
-type Event interface {
-	// Name returns the kind of the event, in lower case with hyphens. Names are labels of a metric.
-	Name() string
-	// log writes the event at its log level.
-	log(to *zap.Logger)
-}
+type Event interface{ entry() entry }
+
+// Name returns the kind of an event, in lower case with hyphens. Names are labels of a metric.
+func Name(e Event) string { return e.entry().name }
 
 // Log returns a function that writes each event to a log.
-func Log(to *zap.Logger) func(Event) { return func(e Event) { e.log(to) } }
+func Log(to *zap.Logger) func(Event) {
+	return func(e Event) {
+		x := e.entry()
+		to.Log(x.level, x.text, x.fields...)
+	}
+}
 
 // Discard ignores events.
 func Discard(Event) {}
@@ -64,7 +67,7 @@ func Names() []string {
 	}
 	names := make([]string, len(all))
 	for i, e := range all {
-		names[i] = e.Name()
+		names[i] = Name(e)
 	}
 	return names
 }
@@ -80,16 +83,14 @@ type (
 		Took     time.Duration
 	}
 	// DiskFull is reported when pages cannot be written; messages stay in memory and in the log.
-	DiskFull struct{ Err error }
-	// DiskHasSpace is reported when pages can be written again.
+	DiskFull     struct{ Err error }
 	DiskHasSpace struct{}
 	// SnapshotInstalled is reported when another node's snapshot has replaced the store's content.
 	SnapshotInstalled struct {
 		Position lsn.Position
 		Bytes    uint64
 	}
-	// Quarantined is reported when the store could not be opened, and was moved to a directory next to the new, empty
-	// one.
+	// Quarantined is reported when the store could not be opened, and was moved to a directory next to the new, empty one.
 	Quarantined struct {
 		Dir string
 		Err error
@@ -98,32 +99,25 @@ type (
 
 // Events of the log.
 type (
-	// LogFailed is reported once when a write or fsync of the log failed, and the log stopped (INV-7).
 	LogFailed struct{ Err error }
-	// SlowSync is reported when a sync of the log was slow.
-	SlowSync struct{ Took time.Duration }
+	SlowSync  struct{ Took time.Duration }
 	// LogTailTruncated is reported when the log ended with writes that were never synced.
 	LogTailTruncated struct {
 		Segment       string
 		Offset, Bytes int64
 		End           lsn.Position
 	}
-	// SegmentNotPrepared is reported when the next segment could not be prepared.
 	SegmentNotPrepared struct{ Err error }
-	// RecordUnreadable is reported when a record of the log is corrupt.
-	RecordUnreadable struct {
+	RecordUnreadable   struct {
 		LSN uint64
 		Err error
 	}
-	// LogMissing is reported when the checkpoint's log is missing.
 	LogMissing struct{ Checkpoint lsn.Position }
-	// LogBehind is reported when the log ends before the checkpoint.
-	LogBehind struct{ LogEnd, Checkpoint lsn.Position }
+	LogBehind  struct{ LogEnd, Checkpoint lsn.Position }
 )
 
 // Events of the maintenance of page.db.
 type (
-	// RewriteStarted is reported when a rewrite starts to copy.
 	RewriteStarted struct {
 		Reason                 string
 		FromPageSize, PageSize int
@@ -135,16 +129,13 @@ type (
 		BytesBefore, Bytes uint64
 		Paused             time.Duration
 	}
-	// RewriteCanceled is reported when a rewrite ended with the old file in place.
 	RewriteCanceled struct{ Reason string }
-	// RewriteRecovered is reported at a start after an interrupted rewrite. It was finished from the file From, or
-	// undone if From is empty.
+	// RewriteRecovered is reported when a start has finished an interrupted rewrite from file From, or undone it ("").
 	RewriteRecovered struct{ From string }
 	// RewriteCorrupt is reported at a start when the new file of a rewrite is corrupt, and the old one is used.
 	RewriteCorrupt struct{ Err error }
 	// OldFileDropped is reported when page.db_old was removed to free space for a rewrite.
-	OldFileDropped struct{ Bytes uint64 }
-	// OldFileNotClosed is reported when the file that a rewrite replaced could not be closed.
+	OldFileDropped   struct{ Bytes uint64 }
 	OldFileNotClosed struct{ Err error }
 	// Shrunk is reported when the end of page.db was truncated.
 	Shrunk struct{ BytesBefore, Bytes, Moved uint64 }
@@ -160,7 +151,6 @@ type (
 		Messages           int
 		Was                error
 	}
-	// MessagesCorrupt is reported for newly detected corrupt messages.
 	MessagesCorrupt struct {
 		Queue, First, Last uint64
 		Messages           int
@@ -168,11 +158,9 @@ type (
 	}
 	// IndexCorrupt is reported when data other than messages is corrupt. A copy of the other node's store repairs it.
 	IndexCorrupt struct{ Err error }
-	// LogCorrupt is reported when the scrub found a corrupt position in the log.
-	LogCorrupt struct{ Err error }
+	LogCorrupt   struct{ Err error }
 	// LogDiscarded is reported when the log up to a corrupt record was discarded. A checkpoint contains its content.
-	LogDiscarded struct{ UpTo uint64 }
-	// SnapshotCorrupt is reported when a snapshot is sent with a corrupt page.
+	LogDiscarded    struct{ UpTo uint64 }
 	SnapshotCorrupt struct {
 		ID  string
 		Err error

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity defines identities shared by the store, replication and failover: the store of a node in one state
-// of trust, and the fence that a node obeys.
+// Package identity defines identities shared by the store, replication and failover.
 package identity
 
 import (
@@ -10,22 +9,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// Member identifies one store in a state in which it is known to be complete: an entry of in_sync in the cluster
-// record.
+// Member identifies one store in a state that is known to be complete: an entry of in_sync in the cluster record.
 type Member struct {
-	// Node is the UUID of the node that owns the data directory.
 	Node uuid.UUID `json:"node"`
 	// Store is the UUID of the content. It changes when a disk is replaced.
 	Store uuid.UUID `json:"store"`
-	// Incarnation of the store: incremented after its content was replaced or may have lost data (INV-6).
+	// Incarnation is incremented after the content was replaced or may have lost data (INV-6).
 	Incarnation uint64 `json:"incarnation"`
-	// Run is the only process generation of the store that may act or be counted (INV-11). Zero if the record was
-	// written by a release without generations; then any generation may.
+	// Run is the only process generation of the store that may act or be counted (INV-11). Zero if the record was written
+	// by a release without generations; then any generation may.
 	Run uuid.UUID `json:"run,omitzero"`
 }
 
-// Is reports whether two entries identify the same store in the same process generation. A release without
-// generations drops them when it writes the record, so an entry without one matches any generation.
+// Is reports whether two entries identify the same store in the same process generation. A release without generations
+// drops them when it writes the record, so an entry without one matches any generation.
 func (m Member) Is(o Member) bool {
 	if m.Run != uuid.Nil && o.Run != uuid.Nil && m.Run != o.Run {
 		return false
@@ -44,3 +41,27 @@ func (m Member) InRun(run uuid.UUID) Member {
 func (m Member) String() string {
 	return fmt.Sprintf("node %s store %s/%d", m.Node, m.Store, m.Incarnation)
 }
+
+// Fence is the lower bound of the configurations and terms that a node obeys (INV-1). Fences are ordered by Config
+// first and by Term second. An independent comparison of both numbers would be wrong, because a node that attempts a
+// takeover raises only the term. The fence {Config: c, Term: t+1} excludes the active of {c, t}. If that active won,
+// its {c+1, t} is again above the fence.
+type Fence struct {
+	// Config is that of the record that the node obeys.
+	Config uint64 `json:"config"`
+	// Term is that of the record, or one more while the node attempts a takeover.
+	Term uint64 `json:"term"`
+}
+
+// Less reports whether f is below o.
+func (f Fence) Less(o Fence) bool {
+	return f.Config < o.Config || f.Config == o.Config && f.Term < o.Term
+}
+
+// Admits reports whether a node with fence f may obey a message with the given config and term.
+func (f Fence) Admits(config, term uint64) bool {
+	return !Fence{Config: config, Term: term}.Less(f)
+}
+
+// String returns config/term.
+func (f Fence) String() string { return fmt.Sprintf("%d/%d", f.Config, f.Term) }

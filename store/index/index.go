@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package index implements the storage format of messages in a page file: the index entries with their positions, and
+// the extents that contain them.
 package index
 
 import (
@@ -16,9 +18,8 @@ import (
 //
 //	span, page, pages, born, count, bytes   (uvarints)
 //
-// span is the number of sequences covered by the extent, count the number of stored messages: a message that every
-// subscription had acknowledged before its page was written is omitted. born is the checkpoint number in the extent's
-// header.
+// span is the number of sequences covered by the extent, count the number of stored messages: a message that was dead
+// before its page was written is omitted. born is the checkpoint number in the extent's header.
 
 const (
 	// Letter is the first byte of every index key.
@@ -50,7 +51,7 @@ func AppendKey(dst []byte, queue, seq uint64) []byte {
 // KeyRange returns the range [from, to) of the index keys of a queue.
 func KeyRange(queueID uint64) (from, to []byte) {
 	from = binary.BigEndian.AppendUint64([]byte{Letter}, queueID)
-	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // IDs are counted from 1: no overflow
+	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // numbers start at 1: no overflow
 }
 
 // AppendValue appends the value of the entry.
@@ -66,8 +67,7 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 // ErrDataLoss is returned if a stored message cannot be read because its page is corrupt.
 var ErrDataLoss = errors.New("stored message is corrupt")
 
-// ErrCorrupt is returned if a page of the index or of the state is corrupt. The store must be replaced by a copy of
-// the other node's store.
+// ErrCorrupt is returned if a page of the index or of the state is corrupt: only a copy of the other store repairs it.
 var ErrCorrupt = errors.New("store index is corrupt")
 
 var errIndexEntry = errors.New("invalid index entry")
@@ -117,7 +117,7 @@ type ExtentBuilder struct {
 	Count uint32
 }
 
-// Begin starts a payload at buf[start:], which is the end of buf.
+// Begin starts a payload at buf[start:], the end of buf.
 func (b *ExtentBuilder) Begin(buf []byte, start int, queueID uint64) {
 	*b = ExtentBuilder{Buf: append(buf, make([]byte, ExtentHeaderBytes)...), Start: start, Queue: queueID}
 }

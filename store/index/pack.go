@@ -10,10 +10,9 @@ import (
 )
 
 // ExtentBytes is the maximum length of an extent with several messages, including its header and padding, unless a
-// single page is longer. Each extent costs an index entry, a checksum computation and a space allocation. Extents of a
-// few hundred bytes are therefore expensive to write and to read sequentially. On the other hand, one message requires
-// a read of its whole extent, and the extent stays until its last message is dead. The limit is therefore low
-// (docs/decisions/0023).
+// single page is longer. Small extents are expensive to write and to read sequentially: each costs an index entry, a
+// checksum and a space allocation. Large ones are expensive if one message is needed, and stay until their last message
+// is dead. The limit is therefore low (docs/decisions/0023).
 const ExtentBytes = 4 << 10
 
 // Room returns the maximum payload of an extent with several messages for a page size: whole pages, at least one. An
@@ -77,8 +76,7 @@ func (x *Writer) Put(e Entry) error {
 	return x.Bulk.Put(x.key, x.value)
 }
 
-// RecordSize returns the size of the single message of an extent, from its index entry alone; ok is false if it has
-// several.
+// RecordSize returns the size of the single message of an extent from its index entry; ok is false if it has several.
 func (e *Entry) RecordSize() (size int, ok bool) {
 	if e.Count != 1 || e.Span != 1 {
 		return 0, false

@@ -5,10 +5,9 @@ package iolock
 
 import "sync"
 
-// Mutex is a mutex for locks that are held during I/O. A waiting goroutine is blocked on a condition variable, and
-// thus counts as idle in a simulation (testing/synctest) in which the I/O takes simulated time. A goroutine that
-// waits for a sync.Mutex would stop the clock on which the I/O depends. The cost of two more uncontended locks is
-// negligible compared to a write. The zero Mutex is unlocked.
+// Mutex is a mutex for locks that are held during I/O. A waiting goroutine is blocked on a condition variable, and thus
+// counts as idle in a simulation (testing/synctest) in which the I/O takes simulated time. A goroutine that waits for a
+// sync.Mutex would stop the clock on which the I/O depends. The zero Mutex is unlocked.
 type Mutex struct {
 	mu   sync.Mutex // guards the fields below
 	free sync.Cond

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lsn defines the position of a log record, which is used by every layer of Lockstep, from the log to the
-// coordinator.
+// Package lsn defines the position of a log record, which every layer uses, from the log to the coordinator.
 package lsn
 
 import "fmt"
 
-// Position identifies a log record permanently: no two histories contain different records with the same Position.
-// The zero Position is before the first record.
+// Position identifies a log record permanently, in all histories. The zero Position is before the first record.
 type Position struct {
 	// Term in which the record was written. It increases with each activation.
 	Term uint64
 	// LSN is the log sequence number: 1 for the first record, incremented for each following record.
 	LSN uint64
-	// Chain is the checksum of the record. It covers the checksum of the previous record and thus the whole history.
+	// Chain is the checksum of the record and of the previous Chain, and thus of the whole history.
 	Chain uint32
 }
 

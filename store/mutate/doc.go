@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mutate disables the enforcement of an invariant for mutation tests: a test that covers the invariant must
-// then fail. Each enforcement point calls Off with a name. test/MUTATIONS.md lists the names and the failing tests,
-// and the test in test/mutation verifies the list.
+// then fail. Each enforcement point calls Off with a name. test/MUTATIONS.md lists the names and the failing tests, and
+// the test in test/mutation verifies the list.
 //
-// In an ordinary build Off is a constant false, and the compiler removes the dependent code. Only a build with the
-// tag "mutate" reads the environment variable LOCKSTEP_MUTATE.
+// In an ordinary build Off is a constant false, and the compiler removes the dependent code. Only a build with the tag
+// "mutate" reads the environment variable LOCKSTEP_MUTATE.
 package mutate
 
 // Variable is the environment variable with the name that a build with the tag "mutate" disables.

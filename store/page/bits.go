@@ -6,7 +6,7 @@ import "math/bits"
 
 // Functions for ranges of bits in slices of words; bit i is bit i%64 of word i/64.
 
-// nextBit returns the first set bit in [from, to), or to.
+// nextBit returns the first set bit in [from, to), nextClear the first clear one; or to.
 func nextBit(words []uint64, from, to uint64) uint64 {
 	for i := from; i < to; i = (i | 63) + 1 {
 		if w := words[i/64] >> (i % 64); w != 0 {
@@ -16,7 +16,6 @@ func nextBit(words []uint64, from, to uint64) uint64 {
 	return to
 }
 
-// nextClear returns the first clear bit in [from, to), or to.
 func nextClear(words []uint64, from, to uint64) uint64 {
 	for i := from; i < to; i = (i | 63) + 1 {
 		if w := ^words[i/64] >> (i % 64); w != 0 {
@@ -68,7 +67,6 @@ func countBits(words []uint64) uint64 {
 	return uint64(n)
 }
 
-// countRange returns the number of set bits in [from, from+n).
 func countRange(words []uint64, from, n uint64) uint64 {
 	count := 0
 	eachWord(from, n, func(w int, mask uint64) { count += bits.OnesCount64(words[w] & mask) })

@@ -3,55 +3,45 @@
 package page
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-const (
-	// syncEveryBytes is the amount that a Builder writes before it starts writeback, concurrently with further writes.
-	// This bounds the dirty pages in the page cache, which would delay the syncs of other files, and the duration of
-	// the final sync. It is not a sync: that would commit the filesystem's journal and flush the disk's cache, and
-	// delay writes and syncs of other files each time.
-	syncEveryBytes = 4 << 20
-)
+// syncEveryBytes is the amount that a Builder writes between two starts of writeback. This bounds the dirty pages in
+// the page cache, which would delay the syncs of other files, and the duration of the final sync. A sync instead would
+// commit the filesystem's journal and flush the disk's cache each time.
+const syncEveryBytes = 4 << 20
 
 // BuildOptions are the options of NewBuilder.
 type BuildOptions struct {
-	// PageSize of the new file, in bytes.
 	PageSize int
-	// StoreID identifies the store that the file belongs to.
-	StoreID [16]byte
-	// Checkpoint is the number of the file's only checkpoint. It must be larger than all earlier ones.
+	StoreID  [16]byte
+	// Checkpoint is the number of the file's only checkpoint, larger than all earlier ones.
 	Checkpoint uint64
-	// FileBytes is the expected file size, which is reserved. 0 reserves nothing.
-	FileBytes int64
+	FileBytes  int64 // to reserve, if not 0
 }
 
-// Builder writes a new page file sequentially from its first page to its last, as a copy of another file's content.
-// Its memory use does not depend on the file size. Until Finish the result is not a page file: after an interruption,
-// Open rejects it. A Builder is not safe for concurrent use.
+// Builder writes a new page file sequentially. Its memory use does not depend on the file size. Until Finish the result
+// is not a page file: after an interruption, Open rejects it. A Builder is not safe for concurrent use.
 type Builder struct {
 	fsys  vfs.FS
 	path  string
 	file  vfs.File
 	o     BuildOptions
 	geo   geometry
-	next  No         // first page of the next extent
-	first No         // page number of buf[0]
-	buf   []byte     // complete extents that are not yet written
+	next  No
+	first No // page of buf[0]
+	buf   []byte
 	past  vfs.Bypass // the file is not read before Finish
 	sync  backgroundSync
 }
 
-// NewBuilder creates a file at path and truncates an existing one. It returns ErrFull if there is not enough space for
-// FileBytes.
+// NewBuilder creates or truncates the file at path. It returns ErrFull if there is no space for FileBytes.
 func NewBuilder(fsys vfs.FS, path string, o BuildOptions) (*Builder, error) {
 	if err := CheckPageSize(o.PageSize); err != nil {
 		return nil, err
@@ -75,26 +65,21 @@ func NewBuilder(fsys vfs.FS, path string, o BuildOptions) (*Builder, error) {
 	return b, nil
 }
 
-// explain adds ErrFull if the disk is full.
 func (b *Builder) explain(what string, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
-		err = fmt.Errorf("%w: %w", ErrFull, err)
-	}
-	return fmt.Errorf("build page file %s: %s: %w", b.path, what, err)
+	return fmt.Errorf("build page file %s: %s: %w", b.path, what, addFull(err))
 }
 
 // PageSize returns the page size in bytes.
 func (b *Builder) PageSize() int { return b.o.PageSize }
 
-// Pages returns the number of pages allocated so far.
+// Pages returns the number of allocated pages.
 func (b *Builder) Pages() uint64 { return uint64(b.next) - 1 }
 
-// Begin returns a buffer to which the caller appends the payload of the next extent. The caller must pass the result
-// to End.
+// Begin returns a buffer to which the caller appends the payload of the next extent, and passes to End.
 func (b *Builder) Begin() []byte { return append(b.buf, make([]byte, ExtentHeaderBytes)...) }
 
-// End turns the payload appended to the buffer from Begin into an extent of as many pages as needed. The extent is
-// written now or later, in large writes. After an error only Abort can be called.
+// End turns the payload appended to the buffer from Begin into an extent. The extent is written now or later, in large
+// writes. After an error only Abort can be called.
 func (b *Builder) End(buf []byte, kind Kind) (Extent, error) {
 	start := len(b.buf)
 	payload := len(buf) - start - ExtentHeaderBytes
@@ -109,7 +94,7 @@ func (b *Builder) End(buf []byte, kind Kind) (Extent, error) {
 	used := len(buf)
 	buf = slices.Grow(buf, end-used)[:end]
 	clear(buf[used:])
-	sealExtent(buf[start:], ext, kind, payload)
+	SealExtent(buf[start:], ext, kind, payload)
 	b.buf, b.next = buf, ext.End()
 	if len(b.buf) < writeBytes {
 		return ext, nil
@@ -117,7 +102,7 @@ func (b *Builder) End(buf []byte, kind Kind) (Extent, error) {
 	return ext, b.flush()
 }
 
-// WriteNode is End for a tree node (tree.NodeWriter).
+// WriteNode implements tree.NodeWriter.
 func (b *Builder) WriteNode(_ int, appendTo func(dst []byte) []byte) (Extent, error) {
 	return b.End(appendTo(b.Begin()), KindNode)
 }
@@ -140,9 +125,8 @@ func (b *Builder) flush() error {
 	return nil
 }
 
-// Finish writes the bitmap, makes the pages durable, turns the file into a page file with m as its only checkpoint,
-// and closes it. It uses Position, Root, CreatedMS and AppData of m. If it returns nil, the file and its name are
-// durable. After an error the file is removed and the Builder must not be used.
+// Finish makes the file durable under its name, with m as its only checkpoint, and closes it. It uses Position, Root,
+// CreatedMS and AppData of m. After an error the file is removed and the Builder must not be used.
 func (b *Builder) Finish(m Meta) (Meta, error) {
 	m.Checkpoint, m.PageSize, m.StoreID = b.o.Checkpoint, b.o.PageSize, b.o.StoreID
 	err := b.writeBitmap(&m)
@@ -159,7 +143,6 @@ func (b *Builder) Finish(m Meta) (Meta, error) {
 	return m, nil
 }
 
-// complete makes the file durable under its name.
 func (b *Builder) complete(m Meta) error {
 	if err := b.sync.wait(); err != nil {
 		return b.explain("sync", err)
@@ -184,7 +167,7 @@ func (b *Builder) complete(m Meta) error {
 	return nil
 }
 
-// writeBitmap appends the bitmap after the other pages and sets the bitmap fields of m.
+// writeBitmap sets the bitmap fields of m.
 func (b *Builder) writeBitmap(m *Meta) error {
 	total, chunks, leaves := b.geo.withBitmap(b.Pages())
 	m.Pages, m.UsedPages, m.leaves = total, total, make([]ref, 0, leaves)
@@ -216,7 +199,6 @@ func (b *Builder) writeBitmap(m *Meta) error {
 	return nil
 }
 
-// withBitmap returns the number of pages of a file with the given pages plus the bitmap for all of them.
 func (g geometry) withBitmap(pages uint64) (total, chunks, leaves uint64) {
 	for total = pages; ; total = pages + chunks + leaves {
 		chunks, leaves = g.chunksFor(total), g.leavesFor(total)
@@ -226,37 +208,36 @@ func (g geometry) withBitmap(pages uint64) (total, chunks, leaves uint64) {
 	}
 }
 
-// BuiltSize returns the size of a file that a Builder writes for the given number of extent pages: its pages,
-// including the bitmap's, and its bytes.
+// BuiltSize returns the size of the file that a Builder writes for the given number of extent pages: all pages, those
+// of the bitmap, and bytes.
 func BuiltSize(pageSize int, pages uint64) (total, bitmap uint64, fileBytes int64) {
 	g := geometry{pageSize: pageSize}
 	total, chunks, leaves := g.withBitmap(pages)
 	return total, chunks + leaves, g.offset(No(total + 1))
 }
 
-// Abort cancels the build and removes the file. It waits for a running writeback. After Finish or Abort it does
-// nothing.
+// Abort cancels the build and removes the file. After Finish or Abort it does nothing.
 func (b *Builder) Abort() {
 	if b.file == nil {
 		return
 	}
-	_ = b.sync.wait()  // the file is discarded
-	_ = b.file.Close() // the file is discarded
+	_ = b.sync.wait() // the file is discarded
+	_ = b.file.Close()
 	b.file, b.buf = nil, nil
 	_ = vfs.RemoveLarge(b.fsys, b.path) // the next Open of the store removes it as well
 }
 
-// backgroundSync starts writeback of a file concurrently with its writer, which is at most one window ahead.
+// backgroundSync runs writeback concurrently with the writer, which is at most one window ahead.
 type backgroundSync struct {
 	file  vfs.File
-	bytes int // since the current window began
-	// data before this offset is evicted from the page cache: a copy may be larger than memory, and is not read yet
+	bytes int
+	// data before this offset is evicted from the page cache: a copy may be larger than memory
 	dropped int64
 	running sync.WaitGroup
 	err     error // of the last writeback; valid after running.Wait
 }
 
-// wrote starts writeback if the window is full. It returns the error of the previous writeback.
+// wrote returns the error of the previous writeback.
 func (s *backgroundSync) wrote(n int, end int64) error {
 	if s.bytes += n; s.bytes < syncEveryBytes {
 		return nil

@@ -56,7 +56,7 @@ func TestBuilder(t *testing.T) {
 		require.NoError(t, err)
 		used += uint64(ext.Pages)
 	}
-	require.Equal(t, total, used, "not a page is left free")
+	require.Equal(t, total, used, "all pages are used")
 	pin.Release()
 	f.Free(extents[9])
 	_, err = f.Checkpoint(page.Meta{Root: extents[7]})
@@ -83,7 +83,7 @@ func TestBuilderStops(t *testing.T) {
 	require.NoError(t, fill(b))
 	half := mem.CrashClone(nil)
 	_, err = page.Open(half, "/d/p", page.Options{})
-	require.Error(t, err, "half a file must not pass for one")
+	require.Error(t, err, "truncated file")
 	b.Abort()
 	names, err := mem.ReadDir("/d")
 	require.NoError(t, err)

@@ -3,23 +3,23 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The kernel keeps written data in its page cache, for readers. On a node without readers, such as a standby, this
-// takes memory from other uses. The memory must also be allocated first. If the host of a virtual machine reclaims
-// idle memory, a write to a new cache page takes about twenty times as long as to a recently freed one.
+// The kernel keeps written data in its page cache. Without readers, such as on a standby, this memory is wasted, and it
+// must be allocated first: if the host of a virtual machine reclaims idle memory, a write to a new cache page takes
+// about twenty times as long as to a recently freed one.
 
-// byteRange is a byte range of the file.
 type byteRange struct{ from, to int64 }
 
-// maxByteRanges bounds the number of recorded writes; further ones stay in the page cache.
+// maxByteRanges bounds the recorded writes; further ones stay in the page cache.
 const maxByteRanges = 1 << 16
 
-// written records a write since the last checkpoint began. The caller must hold mu.
+// written records a write for evictFresh. The caller must hold mu.
 func (f *File) written(s byteRange) {
 	if n := len(f.fresh); n > 0 && f.fresh[n-1].to == s.from {
 		f.fresh[n-1].to = s.to
@@ -35,12 +35,12 @@ func (f *File) UseCache(use vfs.CacheUse) {
 	f.drops.Store(use == vfs.AvoidCache)
 }
 
-// evictFresh evicts the durable writes of a checkpoint from the page cache.
+// evictFresh evicts a durable checkpoint's writes from the page cache.
 func (f *File) evictFresh(fresh []byteRange) {
 	if !f.drops.Load() {
 		return
 	}
-	slices.SortFunc(fresh, func(a, b byteRange) int { return int(min(max(a.from-b.from, -1), 1)) })
+	slices.SortFunc(fresh, func(a, b byteRange) int { return cmp.Compare(a.from, b.from) })
 	for i := 0; i < len(fresh); {
 		s := fresh[i]
 		for i++; i < len(fresh) && fresh[i].from <= s.to; i++ {
@@ -50,15 +50,14 @@ func (f *File) evictFresh(fresh []byteRange) {
 	}
 }
 
-// dropCache evicts a range of a file from the page cache.
 func dropCache(file vfs.File, s byteRange) {
 	if c, ok := file.(vfs.Cached); ok {
 		c.DropCache(s.from, s.to-s.from)
 	}
 }
 
-// writeBehind starts writeback of a range that will be synced later. A sync with little left to write delays the log's
-// syncs on the same disk less.
+// writeBehind starts writeback of a range that will be synced later, so that the sync delays the log's syncs on the
+// same disk less.
 func writeBehind(file vfs.File, s byteRange) {
 	if c, ok := file.(vfs.Cached); ok {
 		c.WriteBehind(s.from, s.to-s.from)
@@ -71,24 +70,22 @@ func (f *File) HasCache() bool {
 	return ok
 }
 
-// IsCached reports whether the given bytes from page first are in the page cache; known is false if the system does
-// not report it.
+// IsCached reports whether bytes from page first on are in the page cache, if known.
 func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || f.closed.Load() || first == 0 {
 		return false, false
 	}
 	n, known := c.CachedBytes(f.geo.offset(first), bytes)
-	return n >= bytes-bytes/16, known // tolerate a missing cache page: it does not justify a disk read
+	return n >= bytes-bytes/16, known // one missing cache page does not justify a disk read
 }
 
-// cachedAhead is the distance, in bytes, that CachedAhead checks. It must exceed the kernel's readahead, up to twice
-// the disk's read_ahead_kb: usually 128, but 8192 was observed.
+// cachedAhead is the distance, in bytes, that CachedAhead checks. It must exceed the kernel's readahead: up to twice
+// the disk's read_ahead_kb, usually 128, but 8192 was observed.
 const cachedAhead = 64 << 20
 
-// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead. A
-// sequential reader cannot distinguish the two. It samples a few positions. known is false if the system does not
-// report it.
+// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead, if
+// known.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)
@@ -105,8 +102,7 @@ func (f *File) CachedAhead(first No) (yes, known bool) {
 	return true, true
 }
 
-// ReadExactly is ReadPages without kernel readahead: for a reader that does not continue sequentially or has its own
-// readahead.
+// ReadExactly is ReadPages without kernel readahead.
 func (f *File) ReadExactly(first No, buf []byte) error {
 	c, ok := f.file.(vfs.Cached)
 	if !ok {
@@ -115,8 +111,8 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 	return f.readPages(first, buf, c.ReadExactly)
 }
 
-// ReadOnce is ReadPages for a scan of the whole file: data that is not in the page cache is not added to it, since it
-// would evict data read by consumers. It returns the pages; see ReadUncached for room.
+// ReadOnce is ReadPages for a scan of the whole file: data that is not in the page cache is not added to it, where it
+// would evict data read by consumers. See ReadUncached for room and the result.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
 		return room[:bytes], f.ReadPages(first, room[:bytes])
@@ -124,7 +120,7 @@ func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	return f.ReadUncached(first, bytes, room)
 }
 
-// UncachedRoom is the additional buffer size that ReadUncached needs.
+// UncachedRoom is the extra buffer size that ReadUncached needs.
 const UncachedRoom = 2 * vfs.UncachedAlign
 
 // ReadUncached is ReadPages that adds nothing to the page cache, if possible. It returns the pages as a slice of room,

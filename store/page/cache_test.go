@@ -79,7 +79,7 @@ func TestUseCache(t *testing.T) {
 	defer func() { require.NoError(t, w.f.Close()) }()
 	w.add(50)
 	w.checkpoint()
-	require.Empty(t, fsys.took(), "kept until evicted")
+	require.Empty(t, fsys.took(), "cached until evicted")
 
 	w.f.UseCache(vfs.AvoidCache)
 	old := len(w.extents)
@@ -89,14 +89,14 @@ func TestUseCache(t *testing.T) {
 	require.Empty(t, fsys.took(), "not durable yet")
 	w.checkpoint()
 	dropped := fsys.took()
-	require.Less(t, len(dropped), 20, "neighbours are dropped together")
+	require.Less(t, len(dropped), 20, "adjacent ranges are dropped together")
 	fresh := 0
 	for _, ext := range w.extents {
 		if covers(dropped, w.f, ext) {
 			fresh++
 		}
 	}
-	require.Equal(t, len(w.extents)-old, fresh, "what this checkpoint wrote, and nothing else")
+	require.Equal(t, len(w.extents)-old, fresh, "only the writes of this checkpoint")
 
 	ext, err := w.f.Alloc(1)
 	require.NoError(t, err)

@@ -3,23 +3,22 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
 
-// writeBytes is the maximum size of one write.
 const writeBytes = 1 << 20
 
-// Checkpoint makes all allocations, writes and frees so far one durable checkpoint and returns its description. It
-// uses Position, Root, CreatedMS and AppData of m; Root must be allocated and written, or zero.
+// Checkpoint makes all allocations, writes and frees so far durable as one checkpoint. It uses Position, Root,
+// CreatedMS and AppData of m; Root must be allocated and written, or zero.
 //
-// It must not return nil until the checkpoint is durable: pages first, then a meta slot that refers to them. A crash
-// at any point leaves the previous checkpoint or this one. The cost depends on the changes. It consists of a bitmap
-// page for each changed part of the file (16128 pages of 2 KiB), two syncs, and the pages that the kernel has not
-// written yet.
+// It syncs the pages before it writes the meta slot that refers to them, so a crash leaves the previous checkpoint or
+// this one. The cost is a bitmap page for each changed part of the file (16128 pages of 2 KiB), two syncs, and the
+// pages that the kernel has not written yet.
 //
-// Alloc, Free and writes during the call are allowed and belong to the next checkpoint. After ErrFull, or a failed
-// page write, the previous checkpoint stays durable and a retry can succeed; a failed sync is final (ErrFailed).
+// Concurrent allocations, writes and frees belong to the next checkpoint. After ErrFull, or a failed page write, the
+// previous checkpoint stays durable and a retry can succeed; a failed sync is final (ErrFailed).
 func (f *File) Checkpoint(m Meta) (Meta, error) {
 	p, err := f.BeginCheckpoint(m)
 	if err != nil {
@@ -28,8 +27,7 @@ func (f *File) Checkpoint(m Meta) (Meta, error) {
 	return p.Finish()
 }
 
-// BeginCheckpoint is the first part of Checkpoint: it fixes the content and writes nothing. Later allocations, writes
-// and frees belong to the next checkpoint. The caller must call Finish; until then no other checkpoint can begin.
+// BeginCheckpoint fixes the content of a checkpoint and writes nothing. Until Finish, no other checkpoint can begin.
 func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
 	f.checkpointing.Lock()
 	err := f.writable()
@@ -50,7 +48,7 @@ type PendingCheckpoint struct {
 	plan *plan
 }
 
-// Finish is the second part of Checkpoint. It must be called once, from any goroutine.
+// Finish makes the checkpoint durable. It must be called once, from any goroutine.
 func (c *PendingCheckpoint) Finish() (Meta, error) {
 	f, p := c.f, c.plan
 	defer f.checkpointing.Unlock()
@@ -74,23 +72,20 @@ func (c *PendingCheckpoint) Finish() (Meta, error) {
 	return p.meta, nil
 }
 
-// plan is the content of a checkpoint that is not yet durable.
 type plan struct {
 	meta   Meta
-	slot   int // of the previous checkpoint
+	slot   int
 	writes []write
 	chunks []int // bitmap chunks to write
 	leaves []int
-	fresh  []byteRange // written for this checkpoint
+	fresh  []byteRange
 }
 
-// write is a single write of consecutive pages.
 type write struct {
 	first No
 	buf   []byte
 }
 
-// prepare fixes the content of the checkpoint. Later Alloc and Free calls belong to the next one.
 func (f *File) prepare(m Meta) (*plan, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,9 +115,9 @@ func (f *File) prepare(m Meta) (*plan, error) {
 	return p, nil
 }
 
-// relocate moves each changed bitmap chunk, and each directory page that refers to one, to a new position. This
-// changes the bitmap again: the new page is used, the old one is not. It repeats until every changed part has a new
-// position. No part moves twice and the new positions are mostly in one chunk, so few rounds are needed.
+// relocate moves each changed bitmap chunk, and each directory page that refers to one, to a new position. This changes
+// the bitmap again, so it repeats. No part moves twice and the new positions are mostly in one chunk, so few rounds are
+// needed.
 func (f *File) relocate() error {
 	building, perLeaf := f.building.Load(), int(f.geo.leafChunks())
 	for {
@@ -158,7 +153,6 @@ func (f *File) relocate() error {
 	}
 }
 
-// collect encodes the pages to write, in page order, and marks them as clean.
 func (f *File) collect(p *plan) error {
 	type part struct {
 		at    ref
@@ -176,7 +170,7 @@ func (f *File) collect(p *plan) error {
 			parts = append(parts, part{l.at, KindBitmapDir, i})
 		}
 	}
-	slices.SortFunc(parts, func(a, b part) int { return int(int64(a.at.page) - int64(b.at.page)) })
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.at.page, b.at.page) })
 	var payload []byte
 	var next No
 	for _, part := range parts {
@@ -206,7 +200,7 @@ func (f *File) collect(p *plan) error {
 	return nil
 }
 
-// abandon marks the parts as dirty after a failed write. The next checkpoint writes them.
+// abandon marks the parts as dirty again after a failed write.
 func (f *File) abandon(p *plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

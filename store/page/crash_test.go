@@ -97,7 +97,7 @@ func (w *world) afterCrash(crash crashed, previous uint64) (newer int) {
 		crash.op, at, previous,
 		previous+1)
 	if crash.op == "the end" {
-		require.Equal(w.t, previous+1, at, "a checkpoint that was reported is lost")
+		require.Equal(w.t, previous+1, at, "reported checkpoint is missing")
 	}
 	require.NoError(w.t, f.Close())
 	if w.rng.Intn(6) == 0 {

@@ -10,38 +10,29 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// No is a page number. The first page is 1; 0 means none.
+// No is a page number. The first page is 1.
 type No uint64
 
-// Extent is an extent: consecutive pages that are written, read and freed together. The zero Extent is invalid.
+// Extent is a range of pages that are written, read and freed together. The zero Extent is invalid.
 type Extent struct {
-	// First page.
 	First No
-	// Pages is the number of pages.
 	Pages uint32
-	// Born is the number of the checkpoint in which the extent was allocated. It is part of the header. A read with
-	// Born set detects an older extent after a lost write. 0 means unknown and skips this check.
+	// Born is the number of the checkpoint in which the extent was allocated. A read with Born set detects an older extent
+	// after a lost write; 0 skips this check.
 	Born uint64
 }
 
-// IsZero reports whether r is the zero Extent.
-func (r Extent) IsZero() bool { return r.First == 0 && r.Pages == 0 }
+// IsZero reports whether e is the zero Extent.
+func (e Extent) IsZero() bool { return e.First == 0 && e.Pages == 0 }
 
 // End returns the page after the extent.
-func (r Extent) End() No { return r.First + No(r.Pages) }
+func (e Extent) End() No { return e.First + No(e.Pages) }
 
-// Sub returns count pages of r after the first skip pages.
-func (r Extent) Sub(skip, count uint32) Extent {
-	return Extent{First: r.First + No(skip), Pages: count, Born: r.Born}
-}
+func (e Extent) String() string { return fmt.Sprintf("%d+%d", e.First, e.Pages) }
 
-// String returns first+pages.
-func (r Extent) String() string { return fmt.Sprintf("%d+%d", r.First, r.Pages) }
-
-// within reports whether the extent is inside a file with the given number of pages.
-func (r Extent) within(pages uint64) bool {
-	return r.First >= 1 && r.Pages >= 1 && r.Pages <= MaxExtentPages && uint64(r.First) <= pages &&
-		uint64(r.First)-1+uint64(r.Pages) <= pages
+func (e Extent) within(pages uint64) bool {
+	return e.First >= 1 && e.Pages >= 1 && e.Pages <= MaxExtentPages && uint64(e.First) <= pages &&
+		uint64(e.First)-1+uint64(e.Pages) <= pages
 }
 
 // Kind is the content type of an extent.
@@ -49,19 +40,16 @@ type Kind uint8
 
 // Kinds of extents.
 const (
-	// KindPacked is an extent with small messages, or with one message in a single page.
+	// KindPacked has small messages, or one in a single page; KindLarge has one message in several pages. Readers do not
+	// depend on the distinction.
 	KindPacked Kind = 1
-	// KindLarge is an extent with one message in several pages. Readers do not depend on the distinction.
-	KindLarge Kind = 2
-	// KindNode is a tree node.
-	KindNode Kind = 3
-	// KindBitmap is a chunk of the file's bitmap of used pages.
-	KindBitmap Kind = 4
-	// KindBitmapDir is a directory page with the positions of bitmap chunks.
+	KindLarge  Kind = 2
+	KindNode   Kind = 3
+	// KindBitmap is a chunk of the bitmap of used pages, KindBitmapDir a page with the positions of such chunks.
+	KindBitmap    Kind = 4
 	KindBitmapDir Kind = 5
 )
 
-// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case KindPacked:
@@ -93,13 +81,13 @@ func (k Kind) known() bool { return k >= KindPacked && k <= KindBitmapDir }
 //	24  checkpoint u64  Extent.Born
 //	32  payload, then zeros up to the end of the last page
 
-// PagesFor returns the number of pages of an extent with the given payload.
+// PagesFor returns the number of pages for a payload.
 func PagesFor(pageSize, payloadBytes int) uint32 {
 	return uint32(divideUp(uint64(payloadBytes)+ExtentHeaderBytes, uint64(pageSize)))
 }
 
-// AppendExtent appends the bytes of an extent, whole pages, to dst. It returns ErrMisuse if the payload does not fit,
-// or if the extent was not returned by Alloc: neither must reach the disk.
+// AppendExtent appends an extent's pages to dst. It returns ErrMisuse if the payload does not fit, or if the extent was
+// not returned by Alloc.
 func AppendExtent(dst []byte, pageSize int, ext Extent, kind Kind, payload []byte) ([]byte, error) {
 	if ext.First == 0 || ext.Born == 0 || !kind.known() || PagesFor(pageSize, len(payload)) > ext.Pages {
 		return dst, fmt.Errorf("%w: %d bytes of kind %v for extent %v of checkpoint %d, with pages of %d bytes", ErrMisuse,
@@ -110,17 +98,26 @@ func AppendExtent(dst []byte, pageSize int, ext Extent, kind Kind, payload []byt
 	dst = slices.Grow(dst, size)[:start+size]
 	buf := dst[start:]
 	clear(buf[ExtentHeaderBytes+copy(buf[ExtentHeaderBytes:], payload):])
-	sealExtent(buf, ext, kind, len(payload))
+	SealExtent(buf, ext, kind, len(payload))
 	return dst, nil
 }
 
-// sealExtent sets the header of an extent whose payload is at buf[ExtentHeaderBytes:].
-func sealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
+// SealExtent turns buf into an extent: whole pages with a payload at buf[ExtentHeaderBytes:] and zeros after it. Unlike
+// AppendExtent, it does not copy the payload.
+func SealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	extentHeader(buf, ext, kind, payloadBytes)
 	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:ExtentHeaderBytes+payloadBytes]))
 }
 
-// extentHeader sets the header except for the checksum.
+// SealExtentWith is SealExtent for a payload with last bytes of a known CRC32C. If they have changed since, the first
+// read of the extent detects it.
+func SealExtentWith(buf []byte, ext Extent, kind Kind, payloadBytes, lastBytes int, last uint32) {
+	extentHeader(buf, ext, kind, payloadBytes)
+	first := crc.Of(buf[4 : ExtentHeaderBytes+payloadBytes-lastBytes])
+	binary.LittleEndian.PutUint32(buf, crc.Join(first, last, lastBytes))
+}
+
+// extentHeader does not set the checksum.
 func extentHeader(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	h := buf[:ExtentHeaderBytes]
 	clear(h)
@@ -131,10 +128,10 @@ func extentHeader(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	binary.LittleEndian.PutUint64(h[24:], ext.Born)
 }
 
-// OffsetOf returns the file offset of a page, in bytes.
+// OffsetOf returns the file offset of a page.
 func OffsetOf(n No, pageSize int) int64 { return geometry{pageSize: pageSize}.offset(n) }
 
-// NoAt returns the page that contains the byte at offset, which must be at least DataOffset.
+// NoAt returns the page at a file offset, which must be at least DataOffset.
 func NoAt(offset int64, pageSize int) No { return No((offset-DataOffset)/int64(pageSize)) + 1 }
 
 // ExtentHeader is the decoded header of an extent.
@@ -144,7 +141,7 @@ type ExtentHeader struct {
 	PayloadBytes int
 }
 
-// PeekExtent decodes an extent's header without verifying the checksum, which requires the whole extent.
+// PeekExtent decodes an extent's header without verifying the checksum.
 func PeekExtent(b []byte) (ExtentHeader, error) {
 	if len(b) < ExtentHeaderBytes {
 		return ExtentHeader{}, &CorruptError{Reason: "shorter than an extent header"}
@@ -164,8 +161,7 @@ func PeekExtent(b []byte) (ExtentHeader, error) {
 	return h, nil
 }
 
-// DecodeExtent verifies the bytes of an extent and returns its kind and payload, which aliases b. The error is a
-// CorruptError.
+// DecodeExtent verifies an extent and returns its kind and payload, which aliases b. The error is a CorruptError.
 func DecodeExtent(b []byte, pageSize int, ext Extent) (Kind, []byte, error) {
 	damaged := func(format string, args ...any) (Kind, []byte, error) {
 		return 0, nil, &CorruptError{Page: ext.First, Reason: fmt.Sprintf(format, args...)}

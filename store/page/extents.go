@@ -6,20 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"syscall"
 )
 
-// File growth, in bytes. The file grows by the amount that it has grown since it was opened, within these limits, but
-// at most by an eighth. A file that was just rewritten or shrunk to save space must not grow by an eighth for its
-// first new page.
+// The file grows by the amount that it has grown since it was opened, within these limits, but at most by an eighth: a
+// file just rewritten or shrunk to save space must not grow by an eighth for its first new page.
 const (
 	minGrowBytes = 1 << 20
 	maxGrowBytes = 256 << 20
 )
 
-// Alloc allocates an extent, whose content is undefined until it is written. It belongs to the checkpoint being built:
-// it must be reachable from the Root of the next Checkpoint, or freed before. Alloc returns ErrFull, ErrFailed,
-// ErrReadOnly or ErrClosed.
+// Alloc allocates an extent for the checkpoint being built: it must be reachable from the Root of the next Checkpoint,
+// or freed before. Alloc returns ErrFull, ErrFailed, ErrReadOnly or ErrClosed.
 func (f *File) Alloc(pages uint32) (Extent, error) {
 	extents, err := f.AllocExtents([]uint32{pages})
 	if err != nil {
@@ -28,8 +25,8 @@ func (f *File) Alloc(pages uint32) (Extent, error) {
 	return extents[0], nil
 }
 
-// AllocExtents allocates one extent for each of the sizes, in pages. The extents are adjacent as far as the free space
-// allows, so few large writes suffice. On an error nothing is allocated. Otherwise it is like Alloc.
+// AllocExtents is Alloc for extents of the given sizes. They are adjacent as far as the free space allows, so few large
+// writes suffice. On an error nothing is allocated.
 func (f *File) AllocExtents(pages []uint32) ([]Extent, error) {
 	if err := f.writable(); err != nil {
 		return nil, err
@@ -53,7 +50,6 @@ func (f *File) AllocExtents(pages []uint32) ([]Extent, error) {
 	return extents, nil
 }
 
-// allocLocked allocates one free range for all extents, if possible, and otherwise one for each half of them.
 func (f *File) allocLocked(dst []Extent, pages []uint32, total uint64) ([]Extent, error) {
 	if len(pages) == 0 {
 		return dst, nil
@@ -91,7 +87,7 @@ func (f *File) allocLocked(dst []Extent, pages []uint32, total uint64) ([]Extent
 	return f.allocLocked(dst, pages[half:], total-first)
 }
 
-// makeRoom ensures that find succeeds: it reclaims pages released by readers, or grows the file.
+// makeRoom reclaims pages released by readers, or grows the file.
 func (f *File) makeRoom(pages uint64) error {
 	if f.readers.left.Load() {
 		f.releaseFreedLocked()
@@ -123,11 +119,7 @@ func (f *File) makeRoom(pages uint64) error {
 func (f *File) growLocked(pages uint64) error {
 	err := f.file.Allocate(f.geo.offset(No(f.space.pages+1)), int64(pages)*int64(f.geo.pageSize))
 	if err != nil {
-		err = fmt.Errorf("extend %s by %d pages: %w", f.path, pages, err)
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
-			err = fmt.Errorf("%w: %w", ErrFull, err)
-		}
-		return err
+		return addFull(fmt.Errorf("extend %s by %d pages: %w", f.path, pages, err))
 	}
 	f.space.grow(pages)
 	f.grown += pages
@@ -136,11 +128,11 @@ func (f *File) growLocked(pages uint64) error {
 }
 
 // Free releases an extent or a part of it. The caller must ensure that no reader can find a new reference to it (the
-// tree View without it is published). It must call Free before the Checkpoint whose Root does not refer to the extent.
-// The pages are not reused until the following checkpoint is durable and every Pin and Guard that may read them is
+// tree View without it is published), and must call Free before the Checkpoint with a Root that does not refer to it.
+// The pages are not reused until the checkpoint after that is durable and every Pin and Guard that may read them is
 // released.
 //
-// Freeing pages that are not in use is a bug that would destroy data; it makes the file fail.
+// Freeing pages that are not in use would destroy data; it makes the file fail.
 func (f *File) Free(ext Extent) {
 	if f.writable() != nil {
 		return
@@ -161,23 +153,16 @@ func (f *File) freeLocked(ext Extent) {
 	f.pending.add(freed{at: at, n: n, born: ext.Born, epoch: f.building.Load()})
 }
 
-// releaseFreedLocked makes pages reusable that no reader can read.
 func (f *File) releaseFreedLocked() {
 	f.pending.releaseFreed(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }
 
-// Encode appends the bytes of an extent to dst, for WriteExtents. It returns ErrMisuse if the payload does not fit.
-func (f *File) Encode(dst []byte, ext Extent, kind Kind, payload []byte) ([]byte, error) {
-	return AppendExtent(dst, f.geo.pageSize, ext, kind, payload)
-}
-
-// WriteExtents writes adjacent extents, encoded consecutively in buf, with one write. They are durable after the next
-// Checkpoint. It returns ErrMisuse for pages that a durable checkpoint may use and for unallocated pages. After
-// another error the content of the pages is undefined; they can be written again, or freed.
+// WriteExtents writes adjacent extents, encoded in buf, with one write; the next Checkpoint makes them durable. It
+// returns ErrMisuse for pages that a durable checkpoint may use and for unallocated pages. After another error the
+// content of the pages is undefined; they can be written again, or freed.
 func (f *File) WriteExtents(first No, buf []byte) error { return f.writeExtents(first, buf) }
 
-// WritePieces is WriteExtents for one extent in several buffers, so that a large payload is written without a copy. The
-// first buffer contains the header.
+// WritePieces is WriteExtents for one extent in several buffers, the first with the header, without a copy.
 func (f *File) WritePieces(ext Extent, pieces ...[]byte) error {
 	if size := sizeOf(pieces); size != int(ext.Pages)*f.geo.pageSize {
 		return fmt.Errorf("%w: extent %v written with %d bytes", ErrMisuse, ext, size)
@@ -185,7 +170,6 @@ func (f *File) WritePieces(ext Extent, pieces ...[]byte) error {
 	return f.writeExtents(ext.First, pieces...)
 }
 
-// writeExtents writes adjacent extents from one buffer, or one extent from several.
 func (f *File) writeExtents(first No, pieces ...[]byte) error {
 	if err := f.writable(); err != nil {
 		return err
@@ -211,7 +195,6 @@ func sizeOf(pieces [][]byte) (bytes int) {
 	return bytes
 }
 
-// writePages writes directly, bypassing the page cache, if configured.
 func (f *File) writePages(offset int64, pieces ...[]byte) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -219,8 +202,7 @@ func (f *File) writePages(offset int64, pieces ...[]byte) error {
 	return err
 }
 
-// checkWrite checks the extents in buf before the write. They have sizeBytes in total. An extent larger than buf has
-// its header in buf.
+// checkWrite checks the extents in buf, the start of a write of sizeBytes.
 func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -245,17 +227,16 @@ func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	return nil
 }
 
-// WriteExtent encodes and writes one extent. See WriteExtents.
+// WriteExtent encodes and writes one extent.
 func (f *File) WriteExtent(ext Extent, kind Kind, payload []byte) error {
-	buf, err := f.Encode(nil, ext, kind, payload)
+	buf, err := AppendExtent(nil, f.geo.pageSize, ext, kind, payload)
 	if err != nil {
 		return err
 	}
 	return f.WriteExtents(ext.First, buf)
 }
 
-// ReadExtent reads and verifies an extent. It uses buf if it is large enough; payload aliases it. It returns a
-// CorruptError if the pages do not contain this extent, ErrClosed, or an error of the filesystem.
+// ReadExtent reads and verifies an extent, in buf if it is large enough. The error can be a CorruptError or ErrClosed.
 func (f *File) ReadExtent(ext Extent, buf []byte) (kind Kind, payload []byte, err error) {
 	if !ext.within(f.pages.Load()) {
 		return 0, nil, f.explain(&CorruptError{Reason: "reference to an extent outside the file"}, ext.First,
@@ -271,8 +252,7 @@ func (f *File) ReadExtent(ext Extent, buf []byte) (kind Kind, payload []byte, er
 	return f.DecodeExtent(ext, buf[:size])
 }
 
-// ReadPages fills buf, a whole number of pages, starting at page first, without verification. The caller decodes
-// adjacent extents with DecodeExtent, or copies the file.
+// ReadPages fills buf with whole pages from first on, without verification.
 func (f *File) ReadPages(first No, buf []byte) error { return f.readPages(first, buf, f.file.ReadAt) }
 
 func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, error)) error {
@@ -295,7 +275,7 @@ func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, er
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
 }
 
-// DecodeExtent verifies the bytes of an extent read by ReadPages; payload aliases b. It returns a CorruptError.
+// DecodeExtent verifies an extent read by ReadPages; payload aliases b. The error is a CorruptError.
 func (f *File) DecodeExtent(ext Extent, b []byte) (kind Kind, payload []byte, err error) {
 	kind, payload, err = DecodeExtent(b, f.geo.pageSize, ext)
 	if err != nil {
@@ -308,27 +288,21 @@ func (f *File) DecodeExtent(ext Extent, b []byte) (kind Kind, payload []byte, er
 	return kind, payload, nil
 }
 
-// OnCorruption sets a function that is called, from any goroutine, when a read finds a corrupt extent. fn must return
-// quickly.
+// OnCorruption sets a function that any goroutine calls when a read finds a corrupt extent. It must not block.
 func (f *File) OnCorruption(fn func(first No, err error)) { f.onCorruption.Store(&fn) }
 
 // Stats are the page counts of a file.
 type Stats struct {
-	// Pages is the number of pages of the file.
 	Pages uint64
-	// Used pages of the checkpoint being built.
-	Used uint64
-	// Pending pages are unused, but held back for the last checkpoints and for readers.
-	Pending uint64
-	// Free pages can be allocated.
-	Free uint64
-	// PageSize in bytes.
-	PageSize int
-	// Guards and Pins are the numbers of held guards and pins.
+	Used  uint64
+	// Pending pages are unused, but held back for a checkpoint or a reader.
+	Pending      uint64
+	Free         uint64
+	PageSize     int
 	Guards, Pins int
 }
 
-// Stats returns the current counts; for a file that is open read-only, those of its checkpoint.
+// Stats returns the counts for the checkpoint being built; for a file that is open read-only, those of its checkpoint.
 func (f *File) Stats() Stats {
 	guards, pins := f.readers.count()
 	st := Stats{PageSize: f.geo.pageSize, Guards: guards, Pins: pins}

@@ -25,55 +25,52 @@ type File struct {
 	readOnly bool
 	recovery Recovery
 
-	building     atomic.Uint64 // number of the checkpoint that Alloc and Free belong to
-	pages        atomic.Uint64 // number of pages: references must not exceed it
+	building     atomic.Uint64 // checkpoint that Alloc and Free belong to
+	pages        atomic.Uint64
 	readers      readers
 	failure      atomic.Pointer[error]
 	closed       atomic.Bool
 	onCorruption atomic.Pointer[func(No, error)]
-	drops        atomic.Bool // see UseCache
+	drops        atomic.Bool
 
-	checkpointing sync.Mutex // held during a whole Checkpoint; acquired before mu
-	// writing is held during writes: cached writes and direct writes (vfs.Bypass) must not overlap. It is acquired
-	// after all other locks.
+	checkpointing sync.Mutex // held during Checkpoint; acquired before mu
+	// writing serializes cached and direct writes (vfs.Bypass), which must not overlap; acquired last.
 	writing iolock.Mutex
 	past    vfs.Bypass
 
 	mu      sync.Mutex // guards all fields below
 	space   *space
 	pending pendingPages
-	grown   uint64      // pages added since the file was opened or shrunk
-	durable Meta        // the last durable checkpoint
-	slot    int         // meta slot of the last durable checkpoint
-	older   uint64      // number of the checkpoint in the other slot; 0: none
+	grown   uint64
+	durable Meta
+	slot    int         // of durable
+	older   uint64      // checkpoint in the other slot; 0: none
 	fresh   []byteRange // written since the last checkpoint began
 }
 
 // CreateOptions are the options of Create.
 type CreateOptions struct {
-	// PageSize in bytes; 0 means DefaultPageBytes.
+	// PageSize is DefaultPageBytes by default.
 	PageSize int
-	// StoreID identifies the store that the file belongs to.
-	StoreID [16]byte
+	StoreID  [16]byte
 }
 
 // Options are the options of Open.
 type Options struct {
-	// ReadOnly opens a file without writing to it. A corrupt bitmap is detected only by a caller that reads it.
+	// ReadOnly opens the file without writing to it. A corrupt bitmap is detected only when it is read.
 	ReadOnly bool
 }
 
 // Recovery describes the state found by Open.
 type Recovery struct {
-	// Slot is the selected meta slot, 0 or 1.
 	Slot int
-	// Other is the reason why the other slot is invalid, or nil. It is expected after a crash that interrupted a slot
-	// write. Otherwise it is corruption that the file survived.
+	// Other is the reason why the other slot is invalid, or nil. Except after a crash during a slot write, it is
+	// corruption that the file survived.
 	Other error
 }
 
-// Create creates a new, empty page file and opens it. After a crash at any point, the file is durable under its name
-// or does not exist. If path exists, the error matches fs.ErrExist.
+// Create creates an empty page file. After a crash at any point, the file is durable under its name or does not exist.
+// If path exists, the error matches fs.ErrExist.
 func Create(fsys vfs.FS, path string, o CreateOptions) (*File, error) {
 	if o.PageSize == 0 {
 		o.PageSize = DefaultPageBytes
@@ -98,7 +95,6 @@ func Create(fsys vfs.FS, path string, o CreateOptions) (*File, error) {
 	return Open(fsys, path, Options{})
 }
 
-// writeEmpty writes a file with an empty checkpoint.
 func writeEmpty(fsys vfs.FS, name string, meta Meta) error {
 	file, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
 	if err != nil {
@@ -111,7 +107,7 @@ func writeEmpty(fsys vfs.FS, name string, meta Meta) error {
 	return errors.Join(err, file.Close())
 }
 
-// writeIdentity turns a file into a page file. When it returns, header, meta slots and all earlier writes are durable.
+// writeIdentity turns a file into a page file. It makes header, meta slots and all earlier writes durable.
 func writeIdentity(file vfs.File, meta Meta) error {
 	if _, err := file.WriteAt(encodeHeader(header{pageSize: meta.PageSize, storeID: meta.StoreID}), 0); err != nil {
 		return err
@@ -124,10 +120,9 @@ func writeIdentity(file vfs.File, meta Meta) error {
 	return file.Sync()
 }
 
-// Open opens a page file at its last durable checkpoint. Its duration depends on the size of the bitmap: 1 byte per 8
-// pages of the file. It returns ErrNotPageFile, ErrNewerVersion, ErrCorrupt or an error of the filesystem.
-//
-// Unless read-only, it writes one meta slot: a new checkpoint with the same content (see the package comment).
+// Open opens a page file at its last durable checkpoint, and reads the bitmap: 1 byte per 8 pages. Unless read-only, it
+// writes a meta slot with a new checkpoint of the same content (see the package comment). It returns ErrNotPageFile,
+// ErrNewerVersion, ErrCorrupt or an error of the filesystem.
 func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	flag := os.O_RDWR
 	if o.ReadOnly {
@@ -149,7 +144,20 @@ func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	return f, nil
 }
 
-// readIdentity reads the header and the newest valid meta slot.
+// OpenImage opens a checkpoint that is not in a page file, such as in a backup: image serves reads at the pages'
+// offsets in a page file. The result is read-only and owns image. Nothing is verified before it is read.
+func OpenImage(path string, image vfs.File, meta Meta) *File {
+	f := &File{
+		path: path, file: image, geo: geometry{pageSize: meta.PageSize}, storeID: meta.StoreID, readOnly: true,
+		durable: meta,
+		older:   meta.Checkpoint,
+	}
+	f.readers.guards, f.readers.pins = make(map[uint64]int), make(map[uint64]int)
+	f.building.Store(meta.Checkpoint + 1)
+	f.pages.Store(meta.Pages)
+	return f
+}
+
 func (f *File) readIdentity() error {
 	b, err := f.readUpTo(0, headerBytes)
 	if err != nil {
@@ -207,8 +215,8 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	return m, nil
 }
 
-// begin loads the bitmap and begins a new checkpoint number. Afterwards both slots have the same content, so every
-// page that it does not use is free.
+// begin begins a new checkpoint number. Both slots then have the same content, so every page that it does not use is
+// free.
 func (f *File) begin() error {
 	if err := f.loadSpace(); err != nil {
 		return err
@@ -223,7 +231,6 @@ func (f *File) begin() error {
 	return nil
 }
 
-// loadSpace reads the bitmap of the last durable checkpoint.
 func (f *File) loadSpace() error {
 	f.space = newSpace(f.geo.pageSize)
 	f.space.grow(f.durable.Pages)
@@ -250,8 +257,7 @@ func (f *File) loadSpace() error {
 	return nil
 }
 
-// writeSlot writes a meta slot and makes it durable. After a failure it is unknown which checkpoint is durable, so the
-// failure is final.
+// writeSlot makes a meta slot durable. A failure is final, since it is unknown which checkpoint is then durable.
 func (f *File) writeSlot(slot int, meta Meta) error {
 	if err := f.write(meta.Encode(), slotOffset(slot)); err != nil {
 		return f.fail(fmt.Errorf("write meta slot %d: %w", slot, err))
@@ -259,7 +265,6 @@ func (f *File) writeSlot(slot int, meta Meta) error {
 	return f.sync()
 }
 
-// write writes through the page cache.
 func (f *File) write(buf []byte, offset int64) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -274,7 +279,7 @@ func (f *File) sync() error {
 	return nil
 }
 
-// fail makes an error final (INV-7) and returns it.
+// fail makes an error final (INV-7).
 func (f *File) fail(err error) error {
 	err = fmt.Errorf("%w: %s: %w", ErrFailed, f.path, err)
 	if f.failure.CompareAndSwap(nil, &err) {
@@ -283,7 +288,6 @@ func (f *File) fail(err error) error {
 	return *f.failure.Load()
 }
 
-// writable returns the reason why the file cannot be changed, or nil.
 func (f *File) writable() error {
 	switch {
 	case f.closed.Load():
@@ -296,7 +300,6 @@ func (f *File) writable() error {
 	return nil
 }
 
-// explain adds the position to a decoder's error.
 func (f *File) explain(err error, page No, offset int64) error {
 	if errors.Is(err, ErrCorrupt) {
 		return corruptAt(err, f.path, page, offset)
@@ -304,7 +307,6 @@ func (f *File) explain(err error, page No, offset int64) error {
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
-// readUpTo reads n bytes, or fewer at the end of the file.
 func (f *File) readUpTo(offset int64, n int) ([]byte, error) {
 	b := make([]byte, n)
 	got, err := f.file.ReadAt(b, offset)
@@ -326,7 +328,7 @@ func (f *File) StoreID() [16]byte { return f.storeID }
 // Path returns the name under which the file was opened.
 func (f *File) Path() string { return f.path }
 
-// Meta returns the description of the last durable checkpoint.
+// Meta returns the last durable checkpoint.
 func (f *File) Meta() Meta {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -342,13 +344,10 @@ func (f *File) SizeBytes() (uint64, error) {
 	return uint64(n), nil
 }
 
-// PagesFor returns the number of pages of an extent with the given payload.
+// PagesFor returns the number of pages that an extent with the given payload needs.
 func (f *File) PagesFor(payloadBytes int) uint32 { return PagesFor(f.geo.pageSize, payloadBytes) }
 
-// Capacity returns the maximum payload, in bytes, of an extent with the given number of pages.
-func (f *File) Capacity(pages uint32) int { return int(pages)*f.geo.pageSize - ExtentHeaderBytes }
-
-// Close closes the file. Changes since the last Checkpoint are lost. A second call does nothing.
+// Close closes the file. Changes since the last Checkpoint are lost.
 func (f *File) Close() error {
 	if !f.closed.CompareAndSwap(false, true) {
 		return nil

@@ -161,7 +161,7 @@ func TestOtherSlot(t *testing.T) {
 		require.NoError(t, f.Close())
 		f, err = Open(mem, pageFile, Options{})
 		require.NoError(t, err)
-		require.NoError(t, f.Recovery().Other, "Open wrote a good slot over the bad one")
+		require.NoError(t, f.Recovery().Other, "Open rewrote the corrupt slot")
 		require.NoError(t, f.Close())
 	}
 }
@@ -185,7 +185,7 @@ func TestFull(t *testing.T) {
 	used := w.f.Stats().Used
 	_, err := w.f.AllocExtents([]uint32{1, 700, 1})
 	require.ErrorIs(t, err, ErrFull)
-	require.Equal(t, used, w.f.Stats().Used, "nothing stays allocated")
+	require.Equal(t, used, w.f.Stats().Used, "allocation was undone")
 	w.reopen(mem)
 	w.requireSound(1)
 	w.drop(10)
@@ -238,7 +238,7 @@ func TestWriteFailsFarAway(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.f.Checkpoint(Meta{Root: extents[0]})
 	require.NoError(t, err)
-	w.f.Free(extents[1].Sub(2*size, 100))
+	w.f.Free(extents[1].sub(2*size, 100))
 	fault.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite {
 			return syscall.EIO
@@ -298,14 +298,14 @@ func TestMisuse(t *testing.T) {
 	w.add(3)
 	w.checkpoint()
 	durable := w.extents[1]
-	require.ErrorIs(t, w.f.WriteExtent(durable, KindLarge, nil), ErrMisuse, "a durable checkpoint refers to it")
+	require.ErrorIs(t, w.f.WriteExtent(durable, KindLarge, nil), ErrMisuse, "extent of a durable checkpoint")
 	require.ErrorIs(t, w.f.WriteExtent(Extent{First: durable.First, Pages: 1, Born: 99}, KindLarge, nil), ErrMisuse,
-		"of the future")
+		"extent of a later checkpoint")
 	ext, err := w.f.Alloc(2)
 	require.NoError(t, err)
 	require.ErrorIs(t, w.f.WriteExtent(ext, KindLarge, make([]byte, 4096)), ErrMisuse, "too long")
 	require.ErrorIs(t, w.f.WriteExtent(ext, 0, nil), ErrMisuse, "no kind")
-	require.NoError(t, w.f.WriteExtent(ext, KindLarge, make([]byte, w.f.Capacity(2))))
+	require.NoError(t, w.f.WriteExtent(ext, KindLarge, make([]byte, 2*w.f.PageSize()-ExtentHeaderBytes)))
 	require.ErrorIs(t, w.f.WriteExtents(ext.First, make([]byte, 4096)), ErrMisuse, "no header")
 	require.ErrorIs(t, w.f.WriteExtent(Extent{First: ext.First + 100, Pages: 1, Born: ext.Born}, KindLarge, nil),
 		ErrMisuse, "not allocated")
@@ -313,8 +313,8 @@ func TestMisuse(t *testing.T) {
 	require.ErrorIs(t, err, ErrMisuse)
 	_, err = w.f.Checkpoint(Meta{Root: Extent{First: 1 << 30, Pages: 1}})
 	require.ErrorIs(t, err, ErrMisuse)
-	w.f.Free(ext.Sub(0, 1))
-	w.f.Free(ext.Sub(1, 1))
+	w.f.Free(ext.sub(0, 1))
+	w.f.Free(ext.sub(1, 1))
 	w.f.Free(ext)
 	_, err = w.f.Checkpoint(w.meta())
 	require.ErrorIs(t, err, ErrMisuse, "freed twice")
@@ -368,7 +368,7 @@ func TestCheckpointCost(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.f.Checkpoint(Meta{Root: big[1]})
 	require.NoError(t, err)
-	w.f.Free(big[0].Sub(100_000, 1000))
+	w.f.Free(big[0].sub(100_000, 1000))
 	for range 3 {
 		_, err = w.f.Checkpoint(Meta{Root: big[1]})
 		require.NoError(t, err)
@@ -406,7 +406,7 @@ func TestWritePieces(t *testing.T) {
 	ext, err := w.f.Alloc(3)
 	require.NoError(t, err)
 	payload := bytes.Repeat([]byte("piece"), 900)
-	whole, err := w.f.Encode(nil, ext, KindLarge, payload)
+	whole, err := w.f.encode(nil, ext, KindLarge, payload)
 	require.NoError(t, err)
 	require.NoError(t, w.f.WritePieces(ext, whole[:ExtentHeaderBytes+7], whole[ExtentHeaderBytes+7:5000], whole[5000:]))
 	kind, got, err := w.f.ReadExtent(ext, nil)

@@ -6,38 +6,31 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// FormatVersion is the version of the layout. No other version is supported.
+// FormatVersion is the only supported version of the layout.
 const FormatVersion = 1
 
-// Sizes and positions, in bytes.
+// Sizes and positions, in bytes. Every page size is a multiple of MinPageBytes.
 const (
-	// MinPageBytes is the minimum page size. Every page size is a multiple of it.
-	MinPageBytes = 2048
-	// DefaultPageBytes is the default page size of Create.
+	MinPageBytes     = 2048
 	DefaultPageBytes = 2048
-	// MaxPageBytes is the maximum page size.
-	MaxPageBytes = 1 << 20
-	// DataOffset is the offset of page 1.
-	DataOffset = 64 << 10
-	// ExtentHeaderBytes is the length of an extent's header.
+	MaxPageBytes     = 1 << 20
+	// DataOffset is the position of page 1.
+	DataOffset        = 64 << 10
 	ExtentHeaderBytes = 32
-	// MaxExtentPages is the maximum number of pages of an extent.
-	MaxExtentPages = 1 << 24
+	MaxExtentPages    = 1 << 24
 
 	headerBytes = 4 << 10
 	slotBytes   = 16 << 10
 )
 
-// slotOffset returns the offset of a meta slot. The two are 16 KiB apart and 16 KiB long, so no device sector of up to
-// 16 KiB contains parts of both.
+// The slots are 16 KiB apart and 16 KiB long, so no device sector of up to 16 KiB contains parts of both.
 func slotOffset(slot int) int64 { return int64(16<<10) * int64(slot+1) }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// CheckPageSize returns ErrPageSize if a page size is invalid.
+// CheckPageSize returns ErrPageSize for an invalid page size.
 func CheckPageSize(sizeBytes int) error {
 	if sizeBytes < MinPageBytes || sizeBytes > MaxPageBytes || sizeBytes%MinPageBytes != 0 {
 		return fmt.Errorf("%w: %d", ErrPageSize, sizeBytes)
@@ -66,7 +59,6 @@ type header struct {
 	storeID  [16]byte
 }
 
-// describeForeign describes the start of a file without a header.
 func describeForeign(b []byte) string {
 	switch {
 	case len(b) == 0:
@@ -91,7 +83,7 @@ func encodeHeader(h header) []byte {
 }
 
 func putHeaderSum(b []byte) {
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:headerFields], castagnoli))
+	binary.LittleEndian.PutUint32(b[8:], crc.Of(b[12:headerFields]))
 }
 
 // decodeHeader returns ErrNotPageFile, ErrNewerVersion or a CorruptError.
@@ -102,7 +94,7 @@ func decodeHeader(b []byte) (header, error) {
 	if len(b) < headerFields {
 		return header{}, &CorruptError{Reason: "truncated file header"}
 	}
-	if got := crc32.Checksum(b[12:headerFields], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
+	if got := crc.Of(b[12:headerFields]); got != binary.LittleEndian.Uint32(b[8:]) {
 		return header{}, &CorruptError{Reason: "file header checksum mismatch"}
 	}
 	if v := binary.LittleEndian.Uint32(b[12:]); v != FormatVersion {

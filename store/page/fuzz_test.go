@@ -4,10 +4,11 @@ package page
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
 // Random bytes fail the checksum; these targets insert a valid one, so that the decoders are reached. They must not
@@ -41,7 +42,7 @@ func FuzzMeta(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, seal bool) {
 		if length := uint32(0); seal && len(b) >= metaFields {
 			length = min(max(binary.LittleEndian.Uint32(b[12:]), metaFields), uint32(len(b)))
-			binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:length], castagnoli))
+			binary.LittleEndian.PutUint32(b[8:], crc.Of(b[12:length]))
 		}
 		m, err := DecodeMeta(b)
 		if err != nil {
@@ -66,7 +67,7 @@ func FuzzExtent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, first uint64, pages uint32, born uint64, seal bool) {
 		if seal && len(b) >= ExtentHeaderBytes {
 			end := min(uint64(len(b)), ExtentHeaderBytes+uint64(binary.LittleEndian.Uint32(b[8:])))
-			binary.LittleEndian.PutUint32(b, crc32.Checksum(b[4:end], castagnoli))
+			binary.LittleEndian.PutUint32(b, crc.Of(b[4:end]))
 		}
 		ext := Extent{First: No(first), Pages: pages, Born: born}
 		kind, payload, err := DecodeExtent(b, 2048, ext)

@@ -39,6 +39,6 @@ func TestGrow(t *testing.T) {
 	_, bytes = grow(1)
 	require.Equal(t, uint64(minGrowBytes), bytes)
 	_, bytes = grow(2000)
-	require.Less(t, bytes, uint64(8<<20), "4 MB, and at most the same amount in advance")
+	require.Less(t, bytes, uint64(8<<20), "4 MB, and at most the same preallocated")
 	require.NoError(t, f.Close())
 }

@@ -14,17 +14,15 @@ import (
 
 // ImportOptions describe an imported checkpoint.
 type ImportOptions struct {
-	// Meta is the encoded description of the checkpoint, from Meta.Encode at the source.
-	Meta []byte
-	// PageSize and FileBytes are the values announced by the sender; 0 means not announced. They must match Meta.
+	Meta []byte // result of Meta.Encode at the source
+	// PageSize and FileBytes, as announced by the sender, must match Meta; 0 means not announced.
 	PageSize  int
 	FileBytes int64
-	// StoreID of the new file: the receiver's ID.
-	StoreID [16]byte
+	StoreID   [16]byte // receiver's ID
 }
 
-// Importer builds a page file from the used pages of another file's checkpoint. Until Finish the result is not a page
-// file: after an interruption, Open rejects it. It is safe for concurrent use.
+// Importer builds a page file from the used pages of another file's checkpoint. Until Finish, Open rejects the result.
+// An Importer is safe for concurrent use.
 type Importer struct {
 	fsys vfs.FS
 	path string
@@ -37,15 +35,13 @@ type Importer struct {
 	past             vfs.Bypass // the file is not read before Finish
 }
 
-// importWindow is the amount of an import that is written before writeback starts. Writing back all of it at the end
-// would block the syncs of a log on the same disk.
+// importWindow is the amount that is written before writeback starts. Writing back all of it at the end would block the
+// syncs of a log on the same disk.
 const importWindow = 4 << 20
 
-// errImportFinished is returned after Finish or Abort.
 var errImportFinished = errors.New("import has finished")
 
-// NewImporter starts an import into path and truncates an existing file. It returns ErrCorrupt or ErrNewerVersion if
-// the description is invalid, and ErrFull if there is not enough space for the whole file.
+// NewImporter creates or truncates the file at path. It returns ErrCorrupt or ErrNewerVersion if o.Meta is invalid.
 func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	meta, err := DecodeMeta(o.Meta)
 	if err != nil {
@@ -61,7 +57,7 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("import page file: %w", err)
 	}
-	// The file is extended but no space is reserved, since free pages need none. A full disk fails the write.
+	// No space is reserved, since free pages need none. A full disk fails the write.
 	if err := file.Truncate(meta.FileBytes()); err != nil {
 		return nil, errors.Join(fmt.Errorf("import page file: %w", err), file.Close())
 	}
@@ -70,11 +66,11 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	return im, nil
 }
 
-// Meta returns the description of the imported checkpoint.
+// Meta returns the imported checkpoint.
 func (im *Importer) Meta() Meta { return im.meta }
 
-// WriteAt writes data of the source file at the same offset. It returns ErrMisuse outside the range of the pages.
-// Pages are verified when they are read. After ErrFailed the import must be aborted.
+// WriteAt writes data of the source file at the same offset; pages are verified when they are read. It returns
+// ErrMisuse outside the range of the pages. After ErrFailed the import must be aborted.
 func (im *Importer) WriteAt(offset int64, data []byte) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -92,8 +88,7 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 	return im.wrote(offset, int64(len(data)))
 }
 
-// wrote starts writeback of the written range if it fills the window. Only Finish makes it durable. The caller must
-// hold mu.
+// wrote starts writeback of the written range if it fills the window. The caller must hold mu.
 func (im *Importer) wrote(offset, length int64) error {
 	if im.to == 0 {
 		im.from = offset
@@ -105,13 +100,13 @@ func (im *Importer) wrote(offset, length int64) error {
 	if err := im.file.SyncRange(im.from, im.to-im.from); err != nil {
 		return fmt.Errorf("import page file: %w: %w", ErrFailed, err) // INV-7
 	}
-	dropCache(im.file, byteRange{im.from, im.to}) // the file is not read before it is complete
+	dropCache(im.file, byteRange{im.from, im.to})
 	im.from, im.to = 0, 0
 	return nil
 }
 
-// Finish makes the pages durable, turns the file into a page file, and closes it. It verifies that the bitmap is
-// complete. If it returns nil, the file and its name are durable. After an error the Importer must not be used.
+// Finish verifies that the bitmap is complete, makes the file durable under its name, and closes it. After an error the
+// Importer must not be used.
 func (im *Importer) Finish() error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -137,7 +132,6 @@ func (im *Importer) Finish() error {
 	return nil
 }
 
-// verify reads the bitmap.
 func (im *Importer) verify(file vfs.File) error {
 	f := &File{path: im.path, file: file, geo: geometry{pageSize: im.meta.PageSize}, durable: im.meta}
 	f.pages.Store(im.meta.Pages)

@@ -20,7 +20,7 @@ func send(t *testing.T, f *File, pin *Pin, im *Importer, between func()) {
 	for ext, err := range f.UsedExtents(pin) {
 		require.NoError(t, err)
 		for skip := uint32(0); skip < ext.Pages; skip += 16 {
-			piece := ext.Sub(skip, min(16, ext.Pages-skip))
+			piece := ext.sub(skip, min(16, ext.Pages-skip))
 			buf := make([]byte, int(piece.Pages)*f.PageSize())
 			require.NoError(t, f.ReadPages(piece.First, buf))
 			require.NoError(t, im.WriteAt(OffsetOf(piece.First, f.PageSize()), buf))
@@ -53,7 +53,7 @@ func TestImport(t *testing.T) {
 			}
 		})
 		_, err = Open(target.CrashClone(source.rng), importFile, Options{})
-		require.Error(t, err, "it is no page file yet")
+		require.Error(t, err, "not a page file before Finish")
 		require.True(t, errIsAny(err, ErrNotPageFile, fs.ErrNotExist), "%v", err)
 		require.NoError(t, im.Finish())
 		im.Abort() // no effect after Finish
@@ -108,14 +108,14 @@ func TestImportRefuses(t *testing.T) {
 	_, err = NewImporter(target, importFile, ImportOptions{Meta: meta[:len(meta)-1]})
 	require.ErrorIs(t, err, ErrCorrupt)
 	_, err = target.Stat(importFile)
-	require.ErrorIs(t, err, fs.ErrNotExist, "nothing was begun")
+	require.ErrorIs(t, err, fs.ErrNotExist, "no file was created")
 
 	im, err := NewImporter(target, importFile, ImportOptions{Meta: meta})
 	require.NoError(t, err)
 	for _, offset := range []int64{-1, 0, slotOffset(0), DataOffset - 1, pin.Meta().FileBytes() - 1, 1 << 62} {
 		require.ErrorIs(t, im.WriteAt(offset, []byte("xy")), ErrMisuse)
 	}
-	require.ErrorIs(t, im.Finish(), ErrCorrupt, "the bitmap has not come")
+	require.ErrorIs(t, im.Finish(), ErrCorrupt, "missing bitmap")
 	_, err = Open(target, importFile, Options{})
 	require.ErrorIs(t, err, ErrNotPageFile)
 

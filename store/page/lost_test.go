@@ -61,7 +61,7 @@ func TestBitFlips(t *testing.T) {
 		_, _, err = w.f.ReadExtent(ext, nil)
 		require.NoError(t, err)
 	}
-	require.Len(t, seen, 5, "a page of every kind")
+	require.Len(t, seen, 5, "pages of every kind")
 	for _, ext := range own { // a file with a corrupt bitmap opens only for reading
 		flip(t, mem, OffsetOf(ext.First, 2048)+40, 4)
 		_, err := Open(mem, pageFile, Options{})
@@ -123,7 +123,7 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	b, err := w.f.Alloc(1)
 	require.NoError(t, err)
 	require.NoError(t, w.f.WriteExtent(a, KindPacked, []byte("a")))
-	buf, err := w.f.Encode(nil, a, KindPacked, []byte("a"))
+	buf, err := w.f.encode(nil, a, KindPacked, []byte("a"))
 	require.NoError(t, err)
 	require.ErrorIs(t, w.f.WriteExtents(b.First, buf), ErrMisuse)
 	file, err := mem.OpenFile(pageFile, os.O_RDWR, 0)

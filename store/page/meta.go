@@ -5,45 +5,37 @@ package page
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
 // AppDataBytes is the length of Meta.AppData.
 const AppDataBytes = 64
 
-// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData; the file sets the
-// other fields.
+// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData, the file the rest.
 type Meta struct {
-	// Checkpoint number: larger than all earlier ones. Numbers may be skipped.
+	// Checkpoint numbers rise and may be skipped.
 	Checkpoint uint64
-	// Position of the last log record included in the checkpoint.
-	Position lsn.Position
-	// Root of the caller's data structures; the zero Extent if empty.
-	Root Extent
-	// CreatedMS is the creation time, in milliseconds since 1970.
+	Position   lsn.Position
+	Root       Extent // zero if the checkpoint is empty
+	// CreatedMS is in milliseconds since 1970.
 	CreatedMS int64
-	// AppData is opaque to this package.
-	AppData [AppDataBytes]byte
+	AppData   [AppDataBytes]byte
 
-	// PageSize of the file, in bytes.
 	PageSize int
-	// StoreID of the file.
-	StoreID [16]byte
-	// Pages is the number of pages of the file, used and free.
-	Pages uint64
-	// UsedPages is the number of pages used by the checkpoint, including the bitmap's pages.
+	StoreID  [16]byte
+	// Pages are used and free ones. UsedPages include the bitmap's.
+	Pages     uint64
 	UsedPages uint64
 
-	// leaves are the positions of the bitmap's directory pages, in order.
 	leaves []ref
 }
 
-// FileBytes returns the minimum file length for this checkpoint.
+// FileBytes returns the minimum file length for the checkpoint.
 func (m Meta) FileBytes() int64 { return DataOffset + int64(m.Pages)*int64(m.PageSize) }
 
-// ref refers to a one-page extent of the bitmap or directory. The zero ref is empty.
+// ref is a one-page extent of the bitmap or directory; zero if it does not exist.
 type ref struct {
 	page No
 	born uint64
@@ -80,7 +72,7 @@ const (
 	maxLeaves  = (slotBytes - metaFields) / 16
 )
 
-// Encode returns the encoding of a checkpoint's description in meta slots and snapshots; at most 16 KiB.
+// Encode returns the encoding for meta slots and snapshots, at most 16 KiB.
 func (m Meta) Encode() []byte {
 	b := make([]byte, metaFields, metaFields+16*len(m.leaves))
 	copy(b, metaMagic)
@@ -104,12 +96,11 @@ func (m Meta) Encode() []byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(l.page))
 		b = binary.LittleEndian.AppendUint64(b, l.born)
 	}
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:], castagnoli))
+	binary.LittleEndian.PutUint32(b[8:], crc.Of(b[12:]))
 	return b
 }
 
-// DecodeMeta decodes the result of Encode and ignores the bytes after it. It returns ErrNewerVersion or a
-// CorruptError.
+// DecodeMeta ignores the bytes after the result of Encode. It returns ErrNewerVersion or a CorruptError.
 func DecodeMeta(b []byte) (Meta, error) {
 	damaged := func(format string, args ...any) (Meta, error) {
 		return Meta{}, &CorruptError{Reason: "meta slot: " + fmt.Sprintf(format, args...)}
@@ -122,7 +113,7 @@ func DecodeMeta(b []byte) (Meta, error) {
 		return damaged("invalid length %d", length)
 	}
 	b = b[:length]
-	if got := crc32.Checksum(b[12:], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
+	if got := crc.Of(b[12:]); got != binary.LittleEndian.Uint32(b[8:]) {
 		return damaged("checksum mismatch")
 	}
 	if v := binary.LittleEndian.Uint32(b[16:]); v != FormatVersion {
@@ -164,8 +155,8 @@ func DecodeMeta(b []byte) (Meta, error) {
 	return m, nil
 }
 
-// implausible returns the first inconsistency in m, or "". A valid checksum proves only that the bytes are unchanged,
-// and a snapshot's description comes from another machine.
+// implausible returns the first inconsistency, or "". A valid checksum does not exclude any: a snapshot's description
+// comes from another machine.
 func (m *Meta) implausible() string {
 	g := geometry{pageSize: m.PageSize}
 	switch {
@@ -190,21 +181,19 @@ func (m *Meta) implausible() string {
 	return ""
 }
 
-// geometry contains the sizes derived from the page size.
 type geometry struct{ pageSize int }
 
-// chunkPages returns the number of pages described by one bitmap page.
+// chunkPages is the number of pages that one bitmap page describes.
 func (g geometry) chunkPages() uint64 { return uint64(g.pageSize-ExtentHeaderBytes) * 8 }
 
-// leafChunks returns the number of bitmap pages described by one directory page.
+// leafChunks is the number of bitmap pages that one directory page describes.
 func (g geometry) leafChunks() uint64 { return uint64(g.pageSize-ExtentHeaderBytes) / 16 }
 
 func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chunkPages()) }
 
 func (g geometry) leavesFor(pages uint64) uint64 { return divideUp(g.chunksFor(pages), g.leafChunks()) }
 
-// maxPages returns the maximum number of pages of a file: 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and
-// more with larger pages.
+// maxPages is 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and more with larger pages.
 func (g geometry) maxPages() uint64 {
 	most := maxLeaves * g.leafChunks() * g.chunkPages()
 	if limit := uint64(1<<62) / uint64(g.pageSize); most > limit {
@@ -213,7 +202,6 @@ func (g geometry) maxPages() uint64 {
 	return most
 }
 
-// offset returns the file offset of a page.
 func (g geometry) offset(n No) int64 { return DataOffset + int64(n-1)*int64(g.pageSize) }
 
 func divideUp(a, b uint64) uint64 { return (a + b - 1) / b }

@@ -3,15 +3,18 @@
 package page
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
 
-// freed is a range of unreferenced pages that readers may still read.
+// freed is a range of unreferenced pages that readers may still read. born and epoch are the checkpoints being built
+// when they were allocated (0: unknown) and freed.
 type freed struct {
-	at, n uint64 // zero-based
-	born  uint64 // checkpoint being built when they were allocated; 0: unknown
-	epoch uint64 // checkpoint being built when they were freed
+	at, n uint64
+	born  uint64
+	epoch uint64
 }
 
 // pendingPages holds freed pages until no reader can read them:
@@ -26,7 +29,6 @@ type pendingPages struct {
 	pages uint64
 }
 
-// add adds pages and merges adjacent ranges with the same epoch and born.
 func (q *pendingPages) add(f freed) {
 	q.pages += f.n
 	if n := len(q.queue); n > 0 {
@@ -39,8 +41,7 @@ func (q *pendingPages) add(f freed) {
 	q.queue = append(q.queue, f)
 }
 
-// releaseFreed releases the pages that no reader can read. older is the number of the older checkpoint in the meta
-// slots.
+// releaseFreed releases the pages that no reader can read. older is the older checkpoint in the meta slots.
 func (q *pendingPages) releaseFreed(older uint64, blocked func(freed) bool, release func(freed)) {
 	held := q.held[:0]
 	for _, f := range q.held {
@@ -66,20 +67,20 @@ func (q *pendingPages) releaseFreed(older uint64, blocked func(freed) bool, rele
 		release(f)
 	}
 	if done > 0 {
-		q.queue = append([]freed(nil), q.queue[done:]...) // a copy, to free the memory of the released entries
+		q.queue = slices.Clone(q.queue[done:]) // free the memory of the released entries
 	}
 }
 
-// readers counts the readers that may read unreferenced pages.
+// readers counts the readers that may read unreferenced pages: guards by the checkpoint being built at their start,
+// pins by their checkpoint.
 type readers struct {
 	mu     sync.Mutex
-	guards map[uint64]int // by the number of the checkpoint being built at their start
-	pins   map[uint64]int // by pinned checkpoint
-	// left is set when a reader was released: pages may have become reusable.
+	guards map[uint64]int
+	pins   map[uint64]int
+	// left is set when a reader was released, so pages may have become reusable.
 	left atomic.Bool
 }
 
-// blocked returns a function that reports whether a reader may read freed pages.
 func (r *readers) blocked() func(freed) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,10 +89,7 @@ func (r *readers) blocked() func(freed) bool {
 	for epoch := range r.guards {
 		firstGuard = min(firstGuard, epoch)
 	}
-	pins := make([]uint64, 0, len(r.pins))
-	for checkpoint := range r.pins {
-		pins = append(pins, checkpoint)
-	}
+	pins := slices.Collect(maps.Keys(r.pins))
 	return func(f freed) bool {
 		if f.epoch >= firstGuard {
 			return true
@@ -135,20 +133,20 @@ func (r *readers) count() (guards, pins int) {
 	return guards, pins
 }
 
-// Guard prevents pages that are freed later from being overwritten until it is released. It is intended for one short
-// read: take the guard, look up the position (tree.View, index), read, release.
+// Guard prevents pages that are freed later from being overwritten. It is intended for one short read: take the guard,
+// look up the position (tree.View, index), read, release.
 type Guard struct {
 	file  *File
 	epoch uint64
 	done  atomic.Bool
 }
 
-// ReadGuard takes a guard. It takes a lock for a short time and does no I/O. It also works on a closed file.
+// ReadGuard takes a guard, without I/O. It also works on a closed file.
 func (f *File) ReadGuard() *Guard {
 	return &Guard{file: f, epoch: f.readers.add(f.readers.guards, f.building.Load)}
 }
 
-// Release releases the guard; further calls do nothing.
+// Release can be called repeatedly.
 func (g *Guard) Release() {
 	if g.done.CompareAndSwap(false, true) {
 		g.file.readers.remove(g.file.readers.guards, g.epoch)

@@ -12,12 +12,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// watcher verifies that no page is written that a reader may still read.
-type watcher struct {
-	w     *world
-	slots map[uint64]map[No]bool // pages of the checkpoints in the meta slots, by checkpoint number
-	pins  map[*Pin]map[No]bool
-	looks map[*Guard]map[No]bool
+// writeChecker fails writes to pages that a reader may read.
+type writeChecker struct {
+	w      *world
+	slots  map[uint64]map[No]bool // pages of the checkpoints in the meta slots, by checkpoint number
+	pins   map[*Pin]map[No]bool
+	guards map[*Guard]map[No]bool
 }
 
 func pagesOf(t testing.TB, f *File, pin *Pin) map[No]bool {
@@ -31,7 +31,7 @@ func pagesOf(t testing.TB, f *File, pin *Pin) map[No]bool {
 	return pages
 }
 
-// current returns the pages referenced now, published or not.
+// current returns the referenced pages.
 func (w *world) current() map[No]bool {
 	pages := map[No]bool{}
 	for _, ext := range w.extents {
@@ -45,7 +45,7 @@ func (w *world) current() map[No]bool {
 	return pages
 }
 
-func (a *watcher) check(op faultfs.Op) error {
+func (a *writeChecker) check(op faultfs.Op) error {
 	if op.Kind != faultfs.OpWrite || op.Offset < DataOffset {
 		return nil
 	}
@@ -54,25 +54,24 @@ func (a *watcher) check(op faultfs.Op) error {
 		no := NoAt(at, size)
 		for number, pages := range a.slots {
 			if pages[no] {
-				return fmt.Errorf("page %d of checkpoint %d was overwritten", no, number)
+				return fmt.Errorf("write to page %d of checkpoint %d", no, number)
 			}
 		}
 		for _, pages := range a.pins {
 			if pages[no] {
-				return fmt.Errorf("page %d of a pinned checkpoint was overwritten", no)
+				return fmt.Errorf("write to page %d of a pinned checkpoint", no)
 			}
 		}
-		for _, pages := range a.looks {
+		for _, pages := range a.guards {
 			if pages[no] {
-				return fmt.Errorf("page %d was overwritten while a guarded reader may read it", no)
+				return fmt.Errorf("write to guarded page %d", no)
 			}
 		}
 	}
 	return nil
 }
 
-// afterCheckpoint records the pages of the new checkpoint.
-func (a *watcher) afterCheckpoint() {
+func (a *writeChecker) afterCheckpoint() {
 	f := a.w.f
 	pin := f.Pin()
 	defer pin.Release()
@@ -84,15 +83,14 @@ func (a *watcher) afterCheckpoint() {
 	}
 }
 
-// TestQuarantine checks every write while pins and guards are taken and released.
-func TestQuarantine(t *testing.T) {
+// No write overwrites a page that a pin, a guard or a meta slot protects.
+func TestProtectedPagesAreNotOverwritten(t *testing.T) {
 	for seed := range int64(8) {
 		mem := newMem(t)
 		fault := faultfs.New(mem)
 		w := newWorld(t, fault, 2048, seed)
-		a := &watcher{
-			w: w, slots: map[uint64]map[No]bool{}, pins: map[*Pin]map[No]bool{},
-			looks: map[*Guard]map[No]bool{},
+		a := &writeChecker{
+			w: w, slots: map[uint64]map[No]bool{}, pins: map[*Pin]map[No]bool{}, guards: map[*Guard]map[No]bool{},
 		}
 		fault.SetHook(a.check)
 		for range 150 {
@@ -101,23 +99,23 @@ func TestQuarantine(t *testing.T) {
 				w.checkpoint()
 				a.afterCheckpoint()
 			}
-			a.comeAndGo()
+			a.takeOrRelease()
 		}
 		for pin := range a.pins {
 			pin.Release()
 		}
-		for guard := range a.looks {
+		for guard := range a.guards {
 			guard.Release()
 		}
 		clear(a.pins)
-		clear(a.looks)
+		clear(a.guards)
 		w.drop(len(w.extents))
 		for range 3 {
 			w.checkpoint()
 		}
 		st := w.f.Stats()
 		require.Zero(t, st.Guards+st.Pins)
-		require.LessOrEqual(t, st.Pending, uint64(6), "only the own pages of the last two checkpoints are held back")
+		require.LessOrEqual(t, st.Pending, uint64(6), "bitmap pages of the last two checkpoints")
 		require.Equal(t, st.Pages, st.Used+st.Free+st.Pending)
 		fault.SetHook(nil)
 		w.requireSound(w.steps)
@@ -125,7 +123,7 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-func (a *watcher) comeAndGo() {
+func (a *writeChecker) takeOrRelease() {
 	w := a.w
 	switch w.rng.Intn(8) {
 	case 0:
@@ -133,18 +131,18 @@ func (a *watcher) comeAndGo() {
 		a.pins[pin] = pagesOf(w.t, w.f, pin)
 	case 1, 2:
 		guard := w.f.ReadGuard()
-		a.looks[guard] = w.current()
+		a.guards[guard] = w.current()
 	case 3:
 		for pin, pages := range a.pins {
-			require.Equal(w.t, pages, pagesOf(w.t, w.f, pin), "a pinned checkpoint changed")
+			require.Equal(w.t, pages, pagesOf(w.t, w.f, pin), "pinned checkpoint")
 			delete(a.pins, pin)
 			pin.Release()
 			pin.Release() // no effect
 			break
 		}
 	case 4, 5:
-		for guard := range a.looks {
-			delete(a.looks, guard)
+		for guard := range a.guards {
+			delete(a.guards, guard)
 			guard.Release()
 			guard.Release() // no effect
 			break
@@ -152,7 +150,7 @@ func (a *watcher) comeAndGo() {
 	}
 }
 
-// Pages are reusable after two checkpoints, so a file with constant content does not grow.
+// A file with constant content does not grow: pages are reusable after two checkpoints.
 func TestReuse(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	w.add(50)
@@ -166,8 +164,8 @@ func TestReuse(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// Pages written and freed while a snapshot is read do not accumulate.
-func TestPinHoldsOnlyItsOwn(t *testing.T) {
+// A pin does not hold pages that were allocated later.
+func TestPinHoldsOnlyOlderPages(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	w.add(50)
 	w.checkpoint()
@@ -186,10 +184,10 @@ func TestPinHoldsOnlyItsOwn(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestGuardedReaders reads with guards while extents are replaced continuously.
+// Guarded readers read valid extents while a writer replaces them.
 func TestGuardedReaders(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
-	var mu sync.RWMutex // published position, like in a tree View
+	var mu sync.RWMutex // guards published
 	var published Extent
 	replace := func(i int) {
 		ext, err := w.f.Alloc(2)

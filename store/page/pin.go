@@ -7,15 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Pin protects a durable checkpoint from being overwritten: a snapshot that is read while the store keeps running.
+// Pin protects a durable checkpoint from being overwritten: a snapshot to read while the store keeps running.
 type Pin struct {
 	file *File
 	meta Meta
 	done atomic.Bool
 }
 
-// Pin pins the last durable checkpoint. The caller must call Release; until then the pages of the checkpoint take
-// space, even if they are freed. Pages allocated later are not held back.
+// Pin pins the last durable checkpoint. Until Release, its pages take space even if they are freed.
 func (f *File) Pin() *Pin {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -23,18 +22,17 @@ func (f *File) Pin() *Pin {
 	return &Pin{file: f, meta: f.durable}
 }
 
-// Meta returns the description of the pinned checkpoint.
+// Meta returns the pinned checkpoint.
 func (p *Pin) Meta() Meta { return p.meta }
 
-// Release releases the pin; further calls do nothing.
+// Release can be called repeatedly.
 func (p *Pin) Release() {
 	if p.done.CompareAndSwap(false, true) {
 		p.file.readers.remove(p.file.readers.pins, p.meta.Checkpoint)
 	}
 }
 
-// UsedExtents iterates over the pages used by a pinned checkpoint, in rising order, in ranges as long as possible: the
-// pages that a copy needs. Born is not set. The bitmap is read during the iteration; an error ends it.
+// UsedExtents iterates over the used pages of a pinned checkpoint, in rising order and long ranges, without Born.
 func (f *File) UsedExtents(pin *Pin) iter.Seq2[Extent, error] {
 	return func(yield func(Extent, error) bool) {
 		b := bitmapReader{f: f, meta: pin.meta}
@@ -69,8 +67,8 @@ func (f *File) UsedExtents(pin *Pin) iter.Seq2[Extent, error] {
 
 func extent(from, to uint64) Extent { return Extent{First: No(from + 1), Pages: uint32(to - from)} }
 
-// OwnExtents returns the extents of a pinned checkpoint that hold the bitmap and its directory. Together with the
-// extents reachable from Meta.Root, these are all pages in use.
+// OwnExtents returns the extents of a pinned checkpoint's bitmap and directory. Together with those reachable from
+// Meta.Root, these are all pages in use.
 func (f *File) OwnExtents(pin *Pin) ([]Extent, error) {
 	var extents []Extent
 	for _, l := range pin.meta.leaves {
@@ -91,7 +89,7 @@ func (f *File) OwnExtents(pin *Pin) ([]Extent, error) {
 	return extents, nil
 }
 
-// bitmapReader reads the bitmap of a checkpoint sequentially. It caches the current directory page.
+// bitmapReader reads a checkpoint's bitmap sequentially. It caches the current directory page.
 type bitmapReader struct {
 	f    *File
 	meta Meta
@@ -99,7 +97,6 @@ type bitmapReader struct {
 	refs []ref
 }
 
-// ref returns the position of a bitmap chunk; zero if it has no used pages.
 func (b *bitmapReader) ref(chunk int) (ref, error) {
 	perLeaf := int(b.f.geo.leafChunks())
 	leaf := chunk / perLeaf
@@ -121,7 +118,6 @@ func (b *bitmapReader) ref(chunk int) (ref, error) {
 	return b.refs[chunk%perLeaf], nil
 }
 
-// chunk returns the bits of a chunk and their position; nil if it has no used pages.
 func (b *bitmapReader) chunk(chunk int) ([]uint64, ref, error) {
 	at, err := b.ref(chunk)
 	if err != nil || at == (ref{}) {

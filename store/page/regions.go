@@ -6,18 +6,16 @@ import "iter"
 
 // Region describes the use of the pages in a range of the file.
 type Region struct {
-	// First is the first page, Pages the number of pages.
 	First No
 	Pages uint64
 	// Live pages are used by the checkpoint being built.
 	Live uint64
-	// Held pages are freed but not yet reusable. HeldByReaders counts those that a Pin or a Guard may read; the others
-	// are used by one of the last two checkpoints.
+	// Held pages are freed but not yet reusable. HeldByReaders are held by a Pin or a Guard, the others by a checkpoint.
 	Held, HeldByReaders uint64
 }
 
-// Regions iterates over the file in ranges of the given number of pages; the last one may be shorter. It is not a
-// snapshot: each range is counted separately, under a short lock. It yields nothing for a file that is open read-only.
+// Regions iterates over the file in ranges of the given number of pages. It is not a snapshot: it locks each range
+// separately. It yields nothing for a file that is open read-only.
 func (f *File) Regions(pages uint64) iter.Seq[Region] {
 	return func(yield func(Region) bool) {
 		held := f.heldByReaders(pages)
@@ -36,7 +34,7 @@ func (f *File) Regions(pages uint64) iter.Seq[Region] {
 	}
 }
 
-// region counts the range that begins with the zero-based page from; ok is false after the end.
+// region counts the range at the zero-based page from; ok is false after the end.
 func (f *File) region(from, pages uint64) (r Region, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,7 +51,6 @@ func (f *File) region(from, pages uint64) (r Region, ok bool) {
 	return r, true
 }
 
-// heldByReaders counts, for each range of the given number of pages, those that only a reader holds.
 func (f *File) heldByReaders(pages uint64) []uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

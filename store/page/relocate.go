@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// RelocateOwn marks a bitmap or directory page so that the next Checkpoint writes it to a new position. Its content is
-// in memory, so corruption on disk loses nothing. It returns false if n is not such a page.
+// RelocateOwn makes the next Checkpoint write a bitmap or directory page to a new position. Its content is in memory,
+// so corruption on disk loses nothing. It returns false if n is not such a page.
 func (f *File) RelocateOwn(n No) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,9 +31,8 @@ func (f *File) RelocateOwn(n No) bool {
 	return false
 }
 
-// ReadHead reads header and meta slots like the next Open. It rewrites a corrupt header immediately. It returns the
-// corruption of a meta slot as damage: the next two Checkpoints rewrite both. damage is also set if the problem was
-// repaired.
+// ReadHead reads header and meta slots like Open. It rewrites a corrupt header; the next two Checkpoints rewrite a
+// corrupt meta slot. damage is the corruption, repaired or not.
 func (f *File) ReadHead() (damage, err error) {
 	f.checkpointing.Lock() // a slot being written is neither old nor new
 	defer f.checkpointing.Unlock()

@@ -4,11 +4,9 @@ package page
 
 import "fmt"
 
-// trimSpare is the number of free pages that Trim leaves in the file. The next checkpoint needs a few and should not
-// have to grow the file again.
 const trimSpare = 64
 
-// AllocLow makes the next allocations use the first free pages of the file instead of those after the last allocation.
+// AllocLow makes the next allocations use the first free pages of the file.
 func (f *File) AllocLow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -17,8 +15,7 @@ func (f *File) AllocLow() {
 	}
 }
 
-// RelocateBitmap marks the bitmap and directory pages at or after page from, so that the next Checkpoint rewrites
-// them.
+// RelocateBitmap makes the next Checkpoint rewrite the bitmap and directory pages at or after page from.
 func (f *File) RelocateBitmap(from No) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,8 +36,7 @@ func (f *File) RelocateBitmap(from No) {
 	}
 }
 
-// FreeTail returns the number of free pages at the end of the file: neither in use nor held back for a checkpoint or a
-// reader.
+// FreeTail returns the number of reusable pages at the end of the file.
 func (f *File) FreeTail() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,19 +47,19 @@ func (f *File) FreeTail() uint64 {
 	return f.space.pages - f.space.end()
 }
 
-// Trim returns the free pages at the end of the file to the filesystem, and returns the number of bytes freed. It
-// makes two checkpoints with the content of the last one, so that no meta slot refers to the truncated pages; the
-// truncation is last. A crash at any point leaves a valid file with the old length or a shorter one.
+// Trim returns the free pages at the end of the file to the filesystem, and returns the number of bytes freed. It first
+// makes two checkpoints with the content of the last one, so that no meta slot refers to the truncated pages. A crash
+// at any point leaves a valid file with the old length or a shorter one.
 //
-// The caller must have no pending changes: every allocated or freed extent must be included in the last Checkpoint.
-// After an error that Checkpoint can recover from, Trim can be retried.
+// Every allocated or freed extent must be included in the last Checkpoint. After an error that Checkpoint can recover
+// from, Trim can be retried.
 func (f *File) Trim() (int64, error) {
 	if err := f.writable(); err != nil {
 		return 0, err
 	}
 	meta := f.Meta()
 	if !f.trimSpace() {
-		// A crash may have occurred between the checkpoints and the truncation.
+		// A crash may have interrupted a Trim before the truncation.
 		if over, err := f.excess(); err != nil || over == 0 {
 			return 0, err
 		}
@@ -79,7 +75,6 @@ func (f *File) Trim() (int64, error) {
 	return f.truncate()
 }
 
-// trimSpace removes the free pages at the end; it returns false if there are too few.
 func (f *File) trimSpace() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +94,6 @@ func (f *File) trimSpace() bool {
 	return true
 }
 
-// excess returns the file length after the last page.
 func (f *File) excess() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,8 +108,7 @@ func (f *File) excessLocked() (int64, error) {
 	return max(size-f.geo.offset(No(f.space.pages+1)), 0), nil
 }
 
-// truncate truncates the file after its current last page: it may have grown again. Neither meta slot refers to
-// anything after it.
+// truncate truncates the file after its current last page, since it may have grown again.
 func (f *File) truncate() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +123,7 @@ func (f *File) truncate() (int64, error) {
 	return over, nil
 }
 
-// end returns the number of pages up to the last one that is not free.
+// end returns the number of pages up to the last busy one.
 func (s *space) end() uint64 {
 	size := s.geo.chunkPages()
 	for i := len(s.chunks); i > 0; i-- {
@@ -148,8 +141,7 @@ func (s *space) end() uint64 {
 	return 0
 }
 
-// shrink makes the file end after the given number of pages; the pages after it must be free. It returns the positions
-// of unneeded parts of the bitmap.
+// shrink drops the pages from the given number on, which must be free. It returns the unneeded parts of the bitmap.
 func (s *space) shrink(pages uint64) []ref {
 	var gone []ref
 	size, chunks, leaves := s.geo.chunkPages(), int(s.geo.chunksFor(pages)), int(s.geo.leavesFor(pages))
@@ -170,7 +162,7 @@ func (s *space) shrink(pages uint64) []ref {
 		c.busyCount += n
 	}
 	if len(s.chunks) > chunks && leaves > 0 {
-		s.leaves[leaves-1].dirty = true // it is shorter now
+		s.leaves[leaves-1].dirty = true
 	}
 	clear(s.chunks[chunks:])
 	s.chunks, s.leaves, s.pages = s.chunks[:chunks], s.leaves[:leaves], pages

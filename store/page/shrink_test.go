@@ -36,7 +36,7 @@ func TestTrim(t *testing.T) {
 	same()
 	before, err := mem.Stat("/d/p")
 	require.NoError(t, err)
-	require.Greater(t, f.Stats().Pages, uint64(2*16128), "more than two parts of bitmap")
+	require.Greater(t, f.Stats().Pages, uint64(2*16128), "more than two bitmap chunks")
 	for round := range 6 {
 		end := page.No(f.Stats().Used / 2)
 		for no, ext := range extents {

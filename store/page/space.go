@@ -22,7 +22,7 @@ type space struct {
 	leaves []leaf
 	live   uint64
 	busy   uint64 // without nonexistent pages
-	cursor uint64 // page after the last allocation, where a search begins
+	cursor uint64 // where a search begins: after the last allocation
 	noFit  uint64 // no free range has this length or more; 0: unknown
 }
 
@@ -31,11 +31,10 @@ type chunk struct {
 	liveCount  uint64
 	busyCount  uint64 // including nonexistent pages
 	longest    uint64 // no free range inside this chunk is longer
-	at         ref    // position of the chunk; zero if it has no live pages
+	at         ref    // zero if it has no live pages
 	dirty      bool   // live differs from the stored bits
 }
 
-// leaf is a directory page with the positions of chunks.
 type leaf struct {
 	at    ref
 	dirty bool
@@ -43,7 +42,6 @@ type leaf struct {
 
 func newSpace(pageSize int) *space { return &space{geo: geometry{pageSize: pageSize}} }
 
-// grow adds free pages at the end.
 func (s *space) grow(pages uint64) {
 	size := s.geo.chunkPages()
 	for from, to := s.pages, s.pages+pages; from < to; {
@@ -66,7 +64,6 @@ func (s *space) grow(pages uint64) {
 	s.noFit = 0
 }
 
-// find finds n consecutive free pages, searching first after the last allocation.
 func (s *space) find(n uint64) (uint64, bool) {
 	if n == 0 || n > s.pages-s.busy || (s.noFit != 0 && n >= s.noFit) {
 		return 0, false
@@ -81,7 +78,6 @@ func (s *space) find(n uint64) (uint64, bool) {
 	return at, ok
 }
 
-// search finds n consecutive free pages in [from, to).
 func (s *space) search(n, from, to uint64) (uint64, bool) {
 	size := s.geo.chunkPages()
 	var run uint64 // free pages directly before pos, not before from
@@ -109,9 +105,9 @@ func (s *space) search(n, from, to uint64) (uint64, bool) {
 	return 0, false
 }
 
-// search searches the bits [off, end) for a free range of n, of which run bits are before off. If found, at is in
-// [off, end) and the range has left pages before at. Otherwise at is end, left is the number of free pages before end,
-// and longest is the longest free range inside.
+// search searches the bits [off, end) for a free range of n, of which run bits are before off. If found, at is in [off,
+// end) and the range has left pages before at. Otherwise at is end, left is the number of free pages before end, and
+// longest is the longest free range inside.
 func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
 	for i := off; i < end; {
 		stop := nextBit(c.busy, i, end)
@@ -128,7 +124,6 @@ func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
 	return end, run, longest
 }
 
-// each calls fn for each chunk with pages of [at, at+n).
 func (s *space) each(at, n uint64, fn func(c *chunk, off, n uint64)) {
 	size := s.geo.chunkPages()
 	for end := at + n; at < end; {
@@ -139,7 +134,6 @@ func (s *space) each(at, n uint64, fn func(c *chunk, off, n uint64)) {
 	}
 }
 
-// take allocates pages returned by find.
 func (s *space) take(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		setBits(c.live, off, n)
@@ -153,7 +147,6 @@ func (s *space) take(at, n uint64) {
 	s.cursor = at + n
 }
 
-// isLive reports whether all of the pages are live.
 func (s *space) isLive(at, n uint64) bool {
 	if at+n > s.pages || at+n < at {
 		return false
@@ -163,7 +156,7 @@ func (s *space) isLive(at, n uint64) bool {
 	return live
 }
 
-// drop clears the live bits of pages. They stay busy.
+// drop clears the live bits; the pages stay busy.
 func (s *space) drop(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		clearBits(c.live, off, n)
@@ -173,7 +166,6 @@ func (s *space) drop(at, n uint64) {
 	s.live -= n
 }
 
-// release makes dropped pages available for allocation.
 func (s *space) release(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		clearBits(c.busy, off, n)
@@ -184,7 +176,6 @@ func (s *space) release(at, n uint64) {
 	s.noFit = 0
 }
 
-// chunkPayload appends the stored form of a chunk: its live bits.
 func (s *space) chunkPayload(dst []byte, index int) []byte {
 	for _, w := range s.chunks[index].live {
 		dst = binary.LittleEndian.AppendUint64(dst, w)
@@ -192,7 +183,6 @@ func (s *space) chunkPayload(dst []byte, index int) []byte {
 	return dst
 }
 
-// leafPayload appends the stored form of a directory page: the positions of its chunks.
 func (s *space) leafPayload(dst []byte, index int) []byte {
 	first := index * int(s.geo.leafChunks())
 	for _, c := range s.chunks[first:min(first+int(s.geo.leafChunks()), len(s.chunks))] {
@@ -202,7 +192,6 @@ func (s *space) leafPayload(dst []byte, index int) []byte {
 	return dst
 }
 
-// decodeLeaf decodes a directory page with the given number of chunks in a file with the given number of pages.
 func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 	if len(payload) != chunks*16 {
 		return nil, &CorruptError{Reason: fmt.Sprintf("bitmap directory of %d bytes, expected %d", len(payload),
@@ -223,7 +212,6 @@ func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 	return refs, nil
 }
 
-// decodeChunk decodes a bitmap page; pages is the number of its bits for existing pages.
 func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 	if uint64(len(payload))*8 != geo.chunkPages() {
 		return nil, &CorruptError{Reason: fmt.Sprintf("bitmap of %d bytes, expected %d", len(payload),
@@ -239,7 +227,6 @@ func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 	return words, nil
 }
 
-// load sets the stored bits of a chunk. The chunk must be unused.
 func (s *space) load(index int, at ref, words []uint64) {
 	c := s.chunks[index]
 	c.live, c.at = words, at

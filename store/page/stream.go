@@ -5,17 +5,18 @@ package page
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// ExtentStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every page in use belongs
-// to an extent, so a checksum covers every byte that is ever read. It keeps only a few numbers in memory.
+// ExtentStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every used page belongs
+// to an extent, so a checksum covers every byte that is ever read.
 type ExtentStream struct {
 	pageSize int
 	next     No     // expected page, if left is not 0
 	left     uint32 // missing pages of the extent
-	first    No     // of the extent
-	rest     int    // bytes of header and payload not yet included in crc
+	first    No
+	rest     int // bytes of header and payload not yet included in crc
 	crc      uint32
 	want     uint32
 }
@@ -23,7 +24,7 @@ type ExtentStream struct {
 // NewExtentStream returns a stream before its first page.
 func NewExtentStream(pageSize int) *ExtentStream { return &ExtentStream{pageSize: pageSize} }
 
-// Write verifies whole pages; the first one has the number first. The error is a CorruptError.
+// Write verifies whole pages from first on. The error is a CorruptError.
 func (s *ExtentStream) Write(first No, pages []byte) error {
 	if len(pages)%s.pageSize != 0 {
 		return fmt.Errorf("%w: %d bytes are not a multiple of the page size %d", ErrMisuse, len(pages), s.pageSize)
@@ -43,7 +44,7 @@ func (s *ExtentStream) Write(first No, pages []byte) error {
 		if s.next == s.first {
 			sum = sum[4:] // the checksum does not cover itself
 		}
-		s.crc = crc32.Update(s.crc, castagnoli, sum)
+		s.crc = crc.Update(s.crc, sum)
 		s.rest -= take
 		s.left -= n
 		first += No(n)
@@ -56,7 +57,6 @@ func (s *ExtentStream) Write(first No, pages []byte) error {
 	return nil
 }
 
-// begin reads the header of an extent.
 func (s *ExtentStream) begin(first No, pages []byte) error {
 	h, err := PeekExtent(pages)
 	switch {

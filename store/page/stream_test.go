@@ -20,7 +20,7 @@ func streamExtents(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 	for ext, err := range f.UsedExtents(pin) {
 		require.NoError(t, err)
 		for skip := uint32(0); skip < ext.Pages; {
-			piece := ext.Sub(skip, min(1+uint32(rng.Intn(4)), ext.Pages-skip))
+			piece := ext.sub(skip, min(1+uint32(rng.Intn(4)), ext.Pages-skip))
 			skip += piece.Pages
 			buf := make([]byte, int(piece.Pages)*f.PageSize())
 			require.NoError(t, f.ReadPages(piece.First, buf))
@@ -62,12 +62,12 @@ func TestExtentStream(t *testing.T) {
 		pin.Release()
 	}
 	s := NewExtentStream(2048)
-	require.ErrorIs(t, s.Write(1, make([]byte, 2048)), ErrCorrupt, "zeros are no run")
+	require.ErrorIs(t, s.Write(1, make([]byte, 2048)), ErrCorrupt, "zeros")
 	require.ErrorIs(t, s.Write(1, make([]byte, 100)), ErrMisuse)
 	run, err := AppendExtent(nil, 2048, Extent{First: 3, Pages: 2, Born: 1}, KindLarge, make([]byte, 3000))
 	require.NoError(t, err)
-	require.ErrorIs(t, s.Write(4, run), ErrCorrupt, "written to another place")
+	require.ErrorIs(t, s.Write(4, run), ErrCorrupt, "misdirected write")
 	require.NoError(t, s.Write(3, run[:2048]))
-	require.ErrorIs(t, s.End(), ErrCorrupt, "half of it")
-	require.ErrorIs(t, s.Write(5, run[2048:]), ErrCorrupt, "a page between is free")
+	require.ErrorIs(t, s.End(), ErrCorrupt, "incomplete extent")
+	require.ErrorIs(t, s.Write(5, run[2048:]), ErrCorrupt, "gap in the extent")
 }

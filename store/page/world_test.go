@@ -85,7 +85,7 @@ func (w *world) add(count int) {
 		if len(buf) == 0 {
 			first = ext.First
 		}
-		buf, err = w.f.Encode(buf, ext, kindOf(w.next), payloads[i])
+		buf, err = w.f.encode(buf, ext, kindOf(w.next), payloads[i])
 		require.NoError(w.t, err)
 		next = ext.End()
 		w.extents[w.next] = ext
@@ -265,5 +265,14 @@ func (w *world) open(fs vfs.FS) {
 	w.extents = maps.Clone(w.states[at])
 	st := w.f.Stats()
 	require.Equal(w.t, w.f.Meta().UsedPages, st.Used)
-	require.Zero(w.t, st.Pending, "after Open every page that is not used is free")
+	require.Zero(w.t, st.Pending, "pending pages after Open")
+}
+
+// sub returns count pages of e after the first skip ones.
+func (e Extent) sub(skip, count uint32) Extent {
+	return Extent{First: e.First + No(skip), Pages: count, Born: e.Born}
+}
+
+func (f *File) encode(dst []byte, ext Extent, kind Kind, payload []byte) ([]byte, error) {
+	return AppendExtent(dst, f.geo.pageSize, ext, kind, payload)
 }

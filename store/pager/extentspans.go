@@ -13,29 +13,26 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// extentSpans records how short the extents of messages are, to avoid index lookups. For each group of 64 sequences it
-// has the smallest span, in sequences, of an extent that overlaps the group. When messages are acknowledged in random
-// order, each of them is in another part of the index. Checking whether its extent is now dead would read a leaf each
-// time. But an extent cannot be dead if fewer adjacent messages are dead than it spans.
+// extentSpans records how short the extents of messages are, to avoid index lookups: for each group of 64 sequences,
+// the smallest span, in sequences, of an extent that overlaps the group. When messages are acknowledged in random
+// order, checking whether the extent of each is now dead would read a leaf each time. But an extent cannot be dead if
+// fewer adjacent messages are dead than it spans.
 //
-// It takes 64 bytes for each known chunk of 4096 sequences. A chunk is known when all its extents were seen: either
-// its first extent was written while the extentSpans existed, or the spans were learned from the index. It is in memory
-// only, and belongs to one tree: another page file has other extents.
+// It takes 64 bytes for each known chunk of 4096 sequences. A chunk is known if its first extent was written while the
+// extentSpans existed, or if the spans were learned from the index. It belongs to one tree: another page file has other
+// extents.
 type extentSpans struct {
-	of     *tree.Tree
-	chunks map[spanKey]*groupSpans
-	// lookups counts the index lookups for extents whose last message may have been consumed.
+	of      *tree.Tree
+	chunks  map[spanKey]*groupSpans
 	lookups uint64
 }
 
-// spanKey identifies a chunk of a queue.
 type spanKey struct{ queue, chunk uint64 }
 
-// groupSpans has, for each group of a chunk, the smallest span of an extent that overlaps it, or overlapped it
-// earlier; 0 if none. Values above 255 are stored as 255.
+// groupSpans has, for each group of a chunk, the smallest span of an extent that overlaps it or did so earlier; 0 if
+// none. Larger values are stored as 255.
 type groupSpans [queue.GroupsOfChunk]uint8
 
-// in returns the spans for a tree, and resets them if the tree is another one.
 func (s *extentSpans) in(of *tree.Tree) *extentSpans {
 	if s.of != of {
 		s.of, s.chunks = of, make(map[spanKey]*groupSpans)
@@ -43,22 +40,20 @@ func (s *extentSpans) in(of *tree.Tree) *extentSpans {
 	return s
 }
 
-// get returns the spans of a chunk, or nil if unknown.
 func (s *extentSpans) get(queueID, chunk uint64) *groupSpans {
 	return s.chunks[spanKey{queueID, chunk}]
 }
 
 func (s *extentSpans) forget(queueID, chunk uint64) { delete(s.chunks, spanKey{queueID, chunk}) }
 
-// forgetQueues removes the spans of deleted queues.
 func (s *extentSpans) forgetQueues(ids []uint64) {
 	if len(ids) > 0 {
 		maps.DeleteFunc(s.chunks, func(key spanKey, _ *groupSpans) bool { return slices.Contains(ids, key.queue) })
 	}
 }
 
-// wrote records an extent that was written at the end of its queue. If it is the first one to reach into a chunk, the
-// chunk is known from then on. A queue that stays in its first chunk takes no memory.
+// wrote records an extent that was written at the end of its queue. The first one to reach into a chunk makes the chunk
+// known. A queue that stays in its first chunk takes no memory.
 func (s *extentSpans) wrote(e *index.Entry) {
 	last := e.Last() / queue.ChunkSize
 	if e.First%queue.ChunkSize == 0 || e.First/queue.ChunkSize != last {
@@ -69,7 +64,6 @@ func (s *extentSpans) wrote(e *index.Entry) {
 	s.note(e)
 }
 
-// note adds an extent to the chunks that are known.
 func (s *extentSpans) note(e *index.Entry) {
 	for chunk := e.First / queue.ChunkSize; chunk <= e.Last()/queue.ChunkSize; chunk++ {
 		if g := s.get(e.Queue, chunk); g != nil {
@@ -78,7 +72,6 @@ func (s *extentSpans) note(e *index.Entry) {
 	}
 }
 
-// note adds an extent that overlaps the chunk.
 func (g *groupSpans) note(chunk uint64, e *index.Entry) {
 	first := max(e.First, chunk*queue.ChunkSize) % queue.ChunkSize / queue.Group
 	last := min(e.Last(), chunk*queue.ChunkSize+queue.ChunkSize-1) % queue.ChunkSize / queue.Group
@@ -90,8 +83,7 @@ func (g *groupSpans) note(chunk uint64, e *index.Entry) {
 	}
 }
 
-// CheckSpans compares the cached spans with the index, for tests: an extent must not be shorter than the cached span
-// of each group that it overlaps.
+// CheckSpans verifies, for tests, that no extent is shorter than the cached span of a group that it overlaps.
 func (p *Pager) CheckSpans() error {
 	p.hold()
 	defer p.mu.Unlock()

@@ -13,11 +13,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// writeBufferBytes is the size at which adjacent pages are written.
 const writeBufferBytes = 1 << 20
 
-// extentWriter builds extents in their on-disk form and writes about a megabyte of them at a time. This needs one
-// allocation for all of them, and as few writes as the free space allows.
+// extentWriter builds extents in their on-disk form and writes about a megabyte at a time, with one allocation and as
+// few writes as the free space allows.
 type extentWriter struct {
 	file    *page.File
 	buf     []byte
@@ -29,17 +28,16 @@ type extentWriter struct {
 	sum    uint32
 }
 
-// stagedExtent is an extent that is built but not yet written.
 type stagedExtent struct {
-	offset, payload int // offset is the start in buf, payload the length of the payload
+	offset, payload int // start in buf, length of the payload
 	entry           index.Entry
 	// record is the length of the only message's record, and sum its CRC32C (0 if unknown).
 	record int
 	sum    uint32
 }
 
-// writeTails writes the messages of the batch to new extents and returns their index entries. After an error all its
-// allocations are free again.
+// writeTails writes messages to new extents and returns their index entries. After an error all its allocations are
+// free again.
 func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	if p.buf == nil {
 		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // aligned for direct I/O
@@ -55,7 +53,7 @@ func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 		err = w.flush()
 	}
 	if cap(w.buf) > cap(p.buf) {
-		p.buf = nil // do not keep the memory of a very large message
+		p.buf = nil // do not retain the memory of a very large message
 	}
 	if err != nil {
 		for i := range w.entries {
@@ -66,8 +64,7 @@ func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	return w.entries, nil
 }
 
-// writeTail packs the messages of one queue into extents of up to index.Room bytes. A larger message gets its own
-// extent.
+// writeTail packs the messages of one queue into extents of up to index.Room bytes. A larger message gets its own.
 func (w *extentWriter) writeTail(t *queue.TailRun) error {
 	room := index.Room(w.file.PageSize())
 	var b index.ExtentBuilder
@@ -100,8 +97,7 @@ func (w *extentWriter) writeTail(t *queue.TailRun) error {
 	return w.end(&b)
 }
 
-// writeLarge writes a message into its own extent without copying it, since a copy would double the memory of a very
-// large message. sum is the record's CRC32C, 0 if unknown.
+// writeLarge writes a message into its own extent without copying it. sum is the record's CRC32C, 0 if unknown.
 func (w *extentWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32) error {
 	if err := w.flush(); err != nil { // entries must be in message order
 		return err
@@ -131,14 +127,12 @@ func (w *extentWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32
 	return nil
 }
 
-// begin starts an extent at the end of the buffer.
 func (w *extentWriter) begin(b *index.ExtentBuilder, queueID uint64) {
 	start := len(w.buf)
 	w.buf = append(w.buf, make([]byte, page.ExtentHeaderBytes)...)
 	b.Begin(w.buf, start+page.ExtentHeaderBytes, queueID)
 }
 
-// end closes the current extent, and writes the staged extents if there are enough of them.
 func (w *extentWriter) end(b *index.ExtentBuilder) error {
 	b.Finish()
 	w.buf = b.Buf
@@ -159,7 +153,6 @@ func (w *extentWriter) end(b *index.ExtentBuilder) error {
 	return w.flush()
 }
 
-// flush allocates pages for the staged extents and writes them.
 func (w *extentWriter) flush() error {
 	if len(w.staged) == 0 {
 		return nil
@@ -168,7 +161,7 @@ func (w *extentWriter) flush() error {
 	if err != nil {
 		return fmt.Errorf("allocate: %w", err)
 	}
-	begin := 0 // start of the current sequence of adjacent extents
+	begin := 0 // of the current adjacent extents
 	for i := range w.staged {
 		st := &w.staged[i]
 		st.entry.Extent = extents[i]
@@ -198,8 +191,7 @@ func (w *extentWriter) flush() error {
 	return nil
 }
 
-// editTree applies everything except the new messages to the tree, and returns the extents that are no longer
-// referenced.
+// editTree applies everything except the new messages to the tree, and returns the unreferenced extents.
 func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error) {
 	var freed []page.Extent
 	for _, kv := range b.Puts {
@@ -225,7 +217,6 @@ func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error)
 	return dropDead(edit, p.spans.in(p.index), b.Dead, freed)
 }
 
-// dropQueue removes all entries of a deleted queue.
 func dropQueue(edit *tree.Edit, id uint64, freed []page.Extent) ([]page.Extent, error) {
 	from, to := index.KeyRange(id)
 	it := edit.Scan(from, to)
@@ -247,11 +238,10 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Extent) ([]page.Extent, 
 	return freed, nil
 }
 
-// dropDead frees the extents within the ranges that contain no needed message.
 func dropDead(edit *tree.Edit, spans *extentSpans, ranges []queue.DeadRange, freed []page.Extent) (
 	[]page.Extent, error,
 ) {
-	// Use one iterator for all ranges, since many of them are close to each other.
+	// Many ranges are close to each other: they share an iterator.
 	d := deadExtents{edit: edit, it: edit.Scan(nil, nil), freed: freed}
 	for i := range ranges {
 		if err := d.drop(spans, ranges[i]); err != nil {
@@ -262,7 +252,7 @@ func dropDead(edit *tree.Edit, spans *extentSpans, ranges []queue.DeadRange, fre
 	return d.freed, err
 }
 
-// drop frees the extents in one range. It does not change the range, since the batch is retried after an error.
+// drop does not change the range, since the batch is retried after an error.
 func (d *deadExtents) drop(spans *extentSpans, r queue.DeadRange) error {
 	chunk, single := r.Single()
 	known := spans.get(r.Queue, chunk)
@@ -287,7 +277,6 @@ func (d *deadExtents) drop(spans *extentSpans, r queue.DeadRange) error {
 	return nil
 }
 
-// learn caches the spans of a chunk's extents.
 func (d *deadExtents) learn(spans *extentSpans, queueID, chunk uint64) error {
 	known := new(groupSpans)
 	first, end := chunk*queue.ChunkSize, (chunk+1)*queue.ChunkSize
@@ -315,16 +304,15 @@ func (d *deadExtents) learn(spans *extentSpans, queueID, chunk uint64) error {
 // maxDead bounds the index entries that are collected before they are removed: one purge can leave millions.
 const maxDead = 1 << 14
 
-// deadExtents collects the index entries of dead extents, and removes them.
+// deadExtents collects and removes the index entries of dead extents.
 type deadExtents struct {
 	edit  *tree.Edit
 	it    *tree.Iterator
 	dead  []index.Entry
 	freed []page.Extent
-	total int // number of dead extents found
+	total int
 }
 
-// find visits the extents that overlap a part of a range.
 func (d *deadExtents) find(r *queue.DeadRange, first, last uint64) error {
 	_, to := index.KeyRange(r.Queue)
 	if last != ^uint64(0) {
@@ -355,8 +343,8 @@ func (d *deadExtents) find(r *queue.DeadRange, first, last uint64) error {
 }
 
 // remove removes the collected entries key by key. This is cheap even for the whole prefix of a queue, as left by a
-// plain consumer, because each delete finds its leaf in memory. An entry may occur twice, because an extent can
-// overlap two ranges.
+// plain consumer: each delete finds its leaf in memory. An entry may occur twice, because an extent can overlap two
+// ranges.
 func (d *deadExtents) remove() error {
 	var key []byte
 	for i := range d.dead {

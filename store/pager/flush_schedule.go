@@ -11,13 +11,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// keyRange is a sequence of consecutive keys in the tree, first and last included.
+// keyRange is a sequence of n consecutive keys in the tree.
 type keyRange struct {
 	first, last []byte
 	n           int
 }
 
-// editSchedule adds and removes keys of the schedule index.
 func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 	for key := range b.Puts {
 		if err := edit.Put(key, nil); err != nil {
@@ -32,7 +31,7 @@ func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 		if r.n == 1 {
 			_, err = edit.Delete(r.first)
 		} else {
-			err = edit.DeleteRange(r.first, append(r.last, 0)) // up to and including the last key
+			err = edit.DeleteRange(r.first, append(r.last, 0))
 		}
 		if err != nil {
 			return fmt.Errorf("write the schedule: %w", err)
@@ -41,8 +40,8 @@ func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 	return nil
 }
 
-// keysToDelete returns the keys to remove that exist in the tree, grouped into ranges. Due messages are removed in
-// index order, so there are mostly few ranges. Removing a range costs little more than removing a key.
+// keysToDelete returns the keys to remove that exist in the tree, grouped into ranges: due messages are removed in
+// index order, and removing a range costs little more than removing a key.
 func keysToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (ranges []keyRange, err error) {
 	next, stop := iter.Pull(iter.Seq[[]byte](b.Deletes))
 	defer stop()

@@ -13,11 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// maxMovedNodes bounds the tree nodes that a shrink moves, since they are held in memory.
 const maxMovedNodes = 4096
 
-// MoveExtents copies extents into gaps, the last one first, and updates the index. more is false when there are no more
-// gaps.
+// MoveExtents copies extents into gaps, the last one first, and updates the index. more is false when no gap is left.
 func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
@@ -30,8 +28,8 @@ func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint6
 	edit := p.index.Edit()
 	defer edit.Discard()
 	var taken, left []page.Extent
-	give := func(entries []page.Extent) {
-		for _, r := range entries {
+	give := func(extents []page.Extent) {
+		for _, r := range extents {
 			file.Free(r)
 		}
 	}
@@ -108,8 +106,7 @@ func (p *Pager) CutEnd(ctx context.Context) (held bool, err error) {
 	if err := p.moveNodes(from); err != nil {
 		return false, err
 	}
-	// The first checkpoint moves the pages away from the end. The second one overwrites the meta slot that still
-	// refers to them.
+	// The first checkpoint moves the pages. The second one overwrites the meta slot that still refers to the old ones.
 	for range 2 {
 		p.file.AllocLow()
 		p.file.RelocateBitmap(from)
@@ -127,7 +124,7 @@ func (p *Pager) CutEnd(ctx context.Context) (held bool, err error) {
 	return st.Pins+st.Guards > 0 && st.Pending > 0, nil
 }
 
-// MakeGaps writes a checkpoint, and then an identical one. Only then can the pages freed by the first one be reused.
+// MakeGaps writes a checkpoint, and then an identical one, so that the pages freed by the first one can be reused.
 func (p *Pager) MakeGaps() error {
 	p.hold()
 	defer p.mu.Unlock()
@@ -156,8 +153,7 @@ func (p *Pager) moveNodes(from page.No) error {
 	return nil
 }
 
-// repeatCheckpoint writes a checkpoint with the content of the last one and with moved pages. mu is held since the last
-// one.
+// repeatCheckpoint writes a checkpoint with the content of the last one and with moved pages. mu is held since then.
 func (p *Pager) repeatCheckpoint() error {
 	root, err := p.index.Flush()
 	if err != nil {

@@ -11,15 +11,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// pageMapCacheBytes bounds the index nodes that are held in memory while a map is created.
 const pageMapCacheBytes = 4 << 20
 
-// PageRegion describes the use of the pages in a region of page.db.
+// PageRegion describes the pages in a region of page.db.
 type PageRegion struct {
 	page.Region
 
-	// Index counts the live pages that belong to the tree, Bitmap those of the map of used pages. The others hold
-	// messages.
+	// Index counts the live pages of the tree, Bitmap those of the map of used pages. The others hold messages.
 	Index, Bitmap uint64
 }
 
@@ -31,23 +29,18 @@ func (r *PageRegion) Free() uint64 { return r.Pages - r.Live - r.Held }
 
 // PageMap is the map of page.db.
 type PageMap struct {
-	// PageSize in bytes.
 	PageSize int
-	// Regions from the beginning to the end of the file. All but the last one have the same number of pages.
-	Regions []PageRegion
-	// Total is the sum of all regions.
-	Total PageRegion
-	// FreeTail is the number of free pages at the end.
+	// Regions have the same number of pages, except for the last one; Total is their sum.
+	Regions  []PageRegion
+	Total    PageRegion
 	FreeTail uint64
-	// Readers is the number of readers of older checkpoints.
-	Readers int
+	Readers  int // of older checkpoints
 }
 
-// PageMap returns the use of the pages of page.db, in at most the given number of regions of at least one page. It
-// works online: it reads the inner nodes of the last checkpoint's index and no messages. It holds no lock for longer
-// than counting the pages of a region takes. The result is not a consistent snapshot. Index pages that were just
-// written by a checkpoint in progress count as messages. It returns ErrReplaced if page.db was replaced in the
-// meantime.
+// PageMap returns the use of the pages of page.db, in at most the given number of regions. It works online: it reads
+// the inner nodes of the last checkpoint's index and no messages, and locks each region separately. The result is not a
+// consistent snapshot: index pages just written by a checkpoint in progress count as messages. It returns ErrReplaced
+// if page.db was replaced in the meantime.
 func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) (PageMap, error) {
 	file, pin, err := p.Pin()
 	if err != nil {
@@ -88,7 +81,6 @@ func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) 
 	return m, nil
 }
 
-// countPages adds the pages of an extent to their regions, which have each pages.
 func countPages(to map[uint64]uint64, r page.Extent, each uint64) {
 	for at, end := uint64(r.First-1), uint64(r.First-1)+uint64(r.Pages); at < end; {
 		i := at / each

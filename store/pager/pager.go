@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pager owns the page file of a store. It writes messages from memory to pages, writes checkpoints, frees
-// pages, and replaces the file. Its client is package store; the state that it writes belongs to the store and is
-// reached through Engine.
+// pages, and replaces the file. The state that it writes belongs to the store and is reached through Engine.
 //
 // Locks: Pager.mu is held by code that edits the tree and writes checkpoints: the pager's goroutine, Stop, and
 // Exclusive. While a checkpoint is being synced, only the goroutine takes it, to write more messages. The others wait
-// (Pager.hold). Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing while page.db
-// is replaced. Long operations (check, digest, copying a snapshot) do not hold it throughout. They pin a checkpoint
-// (Pin), and fail if the file is replaced or closed (StillUses). Order: mu, fileMu, then locks of the Engine.
+// (Pager.hold). Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing while page.db is
+// replaced. Long operations (check, digest, copying a snapshot) do not hold it throughout. They pin a checkpoint (Pin),
+// and fail if the file is replaced or closed (StillUses). Order: mu, fileMu, then locks of the Engine.
 package pager
 
 import (
@@ -30,66 +29,59 @@ import (
 )
 
 const (
-	// flushRoundBytes is the amount of messages that one background flush round takes out of the tail.
+	// flushRoundBytes is the amount of messages that one background flush takes out of the tail.
 	flushRoundBytes = 4 << 20
 	// RestPart is the divisor of the memory budget left to messages in memory while no checkpoint is due.
 	RestPart = 4
-	// maxScheduleChanges is the number of schedule changes in memory at which a checkpoint is due: about 10 MiB.
+	// maxScheduleChanges is the number of schedule changes in memory, about 10 MiB, at which a checkpoint is due.
 	maxScheduleChanges = 1 << 18
-	// pagerTick is the interval at which the pager checks the time.
-	pagerTick = 500 * time.Millisecond
+	pagerTick          = 500 * time.Millisecond
 )
 
 // Engine is the store above a Pager: it has the applied state and the log.
 type Engine interface {
-	// Usable returns the reason why the store cannot be used, or nil.
 	Usable() error
 	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
-	// Unwritten returns the changes that no checkpoint contains.
 	Unwritten() Unwritten
-	// Collect takes messages of about maxBytes out of the state, the oldest first.
+	// Collect takes the oldest messages, of about maxBytes, out of the state.
 	Collect(maxBytes int64) *queue.Batch
-	// CollectAll takes all changes after a checkpoint out of the state, up to record at. logBytes is their size in
-	// the log. If nothing was applied after it and force is not set, the batch is nil.
+	// CollectAll takes all changes after a checkpoint out of the state, up to record at. logBytes is their size in the
+	// log. If nothing was applied after it and force is not set, the batch is nil.
 	CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64)
-	// Publish calls commit, which publishes the index, and discards the messages of b in memory, in one step for
-	// readers. b may be nil.
+	// Publish calls commit, which publishes the index, and discards the messages of b, which may be nil, in memory, in one
+	// step for readers.
 	Publish(commit func() error, b *queue.Batch) error
-	// Checkpointed reports that a checkpoint contains logBytes more of the log, and that the log is no longer needed
-	// up to LSN upTo.
+	// Checkpointed reports that a checkpoint contains logBytes more of the log, which is no longer needed up to upTo.
 	Checkpointed(logBytes int64, upTo uint64)
-	// WakeRoom wakes the callers that wait for memory.
 	WakeRoom()
 }
 
 // Damage records corruption in page.db.
 type Damage interface {
-	// FoundPage records a corrupt page.
 	FoundPage(no page.No, err error)
 	// IndexError returns the error of a failed read of the index, and records corruption.
 	IndexError(err error) error
 	// Index returns the reason why the store must be replaced, or nil.
 	Index() error
-	// Survives reports whether the store continues without checkpoints after an error, because a page is corrupt and
-	// the other node has a copy. Index then returns an error.
+	// Survives reports whether the store continues without checkpoints after an error, because a page is corrupt and the
+	// other node has a copy. Index then returns an error.
 	Survives(err error) bool
 }
 
 // Unwritten is the amount of changes that no checkpoint contains.
 type Unwritten struct {
-	// TailBytes is the size of the messages in memory, LogBytes the size of the applied log.
+	// TailBytes are the messages in memory, LogBytes the applied log.
 	TailBytes, LogBytes int64
-	// ScheduleChanges is the number of changes of the schedule.
-	ScheduleChanges int
+	ScheduleChanges     int
 }
 
 // Options configures a Pager.
 type Options struct {
 	FS           vfs.FS
 	MemoryBudget int64
-	// CheckpointBytes and CheckpointInterval start a checkpoint: the size of the log since the last one, and its age
-	// if the state has changed.
+	// A checkpoint is due when the log since the last one has CheckpointBytes, or after CheckpointInterval if the state
+	// has changed.
 	CheckpointBytes    int64
 	CheckpointInterval time.Duration
 	Events             func(events.Event)
@@ -97,8 +89,8 @@ type Options struct {
 	Damage             Damage
 }
 
-// Pager owns page.db and its tree. Its goroutine writes old messages to pages and writes checkpoints. Only the pager
-// edits the tree.
+// Pager owns page.db and its tree, which only it edits. Its goroutine writes old messages to pages and writes
+// checkpoints.
 type Pager struct {
 	o      Options
 	engine Engine
@@ -108,42 +100,38 @@ type Pager struct {
 	file   *page.File
 	index  *tree.Tree
 
-	cacheUse atomic.Int32 // vfs.CacheUse of checkpoint writes
-	diskFull atomic.Bool  // the disk was full at the last write
+	cacheUse atomic.Int32 // vfs.CacheUse
+	diskFull atomic.Bool
 	closed   atomic.Bool
 	retired  retired
 
 	wakeups chan struct{}
 	ask     chan chan checkpointReply
 	cancel  context.CancelFunc
-	ended   chan struct{} // closed when the goroutine has ended
+	ended   chan struct{}
 
 	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
-	last time.Time  // time of the last checkpoint
-	// previous is the LSN of the checkpoint before the last one. The log is kept from there, so that a corrupt meta
-	// slot loses nothing.
+	last time.Time  // of the last checkpoint
+	// previous is the LSN of the checkpoint before the last one. The log is kept from there, so that a corrupt meta slot
+	// loses nothing.
 	previous uint64
 	todo     *work
 	buf      []byte
 	spans    extentSpans
 	// repaired is set when pages were repaired and no checkpoint contains that yet.
 	repaired bool
-	// syncing is a checkpoint that is being synced in its own goroutine; nil if none. Tail messages are still written
-	// to pages in the meantime. At full load the disk is busy with checkpoints most of the time, and the tail would
-	// fill up.
+	// syncing is the checkpoint being synced in its own goroutine, or nil. At full load the disk is busy with checkpoints
+	// most of the time, and the tail would fill up if its messages were not written concurrently.
 	syncing *syncing
-	synced  chan struct{} // signalled when syncing has finished
+	synced  chan struct{}
 }
 
-// syncing is a checkpoint that is being made durable.
 type syncing struct {
-	work *work
-	// repaired is the value of pager.repaired when the sync began.
+	work     *work
 	repaired bool
-	// done is closed when meta or err is set.
-	done chan struct{}
-	meta page.Meta
-	err  error
+	done     chan struct{}
+	meta     page.Meta
+	err      error
 }
 
 type checkpointReply struct {
@@ -153,10 +141,8 @@ type checkpointReply struct {
 
 // CheckpointInfo describes a checkpoint.
 type CheckpointInfo struct {
-	// Checkpoint is its number.
 	Checkpoint uint64
-	// Position is the last record that it contains.
-	Position lsn.Position
+	Position   lsn.Position // the last record that it contains
 }
 
 // New returns a pager without a page file: Use and Start follow.
@@ -176,7 +162,7 @@ func (p *Pager) Start() {
 	go p.run(ctx)
 }
 
-// Stop ends the goroutine and writes a last checkpoint if the store has not failed. Close must follow.
+// Stop ends the goroutine and writes a last checkpoint unless the store has failed. Close must follow.
 func (p *Pager) Stop(failed bool) error {
 	p.closed.Store(true)
 	p.cancel()
@@ -207,7 +193,7 @@ func (p *Pager) Close() error {
 func (p *Pager) Wake() {
 	select {
 	case p.wakeups <- struct{}{}:
-	default: // already awake
+	default:
 	}
 }
 
@@ -276,8 +262,8 @@ func (p *Pager) noteError(err error) {
 	p.engine.WakeRoom() // more messages may stay in memory now
 }
 
-// once does one unit of work that is due. Further work waits for the next round, so that a steady stream of one kind
-// does not delay another kind, or callers that request a checkpoint.
+// once does one unit of due work, so that a steady stream of one kind does not delay another kind, or callers that
+// request a checkpoint.
 func (p *Pager) once() error {
 	var err error
 	switch {
@@ -298,7 +284,6 @@ func (p *Pager) once() error {
 	return err
 }
 
-// unfinished reports whether an error interrupted the work.
 func (p *Pager) unfinished() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -320,16 +305,14 @@ func (p *Pager) checkpointDue() bool {
 // error (a full disk) loses nothing.
 type work struct {
 	batch *queue.Batch
-	// checkpoint is true when the batch contains everything up to at, and must end in a checkpoint.
+	// checkpoint is set if the batch contains everything up to at, and must end in a checkpoint. logBytes is the log
+	// applied since the last one.
 	checkpoint bool
 	at         lsn.Position
-	// logBytes is the log applied since the last checkpoint when the batch was taken.
-	logBytes int64
-	// written is set when the batch is in pages and tree.
-	written bool
+	logBytes   int64
+	written    bool
 }
 
-// flush writes some of the oldest tail messages to pages, or finishes interrupted work.
 func (p *Pager) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -340,7 +323,6 @@ func (p *Pager) flush() error {
 	return p.finish()
 }
 
-// begin starts a checkpoint of everything applied up to now, and does not wait for its sync.
 func (p *Pager) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -348,9 +330,8 @@ func (p *Pager) begin() error {
 	return err
 }
 
-// hold locks mu for callers that need a stable last checkpoint: no checkpoint is in progress when it returns, and
-// none begins before mu.Unlock. An error of the checkpoint that was in progress is handled by the pager: it is fatal,
-// or the checkpoint is still due.
+// hold locks mu when no checkpoint is in progress, for callers that need a stable last checkpoint. An error of the one
+// that was in progress is handled here: it is fatal, or the checkpoint is still due.
 func (p *Pager) hold() {
 	p.mu.Lock()
 	if _, err := p.settle(); err != nil {
@@ -358,7 +339,6 @@ func (p *Pager) hold() {
 	}
 }
 
-// settled processes a finished checkpoint, if any.
 func (p *Pager) settled() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -374,14 +354,12 @@ func (p *Pager) settled() error {
 	}
 }
 
-// checkpoint makes everything applied up to now durable in page.db.
 func (p *Pager) checkpoint() (CheckpointInfo, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.checkpointLocked()
 }
 
-// checkpointLocked is like checkpoint, with mu held.
 func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
 	if _, err := p.settle(); err != nil {
 		return CheckpointInfo{}, err
@@ -393,8 +371,8 @@ func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
 	return p.settle()
 }
 
-// beginLocked starts a checkpoint. If the last one already contains everything, it returns that one instead. mu is
-// held, and no checkpoint is in progress.
+// beginLocked starts a checkpoint, or returns the last one if that contains everything. mu is held, and no checkpoint
+// is in progress.
 func (p *Pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	if p.todo != nil {
 		if err := p.finish(); err != nil || p.syncing != nil {
@@ -411,7 +389,6 @@ func (p *Pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	return CheckpointInfo{}, true, p.finish()
 }
 
-// finish completes the work in progress. A checkpoint is then being synced.
 func (p *Pager) finish() error {
 	w := p.todo
 	if !w.written {
@@ -435,7 +412,6 @@ func (p *Pager) finish() error {
 	return nil
 }
 
-// sync makes a checkpoint durable in a goroutine that settle waits for.
 func (p *Pager) sync(w *work, pending *page.PendingCheckpoint) {
 	c := &syncing{work: w, repaired: p.repaired, done: make(chan struct{})}
 	p.syncing, p.repaired = c, false
@@ -447,13 +423,13 @@ func (p *Pager) sync(w *work, pending *page.PendingCheckpoint) {
 		close(c.done)
 		select {
 		case p.synced <- struct{}{}:
-		default: // a signal is already pending
+		default:
 		}
 	}()
 }
 
-// settle waits for the checkpoint that is being synced, if any, and handles its result. mu is held. After an error
-// the previous checkpoint is still the last one, and another one is due.
+// settle waits for the checkpoint that is being synced, if any, and handles its result. mu is held. After an error the
+// previous checkpoint is still the last one, and another one is due.
 func (p *Pager) settle() (CheckpointInfo, error) {
 	c := p.syncing
 	if c == nil {
@@ -490,7 +466,6 @@ func (p *Pager) write(b *queue.Batch) error {
 	return nil
 }
 
-// edit changes the tree and publishes it. It returns the extents that are no longer referenced.
 func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Extent, error) {
 	edit := p.index.Edit()
 	defer edit.Discard()
@@ -508,20 +483,15 @@ func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Extent, erro
 	if err != nil {
 		return nil, err
 	}
-	return freed, p.publish(edit, b)
-}
-
-// publish makes the messages in their pages visible to readers and removes them from memory, in one step.
-func (p *Pager) publish(edit *tree.Edit, b *queue.Batch) error {
 	if err := p.engine.Publish(edit.Commit, b); err != nil {
-		return fmt.Errorf("publish the index: %w", err)
+		return nil, fmt.Errorf("publish the index: %w", err)
 	}
-	return nil
+	return freed, nil
 }
 
-// Checkpoint makes everything applied so far durable in page.db before it returns. If ctx ends first it returns that
-// error, and the checkpoint may still be written. It returns an error that wraps page.ErrFull or syscall.ENOSPC when
-// the disk is full; the store continues without the checkpoint. Any other failed write is final (INV-7).
+// Checkpoint makes everything applied so far durable in page.db. If ctx ends first, the checkpoint may still be
+// written. If the error wraps page.ErrFull or syscall.ENOSPC, the disk is full and the store continues without the
+// checkpoint. Any other failed write is final (INV-7).
 func (p *Pager) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if err := p.engine.Usable(); err != nil {
 		return CheckpointInfo{}, err

@@ -14,13 +14,11 @@ import (
 
 // Errors of a Pager.
 var (
-	// ErrClosed is returned after the store was closed.
-	ErrClosed = errors.New("store is closed")
-	// ErrReplaced is returned when page.db was replaced while it was read.
+	ErrClosed   = errors.New("store is closed")
 	ErrReplaced = errors.New("page.db was replaced")
 )
 
-// Pages is page.db and its tree, which contains the index and the state of the last checkpoint.
+// Pages is page.db and its tree: the index and the state of the last checkpoint.
 type Pages struct {
 	File  *page.File
 	Index *tree.Tree
@@ -35,8 +33,7 @@ func (p *Pager) Acquire() Pages {
 // Release ends the use of page.db after Acquire.
 func (p *Pager) Release() { p.fileMu.RUnlock() }
 
-// Use makes file the page file, with its checkpoint as the last one. Before Start, it is called without locks; after
-// it, by a function that Exclusive calls.
+// Use makes file the page file. It is called before Start, or by a function that Exclusive calls.
 func (p *Pager) Use(file *page.File) Pages {
 	p.use(file)
 	p.previous, p.todo, p.repaired = file.Meta().Position.LSN, nil, false
@@ -63,9 +60,9 @@ func (p *Pager) Exclusive(fn func() error) error {
 // CloseFile closes page.db, for a function that Exclusive calls.
 func (p *Pager) CloseFile() error { return p.file.Close() }
 
-// Swap calls rename, which replaces old by another page file with the same content, and opens page.db again. Readers
-// of old may continue; it is closed when they have finished. Swap returns ErrReplaced if page.db is no longer old, or
-// if a batch is not completely written. An error after rename has returned done is final.
+// Swap calls rename, which replaces old by another page file with the same content, and opens page.db again. old is
+// closed when its readers have finished. Swap returns ErrReplaced if page.db is no longer old, or if a batch is not
+// completely written. An error after rename has returned done is final.
 func (p *Pager) Swap(old *page.File, rename func() (done bool, err error)) error {
 	return p.Exclusive(func() error {
 		if err := p.engine.Usable(); err != nil {
@@ -87,7 +84,7 @@ func (p *Pager) Swap(old *page.File, rename func() (done bool, err error)) error
 	})
 }
 
-// SetCacheUse sets how checkpoint writes use the system's page cache.
+// SetCacheUse sets how checkpoint writes use the page cache.
 func (p *Pager) SetCacheUse(use vfs.CacheUse) {
 	p.cacheUse.Store(int32(use))
 	p.fileMu.RLock()
@@ -97,8 +94,8 @@ func (p *Pager) SetCacheUse(use vfs.CacheUse) {
 	}
 }
 
-// Pin pins the last durable checkpoint for a long operation. It does not block Close or Exclusive: they close the
-// file, and later reads fail. StillUses returns the reason.
+// Pin pins the last durable checkpoint for a long operation. It does not block Close or Exclusive: they close the file,
+// and later reads fail. StillUses returns the reason.
 func (p *Pager) Pin() (*page.File, *page.Pin, error) {
 	p.fileMu.RLock()
 	defer p.fileMu.RUnlock()

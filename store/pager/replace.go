@@ -39,10 +39,8 @@ func (p *Pager) ReplaceExtent(old *index.Entry, messages func() queue.TailRun) e
 	return err
 }
 
-// errExtentGone is returned when an extent is no longer in the index.
 var errExtentGone = errors.New("extent is no longer in the index")
 
-// exchange replaces a corrupt extent in the index with new ones.
 func (p *Pager) exchange(old *index.Entry, entries []index.Entry) error {
 	edit := p.index.Edit()
 	defer edit.Discard()

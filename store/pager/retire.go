@@ -9,12 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// retireEvery is the interval at which a replaced page file is checked for readers.
 const retireEvery = 50 * time.Millisecond
 
-// retired holds replaced page files that still have readers.
 type retired struct {
-	stop   chan struct{} // closed by close
+	stop   chan struct{}
 	joined sync.WaitGroup
 }
 
@@ -37,7 +35,7 @@ func (r *retired) add(file *page.File, failed func(error)) {
 	})
 }
 
-// close closes the remaining files and waits for that. add must not be called concurrently.
+// add must not be called concurrently.
 func (r *retired) close() {
 	close(r.stop)
 	r.joined.Wait()

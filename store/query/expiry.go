@@ -16,14 +16,11 @@ const OverflowQueue = queue.OverflowQueue
 
 // Expiry describes a queue with a retention, or with an overflow that is moved, for the expiry on the active.
 type Expiry struct {
-	// ID is the queue's number, Config its configuration.
 	ID     uint64
 	Config txn.Config
-	// Retained is the first sequence that is kept because of the retention; the queue's next sequence if none is.
-	// RetainFrom is the first sequence that is within the retention's number and bytes.
+	// Retained is the first sequence kept by the retention, RetainFrom the first one within its number and bytes.
 	Retained, RetainFrom uint64
-	// Overflow is the sequence below which all messages must be moved to the dead-letter queue to bring the queue
-	// within its limits; 0 if none.
+	// Overflow is the end of the messages that must be moved to the dead-letter queue because of the limits; 0 if none.
 	Overflow uint64
 	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
 	Subs []uint32
@@ -38,11 +35,7 @@ func ExpiryQueues(s *store.Store) (ids []uint64) {
 
 // ExpiryOf describes one of them; ok is false if the queue does not exist.
 func ExpiryOf(s *store.Store, id uint64) (e Expiry, ok bool) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil {
-			return
-		}
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		ok = true
 		e = Expiry{ID: id, Config: q.Config(), Overflow: q.Overflowing()}
 		e.Retained, _ = q.Retained()
@@ -59,14 +52,9 @@ func ExpiryOf(s *store.Store, id uint64) (e Expiry, ok bool) {
 	return e, ok
 }
 
-// TTL returns the time in milliseconds after which a message in a queue expires; 0 if never, or if the queue does not
-// exist.
+// TTL returns the time in milliseconds after which a message in a queue expires; 0 if never, or without the queue.
 func TTL(s *store.Store, id uint64) (ms int64) {
-	s.View(func(state *queue.State) {
-		if q := state.Queue(id); q != nil {
-			ms = int64(q.Config().TTL)
-		}
-	})
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) { ms = int64(q.Config().TTL) })
 	return ms
 }
 
@@ -76,17 +64,11 @@ func TTLs(s *store.Store) (ms map[uint64]int64) {
 	return ms
 }
 
-// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue,
-// configured for the subscription or for the queue. The result is empty if expired messages are not moved, or if the
-// queue does not exist.
+// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue.
 func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil || q.Config().DeadLetterExpired == 0 {
-			return
-		}
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
-			if sub.Config().DeadLetter != txn.NoQueue {
+			if q.Config().DeadLetterExpired != 0 && sub.Config().DeadLetter != txn.NoQueue {
 				subs = append(subs, sub.ID())
 			}
 		}
@@ -96,49 +78,29 @@ func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 
 // Needs reports whether a subscription has not yet acknowledged a message, and how often it has released the message.
 func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil || sequence >= q.NextSequence() {
-			return
-		}
-		if of := q.Sub(sub); of != nil && !of.Acked(sequence) {
+	viewSub(s, id, sub, func(of *queue.Sub) {
+		if sequence < of.Queue().NextSequence() && !of.Acked(sequence) {
 			deliveries, needs = of.DeliveryCount(sequence), true
 		}
 	})
 	return deliveries, needs
 }
 
-// RoomIn returns how much one transaction may currently publish to a queue, according to the queue's limits. A
-// missing queue has no room.
+// RoomIn returns how much one transaction may currently publish to a queue. A missing queue has no room.
 func RoomIn(s *store.Store, id uint64) (room queue.Room) {
-	s.View(func(state *queue.State) {
-		if q := state.Queue(id); q != nil {
-			room = state.Room(q)
-		}
-	})
+	viewQueue(s, id, func(state *queue.State, q *queue.Queue) { room = state.Room(q) })
 	return room
 }
 
-// MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited, or if the
-// subscription does not exist.
+// MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited or not found.
 func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
-	s.View(func(state *queue.State) {
-		if q := state.Queue(id); q != nil && q.Sub(sub) != nil {
-			limit = q.Sub(sub).Config().MaxDeliveries
-		}
-	})
+	viewSub(s, id, sub, func(of *queue.Sub) { limit = of.Config().MaxDeliveries })
 	return limit
 }
 
-// Exhausted returns the sequences that have been released as often as the delivery limit allows. It costs nothing
-// without a limit.
+// Exhausted returns the sequences that have been released as often as the delivery limit allows.
 func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil || q.Sub(sub) == nil {
-			return
-		}
-		of := q.Sub(sub)
+	viewSub(s, id, sub, func(of *queue.Sub) {
 		limit := of.Config().MaxDeliveries
 		if limit == 0 {
 			return
@@ -155,12 +117,7 @@ func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhau
 // RedeliveryDelays returns the redelivery delay of each sequence, according to the configuration and the number of
 // releases; nil if the subscription has no redelivery delay.
 func RedeliveryDelays(s *store.Store, id uint64, sub uint32, sequences []uint64) (delays []time.Duration) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil || q.Sub(sub) == nil {
-			return
-		}
-		of := q.Sub(sub)
+	viewSub(s, id, sub, func(of *queue.Sub) {
 		config := of.Config()
 		if config.RedeliveryDelay == 0 {
 			return
@@ -173,7 +130,6 @@ func RedeliveryDelays(s *store.Store, id uint64, sub uint32, sequences []uint64)
 	return delays
 }
 
-// redeliveryDelay returns the delay of a message after the given number of releases.
 func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
 	longest := float64(c.RedeliveryMaxDelay)
 	if c.RedeliveryMaxDelay == 0 {
@@ -186,30 +142,22 @@ func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
 	return time.Duration(min(ms, longest)) * time.Millisecond
 }
 
-// Filter returns the expression that the messages of a subscription must match; "" if it receives all messages, or
-// does not exist.
+// Filter returns the filter expression of a subscription; "" if it receives all messages, or does not exist.
 func Filter(s *store.Store, id uint64, sub uint32) (filter string) {
-	s.View(func(state *queue.State) {
-		if q := state.Queue(id); q != nil && q.Sub(sub) != nil {
-			filter = q.Sub(sub).Filter()
-		}
-	})
+	viewSub(s, id, sub, func(of *queue.Sub) { filter = of.Filter() })
 	return filter
 }
 
-// DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation.
-// It also reports whether only one consumer at a time of each subscription receives messages.
+// DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation, and
+// whether only one consumer at a time of each subscription receives messages.
 func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
-	s.View(func(state *queue.State) {
-		if q := state.Queue(id); q != nil {
-			prioritized, exclusive = q.Prioritized(), q.Config().Exclusive != 0
-		}
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
+		prioritized, exclusive = q.Prioritized(), q.Config().Exclusive != 0
 	})
 	return prioritized, exclusive
 }
 
-// Priorities returns the priorities of messages of a queue, in the order of sequences. It returns DefaultPriority for
-// acknowledged messages.
+// Priorities returns the priority of each sequence of a queue, DefaultPriority for acknowledged messages.
 func Priorities(s *store.Store, id uint64, sequences []uint64) []uint8 {
 	list := make([]uint8, len(sequences))
 	s.View(func(state *queue.State) {

@@ -13,22 +13,18 @@ import (
 
 // Target names a queue, and optionally one of its subscriptions, for Lookup.
 type Target struct {
-	// Queue is the name of the queue, Subscription the name of the subscription or "".
 	Queue, Subscription string
 
-	// Found is set if the queue exists.
 	Found bool
-	// QueueID is the queue's number, or txn.NoQueue if it does not exist. Config is the configuration that can be
-	// altered.
+	// QueueID is txn.NoQueue if the queue does not exist.
 	QueueID uint64
 	Config  txn.Config
 	// Forwards are the queue's forwarding rules. The caller must not modify them.
 	Forwards []txn.Forward
 	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
 	Messages, Bytes uint64
-	// Subscriptions is the number of subscriptions of the queue.
-	Subscriptions int
-	// SubID is the subscription's number, or txn.NoSub if it does not exist or was not requested.
+	Subscriptions   int
+	// SubID is txn.NoSub if the subscription does not exist or was not requested.
 	SubID uint32
 }
 
@@ -39,8 +35,8 @@ type Prior struct {
 	Fingerprint uint32
 }
 
-// LoggedFingerprint returns Prior.Fingerprint from the log, if the log still has the committed record of the
-// transaction; 0 otherwise. It reads the whole record.
+// LoggedFingerprint returns Prior.Fingerprint from the log, or 0 if the log no longer has the committed record of the
+// transaction. It reads the whole record.
 func LoggedFingerprint(s *store.Store, record uint64) uint32 {
 	r, err := s.ReadLog(record)
 	if err != nil {
@@ -57,9 +53,9 @@ func LoggedFingerprint(s *store.Store, record uint64) uint32 {
 	return sum
 }
 
-// Lookup returns the state that a transaction of producer p would find, as of one moment. If the transaction was
-// applied before, Lookup returns the earlier result as prior and ignores the targets (INV-10). retry is the retry flag
-// of the request. Otherwise it fills in the targets. p is nil for a transaction without a producer.
+// Lookup returns the state that a transaction of producer p would find, as of one record; p is nil for a transaction
+// without a producer. If the transaction was applied before, Lookup returns the earlier result as prior and ignores the
+// targets (INV-10). Otherwise it fills in the targets. retry is the retry flag of the request.
 //
 // The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
 // ErrFailed. Lookup allocates only the prior result.
@@ -80,7 +76,6 @@ func Lookup(s *store.Store, p *txn.Producer, retry bool, targets []Target) (prio
 	return prior, err
 }
 
-// priorOf returns the result of a transaction that was applied before, or nil.
 func priorOf(st *queue.State, p *txn.Producer, retry bool) (*Prior, error) {
 	result, ok, refused := st.CachedResult(*p)
 	if retry {
@@ -90,7 +85,7 @@ func priorOf(st *queue.State, p *txn.Producer, retry bool) (*Prior, error) {
 	case refused != txn.OK:
 		return nil, refused
 	case !ok:
-		return nil, nil //nolint:nilnil // it was not applied before
+		return nil, nil //nolint:nilnil // not applied before
 	}
 	return &Prior{Result: result, Fingerprint: st.Fingerprint(*p)}, nil
 }

@@ -4,13 +4,11 @@ package query
 
 import (
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-import "github.com/lockstep-mq/lockstep/store/queue"
-
-// Meta returns the applied value of a metadata entry of the pair; ok is false if it does not exist. The caller must
-// not modify the value. Entries change only through transactions (txn.OpPutMeta, txn.OpDeleteMeta), so both nodes
-// have the same.
+// Meta returns the applied value of a metadata entry of the pair. The caller must not modify the value. Entries change
+// only through transactions (txn.OpPutMeta, txn.OpDeleteMeta), so both nodes have the same.
 func Meta(s *store.Store, key string) (value []byte, ok bool) {
 	s.View(func(state *queue.State) { value, ok = state.Meta(key) })
 	return value, ok
@@ -22,15 +20,14 @@ func MetaPrefix(s *store.Store, prefix string) (entries []queue.MetaEntry) {
 	return entries
 }
 
-// WatchMeta returns a channel that receives after metadata entries of the pair changed. Signals are coalesced. The
-// caller must call cancel when it is done.
+// WatchMeta returns a channel that receives, coalesced, after metadata entries changed. The caller must call cancel.
 func WatchMeta(s *store.Store) (changed <-chan struct{}, cancel func()) {
 	return s.Watch(queue.MetaQueue)
 }
 
-// Access returns the applied access table, by kind and name, and its version. The version is the LSN of the record
-// that last changed the table, or 0. The table changes only through transactions (txn.OpAccess), so both nodes have
-// the same one. The caller must not modify the values, but may keep them.
+// Access returns the applied access table, by kind and name, and its version: the LSN of the record that last changed
+// it, or 0. The table changes only through transactions (txn.OpAccess), so both nodes have the same. The caller may
+// keep the values, but must not modify them.
 func Access(s *store.Store) (version uint64, entries []queue.AccessEntry) {
 	s.View(func(state *queue.State) { version, entries = state.Access() })
 	return version, entries

@@ -14,7 +14,7 @@ import (
 
 // PreparedInfo describes a prepared transaction.
 type PreparedInfo struct {
-	// XID is its name, LSN the LSN of the record that prepared it.
+	// LSN is that of the record that prepared it.
 	XID string
 	LSN uint64
 	// TimeMS is the time at which the active prepared it, in milliseconds since 1970.
@@ -27,7 +27,6 @@ type PreparedInfo struct {
 
 // PreparedQueue describes the effect of a prepared transaction on one queue.
 type PreparedQueue struct {
-	// Queue is its name.
 	Queue string
 	// Publishes counts the messages that will be published, Acks those that will be acknowledged in any subscription.
 	Publishes, Acks uint64
@@ -35,7 +34,6 @@ type PreparedQueue struct {
 
 // Reserved lists the messages of one subscription that a prepared transaction holds.
 type Reserved struct {
-	// Queue is the queue's number, Sub the subscription's.
 	Queue uint64
 	Sub   uint32
 	// Ranges of messages, in no particular order.
@@ -69,8 +67,7 @@ func PreparedQueues(s *store.Store, xid string) (queues []PreparedQueue) {
 	return queues
 }
 
-// OldestPrepared returns the name, LSN and time of the oldest prepared transaction; ok is false if none exists. It
-// costs nothing while no transaction is prepared.
+// OldestPrepared returns the name, LSN and time of the oldest prepared transaction; ok is false if none exists.
 func OldestPrepared(s *store.Store) (xid string, number uint64, timeMS int64, ok bool) {
 	if s.Usable() != nil {
 		return "", 0, 0, false
@@ -107,11 +104,7 @@ func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 
 // HeldPrepared returns the sequences that a prepared transaction will acknowledge for some subscription.
 func HeldPrepared(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil {
-			return
-		}
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for _, sequence := range sequences {
 			for sub := range q.Subs {
 				if sub.Reserved(sequence) {
@@ -126,16 +119,14 @@ func HeldPrepared(s *store.Store, id uint64, sequences []uint64) (reserved []uin
 
 // Pending is a message that some subscriptions have not yet acknowledged.
 type Pending struct {
-	// Sequence is the message's sequence in its queue.
 	Sequence uint64
-	// Subs are the numbers of those subscriptions.
-	Subs []uint32
+	Subs     []uint32
 }
 
-// PendingMessages returns at most limit messages within ranges that a subscription has not yet acknowledged. With sub
-// 0, it returns messages that any subscription has not acknowledged. The ranges must be ascending and must not
-// overlap. Messages held by a prepared transaction are omitted. The error is ErrNoQueue if the queue or the
-// subscription is missing, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed or ErrFailed.
+// PendingMessages returns at most limit messages within ranges that a subscription, or any if sub is 0, has not yet
+// acknowledged. The ranges must be ascending and must not overlap. Messages held by a prepared transaction are omitted.
+// The error is ErrNoQueue if the queue or the subscription is missing, txn.ErrBeyondEnd for a sequence beyond the end
+// of the queue, ErrClosed or ErrFailed.
 func PendingMessages(
 	s *store.Store, id uint64, sub uint32, ranges []txn.Range, limit int,
 ) (out []Pending, err error) {
@@ -164,8 +155,7 @@ func PendingMessages(
 	return out, err
 }
 
-// pendingIn returns the subscriptions that have not acknowledged a message, or nil if a prepared transaction holds
-// it.
+// pendingIn returns nil if a prepared transaction holds the message.
 func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
 	for sub := range q.Subs {
 		switch {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package query answers read-only questions of server and admin about the applied state of a store: queues,
+// subscriptions, messages and prepared transactions. An answer describes the state after one record, unless stated
+// otherwise.
 package query
 
 import (
@@ -14,34 +17,27 @@ import (
 
 // QueueInfo describes a queue.
 type QueueInfo struct {
-	// ID is the queue's number, Name its name, Config the configuration that can be altered.
-	ID     uint64
-	Name   string
-	Config txn.Config
-	// DeadLetter is the name of the queue whose number is Config.DeadLetter; empty if none.
-	DeadLetter string
-	// NextSequence is the sequence of the next message.
+	ID           uint64
+	Name         string
+	Config       txn.Config
+	DeadLetter   string // name of queue Config.DeadLetter; empty if none
 	NextSequence uint64
 	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
 	Messages, Bytes uint64
-	// Delayed is the number of messages that are not yet deliverable to any subscription.
-	Delayed uint64
-	// Dropped counts the messages, for each subscription, that failed and were discarded for lack of a dead-letter
-	// queue. Expired counts those that expired and were not moved to one. Both count since the queue was created.
+	Delayed         uint64
+	// Dropped counts the dead letters of each subscription that had no dead-letter queue, Expired the expired messages
+	// that were not moved to one, both since the queue was created.
 	Dropped, Expired uint64
-	// Digest is a rolling hash of all operations applied to the queue.
-	Digest uint64
+	Digest           uint64
 	// Subscriptions by number.
 	Subscriptions []SubscriptionInfo
-	// Forwards are the queue's forwarding rules.
-	Forwards []ForwardInfo
+	Forwards      []ForwardInfo
 }
 
 // ForwardInfo is a forwarding rule of a queue.
 type ForwardInfo struct {
 	// To is the name of the target queue.
-	To string
-	// Move is set if matching messages go only to the target queue.
+	To   string
 	Move bool
 	// Filter is the expression that messages must match; "" for all messages.
 	Filter string
@@ -49,14 +45,12 @@ type ForwardInfo struct {
 
 // SubscriptionInfo describes a subscription.
 type SubscriptionInfo struct {
-	// ID is the subscription's number in its queue, Name its name.
 	ID   uint32
 	Name string
 	// Floor is the sequence below which all messages are acknowledged.
 	Floor uint64
 	// Start is the sequence at which the subscription began.
-	Start uint64
-	// Backlog is the number of unacknowledged messages.
+	Start   uint64
 	Backlog uint64
 	// Options are its filter and its own settings that override the queue's configuration.
 	Options txn.SubscriptionOptions
@@ -66,12 +60,11 @@ type SubscriptionInfo struct {
 
 // Subscription returns the subscription of that name.
 func (q *QueueInfo) Subscription(name string) (SubscriptionInfo, bool) {
-	for _, s := range q.Subscriptions {
-		if s.Name == name {
-			return s, true
-		}
+	i := slices.IndexFunc(q.Subscriptions, func(s SubscriptionInfo) bool { return s.Name == name })
+	if i < 0 {
+		return SubscriptionInfo{}, false
 	}
-	return SubscriptionInfo{}, false
+	return q.Subscriptions[i], true
 }
 
 func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
@@ -81,26 +74,45 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 		Delayed: q.DelayedMessages(),
 	}
 	info.Dropped, info.Expired = q.Dropped()
-	if target := state.Queue(info.Config.DeadLetter); target != nil {
-		info.DeadLetter = target.Name()
-	}
+	info.DeadLetter = nameOf(state, info.Config.DeadLetter)
 	for _, f := range q.Forwards() {
-		forward := ForwardInfo{Move: f.Move, Filter: f.Filter}
-		if target := state.Queue(f.Target); target != nil {
-			forward.To = target.Name()
-		}
+		forward := ForwardInfo{To: nameOf(state, f.Target), Move: f.Move, Filter: f.Filter}
 		info.Forwards = append(info.Forwards, forward)
 	}
 	for s := range q.Subs {
-		one := SubscriptionInfo{
-			ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog(), Options: s.Options(),
-		}
-		if target := state.Queue(one.Options.Policy.DeadLetter); target != nil {
-			one.DeadLetter = target.Name()
-		}
-		info.Subscriptions = append(info.Subscriptions, one)
+		options := s.Options()
+		info.Subscriptions = append(info.Subscriptions, SubscriptionInfo{
+			ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog(), Options: options,
+			DeadLetter: nameOf(state, options.Policy.DeadLetter),
+		})
 	}
 	return info
+}
+
+// nameOf returns "" if the queue does not exist.
+func nameOf(state *queue.State, id uint64) string {
+	if q := state.Queue(id); q != nil {
+		return q.Name()
+	}
+	return ""
+}
+
+// viewQueue calls fn unless the queue does not exist.
+func viewQueue(s *store.Store, id uint64, fn func(state *queue.State, q *queue.Queue)) {
+	s.View(func(state *queue.State) {
+		if q := state.Queue(id); q != nil {
+			fn(state, q)
+		}
+	})
+}
+
+// viewSub calls fn unless the subscription does not exist.
+func viewSub(s *store.Store, id uint64, sub uint32, fn func(*queue.Sub)) {
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
+		if of := q.Sub(sub); of != nil {
+			fn(of)
+		}
+	})
 }
 
 // QueueByName describes a queue. It returns ErrNoQueue if no queue has that name, ErrClosed or ErrFailed.
@@ -120,12 +132,10 @@ func QueueByName(s *store.Store, name string) (info QueueInfo, err error) {
 
 // Origin names a subscription and its dead-letter queues.
 type Origin struct {
-	// Queue and Subscription are the names.
 	Queue, Subscription string
 	// DeadLetter is the number of the dead-letter queue that applies to the subscription, its own or its queue's;
-	// txn.NoQueue if none. QueueDeadLetter is the number of the queue's dead-letter queue.
-	DeadLetter, QueueDeadLetter uint64
-	// DeadLetterName and QueueDeadLetterName are the names of those queues.
+	// txn.NoQueue if none. QueueDeadLetter is that of the queue.
+	DeadLetter, QueueDeadLetter         uint64
 	DeadLetterName, QueueDeadLetterName string
 }
 
@@ -144,28 +154,21 @@ func OriginOf(s *store.Store, id uint64, sub uint32) (o Origin, err error) {
 			Queue: q.Name(), Subscription: q.Sub(sub).Name(), DeadLetter: q.Sub(sub).Config().DeadLetter,
 			QueueDeadLetter: q.Config().DeadLetter,
 		}
-		if target := state.Queue(o.DeadLetter); target != nil {
-			o.DeadLetterName = target.Name()
-		}
-		if target := state.Queue(o.QueueDeadLetter); target != nil {
-			o.QueueDeadLetterName = target.Name()
-		}
+		o.DeadLetterName, o.QueueDeadLetterName = nameOf(state, o.DeadLetter), nameOf(state, o.QueueDeadLetter)
 	})
 	return o, err
 }
 
 // TemporaryQueue is a queue that is deleted when it has had no consumer for a grace period.
 type TemporaryQueue struct {
-	// ID is the queue's number, Name its name.
-	ID   uint64
-	Name string
-	// GraceMS is the grace period in milliseconds.
+	ID      uint64
+	Name    string
 	GraceMS uint64
-	// Subscriptions are the numbers of its subscriptions.
+	// Subscriptions by number.
 	Subscriptions []uint32
 }
 
-// TemporaryQueues returns the temporary queues. It costs nothing while none exist.
+// TemporaryQueues returns the temporary queues.
 func TemporaryQueues(s *store.Store) (out []TemporaryQueue) {
 	s.View(func(state *queue.State) {
 		queues := state.Temporary()
@@ -186,26 +189,20 @@ func QueueCount(s *store.Store) (n int) {
 	return n
 }
 
-// NextSequence returns the sequence of the queue's next message; ok is false if the queue does not exist, or the
-// store cannot be used.
+// NextSequence returns the sequence of the queue's next message, if the queue exists and the store can be used.
 func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, false
 	}
-	s.View(func(state *queue.State) {
-		if q := state.Queue(id); q != nil {
-			next, ok = q.NextSequence(), true
-		}
-	})
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) { next, ok = q.NextSequence(), true })
 	return next, ok
 }
 
 // QueueRange selects the queues to list, in name order.
 type QueueRange struct {
-	// Prefix is the prefix of the names, After the name after which the list starts; "" for all.
+	// After is the name after which the list starts; "" for the first.
 	Prefix, After string
-	// MaxQueues and MaxSubscriptions bound the result. It contains at least one queue, regardless of its number of
-	// subscriptions.
+	// MaxQueues and MaxSubscriptions bound the result, except for its first queue.
 	MaxQueues, MaxSubscriptions int
 }
 
@@ -227,8 +224,8 @@ func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err err
 	return infos, more, nil
 }
 
-// Busiest returns up to limit queues with the most messages. Ties are ordered by the number of messages ever
-// published. It visits all queues, which takes a few milliseconds for 100,000 queues.
+// Busiest returns up to limit queues with the most messages. Ties are ordered by the number of messages ever published.
+// It visits all queues, which takes a few milliseconds for 100,000 queues.
 func Busiest(s *store.Store, limit int) []QueueInfo {
 	if limit <= 0 {
 		return nil
@@ -259,15 +256,13 @@ func Busiest(s *store.Store, limit int) []QueueInfo {
 
 // QueueSample holds the changing values of a queue, for comparison with an earlier sample.
 type QueueSample struct {
-	// ID is the queue's number, Name its name.
 	ID   uint64
 	Name string
-	// NextSequence is the sequence of the next message. Messages and Bytes are as in QueueInfo.
+	// Messages and Bytes are as in QueueInfo.
 	NextSequence, Messages, Bytes uint64
 }
 
-// Sample appends the current values of all queues to dst, in no particular order. It takes a few milliseconds for
-// 100,000 queues.
+// Sample appends the current values of all queues to dst. It takes a few milliseconds for 100,000 queues.
 func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	s.View(func(state *queue.State) {
 		for q := range state.Queues {

@@ -12,15 +12,14 @@ import (
 )
 
 // FirstSince finds the first message of a queue at or after sequence from that was published at or after sinceMS, in
-// milliseconds since 1970. It considers messages that a subscription has not yet acknowledged, or that are retained.
-// It returns the message's sequence and time. If no message matches, it returns the sequence of the next message, and
-// ok is false.
+// milliseconds since 1970, and returns its sequence and time. It considers messages that are retained or that some
+// subscription has not yet acknowledged. If no message matches, it returns the sequence of the next message, and ok is
+// false.
 //
 // The times of a queue's messages ascend with their sequences, except for clock differences between the nodes and for
-// moved messages. The search is binary: the number of single-message reads is about the number of binary digits of
-// the sequence range. Corrupt messages are skipped.
+// moved messages. The search is binary and reads single messages. Corrupt messages are skipped.
 //
-// Errors: ErrNoQueue, ErrIndexDamaged, ErrClosed, ErrFailed.
+// Errors: ErrNoQueue, index.ErrCorrupt, ErrClosed, ErrFailed.
 func FirstSince(
 	ctx context.Context, s *store.Store, id, from uint64, sinceMS int64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
@@ -29,8 +28,7 @@ func FirstSince(
 		func(from uint64) (uint64, int64, bool, error) { return publishedAt(ctx, s, id, from, &buffer) }, sinceMS)
 }
 
-// PublishedAt returns the sequence and time of the first message at or after a sequence that FirstSince considers; ok
-// is false if no such message exists.
+// PublishedAt returns the sequence and time of the first message at or after a sequence that FirstSince considers.
 func PublishedAt(
 	ctx context.Context, s *store.Store, id, from uint64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
@@ -66,7 +64,7 @@ func end(s *store.Store, id uint64) (uint64, error) {
 	return next, nil
 }
 
-// searchTime is FirstSince with a custom read function: read returns the first message at or after a sequence.
+// searchTime is FirstSince with read, which returns the first message at or after a sequence.
 func searchTime(
 	from uint64, end func() (uint64, error), read func(from uint64) (seq uint64, ms int64, ok bool, err error),
 	sinceMS int64,
@@ -95,16 +93,11 @@ func searchTime(
 	return sequence, publishedMS, ok, nil
 }
 
-// OldestSequence returns the sequence of the first message in a queue that a subscription still needs. ok is false if
-// no such message exists.
+// OldestSequence returns the sequence of the first message in a queue that a subscription still needs.
 func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
-	s.View(func(state *queue.State) {
-		q := state.Queue(id)
-		if q == nil || q.Messages() == 0 {
-			return
-		}
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
-			if first := sub.NextUnacked(sub.Floor()); !ok || first < sequence {
+			if first := sub.NextUnacked(sub.Floor()); q.Messages() > 0 && (!ok || first < sequence) {
 				sequence, ok = first, true
 			}
 		}
@@ -112,8 +105,8 @@ func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 	return sequence, ok
 }
 
-// AcceptedAt returns the time at which the active accepted a message: the first one at or after sequence that a
-// subscription still needs. ok is false if no such message exists or if it cannot be read.
+// AcceptedAt returns the time at which the active accepted the first message at or after sequence that a subscription
+// still needs. ok is false if no such message exists or if it cannot be read.
 func AcceptedAt(ctx context.Context, s *store.Store, id, sequence uint64) (at time.Time, ok bool) {
 	got, _, err := s.Read(ctx, store.ReadRequest{
 		Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true,

@@ -17,16 +17,14 @@ import (
 // AccessQueue is the number that TakeTouched returns for the access table. No queue has this number.
 const AccessQueue = math.MaxUint64 - 1
 
-// accessTable holds the access rules: opaque entries by kind and name, and one version for the whole table. It is
-// replicated, logged and checkpointed like the rest of the state.
+// accessTable holds the access rules: opaque entries by kind and name, and one version for the whole table.
 //
 // Invariant: a table that was never changed has version 0 and no entries, and is not stored in the tree.
 type accessTable struct {
+	entryTable[accessName]
+
 	version uint64 // LSN of the last change
-	entries map[accessName]*accessEntry
-	dirty   map[accessName]bool // set or removed since the last Collect
-	changed bool                // since the last Collect; at least the version changed
-	touched bool
+	changed bool   // since the last Collect; at least the version changed
 }
 
 type accessName struct {
@@ -34,36 +32,22 @@ type accessName struct {
 	name string
 }
 
-type accessEntry struct {
-	value  []byte
-	stored bool // a key exists in the tree, possibly with an older value
-}
-
 // AccessEntry is an entry of the access table.
 type AccessEntry struct {
-	// Kind is the kind of the entry.
 	Kind byte
 	// Name has 1 to txn.MaxAccessNameBytes bytes.
 	Name string
-	// Value has at most txn.MaxAccessValueBytes bytes. The caller must not change it, but may keep it.
+	// Value has at most txn.MaxAccessValueBytes bytes. The caller may keep it, but must not change it.
 	Value []byte
 }
 
-// Access returns the entries of the access table, ordered by kind and name, and its version: the LSN of the last
-// change, or 0 if it was never changed.
+// Access returns the entries of the access table, ordered by kind and name, and the LSN of the last change, or 0.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
-	for _, name := range t.sorted() {
+	for _, name := range slices.SortedFunc(maps.Keys(t.entries), accessName.compare) {
 		entries = append(entries, AccessEntry{Kind: name.kind, Name: name.name, Value: t.entries[name].value})
 	}
 	return t.version, entries
-}
-
-// AccessVersion returns the version of the access table.
-func (s *State) AccessVersion() uint64 { return s.access.version }
-
-func (t *accessTable) sorted() []accessName {
-	return slices.SortedFunc(maps.Keys(t.entries), accessName.compare)
 }
 
 func (n accessName) compare(o accessName) int {
@@ -95,32 +79,13 @@ func (s *State) checkAccess(o *txn.Op) txn.Code {
 func (s *State) changeAccess(o *txn.Op, lsn uint64) (changed uint64) {
 	t := &s.access
 	s.digest = mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Raw, s.crc)))
-	if t.entries == nil {
-		t.entries = make(map[accessName]*accessEntry)
-	}
-	if t.dirty == nil {
-		t.dirty = make(map[accessName]bool)
-	}
 	for c := range o.AccessChanges {
 		name := accessName{c.Kind, string(c.Name)}
-		e := t.entries[name]
-		switch {
-		case c.Remove && e == nil:
+		if c.Remove && !t.remove(name) {
 			continue
-		case c.Remove:
-			delete(t.entries, name)
-			if e.stored {
-				t.dirty[name] = true
-			} else {
-				delete(t.dirty, name)
-			}
-		case e != nil:
-			e.value = slices.Clone(c.Value) // do not retain the large payload
-			t.dirty[name] = true
-		default:
-			// The tree still has the key if the entry was removed since the last Collect.
-			t.entries[name] = &accessEntry{value: slices.Clone(c.Value), stored: t.dirty[name]}
-			t.dirty[name] = true
+		}
+		if !c.Remove {
+			t.set(name, c.Value)
 		}
 		changed++
 	}
@@ -132,13 +97,9 @@ func accessKey(dst []byte, n accessName) []byte {
 	return append(append(dst, keyAccess, n.kind), n.name...)
 }
 
-// appendValue encodes the version of the table, stored under the key without kind and name.
+// appendValue: the version is stored under the key without kind and name.
 func (t *accessTable) appendValue(dst []byte) []byte {
 	return binary.AppendUvarint(append(dst, valueVersion), t.version)
-}
-
-func (e *accessEntry) appendValue(dst []byte) []byte {
-	return append(append(dst, valueVersion), e.value...)
 }
 
 func (c *collector) access(t *accessTable) {
@@ -147,16 +108,7 @@ func (c *collector) access(t *accessTable) {
 	}
 	t.changed = false
 	c.put(append(c.key(), keyAccess), t.appendValue)
-	for _, name := range slices.SortedFunc(maps.Keys(t.dirty), accessName.compare) {
-		e := t.entries[name]
-		if e == nil {
-			c.batch.Deletes = append(c.batch.Deletes, accessKey(nil, name))
-			continue
-		}
-		c.put(accessKey(c.key(), name), e.appendValue)
-		e.stored = true
-	}
-	t.dirty = nil
+	t.collect(c, accessName.compare, accessKey)
 }
 
 func (t *accessTable) all(add func(key []byte, value func([]byte) []byte)) {
@@ -187,10 +139,7 @@ func (l *Loader) access(k, v *cursor) {
 		k.fail("invalid or duplicate access table entry")
 		return
 	}
-	if t.entries == nil {
-		t.entries = make(map[accessName]*accessEntry)
-	}
-	t.entries[name] = &accessEntry{value: value, stored: true}
+	t.entries[name] = &tableEntry{value: value, stored: true}
 }
 
 func (t *accessTable) check(bad func(string, ...any)) {

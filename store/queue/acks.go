@@ -2,7 +2,10 @@
 
 package queue
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 const (
 	chunkBits = 12
@@ -32,29 +35,44 @@ type ackSlot struct {
 // ackSet is a set of acknowledged sequences: all below floor, and those whose bits are set. No bit below floor is set,
 // so equal sets have equal encodings. Sequence 0 does not exist and counts as acknowledged.
 type ackSet struct {
+	chunkSlots[ackSlot]
+
 	floor uint64
-	above uint64 // acknowledged sequences at or above floor
-	base  uint64 // chunk of slots[0]
-	slots []ackSlot
-	gone  []uint64 // stored chunks that dropped below the floor since the last Collect
+	above uint64   // acknowledged sequences at or above floor
+	gone  []uint64 // stored chunks below the floor, since the last Collect
 }
 
-func (a *ackSet) slot(chunk uint64) *ackSlot {
-	if i := chunk - a.base; chunk >= a.base && i < uint64(len(a.slots)) {
-		return &a.slots[i]
+// chunkSlots has a slot for each chunk of a range.
+type chunkSlots[T any] struct {
+	base  uint64 // chunk of slots[0]
+	slots []T
+}
+
+func (c *chunkSlots[T]) slot(chunk uint64) *T {
+	if i := chunk - c.base; chunk >= c.base && i < uint64(len(c.slots)) {
+		return &c.slots[i]
 	}
 	return nil
 }
 
-// ensure returns the slot of a chunk and creates missing slots. The chunk must not be below the floor's chunk.
-func (a *ackSet) ensure(chunk uint64) *ackSlot {
-	if len(a.slots) == 0 {
-		a.base = a.floor >> chunkBits
+// ensure creates missing slots. The first slot of an empty set is that of chunk first.
+func (c *chunkSlots[T]) ensure(chunk, first uint64) *T {
+	if len(c.slots) == 0 {
+		c.base = first
 	}
-	for uint64(len(a.slots)) <= chunk-a.base {
-		a.slots = append(a.slots, ackSlot{})
+	for uint64(len(c.slots)) <= chunk-c.base {
+		c.slots = append(c.slots, *new(T))
 	}
-	return &a.slots[chunk-a.base]
+	return &c.slots[chunk-c.base]
+}
+
+// drop removes the first n slots.
+func (c *chunkSlots[T]) drop(n int) {
+	c.base += uint64(n)
+	c.slots = slices.Delete(c.slots, 0, n)
+	if len(c.slots) == 0 && cap(c.slots) > maxPooled {
+		c.slots = nil
+	}
 }
 
 // word returns 64 bits of a chunk. Bits below the floor are set.
@@ -82,7 +100,6 @@ func wordFirst(chunk uint64, w int) uint64 {
 	return chunk<<chunkBits + uint64(w)*64
 }
 
-// none reports whether no sequence of the chunk is acknowledged; all reports whether all are.
 func (a *ackSet) none(chunk uint64) bool {
 	s := a.slot(chunk)
 	return a.floor <= chunk<<chunkBits && (s == nil || s.c == nil && !s.full)
@@ -97,7 +114,7 @@ func (a *ackSet) has(seq uint64) bool {
 	return seq < a.floor || a.word(seq>>chunkBits, int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
 }
 
-// rangeMask returns the bits of word w for the chunk's sequences lo to hi (0 to chunkMask).
+// rangeMask returns the bits of word w for the offsets lo to hi in a chunk.
 func rangeMask(w int, lo, hi uint64) uint64 {
 	first := uint64(w) * 64
 	mask := ^uint64(0)
@@ -110,8 +127,8 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 	return mask
 }
 
-// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk and returns the number of new ones. It sets
-// their bits in the words of newly that the range touches.
+// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk and returns the number of new ones. It sets their
+// bits in the words of newly that the range touches.
 func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
@@ -124,7 +141,7 @@ func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n u
 		a.advance(p, chunk<<chunkBits+hi+1)
 		return n
 	}
-	s := a.ensure(chunk)
+	s := a.ensure(chunk, a.floor>>chunkBits)
 	s.dirty = true
 	a.above += n
 	if n == ChunkSize {
@@ -171,7 +188,6 @@ func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	a.trim(p)
 }
 
-// absorb raises the floor within the chunk of slot s: to to, and past the bits that are set from there.
 func (a *ackSet) absorb(s *ackSlot, to uint64) {
 	s.dirty = true
 	end := (a.floor>>chunkBits + 1) << chunkBits
@@ -195,7 +211,6 @@ func (a *ackSet) absorb(s *ackSlot, to uint64) {
 	}
 }
 
-// trim drops the slots below the floor.
 func (a *ackSet) trim(p *pool[ackChunk]) {
 	k := 0
 	for k < len(a.slots) && a.base+uint64(k) < a.floor>>chunkBits {
@@ -205,19 +220,10 @@ func (a *ackSet) trim(p *pool[ackChunk]) {
 		p.put(a.slots[k].c)
 		k++
 	}
-	if k == 0 {
-		return
-	}
-	a.base += uint64(k)
-	n := copy(a.slots, a.slots[k:])
-	clear(a.slots[n:])
-	a.slots = a.slots[:n]
-	if n == 0 && cap(a.slots) > maxPooled {
-		a.slots = nil
-	}
+	a.drop(k)
 }
 
-// next returns the first unacknowledged sequence at or after from, or end if it is not below end.
+// next returns the first unacknowledged sequence at or after from, at most end.
 func (a *ackSet) next(from, end uint64) uint64 {
 	seq := max(from, a.floor)
 	for seq < end {
@@ -236,4 +242,27 @@ func (a *ackSet) next(from, end uint64) uint64 {
 		seq = (seq | 63) + 1
 	}
 	return end
+}
+
+const maxPooled = 64
+
+// pool keeps a few chunks for reuse, since many chunks live only for a few messages or acknowledgements.
+type pool[T any] struct{ free []*T }
+
+func (p *pool[T]) get() *T {
+	n := len(p.free)
+	if n == 0 {
+		return new(T)
+	}
+	c := p.free[n-1]
+	p.free = p.free[:n-1]
+	return c
+}
+
+func (p *pool[T]) put(c *T) {
+	if c == nil || len(p.free) >= maxPooled {
+		return
+	}
+	*c = *new(T)
+	p.free = append(p.free, c)
 }

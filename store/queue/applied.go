@@ -4,21 +4,18 @@ package queue
 
 import "github.com/lockstep-mq/lockstep/store/txn"
 
-// Counts are the operations applied to a state since CountAfter. They are kept in memory only and are not part of the
-// state.
+// Counts are the operations applied to a state since CountAfter. They are not part of the state.
 type Counts struct {
-	// Transactions counts the transactions that were applied, Refused the rejected ones.
-	Transactions, Refused uint64
-	// Published counts messages, PublishedBytes their stored bytes.
+	// Refused counts the rejected transactions.
+	Transactions, Refused     uint64
 	Published, PublishedBytes uint64
-	// Acknowledged counts messages once per subscription. Purged messages are not included.
+	// Acknowledged counts messages once per subscription, except purged ones.
 	Acknowledged uint64
 	// Released counts messages nacked by a consumer or left unacknowledged by a closed consumer.
 	Released uint64
 	// Moved counts dead letters and redriven messages. Dropped counts dead letters without a dead-letter queue.
 	Moved, Dropped uint64
-	// Overflowed counts messages dropped from the head of a full queue.
-	Overflowed uint64
+	Overflowed     uint64
 	// Expired counts expired messages that were not moved to a dead-letter queue.
 	Expired uint64
 }
@@ -26,7 +23,7 @@ type Counts struct {
 // Counts returns the operations applied since CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
-// CountAfter starts counting at the record after lsn. An earlier process generation counted the records up to lsn.
+// CountAfter starts counting after lsn: an earlier process generation counted the records up to it.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
 // CountOn continues the counts of the state that s replaces.

@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Apply applies the transaction of a log record. It checks the whole transaction before it changes anything: a
-// rejected transaction changes only the record of its producer. The state keeps parts of payload, so the caller must
-// not change it afterwards. lsn must be above Applied.
+// Apply applies the transaction of a log record; lsn must be above Applied. It checks the whole transaction before it
+// changes anything: a rejected transaction changes only the record of its producer. The state keeps parts of payload,
+// so the caller must not change it.
 //
 // If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop: its peer may be able to
 // apply the record, and the states would diverge.
@@ -23,12 +23,10 @@ func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }
 
-// ApplyWith is Apply for a payload whose checksum may be known. The checksums of its messages are then not computed
-// again where they can be derived.
+// ApplyWith is Apply for a payload with a possibly known checksum, from which it derives those of its messages.
 func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Result {
 	if lsn <= s.applied {
-		panic(fmt.Sprintf("queue: record %d is to be applied after record %d: a history must be applied in order and "+
-			"once", lsn, s.applied))
+		panic(fmt.Sprintf("queue: record %d applied after record %d", lsn, s.applied))
 	}
 	r := txn.Result{LSN: lsn, Op: -1}
 	r.Code = codeOf(s.reader.Reset(payload))
@@ -44,7 +42,7 @@ func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Resu
 	return r
 }
 
-// Advance records that the skipped records up to lsn contain no transaction.
+// Advance records that the records up to lsn that were not applied contain no transaction.
 func (s *State) Advance(lsn uint64) { s.applied = max(s.applied, lsn) }
 
 func (s *State) applyAdmitted(r *txn.Result) {
@@ -52,7 +50,7 @@ func (s *State) applyAdmitted(r *txn.Result) {
 	if ok {
 		prior, code := s.producers.admit(r.LSN, producer)
 		if prior != nil && !mutate.Off("INV-10-retry-is-applied-again") {
-			*r = prior.result() // INV-10: return the original result
+			*r = prior.result() // return the original result (INV-10)
 			return
 		}
 		if r.Code = code; code != txn.OK {
@@ -93,7 +91,7 @@ func b2u(b bool) uint64 {
 }
 
 // check validates all operations and returns the first one that must be rejected. Limits are checked against the state
-// before the transaction plus its publishes. Space freed by its acknowledgements does not count.
+// before the transaction plus its publishes; space freed by its acknowledgements does not count.
 func (s *State) check() (op int, code txn.Code) {
 	released := 0
 	clear(s.pending)
@@ -115,7 +113,7 @@ func (s *State) check() (op int, code txn.Code) {
 			s.published.count = 0
 		}
 		if code := s.checkOp(o, &released); code != txn.OK {
-			return i - s.forwarded, code // the client's numbering: a forward belongs to its publish
+			return i - s.forwarded, code // a client does not count forwards as operations
 		}
 	}
 }
@@ -200,8 +198,7 @@ func (s *State) checkCreateSub(q *Queue, o *txn.Op) txn.Code {
 	return s.checkDeadLetter(q, o.SubscriptionOptions().Policy.DeadLetter)
 }
 
-// checkNotReserved reports whether all messages of a subscription may be removed. If id is 0, it checks all
-// subscriptions.
+// checkNotReserved checks one subscription, or all if id is 0.
 func checkNotReserved(q *Queue, id uint32) txn.Code {
 	for _, sub := range q.subs {
 		if sub.reserved != nil && (id == 0 || sub.id == id) {
@@ -251,7 +248,7 @@ func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
 	return txn.OK
 }
 
-// results returns n results for exclusive use. It cuts them from a larger slice, since most transactions need one.
+// results returns n results for exclusive use, cut from a larger slice.
 func (s *State) results(n int) []txn.OpResult {
 	if n > len(s.opSlab) {
 		s.opSlab = make([]txn.OpResult, max(n, 128))
@@ -261,7 +258,7 @@ func (s *State) results(n int) []txn.OpResult {
 	return r
 }
 
-// change applies all operations. If wanted is set, it returns their fingerprint.
+// change applies all operations and, if wanted, returns their fingerprint.
 func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
 	r.Ops = s.results(s.reader.Ops() - s.forwarded)
@@ -393,35 +390,37 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 		q.tail.reserve(o.Count)
 		s.linkTail(q)
 	}
-	if q.lanes != nil {
-		seq := q.nextSeq
-		for rec := range o.Records {
-			q.lanes.add(seq, txn.RecordPriority(rec))
-			seq++
-		}
-	}
-	before, keepsSizes := q.tail.bytes, q.keepsSizes()
 	i := 0
 	for rec := range o.Records {
-		q.tail.push(rec, s.sums.Record(i))
+		s.push(q, rec, s.sums.Record(i))
 		i++
-		if keepsSizes {
-			s.keepSize(q, uint64(len(rec)))
-		}
-		q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
-		if txn.RecordHasAttributes(rec) {
-			s.scheduleMessage(q, q.nextSeq, rec)
-		}
-		q.nextSeq++
 	}
-	s.tailBytes += q.tail.bytes - before
-	q.messages += uint64(o.Count)
-	q.bytes += uint64(len(o.Raw))
-	s.messages += uint64(o.Count)
-	s.bytes += uint64(len(o.Raw))
 }
 
-// ack acknowledges the published sequences first to last and returns the number of newly acknowledged ones.
+// push adds a message, with its CRC32C or 0 if unknown, to a linked tail.
+func (s *State) push(q *Queue, rec []byte, sum uint32) {
+	seq, size := q.nextSeq, uint64(len(rec))
+	if q.lanes != nil {
+		q.lanes.add(seq, txn.RecordPriority(rec))
+	}
+	before := q.tail.bytes
+	q.tail.push(rec, sum)
+	s.tailBytes += q.tail.bytes - before
+	if q.keepsSizes() {
+		s.keepSize(q, size)
+	}
+	q.sizes.add(&s.sizePool, seq, size)
+	if txn.RecordHasAttributes(rec) {
+		s.scheduleMessage(q, seq, rec)
+	}
+	q.nextSeq++
+	q.messages++
+	q.bytes += size
+	s.messages++
+	s.bytes += size
+}
+
+// ack acknowledges published sequences and returns the number of newly acknowledged ones.
 func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 	q := sub.q
 	first = max(first, sub.acks.floor)
@@ -495,8 +494,7 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 	return q.id
 }
 
-// mixConfig adds the configuration to the queue's digest. A plain configuration adds the same values as in releases
-// before 0.2.0.
+// mixConfig adds the configuration to the queue's digest. A plain one adds the same values as in releases before 0.2.0.
 func (q *Queue) mixConfig() {
 	q.digest = mix(mix(q.digest, q.config.MaxMessages), q.config.MaxBytes)
 	if q.config.Plain() {
@@ -519,12 +517,12 @@ func (s *State) deleteQueue(q *Queue) {
 	s.touch(q)
 	q.deleted = true
 	for id := range q.deadLetters {
-		s.countDeadLetters(id, -1)
+		addReferences(s.deadLettersTo, id, -1)
 	}
 	s.countForwards(q, -1)
-	s.updateExpiring(q, false)
+	delete(s.expiring, q.id)
 	delete(s.temporary, q.id)
-	s.listTTL(q, 0)
+	delete(s.ttls, q.id)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)
@@ -538,10 +536,16 @@ func (s *State) deleteQueue(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
+// staysTemporary reports whether the queue was not altered since its deletion as temporary was proposed (INV-18).
+func (q *Queue) staysTemporary(o *txn.Op) bool {
+	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
+		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")
+}
+
 func (s *State) createSub(q *Queue, name string, o txn.SubscriptionOptions, start txn.Start, seq uint64) *Sub {
 	sub := &Sub{q: q, id: q.nextSub, dirty: true}
 	sub.setOptions(name, o)
-	s.countDeadLetters(sub.deadLetter(), 1)
+	addReferences(s.deadLettersTo, sub.deadLetter(), 1)
 	q.nextSub++
 	sub.acks.floor = q.nextSeq
 	switch start {
@@ -556,7 +560,6 @@ func (s *State) createSub(q *Queue, name string, o txn.SubscriptionOptions, star
 	return sub
 }
 
-// lowestFloor returns the sequence below which all subscriptions have acknowledged all messages.
 func (q *Queue) lowestFloor() uint64 {
 	floor := q.nextSeq
 	for _, sub := range q.subs {
@@ -565,7 +568,6 @@ func (q *Queue) lowestFloor() uint64 {
 	return floor
 }
 
-// belowMask returns the lowest n bits of a word, or all bits if n is at least 64.
 func belowMask(n uint64) uint64 {
 	if n >= 64 {
 		return ^uint64(0)
@@ -573,10 +575,10 @@ func belowMask(n uint64) uint64 {
 	return 1<<n - 1
 }
 
-// deleteSub removes a subscription and returns the number of messages that only it needed.
+// deleteSub returns the number of messages that only this subscription needed.
 func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	s.touch(q)
-	s.countDeadLetters(sub.deadLetter(), -1)
+	addReferences(s.deadLettersTo, sub.deadLetter(), -1)
 	delete(q.policies, sub.id)
 	before := q.messages
 	base, n := q.sizes.base, len(q.sizes.slots)
@@ -601,8 +603,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	q.dropKeys(sub)
 	s.trimTail(q)
 	if len(q.subs) == 0 && q.tail.n > 0 {
-		// All messages are dead, but a batch still holds and writes some. The tail must be empty, since messages
-		// published from now on add no entry to it.
+		// All messages are dead, but a batch still has some. The tail must be empty, since publishes add nothing to it now.
 		s.tailBytes -= q.tail.bytes
 		q.tail = tail{first: q.nextSeq, shared: q.tail.shared}
 		s.unlinkTail(q)

@@ -17,17 +17,14 @@ type Batch struct {
 	Everything bool
 	// Puts are the keys to set, in order. No key is also in Deletes.
 	Puts []KV
-	// Deletes are the keys to remove, in no order. After a queue was deleted, the tree may lack some of them.
-	Deletes [][]byte
-	// Schedule contains the keys of the schedule index to set and remove.
+	// Deletes are the keys to remove, in no order. The tree may lack keys of deleted queues.
+	Deletes  [][]byte
 	Schedule ScheduleBatch
-	// DeletedQueues are queues whose data must be removed: QueueKeys, and the page index with its pages. Their
-	// messages may be in Tails of an earlier batch, never of a later one.
+	// The data of DeletedQueues must be removed: QueueKeys, and the page index with its pages. Their messages
+	// may be in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
-	// Tails are the messages to write, in order for each queue. A queue's messages may be split into several runs with
-	// consecutive sequences.
-	Tails []TailRun
-	// TailBytes is the memory used by Tails.
+	// Tails are the messages to write, in order for each queue.
+	Tails     []TailRun
 	TailBytes int64
 	// Dead are ranges with newly dead messages that may be in pages.
 	Dead []DeadRange
@@ -36,9 +33,8 @@ type Batch struct {
 // KV is a key and its value.
 type KV struct{ Key, Value []byte }
 
-// TailRun is a run of messages with consecutive sequences.
+// TailRun is a list of messages with consecutive sequences.
 type TailRun struct {
-	// Queue is the number of the queue.
 	Queue uint64
 	// First is the sequence of Records[0].
 	First uint64
@@ -48,7 +44,7 @@ type TailRun struct {
 	sums []uint32
 }
 
-// Sum returns the CRC32C of Records[i] as it was received, or 0 if unknown. It is known for large messages.
+// Sum returns the CRC32C of Records[i] as received, or 0 if unknown. It is known for large messages.
 func (t *TailRun) Sum(i int) uint32 {
 	if t.sums == nil {
 		return 0
@@ -63,8 +59,8 @@ func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 // changed since the last such call, and all messages that are not in pages. Otherwise it is a flush: only messages, at
 // most about maxTailBytes, from the queues that have waited longest.
 //
-// The messages stay in memory, and readable, until Flushed is called for them. The owner must make those calls for one
-// batch before it collects the next one. If a batch cannot be written, it is lost and the owner must stop.
+// The messages stay in memory until Flushed is called for them; all those calls must precede the next Collect. If a
+// batch cannot be written, it is lost and the owner must stop.
 func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	b := &Batch{LSN: s.applied, Everything: everything}
 	if everything {
@@ -85,13 +81,13 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 		b.Dead = q.appendDead(b.Dead) // before the chunks are marked as stored
 	}
 	c := collector{batch: b}
-	b.Puts = make([]KV, 0, 3*len(queues)+len(s.producers.dirty)+len(s.meta.dirty)+1) // usually sufficient
+	b.Puts = make([]KV, 0, 3*len(queues)+len(s.producers.dirty)+len(s.meta.dirty)+1)
 	c.acks(queues)
 	c.sizes(queues)
 	c.counts(queues)
 	c.forwards(queues)
 	c.delayed(queues)
-	c.meta(&s.meta)
+	s.meta.collect(&c, strings.Compare, metaKey)
 	c.lanes(queues)
 	c.put(append(c.key(), keyState), s.appendState)
 	c.producers(&s.producers)
@@ -104,14 +100,13 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	}
 	c.subs(queues)
 	c.schedule(&s.schedule)
-	c.prepared(s.prepared)
+	c.prepared(&s.prepared)
 	c.access(&s.access)
 	b.DeletedQueues = s.deleted
 	s.deleted = nil
 	return b
 }
 
-// takeDirty returns the changed queues in the order of their numbers, and resets the list.
 func (s *State) takeDirty() []*Queue {
 	list := slices.DeleteFunc(s.dirty, func(q *Queue) bool { return q.deleted })
 	slices.SortFunc(list, func(a, b *Queue) int { return cmp.Compare(a.id, b.id) })
@@ -119,8 +114,7 @@ func (s *State) takeDirty() []*Queue {
 	return list
 }
 
-// Flushed reports that a queue's collected messages up to upTo can be read from pages. They are removed from memory
-// and from the batch.
+// Flushed reports that a queue's collected messages up to upTo can be read from pages, and removes them from memory.
 func (s *State) Flushed(queue, upTo uint64) {
 	q := s.queues.get(queue)
 	if q == nil || q.tail.n == 0 {
@@ -147,7 +141,6 @@ type collector struct {
 
 const pieceBytes = 64 << 10
 
-// key returns a buffer to append a key to.
 func (c *collector) key() []byte {
 	if cap(c.free) < 1024 {
 		c.free = make([]byte, 0, pieceBytes)
@@ -155,7 +148,6 @@ func (c *collector) key() []byte {
 	return c.free[:0]
 }
 
-// put adds a key that was appended to the buffer returned by key.
 func (c *collector) put(key []byte, value func(dst []byte) []byte) {
 	n := len(key)
 	both := value(key)
@@ -202,7 +194,7 @@ func (c *collector) sizes(queues []*Queue) {
 		z := &q.sizes
 		if q.leaving != nil {
 			for _, chunk := range q.leaving.sizes {
-				if z.chunk(chunk) == nil { // it may have been created again
+				if z.chunk(chunk) == nil { // not created again
 					c.batch.Deletes = append(c.batch.Deletes, sizesKey(nil, q.id, chunk))
 				}
 			}
@@ -234,7 +226,7 @@ func (c *collector) counts(queues []*Queue) {
 				continue
 			}
 			for _, chunk := range cs.gone {
-				if cs.chunks[chunk] == nil { // it may have been created again
+				if cs.chunks[chunk] == nil { // not created again
 					c.batch.Deletes = append(c.batch.Deletes, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
 				}
 			}
@@ -254,7 +246,7 @@ func (c *collector) counts(queues []*Queue) {
 
 func (c *collector) producers(ps *producers) {
 	for _, id := range ps.gone {
-		if ps.byID[id] == nil { // it may have been created again
+		if ps.byID[id] == nil { // not created again
 			c.batch.Deletes = append(c.batch.Deletes, producerKey(nil, id))
 		}
 	}
@@ -281,7 +273,6 @@ func (c *collector) subs(queues []*Queue) {
 	}
 }
 
-// dropKeys records the keys of a deleted subscription for removal.
 func (q *Queue) dropKeys(sub *Sub) {
 	l := q.leave()
 	for _, chunk := range sub.acks.gone {
@@ -294,7 +285,7 @@ func (q *Queue) dropKeys(sub *Sub) {
 		}
 	}
 	if sub.counts != nil {
-		for _, chunk := range sub.counts.gone { // also a chunk that was created again: its stored key is the old one
+		for _, chunk := range sub.counts.gone { // also of chunks created again: the stored keys are the old ones
 			l.keys = append(l.keys, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
 		}
 	}

@@ -3,12 +3,12 @@
 package queue
 
 import (
+	"maps"
 	"math"
 	"slices"
 )
 
-// countSet holds the delivery counts of released messages, by chunk. Only unacknowledged messages have one. A nil
-// countSet, the usual case, is empty.
+// countSet holds the delivery counts of released, unacknowledged messages, by chunk. nil, the usual value, is empty.
 type countSet struct {
 	chunks map[uint64]*countChunk
 	gone   []uint64 // stored chunks emptied since the last Collect
@@ -21,7 +21,7 @@ type countChunk struct {
 }
 
 type countEntry struct {
-	offset uint16 // offset of the sequence in its chunk
+	offset uint16
 	count  uint32
 }
 
@@ -44,7 +44,6 @@ func (cs *countSet) get(seq uint64) uint32 {
 	return 0
 }
 
-// chunk returns a chunk and creates it if missing.
 func (cs *countSet) chunk(chunk uint64) *countChunk {
 	c := cs.chunks[chunk]
 	if c == nil {
@@ -57,7 +56,7 @@ func (cs *countSet) chunk(chunk uint64) *countChunk {
 	return c
 }
 
-// increment adds one to the count of seq. The count saturates at math.MaxUint32.
+// increment saturates at math.MaxUint32.
 func (cs *countSet) increment(seq uint64) {
 	c := cs.chunk(seq >> chunkBits)
 	c.dirty = true
@@ -71,7 +70,6 @@ func (cs *countSet) increment(seq uint64) {
 	}
 }
 
-// remove drops the counts of the chunk's acknowledged sequences lo to hi.
 func (cs *countSet) remove(chunk, lo, hi uint64) {
 	if cs == nil {
 		return
@@ -96,7 +94,6 @@ func (cs *countSet) remove(chunk, lo, hi uint64) {
 	delete(cs.chunks, chunk)
 }
 
-// all iterates over the chunks with counts, in no order.
 func (cs *countSet) all(yield func(chunk uint64, c *countChunk) bool) {
 	if cs == nil {
 		return
@@ -108,15 +105,9 @@ func (cs *countSet) all(yield func(chunk uint64, c *countChunk) bool) {
 	}
 }
 
-// sorted returns the chunks with counts, in order.
 func (cs *countSet) sorted() []uint64 {
-	if cs == nil || len(cs.chunks) == 0 {
+	if cs == nil {
 		return nil
 	}
-	list := make([]uint64, 0, len(cs.chunks))
-	for chunk := range cs.chunks {
-		list = append(list, chunk)
-	}
-	slices.Sort(list)
-	return list
+	return slices.Sorted(maps.Keys(cs.chunks))
 }

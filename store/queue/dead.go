@@ -10,9 +10,8 @@ import (
 
 // DeadRange is a range of sequences with messages that died since the last checkpoint batch.
 type DeadRange struct {
-	// Queue is the number of the queue.
 	Queue uint64
-	// First and Last are the bounds of the range, both inclusive.
+	// First and Last are inclusive.
 	First, Last uint64
 
 	end uint64 // next sequence of the queue when the batch was collected
@@ -24,8 +23,8 @@ type DeadRange struct {
 }
 
 // Parts iterates over the parts of the range that the caller must check, as first and last sequence. Every extent with
-// a newly dead message overlaps one of them. If a few messages of a large queue are acknowledged out of order, the
-// parts are much smaller than the range.
+// a newly dead message overlaps one of them. After a few acknowledgements out of order in a large queue, the parts are
+// much smaller than the range.
 func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	if d.died == 0 {
 		yield(d.First, d.Last)
@@ -47,8 +46,8 @@ func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	}
 }
 
-// AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. It covers extents
-// that touch one of the Parts and span at most MaxExtentSpan; for other extents it may return false.
+// AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. It may return
+// false for extents that touch none of the Parts or span more than MaxExtentSpan.
 func (d *DeadRange) AllDead(first, span uint64) bool {
 	if span == 0 {
 		return true
@@ -71,7 +70,6 @@ func (d *DeadRange) AllDead(first, span uint64) bool {
 	return true
 }
 
-// word returns the bits of the 64 messages around seq.
 func (d *DeadRange) word(seq uint64) uint64 {
 	if d.died != 0 {
 		return d.groups[seq>>6-d.base]
@@ -113,7 +111,7 @@ func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
 	return dst
 }
 
-// deadChunks describes chunks and their neighbours, since an extent can reach into them.
+// deadChunks also describes the neighbours of the chunks, since an extent can reach into them.
 func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	from, to := r.first-min(r.first, 1), min(r.last+1, q.nextSeq>>chunkBits)
 	d := DeadRange{
@@ -133,8 +131,8 @@ func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	return d
 }
 
-// deadGroups describes the groups of one chunk with newly dead messages. It adds the groups around them that an
-// all-dead extent can reach: on each side up to the first group that is not all dead.
+// deadGroups describes the groups of one chunk with newly dead messages, and the groups around them that an all-dead
+// extent can reach: on each side up to the first group that is not all dead.
 func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) }
 	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))
@@ -154,4 +152,74 @@ func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 		d.groups[i] = word(from + uint64(i))
 	}
 	return d
+}
+
+// Group is the number of sequences of a group, which starts at a multiple of it.
+const Group = 64
+
+// GroupsOfChunk is the number of groups of a chunk.
+const GroupsOfChunk = chunkWords
+
+// Single reports whether the range covers a single chunk with live messages, and returns its number.
+func (d *DeadRange) Single() (chunk uint64, ok bool) {
+	return d.First >> chunkBits, d.died != 0
+}
+
+// DeadChunks iterates over the chunks of the range without live messages. A single-chunk range has none.
+func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
+	if d.died != 0 {
+		return
+	}
+	for i, c := range d.chunks {
+		if c == nil && !yield(d.base+uint64(i)) {
+			return
+		}
+	}
+}
+
+// Prune removes groups of a single-chunk range in which no extent can have lost its last message. least is, per group,
+// the smallest span of the extents that reach into it; 0 if none does. A group stays only if it has at least that many
+// consecutive dead sequences. If Prune returns false, no group is left and the range must not be used.
+func (d *DeadRange) Prune(least *[GroupsOfChunk]uint8) bool {
+	for left := d.died; left != 0; left &= left - 1 {
+		w := bits.TrailingZeros64(left)
+		if n := least[w]; n == 0 || d.stretch(d.First>>chunkBits*chunkWords+uint64(w)) < int(n) {
+			d.died &^= 1 << w
+		}
+	}
+	return d.died != 0
+}
+
+// stretch returns the maximum number of consecutive dead sequences of which at least one is in the group.
+func (d *DeadRange) stretch(group uint64) int {
+	i := int(group - d.base)
+	v := d.groups[i]
+	before, behind := 0, 0
+	for j := i - 1; j >= 0; j-- {
+		n := bits.LeadingZeros64(^d.groups[j])
+		if before += n; n < Group {
+			break
+		}
+	}
+	for j := i + 1; j < len(d.groups); j++ {
+		n := bits.TrailingZeros64(^d.groups[j])
+		if behind += n; n < Group {
+			break
+		}
+	}
+	if v == ^uint64(0) {
+		return before + Group + behind
+	}
+	longest := 0
+	if v&1 != 0 {
+		longest = before + bits.TrailingZeros64(^v)
+	}
+	if v>>(Group-1) != 0 {
+		longest = max(longest, bits.LeadingZeros64(^v)+behind)
+	}
+	n := 0 // longest sequence inside the group
+	for ; v != 0; v &= v << 1 {
+		n++
+	}
+	return max(longest, n)
 }

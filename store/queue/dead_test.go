@@ -114,7 +114,7 @@ func firsts(runs []fakeRun) (list []uint64) {
 }
 
 // After a few acknowledgements of many messages, the store does not scan all of them.
-func TestFewAcknowledgementsFewParts(t *testing.T) {
+func TestPartsOfFewAcknowledgements(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
 	d.publish(q, 3*ChunkSize)

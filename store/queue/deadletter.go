@@ -12,36 +12,40 @@ import (
 // noConfig is shared by all queues without a configuration. It never changes.
 var noConfig txn.Config //nolint:gochecknoglobals // a constant, but for its address
 
-// setConfig sets the configuration of a queue and updates the dead-letter reference counts.
 func (s *State) setConfig(q *Queue, c txn.Config) {
 	if q.config != nil {
-		s.countDeadLetters(q.config.DeadLetter, -1)
+		addReferences(s.deadLettersTo, q.config.DeadLetter, -1)
 	}
 	q.config = &noConfig
 	if c != noConfig {
 		q.config = &c
 	}
-	s.countDeadLetters(c.DeadLetter, 1)
-	s.listTTL(q, c.TTL)
-	s.updateExpiring(q, c.Retains() || c.Overflow == txn.OverflowDeadLetterHead)
-	s.noteTemporary(q)
+	addReferences(s.deadLettersTo, c.DeadLetter, 1)
+	putIf(c.TTL != 0, s.ttls, q.id, int64(c.TTL))
+	putIf(c.Retains() || c.Overflow == txn.OverflowDeadLetterHead, s.expiring, q.id, struct{}{})
+	putIf(c.TemporaryGrace != 0, s.temporary, q.id, q)
 }
 
-// countDeadLetters adds more to the number of references to target as a dead-letter queue.
-func (s *State) countDeadLetters(target uint64, more int) {
+// putIf puts or deletes a key.
+func putIf[V any](wanted bool, m map[uint64]V, key uint64, value V) {
+	if wanted {
+		m[key] = value
+	} else {
+		delete(m, key)
+	}
+}
+
+// addReferences adds more to the references to a queue, unless it is txn.NoQueue.
+func addReferences(counts map[uint64]int, target uint64, more int) {
 	if target == txn.NoQueue {
 		return
 	}
-	if s.deadLettersTo == nil {
-		s.deadLettersTo = make(map[uint64]int)
-	}
-	if s.deadLettersTo[target] += more; s.deadLettersTo[target] == 0 {
-		delete(s.deadLettersTo, target)
+	if counts[target] += more; counts[target] == 0 {
+		delete(counts, target)
 	}
 }
 
-// checkConfig reports whether a queue may have a configuration; q is nil for a new queue. Since every change is
-// checked, the chain of dead-letter queues has no cycle.
+// checkConfig reports whether a queue may have a configuration; q is nil for a new queue.
 func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == txn.NoQueue {
 		return txn.ErrNoDeadLetter
@@ -52,9 +56,8 @@ func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	return s.checkDeadLetter(q, c.DeadLetter)
 }
 
-// checkDeadLetter reports whether a queue, or one of its subscriptions, may use target as its dead-letter queue. The
-// target must exist, and no chain of dead-letter queues and subscriptions from it may lead to q. q is nil for a new
-// queue.
+// checkDeadLetter reports whether q, or one of its subscriptions, may use target as its dead-letter queue. The target
+// must exist, and no chain of dead-letter queues from it may lead to q, which is nil for a new queue.
 func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	if target == txn.NoQueue {
 		return txn.OK
@@ -79,7 +82,6 @@ func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	return txn.OK
 }
 
-// deadLetters iterates over the dead-letter queues of a queue and of its subscriptions.
 func (q *Queue) deadLetters(yield func(id uint64) bool) {
 	if q.config.DeadLetter != txn.NoQueue && !yield(q.config.DeadLetter) {
 		return
@@ -95,9 +97,9 @@ func (s *State) alterSub(q *Queue, o *txn.Op) {
 	sub, c := q.Sub(o.Sub), o.SubscriptionChange()
 	s.touch(q) // dispatchers must re-evaluate the queue
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
-	s.countDeadLetters(sub.deadLetter(), -1)
+	addReferences(s.deadLettersTo, sub.deadLetter(), -1)
 	sub.setOptions(sub.Name(), c.Apply(sub.Options()))
-	s.countDeadLetters(sub.deadLetter(), 1)
+	addReferences(s.deadLettersTo, sub.deadLetter(), 1)
 	sub.dirty = true
 	if c.Filter {
 		s.filters++
@@ -107,8 +109,7 @@ func (s *State) alterSub(q *Queue, o *txn.Op) {
 // Filters returns a counter that changes when a subscription's filter is altered.
 func (s *State) Filters() uint64 { return s.filters }
 
-// checkMove reports whether messages of sub may be moved. It counts all messages, including those that are already
-// acknowledged.
+// checkMove counts all messages, including those that are already acknowledged.
 func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
 	bytes, err := o.CheckMoves()
 	if err != nil {
@@ -145,7 +146,7 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 			continue // INV-14
 		}
 		if sub.reserved.has(sequence) {
-			continue // a prepared transaction has already processed it
+			continue // a prepared transaction will acknowledge it
 		}
 		s.ack(sub, sequence, sequence)
 		r.Changed++
@@ -166,7 +167,6 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 }
 
-// append adds one message to the end of a queue.
 func (s *State) append(q *Queue, rec []byte) {
 	if len(q.subs) == 0 {
 		q.nextSeq++
@@ -177,22 +177,5 @@ func (s *State) append(q *Queue, rec []byte) {
 		q.tail.first = q.nextSeq
 		s.linkTail(q)
 	}
-	if q.lanes != nil {
-		q.lanes.add(q.nextSeq, txn.RecordPriority(rec))
-	}
-	before := q.tail.bytes
-	q.tail.push(rec, 0)
-	s.tailBytes += q.tail.bytes - before
-	if q.keepsSizes() {
-		s.keepSize(q, uint64(len(rec)))
-	}
-	q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
-	if txn.RecordHasAttributes(rec) {
-		s.scheduleMessage(q, q.nextSeq, rec)
-	}
-	q.nextSeq++
-	q.messages++
-	q.bytes += uint64(len(rec))
-	s.messages++
-	s.bytes += uint64(len(rec))
+	s.push(q, rec, 0)
 }

@@ -4,11 +4,11 @@ package queue
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 )
 
-// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. A nil delaySet, the usual
-// case, is empty.
+// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. Usually nil, which is empty.
 type delaySet struct {
 	chunks map[uint64]*delayChunk
 	gone   []uint64 // stored chunks emptied since the last Collect
@@ -18,7 +18,6 @@ type delaySet struct {
 // fewDelayed is the maximum number of messages of a chunk that are kept and stored as a list.
 const fewDelayed = 64
 
-// delayChunk has at least one message.
 type delayChunk struct {
 	few    []uint16 // sorted offsets in the chunk; nil if all is used
 	all    *words
@@ -57,7 +56,6 @@ func (c *delayChunk) set(offset uint16) {
 	c.all[offset>>6] |= 1 << (offset & 63)
 }
 
-// clear removes the offsets of word w that are set in mask and returns the number removed.
 func (c *delayChunk) clear(w int, mask uint64) int {
 	mask &= c.word(w)
 	if mask == 0 {
@@ -73,8 +71,7 @@ func (c *delayChunk) clear(w int, mask uint64) int {
 	return ones(mask)
 }
 
-// appendValue encodes few messages as a list and more of them as a bitmap, regardless of the form in memory: equal
-// sets must have equal encodings.
+// appendValue encodes few messages as a list, more as a bitmap: equal sets must have equal encodings.
 func (c *delayChunk) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.n))
 	for w := range chunkWords {
@@ -111,7 +108,6 @@ func (d *delaySet) add(seq uint64) {
 	d.n++
 }
 
-// remove removes the messages of a word that are set in mask and returns the number removed.
 func (d *delaySet) remove(chunk uint64, w int, mask uint64) int {
 	c := d.chunks[chunk]
 	if c == nil {
@@ -128,7 +124,6 @@ func (d *delaySet) remove(chunk uint64, w int, mask uint64) int {
 	return n
 }
 
-// nextFree returns the first sequence at or after from that is not in the set.
 func (d *delaySet) nextFree(from uint64) uint64 {
 	for {
 		c := d.chunks[from>>chunkBits]
@@ -168,7 +163,6 @@ func (q *Queue) DelayedMessages() uint64 {
 	return 0
 }
 
-// delay marks a message as not yet deliverable.
 func (s *State) delay(q *Queue, seq uint64) {
 	x := q.own()
 	if x.delayed == nil {
@@ -178,7 +172,6 @@ func (s *State) delay(q *Queue, seq uint64) {
 	s.delayed++
 }
 
-// undelay makes the messages of a word that are set in mask deliverable.
 func (s *State) undelay(q *Queue, chunk uint64, w int, mask uint64) int {
 	n := q.delayed.remove(chunk, w, mask)
 	s.delayed -= uint64(n)
@@ -195,12 +188,12 @@ func (c *collector) delayed(queues []*Queue) {
 			continue
 		}
 		for _, chunk := range d.gone {
-			if d.chunks[chunk] == nil { // it may have been created again
+			if d.chunks[chunk] == nil { // not created again
 				c.batch.Deletes = append(c.batch.Deletes, delayKey(nil, q.id, chunk))
 			}
 		}
 		d.gone = nil
-		for _, chunk := range sortedChunks(d.chunks) {
+		for _, chunk := range slices.Sorted(maps.Keys(d.chunks)) {
 			if dc := d.chunks[chunk]; dc.dirty {
 				c.put(delayKey(c.key(), q.id, chunk), dc.appendValue)
 				dc.dirty, dc.stored = false, true
@@ -210,15 +203,6 @@ func (c *collector) delayed(queues []*Queue) {
 			q.own().delayed = nil
 		}
 	}
-}
-
-func sortedChunks[C any](chunks map[uint64]C) []uint64 {
-	list := make([]uint64, 0, len(chunks))
-	for chunk := range chunks {
-		list = append(list, chunk)
-	}
-	slices.Sort(list)
-	return list
 }
 
 func (l *Loader) delays(k, v *cursor) {
@@ -258,7 +242,6 @@ func (l *Loader) delays(k, v *cursor) {
 	}
 }
 
-// checkDelayed verifies that only live messages are delayed, and their number.
 func (q *Queue) checkDelayed(bad func(string, ...any)) {
 	n := uint64(0)
 	for chunk, c := range q.delayed.all {

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package queue implements the state machine that applies the log: queues, subscriptions, acknowledgements and
-// producers. The state is in memory and is changed by applying transactions in log order. The package does no I/O.
+// producers. The state is in memory; the package does no I/O.
 //
 // # Determinism
 //
-// Two nodes that apply the same records have the same state. Apply depends only on the record and the state: it uses
-// no clock, no random number and no map order. Local bookkeeping (which messages are still in memory, which entries
-// were already collected) never influences a Result. All returns the whole state as keys and values; on two nodes at
-// the same LSN it returns the same bytes, regardless of their checkpoints.
+// Two nodes that apply the same records have the same state. Apply depends only on the record and the state: it uses no
+// clock, no random number and no map order. Local bookkeeping (which messages are still in memory, which entries were
+// already collected) never influences a Result. All returns the same bytes on two nodes at the same LSN, regardless of
+// their checkpoints.
 //
 // # Storage
 //
-// An applied message is in its queue's tail, in memory, until it is in a page or no subscription needs it. A message
-// is dead once every subscription of its queue has acknowledged it; it never becomes live again. Only the keys and
-// values and the messages returned by Collect survive a restart (see keys.go).
+// An applied message is in its queue's tail, in memory, until it is in a page or no subscription needs it. A message is
+// dead once every subscription of its queue has acknowledged it; it never becomes live again. Only the keys and values
+// and the messages returned by Collect survive a restart (see keys.go).
 //
 // # Locking
 //
-// The package has no locks: its owner guards a State and everything reachable from it with one RWMutex. Apply,
-// Advance, Collect, Flushed, TakeTouched and the use of a Loader need the exclusive lock. All other calls only read
-// and need the shared lock. A *Queue or *Sub must not be kept after the lock is released; its number may be kept. A
-// Batch belongs to the caller of Collect, which uses it without the lock until the Flushed calls for it are made.
-// Record bytes never change, so they may be used after the lock is released.
+// The package has no locks: its owner guards a State and everything reachable from it with one RWMutex. Apply, Advance,
+// Collect, Flushed, TakeTouched and the use of a Loader need the exclusive lock, all other calls the shared lock. A
+// *Queue or *Sub must not be kept after the lock is released. A Batch belongs to the caller of Collect, which uses it
+// without the lock until the Flushed calls for it are made. Record bytes never change, so they may be used without the
+// lock.
 package queue

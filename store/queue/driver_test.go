@@ -63,3 +63,15 @@ func (d *driver) ack(q *Queue, sub uint32, first, last uint64) uint64 {
 	d.t.Helper()
 	return d.do(func(b *txn.Builder) { b.Ack(q.id, sub, txn.Range{First: first, Last: last}) }).Ops[0].Changed
 }
+
+func (s *State) AccessVersion() uint64 { return s.access.version }
+
+func (s *State) ProducerCount() int { return len(s.producers.byID) }
+
+// TailFirst returns the sequence of the first message in memory, or the queue's NextSequence.
+func (q *Queue) TailFirst() uint64 {
+	if q.tail.n == 0 {
+		return q.nextSeq
+	}
+	return q.tail.first
+}

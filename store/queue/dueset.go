@@ -9,16 +9,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// dueSet is an ordered set of entries: a list of short sorted lists. Most insertions and removals are at its ends.
+// dueSet is an ordered set: a list of short sorted lists. Most insertions and removals are at its ends.
 type dueSet struct {
 	blocks [][]txn.Due // no block is empty
 	n      int
 }
 
-// dueBlock is the length at which a block is split.
 const dueBlock = 512
 
-// find returns the block that contains e or should contain it, the position in the block, and whether e was found.
 func (s *dueSet) find(e txn.Due) (block, at int, found bool) {
 	block = max(0, sort.Search(len(s.blocks), func(i int) bool { return txn.Due.Compare(s.blocks[i][0], e) > 0 })-1)
 	if len(s.blocks) == 0 {
@@ -75,7 +73,6 @@ func (s *dueSet) has(e txn.Due) bool {
 	return found
 }
 
-// after iterates over the entries after e, in order.
 func (s *dueSet) after(e txn.Due, yield func(txn.Due) bool) {
 	k, i, found := s.find(e)
 	if found {

@@ -12,13 +12,11 @@ import (
 
 // forwards are the forwarding rules of a queue. They are immutable: a change replaces them.
 type forwards struct {
-	rules []txn.Forward
-	// dirty is set if the rules changed since the last Collect.
+	rules         []txn.Forward
 	dirty, stored bool
 }
 
-// Forwards returns the rules that forward messages of the queue to other queues. The caller must not change them, but
-// may keep them.
+// Forwards returns the forwarding rules of the queue. The caller may keep them, but must not change them.
 func (q *Queue) Forwards() []txn.Forward {
 	if q.forwards == nil {
 		return nil
@@ -26,7 +24,6 @@ func (q *Queue) Forwards() []txn.Forward {
 	return q.forwards.rules
 }
 
-// publishedBefore is the publish that precedes an OpForward.
 type publishedBefore struct {
 	queue uint64
 	count int
@@ -59,7 +56,6 @@ func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// setForwards replaces the rules of a queue. checkSetForwards must have accepted them.
 func (s *State) setForwards(q *Queue, o *txn.Op) {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
@@ -81,20 +77,13 @@ func (s *State) putForwards(q *Queue, rules []txn.Forward) {
 	s.countForwards(q, 1)
 }
 
-// countForwards adds more to the reference counts of the rules' targets.
 func (s *State) countForwards(q *Queue, more int) {
 	for _, r := range q.Forwards() {
-		if s.forwardsTo == nil {
-			s.forwardsTo = make(map[uint64]int)
-		}
-		if s.forwardsTo[r.Target] += more; s.forwardsTo[r.Target] == 0 {
-			delete(s.forwardsTo, r.Target)
-		}
+		addReferences(s.forwardsTo, r.Target, more)
 	}
 }
 
-// checkForward reports whether messages of the preceding publish may be forwarded to the target. A target that was
-// deleted is not an error: the messages then stay in their queue.
+// checkForward checks a forward of the preceding publish. If the target was deleted, the messages stay in their queue.
 func (s *State) checkForward(o *txn.Op) txn.Code {
 	p := &s.published
 	if p.count == 0 || p.queue != o.Queue || o.Queue == o.Target {
@@ -116,7 +105,6 @@ func (s *State) checkForward(o *txn.Op) txn.Code {
 
 var errNotPublished = errors.New("forward of a message that is not in the preceding publish")
 
-// forwarded visits the messages of the publish that a forward selects.
 func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)) error {
 	rest, at := p.raw, 0
 	for i := range o.Forwarded(p.count) {
@@ -135,8 +123,7 @@ func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)
 	return nil
 }
 
-// forward applies an OpForward: it publishes the messages to the target. With Move, it also acknowledges them in their
-// own queue.
+// forward publishes the messages to the target. With Move, it also acknowledges them in their own queue.
 func (s *State) forward(q *Queue, o *txn.Op) {
 	target := s.queues.get(o.Target)
 	if target == nil {
@@ -196,7 +183,6 @@ func (l *Loader) forwards(k, v *cursor) {
 	q.own().forwards = &forwards{rules: rules, stored: true}
 }
 
-// checkForwards verifies that the targets of a queue's rules exist and forward nothing.
 func (s *State) checkForwards(q *Queue, bad func(format string, args ...any)) {
 	for _, r := range q.Forwards() {
 		if target := s.queues.get(r.Target); target == nil || target == q || len(target.Forwards()) > 0 {

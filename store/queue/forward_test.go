@@ -40,7 +40,7 @@ func TestForward(t *testing.T) {
 
 // A forward to a target deleted after the active encoded the record has no effect. Messages to move stay in their
 // queue.
-func TestForwardToNowhere(t *testing.T) {
+func TestForwardToMissingQueue(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
 	d.do(func(b *txn.Builder) {

@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The state as keys and values, in a tree that package store keeps in pages. Numbers in keys are big endian, so the
-// keys sort in numeric order. store/FORMAT.md describes the values.
+// Keys of the state in the tree. Numbers in keys are big endian, so that the keys sort in numeric order.
+// store/FORMAT.md describes the values.
 //
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
 //	b queue(8) chunk(8)          live messages and bytes of a chunk; sizes of the messages
@@ -56,8 +56,7 @@ const optionsVersion = 2
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }
 
-// QueueKeys returns the key ranges of a queue that must be removed with it. The keys of package store's page index and
-// of the schedule index are not included.
+// QueueKeys returns the key ranges that must be removed with a queue, without those of the two indexes.
 func QueueKeys(id uint64) []KeyRange {
 	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))
@@ -105,7 +104,7 @@ func (q *Queue) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, q.messages)
 	dst = binary.AppendUvarint(dst, q.bytes)
 	dst = binary.LittleEndian.AppendUint64(dst, q.digest)
-	if dropped, expired := q.Dropped(); dropped|expired != 0 { // not part of the format before 0.2.0
+	if dropped, expired := q.Dropped(); dropped|expired != 0 { // not in the format before 0.2.0
 		dst = binary.AppendUvarint(binary.AppendUvarint(dst, dropped), expired)
 	}
 	return dst
@@ -157,7 +156,7 @@ func (c *sizeChunk) appendValue(dst []byte) []byte {
 	return dst
 }
 
-// exactSizes is a flag in a group's message count: the size of each message follows.
+// exactSizes flags a group's message count: the size of each message follows.
 const exactSizes = 1 << 7
 
 func (e *groupSizes) appendValue(dst []byte) []byte {
@@ -217,7 +216,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// cursor decodes a key or value from the front. After the first error it returns zero values.
+// cursor decodes a key or value. After the first error it returns zero values.
 type cursor struct {
 	b   []byte
 	err error
@@ -240,35 +239,20 @@ func (c *cursor) take(n uint64) []byte {
 	return v
 }
 
-func (c *cursor) u8() byte {
-	if v := c.take(1); v != nil {
-		return v[0]
+// fixed decodes a number of n bytes.
+func fixed[T byte | uint32 | uint64](c *cursor, n uint64, decode func([]byte) T) (v T) {
+	if b := c.take(n); b != nil {
+		v = decode(b)
 	}
-	return 0
+	return v
 }
 
-func (c *cursor) u64() uint64 {
-	if v := c.take(8); v != nil {
-		return binary.LittleEndian.Uint64(v)
-	}
-	return 0
-}
+func (c *cursor) u8() byte     { return fixed(c, 1, func(b []byte) byte { return b[0] }) }
+func (c *cursor) u32() uint32  { return fixed(c, 4, binary.LittleEndian.Uint32) }
+func (c *cursor) u64() uint64  { return fixed(c, 8, binary.LittleEndian.Uint64) }
+func (c *cursor) be32() uint32 { return fixed(c, 4, binary.BigEndian.Uint32) }
+func (c *cursor) be64() uint64 { return fixed(c, 8, binary.BigEndian.Uint64) }
 
-func (c *cursor) be64() uint64 {
-	if v := c.take(8); v != nil {
-		return binary.BigEndian.Uint64(v)
-	}
-	return 0
-}
-
-func (c *cursor) be32() uint32 {
-	if v := c.take(4); v != nil {
-		return binary.BigEndian.Uint32(v)
-	}
-	return 0
-}
-
-// uvarint reads a number that must not exceed limit.
 func (c *cursor) uvarint(limit uint64) uint64 {
 	v, n := binary.Uvarint(c.b)
 	if n <= 0 || v > limit {

@@ -11,7 +11,7 @@ import (
 )
 
 // Finding a high-priority message behind very many low-priority ones costs the same as without them.
-func TestNextOfAPriorityIsFoundAtOnce(t *testing.T) {
+func TestNextOfPriorityCost(t *testing.T) {
 	s, lsn := New(), uint64(0)
 	apply := func(fill func(b *txn.Builder)) txn.Result {
 		var b txn.Builder

@@ -7,14 +7,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrCorrupt is returned if keys and values are not the ones that a State wrote: the tree is corrupt, or part of it is
-// missing.
+// ErrCorrupt is returned if keys and values are not the ones that a State wrote, or some are missing.
 var ErrCorrupt = errors.New("the stored state is corrupt")
 
 // Loader rebuilds a State from the keys and values that its batches wrote to the tree.
@@ -22,7 +22,7 @@ type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
 	hasMain bool
-	// prepared transactions, by the LSN of their records; nil if empty
+	// by the LSN of their records; nil if empty
 	preparing map[uint64]*loading
 	count     int
 	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between takes some memory.
@@ -36,8 +36,8 @@ func NewLoader() *Loader {
 	return &Loader{s: New(), byQueue: make(map[uint64]*Queue), maxChunks: defaultMaxChunks}
 }
 
-// Put adds a key with its value, in any order, and keeps neither. Keys of package store's page index and of the
-// schedule index are skipped and need not be passed. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
+// Put adds a key with its value, in any order, and keeps neither. Keys of the page index and the schedule index are
+// skipped. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++
@@ -90,12 +90,8 @@ func (l *Loader) Finish(applied uint64) (*State, error) {
 	if l.count > 0 && !l.hasMain {
 		return nil, fmt.Errorf("%w: state record missing", ErrCorrupt)
 	}
-	queues := make([]*Queue, 0, len(l.byQueue))
-	for _, q := range l.byQueue {
-		queues = append(queues, q)
-	}
-	slices.SortFunc(queues, func(a, b *Queue) int { return cmp.Compare(a.name, b.name) })
-	for _, q := range queues {
+	byName := func(a, b *Queue) int { return cmp.Compare(a.name, b.name) }
+	for _, q := range slices.SortedFunc(maps.Values(l.byQueue), byName) {
 		if err := l.finishQueue(q); err != nil {
 			return nil, fmt.Errorf("queue %d %.40q: %w", q.id, q.name, err)
 		}
@@ -247,7 +243,7 @@ func (l *Loader) sub(k, v *cursor) {
 		}
 	}
 	sub.setOptions(name, options)
-	l.s.countDeadLetters(sub.deadLetter(), 1)
+	addReferences(l.s.deadLettersTo, sub.deadLetter(), 1)
 	sub.loaded, sub.stored = true, true
 }
 
@@ -282,7 +278,7 @@ func (s *Sub) place(maxChunks uint64) bool {
 		if chunk < a.floor>>chunkBits || chunk > (s.q.nextSeq-1)>>chunkBits || chunk-a.floor>>chunkBits > maxChunks {
 			return false
 		}
-		slot := a.ensure(chunk)
+		slot := a.ensure(chunk, a.floor>>chunkBits)
 		if slot.stored {
 			return false
 		}
@@ -339,7 +335,6 @@ func (l *Loader) sizes(k, v *cursor) {
 	q.sizes.slots, q.leave().sizes = append(q.sizes.slots, sizeSlot{c: c, stored: true}), append(q.leave().sizes, chunk)
 }
 
-// groupSizes reads the sizes of n messages of a group and returns their sum.
 func (c *cursor) groupSizes(e *groupSizes, n int) (bytes uint64) {
 	alive := c.u64()
 	if ones(alive) != n || n == 0 {
@@ -466,16 +461,9 @@ func (c *cursor) result(k *cachedResult) {
 	}
 }
 
-// finish links the producers in order of last use.
 func (ps *producers) finish() error {
-	list := make([]*producer, 0, len(ps.byID))
-	for _, p := range ps.byID {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(a, b *producer) int {
-		return cmp.Or(cmp.Compare(a.usedLSN, b.usedLSN), cmp.Compare(a.id, b.id))
-	})
-	for _, p := range list {
+	byUse := func(a, b *producer) int { return cmp.Or(cmp.Compare(a.usedLSN, b.usedLSN), cmp.Compare(a.id, b.id)) }
+	for _, p := range slices.SortedFunc(maps.Values(ps.byID), byUse) {
 		ps.link(p)
 		switch hasResults := len(p.results) > 0; {
 		case hasResults && ps.oldestWithResults == nil:
@@ -487,13 +475,12 @@ func (ps *producers) finish() error {
 	return nil
 }
 
-// All iterates over the whole state as keys and values, in key order: the contents of the tree after a checkpoint,
-// except for the two indexes. Two nodes at the same LSN return the same.
+// All iterates over the whole state, in key order: the tree after a checkpoint, except for the two indexes.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }
 	add([]byte{keyState}, s.appendState)
-	for key, e := range s.meta.byKey {
+	for key, e := range s.meta.entries {
 		add(metaKey(nil, key), e.appendValue)
 	}
 	s.access.all(add)

@@ -22,7 +22,7 @@ func (d *driver) seek(q *Queue, sub uint32, seq uint64) txn.OpResult {
 	return d.do(func(b *txn.Builder) { b.Seek(q.id, sub, seq) }).Ops[0]
 }
 
-func TestRetentionKeepsWhatIsAcknowledged(t *testing.T) {
+func TestRetentionKeepsAcknowledged(t *testing.T) {
 	d := newDriver(t)
 	retained := txn.Config{RetentionMessages: 50}
 	q := d.queue("q", retained, "a")
@@ -71,7 +71,7 @@ func TestRetentionKeepsWhatIsAcknowledged(t *testing.T) {
 }
 
 // A trim proposal is ignored if another retention was set before it is applied.
-func TestRetentionIsLookedAtAgain(t *testing.T) {
+func TestRetentionIsCheckedWhenApplied(t *testing.T) {
 	d := newDriver(t)
 	short := txn.Config{RetentionMessages: 10}
 	q := d.queue("q", short, "a")
@@ -137,7 +137,7 @@ func TestSeek(t *testing.T) {
 }
 
 // A retried seek does not move a subscription twice, since the subscription has advanced in between.
-func TestSeekIsAnsweredOnce(t *testing.T) {
+func TestSeekRetry(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{RetentionMessages: 100}, "a")
 	d.publish(q, 100)

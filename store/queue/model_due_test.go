@@ -205,7 +205,7 @@ func TestDueSet(t *testing.T) {
 }
 
 // A proposal is re-evaluated when it is applied (INV-17).
-func TestNothingExpiresBeforeItsTime(t *testing.T) {
+func TestDueIsCheckedWhenApplied(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{TTL: 1000}, "a", "b")
 	d.do(func(b *txn.Builder) {
@@ -262,7 +262,7 @@ func TestNothingExpiresBeforeItsTime(t *testing.T) {
 }
 
 // Delayed messages take a bitmap per chunk, or a list while they are few.
-func TestDelayedTakeLittle(t *testing.T) {
+func TestDelayedMemory(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
 	for range 5 {

@@ -7,13 +7,11 @@ import (
 	"strings"
 )
 
-// nameList keeps queues sorted by name, in short lists: a change moves a few kilobytes at most, regardless of the
-// number of queues.
+// nameList keeps queues sorted by name, in short lists: a change moves a few kilobytes at most.
 type nameList struct{ parts [][]*Queue } // no part is empty
 
 const maxPart = 512
 
-// find returns the part, and the position in it, where name is or should be inserted.
 func (l *nameList) find(name string) (part, at int) {
 	part, ok := slices.BinarySearchFunc(l.parts, name,
 		func(p []*Queue, n string) int { return strings.Compare(p[0].name, n) })
@@ -52,7 +50,6 @@ func (l *nameList) remove(q *Queue) {
 	}
 }
 
-// from calls yield for the queues whose names are not below name, in order, until yield returns false.
 func (l *nameList) from(name string, yield func(*Queue) bool) {
 	part, at := l.find(name)
 	for ; part < len(l.parts); part++ {

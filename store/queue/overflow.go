@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -11,8 +12,8 @@ import (
 // OverflowQueue is the number that TakeTouched returns if a queue exceeds its limits. No queue has this number.
 const OverflowQueue = math.MaxUint64
 
-// overflowSlackMessages and overflowSlackBytes are the excess that a queue with txn.OverflowDeadLetterHead may hold,
-// in addition to a tenth of its limits. Further publishes are rejected until the active has moved messages.
+// The excess that a queue with txn.OverflowDeadLetterHead may hold, in addition to a tenth of its limits. Further
+// publishes are rejected until the active has moved messages.
 const (
 	overflowSlackMessages = 1000
 	overflowSlackBytes    = 1 << 20
@@ -56,8 +57,7 @@ func (q *Queue) within(messages, bytes, slackMessages, slackBytes uint64) bool {
 		(c.MaxBytes == 0 || q.bytes+bytes <= add(c.MaxBytes, slackBytes))
 }
 
-// atSlack reports whether a queue with txn.OverflowDeadLetterHead has used its slack and is full until the active has
-// moved messages.
+// atSlack reports whether a queue with txn.OverflowDeadLetterHead has used its slack.
 func (q *Queue) atSlack() bool {
 	c := q.config
 	return !q.within(1, 1, c.MaxMessages/10+overflowSlackMessages, c.MaxBytes/10+overflowSlackBytes)
@@ -71,7 +71,6 @@ func add(a, b uint64) uint64 {
 	return a + b
 }
 
-// isFull reports whether a queue rejects every message.
 func (s *State) isFull(id uint64) bool {
 	q := s.queues.get(id)
 	switch {
@@ -113,8 +112,7 @@ func (q *Queue) Overflowing() (end uint64) {
 	return q.nextSeq
 }
 
-// makeRoom drops the oldest messages of a queue with txn.OverflowDropHead until the new messages fit: it acknowledges
-// them for all subscriptions.
+// makeRoom acknowledges the oldest messages of a queue with txn.OverflowDropHead until the new messages fit.
 func (s *State) makeRoom(q *Queue, messages, bytes int) {
 	if q.config.Overflow != txn.OverflowDropHead || q.within(uint64(messages), uint64(bytes), 0, 0) {
 		return
@@ -139,14 +137,14 @@ type Room struct {
 	largest         uint64 // a larger message never fits
 }
 
-// Room returns the free space of q for one transaction, by the rules of checkRoom. For a queue that drops its oldest
-// messages this is its full capacity.
+// Room returns the free space of q for one transaction; for a queue that drops its oldest messages, its full capacity.
 func (s *State) Room(q *Queue) Room {
 	c := q.config
 	if len(q.subs) == 0 || !c.Limited() {
 		return Room{math.MaxUint64, math.MaxUint64, math.MaxUint64}
 	}
-	all := Room{orUnlimited(c.MaxMessages), orUnlimited(c.MaxBytes), orUnlimited(c.MaxBytes)}
+	maxBytes := cmp.Or(c.MaxBytes, math.MaxUint64)
+	all := Room{cmp.Or(c.MaxMessages, math.MaxUint64), maxBytes, maxBytes}
 	if c.Overflow == txn.OverflowDropHead ||
 		c.Overflow == txn.OverflowDeadLetterHead && !q.atSlack() && !s.isFull(c.DeadLetter) {
 		return all
@@ -155,13 +153,6 @@ func (s *State) Room(q *Queue) Room {
 	all.messages -= min(all.messages, add(q.messages, held.messages))
 	all.bytes -= min(all.bytes, add(q.bytes, held.bytes))
 	return all
-}
-
-func orUnlimited(limit uint64) uint64 {
-	if limit == 0 {
-		return math.MaxUint64
-	}
-	return limit
 }
 
 // Add reports whether one more message fits, and reserves its space.

@@ -13,8 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// preparedSet holds the undecided prepared transactions and the outcomes of the most recently decided ones. A state
-// has none until the first transaction is prepared.
+// preparedSet holds the undecided prepared transactions and the outcomes of the most recently decided ones.
 type preparedSet struct {
 	byXID    map[string]*Prepared
 	holds    map[uint64]*hold // by queue
@@ -63,7 +62,7 @@ func (p *Prepared) Acks() uint64 { return p.acks }
 func (p *Prepared) Bytes() int { return len(p.payload) }
 
 // Ops iterates over its operations: OpPublish, OpAck and OpTake. Each is valid until the next one. Forwards are
-// skipped since they reserve nothing: their targets are checked when they are applied.
+// skipped, since they reserve nothing: their targets are checked when they are applied.
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {
@@ -79,16 +78,13 @@ func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 
 // Outcome is the decision on a prepared transaction.
 type Outcome struct {
-	// XID is the name of the transaction.
 	XID string
 	// Number is the LSN of the record that decided it.
 	Number uint64
 	// TimeMS is the time of the decision on the active, in milliseconds since 1970.
-	TimeMS int64
-	// Committed is false if the transaction was rolled back.
+	TimeMS    int64
 	Committed bool
-	// By is the decider.
-	By txn.Decider
+	By        txn.Decider
 
 	stored bool
 }
@@ -101,65 +97,38 @@ const (
 
 func (o *Outcome) resultID() uint64 { return b2u(o.Committed) | uint64(o.By)<<outcomeByShift }
 
-// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared: the decision of this operation or of an
-// earlier one.
+// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared, which may be of an earlier decision.
 func OutcomeOf(r *txn.OpResult) (committed bool, by txn.Decider) {
 	return r.ID&outcomeCommitted != 0, txn.Decider(r.ID >> outcomeByShift)
 }
 
 // Prepared returns an undecided prepared transaction, or nil if it does not exist.
-func (s *State) Prepared(xid string) *Prepared {
-	if s.prepared == nil {
-		return nil
-	}
-	return s.prepared.byXID[xid]
-}
+func (s *State) Prepared(xid string) *Prepared { return s.prepared.byXID[xid] }
 
 // AllPrepared returns the undecided prepared transactions, oldest first.
 func (s *State) AllPrepared() []*Prepared {
-	if s.prepared == nil || len(s.prepared.byXID) == 0 {
-		return nil
-	}
 	return slices.SortedFunc(maps.Values(s.prepared.byXID), func(a, b *Prepared) int {
 		return cmp.Compare(a.number, b.number)
 	})
 }
 
 // PreparedCount returns the number of undecided prepared transactions.
-func (s *State) PreparedCount() int {
-	if s.prepared == nil {
-		return 0
-	}
-	return len(s.prepared.byXID)
-}
+func (s *State) PreparedCount() int { return len(s.prepared.byXID) }
 
 // PreparedBytes returns the payload bytes of the undecided prepared transactions.
-func (s *State) PreparedBytes() int {
-	if s.prepared == nil {
-		return 0
-	}
-	return s.prepared.bytes
-}
+func (s *State) PreparedBytes() int { return s.prepared.bytes }
 
 // Outcome returns the outcome of a decided transaction, or nil if it is unknown or no longer kept.
-func (s *State) Outcome(xid string) *Outcome {
-	if s.prepared == nil {
-		return nil
-	}
-	return s.prepared.decided[xid]
-}
+func (s *State) Outcome(xid string) *Outcome { return s.prepared.decided[xid] }
 
-// held returns the space that prepared transactions reserve in a queue.
 func (s *State) held(q *Queue) hold {
-	if s.prepared != nil {
-		if h := s.prepared.holds[q.id]; h != nil {
-			return *h
-		}
+	if h := s.prepared.holds[q.id]; h != nil {
+		return *h
 	}
 	return hold{}
 }
 
-// checkPrepare reports whether a transaction can be prepared. It makes all checks that could reject the commit.
+// checkPrepare makes all checks that could reject the commit.
 func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	if s.Prepared(string(o.Name)) != nil || s.Outcome(string(o.Name)) != nil {
 		return txn.ErrXIDInUse
@@ -203,8 +172,7 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// checkTake reports whether all messages of an operation are unacknowledged and not reserved by a prepared
-// transaction.
+// checkTake reports whether all messages are unacknowledged and not reserved by a prepared transaction.
 func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	for r := range o.Ranges {
 		if r.Last >= sub.q.nextSeq {
@@ -227,7 +195,7 @@ func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	return txn.OK
 }
 
-// checkDecide reports whether the decision is valid. A decided transaction accepts the same decision again.
+// checkDecide accepts the same decision again for a decided transaction.
 func (s *State) checkDecide(o *txn.Op) txn.Code {
 	xid := string(o.Name)
 	if p := s.Prepared(xid); p != nil {
@@ -253,7 +221,6 @@ func (s *State) checkDecide(o *txn.Op) txn.Code {
 	return txn.ErrCommitted
 }
 
-// changePrepared applies an operation that prepares or decides a transaction.
 func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpResult) {
 	timeMS := s.reader.TimeMS()
 	s.digest = mix(mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Name, s.crc))),
@@ -283,19 +250,9 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 	r.ID = out.resultID()
 }
 
-// set returns the set of prepared transactions and creates it on first use.
-func (s *State) set() *preparedSet {
-	if s.prepared == nil {
-		s.prepared = &preparedSet{
-			byXID: make(map[string]*Prepared), holds: make(map[uint64]*hold), decided: make(map[string]*Outcome),
-		}
-	}
-	return s.prepared
-}
-
 // hold excludes the messages that p acknowledges from delivery, and reserves space for those that it publishes.
 func (s *State) hold(p *Prepared) {
-	ps := s.set()
+	ps := &s.prepared
 	ps.byXID[p.xid] = p
 	ps.bytes += len(p.payload)
 	for o := range p.Ops {
@@ -323,9 +280,8 @@ func (s *State) hold(p *Prepared) {
 	}
 }
 
-// releasePrepared releases the reservations of hold.
 func (s *State) releasePrepared(p *Prepared) {
-	ps := s.prepared
+	ps := &s.prepared
 	if !mutate.Off("INV-16-a-commit-is-applied-twice") {
 		delete(ps.byXID, p.xid)
 		ps.bytes -= len(p.payload)
@@ -359,8 +315,7 @@ func (s *State) releasePrepared(p *Prepared) {
 	ps.dirty = slices.DeleteFunc(ps.dirty, func(d *Prepared) bool { return d == p })
 }
 
-// commitPrepared applies the prepared operations. Its messages get the commit time, so that a queue stays ordered by
-// publish time.
+// commitPrepared gives the messages the commit time, so that a queue stays ordered by publish time.
 func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.OpResult) {
 	var inner txn.Reader
 	if err := txn.Inner(&inner, txn.WithTimestamp(p.payload, timeMS)); err != nil {
@@ -394,9 +349,8 @@ func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 	r.Changed = p.acks
 }
 
-// remember keeps an outcome and drops the oldest one if the limit is exceeded.
 func (s *State) remember(out *Outcome) {
-	ps := s.prepared
+	ps := &s.prepared
 	ps.outcomes, ps.fresh = append(ps.outcomes, out), append(ps.fresh, out)
 	ps.decided[out.XID] = out
 	if len(ps.outcomes) <= s.limits.outcomes {
@@ -412,8 +366,7 @@ func (s *State) remember(out *Outcome) {
 	ps.fresh = slices.DeleteFunc(ps.fresh, func(o *Outcome) bool { return o == oldest })
 }
 
-// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. A nil
-// reservedSet is empty.
+// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. nil is empty.
 type reservedSet struct {
 	chunks map[uint64]*reservedChunk
 	n      uint64
@@ -483,7 +436,6 @@ func (s *Sub) NextDeliverable(from uint64) uint64 {
 	return s.deliverable(from, s.NextUnacked)
 }
 
-// deliverable iterates over unacknowledged messages until it finds one that may be delivered.
 func (s *Sub) deliverable(from uint64, unacked func(from uint64) uint64) uint64 {
 	seq, delayed := unacked(from), s.q.delayed
 	for (delayed != nil || s.reserved != nil) && seq < s.q.nextSeq {

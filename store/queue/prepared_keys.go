@@ -3,7 +3,6 @@
 package queue
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -32,7 +31,6 @@ func partKey(dst []byte, number uint64, part int) []byte {
 	return binary.BigEndian.AppendUint32(xKey(dst, keyPreparedPart, number), uint32(part))
 }
 
-// parts iterates over the parts of the payload.
 func (p *Prepared) parts(yield func(i int, piece []byte) bool) {
 	i := 0
 	for piece := range slices.Chunk(p.payload, preparedPart) {
@@ -43,7 +41,6 @@ func (p *Prepared) parts(yield func(i int, piece []byte) bool) {
 	}
 }
 
-// keys returns the keys of p in the tree.
 func (p *Prepared) keys() [][]byte {
 	keys := [][]byte{xKey(nil, keyPreparedHead, p.number)}
 	for i := range p.parts {
@@ -66,9 +63,6 @@ func (o *Outcome) appendValue(dst []byte) []byte {
 }
 
 func (c *collector) prepared(ps *preparedSet) {
-	if ps == nil {
-		return
-	}
 	c.batch.Deletes = append(c.batch.Deletes, ps.gone...)
 	slices.SortFunc(ps.dirty, func(a, b *Prepared) int { return cmp.Compare(a.number, b.number) })
 	for _, p := range ps.dirty {
@@ -87,11 +81,7 @@ func (c *collector) prepared(ps *preparedSet) {
 	ps.gone, ps.dirty, ps.fresh = nil, nil, nil
 }
 
-// all adds the keys and values of the set.
 func (ps *preparedSet) all(add func(key []byte, value func([]byte) []byte)) {
-	if ps == nil {
-		return
-	}
 	for _, p := range ps.byXID {
 		add(xKey(nil, keyPreparedHead, p.number), p.appendValue)
 		for i, piece := range p.parts {
@@ -135,7 +125,7 @@ func (l *Loader) prepared(k, v *cursor) {
 		o := &Outcome{Number: number, stored: true, XID: v.xid(), TimeMS: int64(v.u64())}
 		committed := v.u8()
 		o.Committed, o.By = committed == 1, txn.Decider(v.u8())
-		ps := l.s.set()
+		ps := &l.s.prepared
 		if v.err == nil && (committed > 1 || o.By > txn.ByTimeout || ps.decided[o.XID] != nil) {
 			v.fail("invalid or duplicate outcome")
 			return
@@ -161,9 +151,7 @@ func (l *Loader) loading(number uint64) *loading {
 
 // finishPrepared assembles the parts and reserves their messages and space. All queues must be loaded.
 func (l *Loader) finishPrepared() error {
-	if ps := l.s.prepared; ps != nil {
-		slices.SortFunc(ps.outcomes, func(a, b *Outcome) int { return cmp.Compare(a.Number, b.Number) })
-	}
+	slices.SortFunc(l.s.prepared.outcomes, func(a, b *Outcome) int { return cmp.Compare(a.Number, b.Number) })
 	for _, number := range slices.Sorted(maps.Keys(l.preparing)) {
 		ld := l.preparing[number]
 		p := &ld.p
@@ -184,8 +172,7 @@ func (l *Loader) finishPrepared() error {
 	return nil
 }
 
-// checkLoaded verifies that the queues and subscriptions of a transaction exist and that no other transaction reserves
-// its messages.
+// checkLoaded verifies that p's queues and subscriptions exist and that no other transaction reserves its messages.
 func (s *State) checkLoaded(p *Prepared) error {
 	bad := func(what string) error {
 		return fmt.Errorf("%w: transaction %.40q, prepared by record %d: %s", ErrCorrupt, p.xid, p.number, what)
@@ -221,11 +208,7 @@ func (s *State) checkLoaded(p *Prepared) error {
 	return nil
 }
 
-// check compares the reservations with the operations of the transactions.
 func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
-	if ps == nil {
-		return
-	}
 	holds := make(map[uint64]hold)
 	reserved := make(map[*Sub]uint64)
 	size := 0
@@ -288,15 +271,8 @@ func (s *Sub) reservedCount() uint64 {
 	return s.reserved.n
 }
 
-func (c *cursor) u32() uint32 {
-	if v := c.take(4); v != nil {
-		return binary.LittleEndian.Uint32(v)
-	}
-	return 0
-}
-
 func (c *cursor) xid() string {
-	xid := string(bytes.Clone(c.take(c.uvarint(txn.MaxXIDBytes))))
+	xid := string(c.take(c.uvarint(txn.MaxXIDBytes)))
 	if c.err == nil && txn.CheckXID(xid) != nil {
 		c.fail("invalid xid")
 	}

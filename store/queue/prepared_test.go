@@ -211,7 +211,7 @@ func TestPreparedLimits(t *testing.T) {
 }
 
 // Messages get the commit time, so the publish times of a queue rise.
-func TestPreparedIsStamped(t *testing.T) {
+func TestPreparedTimestamps(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
 	require.Equal(t, txn.OK, d.prepare("a", func(b *txn.Builder) {
@@ -263,7 +263,7 @@ func TestLargePrepared(t *testing.T) {
 }
 
 // The search for deliverable messages skips reserved ones, regardless of their number.
-func TestPreparedSkipsRuns(t *testing.T) {
+func TestDeliverableSkipsReserved(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
 	d.publish(q, 20_000)

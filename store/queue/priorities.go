@@ -13,15 +13,13 @@ import (
 // PriorityLevels is the number of priorities. A lane contains the queue's messages of one priority.
 const PriorityLevels = txn.MaxPriority + 1
 
-// priorityIndex stores the priorities of the messages of a queue with priorities (txn.Config.Priorities): for each
-// chunk with live messages, which lanes occur in it and at which sequences. Bits of dead messages are undefined.
+// priorityIndex stores the priorities of messages (txn.Config.Priorities): for each chunk with live messages, which
+// lanes occur in it and at which sequences. Bits of dead messages are undefined.
 //
-// A chunk with one lane takes about 100 bytes; any other chunk takes 512 bytes more per lane. This is at most 1.25
-// bytes per message, while the chunk has a live message.
+// A chunk with one lane takes about 100 bytes, any other chunk 512 bytes more per lane: at most 1.25 bytes per message.
 type priorityIndex struct {
 	chunks map[uint64]*priorityChunk
-	// byPriority has, for each lane, a sorted list of its chunks. Finding the next chunk takes O(log n), regardless of
-	// preceding messages in other lanes.
+	// byPriority has, for each lane, a sorted list of its chunks: the next chunk of a lane is found in O(log n).
 	byPriority [PriorityLevels][]uint64
 	dirty      []uint64 // chunks changed or dropped since the last Collect
 	gone       []uint64 // stored chunks that were dropped since the last Collect
@@ -41,7 +39,6 @@ func newPriorityIndex() *priorityIndex {
 // only reports whether the chunk has at most one lane.
 func (c *priorityChunk) only() bool { return c.mask&(c.mask-1) == 0 }
 
-// add records the lane of a published message.
 func (z *priorityIndex) add(seq uint64, lane uint8) {
 	chunk := seq >> chunkBits
 	c := z.chunks[chunk]
@@ -75,7 +72,6 @@ func (z *priorityIndex) add(seq uint64, lane uint8) {
 	}
 }
 
-// drop removes a chunk without live messages.
 func (z *priorityIndex) drop(chunk uint64) {
 	c := z.chunks[chunk]
 	if c == nil {
@@ -107,8 +103,7 @@ func (c *priorityChunk) word(lane uint8, w int) uint64 {
 // Prioritized reports whether the queue delivers messages of a higher priority first.
 func (q *Queue) Prioritized() bool { return q.lanes != nil }
 
-// Priority returns the priority of a message that at least one subscription has not acknowledged. It returns
-// DefaultPriority for other messages, and in a queue without priorities.
+// Priority returns the priority of a live message, otherwise txn.DefaultPriority.
 func (q *Queue) Priority(seq uint64) uint8 {
 	if q.lanes == nil {
 		return txn.DefaultPriority
@@ -188,7 +183,7 @@ func (c *collector) lanes(queues []*Queue) {
 			continue
 		}
 		for _, chunk := range z.gone {
-			if z.chunks[chunk] == nil { // it may have been created again
+			if z.chunks[chunk] == nil { // not created again
 				c.batch.Deletes = append(c.batch.Deletes, prioritiesKey(nil, q.id, chunk))
 			}
 		}
@@ -229,7 +224,7 @@ func (l *Loader) lanes(k, v *cursor) {
 	q.lanes.chunks[chunk] = c
 }
 
-// finishPriorities sorts the loaded lists. It returns false if the queue has lanes but no priorities.
+// finishPriorities returns false if the queue has lanes but no priorities.
 func (q *Queue) finishPriorities() bool {
 	if q.config.Priorities == 0 {
 		return q.lanes == nil
@@ -243,7 +238,6 @@ func (q *Queue) finishPriorities() bool {
 	return true
 }
 
-// check verifies that the lanes match the live messages.
 func (z *priorityIndex) check(q *Queue, bad func(string, ...any)) {
 	for i := range q.sizes.slots {
 		if chunk := q.sizes.base + uint64(i); (q.sizes.slots[i].c == nil) != (z.chunks[chunk] == nil) {

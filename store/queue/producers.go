@@ -3,8 +3,10 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -13,7 +15,7 @@ import (
 // transactions of one producer may arrive out of order. Rejections are kept as well: a retry returns the same code,
 // regardless of later changes.
 //
-// Only the log order determines eviction; no clock expires a producer.
+// Only the log order determines eviction.
 type producers struct {
 	limits limits
 	byID   map[string]*producer
@@ -21,8 +23,8 @@ type producers struct {
 	// A list in the order of last use. Producers older than oldestWithResults have no results.
 	newest, oldest, oldestWithResults *producer
 
-	totalOps  int    // operation results, over all producers
-	forgotten uint64 // total number of forgotten producers
+	totalOps  int // over all producers
+	forgotten uint64
 	dirty     []*producer
 	gone      []string // stored producers forgotten since the last Collect
 }
@@ -41,7 +43,7 @@ type producer struct {
 	dropped      bool
 }
 
-// cachedResult is a compact txn.Result. Results are ordered by sequence.
+// cachedResult is a compact txn.Result.
 type cachedResult struct {
 	sequence uint64
 	lsn      uint64
@@ -65,21 +67,12 @@ func (k *cachedResult) result() txn.Result {
 
 func (p *producer) window() []cachedResult { return p.results[p.head:] }
 
-// find returns the position of a sequence in the window.
 func (p *producer) find(sequence uint64) (int, bool) {
 	w := p.window()
 	if n := len(w); n == 0 || w[n-1].sequence < sequence {
 		return n, false // the usual case
 	}
-	return slices.BinarySearchFunc(w, sequence, func(k cachedResult, s uint64) int {
-		switch {
-		case k.sequence < s:
-			return -1
-		case k.sequence > s:
-			return 1
-		}
-		return 0
-	})
+	return slices.BinarySearchFunc(w, sequence, func(k cachedResult, s uint64) int { return cmp.Compare(k.sequence, s) })
 }
 
 // lookup decides on a transaction of producer p: apply it (OK and no result), return an earlier result, or reject it.
@@ -87,9 +80,8 @@ func (ps *producers) lookup(p txn.Producer) (known *producer, prior *cachedResul
 	known = ps.byID[string(p.ID)]
 	switch {
 	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.evictionThreshold):
-		// The producer may be a forgotten one. The first sequences of a new producer are accepted: some of its
-		// transactions may have been rejected before they reached the log, so its first logged one need not be number
-		// 1.
+		// The producer may be a forgotten one. The first sequences of a new producer are accepted: its first transactions may
+		// have been rejected before they reached the log.
 		return nil, nil, txn.ErrProducerForgotten
 	case known == nil || p.Epoch > known.epoch:
 		return known, nil, txn.OK
@@ -113,7 +105,6 @@ func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *cachedResult, cod
 	return prior, code
 }
 
-// record stores the result of an admitted transaction.
 func (ps *producers) record(p txn.Producer, r *txn.Result, fingerprint uint32) {
 	known := ps.byID[string(p.ID)]
 	if known == nil {
@@ -171,7 +162,6 @@ func (ps *producers) bound(used *producer) {
 	}
 }
 
-// strip drops the results of p.
 func (ps *producers) strip(p *producer) {
 	ps.totalOps -= p.ops
 	p.results, p.head, p.ops = nil, 0, 0
@@ -188,7 +178,7 @@ func (ps *producers) forget(p *producer) {
 	}
 }
 
-// touch makes p, which has results, the most recently used producer.
+// touch: p must have results.
 func (ps *producers) touch(p *producer, lsn uint64) {
 	p.usedLSN = lsn
 	ps.mark(p)
@@ -233,4 +223,38 @@ func (ps *producers) unlink(p *producer) {
 		ps.oldest = p.newer
 	}
 	p.newer, p.older = nil, nil
+}
+
+// CachedResult returns the result that Apply would return for producer p without evaluating the transaction: the result
+// applied under the same sequence, or the code of a rejection. With neither, the transaction would be applied. A server
+// can thus answer a retry after its queue was deleted or became full (INV-10).
+func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
+	_, kept, code := s.producers.lookup(p)
+	return cachedResultOf(kept, code)
+}
+
+// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. An unknown producer may have
+// been forgotten together with the result; Apply cannot detect this and would apply a low sequence again.
+func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
+	known, kept, code := s.producers.lookup(p)
+	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {
+		code = txn.ErrProducerForgotten
+	}
+	return cachedResultOf(kept, code)
+}
+
+// Fingerprint returns txn.Op.Fingerprint over the operations of the transaction of CachedResult. It is 0 if unknown:
+// for rejected transactions, and those applied before the state was loaded.
+func (s *State) Fingerprint(p txn.Producer) uint32 {
+	if _, kept, _ := s.producers.lookup(p); kept != nil {
+		return kept.fingerprint
+	}
+	return 0
+}
+
+func cachedResultOf(kept *cachedResult, code txn.Code) (prior txn.Result, ok bool, refused txn.Code) {
+	if kept == nil {
+		return txn.Result{}, false, code
+	}
+	return kept.result(), true, txn.OK
 }

@@ -30,7 +30,7 @@ func (d *driver) reload() {
 	d.s = s
 }
 
-func TestRetryIsAnsweredWithTheOriginalResult(t *testing.T) { // INV-10
+func TestRetryReturnsOriginalResult(t *testing.T) { // INV-10
 	d := newDriver(t)
 	d.queue("q", txn.Config{MaxMessages: 6}, "a")
 	first := d.apply(origin("p", 0, 1), one)
@@ -110,7 +110,7 @@ func small() limits {
 	return l
 }
 
-func TestManyOperationsShrinkTheWindow(t *testing.T) {
+func TestLargeTransactionsShrinkWindow(t *testing.T) {
 	d := newDriver(t)
 	d.s.setLimits(small())
 	d.queue("q", txn.Config{}, "a")
@@ -135,7 +135,7 @@ func TestManyOperationsShrinkTheWindow(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-func TestOldProducersLoseResultsAndAreForgotten(t *testing.T) {
+func TestProducerEviction(t *testing.T) {
 	d := newDriver(t)
 	d.s.setLimits(small())
 	d.queue("q", txn.Config{}, "a")
@@ -172,7 +172,7 @@ func TestOldProducersLoseResultsAndAreForgotten(t *testing.T) {
 }
 
 // A low sequence of an unknown producer is accepted as a new producer's, unless it is marked as a retry.
-func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
+func TestRetryOfForgottenProducer(t *testing.T) { // INV-10
 	d := newDriver(t)
 	d.s.setLimits(small())
 	d.queue("q", txn.Config{}, "a")
@@ -194,8 +194,8 @@ func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
 	require.Equal(t, txn.OK, code, "a producer that is known has lost nothing")
 }
 
-// TestForgottenProducersLeaveTheTree uses batches; the model test has too few producers to forget one.
-func TestForgottenProducersLeaveTheTree(t *testing.T) {
+// TestForgottenProducersAreRemovedFromTree uses batches; the model test has too few producers to forget one.
+func TestForgottenProducersAreRemovedFromTree(t *testing.T) {
 	d := newDriver(t)
 	d.s.setLimits(small())
 	d.queue("q", txn.Config{}, "a")

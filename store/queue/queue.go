@@ -15,8 +15,8 @@ type Queue struct {
 	config   *txn.Config // &noConfig if default
 	nextSeq  uint64
 	subs     []*Sub // by id; with a retention, the hidden subscription is last (see retention.go)
-	messages uint64 // live messages
-	bytes    uint64 // bytes of the live messages
+	messages uint64
+	bytes    uint64
 	digest   uint64
 	sizes    sizeSet
 	tail     tail
@@ -29,8 +29,7 @@ type Queue struct {
 
 	nextSub uint32
 	pending uint32 // possible index in State.pending
-	// slow is the index in subs at which the search for a subscription that needs a message begins. The last match is
-	// likely to match again. It affects only speed.
+	// slow is the index in subs of the last found subscription that needed a message: the search begins with it.
 	slow    uint16
 	dirty   bool
 	loaded  bool // the Loader has received its record
@@ -38,22 +37,18 @@ type Queue struct {
 	touched bool
 }
 
-// extras are the properties that few queues have.
 type extras struct {
-	forwards *forwards      // nil if empty
-	lanes    *priorityIndex // nil without priorities
-	delayed  *delaySet      // nil if empty
-	// Total messages discarded: dropped counts dead letters without a dead-letter queue, per subscription. expired
-	// counts expired messages that were not moved to a dead-letter queue.
+	forwards         *forwards      // nil if empty
+	lanes            *priorityIndex // nil without priorities
+	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
-	// policies are the options that subscriptions override, by subscription number. Most subscriptions have none.
+	// by subscription number
 	policies map[uint32]policy
 }
 
 // noExtras is shared by all queues without extras. It never changes.
 var noExtras extras //nolint:gochecknoglobals // a constant, but for its address
 
-// own returns the queue's extras for writing.
 func (q *Queue) own() *extras {
 	if q.extras == &noExtras {
 		q.extras = new(extras)
@@ -61,15 +56,15 @@ func (q *Queue) own() *extras {
 	return q.extras
 }
 
-// Dropped returns the numbers of discarded messages. dropped counts dead letters without a dead-letter queue, once per
-// subscription. expired counts expired messages that were not moved to a dead-letter queue.
+// Dropped returns the numbers of discarded messages: dead letters without a dead-letter queue, once per subscription,
+// and expired messages that were not moved to a dead-letter queue.
 func (q *Queue) Dropped() (dropped, expired uint64) { return q.dropped, q.expired }
 
 // leaving is the data that the next checkpoint removes from the page file.
 type leaving struct {
 	keys  [][]byte // of deleted subscriptions
 	sizes []uint64 // stored chunks that were dropped
-	// chunks dropped after collected messages in them died; see sizeChunk for the others
+	// chunks dropped after collected messages in them died; see sizeChunk.died for the others
 	died []chunkRange
 }
 
@@ -82,17 +77,16 @@ func (q *Queue) leave() *leaving {
 
 // Sub is one subscription of a queue. The package comment describes the required lock.
 type Sub struct {
-	q      *Queue
-	id     uint32
-	dirty  bool
-	stored bool
-	loaded bool
-	name   uint8  // length of the name
-	text   string // name followed by the filter, which is usually empty
-	start  uint64
-	acks   ackSet
-	counts *countSet // nil if empty
-	// reserved by prepared transactions; nil if empty
+	q        *Queue
+	id       uint32
+	dirty    bool
+	stored   bool
+	loaded   bool
+	name     uint8  // length of the name
+	text     string // name followed by the filter, which is usually empty
+	start    uint64
+	acks     ackSet
+	counts   *countSet // nil if empty
 	reserved *reservedSet
 }
 
@@ -102,7 +96,7 @@ type policy struct {
 	values txn.Config
 }
 
-// chunkRange is an inclusive range of chunks.
+// inclusive
 type chunkRange struct{ first, last uint64 }
 
 // ID returns the queue's number: at least 1, never reused.
@@ -120,8 +114,8 @@ func (q *Queue) NextSequence() uint64 { return q.nextSeq }
 // Messages returns the number of messages that are retained or not acknowledged by all subscriptions.
 func (q *Queue) Messages() uint64 { return q.messages }
 
-// Bytes returns the stored bytes of those messages. The number is exact in a queue that keeps sizes, see
-// txn.Config.ExactBytes. In other queues, if messages of different sizes were acknowledged out of a group of 64, the
+// Bytes returns the stored bytes of those messages. The number is exact in a queue that keeps sizes
+// (txn.Config.ExactBytes). Elsewhere, if messages of different sizes were acknowledged out of a group of 64, the
 // remaining ones count with the group's average.
 func (q *Queue) Bytes() uint64 { return q.bytes }
 
@@ -190,7 +184,6 @@ func (s *Sub) Config() txn.Config {
 	return s.q.config.With(p.values, p.own)
 }
 
-// deadLetter returns the dead-letter queue set on the subscription, or txn.NoQueue.
 func (s *Sub) deadLetter() uint64 {
 	return s.q.policies[s.id].values.DeadLetter
 }
@@ -211,8 +204,7 @@ func (s *Sub) setOptions(name string, o txn.SubscriptionOptions) {
 // Queue returns the subscription's queue.
 func (s *Sub) Queue() *Queue { return s.q }
 
-// Start returns the sequence below which everything was acknowledged when the subscription was created, or the lowest
-// sequence that it was moved back to.
+// Start returns the sequence below which everything was acknowledged at the creation, or the lowest seek since then.
 func (s *Sub) Start() uint64 { return s.start }
 
 // Floor returns the sequence below which all messages are acknowledged.
@@ -229,15 +221,6 @@ func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nex
 
 // DeliveryCount returns how often an unacknowledged message was released.
 func (s *Sub) DeliveryCount(seq uint64) uint32 { return s.counts.get(seq) }
-
-// TailFirst returns the sequence of the first message in memory, or the queue's NextSequence. All earlier live
-// messages are in pages.
-func (q *Queue) TailFirst() uint64 {
-	if q.tail.n == 0 {
-		return q.nextSeq
-	}
-	return q.tail.first
-}
 
 // TailRecord returns a message from memory. If ok is false, it is dead or in pages.
 func (q *Queue) TailRecord(seq uint64) (rec []byte, ok bool) {
@@ -257,8 +240,7 @@ func (q *Queue) AllDead(first, span uint64) bool {
 	return span == 0 || q.NextAlive(first) >= first+span
 }
 
-// NextAlive returns the first sequence at or after from that at least one subscription has not acknowledged, or the
-// queue's NextSequence.
+// NextAlive returns the first sequence at or after from that some subscription has not acknowledged, or NextSequence.
 func (q *Queue) NextAlive(from uint64) uint64 {
 	z := &q.sizes
 	if len(z.slots) == 0 {
@@ -281,8 +263,7 @@ func (q *Queue) NextAlive(from uint64) uint64 {
 	return max(q.nextSeq, from)
 }
 
-// deadWord returns 64 bits of a chunk, set for sequences that no subscription needs. Bits of unpublished sequences are
-// undefined.
+// deadWord returns 64 bits of a chunk, set for dead sequences. Bits of unpublished sequences are undefined.
 func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	c := q.sizes.chunk(chunk)
 	if c == nil {
@@ -297,7 +278,6 @@ func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	return q.ackedByAll(nil, chunk, w)
 }
 
-// ackedByAll returns the bits that all subscriptions except except have acknowledged.
 func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	v := ^uint64(0)
 	for _, s := range q.subs {
@@ -311,8 +291,7 @@ func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	return v
 }
 
-// othersAcked is ackedByAll for the hot path of Apply: it checks first the subscription that is most likely to need
-// the messages.
+// othersAcked is ackedByAll for Apply's hot path: it begins with the subscription most likely to need the messages.
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)
 	for k := range n {

@@ -10,12 +10,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A queue with a retention has an additional subscription, txn.RetentionSub, the last one in Queue.subs. Clients
-// cannot list, name or consume from it. It needs the retained messages, so a message still dies when no subscription
-// needs it. The active raises its floor with OpSeek. A purge of the whole queue and the overflow policy drop-head
-// acknowledge for it as well. A message that it no longer needs is never retained again.
+// A queue with a retention has an additional, hidden subscription, txn.RetentionSub, the last one in Queue.subs.
+// Clients cannot list, name or consume from it. It needs the retained messages, so that they stay alive. The active
+// raises its floor with OpSeek; a purge of the whole queue and the overflow policy drop-head acknowledge for it as
+// well. A message that it no longer needs is never retained again.
 
-// retention returns the hidden subscription, or nil if the queue has no retention.
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
 		return q.subs[n-1]
@@ -23,7 +22,6 @@ func (q *Queue) retention() *Sub {
 	return nil
 }
 
-// clients returns the subscriptions created by clients.
 func (q *Queue) clients() []*Sub {
 	if q.retention() != nil {
 		return q.subs[:len(q.subs)-1]
@@ -39,8 +37,7 @@ func (q *Queue) Retained() (floor uint64, ok bool) {
 	return q.nextSeq, false
 }
 
-// setRetention creates or removes the hidden subscription according to the configuration. A new one starts with the
-// live messages.
+// setRetention creates or removes the hidden subscription. A new one starts with the live messages.
 func (s *State) setRetention(q *Queue) {
 	sub := q.retention()
 	switch wanted := q.config.Retains(); {
@@ -54,8 +51,8 @@ func (s *State) setRetention(q *Queue) {
 	}
 }
 
-// trim ends the retention of the messages below a sequence and returns their number. A proposal made under another
-// retention is ignored, since it applied other limits (INV-15).
+// trim ends the retention of the messages below a sequence and returns their number. It ignores a proposal made under
+// another retention, which had other limits (INV-15).
 func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	sub := q.retention()
 	if sub == nil {
@@ -70,24 +67,11 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	return s.ack(sub, sub.acks.floor, o.Sequence-1)
 }
 
-// updateExpiring records whether the active must check the queue periodically.
-func (s *State) updateExpiring(q *Queue, wanted bool) {
-	if !wanted {
-		delete(s.swept, q.id)
-		return
-	}
-	if s.swept == nil {
-		s.swept = make(map[uint64]struct{})
-	}
-	s.swept[q.id] = struct{}{}
-}
-
 // Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in rising order.
-func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.swept)) }
+func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)) }
 
-// RetainFrom returns the first sequence to keep so that at most the given messages and bytes are retained; 0 means no
-// limit. It returns Retained's floor if they are within the limits. Its cost depends on the messages to remove and
-// those older than all retained ones.
+// RetainFrom returns the first live message at or after Retained's floor from which on at most the given messages and
+// bytes are kept (0: no limit), or NextSequence. It visits the messages to remove and those below the floor.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
 	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on
@@ -119,7 +103,6 @@ func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	return q.nextSeq
 }
 
-// retainIn searches a group for RetainFrom's result: the first message that can be kept.
 func (q *Queue) retainIn(chunk uint64, w int, floor uint64, fits func(n, size uint64) bool) (seq uint64, ok bool) {
 	gone := q.sizes.chunk(chunk).part(w)
 	for alive := published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w); alive != 0; alive &= alive - 1 {

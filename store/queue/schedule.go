@@ -13,13 +13,12 @@ import (
 )
 
 // The schedule index has an entry for each delayed message and for each message with an expiry time: keys 't' time(8)
-// queue(8) sequence(8) kind(1), without a value. It is in the tree only, regardless of its length. The state keeps the
-// changes since the last checkpoint in memory; Scheduled merges the two.
+// queue(8) sequence(8) kind(1), without a value. It is in the tree only. The state keeps the changes since the last
+// checkpoint in memory; Scheduled merges the two.
 //
 // An OpDue removes its entries, whether or not their messages still exist. Removing an entry with its message would
 // require reading the message. A stale entry is harmless until then.
 
-// schedule is the set of changes to the index.
 type schedule struct {
 	now, written generation // written was collected, and may not be in the published tree yet
 	// version increases when the tree or the changes in memory are replaced. A reader of both compares it.
@@ -62,7 +61,6 @@ func ParseScheduleKey(key []byte) (e txn.Due, err error) {
 	return e, c.err
 }
 
-// scheduleMessage adds entries for the delivery and expiry times of a message just published as seq.
 func (s *State) scheduleMessage(q *Queue, seq uint64, rec []byte) {
 	if at := txn.RecordTime(rec, txn.AttributeDeliverAt); at > txn.RecordPublishedMS(rec) {
 		s.delay(q, seq)
@@ -85,7 +83,6 @@ func (x *schedule) remove(e txn.Due) {
 	}
 }
 
-// due applies an OpDue. It counts the expired messages in s.expired.
 func (s *State) due(o *txn.Op) (changed uint64) {
 	for e := range o.Dues {
 		q := s.queues.get(e.Queue)
@@ -93,7 +90,7 @@ func (s *State) due(o *txn.Op) (changed uint64) {
 			continue // INV-17
 		}
 		if e.Kind != txn.DueDeliver && q.reserved(e.Sequence) {
-			continue // the prepared transaction must be decided first
+			continue // that transaction must be decided first
 		}
 		if e.Kind != txn.DueTTL {
 			s.schedule.remove(e)
@@ -117,8 +114,7 @@ func (s *State) due(o *txn.Op) (changed uint64) {
 	return changed
 }
 
-// isDue reports whether an entry is due at the time of the transaction. If the queue's TTL was removed or extended in
-// the meantime, its messages are kept.
+// isDue reports whether an entry is due at the transaction's time, by the current TTL of its queue.
 func (s *State) isDue(q *Queue, e txn.Due) bool {
 	at := e.TimeMS
 	if e.Kind == txn.DueTTL {
@@ -130,12 +126,11 @@ func (s *State) isDue(q *Queue, e txn.Due) bool {
 	return at <= s.reader.TimeMS()
 }
 
-// reserved reports whether a prepared transaction will acknowledge the message. q may be nil.
+// reserved: q may be nil.
 func (q *Queue) reserved(seq uint64) bool {
 	return q != nil && slices.ContainsFunc(q.subs, func(sub *Sub) bool { return sub.reserved.has(seq) })
 }
 
-// deliverable makes a delayed message deliverable.
 func (s *State) deliverable(q *Queue, seq uint64) bool {
 	if q.delayed == nil || s.undelay(q, seq>>chunkBits, int(seq&chunkMask)>>6, 1<<(seq&63)) == 0 {
 		return false
@@ -145,7 +140,6 @@ func (s *State) deliverable(q *Queue, seq uint64) bool {
 	return true
 }
 
-// expire acknowledges a message for all subscriptions.
 func (s *State) expire(q *Queue, seq uint64) (did bool) {
 	for _, sub := range q.subs {
 		did = s.ack(sub, seq, seq) > 0 || did
@@ -167,8 +161,7 @@ func (s *State) TakeSoonest() int64 {
 	return soonest
 }
 
-// ScheduleChanges returns the number of schedule entries added or removed since the last checkpoint. They are kept in
-// memory.
+// ScheduleChanges returns the number of schedule entries added or removed in memory since the last checkpoint.
 func (s *State) ScheduleChanges() int { return s.schedule.now.added.n + s.schedule.now.removed.n }
 
 // ScheduleVersion returns a number that changes when a checkpoint has moved entries from memory to the tree. A caller
@@ -181,8 +174,8 @@ func (s *State) ScheduleWritten() {
 	s.schedule.version++
 }
 
-// Scheduled appends to dst at most limit schedule entries after after and up to upTo, in order. stored must contain
-// all entries of that range in the tree, read under the current ScheduleVersion.
+// Scheduled appends to dst at most limit schedule entries after after and up to upTo, in order. stored must contain all
+// entries of that range in the tree, read under the current ScheduleVersion.
 func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst []txn.Due) []txn.Due {
 	x, begin := &s.schedule, len(dst)
 	for _, e := range stored {
@@ -221,8 +214,7 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// ScheduleBatch is the set of changes to the schedule index. It can have hundreds of thousands of entries, so a Batch
-// takes them without a copy. The writer encodes the keys.
+// ScheduleBatch is the set of changes to the schedule index, possibly hundreds of thousands, without a copy.
 type ScheduleBatch struct{ of generation }
 
 // Puts iterates over the keys to set, with empty values, in order. A key is valid until the next one.
@@ -240,22 +232,9 @@ func (s *dueSet) keys(yield func(key []byte) bool) {
 	}
 }
 
-// schedule moves the changes to the batch. They no longer change.
 func (c *collector) schedule(x *schedule) {
 	c.batch.Schedule.of = x.now
 	x.written, x.now = x.now, generation{}
-}
-
-// listTTL records the TTL of a queue, or removes it if ttl is 0.
-func (s *State) listTTL(q *Queue, ttl uint64) {
-	if ttl == 0 {
-		delete(s.ttls, q.id)
-		return
-	}
-	if s.ttls == nil {
-		s.ttls = make(map[uint64]int64)
-	}
-	s.ttls[q.id] = int64(ttl)
 }
 
 // TTLs returns the TTL of each queue that has one, in milliseconds.

@@ -45,7 +45,7 @@ func BenchmarkExpire(b *testing.B) {
 }
 
 // The time for which a checkpoint blocks transactions does not depend on the number of schedule changes.
-func TestCheckpointTakesTheScheduleAsItIs(t *testing.T) {
+func TestCheckpointDoesNotCopySchedule(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
 	allocated := func(entries int) uint64 {

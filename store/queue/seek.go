@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// checkSeek reports whether a subscription may be moved; sub is nil for the hidden one.
+// checkSeek: sub is nil for the hidden subscription.
 func checkSeek(q *Queue, sub *Sub, o *txn.Op) txn.Code {
 	switch {
 	case o.Sequence > q.nextSeq:
@@ -59,7 +59,7 @@ func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 		if c.n == 0 {
 			continue
 		}
-		slot := a.ensure(chunk)
+		slot := a.ensure(chunk, a.floor>>chunkBits)
 		slot.dirty = true
 		a.above += uint64(c.n)
 		if c.n == ChunkSize {
@@ -73,7 +73,7 @@ func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 	return a
 }
 
-// replace replaces a by another set and keeps track of the keys in the tree.
+// replace keeps track of the keys in the tree.
 func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 	stored := a.gone
 	for i := range a.slots {
@@ -89,7 +89,7 @@ func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 			by.gone = append(by.gone, chunk)
 			continue
 		}
-		slot := by.ensure(chunk)
+		slot := by.ensure(chunk, by.floor>>chunkBits)
 		slot.stored, slot.dirty = true, true
 	}
 	*a = by

@@ -6,14 +6,12 @@ import "math/bits"
 
 // sizeChunk counts the live messages of a chunk and their bytes, in groups of 64 sequences.
 //
-// The size of each message is not kept in memory, since memory must be bounded regardless of the stored amount. If
-// some messages of a group die, they take a proportional fraction of the group's bytes, as if all had the same size.
-// The byte count is exact if a group is all live or all dead, or if its messages have the same size. It is the same on
-// both nodes.
+// The size of each message is not kept, since memory must be bounded regardless of the stored amount. If some messages
+// of a group die, they take a proportional fraction of the group's bytes. The byte count is exact if a group is all
+// live or all dead, or if its messages have the same size. It is the same on both nodes.
 //
-// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: each group with messages of different
-// sizes has the size of each. Messages that were live when the queue began to keep sizes have the average of their
-// group.
+// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: each group with messages of different sizes
+// has the size of each. Messages that were live when the queue began to keep sizes have the average of their group.
 //
 // Most queues are small: memory is allocated only for the groups from the first used one to the last.
 type sizeChunk struct {
@@ -66,7 +64,6 @@ func (e *groupSizes) sum() (bytes uint64) {
 	return bytes
 }
 
-// take removes the sizes of dying messages and returns their sum.
 func (e *groupSizes) take(mask uint64) (bytes uint64) {
 	for ; mask != 0; mask &= mask - 1 {
 		i := trailingZeros(mask)
@@ -76,7 +73,6 @@ func (e *groupSizes) take(mask uint64) (bytes uint64) {
 	return bytes
 }
 
-// sizePools are the pools for the parts of sizeSets.
 type sizePools struct {
 	chunks pool[sizeChunk]
 	exact  pool[exactGroups]
@@ -98,14 +94,12 @@ func (c *sizeChunk) setSizes(p *sizePools, w int, e *groupSizes) {
 	c.exact[w] = e
 }
 
-// partSum adds up the bytes of messages of a group.
 type partSum struct {
 	group    sizeGroup
 	sizes    *groupSizes
 	n, bytes uint64
 }
 
-// part returns an empty sum of a group.
 func (c *sizeChunk) part(w int) partSum { return partSum{group: c.group(w), sizes: c.sizesOf(w)} }
 
 // add adds message i of the group, which must be live.
@@ -118,8 +112,8 @@ func (s *partSum) add(i int) {
 	s.bytes = s.group.bytes() * s.n / s.group.alive()
 }
 
-// sizeGroup packs a group's live messages and their bytes into one number: 64 messages of at most MaxRecordBytes leave
-// the upper bits of the bytes free.
+// sizeGroup packs the number of a group's live messages and their bytes: 64 * MaxRecordBytes leaves the upper bits
+// free.
 type sizeGroup uint64
 
 const oneAlive sizeGroup = 1 << 56
@@ -146,24 +140,14 @@ func (c *sizeChunk) at(w int) *sizeGroup {
 	return &c.groups[i]
 }
 
-// sizeSlot is one chunk of a sizeSet. Without a chunk, it has no live messages.
+// sizeSlot is a chunk; c is nil if it has no live messages.
 type sizeSlot struct {
 	c      *sizeChunk
 	dirty  bool
 	stored bool
 }
 
-type sizeSet struct {
-	base  uint64
-	slots []sizeSlot
-}
-
-func (z *sizeSet) slot(chunk uint64) *sizeSlot {
-	if i := chunk - z.base; chunk >= z.base && i < uint64(len(z.slots)) {
-		return &z.slots[i]
-	}
-	return nil
-}
+type sizeSet struct{ chunkSlots[sizeSlot] }
 
 func (z *sizeSet) chunk(chunk uint64) *sizeChunk {
 	if s := z.slot(chunk); s != nil {
@@ -172,20 +156,8 @@ func (z *sizeSet) chunk(chunk uint64) *sizeChunk {
 	return nil
 }
 
-// ensure returns the slot of a chunk, which must not be below the first one.
-func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
-	if len(z.slots) == 0 {
-		z.base = chunk
-	}
-	for uint64(len(z.slots)) <= chunk-z.base {
-		z.slots = append(z.slots, sizeSlot{})
-	}
-	return &z.slots[chunk-z.base]
-}
-
-// add counts a published message.
 func (z *sizeSet) add(p *sizePools, seq, size uint64) {
-	s := z.ensure(seq >> chunkBits)
+	s := z.ensure(seq>>chunkBits, seq>>chunkBits)
 	if s.c == nil {
 		s.c = p.chunks.get()
 	}
@@ -276,16 +248,7 @@ func (z *sizeSet) trim(gone func(chunk uint64)) {
 		}
 		k++
 	}
-	if k == 0 {
-		return
-	}
-	z.base += uint64(k)
-	n := copy(z.slots, z.slots[k:])
-	clear(z.slots[n:])
-	z.slots = z.slots[:n]
-	if n == 0 && cap(z.slots) > maxPooled {
-		z.slots = nil
-	}
+	z.drop(k)
 }
 
 // published returns the bits of word w whose sequences are in [1, next).

@@ -4,7 +4,9 @@ package queue
 
 import (
 	"hash/crc32"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -12,8 +14,8 @@ import (
 // State is the complete state machine. The package comment describes the required lock.
 //
 // Invariants, verified by Check: a queue's counts are the sums of its size chunks. A message counts as live exactly if
-// at least one subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every live
-// message is in the tail or was returned by Collect.
+// some subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every live message is
+// in the tail or was returned by Collect.
 type State struct {
 	limits    limits
 	applied   uint64
@@ -25,23 +27,23 @@ type State struct {
 	producers producers
 	meta      metaEntries
 	access    accessTable
-	prepared  *preparedSet // nil until the first transaction is prepared
+	prepared  preparedSet
 
 	messages  uint64
 	bytes     uint64
 	tailBytes int64
 	delayed   uint64
-	expired   uint64 // by the current transaction
 	schedule  schedule
 
 	counts     Counts
 	countAfter uint64
 
-	filters       uint64         // see Filters
-	deadLettersTo map[uint64]int // references to a queue as dead-letter queue; nil if empty
-
-	forwardsTo map[uint64]int    // rules that forward to a queue; nil if empty
-	temporary  map[uint64]*Queue // temporary queues; nil until the first one
+	filters       uint64              // see Filters
+	deadLettersTo map[uint64]int      // references to a queue as dead-letter queue
+	forwardsTo    map[uint64]int      // rules that forward to a queue
+	temporary     map[uint64]*Queue   // temporary queues
+	ttls          map[uint64]int64    // of the queues with a TTL
+	expiring      map[uint64]struct{} // queues with a retention, or whose excess the active moves
 
 	touched []*Queue
 	dirty   []*Queue
@@ -51,20 +53,19 @@ type State struct {
 	tailQueues             int // length of the list
 
 	crc      *crc32.Table
-	sums     txn.RecordSums // of the current publish
 	ackPool  pool[ackChunk]
 	sizePool sizePools
 	reader   txn.Reader
 	newly    words
 	opSlab   []txn.OpResult
-	ttls     map[uint64]int64 // of the queues with a TTL; nil until the first one
-	// queues with a retention or whose excess the active moves; nil until the first one
-	swept map[uint64]struct{}
-	// messages dropped from the head of a queue by the current operation
-	overflowed uint64
-	pending    []pending       // additions of the current transaction to queues with a limit
+
+	// Of the current transaction:
+	sums       txn.RecordSums  // of the current publish
+	overflowed uint64          // messages dropped from the head of a queue by the current operation
+	expired    uint64          // expired messages
+	pending    []pending       // additions to queues with a limit
 	published  publishedBefore // the previous operation, if it is a publish
-	forwarded  int             // forwards in the current transaction
+	forwarded  int             // forwards
 }
 
 type pending struct {
@@ -79,11 +80,20 @@ func New() *State {
 		nextQueue: 1,
 		byName:    make(map[string]*Queue),
 		crc:       crc32.MakeTable(crc32.Castagnoli),
+		prepared: preparedSet{
+			byXID: make(map[string]*Prepared), holds: make(map[uint64]*hold), decided: make(map[string]*Outcome),
+		},
+		deadLettersTo: make(map[uint64]int),
+		forwardsTo:    make(map[uint64]int),
+		temporary:     make(map[uint64]*Queue),
+		ttls:          make(map[uint64]int64),
+		expiring:      make(map[uint64]struct{}),
 	}
 	s.setLimits(s.limits)
 	s.schedule.soonest = NeverMS
 	s.producers.byID = make(map[string]*producer)
-	s.meta.byKey = make(map[string]*metaEntry)
+	s.meta.entryTable = newEntryTable[string]()
+	s.access.entryTable = newEntryTable[accessName]()
 	return s
 }
 
@@ -92,15 +102,11 @@ func (s *State) setLimits(l limits) { s.limits, s.producers.limits = l, l }
 // Applied returns the LSN of the last applied record.
 func (s *State) Applied() uint64 { return s.applied }
 
-// Digest returns a rolling hash of all applied transactions and their results: two nodes with the same Applied must
-// have the same Digest.
+// Digest returns a rolling hash of all applied transactions and their results, equal on nodes with the same Applied.
 func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount returns the number of queues.
 func (s *State) QueueCount() int { return s.queues.n }
-
-// ProducerCount returns the number of producers kept.
-func (s *State) ProducerCount() int { return len(s.producers.byID) }
 
 // Messages returns the number of messages over all queues.
 func (s *State) Messages() uint64 { return s.messages }
@@ -135,10 +141,18 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 // Queues iterates over all queues in name order.
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
+// Temporary returns the temporary queues, ordered by number. They are deleted when they have no consumer.
+func (s *State) Temporary() []*Queue {
+	queues := make([]*Queue, 0, len(s.temporary))
+	for _, id := range slices.Sorted(maps.Keys(s.temporary)) {
+		queues = append(queues, s.temporary[id])
+	}
+	return queues
+}
+
 // TakeTouched appends to dst the numbers of the queues touched since the last call: published to, released in, purged,
-// altered, deleted, or without one of their subscriptions. It adds MetaQueue if an internal entry changed, and
-// AccessQueue if the access table changed. It adds OverflowQueue if a queue exceeds its limits and the active must
-// move the excess.
+// altered, deleted, or without one of their subscriptions. It adds MetaQueue if an internal entry changed, AccessQueue
+// if the access table changed, and OverflowQueue if a queue exceeds its limits and the active must move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false
@@ -147,7 +161,7 @@ func (s *State) TakeTouched(dst []uint64) []uint64 {
 			dst = append(dst, OverflowQueue)
 		}
 	}
-	clear(s.touched) // drop references to deleted queues
+	clear(s.touched)
 	s.touched = s.touched[:0]
 	if s.meta.touched {
 		s.meta.touched = false
@@ -174,7 +188,6 @@ func (s *State) mark(q *Queue) {
 	}
 }
 
-// linkTail appends q to the list of queues with a tail.
 func (s *State) linkTail(q *Queue) {
 	s.tailQueues++
 	q.tailNewer, q.tailOlder = nil, s.tailNewest
@@ -201,7 +214,6 @@ func (s *State) unlinkTail(q *Queue) {
 	q.tailNewer, q.tailOlder = nil, nil
 }
 
-// trimTail removes dead messages from the front of a tail.
 func (s *State) trimTail(q *Queue) {
 	if q.tail.n == 0 {
 		return
@@ -212,8 +224,8 @@ func (s *State) trimTail(q *Queue) {
 	}
 }
 
-// mix adds a number to a rolling hash. Each step is invertible: two histories that differ in one step stay different
-// as long as the rest is the same.
+// mix adds a number to a rolling hash. Each step is invertible: different histories stay different if the rest is
+// equal.
 func mix(h, v uint64) uint64 {
 	h = (bits.RotateLeft64(h, 23) ^ v) * 0x9e3779b97f4a7c15
 	return h ^ h>>32

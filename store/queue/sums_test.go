@@ -15,7 +15,7 @@ import (
 
 // A state with known payload checksums is equal to one that computes them, and returns messages with the correct
 // checksums.
-func TestChecksumsAreTakenOver(t *testing.T) {
+func TestChecksumsAreReused(t *testing.T) {
 	told, computes := New(), New()
 	next, lsn := uint64(0), uint64(0)
 	apply := func(fill func(b *txn.Builder)) {

@@ -2,8 +2,8 @@
 
 package queue
 
-// table finds queues by number. Numbers are assigned in rising order. A small map of pages stays in the CPU cache:
-// with the second lookup it is faster than a map of all queues and takes a third of the memory.
+// table finds queues by number. Numbers are assigned in rising order. A small map of pages stays in the CPU cache: with
+// the second lookup it is faster than a map of all queues and takes a third of the memory.
 type table struct {
 	pages map[uint64]*tablePage
 	n     int
@@ -16,7 +16,6 @@ type tablePage struct {
 	n      int
 }
 
-// get returns nil if the queue does not exist.
 func (t *table) get(id uint64) *Queue {
 	if p := t.pages[id>>tablePageBits]; p != nil {
 		return p.queues[id%(1<<tablePageBits)]
@@ -24,7 +23,6 @@ func (t *table) get(id uint64) *Queue {
 	return nil
 }
 
-// put adds a queue whose number is not in the table.
 func (t *table) put(q *Queue) {
 	p := t.pages[q.id>>tablePageBits]
 	if p == nil {
@@ -39,7 +37,6 @@ func (t *table) put(q *Queue) {
 	t.n++
 }
 
-// remove removes a queue that is in the table.
 func (t *table) remove(q *Queue) {
 	p := t.pages[q.id>>tablePageBits]
 	p.queues[q.id%(1<<tablePageBits)] = nil

@@ -22,7 +22,7 @@ type tailBlock struct {
 
 func newTailBlock(entries int) tailBlock { return tailBlock{records: make([][]byte, 0, entries)} }
 
-// push adds a record and its CRC32C, or 0 if unknown.
+// push: sum is 0 if unknown.
 func (b *tailBlock) push(rec []byte, sum uint32) {
 	if sum != 0 && b.sums == nil {
 		b.sums = make([]uint32, len(b.records), cap(b.records))
@@ -33,7 +33,6 @@ func (b *tailBlock) push(rec []byte, sum uint32) {
 	}
 }
 
-// part returns a slice of the records with their checksums.
 func (b *tailBlock) part(from, to int) (records [][]byte, sums []uint32) {
 	if b.sums != nil {
 		sums = b.sums[from:to:to]
@@ -52,7 +51,6 @@ const (
 
 func cost(rec []byte) int64 { return int64(len(rec)) + entryBytes }
 
-// reserve allocates space in an empty tail for n entries.
 func (t *tail) reserve(n int) {
 	if len(t.blocks) == 0 || t.n == 0 && cap(t.blocks[0].records) < n {
 		t.blocks = append(t.blocks[:0], newTailBlock(min(max(n, keepEntries), blockEntries)))
@@ -60,7 +58,7 @@ func (t *tail) reserve(n int) {
 	}
 }
 
-// push adds a message and its CRC32C, or 0 if unknown.
+// push: sum is 0 if unknown.
 func (t *tail) push(rec []byte, sum uint32) {
 	k := len(t.blocks) - 1
 	if k < 0 || len(t.blocks[k].records) == blockEntries {
@@ -80,8 +78,7 @@ func (t *tail) entry(seq uint64) *[]byte {
 	return nil
 }
 
-// drop removes a dead message from the tail and returns the number of bytes freed. A collected message stays until it
-// is flushed.
+// drop removes a dead message and returns the number of bytes freed. A collected message stays until it is flushed.
 func (t *tail) drop(seq uint64) int64 {
 	e := t.entry(seq)
 	if e == nil || *e == nil || seq < t.shared {
@@ -121,7 +118,6 @@ func (t *tail) pop() (freed int64) {
 	return freed
 }
 
-// trim removes dead messages from the front.
 func (t *tail) trim() (freed int64) {
 	for t.n > 0 && t.blocks[0].records[t.head] == nil {
 		freed += t.pop()

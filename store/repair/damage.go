@@ -25,28 +25,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// maxDamaged bounds the number of corrupt messages that are tracked individually. A store with more corruption needs
-// a new disk, not a longer list.
+// maxDamaged bounds the corrupt messages that are tracked individually. With more corruption, the disk needs
+// replacement.
 const maxDamaged = 100_000
 
-// Unreadable reports whether a read error means that the data on this disk is lost. It is either corrupt, or cannot
-// be read at all, as with a bad sector. The other node still has the data. A failed write or sync is a different
-// error (INV-7).
+// Unreadable reports whether a read error means that the data on this disk is lost: corrupt, or unreadable as with a
+// bad sector. A failed write or sync is a different error (INV-7).
 func Unreadable(err error) bool {
 	return errors.Is(err, page.ErrCorrupt) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
 
-// CorruptError lists the messages of a queue that cannot be read. It matches index.ErrDataLoss.
+// CorruptError lists the requested messages of a queue that cannot be read. It matches index.ErrDataLoss.
 type CorruptError struct {
-	// Queue that contains the messages.
-	Queue uint64
-	// Sequences of the requested messages that are corrupt, in ascending order.
-	Sequences []uint64
-	// Err is the underlying error.
-	Err error
+	Queue     uint64
+	Sequences []uint64 // in ascending order
+	Err       error
 }
 
-// Error returns the queue, the sequences and the underlying error.
 func (e *CorruptError) Error() string {
 	what := fmt.Sprintf("sequence %d", e.Sequences[0])
 	if n := len(e.Sequences); n > 1 {
@@ -58,39 +53,33 @@ func (e *CorruptError) Error() string {
 // Is reports whether target is index.ErrDataLoss.
 func (e *CorruptError) Is(target error) bool { return target == index.ErrDataLoss }
 
-// Unwrap returns the underlying error.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // CorruptMessage is a message that a subscription needs and that this node cannot read.
 type CorruptMessage struct {
-	// Queue is the number of the queue, Name its name.
-	Queue uint64
-	Name  string
-	// Sequence in the queue.
+	Queue    uint64
+	Name     string // of the queue
 	Sequence uint64
 	// Reason is the error on this node and the reason why the message was not repaired.
 	Reason string
 	// Lost is set if the other node reported that its copy is corrupt too. Otherwise the other node will be asked.
-	Lost bool
-	// Since is the time at which the corruption was detected.
+	Lost  bool
 	Since time.Time
 }
 
 // Status counts corruption found and repaired since the store was opened.
 type Status struct {
-	// ScrubbedPages and ScrubbedLogBytes were checked by the scrub. Scrubs is the number of complete scrubs; the last
-	// one finished at LastScrub.
+	// Scrubs is the number of complete scrubs; the last one finished at LastScrub.
 	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
 	LastScrub                               time.Time
-	// FoundPages and FoundLog count corrupt extents and corrupt positions in the log.
+	// FoundPages are corrupt extents, FoundLog corrupt positions in the log.
 	FoundPages, FoundLog uint64
-	// RepairedPages counts repaired extents, RepairedMessages the messages fetched from the other node for them.
-	// RepairedLog counts corrupt log positions that were discarded because a checkpoint holds their content.
+	// RepairedPages are extents, RepairedMessages the messages fetched from the other node for them. RepairedLog are log
+	// positions that were discarded because a checkpoint holds their content.
 	RepairedPages, RepairedMessages, RepairedLog uint64
-	// SuspectPages counts corrupt pages that have not yet been assigned to an extent.
+	// SuspectPages are corrupt pages not yet assigned to an extent.
 	SuspectPages uint64
-	// DamagedMessages counts messages that are needed but cannot be read. LostMessages of them are also corrupt on
-	// the other node.
+	// DamagedMessages are needed but cannot be read. LostMessages of them are also corrupt on the other node.
 	DamagedMessages, LostMessages uint64
 	// DamagedLogLSN is a log record that cannot be read and is not yet discarded; 0 if none.
 	DamagedLogLSN uint64
@@ -100,23 +89,18 @@ type Status struct {
 
 type messageKey struct{ queue, seq uint64 }
 
-// damaged describes a corrupt message.
 type damaged struct {
 	reason string
 	lost   bool
 	since  time.Time
-	tried  time.Time // time of the last repair attempt
+	tried  time.Time // last repair attempt
 }
 
 // Engine is the store above a Repairer.
 type Engine interface {
-	// Usable returns the reason why the store cannot be used, or nil.
 	Usable() error
-	// Applied returns the position of the last applied record.
 	Applied() lsn.Position
-	// View calls fn with the applied state.
 	View(fn func(*queue.State))
-	// WakeRoom wakes the callers that wait for memory.
 	WakeRoom()
 }
 
@@ -129,22 +113,20 @@ type Repairer struct {
 	wal      *wal.Log
 
 	source atomic.Pointer[Source] // nil if no other node can be asked
-	alone  atomic.Bool            // the data was never replicated to another node
-	busy   chan struct{}          // holds one token during a repair
+	alone  atomic.Bool            // the data was never replicated
+	busy   chan struct{}
 
-	// index is the reason why the store must be replaced, if any.
 	index   atomic.Pointer[error]
-	givenUp atomic.Bool // the store is about to be replaced: nothing waits for its pages
+	givenUp atomic.Bool // the store is being replaced: nothing waits for its pages
 
 	mu       sync.Mutex // guards the fields below
 	messages map[messageKey]*damaged
-	suspects map[page.No]error // corrupt pages; RepairAll determines their extents
-	log      uint64            // LSN of a corrupt log record that must be discarded; 0 if none
+	suspects map[page.No]error // corrupt pages: see resolveSuspects
+	log      uint64            // LSN of a corrupt log record to discard; 0 if none
 	status   Status
 }
 
-// New returns a Repairer that records corruption. It repairs after Use. governor slows it down while it
-// delays commits.
+// New returns a Repairer that records corruption. It repairs after Use. governor slows it down while it delays commits.
 func New(engine Engine, governor *throttle.Governor, events func(events.Event)) *Repairer {
 	return &Repairer{
 		engine: engine, governor: governor, events: events, busy: make(chan struct{}, 1),
@@ -196,7 +178,6 @@ func (r *Repairer) Note(e *CorruptError) {
 	}
 }
 
-// recordAnswer records the other node's response about corrupt messages.
 func (r *Repairer) recordAnswer(e *CorruptError, lost bool) {
 	r.Note(e)
 	r.mu.Lock()
@@ -242,14 +223,12 @@ func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce
 	return nil
 }
 
-// has reports whether a message is known to be corrupt.
 func (r *Repairer) has(queueID, seq uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.messages[messageKey{queueID, seq}] != nil
 }
 
-// forget removes messages that became readable or that no subscription needs.
 func (r *Repairer) forget(queueID uint64, sequences []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -283,12 +262,12 @@ func (r *Repairer) Survives(err error) bool {
 		return false
 	}
 	if r.Index() == nil {
-		_ = r.recordIndex(err) // returned by Index from now on
+		_ = r.recordIndex(err)
 	}
 	return true
 }
 
-// Index returns the reason why the store must be replaced by a copy of the other node's store, or nil.
+// Index returns the reason why the store must be replaced by a copy of the other node's store.
 func (r *Repairer) Index() error {
 	if err := r.index.Load(); err != nil {
 		return *err
@@ -296,7 +275,7 @@ func (r *Repairer) Index() error {
 	return nil
 }
 
-// GiveUpPages is called before the store is replaced by a snapshot because of Index. Records applied until then stay
+// GiveUpPages is called before the store is replaced by a snapshot because of Index. Until then, applied records stay
 // in memory regardless of the budget, because pages cannot be written.
 func (r *Repairer) GiveUpPages() {
 	r.givenUp.Store(true)
@@ -317,8 +296,8 @@ func (r *Repairer) Replaced() {
 	r.log = 0
 }
 
-// NoteError schedules a check of the corruption described by err. It is for errors of callers that read pages
-// directly, such as a backup.
+// NoteError schedules a check of the corruption described by err, for callers that read pages directly, such as a
+// backup.
 func (r *Repairer) NoteError(err error) {
 	var bad *CorruptError
 	if errors.As(err, &bad) {
@@ -331,8 +310,7 @@ func (r *Repairer) NoteError(err error) {
 	}
 }
 
-// NoteLogError records that a log record cannot be read. The reader of the log calls it; the next RepairAll discards
-// the record.
+// NoteLogError records that a log record cannot be read. The next RepairAll discards the record.
 func (r *Repairer) NoteLogError(err error) {
 	var in *wal.CorruptError
 	if !errors.As(err, &in) {
@@ -347,7 +325,6 @@ func (r *Repairer) NoteLogError(err error) {
 	}
 }
 
-// corruptLSN returns the LSN of the last corrupt log record, or 0.
 func (r *Repairer) corruptLSN() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -367,14 +344,12 @@ func (r *Repairer) logDiscarded(at uint64) bool {
 	return true
 }
 
-// suspectPages returns the corrupt pages that have not been resolved yet, with their errors.
 func (r *Repairer) suspectPages() map[page.No]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.suspects)
 }
 
-// suspectsResolved removes suspect pages after they were resolved.
 func (r *Repairer) suspectsResolved(suspects map[page.No]error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -383,8 +358,8 @@ func (r *Repairer) suspectsResolved(suspects map[page.No]error) {
 	}
 }
 
-// Damaged lists up to limit messages that are needed but cannot be read, by queue and sequence. Messages acknowledged
-// since then are dropped from the list.
+// Damaged lists up to limit messages that are needed but cannot be read, by queue and sequence. It forgets messages
+// acknowledged since then.
 func (r *Repairer) Damaged(limit int) []CorruptMessage {
 	r.mu.Lock()
 	all := make([]CorruptMessage, 0, len(r.messages))
@@ -412,7 +387,7 @@ func (r *Repairer) Damaged(limit int) []CorruptMessage {
 			all[i].Name = state.Queue(all[i].Queue).Name()
 		}
 	})
-	for id, sequences := range maps.All(gone) {
+	for id, sequences := range gone {
 		r.forget(id, sequences)
 	}
 	return all[:min(limit, len(all))]

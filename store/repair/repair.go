@@ -4,6 +4,7 @@ package repair
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,8 @@ import (
 )
 
 const (
-	// repairInterval is the minimum time between repair attempts for a message. Readers that request it in the meantime
-	// get an error immediately.
+	// repairInterval is the minimum time between repair attempts for a message. In the meantime readers get an error
+	// immediately.
 	repairInterval = 5 * time.Second
 	// lostInterval is the same for a message that is corrupt on the other node too.
 	lostInterval = time.Minute
@@ -29,32 +30,28 @@ const (
 
 // Source provides good copies of messages: the other node of the pair.
 type Source interface {
-	// FetchMessages returns the other node's copies of a queue's messages from sequence first to last. applied is the
-	// last record that this node has applied. The source must verify that both nodes have the same history up to the
-	// lower of that and its own. Only then does a sequence identify the same message.
+	// FetchMessages returns the other node's copies of a queue's messages from sequence first to last. applied is the last
+	// record that this node has applied. The source must verify that both nodes have the same history up to the lower of
+	// that and its own: only then does a sequence identify the same message.
 	FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (FoundMessages, error)
 }
 
 // Message is a stored message.
 type Message struct {
-	// Sequence in the queue.
 	Sequence uint64
-	// Record is the stored message, for txn.DecodeMessage. It must not be modified.
-	Record []byte
+	Record   []byte // for txn.DecodeMessage; must not be modified
 }
 
-// FoundMessages are the copies that a node has of a range of messages.
+// FoundMessages are a node's copies of a range of messages, by sequence.
 type FoundMessages struct {
-	// Messages are the available copies, by sequence.
 	Messages []Message
 	// Damaged are messages that are needed but cannot be read on that node either.
 	Damaged []uint64
-	// Last is the last sequence that was covered. It is lower than requested if the result is partial.
+	// Last is the last sequence that was covered, lower than requested if the result is partial.
 	Last uint64
 }
 
-// SetSource sets the source of good copies of corrupt messages. Without a source, a corrupt page that a checkpoint
-// needs is fatal.
+// SetSource sets the source of good copies. Without a source, a corrupt page that a checkpoint needs is fatal.
 func (r *Repairer) SetSource(m Source) { r.source.Store(&m) }
 
 // HasSource reports whether SetSource was called.
@@ -63,15 +60,15 @@ func (r *Repairer) HasSource() bool { return r.source.Load() != nil }
 // StandAlone records that no other node has a copy: corrupt messages are lost.
 func (r *Repairer) StandAlone() { r.alone.Store(true) }
 
-// errNoCopy is returned when the other node could not be asked.
+// errNoCopy means that the other node could not be asked.
 var errNoCopy = errors.New("copy of the other node is not available")
 
-// Repair repairs the messages that a read found corrupt, within repairWait. The error is the reason for a failure.
+// Repair repairs the messages that a read found corrupt, within repairWait.
 func (r *Repairer) Repair(ctx context.Context, bad *CorruptError) error {
 	return r.repair(ctx, bad, false)
 }
 
-// repair is Repair. atOnce ignores repairInterval, for callers that do not retry frequently.
+// repair ignores repairInterval if atOnce is set, for callers that do not retry frequently.
 func (r *Repairer) repair(ctx context.Context, bad *CorruptError, atOnce bool) error {
 	r.Note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
@@ -111,15 +108,13 @@ func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
 	return left, r.dropDamagedLog(ctx)
 }
 
-// extentState is the local state of the extent that contains a sequence.
 type extentState struct {
-	entry index.Entry // its Extent is zero if the extent does not exist
-	alive []uint64    // sequences that are needed
-	have  []Message   // those that can be read
-	why   error       // why the others cannot be read; nil if all can be
+	entry index.Entry // its Extent is zero if it does not exist
+	alive []uint64    // needed sequences
+	have  []Message   // readable ones
+	why   error       // why the others are not; nil if all are
 }
 
-// readExtent reads the extent that contains a needed message.
 func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {
 	pages := r.pages.Acquire()
 	defer r.pages.Release()
@@ -241,7 +236,6 @@ func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bo
 	return r.stillMissing(queueID, seq, &st, &found)
 }
 
-// tailOf returns the readable messages of an extent that a subscription still needs.
 func (r *Repairer) tailOf(st *extentState) queue.TailRun {
 	tail := queue.TailRun{Queue: st.entry.Queue, First: st.have[0].Sequence}
 	last := st.have[len(st.have)-1].Sequence
@@ -249,8 +243,8 @@ func (r *Repairer) tailOf(st *extentState) queue.TailRun {
 	r.engine.View(func(state *queue.State) {
 		q := state.Queue(st.entry.Queue)
 		for i := range st.have {
-			// The last batch may already have removed messages consumed in the meantime from the index. No later
-			// batch would remove them again.
+			// The last batch may already have removed messages consumed in the meantime from the index. No later batch would
+			// remove them again.
 			if m := &st.have[i]; q != nil && !q.Dead(m.Sequence) {
 				tail.Records[m.Sequence-tail.First] = m.Record
 			}
@@ -289,7 +283,6 @@ func (r *Repairer) stillMissing(queueID, seq uint64, st *extentState, found *Fou
 	return err
 }
 
-// missing returns the needed messages that cannot be read.
 func (st *extentState) missing() []uint64 {
 	var out []uint64
 	for _, q := range st.alive {
@@ -300,7 +293,6 @@ func (st *extentState) missing() []uint64 {
 	return out
 }
 
-// fetchAll queries the other node until it has covered the whole range.
 func (r *Repairer) fetchAll(
 	ctx context.Context, source Source, queueID uint64, missing []uint64,
 ) (FoundMessages, error) {
@@ -336,7 +328,7 @@ func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int
 		st.have = append(st.have, Message{Sequence: m.Sequence, Record: bytes.Clone(m.Record)})
 		gained++
 	}
-	slices.SortFunc(st.have, func(a, b Message) int { return int(int64(a.Sequence) - int64(b.Sequence)) })
+	slices.SortFunc(st.have, func(a, b Message) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	st.have = slices.CompactFunc(st.have, func(a, b Message) bool { return a.Sequence == b.Sequence })
 	if e := &st.entry; !e.Extent.IsZero() && uint64(len(st.have)) == e.Count {
 		size := 0
@@ -352,9 +344,8 @@ func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int
 	return gained, nil
 }
 
-// resolveSuspects determines the use of corrupt pages. Messages are recorded for repair. The map of used pages is
-// rewritten by the next checkpoint. Other pages were freed, or are tree nodes, whose next reader reports the
-// corruption.
+// resolveSuspects determines the use of corrupt pages. Messages are recorded for repair. The next checkpoint rewrites
+// the map of used pages. Other pages were freed, or are tree nodes, whose next reader reports the corruption.
 func (r *Repairer) resolveSuspects() error {
 	suspects := r.suspectPages()
 	if len(suspects) == 0 {

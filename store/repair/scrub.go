@@ -20,25 +20,21 @@ import (
 )
 
 const (
-	// scrubBytes is the amount that a scrub reads under one pin of a checkpoint. It bounds how long freed pages stay
-	// unusable.
+	// scrubBytes is the amount that a scrub reads under one pin, which keeps freed pages unusable.
 	scrubBytes = 1 << 20
-	// scrubCacheBytes bounds the scrub's tree cache. It is small because the scrub must read from the disk.
+	// scrubCacheBytes is small because the scrub must read from the disk.
 	scrubCacheBytes = 64 << 10
 )
 
 // ScrubResult summarizes a scrub.
 type ScrubResult struct {
-	// Pages and LogBytes are the amounts that were read.
-	Pages, LogBytes uint64
-	// DamagedPages counts corrupt extents, DamagedLog corrupt positions in the log.
+	Pages, LogBytes          uint64
 	DamagedPages, DamagedLog uint64
 }
 
 // Scrub reads every page and the whole log from the disk, with at most bytesPerSecond (0: unlimited), and repairs
-// corruption. Status, Damaged and Index report the remaining corruption. It works online: no transaction
-// waits for it, and freed pages are not retained. An error means that the scrub could not continue; the result covers
-// the part that was read.
+// corruption. Status, Damaged and Index report the remaining corruption. It works online: no transaction waits for it,
+// and freed pages are not retained. On an error, the result covers the part that was read.
 func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {
@@ -55,7 +51,6 @@ func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult
 	return sc.result, err
 }
 
-// scrub is a scrub in progress.
 type scrub struct {
 	r      *Repairer
 	pace   *throttle.Pacer
@@ -63,7 +58,6 @@ type scrub struct {
 	buf    []byte
 }
 
-// did counts the bytes read, and pauses.
 func (sc *scrub) did(ctx context.Context, pages uint64, bytes int) error {
 	sc.result.Pages += pages
 	sc.r.count(func(st *Status) { st.ScrubbedPages += pages })
@@ -104,7 +98,7 @@ func (r *Repairer) pageSize() int {
 	return r.pages.Acquire().File.PageSize()
 }
 
-// head checks header and meta slots. A corrupt slot is overwritten by the second of two checkpoints at the latest.
+// head checks header and meta slots. The second of two checkpoints overwrites a corrupt slot at the latest.
 func (sc *scrub) head(ctx context.Context) error {
 	r := sc.r
 	damage, err := r.readHead()
@@ -160,7 +154,7 @@ func (sc *scrub) own(ctx context.Context) error {
 func (sc *scrub) ownExtents(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
 	extents, err := file.OwnExtents(pin)
 	in := &page.CorruptError{}
-	// A page of the directory is rewritten. The pages that it refers to are checked by the next scrub.
+	// The next scrub checks the pages that a directory page refers to.
 	if errors.As(err, &in) && file.RelocateOwn(in.Page) {
 		sc.found(err)
 		renewed, err = 1, nil
@@ -196,7 +190,6 @@ func (sc *scrub) buffer(file *page.File, ext page.Extent) []byte {
 	return sc.buf[:n]
 }
 
-// over returns the reason why a file became unreadable.
 func (sc *scrub) over(file *page.File, err error) error {
 	if gone := sc.r.pages.StillUses(file); gone != nil {
 		return gone
@@ -257,7 +250,6 @@ func (sc *scrub) scrubTree(
 	return nil, pages + counted.pages, bad, nil
 }
 
-// wantedIn returns the needed messages of a corrupt extent, or nil.
 func (r *Repairer) wantedIn(e *index.Entry, why error) *CorruptError {
 	var wanted []uint64
 	r.engine.View(func(state *queue.State) { wanted = alive(state.Queue(e.Queue), e.First, e.Last()) })
@@ -267,13 +259,11 @@ func (r *Repairer) wantedIn(e *index.Entry, why error) *CorruptError {
 	return &CorruptError{Queue: e.Queue, Sequences: wanted, Err: why}
 }
 
-// countingPager counts the pages that a tree reads.
 type countingPager struct {
 	*page.File
 	pages uint64
 }
 
-// ReadExtent reads an extent and counts its pages.
 func (c *countingPager) ReadExtent(ext page.Extent, buf []byte) (page.Kind, []byte, error) {
 	c.pages += uint64(ext.Pages)
 	return c.File.ReadExtent(ext, buf)
@@ -310,9 +300,8 @@ func (sc *scrub) log(ctx context.Context) error {
 	return fmt.Errorf("scrub the log: %w", err)
 }
 
-// dropDamagedLog discards the log up to a corrupt record, once the record is contained in two checkpoints. Then only
-// a standby that lags far behind needs it, and gets a snapshot instead. It does nothing while the record is not yet
-// applied.
+// dropDamagedLog discards the log up to a corrupt record, once two checkpoints contain the record. Then only a standby
+// that lags far behind needs it, and gets a snapshot instead.
 func (r *Repairer) dropDamagedLog(ctx context.Context) error {
 	at := r.corruptLSN()
 	if at == 0 || r.engine.Applied().LSN < at {

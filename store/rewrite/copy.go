@@ -4,7 +4,6 @@ package rewrite
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -17,11 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// spaceEveryBytes is the amount copied between two checks of the free space.
 const spaceEveryBytes = 8 << 20
 
-// copy writes the new file and makes it durable, without the renames. It streams: its memory use does not depend on
-// the file size.
+// copy writes the new file and makes it durable, without the renames. Its memory use does not depend on the file size.
 func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	old := rw.from.Meta()
 	var err error
@@ -57,7 +54,6 @@ func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	return meta, nil
 }
 
-// spaceError adds the space figures if the disk is full.
 func (rw *rewrite) spaceError(plan Plan, err error) error {
 	if !errors.Is(err, page.ErrFull) {
 		return err
@@ -69,13 +65,11 @@ func (rw *rewrite) spaceError(plan Plan, err error) error {
 	return fmt.Errorf("%w: %w", space, err)
 }
 
-// copier copies the messages and the tree.
 type copier struct {
 	index.Packing
 	rw    *rewrite
 	b     *page.Builder
-	buf   []byte // the builder's buffer, while an extent is filled
-	start int    // start of the extent's payload in buf
+	out   index.ExtentBuilder // in the builder's buffer
 	room  int
 	live  checkpoint.Liveness
 	alive checkpoint.AliveSet
@@ -83,10 +77,9 @@ type copier struct {
 	pace  *throttle.Pacer
 
 	messages, bytes, dropped uint64
-	uncheckedBytes           uint64 // bytes since the last check of the free space
+	uncheckedBytes           uint64
 }
 
-// copyAll copies everything and returns the new root.
 func (c *copier) copyAll(ctx context.Context) (page.Extent, error) {
 	from := c.rw.from
 	put := func(key, value []byte) error {
@@ -125,7 +118,6 @@ func (c *copier) copyAll(ctx context.Context) (page.Extent, error) {
 	return root, nil
 }
 
-// extent copies the messages of an extent that a subscription needs.
 func (c *copier) extent(e *index.Entry, payload []byte, err error) error {
 	if err == nil {
 		err = c.live.Of(e, &c.alive)
@@ -187,30 +179,26 @@ func (c *copier) look(bytes uint64) error {
 	return nil
 }
 
-// message appends a message.
 func (c *copier) message(queueID, seq uint64, record []byte) error {
 	if !c.Takes(queueID, seq, len(record), c.room) {
 		if err := c.endExtent(); err != nil {
 			return err
 		}
 		c.Begin(queueID, seq)
-		c.buf = c.b.Begin()
-		c.start = len(c.buf)
-		c.buf = append(c.buf, make([]byte, index.ExtentHeaderBytes)...)
+		buf := c.b.Begin()
+		c.out.Begin(buf, len(buf), queueID)
 	}
-	c.buf = binary.AppendUvarint(c.buf, seq-c.First)
-	c.buf = append(c.buf, record...)
+	c.out.Add(seq, record)
 	c.Add(seq, len(record))
 	return nil
 }
 
-// endExtent closes the open extent, if any.
 func (c *copier) endExtent() error {
 	if c.Count == 0 {
 		return nil
 	}
-	putExtentHeader(c.buf[c.start:], c.Queue, c.First, c.Count)
-	ext, err := c.b.End(c.buf, index.ExtentKind(uint64(c.Count), page.PagesFor(c.b.PageSize(), c.Size)))
+	c.out.Finish()
+	ext, err := c.b.End(c.out.Buf, index.ExtentKind(uint64(c.Count), page.PagesFor(c.b.PageSize(), c.Size)))
 	if err != nil {
 		return fmt.Errorf("write messages: %w", err)
 	}
@@ -220,11 +208,4 @@ func (c *copier) endExtent() error {
 		return fmt.Errorf("write index: %w", err)
 	}
 	return nil
-}
-
-// putExtentHeader sets the header of an extent's payload.
-func putExtentHeader(payload []byte, queueID, first uint64, count uint32) {
-	binary.LittleEndian.PutUint64(payload, queueID)
-	binary.LittleEndian.PutUint64(payload[8:], first)
-	binary.LittleEndian.PutUint32(payload[16:], count)
 }

@@ -18,25 +18,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Errors of maintenance: scan, rewrite, shrink.
+// Errors of maintenance. See MaintenanceError and SpaceError.
 var (
-	// ErrMaintenance is returned if a rewrite or a shrink is requested while one is running; see MaintenanceError.
 	ErrMaintenance = errors.New("page file maintenance is running")
-	// ErrCanceled is returned by a rewrite or a shrink that was canceled before it changed anything: its context
-	// ended, or the store was closed or replaced by its peer's. The error wraps the error of the context.
+	// ErrCanceled means that a rewrite or a shrink was canceled before it changed anything: its context ended, or the
+	// store was closed or replaced by its peer's. It wraps the error of the context.
 	ErrCanceled = errors.New("canceled; page.db is unchanged")
-	// ErrNoSpace is returned if a rewrite does not fit on the disk; see SpaceError.
-	ErrNoSpace = errors.New("not enough free space")
+	ErrNoSpace  = errors.New("not enough free space")
 )
 
-// MaintenanceError describes the running maintenance. It matches ErrMaintenance with errors.Is.
+// MaintenanceError describes the running maintenance. It matches ErrMaintenance.
 type MaintenanceError struct {
-	// Running is "rewrite", "shrink" or "drop-old"; Since is the time of its start.
+	// Running is "rewrite", "shrink" or "drop-old".
 	Running string
 	Since   time.Time
 }
 
-// Error returns a description of the running maintenance.
 func (e *MaintenanceError) Error() string {
 	return fmt.Sprintf("%v: a %s has been running since %s; wait for it, or cancel it", ErrMaintenance, e.Running,
 		e.Since.UTC().Format(time.RFC3339))
@@ -45,16 +42,13 @@ func (e *MaintenanceError) Error() string {
 // Is reports whether target is ErrMaintenance.
 func (e *MaintenanceError) Is(target error) bool { return target == ErrMaintenance }
 
-// SpaceError contains the figures for which a rewrite was rejected or stopped. It matches ErrNoSpace with errors.Is.
+// SpaceError contains the figures for which a rewrite was rejected or stopped. It matches ErrNoSpace.
 type SpaceError struct {
-	// NeedBytes is the size of the new file, or 0 if its space is already allocated. ReserveBytes must stay free for
-	// the log.
+	// NeedBytes is the size of the new file, 0 if already allocated. ReserveBytes must stay free for the log.
 	NeedBytes, ReserveBytes uint64
-	// AvailableBytes is the space available to this process.
-	AvailableBytes uint64
+	AvailableBytes          uint64
 }
 
-// Error returns a description with the figures.
 func (e *SpaceError) Error() string {
 	if e.NeedBytes == 0 {
 		return fmt.Sprintf("%v: the log requires %s of free space, and %s are available; free some space, or consume "+
@@ -70,7 +64,6 @@ func (e *SpaceError) Is(target error) bool { return target == ErrNoSpace }
 
 // Engine is the part of the live store that a rewrite and a shrink need.
 type Engine interface {
-	// Usable returns the reason why the store cannot be used, or nil.
 	Usable() error
 	// Failed reports whether a write has failed: the disk must then not be changed.
 	Failed() bool
@@ -78,21 +71,19 @@ type Engine interface {
 	Fail(err error) error
 	// Checkpoint makes everything applied so far durable in page.db.
 	Checkpoint(ctx context.Context) error
-	// Read calls fn with a new checkpoint, or with the last one if the disk is too full for another one.
+	// Read calls fn with a new checkpoint, or with the last one if the disk is too full.
 	Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error
 	// Pin pins the last durable checkpoint. If the store is closed or replaced, the file is closed despite the pin.
 	Pin() (*page.File, *page.Pin, error)
 	// Live returns the current liveness of messages; while Apply is paused, that of the last checkpoint.
 	Live() checkpoint.Liveness
-	// SetPaused pauses or resumes Apply.
 	SetPaused(paused bool)
-	// Swap calls rename, which replaces old by another page file with the same content, and reopens page.db. Nothing
-	// reads or writes page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after
-	// rename has returned done is final.
+	// Swap calls rename, which replaces old by another page file with the same content, and reopens page.db. Nothing uses
+	// page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after rename has returned done
+	// is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
-	// Repair tries to repair known corruption, and reports whether all of it was repaired.
+	// Repair reports whether it could repair all known corruption.
 	Repair(ctx context.Context) bool
-	// Pace returns the limits for background work.
 	Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer
 	// Governed is Pace for a rewrite, which has no maximum fraction of the time.
 	Governed(bytesPerSecond int64) *throttle.Pacer
@@ -100,21 +91,19 @@ type Engine interface {
 	MakeGaps() error
 	// MoveExtents copies message extents, the last one first, into gaps before them. more is false if no gap is left.
 	MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error)
-	// CutEnd moves everything except messages away from the end of page.db and truncates the file. held reports that
-	// pages at the end are still read.
+	// CutEnd moves everything except messages away from the end of page.db and truncates it. held means that pages at the
+	// end are still read.
 	CutEnd(ctx context.Context) (held bool, err error)
 }
 
 // Config is the configuration of a Maintenance.
 type Config struct {
-	FS  vfs.FS
-	Dir string
-	// CacheBytes limits the memory of cached tree nodes.
+	FS         vfs.FS
+	Dir        string
 	CacheBytes int64
 	// ReserveBytes must stay free on the disk for the log, in addition to a new file.
 	ReserveBytes uint64
-	// Events receives events.
-	Events func(events.Event)
+	Events       func(events.Event)
 }
 
 // Maintenance runs operations on a store's page file as a whole, one at a time.
@@ -130,16 +119,14 @@ type Maintenance struct {
 // New returns the Maintenance of a store.
 func New(o Config, e Engine) *Maintenance { return &Maintenance{o: o, e: e} }
 
-// task is a running operation.
 type task struct {
 	what   string
 	since  time.Time
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the operation is complete, including its background work
+	done   chan struct{} // closed when complete, including background work
 }
 
-// begin registers an operation, or returns the reason why it cannot start. The context ends with ctx, end, or
-// Interrupt.
+// begin registers an operation. The context ends with ctx, end, or Interrupt.
 func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, *task, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,7 +141,6 @@ func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, 
 	return ctx, m.running, nil
 }
 
-// end unregisters a complete operation.
 func (m *Maintenance) end(u *task) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,7 +149,7 @@ func (m *Maintenance) end(u *task) {
 	close(u.done)
 }
 
-// Interrupt cancels the running operation and waits until it is complete. It is called by the store.
+// Interrupt cancels the running operation and waits until it is complete.
 func (m *Maintenance) Interrupt() {
 	m.mu.Lock()
 	u := m.running
@@ -174,8 +160,7 @@ func (m *Maintenance) Interrupt() {
 	}
 }
 
-// Close cancels the running operation, waits for it, and prevents further ones. The store calls it when it is already
-// closed, as reported by Engine.Usable.
+// Close interrupts, and prevents further operations. Engine.Usable must already return an error.
 func (m *Maintenance) Close() {
 	m.mu.Lock()
 	m.closed = true
@@ -183,7 +168,7 @@ func (m *Maintenance) Close() {
 	m.Interrupt()
 }
 
-// Running returns the running operation ("rewrite", "shrink" or "drop-old"); ok is false if none is running.
+// Running returns the running operation, such as "shrink".
 func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,7 +179,7 @@ func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
 }
 
 // DropOld removes page.db_old, which the last rewrite or snapshot installation replaced, and returns the number of
-// bytes freed; 0 if it does not exist. It returns a MaintenanceError while a rewrite is running.
+// bytes freed. It returns a MaintenanceError while a rewrite is running.
 func (m *Maintenance) DropOld() (uint64, error) {
 	if err := m.e.Usable(); err != nil {
 		return 0, err

@@ -17,27 +17,24 @@ import (
 
 // Plan describes a rewrite and the available space.
 type Plan struct {
-	// FromPageSize and PageSize, in bytes.
-	FromPageSize int `json:"from_page_size"`
-	PageSize     int `json:"page_size"`
-	// FileBytes is the size of the current page.db; it is kept as page.db_old until DropOld.
-	FileBytes uint64 `json:"file_bytes"`
+	FromPageSize int    `json:"from_page_size"`
+	PageSize     int    `json:"page_size"`
+	FileBytes    uint64 `json:"file_bytes"` // size of the current page.db, kept as page.db_old until DropOld
 	// NeedBytes is the exact size of the new file. ReserveBytes must stay free in addition.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`
-	// AvailableBytes is the free space on the disk. OldFileBytes is the size of the current page.db_old, which a
-	// rewrite removes if it needs the space.
+	// AvailableBytes is free. OldFileBytes is the size of the current page.db_old, which a rewrite removes if it needs the
+	// space.
 	AvailableBytes uint64 `json:"available_bytes"`
 	OldFileBytes   uint64 `json:"old_file_bytes"`
-	// Messages and MessageBytes would be copied; DeadMessages would be omitted.
-	Messages     uint64 `json:"messages"`
-	MessageBytes uint64 `json:"message_bytes"`
-	DeadMessages uint64 `json:"dead_messages"`
-	// File describes the new file.
-	File checkpoint.Candidate `json:"file"`
+	// Messages would be copied; DeadMessages would be omitted.
+	Messages     uint64               `json:"messages"`
+	MessageBytes uint64               `json:"message_bytes"`
+	DeadMessages uint64               `json:"dead_messages"`
+	File         checkpoint.Candidate `json:"file"`
 }
 
-// Err returns a SpaceError if the rewrite does not fit, otherwise nil.
+// Err returns a SpaceError if the rewrite does not fit.
 func (p *Plan) Err() error {
 	if p.NeedBytes+p.ReserveBytes <= p.AvailableBytes+p.OldFileBytes {
 		return nil
@@ -48,9 +45,9 @@ func (p *Plan) Err() error {
 	}
 }
 
-// PlanRewrite writes a checkpoint and computes the space that Rewrite needs. It uses the options PageSize,
-// ReserveBytes and Progress. It is online: no transaction waits. It returns ErrDataLoss if a page that it must read is
-// corrupt. It does not check the available space: see Plan.Err.
+// PlanRewrite writes a checkpoint and computes the space that Rewrite needs, with the options PageSize, ReserveBytes
+// and Progress. It is online: no transaction waits. It returns ErrDataLoss if a page that it must read is corrupt. It
+// does not check the available space: see Plan.Err.
 func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, err error) {
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = m.o.ReserveBytes
@@ -62,8 +59,7 @@ func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, er
 	return plan, err
 }
 
-// defaultReserveBytes is one log segment.
-const defaultReserveBytes = 64 << 20
+const defaultReserveBytes = 64 << 20 // one log segment
 
 // PlanDir is Maintenance.PlanRewrite for a stopped node. It is read-only.
 func PlanDir(ctx context.Context, fsys vfs.FS, dir string, o Options) (plan Plan, err error) {
@@ -95,7 +91,6 @@ func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir stri
 	return plan, nil
 }
 
-// planWith computes the space for a rewrite of a checkpoint with the messages in live.
 func planWith(
 	ctx context.Context, c *checkpoint.Checkpoint, live checkpoint.Liveness, m *checkpoint.Meter, fsys vfs.FS,
 	dir string, o Options,
@@ -117,7 +112,6 @@ func planWith(
 	return plan, err
 }
 
-// diskFigures returns the sizes of page.db and page.db_old (0 if missing), and the free space.
 func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err error) {
 	info, err := fsys.Stat(datadir.PageFile(dir))
 	if err != nil {
@@ -141,11 +135,7 @@ func DropOldDir(fsys vfs.FS, dir string) (_ uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		if cerr := lock.Close(); err == nil && cerr != nil {
-			err = fmt.Errorf("unlock %s: %w", dir, cerr)
-		}
-	}()
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	if _, err := fsys.Stat(datadir.PageFile(dir)); err != nil {
 		return 0, fmt.Errorf("keep page.db_old, because page.db is missing: %w", err)
 	}

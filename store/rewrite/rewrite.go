@@ -33,55 +33,50 @@ import (
 
 // Options are the options of a rewrite.
 type Options struct {
-	// PageSize of the new file in bytes; 0 keeps the current one (a compact).
+	// PageSize of 0 keeps the current one (a compact).
 	PageSize int
-	// ReserveBytes must stay free on the disk for the log, in addition to the new file; 0 means one log segment.
+	// ReserveBytes must stay free on the disk for the log, in addition to the new file. The default is one log segment.
 	ReserveBytes uint64
-	// BytesPerSecond limits the rate of copied message bytes; 0 means unlimited. A limit extends the time for which
-	// Apply waits.
+	// BytesPerSecond limits the rate of copied message bytes, if not 0. A limit extends the time for which Apply waits.
 	BytesPerSecond int64
-	// Reason is logged.
-	Reason string
-	// Progress, if not nil, is called periodically from another goroutine; it may be called one last time after a
-	// canceled Rewrite has returned.
+	Reason         string
+	// Progress, if not nil, is called periodically from another goroutine. One call may follow the return of a canceled
+	// Rewrite.
 	Progress func(checkpoint.Progress)
 }
 
 // Result is the result of a rewrite.
 type Result struct {
-	// FromPageSize and PageSize, in bytes.
-	FromPageSize int `json:"from_page_size"`
-	PageSize     int `json:"page_size"`
-	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
+	FromPageSize    int    `json:"from_page_size"`
+	PageSize        int    `json:"page_size"`
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
-	// Messages and MessageBytes were copied; DroppedMessages were no longer needed by any subscription.
+	// Messages were copied; DroppedMessages were not needed.
 	Messages        uint64 `json:"messages"`
 	MessageBytes    uint64 `json:"message_bytes"`
 	DroppedMessages uint64 `json:"dropped_messages"`
-	// Paused is the time for which Apply was paused. CopyTime is the duration of the copy up to the last sync.
+	// Paused is the time for which Apply was paused. CopyTime includes the last sync.
 	Paused   time.Duration `json:"paused"`
 	CopyTime time.Duration `json:"copy_time"`
 }
 
 // Rewrite rewrites page.db with another page size (resize) or with the same one (compact). The new file contains the
-// messages that a subscription needs, packed tightly, each stored once. The previous file is kept as page.db_old until
-// DropOld or the next rewrite. Content, digest and sequence numbers do not change.
+// messages that a subscription needs, packed tightly. The previous file is kept as page.db_old until DropOld or the
+// next rewrite. Content, digest and sequence numbers do not change.
 //
 // Append and Sync continue at full speed; Apply waits, and Read returns the state applied before. Rewrite is therefore
 // intended for a node that serves no clients: a standby, or a node that is starting.
 //
 // A corrupt page is repaired from the other node, and the rewrite is restarted, once.
 //
-// It returns a MaintenanceError if a rewrite or shrink is running. It returns a SpaceError before anything is written
-// if the new file does not fit. It returns ErrDataLoss if a message cannot be read. When ctx ends, it returns
-// ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After the renames have
-// begun, it can no longer be canceled. After any error except ErrFailed, page.db is unchanged. After ErrFailed, a
-// restart finds either file.
+// It returns a MaintenanceError if a rewrite or shrink is running, a SpaceError before anything is written if the new
+// file does not fit, and ErrDataLoss if a message cannot be read. When ctx ends before the renames begin, it returns
+// ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After any error except
+// ErrFailed, page.db is unchanged. After ErrFailed, a restart finds either file.
 func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
 	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {
-		return m.rewriteOnce(ctx, o) // the corruption was repaired
+		return m.rewriteOnce(ctx, o)
 	}
 	return result, err
 }
@@ -114,7 +109,6 @@ func (m *Maintenance) rewriteOnce(ctx context.Context, o Options) (Result, error
 	return rw.wait(wctx, u)
 }
 
-// wait waits for the end of the rewrite, or abandons it when ctx ends.
 func (rw *rewrite) wait(ctx context.Context, u *task) (Result, error) {
 	select {
 	case <-rw.finished:
@@ -136,7 +130,6 @@ func (rw *rewrite) wait(ctx context.Context, u *task) (Result, error) {
 	return rw.result, rw.err
 }
 
-// rewrite is a running rewrite.
 type rewrite struct {
 	m        *Maintenance
 	e        Engine
@@ -147,25 +140,23 @@ type rewrite struct {
 	err      error
 	finished chan struct{} // closed when result and err are final and Apply is resumed
 
-	file    *page.File             // source file
-	from    *checkpoint.Checkpoint // checkpoint of file; nil before it is opened
+	file    *page.File
+	from    *checkpoint.Checkpoint // nil before it is opened
 	builder *page.Builder
 	meter   *checkpoint.Meter
 
 	mu        sync.Mutex // guards the fields below
-	pausing   bool       // Apply is paused
+	pausing   bool
 	pausedAt  time.Time
 	abandoned bool // the caller of Rewrite no longer waits
 	committed bool // the rewrite can no longer be abandoned
 }
 
-// abandon cancels the rewrite and resumes Apply immediately; the remaining work continues in the background. It
-// returns false if it is too late.
+// abandon cancels the rewrite and resumes Apply immediately; the remaining work continues in the background. It returns
+// false if it is too late.
 func (rw *rewrite) abandon() bool {
-	select {
-	case <-rw.finished:
+	if rw.isFinished() {
 		return false
-	default:
 	}
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -177,7 +168,7 @@ func (rw *rewrite) abandon() bool {
 	return true
 }
 
-// commitPoint reports whether the rewrite was not abandoned. From then on it cannot be abandoned.
+// commitPoint reports whether the rewrite was not abandoned, and prevents that from then on.
 func (rw *rewrite) commitPoint() bool {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -197,7 +188,6 @@ func (rw *rewrite) pause(ctx context.Context) error {
 	return nil
 }
 
-// resume resumes Apply.
 func (rw *rewrite) resume() {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -213,7 +203,6 @@ func (rw *rewrite) resumeLocked() {
 	rw.e.SetPaused(false)
 }
 
-// cleanup removes the files of a failed rewrite.
 func (rw *rewrite) cleanup() {
 	if rw.builder != nil {
 		rw.builder.Abort() // no effect after Finish
@@ -228,7 +217,7 @@ func (rw *rewrite) cleanup() {
 
 func (rw *rewrite) path(name string) string { return filepath.Join(rw.m.o.Dir, name) }
 
-// run executes the rewrite. After an error the caller must call cleanup.
+// After an error of run the caller must call cleanup.
 func (rw *rewrite) run(ctx context.Context) error {
 	if err := rw.begin(ctx); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
@@ -266,7 +255,6 @@ func (rw *rewrite) run(ctx context.Context) error {
 	return nil
 }
 
-// begin pauses Apply and opens a checkpoint of the applied state.
 func (rw *rewrite) begin(ctx context.Context) error {
 	rw.meter.Phase("checkpoint", 0)
 	if err := rw.e.Checkpoint(ctx); err != nil { // does most of the work before Apply is paused
@@ -289,8 +277,8 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan computes the space for the new file and returns an error if it is not available. If needed, it removes the old
-// page.db_old, which the rewrite replaces anyway.
+// plan returns an error if there is no space for the new file. If needed, it removes page.db_old, which the rewrite
+// replaces anyway.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
@@ -337,7 +325,7 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	state, err := checkpoint.LoadState(tree.New(file, meta.Root, tree.Options{}).View(), meta)
 	err = errors.Join(err, file.Close())
 	if err != nil {
-		return fmt.Errorf("stat new file: %w", err)
+		return fmt.Errorf("load new file: %w", err)
 	}
 	if live := rw.e.Live(); !live.Holds(state) {
 		return fmt.Errorf("%w: contents of the new file do not match", index.ErrDataLoss)
@@ -345,7 +333,6 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	return nil
 }
 
-// isFinished reports whether the rewrite has ended, successfully or not.
 func (rw *rewrite) isFinished() bool {
 	select {
 	case <-rw.finished:
@@ -429,7 +416,6 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, report func(events.Even
 	return nil
 }
 
-// validPageFile verifies that a page file of the store can be opened.
 func validPageFile(fsys vfs.FS, name string, storeID uuid.UUID) error {
 	file, err := page.Open(fsys, name, page.Options{ReadOnly: true})
 	if err != nil {
@@ -438,8 +424,5 @@ func validPageFile(fsys vfs.FS, name string, storeID uuid.UUID) error {
 	if file.StoreID() != [16]byte(storeID) {
 		err = fmt.Errorf("%s belongs to another store: %w", name, page.ErrNotPageFile)
 	}
-	if cerr := file.Close(); err == nil && cerr != nil {
-		err = fmt.Errorf("close %s: %w", name, cerr)
-	}
-	return err
+	return errors.Join(err, file.Close())
 }

@@ -15,48 +15,41 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-const (
-	// DefaultMoveBytes is the default of ShrinkOptions.MoveBytes.
-	DefaultMoveBytes = 64 << 20
-	// moveRoundBytes is the amount moved while the pager waits.
-	moveRoundBytes = 512 << 10
-)
+// DefaultMoveBytes is the default of ShrinkOptions.MoveBytes.
+const DefaultMoveBytes = 64 << 20
+
+// moveRoundBytes is the amount moved while the pager waits.
+const moveRoundBytes = 512 << 10
 
 // ShrinkOptions are the options of a shrink.
 type ShrinkOptions struct {
-	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps. Otherwise a few pages
-	// at the end would retain all space before them. 0 means DefaultMoveBytes, a negative number none.
+	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps; negative for none. A few
+	// pages at the end would retain all space before them.
 	MoveBytes int64
 }
 
 // ShrinkPlan describes a shrink.
 type ShrinkPlan struct {
-	// FileBytes is the size of the current page.db, UsedBytes the size of its used pages without gaps.
+	// FileBytes is the size of the current page.db, UsedBytes its size without gaps.
 	FileBytes uint64 `json:"file_bytes"`
 	UsedBytes uint64 `json:"used_bytes"`
-	// GainBytes is the approximate number of bytes that a shrink would free; MoveBytes is the number of bytes that it
-	// would move.
-	GainBytes uint64 `json:"gain_bytes"`
-	MoveBytes uint64 `json:"move_bytes"`
-	// NeedBytes is the space that a shrink needs: none, since it uses the gaps. AvailableBytes is the free space on
-	// the disk.
-	NeedBytes      uint64 `json:"need_bytes"`
+	// GainBytes is the approximate number of bytes that a shrink would free, MoveBytes the number that it would move.
+	GainBytes      uint64 `json:"gain_bytes"`
+	MoveBytes      uint64 `json:"move_bytes"`
 	AvailableBytes uint64 `json:"available_bytes"`
 }
 
 // ShrinkResult is the result of a shrink.
 type ShrinkResult struct {
-	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
-	// MovedBytes is the number of message bytes moved from the end into gaps.
-	MovedBytes uint64 `json:"moved_bytes"`
-	// Held is true if a snapshot or a scan still reads pages at the end: a later shrink may free more.
+	MovedBytes      uint64 `json:"moved_bytes"`
+	// Held is set if a snapshot or a scan still reads pages at the end: a later shrink may free more.
 	Held bool `json:"held"`
 }
 
-// PlanShrink writes a checkpoint, like Shrink, and computes the bytes that Shrink would free. It is online: it reads
-// the message index, and no transaction waits.
+// PlanShrink writes a checkpoint and computes the bytes that Shrink would free. It is online: it reads the message
+// index, and no transaction waits.
 func (m *Maintenance) PlanShrink(ctx context.Context, o ShrinkOptions) (plan ShrinkPlan, err error) {
 	err = m.e.Read(ctx, func(c *checkpoint.Checkpoint) error {
 		tail, err := findTail(ctx, c, o)
@@ -78,7 +71,6 @@ func (m *Maintenance) PlanShrink(ctx context.Context, o ShrinkOptions) (plan Shr
 	return plan, nil
 }
 
-// bytesUpTo returns the size of a file with the given number of pages.
 func bytesUpTo(pages uint64, pageSize int) uint64 {
 	return uint64(page.OffsetOf(page.No(pages)+1, pageSize))
 }
@@ -115,8 +107,7 @@ func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult
 	return r, nil
 }
 
-// shrinkFailed makes a failed write final (INV-7), like the pager. A full disk, a corrupt page and a canceled context
-// are not final.
+// shrinkFailed makes a failed write final (INV-7), but not a full disk, a corrupt page or a canceled context.
 func (m *Maintenance) shrinkFailed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
@@ -128,11 +119,11 @@ func (m *Maintenance) shrinkFailed(err error) error {
 	return m.e.Fail(fmt.Errorf("shrink page.db: %w", err))
 }
 
-// tailExtents are the message extents to move from the end of the file, and the end of the remaining ones.
+// tailExtents are the message extents to move from the end of the file: a heap, lowest page first.
 type tailExtents struct {
-	extents []index.Entry // a heap, lowest page first
+	extents []index.Entry
 	bytes   uint64
-	end     page.No // last page of the extents that stay
+	end     page.No
 }
 
 func (t *tailExtents) Len() int { return len(t.extents) }
@@ -142,7 +133,6 @@ func (t *tailExtents) Less(i, j int) bool {
 func (t *tailExtents) Swap(i, j int) { t.extents[i], t.extents[j] = t.extents[j], t.extents[i] }
 func (t *tailExtents) Push(x any)    { t.extents = append(t.extents, x.(index.Entry)) } // only called with index.Entry
 
-// Pop removes and returns the last element, for package heap.
 func (t *tailExtents) Pop() any {
 	e := t.extents[len(t.extents)-1]
 	t.extents = t.extents[:len(t.extents)-1]

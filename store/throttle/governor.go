@@ -22,8 +22,7 @@ const (
 	workedLately = 2 * windowTime
 	// learned is the number of windows that make a reliable baseline.
 	learned = 4
-	// quietWeight and workWeight are the inverse weights of a window in the baseline: without disturbing work, and
-	// with it.
+	// quietWeight and workWeight are the inverse weights of a window in the baseline, without and with disturbing work.
 	quietWeight = 16
 	workWeight  = 64
 
@@ -33,8 +32,7 @@ const (
 	// fullFraction is the whole time, in thousandths. Work always gets at least minFraction, so that it finishes.
 	fullFraction = 1000
 	minFraction  = 50
-	// unknownFraction is the fraction for work on a node that was just started and may not have received a commit time
-	// yet.
+	// unknownFraction is the fraction for work on a node that was just started and may not have received a commit time.
 	unknownFraction = 125
 )
 
@@ -42,25 +40,25 @@ const (
 // no commits, or while they take no longer than without the work. Otherwise it gets a smaller fraction of the time, at
 // least a twentieth. The commit latency is measured by this node while it is active, or reported by the active.
 //
-// The baseline is the latency without work on this node. Since it can change during the work, it is also adjusted
-// while work has its smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit work.
+// The baseline is the latency without work on this node. Since it can change during the work, it is also adjusted while
+// work has its smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit work.
 type Governor struct {
 	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
 
 	mu         sync.Mutex    // guards the fields below
-	before     [slots]uint32 // counts at the start of the window
-	began      time.Time     // start of the window
+	before     [slots]uint32 // at the start of the window
+	began      time.Time
 	latest     time.Duration // latency of the last window; 0: no commit
 	fresh      bool          // CommitTime has not returned latest yet
-	reportedAt time.Time     // time at which the active reported latest; zero: this node measures
+	reportedAt time.Time     // when the active reported latest; zero: this node measures
 
 	baseline  time.Duration
-	windows   int       // number of windows in baseline, up to learned
-	share     int       // fraction for work, in thousandths
-	steady    int       // limit for doubling the fraction: its value after the last cut
-	reason    Reason    // reason of share
+	windows   int // in baseline, up to learned
+	share     int // fraction for work, in thousandths
+	steady    int // limit for doubling the fraction: its value after the last cut
+	reason    Reason
 	worked    time.Time // end of the last work, or of its pause
-	createdAt time.Time // creation time
+	createdAt time.Time
 }
 
 // Reason is the reason for the current fraction of the time.
@@ -75,8 +73,7 @@ const (
 	// Unknown means that it is not known yet whether there are commits, or what their latency is without the work.
 	Unknown Reason = "unknown"
 	// Rising means that the commit latency is tolerable, and the fraction rises.
-	Rising Reason = "rising"
-	// Undisturbed means that the commit latency is tolerable although work gets the whole time.
+	Rising      Reason = "rising"
 	Undisturbed Reason = "undisturbed"
 	// SlowCommits means that the commit latency was too high, and the fraction was reduced.
 	SlowCommits Reason = "slow-commits"
@@ -89,12 +86,11 @@ func Reasons() []Reason {
 
 // Status is the status of a Governor.
 type Status struct {
-	// Share is the current fraction of the time for work, from 0 to 1, and Reason its reason. Limits can reduce it
-	// further.
+	// Share is the current fraction of the time for work, from 0 to 1. Limits can reduce it further.
 	Share  float64
 	Reason Reason
-	// Latest is the 90th percentile of the commit latency in the last window, or 0 without commits. Baseline is the
-	// same without disturbance, or 0 if unknown.
+	// Latest is the 90th percentile of the commit latency in the last window, or 0 without commits. Baseline is the same
+	// without disturbance, or 0 if unknown.
 	Latest, Baseline time.Duration
 }
 
@@ -109,7 +105,6 @@ const (
 	slots    = 28 << slotBits
 )
 
-// slotOf returns the slot of a latency.
 func slotOf(d time.Duration) int {
 	us := uint64(max(d.Microseconds(), 1))
 	power := bits.Len64(us) - 1
@@ -117,7 +112,6 @@ func slotOf(d time.Duration) int {
 	return min(power<<slotBits|int(fraction), slots-1)
 }
 
-// slotEnd returns the upper bound of a slot.
 func slotEnd(slot int) time.Duration {
 	power, fraction := slot>>slotBits, slot&(1<<slotBits-1)
 	return time.Duration((fraction+1+1<<slotBits)<<power) * time.Microsecond >> slotBits
@@ -131,7 +125,7 @@ func (g *Governor) Committed(d time.Duration) {
 }
 
 // CommitTime returns the current 90th percentile of this node's commit latency, or 0 if there were no or too few
-// commits since the last call. The active must call it often, since it thereby learns the latency without disturbance.
+// commits since the last call. The active must call it often, to learn the latency without disturbance.
 func (g *Governor) CommitTime() time.Duration {
 	if g == nil {
 		return 0
@@ -171,12 +165,12 @@ func (g *Governor) Status() Status {
 		st.Share, st.Reason = 1, NoWork
 	}
 	if !g.reportedAt.IsZero() && now.Sub(g.reportedAt) >= reportMaxAge {
-		st.Latest = 0 // the reported commit time is outdated
+		st.Latest = 0 // outdated
 	}
 	return st
 }
 
-// evaluate ends the window if it is due. The caller must hold mu.
+// evaluate ends the window if it is due. mu is held.
 func (g *Governor) evaluate(now time.Time) {
 	age := now.Sub(g.began)
 	if age < windowTime {
@@ -209,7 +203,7 @@ func (g *Governor) evaluate(now time.Time) {
 	g.windowEnded(now, slotEnd(slot))
 }
 
-// windowEnded updates the baseline from a window and adapts the fraction. The caller must hold mu.
+// windowEnded updates the baseline from a window and adapts the fraction. mu is held.
 func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	g.latest, g.fresh = took, true
 	working := now.Sub(g.worked) < quietAfter
@@ -217,7 +211,7 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	switch {
 	case g.windows < learned && working && g.share > minFraction:
 		g.share, g.reason = minFraction, Unknown
-		return // other work disturbed the commits of this window: they are not a baseline
+		return // other work disturbed this window
 	case g.windows < learned: // the mean of the first windows
 		weight = time.Duration(g.windows + 1)
 		g.windows++
@@ -245,8 +239,8 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	}
 }
 
-// increase increases the fraction after a window with tolerable latency. Below steady it doubles the fraction, at most
-// up to steady; above, it increases it by an eighth. The caller must hold mu.
+// increase is called after a window with tolerable latency. It doubles a fraction below steady, at most up to steady;
+// above, it adds an eighth. mu is held.
 func (g *Governor) increase() {
 	step := max(g.share/8, minFraction/2)
 	if g.share < g.steady {
@@ -258,7 +252,6 @@ func (g *Governor) increase() {
 	}
 }
 
-// fractionAt returns the current fraction of the time for work, in thousandths.
 func (g *Governor) fractionAt(now time.Time) int {
 	if g == nil {
 		return fullFraction
@@ -284,7 +277,7 @@ func (g *Governor) fractionAt(now time.Time) int {
 	return g.share
 }
 
-// recordPause records the end of a pause: the work is still running, and does not restart with the smallest fraction.
+// recordPause records the end of a pause, so that the work does not restart with the smallest fraction.
 func (g *Governor) recordPause(until time.Time) {
 	if g == nil {
 		return

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package throttle throttles background work so that it does not affect clients: it adds pauses to limit the fraction
-// of the time, limits the bytes per second, or both. A Governor adapts the fraction for all work of a node to the
-// commit latency; the limits are upper bounds.
+// Package throttle limits background work so that it does not affect clients: to a fraction of the time, by pauses, and
+// to a number of bytes per second. A Governor adapts the fraction for all work of a node to the commit latency; the
+// limits are upper bounds.
 package throttle
 
 import (
@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// slice is the time for which work runs before it pauses. It is short, since other work may have to wait for the
-	// CPU or the disk.
+	// slice is the time for which work runs before it pauses: short, since other work may wait for the CPU or the disk.
 	slice = 2 * time.Millisecond
 	// longest is the maximum pause, also after a slow disk operation of several seconds.
 	longest = time.Second
@@ -36,8 +35,8 @@ type Limits struct {
 	Governor *Governor
 }
 
-// Pacer enforces the limits of background work. A nil Pacer has none. Its methods are safe for concurrent use. The
-// fraction of the time applies to all callers together, if only one of them works at a time.
+// Pacer enforces the limits of background work; nil has none. It is safe for concurrent use, but the fraction of the
+// time assumes that its callers take turns.
 type Pacer struct {
 	percent  int
 	bytes    *rate.Limiter // nil: no limit
@@ -47,7 +46,6 @@ type Pacer struct {
 	since time.Time  // end of the last pause
 }
 
-// fullSpeed is a context key.
 type fullSpeed struct{}
 
 // FullSpeed returns a context that disables throttling of background work.
@@ -108,7 +106,6 @@ func (p *Pacer) Unhindered() bool {
 	return p.percent == 0 && p.governor.fractionAt(time.Now()) == fullFraction
 }
 
-// rest pauses in proportion to the time worked.
 func (p *Pacer) rest(ctx context.Context) error {
 	if p.percent == 0 && p.governor == nil {
 		return nil

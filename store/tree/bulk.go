@@ -10,20 +10,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// ErrOrder is returned if the keys passed to a Bulk do not rise.
+// ErrOrder is returned by Bulk.Put for keys that do not rise.
 var ErrOrder = errors.New("tree: keys are not in ascending order")
 
-// NodeWriter writes the nodes of a tree that is built in key order; *page.Builder implements it.
+// NodeWriter writes the nodes of a Bulk; *page.Builder implements it.
 type NodeWriter interface {
-	// PageSize in bytes.
 	PageSize() int
-	// WriteNode writes a node to its own extent. appendTo appends its payload of payloadBytes bytes to dst; an
-	// implementation that only computes the size of a tree need not call it.
+	// WriteNode writes a node to its own extent. appendTo appends its payload of payloadBytes bytes to dst; it need not be
+	// called to compute the size of a tree.
 	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Extent, error)
 }
 
-// Bulk builds a tree from entries in rising order. Nodes are filled completely and written immediately, so memory
-// holds one node per level. A Bulk is not safe for concurrent use.
+// Bulk builds a tree from entries in rising order. Nodes are filled completely and written immediately, so memory holds
+// one node per level. A Bulk is not safe for concurrent use.
 type Bulk struct {
 	w         NodeWriter
 	nodeBytes int
@@ -31,17 +30,16 @@ type Bulk struct {
 	err       error
 }
 
-// bulkLevel is the node being filled on one level.
 type bulkLevel struct {
 	node node
-	// arena holds the keys and values of the node; it is reused for the next one.
+	// arena holds the keys and values of the node; it is reused.
 	arena []byte
-	// before is the last key of the previous leaf; nil for the first.
+	// before is the last key of the previous leaf.
 	before []byte
 	first  bool
 }
 
-// NewBulk starts a tree. It uses only the option NodeBytes.
+// NewBulk starts a tree. It uses only o.NodeBytes.
 func NewBulk(w NodeWriter, o Options) *Bulk {
 	if o.NodeBytes == 0 {
 		o.NodeBytes = defaultNode(w.PageSize())
@@ -49,14 +47,13 @@ func NewBulk(w NodeWriter, o Options) *Bulk {
 	return &Bulk{w: w, nodeBytes: max(o.NodeBytes, minNodeBytes)}
 }
 
-// defaultNode returns the default node size.
 func defaultNode(pageSize int) int {
 	pages := (defaultNodeBytes + pageSize - 1) / pageSize
 	return pages*pageSize - page.ExtentHeaderBytes
 }
 
-// Put appends an entry and copies key and value. It returns ErrOrder, ErrTooLarge, or an error of the writer; the tree
-// can then not be finished.
+// Put appends an entry and copies key and value. After ErrOrder, ErrTooLarge, or an error of the writer, the tree
+// cannot be finished.
 func (b *Bulk) Put(key, value []byte) error {
 	if b.err != nil {
 		return b.err
@@ -82,7 +79,6 @@ func (b *Bulk) level(i int) *bulkLevel {
 	return b.levels[i]
 }
 
-// add adds an entry to the node of a level. If the node is full, it is written first.
 func (b *Bulk) add(level int, key, value []byte, ext page.Extent) error {
 	l := b.level(level)
 	if len(l.node.keys) > 0 && l.sizeWith(key, value) > b.nodeBytes && (level == 0 || len(l.node.keys) > 1) {
@@ -103,7 +99,6 @@ func (b *Bulk) add(level int, key, value []byte, ext page.Extent) error {
 	return nil
 }
 
-// sizeWith returns the node's size with an entry appended.
 func (l *bulkLevel) sizeWith(key, value []byte) int {
 	rest := childBytes
 	if l.node.level == 0 {
@@ -113,7 +108,6 @@ func (l *bulkLevel) sizeWith(key, value []byte) int {
 	return nodeHeaderBytes + prefix + l.node.raw + entryBytes(key, rest) - prefix*(len(l.node.keys)+1)
 }
 
-// write writes the node of a level and adds its reference to the level above.
 func (b *Bulk) write(level int) error {
 	l := b.levels[level]
 	ext, err := b.writeNode(l)
@@ -135,7 +129,6 @@ func (b *Bulk) writeNode(l *bulkLevel) (page.Extent, error) {
 	return ext, nil
 }
 
-// separator returns the node's key in the level above.
 func (l *bulkLevel) separator() []byte {
 	if l.node.level > 0 || l.first {
 		return l.node.keys[0]
@@ -143,7 +136,6 @@ func (l *bulkLevel) separator() []byte {
 	return separator(l.before, l.node.keys[0])
 }
 
-// begin empties the node for the next entries.
 func (l *bulkLevel) begin() {
 	if l.node.level == 0 {
 		l.before = append(l.before[:0], l.node.keys[len(l.node.keys)-1]...)
@@ -166,7 +158,7 @@ func (b *Bulk) Finish() (page.Extent, error) {
 	for i := 0; i < len(b.levels); i++ {
 		l := b.levels[i]
 		if i == len(b.levels)-1 {
-			if i > 0 && len(l.node.keys) == 1 { // omit a root with a single child
+			if i > 0 && len(l.node.keys) == 1 {
 				return l.node.children[0].ext, nil
 			}
 			return b.writeNode(l)

@@ -17,14 +17,13 @@ type nodeKey struct {
 
 func keyOf(ext page.Extent) nodeKey { return nodeKey{ext.First, ext.Born} }
 
-// cache is an LRU cache of clean nodes with a byte limit.
 type cache struct {
 	limit int64
 
 	mu    sync.Mutex // guards the fields below
 	bytes int64
 	nodes map[nodeKey]*list.Element // values are *cached
-	used  list.List                 // most recently used first
+	used  list.List
 }
 
 type cached struct {
@@ -77,10 +76,4 @@ func (c *cache) removeLocked(e *list.Element) {
 	item := c.used.Remove(e).(*cached)
 	delete(c.nodes, item.key)
 	c.bytes -= item.bytes
-}
-
-func (c *cache) size() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.bytes
 }

@@ -20,9 +20,8 @@
 //
 // # Memory
 //
-// Clean nodes are kept in an LRU cache of Options.CacheBytes. Dirty nodes stay until Flush: Stats.DirtyBytes indicates
-// when to flush. Returned keys and values are parts of nodes; they must not be changed, and stay valid as long as they
-// are referenced.
+// Clean nodes are kept in an LRU cache of Options.CacheBytes. Dirty nodes stay until Flush. Returned keys and
+// values are parts of nodes; they must not be changed, and stay valid as long as they are referenced.
 //
 // # Pages being read
 //

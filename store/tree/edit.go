@@ -16,16 +16,14 @@ type Edit struct {
 	over     bool
 	err      error // of the first failed call
 	changes  uint64
-	dropped  int64         // memory of dirty nodes that are not part of this version
 	obsolete []page.Extent // of clean nodes that are not part of this version
 	slab     []byte        // unused rest of the current slab for keys and values
 }
 
-// slabBytes is the allocation size for keys and values, which reduces the objects that the garbage collector must
-// scan. Flush copies the entries of a node, so that a slab is not retained for a single key.
+// slabBytes is the allocation size for keys and values: fewer objects for the garbage collector to scan. Flush copies
+// the entries of a node, so that a slab is not retained for a single key.
 const slabBytes = 8 << 10
 
-// room returns a buffer with capacity n.
 func (e *Edit) room(n int) []byte {
 	if n > slabBytes/8 {
 		return make([]byte, 0, n)
@@ -38,17 +36,15 @@ func (e *Edit) room(n int) []byte {
 	return b
 }
 
-// Edit begins a new version. It waits for the end of an earlier Edit and of a running Flush. The caller must call
-// Commit or Discard.
+// Edit begins a new version. It waits for the end of another Edit or Flush. The caller must call Commit or Discard.
 func (t *Tree) Edit() *Edit {
 	t.writer.Lock()
 	t.edits++
 	return &Edit{reader: reader{t: t, root: *t.root.Load()}, id: t.edits}
 }
 
-// Commit publishes the version: later Views see it. Nothing is written; a crash before the next Flush and checkpoint
-// loses the version. After a failed call it publishes nothing and returns ErrEditFinished with that error: a partial
-// edit must not be visible.
+// Commit publishes the version to later Views, in memory only. After a failed call it publishes nothing and returns
+// ErrEditFinished with that error.
 func (e *Edit) Commit() error {
 	if e.over {
 		return ErrEditFinished
@@ -58,7 +54,6 @@ func (e *Edit) Commit() error {
 		return fmt.Errorf("%w: a call failed: %w", ErrEditFinished, e.err)
 	}
 	root := e.root
-	e.t.dirty.Add(e.added(root) - e.dropped)
 	e.t.root.Store(&root)
 	e.t.obsolete = append(e.t.obsolete, e.obsolete...)
 	return nil
@@ -72,19 +67,6 @@ func (e *Edit) Discard() {
 	}
 }
 
-// added returns the memory of the nodes created by this edit.
-func (e *Edit) added(k childRef) int64 {
-	if k.n == nil || k.n.owner != e.id {
-		return 0
-	}
-	sum := k.n.memory()
-	for _, child := range k.n.children {
-		sum += e.added(child)
-	}
-	return sum
-}
-
-// begin returns an error if the edit cannot be changed.
 func (e *Edit) begin() error {
 	if e.over {
 		return ErrEditFinished
@@ -96,7 +78,7 @@ func (e *Edit) begin() error {
 	return nil
 }
 
-// Scan is like View.Scan. The iterator ends with ErrChanged if the edit is changed during the iteration.
+// Scan is View.Scan. A change of the edit ends the iterator with ErrChanged.
 func (e *Edit) Scan(from, to []byte) *Iterator {
 	it := e.reader.Scan(from, to)
 	it.edit, it.changes = e, e.changes
@@ -139,7 +121,6 @@ func (e *Edit) failed(err error) error {
 	return err
 }
 
-// own replaces the node of k by one that this edit may change, and returns it.
 func (e *Edit) own(k *childRef, level int) (*node, error) {
 	n, err := e.load(*k, level)
 	if err != nil {
@@ -148,23 +129,19 @@ func (e *Edit) own(k *childRef, level int) (*node, error) {
 	if n.owner == e.id {
 		return n, nil
 	}
-	e.retire(*k, n)
+	e.retire(*k)
 	n = n.clone(e.id)
 	*k = childRef{n: n}
 	return n, nil
 }
 
-// retire records that a node is no longer part of this version. n is the node if it is dirty.
-func (e *Edit) retire(k childRef, n *node) {
-	switch {
-	case k.n == nil:
+func (e *Edit) retire(k childRef) {
+	if k.n == nil {
 		e.obsolete = append(e.obsolete, k.ext)
-	case n.owner != e.id:
-		e.dropped += n.memory()
 	}
 }
 
-// put sets a value below n, which must be owned. If n is split, it returns the nodes to insert after n.
+// put sets a value below n, which must be owned, and returns the nodes to insert after n.
 func (e *Edit) put(n *node, key, value []byte) ([]*node, error) {
 	if n.level > 0 {
 		i := n.childIndex(key)
@@ -192,7 +169,6 @@ func (e *Edit) put(n *node, key, value []byte) ([]*node, error) {
 	return e.splitAfter(n, i), nil
 }
 
-// splitAfter splits n, if needed, after an insertion at pos. Otherwise it records pos.
 func (e *Edit) splitAfter(n *node, pos int) []*node {
 	siblings := e.split(n, pos)
 	if len(siblings) == 0 {
@@ -201,7 +177,6 @@ func (e *Edit) splitAfter(n *node, pos int) []*node {
 	return siblings
 }
 
-// adopt inserts nodes split off from child i after it, and returns the position of the last one.
 func (n *node) adopt(i int, siblings []*node) int {
 	left := n.children[i].n
 	for _, s := range siblings {
@@ -216,7 +191,7 @@ func (n *node) adopt(i int, siblings []*node) int {
 	return i
 }
 
-// split divides n, if it is too large, and returns the nodes to insert after it. pos is the position of an inserted
+// split divides n if it is too large, and returns the nodes to insert after it. pos is the position of an inserted
 // entry, or -1.
 func (e *Edit) split(n *node, pos int) []*node {
 	if n.size() <= e.t.nodeBytes || len(n.keys) < 2 || (n.level > 0 && len(n.keys) < 4) {
@@ -228,11 +203,10 @@ func (e *Edit) split(n *node, pos int) []*node {
 	return append(siblings, e.split(right, -1)...)
 }
 
-// splitPoint returns the first entry of the second half. If entries are inserted in rising order, the first half stays
-// full, and the next entries go into the second half or after the first. This applies at the end and in the middle,
-// between the keys of two other queues. Otherwise the halves have equal size.
+// splitPoint returns the first entry of the second half. If entries are inserted in rising order, at the end or between
+// the keys of two other queues, the first half stays full. Otherwise the halves have equal size.
 func (n *node) splitPoint(pos int) int {
-	least := 1 // minimum number of entries of each half
+	least := 1
 	if n.level > 0 {
 		least = 2
 	}
@@ -253,7 +227,7 @@ func (n *node) splitPoint(pos int) int {
 	return best
 }
 
-// Delete removes key and reports whether it existed. The error is that of a page read.
+// Delete reports whether key existed. The error is that of a page read.
 func (e *Edit) Delete(key []byte) (bool, error) {
 	if err := e.begin(); err != nil {
 		return false, err
@@ -275,7 +249,7 @@ func (e *Edit) Delete(key []byte) (bool, error) {
 	return true, nil
 }
 
-// remove removes a key below n, which must be owned. n may be empty afterwards.
+// remove removes a key below n, which must be owned and may be empty afterwards.
 func (e *Edit) remove(n *node, key []byte) error {
 	if n.level == 0 {
 		if i, found := n.find(key); found {
@@ -295,8 +269,8 @@ func (e *Edit) remove(n *node, key []byte) error {
 	return nil
 }
 
-// DeleteRange removes the keys with from <= key < to; nil means unbounded. It reads the nodes at the bounds of the
-// range, and only inner nodes in between. The error is that of a page read; the edit must then be discarded.
+// DeleteRange removes the keys with from <= key < to; nil means unbounded. It does not read leaves that are entirely
+// inside the range. After the error of a page read, the edit must be discarded.
 func (e *Edit) DeleteRange(from, to []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -317,7 +291,7 @@ func (e *Edit) DeleteRange(from, to []byte) error {
 	return nil
 }
 
-// removeRange removes keys below n, which must be owned and covers the keys [lo, hi). n may be empty afterwards.
+// removeRange removes keys below n, which must be owned and covers [lo, hi). n may be empty afterwards.
 func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
 	first, last := 0, len(n.keys)
 	if from != nil {
@@ -359,18 +333,15 @@ func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
 	return nil
 }
 
-// covers reports whether [from, to) covers [lo, hi), where nil means unbounded.
 func covers(from, to, lo, hi []byte) bool {
 	return (from == nil || (lo != nil && bytes.Compare(from, lo) <= 0)) &&
 		(to == nil || (hi != nil && bytes.Compare(hi, to) <= 0))
 }
 
-// drop retires all nodes of a subtree.
 func (e *Edit) drop(k childRef, level int) error {
-	n := k.n
 	if level > 0 {
-		var err error
-		if n, err = e.load(k, level); err != nil {
+		n, err := e.load(k, level)
+		if err != nil {
 			return err
 		}
 		for _, child := range n.children {
@@ -379,12 +350,12 @@ func (e *Edit) drop(k childRef, level int) error {
 			}
 		}
 	}
-	e.retire(k, n)
+	e.retire(k)
 	return nil
 }
 
-// rebalance removes child i of n if it is empty. If the child is small, it is merged with a neighbour if both fit in
-// one node. This only saves space: if the neighbour cannot be read, nothing is changed.
+// rebalance removes child i of n if it is empty, or merges it with a neighbour if both fit in one node. This only saves
+// space: if the neighbour cannot be read, nothing is changed.
 func (e *Edit) rebalance(n *node, i int) {
 	if i >= len(n.children) || n.children[i].n == nil || n.children[i].n.owner != e.id {
 		return
@@ -404,7 +375,7 @@ func (e *Edit) rebalance(n *node, i int) {
 	}
 }
 
-// merge merges the children left and left+1 if the result has some free space.
+// merge requires some free space in the result.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)
@@ -415,8 +386,7 @@ func (e *Edit) merge(n *node, left int) bool {
 	if err != nil {
 		return false
 	}
-	keys := [][]byte{a.keys[0], b.keys[len(b.keys)-1]}
-	prefix := len(commonPrefix(keys[0], keys[1]))
+	prefix := len(commonPrefix(a.keys[0], b.keys[len(b.keys)-1]))
 	raw := a.raw + b.raw
 	if nodeHeaderBytes+prefix+raw-prefix*(len(a.keys)+len(b.keys)) > e.t.nodeBytes*3/4 {
 		return false
@@ -424,7 +394,7 @@ func (e *Edit) merge(n *node, left int) bool {
 	if a, err = e.own(&n.children[left], level); err != nil {
 		return false
 	}
-	e.retire(n.children[left+1], b)
+	e.retire(n.children[left+1])
 	for i, key := range b.keys {
 		if level == 0 {
 			a.insert(len(a.keys), key, b.vals[i], childRef{})
@@ -437,7 +407,6 @@ func (e *Edit) merge(n *node, left int) bool {
 	return true
 }
 
-// shrinkRoot reduces the height of the tree if its root has a single child, and empties it if the root has none.
 func (e *Edit) shrinkRoot(root *node) error {
 	for root.level > 0 && len(root.children) == 1 {
 		k := root.children[0]

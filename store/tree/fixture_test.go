@@ -3,6 +3,7 @@
 package tree
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -32,7 +33,7 @@ func checkpoint(t *testing.T, f *page.File, tr *Tree) {
 	t.Helper()
 	root, err := tr.Flush()
 	require.NoError(t, err)
-	require.Zero(t, tr.Stats().DirtyBytes)
+	require.Nil(t, tr.root.Load().n, "dirty")
 	_, err = f.Checkpoint(page.Meta{Root: root})
 	require.NoError(t, err)
 	checkPages(t, f)
@@ -142,4 +143,50 @@ func randomValue(rng *rand.Rand) []byte {
 	b := make([]byte, n)
 	rng.Read(b)
 	return b
+}
+
+// Verify reads every node and returns the first violation of the tree's invariants as a page.CorruptError.
+func (v *View) Verify() error {
+	if v.root.isZero() {
+		return nil
+	}
+	n, err := v.load(v.root, -1)
+	if err != nil {
+		return err
+	}
+	return v.verify(v.root, int(n.level), nil, nil)
+}
+
+// verify checks the node k, with all keys in [lo, hi).
+func (v *View) verify(k childRef, level int, lo, hi []byte) error {
+	n, err := v.load(k, level)
+	if err != nil {
+		return err
+	}
+	damaged := func(format string, args ...any) error {
+		return &page.CorruptError{Page: k.ext.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
+	}
+	if len(n.keys) == 0 {
+		return damaged("empty node")
+	}
+	raw := 0
+	for i, key := range n.keys {
+		raw += n.entrySize(i)
+		if i > 0 && bytes.Compare(n.keys[i-1], key) >= 0 {
+			return damaged("keys not in ascending order at %d", i)
+		}
+		if (lo != nil && bytes.Compare(key, lo) < 0) || (hi != nil && bytes.Compare(key, hi) >= 0) {
+			return damaged("key %x is not in [%x, %x)", key, lo, hi)
+		}
+	}
+	if raw != n.raw {
+		return damaged("size is %d, recorded as %d", raw, n.raw)
+	}
+	for i := range n.children {
+		from, to := n.bounds(i, lo, hi)
+		if err := v.verify(n.children[i], level-1, from, to); err != nil {
+			return err
+		}
+	}
+	return nil
 }

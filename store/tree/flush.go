@@ -8,14 +8,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// writeBytes is the size at which collected nodes are written.
 const writeBytes = 1 << 20
 
-// Flush writes all dirty nodes to new pages and then frees the pages of replaced nodes. It returns the extent of the
-// root, for the next checkpoint's Meta; the zero Extent if the tree is empty. It waits for the end of an Edit.
+// Flush writes all dirty nodes to new pages and then frees the pages of replaced nodes. It returns the root for the
+// next checkpoint's Meta, zero if the tree is empty. It waits for the end of an Edit.
 //
-// Nothing is durable before the checkpoint. After an error the tree is unchanged and Flush can be called again.
-// Written nodes stay in the cache up to its limit.
+// Nothing is durable before the checkpoint. After an error the tree is unchanged and Flush can be retried.
 func (t *Tree) Flush() (page.Extent, error) {
 	t.writer.Lock()
 	defer t.writer.Unlock()
@@ -29,7 +27,6 @@ func (t *Tree) Flush() (page.Extent, error) {
 		root = childRef{ext: f.extents[f.index[root.n]]}
 		f.keep()
 		t.root.Store(&root)
-		t.dirty.Store(0)
 	}
 	// After the new root is stored: later Views cannot find these extents.
 	for _, ext := range t.obsolete {
@@ -40,7 +37,6 @@ func (t *Tree) Flush() (page.Extent, error) {
 	return root.ext, nil
 }
 
-// flush is one run of Flush.
 type flush struct {
 	t       *Tree
 	nodes   []*node // children before their parents
@@ -60,7 +56,7 @@ func (f *flush) collect(n *node) {
 
 func (f *flush) childExtent(n *node) page.Extent { return f.extents[f.index[n]] }
 
-// write allocates an extent for each node and writes it. On an error all extents are freed.
+// On an error, write frees all extents.
 func (f *flush) write() error {
 	pageSize := f.t.pager.PageSize()
 	sizes := make([]uint32, len(f.nodes))

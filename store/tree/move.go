@@ -4,9 +4,8 @@ package tree
 
 import "github.com/lockstep-mq/lockstep/store/page"
 
-// MoveNodes marks up to limit nodes at or after page from: the next Flush writes them to new pages and frees the old
-// ones. It changes no entry and returns the number of nodes. The error is that of a page read; the edit must then be
-// discarded.
+// MoveNodes makes the next Flush write up to limit nodes at or after page from to new pages. It returns the number of
+// nodes. After the error of a page read, the edit must be discarded.
 func (e *Edit) MoveNodes(from page.No, limit int) (moved int, err error) {
 	if err := e.begin(); err != nil {
 		return 0, err
@@ -27,7 +26,6 @@ type mover struct {
 	left int
 }
 
-// take reports whether a node must be moved, and counts it.
 func (m *mover) take(k childRef) bool {
 	if k.n != nil || k.ext.First < m.from || m.left <= 0 {
 		return false
@@ -36,8 +34,8 @@ func (m *mover) take(k childRef) bool {
 	return true
 }
 
-// move marks the node of k, and those below it, if they are at or after m.from. It reports whether k changed. Leaves
-// are read only if they are moved.
+// move marks the nodes at or below k that must be moved, and reports whether k changed. Leaves are read only if they
+// are moved.
 func (m *mover) move(k *childRef, level int) (bool, error) {
 	if level == 0 {
 		if !m.take(*k) {

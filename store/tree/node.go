@@ -13,9 +13,7 @@ import (
 
 // Limits of keys and values.
 const (
-	// MaxKeyBytes is the maximum length of a key.
-	MaxKeyBytes = 1024
-	// MaxValueBytes is the maximum length of a value.
+	MaxKeyBytes   = 1024
 	MaxValueBytes = 1 << 20
 
 	maxLevel = 64
@@ -38,7 +36,7 @@ const (
 	childBytes      = 20
 )
 
-// childRef refers to a child: by its extent or, while the child is dirty, by pointer.
+// childRef refers to a child by its extent or, while the child is dirty, by pointer.
 type childRef struct {
 	ext page.Extent
 	n   *node
@@ -46,22 +44,21 @@ type childRef struct {
 
 func (k childRef) isZero() bool { return k.n == nil && k.ext.IsZero() }
 
-// node is a node in memory. It is immutable after it is published.
+// node is immutable after it is published.
 type node struct {
 	level    uint8
-	owner    uint64 // ID of the Edit that may change it
+	owner    uint64
 	keys     [][]byte
 	vals     [][]byte   // leaves only
 	children []childRef // inner nodes only
 	raw      int        // bytes of all entries, with whole keys
-	last     int        // position of the last insertion, see splitPoint; -2: unknown
+	last     int        // position of the last insertion (splitPoint); -2: unknown
 }
 
 func entryBytes(key []byte, rest int) int { return uvarintLen(len(key)) + len(key) + rest }
 
 func leafRest(val []byte) int { return uvarintLen(len(val)) + len(val) }
 
-// entrySize returns the contribution of entry i to raw.
 func (n *node) entrySize(i int) int {
 	if n.level == 0 {
 		return entryBytes(n.keys[i], leafRest(n.vals[i]))
@@ -70,23 +67,19 @@ func (n *node) entrySize(i int) int {
 }
 
 // size returns the encoded size of n, or slightly more.
-func (n *node) size() int { return sizeOf(n.keys, n.raw) }
-
-func sizeOf(keys [][]byte, raw int) int {
-	if len(keys) == 0 {
+func (n *node) size() int {
+	if len(n.keys) == 0 {
 		return nodeHeaderBytes
 	}
-	prefix := len(commonPrefix(keys[0], keys[len(keys)-1]))
-	return nodeHeaderBytes + prefix + raw - prefix*len(keys)
+	prefix := len(commonPrefix(n.keys[0], n.keys[len(n.keys)-1]))
+	return nodeHeaderBytes + prefix + n.raw - prefix*len(n.keys)
 }
 
-// memory returns the approximate memory used by n.
 func (n *node) memory() int64 {
 	return int64(n.raw + (cap(n.keys)+cap(n.vals))*24 + cap(n.children)*32 + 160)
 }
 
-// pack copies the keys and values into one buffer, since edited entries are spread over many slabs and have spare
-// capacity.
+// pack copies the keys and values into one buffer, since edited entries are spread over many slabs.
 func (n *node) pack() {
 	size := 0
 	for i, key := range n.keys {
@@ -111,12 +104,10 @@ func (n *node) pack() {
 	}
 }
 
-// find returns the position of key, or its insertion position, and whether it was found.
 func (n *node) find(key []byte) (int, bool) {
 	return slices.BinarySearchFunc(n.keys, key, bytes.Compare)
 }
 
-// childIndex returns the child to which key belongs.
 func (n *node) childIndex(key []byte) int {
 	i, found := n.find(key)
 	if !found && i > 0 {
@@ -137,7 +128,6 @@ func (n *node) clone(owner uint64) *node {
 	return c
 }
 
-// insert inserts an entry at position i: a value into a leaf, a child into an inner node.
 func (n *node) insert(i int, key, val []byte, k childRef) {
 	n.keys = slices.Insert(n.keys, i, key)
 	if n.level == 0 {
@@ -148,7 +138,6 @@ func (n *node) insert(i int, key, val []byte, k childRef) {
 	n.raw += n.entrySize(i)
 }
 
-// remove removes the entries [i, j).
 func (n *node) remove(i, j int) {
 	for x := i; x < j; x++ {
 		n.raw -= n.entrySize(x)
@@ -162,7 +151,6 @@ func (n *node) remove(i, j int) {
 	n.last = -2
 }
 
-// cut moves the entries from position at into a new node.
 func (n *node) cut(at int) *node {
 	right := &node{level: n.level, owner: n.owner, last: n.last - at}
 	right.keys = slices.Clone(n.keys[at:])
@@ -180,7 +168,6 @@ func (n *node) cut(at int) *node {
 	return right
 }
 
-// encodedBytes returns the exact length of the encoding.
 func (n *node) encodedBytes() int {
 	if len(n.keys) == 0 {
 		return nodeHeaderBytes
@@ -197,7 +184,7 @@ func (n *node) encodedBytes() int {
 	return size
 }
 
-// appendTo appends the encoding. childExtent returns the extent of a child referenced by pointer.
+// childExtent returns the extent of a child referenced by pointer.
 func (n *node) appendTo(dst []byte, childExtent func(*node) page.Extent) []byte {
 	var prefix []byte
 	if len(n.keys) > 0 {
@@ -226,7 +213,7 @@ func (n *node) appendTo(dst []byte, childExtent func(*node) page.Extent) []byte 
 	return dst
 }
 
-// decodeNode decodes a node, which aliases b. The error is a page.CorruptError without a position.
+// decodeNode aliases b. The error is a page.CorruptError without a position.
 func decodeNode(b []byte) (*node, error) {
 	damaged := func(format string, args ...any) (*node, error) {
 		return nil, &page.CorruptError{Reason: "tree node: " + fmt.Sprintf(format, args...)}
@@ -282,7 +269,6 @@ func decodeNode(b []byte) (*node, error) {
 	return n, nil
 }
 
-// decodeRest decodes the value or child after an entry's key.
 func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
 	if n.level == 0 {
 		val, rest, ok := field(b, MaxValueBytes)
@@ -301,7 +287,6 @@ func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
 	return b[childBytes:], ext.First != 0 && ext.Pages != 0
 }
 
-// field splits a length and that many bytes off b.
 func field(b []byte, limit int) (val, rest []byte, ok bool) {
 	if len(b) > 0 && b[0] < 0x80 && int(b[0]) <= limit && int(b[0]) < len(b) { // the usual case
 		end := 1 + int(b[0])

@@ -12,34 +12,31 @@ import (
 )
 
 var (
-	// ErrTooLarge is returned if a key is longer than MaxKeyBytes or a value longer than MaxValueBytes.
+	// ErrTooLarge means more than MaxKeyBytes or MaxValueBytes.
 	ErrTooLarge = errors.New("tree: key or value is too large")
-	// ErrEditFinished is returned if an Edit is used after Commit or Discard, or committed after a failed call.
+	// ErrEditFinished means use after Commit or Discard, or Commit after a failed call.
 	ErrEditFinished = errors.New("tree: edit has finished")
-	// ErrChanged is returned by an Iterator over an Edit that was changed after the iterator was created.
+	// ErrChanged is returned by an Iterator over an Edit that was changed.
 	ErrChanged = errors.New("tree: edit was changed during a scan")
 )
 
 // Pager stores nodes; *page.File implements it.
 type Pager interface {
-	// PageSize in bytes.
 	PageSize() int
 	// AllocExtents allocates extents of the given numbers of pages, adjacent if possible.
 	AllocExtents(pages []uint32) ([]page.Extent, error)
-	// Free releases an extent to which the tree no longer refers. Readers of older Views may still read it.
+	// Free releases an extent that only readers of older Views may still read.
 	Free(ext page.Extent)
-	// WriteExtents writes adjacent encoded extents (page.AppendExtent).
 	WriteExtents(first page.No, buf []byte) error
 	// ReadExtent reads and verifies an extent; payload may alias buf.
 	ReadExtent(ext page.Extent, buf []byte) (kind page.Kind, payload []byte, err error)
 }
 
-// Options of a tree; the zero value selects the defaults.
+// Options of a tree. Zero values select the defaults.
 type Options struct {
-	// CacheBytes is the maximum memory of clean nodes; 0 means 16 MiB.
-	CacheBytes int64
-	// NodeBytes is the node size above which a node is split. 0 means the capacity of one page, or of the pages that
-	// make up 4 KiB. It may change between uses of a tree.
+	CacheBytes int64 // maximum memory of clean nodes, by default 16 MiB
+	// NodeBytes is the node size above which a node is split. It may change between uses of a tree. The default is the
+	// capacity of one page, or of the pages that make up 4 KiB.
 	NodeBytes int
 }
 
@@ -49,23 +46,20 @@ const (
 	minNodeBytes      = 128
 )
 
-// Tree is a copy-on-write B+tree. Views can be taken and read at any time from any goroutine; Edit and Flush exclude
-// each other.
+// Tree is a copy-on-write B+tree. Views are safe for concurrent use; Edit and Flush exclude each other.
 type Tree struct {
 	pager     Pager
 	nodeBytes int
 	cache     *cache
 
-	root  atomic.Pointer[childRef] // published root
-	dirty atomic.Int64             // memory of the dirty nodes in root
+	root atomic.Pointer[childRef]
 
-	writer   sync.Mutex    // held by an Edit until it ends, and during Flush; guards the fields below
-	edits    uint64        // number of Edits so far
-	obsolete []page.Extent // of nodes that root no longer refers to; freed by the next Flush
+	writer   sync.Mutex // held by an Edit and by Flush; guards the fields below
+	edits    uint64
+	obsolete []page.Extent // freed by the next Flush
 }
 
-// New returns the tree with the given root extent, as returned by Flush; the zero Extent is the empty tree. Nothing is
-// read.
+// New returns the tree with the given root from Flush, zero for an empty tree. Nothing is read.
 func New(p Pager, root page.Extent, o Options) *Tree {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
@@ -78,22 +72,10 @@ func New(p Pager, root page.Extent, o Options) *Tree {
 	return t
 }
 
-// View returns the last committed version of the tree. The package comment describes the guard needed to use a View
-// while Flush is called.
+// View returns the last committed version. A concurrent Flush requires a guard: see the package comment.
 func (t *Tree) View() *View { return &View{reader{t: t, root: *t.root.Load()}} }
 
-// Stats is the memory use of a tree.
-type Stats struct {
-	// DirtyBytes is the approximate memory of dirty nodes.
-	DirtyBytes int64
-	// CachedBytes is the approximate memory of cached clean nodes.
-	CachedBytes int64
-}
-
-// Stats returns the current memory use.
-func (t *Tree) Stats() Stats { return Stats{DirtyBytes: t.dirty.Load(), CachedBytes: t.cache.size()} }
-
-// load returns the node of k. level is its expected level, or negative if unknown. keep adds the node to the cache.
+// load returns the node of k, which must have the given level unless that is negative. keep adds the node to the cache.
 func (t *Tree) load(k childRef, level int, keep bool) (*node, error) {
 	n := k.n
 	if n == nil {

@@ -4,12 +4,10 @@ package tree
 
 import (
 	"bytes"
-	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// reader reads one version of the tree.
 type reader struct {
 	t       *Tree
 	root    childRef
@@ -19,11 +17,9 @@ type reader struct {
 // View is an immutable version of the tree. It is safe for concurrent use.
 type View struct{ reader }
 
-// Once returns a view of the same version for a single pass over a large part of the tree: its leaves are not cached,
-// so they do not evict other nodes.
+// Once returns the same version for a single pass over a large part of the tree: its leaves are not cached.
 func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, noCache: true}} }
 
-// load returns the node of k. level is its expected level, or negative if unknown.
 func (r *reader) load(k childRef, level int) (*node, error) {
 	if r.noCache && level == 0 {
 		return r.t.load(k, 0, false)
@@ -31,7 +27,7 @@ func (r *reader) load(k childRef, level int) (*node, error) {
 	return r.t.load(k, level, true)
 }
 
-// Get returns the value of key. The error is that of a page read: page.ErrCorrupt, or an error of the file.
+// Get returns the value of key. The error is that of a page read.
 func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, false, nil
@@ -98,19 +94,18 @@ type Iterator struct {
 	path     []step // from the root to the current leaf
 	begun    bool
 	ended    bool
-	floor    bool // begin at the greatest entry not greater than from, if any
+	floor    bool // begin at the greatest entry not greater than from
 	err      error
-	edit     *Edit  // the Edit to iterate over, or nil
-	changes  uint64 // the Edit's change count at the start
+	edit     *Edit
+	changes  uint64
 }
 
-// step is a node on the path to the current entry, and the position in it.
 type step struct {
 	n *node
 	i int
 }
 
-// Next advances to the next entry. It returns false at the end and after an error.
+// Next returns false at the end and after an error.
 func (it *Iterator) Next() bool {
 	if it.err != nil || it.ended {
 		return false
@@ -145,14 +140,12 @@ func (it *Iterator) Next() bool {
 	return false
 }
 
-// SeekFloor restarts the iterator at the greatest entry not greater than from or, if there is no such entry, at the
-// first one; to is as in Scan. It is optimized for repeated seeks: entries in the current leaf are found without a
-// descent.
+// SeekFloor restarts the iterator at the greatest entry not greater than from, or else at the first one; to is as in
+// Scan. Entries in the current leaf are found without a descent.
 func (it *Iterator) SeekFloor(from, to []byte) {
 	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
 }
 
-// begin finds the first entry.
 func (it *Iterator) begin() error {
 	if it.r.root.isZero() {
 		return nil
@@ -246,8 +239,8 @@ func (it *Iterator) Value() []byte {
 // Err returns the error that ended the iteration, or nil.
 func (it *Iterator) Err() error { return it.err }
 
-// WalkExtents calls fn for the extent of each node, parents first, with its level (0: leaf). Nodes that are not flushed
-// are skipped. Leaves are not read. An error of fn ends the walk.
+// WalkExtents calls fn for the extent of each flushed node, parents first, with its level (0: leaf). Leaves are not
+// read. An error of fn ends the walk.
 func (v *View) WalkExtents(fn func(ext page.Extent, level int) error) error {
 	if v.root.isZero() {
 		return nil
@@ -280,53 +273,6 @@ func (v *View) walkExtents(k childRef, level int, fn func(ext page.Extent, level
 	return nil
 }
 
-// Verify reads every node and returns the first violation of the tree's invariants as a page.CorruptError.
-func (v *View) Verify() error {
-	if v.root.isZero() {
-		return nil
-	}
-	n, err := v.load(v.root, -1)
-	if err != nil {
-		return err
-	}
-	return v.verify(v.root, int(n.level), nil, nil)
-}
-
-// verify checks the node k, whose keys must all be in [lo, hi).
-func (v *View) verify(k childRef, level int, lo, hi []byte) error {
-	n, err := v.load(k, level)
-	if err != nil {
-		return err
-	}
-	damaged := func(format string, args ...any) error {
-		return &page.CorruptError{Page: k.ext.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
-	}
-	if len(n.keys) == 0 {
-		return damaged("empty node")
-	}
-	raw := 0
-	for i, key := range n.keys {
-		raw += n.entrySize(i)
-		if i > 0 && bytes.Compare(n.keys[i-1], key) >= 0 {
-			return damaged("keys not in ascending order at %d", i)
-		}
-		if (lo != nil && bytes.Compare(key, lo) < 0) || (hi != nil && bytes.Compare(key, hi) >= 0) {
-			return damaged("key %x is not in [%x, %x)", key, lo, hi)
-		}
-	}
-	if raw != n.raw {
-		return damaged("size is %d, recorded as %d", raw, n.raw)
-	}
-	for i := range n.children {
-		from, to := n.bounds(i, lo, hi)
-		if err := v.verify(n.children[i], level-1, from, to); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// bounds returns the key range of child i of a node with the range [lo, hi).
 func (n *node) bounds(i int, lo, hi []byte) (from, to []byte) {
 	from, to = lo, hi
 	if i > 0 { // the first child has all keys less than the second one's key

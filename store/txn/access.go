@@ -32,15 +32,14 @@ type AccessChange struct {
 	Value []byte
 }
 
-// compare defines the order in which changes are stored.
 func (c *AccessChange) compare(o *AccessChange) int {
 	return cmp.Or(cmp.Compare(c.Kind, o.Kind), bytes.Compare(c.Name, o.Name))
 }
 
-// ChangeAccess changes the access table if its version is still expected when it is applied. The version is the LSN of
-// the last change, or 0 for an unchanged table. Each entry may occur once; an empty list changes only the version.
-// asked is a checksum of the client's request, which identifies retries (Op.Fingerprint): the active derives the
-// changes from the request and the current table.
+// ChangeAccess changes the access table if its version is still expected when it is applied: the LSN of the last
+// change, or 0. Each entry may occur once; an empty list changes only the version. requested is a checksum of the
+// client's request, which identifies retries (Op.Fingerprint): the active derives the changes from the request and the
+// current table.
 func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
 		b.fail(fmt.Errorf("%w: %d changes of the access table, limit %d", ErrTooLarge, len(changes),
@@ -48,8 +47,7 @@ func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []Acce
 	}
 	changes = slices.Clone(changes)
 	slices.SortFunc(changes, func(x, y AccessChange) int { return x.compare(&y) })
-	b.begin(OpAccess)
-	b.buf = binary.AppendUvarint(b.buf, expected)
+	b.begin(OpAccess, expected)
 	b.buf = binary.LittleEndian.AppendUint32(b.buf, requested)
 	b.buf = binary.AppendUvarint(b.buf, uint64(len(changes)))
 	for i := range changes {

@@ -17,27 +17,20 @@ type Attribute uint8
 
 // Tags of the attributes.
 const (
-	// AttributeMessageID is the application's message ID.
-	AttributeMessageID Attribute = 3
-	// AttributeCorrelationID is the application's correlation ID.
+	AttributeMessageID     Attribute = 3
 	AttributeCorrelationID Attribute = 4
-	// AttributeReplyTo is the reply address.
-	AttributeReplyTo Attribute = 5
-	// AttributeContentType is the content type of the body.
-	AttributeContentType Attribute = 6
+	AttributeReplyTo       Attribute = 5
+	AttributeContentType   Attribute = 6
 	// AttributeSubject is the subject of the message; the JMS type.
 	AttributeSubject Attribute = 7
-	// AttributeGroup is the message group. Its messages are delivered in order, to one consumer at a time.
-	AttributeGroup Attribute = 8
+	AttributeGroup   Attribute = 8
 	// AttributePriority is the priority, one byte.
 	AttributePriority Attribute = 9
 	// AttributeExpiresAt is the expiry time, in milliseconds since 1970.
 	AttributeExpiresAt Attribute = 10
 	// AttributeDeliverAt is the earliest delivery time, in milliseconds since 1970.
-	AttributeDeliverAt Attribute = 12
-	// AttributeValues are the typed (non-text) properties.
-	AttributeValues Attribute = 14
-	// AttributeDeadLetter is the origin of a moved message, and the reason.
+	AttributeDeliverAt  Attribute = 12
+	AttributeValues     Attribute = 14
 	AttributeDeadLetter Attribute = 15
 )
 
@@ -48,25 +41,21 @@ const lastText = AttributeGroup
 type Attributes struct {
 	// MessageID, CorrelationID, ReplyTo, ContentType and Subject have at most MaxAttributeBytes bytes each.
 	MessageID, CorrelationID, ReplyTo, ContentType, Subject string
-	// Group has at most MaxAttributeBytes bytes. Messages of a group are delivered in order, to one consumer at a
-	// time.
+	// Group has at most MaxAttributeBytes bytes. Messages of a group are delivered in order, to one consumer at a time.
 	Group string
 	// Priority is 0 to MaxPriority; nil means DefaultPriority.
 	Priority *uint8
-	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time. Both are in milliseconds since 1970, up
-	// to MaxTimeMS; 0 if not set.
+	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time, up to MaxTimeMS; 0 if not set.
 	ExpiresAtMS, DeliverAtMS int64
 	// Values are ordered by key. No key is also the key of a text property.
-	Values []TypedProperty
-	// DeadLetter is set on dead letters.
+	Values     []TypedProperty
 	DeadLetter *DeadLetter
 }
 
 // TypedProperty is a property that is not a text.
 type TypedProperty struct {
 	// Key has 1 to MaxPropertyKeyBytes bytes.
-	Key string
-	// Value of the property.
+	Key   string
 	Value Value
 }
 
@@ -83,7 +72,6 @@ const (
 
 // Value is the value of a typed property.
 type Value struct {
-	// Kind selects the field that holds the value.
 	Kind ValueKind
 	// Bits of a bool (0 or 1), an int64, or a double as returned by math.Float64bits.
 	Bits uint64
@@ -105,7 +93,6 @@ func (v *Value) Any() any {
 	}
 }
 
-// texts returns the text attributes, in tag order.
 func (a *Attributes) texts() [6]string {
 	return [...]string{a.MessageID, a.CorrelationID, a.ReplyTo, a.ContentType, a.Subject, a.Group}
 }
@@ -122,8 +109,7 @@ func SortValues(values []TypedProperty) {
 	slices.SortFunc(values, func(a, b TypedProperty) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// check verifies that the attributes are within the limits and do not conflict with props. The error wraps
-// ErrTooLarge, ErrInvalidName (a key) or ErrInvalidMessage.
+// check verifies the limits, and that no key of Values is in props. It returns the errors of CheckMessage.
 func (a *Attributes) check(props []Property) error {
 	for i, text := range a.texts() {
 		if len(text) > MaxAttributeBytes {
@@ -162,7 +148,6 @@ func (a *Attributes) check(props []Property) error {
 	return nil
 }
 
-// checkNumbers is check for the numeric attributes.
 func (a *Attributes) checkNumbers() error {
 	if a.Priority != nil && *a.Priority > MaxPriority {
 		return fmt.Errorf("%w: priority %d, must be 0 to %d", ErrInvalidMessage, *a.Priority, MaxPriority)
@@ -175,36 +160,28 @@ func (a *Attributes) checkNumbers() error {
 	return nil
 }
 
-// times iterates over the time attributes, in tag order.
 func (a *Attributes) times(yield func(tag Attribute, ms int64) bool) {
 	_ = yield(AttributeExpiresAt, a.ExpiresAtMS) && yield(AttributeDeliverAt, a.DeliverAtMS)
 }
 
+var attributeNames = [...]string{
+	AttributeMessageID:     "message_id",
+	AttributeCorrelationID: "correlation_id",
+	AttributeReplyTo:       "reply_to",
+	AttributeContentType:   "content_type",
+	AttributeSubject:       "subject",
+	AttributeGroup:         "group",
+	AttributePriority:      "priority",
+	AttributeExpiresAt:     "expires_at",
+	AttributeDeliverAt:     "deliver_at",
+	AttributeValues:        "typed_properties",
+	AttributeDeadLetter:    "dead_letter",
+}
+
 // String returns the attribute's name in lockstep.v1.Message.
 func (a Attribute) String() string {
-	switch a {
-	case AttributeMessageID:
-		return "message_id"
-	case AttributeCorrelationID:
-		return "correlation_id"
-	case AttributeReplyTo:
-		return "reply_to"
-	case AttributeContentType:
-		return "content_type"
-	case AttributeSubject:
-		return "subject"
-	case AttributeGroup:
-		return "group"
-	case AttributePriority:
-		return "priority"
-	case AttributeExpiresAt:
-		return "expires_at"
-	case AttributeDeliverAt:
-		return "deliver_at"
-	case AttributeValues:
-		return "typed_properties"
-	case AttributeDeadLetter:
-		return "dead_letter"
+	if int(a) < len(attributeNames) && attributeNames[a] != "" {
+		return attributeNames[a]
 	}
 	return fmt.Sprintf("attribute %d", uint8(a))
 }
@@ -305,8 +282,7 @@ func (a *Attributes) appendValues(dst []byte) []byte {
 	return dst
 }
 
-// attributes reads and verifies a block. It returns its content, and the contents of its AttributeValues and
-// AttributeDeadLetter.
+// attributes reads and verifies a block. It returns the contents of the block and of its values and dead letter.
 func (d *decoder) attributes() (block, values, dead []byte) {
 	block = d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 	if d.err == nil && len(block) == 0 {
@@ -347,7 +323,6 @@ func (d *decoder) attributes() (block, values, dead []byte) {
 	return block, values, dead
 }
 
-// checkValues verifies the content of an AttributeValues.
 func (d *decoder) checkValues(b []byte) {
 	in := decoder{b: b}
 	n := in.count(MaxAttributesBytes)
@@ -404,7 +379,7 @@ func timeOf(b []byte) int64 {
 }
 
 // RecordAttribute finds an attribute in a record that was verified when it was written; nil if missing. It takes
-// constant time for records without attributes, and otherwise time linear in their number.
+// constant time for records without attributes.
 func RecordAttribute(rec []byte, tag Attribute) []byte {
 	if len(rec) <= recordHeaderBytes || rec[sizeFieldBytes]&flagAttributes == 0 {
 		return nil
@@ -441,8 +416,7 @@ func cutBytes(b []byte) (value, rest []byte) {
 	return b[:n:n], b[n:]
 }
 
-// RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds since 1970, or 0 if
-// missing.
+// RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds; 0 if missing.
 func RecordTime(rec []byte, tag Attribute) int64 { return timeOf(RecordAttribute(rec, tag)) }
 
 // RecordPriority is RecordAttribute for AttributePriority; DefaultPriority if missing.

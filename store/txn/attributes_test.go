@@ -133,7 +133,7 @@ func TestAttributeLimits(t *testing.T) {
 }
 
 // Bytes that this version does not write are malformed or of a newer version, and never skipped.
-func TestOtherAttributes(t *testing.T) {
+func TestInvalidAttributes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		block []byte
 		want  error

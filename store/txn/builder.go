@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// Builder encodes transactions, each appended to a buffer of the caller. It can be reused after Finish, and keeps the
-// first error until then. The zero Builder is ready for Begin. It is not safe for concurrent use.
+// Builder encodes transactions, each appended to a buffer of the caller. It keeps the first error until Finish, and can
+// be reused afterwards. The zero Builder is ready for Begin. It is not safe for concurrent use.
 type Builder struct {
 	buf       []byte
 	start     int // start of this transaction in buf
@@ -36,17 +36,17 @@ const ReferBytes = 4 << 10
 type Ref struct {
 	// At is the position of the body in the buffer or transaction: before the byte at this index.
 	At int
-	// Data is the body, and Sum its CRC32C.
+	// Sum is the CRC32C of Data.
 	Data []byte
 	Sum  uint32
 }
 
-// Refer makes the current transaction reference bodies of at least ReferBytes: they are appended to refs with their
-// positions in the buffer, instead of being copied to it. Published must not be used in this mode.
+// Refer makes the current transaction append bodies of at least ReferBytes to refs, with their positions in the buffer,
+// instead of copying them. Published must not be used in this mode.
 func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
-// Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds
-// since 1970. producer may be nil.
+// Begin starts a transaction that is appended to dst. timeMS is the active's time in ms since 1970. producer may be
+// nil.
 func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	*b = Builder{buf: dst, start: len(dst), op: -1}
 	flags := byte(0)
@@ -80,7 +80,7 @@ func CheckProducer(p Producer) error {
 	return nil
 }
 
-// CreateQueue creates a queue with any number of subscriptions. Each begins at the queue's first message.
+// CreateQueue creates a queue with any number of subscriptions, which begin at its first message.
 func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	if err := CheckName(name); err != nil {
 		b.fail(err)
@@ -103,16 +103,14 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 
 // AlterQueue changes the fields of a queue's configuration that are set in mask.
 func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
-	b.begin(OpAlterQueue)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(OpAlterQueue, queue)
 	b.buf = appendConfig(b.buf, c, mask)
 	b.end()
 }
 
 // DeleteQueue deletes a queue; with ifEmpty only if it has no messages.
 func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
-	b.begin(OpDeleteQueue)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(OpDeleteQueue, queue)
 	flag := byte(0)
 	if ifEmpty {
 		flag = 1
@@ -121,14 +119,12 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.end()
 }
 
-// DeleteTemporary deletes a queue if its TemporaryGrace is still grace, which must not be 0; otherwise it changes
-// nothing.
+// DeleteTemporary deletes a queue if its TemporaryGrace is still grace, which must not be 0.
 func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	if grace == 0 || grace > MaxTime {
 		b.fail(fmt.Errorf("%w: queue with a grace of %d ms is not temporary", ErrMalformed, grace))
 	}
-	b.begin(OpDeleteQueue)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(OpDeleteQueue, queue)
 	b.buf = append(b.buf, deleteTemporary)
 	b.buf = binary.AppendUvarint(b.buf, grace)
 	b.end()
@@ -142,11 +138,8 @@ func (b *Builder) Purge(queue uint64, sub uint32) {
 	b.onSub(OpPurge, queue, sub)
 }
 
-// onSub adds an operation with a subscription and no other parameter.
 func (b *Builder) onSub(code OpCode, queue uint64, sub uint32) {
-	b.begin(code)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.begin(code, queue, uint64(sub))
 	b.end()
 }
 
@@ -155,8 +148,7 @@ func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 	b.CreateSubscriptionWith(queue, name, start, SubscriptionOptions{})
 }
 
-// CreateSubscriptionWith adds a subscription with options. Without options it has the same encoding as
-// CreateSubscription.
+// CreateSubscriptionWith adds a subscription with options. The zero options have the encoding of CreateSubscription.
 func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
 	if start == StartSequence {
 		b.fail(fmt.Errorf("%w: start at a sequence without a sequence", ErrMalformed))
@@ -179,8 +171,7 @@ func (b *Builder) createSubscription(queue uint64, name string, start Start, seq
 	if o != (SubscriptionOptions{}) {
 		code = OpCreateSubscriptionWith
 	}
-	b.begin(code)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(code, queue)
 	b.buf = append(b.buf, byte(start))
 	if start == StartSequence {
 		b.buf = binary.AppendUvarint(b.buf, sequence)
@@ -203,8 +194,7 @@ func (b *Builder) DeleteSubscription(queue uint64, sub uint32) {
 
 // BeginPublish opens a publish operation; Message and Record add to it, EndPublish closes it.
 func (b *Builder) BeginPublish(queue uint64) {
-	b.begin(OpPublish)
-	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.begin(OpPublish, queue)
 	b.msgs, b.count = 0, len(b.buf)
 	b.buf = append(b.buf, 0, 0, 0, 0)
 }
@@ -236,7 +226,6 @@ func (b *Builder) MessageWith(timestampMS int64, a *Attributes, props []Property
 	b.msgs++
 }
 
-// refer is MessageWith for a body that is not copied.
 func (b *Builder) refer(timestampMS int64, a *Attributes, props []Property, body []byte) {
 	if err := CheckMessage(a, props, body); err != nil {
 		b.fail(fmt.Errorf("message %d: %w", b.msgs, err))
@@ -312,10 +301,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 	if len(ranges) == 0 || len(ranges) > MaxRanges {
 		b.fail(fmt.Errorf("%w: %d ranges in one operation, must have 1 to %d", ErrTooLarge, len(ranges), MaxRanges))
 	}
-	b.begin(code)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
-	b.buf = binary.AppendUvarint(b.buf, uint64(len(ranges)))
+	b.begin(code, queue, uint64(sub), uint64(len(ranges)))
 	last := uint64(0)
 	for _, r := range ranges {
 		if r.First == 0 || r.Last < r.First {
@@ -349,10 +335,7 @@ func (b *Builder) Trim(queue, sequence uint64, c *Config) {
 
 func (b *Builder) seek(queue uint64, sub uint32, sequence uint64) {
 	b.checkSequence(sequence)
-	b.begin(OpSeek)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
-	b.buf = binary.AppendUvarint(b.buf, sequence)
+	b.begin(OpSeek, queue, uint64(sub), sequence)
 }
 
 // PutMeta sets an internal entry of the cluster. A value can be empty.
@@ -387,8 +370,8 @@ func (b *Builder) Ops() int { return b.ops }
 // Bytes returns the length of the transaction so far.
 func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
-// Finish returns the buffer passed to Begin with the transaction appended, without the referenced bodies. On an error
-// it returns the original buffer. The errors wrap a Code.
+// Finish returns the buffer passed to Begin with the transaction appended, without the referenced bodies. On an error,
+// which wraps a Code, it returns the original buffer.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.err == nil {
 		b.check()
@@ -430,13 +413,17 @@ func (b *Builder) fail(err error) {
 	}
 }
 
-func (b *Builder) begin(code OpCode) {
+// begin opens an operation that starts with numbers.
+func (b *Builder) begin(code OpCode, numbers ...uint64) {
 	if b.op >= 0 {
 		b.fail(fmt.Errorf("%w: unfinished publish", ErrMalformed))
 	}
 	b.alone = b.alone || code.Alone()
 	b.op, b.before = len(b.buf), b.referred
 	b.buf = append(slices.Grow(b.buf, opHeaderBytes+16), byte(code), 0, 0, 0, 0)
+	for _, v := range numbers {
+		b.buf = binary.AppendUvarint(b.buf, v)
+	}
 }
 
 func (b *Builder) end() {

@@ -8,45 +8,31 @@ import (
 	"math/bits"
 )
 
-// Config is the alterable configuration of a queue. It is encoded as a field count and the fields, all uvarint, so
-// that a later version can add one. An unknown field is ErrNewerVersion unless it is zero. Durations are in
-// milliseconds.
+// Config is the alterable configuration of a queue. It is encoded as a field count and the fields, all uvarint, so that
+// a later version can add one. An unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
 type Config struct {
-	// MaxMessages is the number of messages above which Overflow applies; 0 means no limit.
-	MaxMessages uint64
-	// MaxBytes is the number of bytes above which Overflow applies; 0 means no limit.
-	MaxBytes uint64
-	// MaxDeliveries is the maximum number of deliveries of a message per subscription, up to MaxDeliveries; 0 means no
-	// limit.
+	// Overflow applies to a queue with more messages or bytes; 0 means no limit.
+	MaxMessages, MaxBytes uint64
+	// MaxDeliveries is the maximum number of deliveries of a message per subscription; 0 means no limit.
 	MaxDeliveries uint64
-	// DeadLetter is the number of the dead-letter queue, or NoQueue.
-	DeadLetter uint64
+	DeadLetter    uint64 // queue number, or NoQueue
 	// TTL is the time after publish at which a message expires; 0 means never.
-	TTL uint64
-	// Delay is the delivery delay after publish of a message without its own delivery time; 0 means none.
-	Delay uint64
-	// RedeliveryDelay is the delay after the first nack of a message; 0 means none.
-	RedeliveryDelay uint64
-	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 and 100 mean
-	// constant.
+	TTL             uint64
+	Delay           uint64 // of a message without its own delivery time
+	RedeliveryDelay uint64 // after the first nack
+	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 is 100.
 	RedeliveryMultiplier uint64
 	// RedeliveryMaxDelay is the maximum delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
-	// RetentionAge is the time for which a message is kept after all subscriptions have acknowledged it; 0 means that
-	// age is not considered.
+	// RetentionAge is the time for which a message is kept after it was acknowledged by all; 0 means no limit.
 	RetentionAge uint64
-	// RetentionBytes is the maximum number of bytes kept by the retention; 0 means no limit.
-	RetentionBytes uint64
-	// RetentionMessages is the maximum number of messages kept by the retention; 0 means no limit.
-	RetentionMessages uint64
-	// Overflow is the policy for a full queue.
-	Overflow Overflow
-	// Priorities is 1 if messages of a higher priority are delivered first. It is fixed when the queue is created.
-	Priorities uint64
+	// RetentionBytes and RetentionMessages are the maximums kept by the retention; 0 means no limit.
+	RetentionBytes, RetentionMessages uint64
+	Overflow                          Overflow
+	Priorities                        uint64 // 1: higher priorities first; fixed at the creation
 	// Exclusive is 1 if each subscription has one consumer at a time that receives messages.
-	Exclusive uint64
-	// DeadLetterExpired is 1 if expired messages are moved to DeadLetter.
-	DeadLetterExpired uint64
+	Exclusive         uint64
+	DeadLetterExpired uint64 // 1: move expired messages to DeadLetter
 	// TemporaryGrace is the time after its last consumer closed at which the queue is deleted; 0 means never.
 	TemporaryGrace uint64
 	// ExactBytes is 1 if the queue keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
@@ -59,11 +45,8 @@ type Overflow = uint64
 
 // Kinds of Overflow, as stored.
 const (
-	// OverflowReject rejects the publish.
-	OverflowReject Overflow = 0
-	// OverflowDropHead drops the oldest messages.
-	OverflowDropHead Overflow = 1
-	// OverflowDeadLetterHead moves the oldest messages to the dead-letter queue.
+	OverflowReject         Overflow = 0
+	OverflowDropHead       Overflow = 1
 	OverflowDeadLetterHead Overflow = 2
 )
 
@@ -96,7 +79,6 @@ const (
 	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
 		FieldRedeliveryMaxDelay
-	// AllFields are the fields of this version.
 	AllFields = FieldExactBytes<<1 - 1
 )
 
@@ -176,8 +158,7 @@ func (c *Config) Retains() bool { return c.RetentionAge|c.RetentionBytes|c.Reten
 // Plain reports whether releases before 0.2.0 support the configuration.
 func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 
-// AppendConfig appends the encoding of c for DecodeConfig. A plain configuration has the same encoding as in releases
-// before 0.2.0.
+// AppendConfig appends the encoding of c, for a plain configuration that of releases before 0.2.0.
 func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
 
 // appendConfig encodes a mask as a separate field after the plain ones, so that a release without masks rejects it.

@@ -12,14 +12,10 @@ type DeadReason uint8
 
 // Reasons, as stored.
 const (
-	// DeadMaxDeliveries means that the message reached Config.MaxDeliveries.
 	DeadMaxDeliveries DeadReason = 1
-	// DeadRejected means that a consumer rejected the message.
-	DeadRejected DeadReason = 2
-	// DeadExpired means that the message was not acknowledged in time.
-	DeadExpired DeadReason = 3
-	// DeadOverflow means that the queue was full and the message was one of the oldest.
-	DeadOverflow DeadReason = 4
+	DeadRejected      DeadReason = 2
+	DeadExpired       DeadReason = 3
+	DeadOverflow      DeadReason = 4
 )
 
 // DeadLetter is the origin of a dead letter, and the reason.
@@ -28,8 +24,7 @@ type DeadLetter struct {
 	Queue, Subscription string
 	// Sequence in that queue.
 	Sequence uint64
-	// Reason of the move.
-	Reason DeadReason
+	Reason   DeadReason
 	// Deliveries is the number of deliveries in the subscription.
 	Deliveries uint32
 	// MovedMS is the time of the move on the active, in milliseconds since 1970.
@@ -69,7 +64,6 @@ func (l *DeadLetter) append(dst []byte) []byte {
 	return appendString(appendString(dst, l.Queue), l.Subscription)
 }
 
-// deadLetter decodes and verifies a DeadLetter.
 func (d *decoder) deadLetter() (queue, sub []byte, l DeadLetter) {
 	l.Reason = DeadReason(d.u8())
 	l.MovedMS = int64(d.u64())
@@ -103,8 +97,8 @@ func (m *Message) DeadLetter() *DeadLetter {
 	return &l
 }
 
-// Relabel returns the record of the message with another DeadLetter, or none if l is nil. A dead letter loses its
-// expiry and delivery times. The error is that of AppendMessage or DecodeMessage.
+// Relabel returns the record of the message with l as its DeadLetter, which may be nil. A dead letter loses its expiry
+// and delivery times. The error is that of AppendMessage or DecodeMessage.
 func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	m, err := DecodeMessage(rec)
 	if err != nil {
@@ -122,20 +116,15 @@ func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	return AppendMessage(nil, m.TimestampMS, &a, props, m.Body)
 }
 
-// BeginMove opens an operation that moves messages of a subscription to another queue or, if target is NoQueue,
-// discards them: Move adds to it, EndMove closes it. When it is applied, each unacknowledged message is acknowledged
-// and published to the target; acknowledged messages are skipped.
+// BeginMove opens an operation that moves unacknowledged messages of a subscription to another queue or, if target is
+// NoQueue, discards them, and acknowledges them. Move adds to it, EndMove closes it.
 func (b *Builder) BeginMove(queue uint64, sub uint32, target uint64) {
-	b.begin(OpMove)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
-	b.buf = binary.AppendUvarint(b.buf, target)
+	b.begin(OpMove, queue, uint64(sub), target)
 	b.msgs, b.count, b.last, b.drop = 0, len(b.buf), 0, target == NoQueue
 	b.buf = append(b.buf, 0, 0, 0, 0)
 }
 
-// Move adds a message to the open operation, in rising sequence order. rec is the record for the target; nil without a
-// target.
+// Move adds a message to the open operation, in rising sequence order. rec is the record for the target, if any.
 func (b *Builder) Move(sequence uint64, rec []byte) {
 	b.needPublish()
 	switch {
@@ -160,7 +149,7 @@ func (b *Builder) Move(sequence uint64, rec []byte) {
 // EndMove closes the open operation.
 func (b *Builder) EndMove() { b.EndPublish() }
 
-// Moves iterates over the messages of an OpMove. rec is nil without a target. It stops at the first malformed message.
+// Moves iterates over the messages of an OpMove, up to the first malformed one. rec is nil without a target.
 func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
 	if o.Code != OpMove {
 		return

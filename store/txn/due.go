@@ -13,23 +13,18 @@ type DueKind uint8
 
 // Kinds of Due.
 const (
-	// DueDeliver makes a delayed message deliverable.
 	DueDeliver DueKind = 1
-	// DueExpire expires a message at its own expiry time.
-	DueExpire DueKind = 2
+	DueExpire  DueKind = 2
 	// DueTTL expires a message by its queue's TTL. It is in no index.
 	DueTTL DueKind = 3
 )
 
 // Due is a scheduled action on a message.
 type Due struct {
-	// TimeMS is the due time, in milliseconds since 1970; for a DueTTL, the time at which the message entered its
-	// queue.
-	TimeMS int64
-	// Queue and Sequence identify the message.
+	// TimeMS is the due time, in milliseconds since 1970; for a DueTTL, the time at which the message entered its queue.
+	TimeMS          int64
 	Queue, Sequence uint64
-	// Kind is the action.
-	Kind DueKind
+	Kind            DueKind
 }
 
 // Compare defines the order of the schedule: by time, queue, sequence and kind.
@@ -43,16 +38,14 @@ func (e Due) Compare(o Due) int {
 // MaxDue is the maximum number of entries in one OpDue.
 const MaxDue = 10_000
 
-// Due adds an operation that executes due entries. When it is applied, entries are skipped that are not due at the
-// transaction's time, by their own time or the queue's current TTL. A DueDeliver makes a delayed message deliverable.
-// The others acknowledge a message for all subscriptions that have not acknowledged it. Completed entries are skipped,
-// so a retry changes nothing.
+// Due adds an operation that executes due entries. Entries are skipped that are not due at the transaction's time, by
+// their own time or the queue's current TTL, or that are completed, so a retry changes nothing. A DueDeliver makes a
+// delayed message deliverable; the others acknowledge a message for all subscriptions.
 func (b *Builder) Due(entries ...Due) {
 	if len(entries) == 0 || len(entries) > MaxDue {
 		b.fail(fmt.Errorf("%w: %d due entries, must be 1 to %d", ErrTooLarge, len(entries), MaxDue))
 	}
-	b.begin(OpDue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(len(entries)))
+	b.begin(OpDue, uint64(len(entries)))
 	var last Due
 	for _, e := range entries {
 		if !e.valid() {
@@ -85,7 +78,6 @@ func (o *Op) Dues(yield func(Due) bool) {
 	}
 }
 
-// due reads the next entry; e holds the previous one.
 func (d *decoder) due(e *Due) {
 	e.TimeMS += d.varint()
 	e.Queue += uint64(d.varint())
@@ -108,8 +100,8 @@ func (o *Op) dues(d *decoder) {
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
 }
 
-// RecordSinceMS returns the time at which a message entered its queue, in milliseconds since 1970: its publish time
-// or, for a dead letter, the time of the move.
+// RecordSinceMS returns the time at which a message entered its queue, in milliseconds since 1970: its publish time or,
+// for a dead letter, the time of the move.
 func RecordSinceMS(rec []byte) int64 {
 	if dead := RecordAttribute(rec, AttributeDeadLetter); len(dead) >= 9 {
 		return int64(binary.LittleEndian.Uint64(dead[1:]))

@@ -33,11 +33,11 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 	}
 }
 
-// Fingerprint continues a checksum over the client's request for an operation. For a publish it covers the messages
-// without their times, which differ between attempts. For other operations it covers the parameters, without the
-// numbers of queues and subscriptions, which clients do not have. Additions of the active (OpForward,
-// Config.ExactBytes) are excluded, and an OpAccess is identified by the checksum of its request. The first operation
-// of a transaction continues 0. table must be crc32.Castagnoli's.
+// Fingerprint continues a checksum over the client's request for an operation; the first operation of a transaction
+// continues 0. For a publish it covers the messages without their times, which differ between attempts. For other
+// operations it covers the parameters, without the numbers of queues and subscriptions, which clients do not have.
+// Additions of the active (OpForward, Config.ExactBytes) are excluded, and an OpAccess is identified by the checksum of
+// its request. table must be crc32.Castagnoli's.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }
@@ -82,8 +82,8 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	return sum
 }
 
-// fingerprintRecord continues the fingerprint with one message. The active computes the expiry and delivery times from
-// the TTL or delay of the request or the queue, so they are excluded. known is the checksum of rec, or 0 if unknown.
+// fingerprintRecord continues the fingerprint with one message, without its expiry and delivery times: the active
+// computes them from the TTL or delay of the request or the queue. known is the checksum of rec, or 0 if unknown.
 func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32) uint32 {
 	size, flags, rest := len(rec), rec[sizeFieldBytes], rec[recordHeaderBytes:]
 	if flags&flagAttributes != 0 {

@@ -12,7 +12,6 @@ const MaxForwards = 16
 
 // Forward is a forwarding rule of a queue: published messages, or those that match a filter, also go to another queue.
 type Forward struct {
-	// Target is the number of the target queue.
 	Target uint64
 	// Move moves messages to the target instead of copying them.
 	Move bool
@@ -23,9 +22,9 @@ type Forward struct {
 
 const flagMove = 1
 
-// appendForwards encodes a list of forwards as a count, followed by each as target uvarint, flags u8 (1 = move),
-// filter (length uvarint, bytes).
-func appendForwards(dst []byte, forwards []Forward) []byte {
+// AppendForwards appends the encoding of a queue's forwards: a count, followed by each as target uvarint, flags u8
+// (1 = move), filter (length uvarint, bytes).
+func AppendForwards(dst []byte, forwards []Forward) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(forwards)))
 	for i := range forwards {
 		f := &forwards[i]
@@ -35,11 +34,7 @@ func appendForwards(dst []byte, forwards []Forward) []byte {
 	return dst
 }
 
-// AppendForwards appends the encoding of a queue's forwards for DecodeForwards.
-func AppendForwards(dst []byte, forwards []Forward) []byte { return appendForwards(dst, forwards) }
-
-// DecodeForwards decodes the result of AppendForwards, without trailing bytes. The errors wrap ErrMalformed or
-// ErrNewerVersion.
+// DecodeForwards decodes the result of AppendForwards. The errors wrap ErrMalformed or ErrNewerVersion.
 func DecodeForwards(b []byte) ([]Forward, error) {
 	d := decoder{b: b}
 	forwards := d.forwards()
@@ -56,16 +51,20 @@ func (f *Forward) flags() byte {
 	return 0
 }
 
+func (d *decoder) moveFlag() bool {
+	flags := d.u8()
+	if flags&^flagMove != 0 && d.err == nil {
+		d.err = fmt.Errorf("%w: forward flags %#x", ErrNewerVersion, flags)
+	}
+	return flags&flagMove != 0
+}
+
 func (d *decoder) forwards() []Forward {
 	forwards := make([]Forward, d.count(MaxForwards))
 	for i := range forwards {
 		f := &forwards[i]
 		f.Target = d.uvarint()
-		flags := d.u8()
-		if flags&^flagMove != 0 && d.err == nil {
-			d.err = fmt.Errorf("%w: forward flags %#x", ErrNewerVersion, flags)
-		}
-		f.Move = flags&flagMove != 0
+		f.Move = d.moveFlag()
 		f.Filter = string(d.bytes(MaxFilterBytes))
 		if d.err == nil && f.Target == NoQueue {
 			d.fail("forward without a queue")
@@ -82,8 +81,8 @@ func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 	if len(forwards) > MaxForwards {
 		b.fail(fmt.Errorf("%w: %d forwards, limit %d", ErrTooLarge, len(forwards), MaxForwards))
 	}
-	b.begin(OpSetForwards)
-	b.buf = appendForwards(binary.AppendUvarint(b.buf, queue), forwards)
+	b.begin(OpSetForwards, queue)
+	b.buf = AppendForwards(b.buf, forwards)
 	b.end()
 }
 
@@ -91,9 +90,8 @@ func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 // rising positions in the publish, starting at 0; none means all messages. The active adds this operation to the
 // client's request: it has no result and is not part of a fingerprint.
 func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
-	b.begin(OpForward)
+	b.begin(OpForward, queue, target)
 	f := Forward{Move: move}
-	b.buf = binary.AppendUvarint(binary.AppendUvarint(b.buf, queue), target)
 	b.buf = binary.AppendUvarint(append(b.buf, f.flags()), uint64(len(indexes)))
 	next := 0
 	for _, i := range indexes {
@@ -108,11 +106,7 @@ func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
 
 func (o *Op) decodeForward(d *decoder) {
 	o.Queue, o.Target = d.uvarint(), d.uvarint()
-	flags := d.u8()
-	if flags&^flagMove != 0 && d.err == nil {
-		d.err = fmt.Errorf("%w: forward flags %#x", ErrNewerVersion, flags)
-	}
-	o.Move = flags&flagMove != 0
+	o.Move = d.moveFlag()
 	o.Count = d.count(MaxPublishMessages)
 	o.Raw = d.b
 	next := uint64(0)

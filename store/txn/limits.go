@@ -11,56 +11,38 @@ const (
 	// NoSub is the number of no subscription: acknowledgements for it return ErrSubscriptionNotFound.
 	NoSub = 1<<32 - 1
 	// RetentionSub is the number of the hidden subscription of a queue with a retention.
-	RetentionSub = NoSub - 1
-	// MaxNameBytes is the maximum length of the name of a queue or subscription.
-	MaxNameBytes = 255
-	// MaxOps is the maximum number of operations in one transaction.
-	MaxOps = 1000
-	// MaxPublishMessages is the maximum number of messages in one publish operation.
-	MaxPublishMessages = 10_000
-	// MaxBodyBytes is the maximum length of a message's body.
-	MaxBodyBytes = 64 << 20
-	// MaxPropertyKeyBytes is the maximum length of a property's key; the minimum is 1.
+	RetentionSub        = NoSub - 1
+	MaxNameBytes        = 255
+	MaxOps              = 1000
+	MaxPublishMessages  = 10_000
+	MaxBodyBytes        = 64 << 20
 	MaxPropertyKeyBytes = 255
-	// MaxPropertiesBytes is the maximum encoded length of all properties of a message.
-	MaxPropertiesBytes = 64 << 10
+	MaxPropertiesBytes  = 64 << 10
 	// MaxAttributeBytes is the maximum length of a standard text field of a message.
 	MaxAttributeBytes = 1024
 	// MaxAttributesBytes is the maximum encoded length of all standard fields and typed properties of a message.
 	MaxAttributesBytes = 64 << 10
-	// MaxRecordBytes is the maximum length of an encoded message, including its size field.
-	MaxRecordBytes = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
+	MaxRecordBytes     = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
 	// maxBlockBytes is the maximum length of the attributes with their length prefix.
 	maxBlockBytes = 3 + MaxAttributesBytes + maxDeadLetterBytes
 	// MaxTransactionBytes is the maximum length of an encoded transaction. It must fit into a log frame.
 	MaxTransactionBytes = 80 << 20
-	// MaxRanges is the maximum number of ranges in one acknowledge or release operation.
-	MaxRanges = 65_536
-	// MaxProducerIDBytes is the maximum length of a producer's ID; the minimum is 1.
-	MaxProducerIDBytes = 64
-	// MaxMetaKeyBytes is the maximum length of the key of an internal entry; the minimum is 1.
-	MaxMetaKeyBytes = 255
-	// MaxMetaValueBytes is the maximum length of the value of an internal entry.
-	MaxMetaValueBytes = 64 << 10
-	// MaxDeliveries is the maximum Config.MaxDeliveries.
-	MaxDeliveries = 1_000_000
+	MaxRanges           = 65_536
+	MaxProducerIDBytes  = 64
+	MaxMetaKeyBytes     = 255
+	MaxMetaValueBytes   = 64 << 10
+	MaxDeliveries       = 1_000_000
 	// MaxTime is the maximum duration in a Config and in an attribute: 100 years, in milliseconds.
 	MaxTime = 100 * 365 * 24 * 3600 * 1000
 	// MaxMultiplier is the maximum Config.RedeliveryMultiplier, in hundredths.
-	MaxMultiplier = 100_000
-	// MaxPriority is the highest priority of a message.
-	MaxPriority = 9
-	// DefaultPriority is the priority of a message without one.
+	MaxMultiplier   = 100_000
+	MaxPriority     = 9
 	DefaultPriority = 4
 	// MaxTimeMS is the latest time in a message, in milliseconds since 1970: the end of the year 9999.
-	MaxTimeMS = 253_402_300_799_999
-	// MaxFilterBytes is the maximum length of a subscription's filter.
-	MaxFilterBytes = 4 << 10
-	// MaxXIDBytes is the maximum length of the name of a prepared transaction; the minimum is 1.
-	MaxXIDBytes = 128
-	// MaxPreparedBytes is the maximum encoded length of a prepared transaction.
+	MaxTimeMS        = 253_402_300_799_999
+	MaxFilterBytes   = 4 << 10
+	MaxXIDBytes      = 128
 	MaxPreparedBytes = 16 << 20
-	// MaxSubscriptions is the maximum number of subscriptions of one queue.
 	MaxSubscriptions = 1000
 )
 

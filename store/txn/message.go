@@ -6,9 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"math/bits"
 	"slices"
-	"strings"
 )
 
 // 0      4       5           13
@@ -28,8 +29,7 @@ const (
 // Property is a text property of a message.
 type Property struct {
 	// Key has 1 to MaxPropertyKeyBytes bytes and is unique in its message.
-	Key string
-	// Value is opaque.
+	Key   string
 	Value string
 }
 
@@ -39,18 +39,16 @@ func Properties(m map[string]string) []Property {
 		return nil
 	}
 	props := make([]Property, 0, len(m))
-	for k, v := range m {
-		props = append(props, Property{Key: k, Value: v})
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		props = append(props, Property{Key: k, Value: m[k]})
 	}
-	slices.SortFunc(props, func(a, b Property) int { return strings.Compare(a.Key, b.Key) })
 	return props
 }
 
 // ErrInvalidMessage is returned for a message, or a batch of messages, that no node accepts.
 var ErrInvalidMessage = errors.New("invalid message")
 
-// CheckMessage verifies that a message is within the limits; a may be nil. The error wraps ErrTooLarge, ErrInvalidName
-// (a key) or ErrInvalidMessage.
+// CheckMessage verifies a message; a may be nil. It returns ErrTooLarge, ErrInvalidName (a key) or ErrInvalidMessage.
 func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	if len(body) > MaxBodyBytes {
 		return fmt.Errorf("%w: body has %d bytes, limit %d", ErrTooLarge, len(body), MaxBodyBytes)
@@ -100,8 +98,7 @@ func propertiesBytes(props []Property) int {
 	return n
 }
 
-// AppendMessage appends the record of a message to dst; a may be nil. On an error, which is that of CheckMessage, it
-// returns dst unchanged.
+// AppendMessage appends the record of a message to dst; a may be nil. It returns the errors of CheckMessage, and dst.
 func AppendMessage(dst []byte, timestampMS int64, a *Attributes, props []Property, body []byte) ([]byte, error) {
 	if err := CheckMessage(a, props, body); err != nil {
 		return dst, err
@@ -136,8 +133,8 @@ func appendHead(dst []byte, timestampMS int64, a *Attributes, props []Property, 
 	return dst
 }
 
-// NextRecord splits the first record off b, a sequence of records. It checks only the record's size and flags, in
-// constant time. The errors wrap ErrMalformed or ErrNewerVersion.
+// NextRecord splits the first record off b. It checks only the record's size and flags, in constant time. The errors
+// wrap ErrMalformed or ErrNewerVersion.
 func NextRecord(b []byte) (rec, rest []byte, err error) {
 	if len(b) < recordHeaderBytes {
 		return nil, nil, fmt.Errorf("%w: %d bytes are too few for a message", ErrMalformed, len(b))
@@ -163,13 +160,11 @@ func NextRecord(b []byte) (rec, rest []byte, err error) {
 type Message struct {
 	// TimestampMS is the time at which the active accepted it, in milliseconds since 1970.
 	TimestampMS int64
-	// Body is the payload.
-	Body []byte
+	Body        []byte
 
 	props []byte // encoded pairs
 	count int
-	// attributes is the stored block without its length; values and dead are its AttributeValues and
-	// AttributeDeadLetter.
+	// attributes is the stored block without its length; values and dead are its AttributeValues and AttributeDeadLetter.
 	attributes, values, dead []byte
 }
 
@@ -210,7 +205,6 @@ func (m *Message) Decode(rec []byte) error {
 	return nil
 }
 
-// properties reads and verifies the properties.
 func (m *Message) properties(d *decoder) {
 	before := len(d.b)
 	m.count = d.count(MaxPropertiesBytes / 3)
@@ -260,17 +254,9 @@ func appendString(dst []byte, s string) []byte {
 }
 
 // UvarintBytes returns the number of bytes that binary.AppendUvarint appends.
-func UvarintBytes(v uint64) int {
-	n := 1
-	for v >= 0x80 {
-		v >>= 7
-		n++
-	}
-	return n
-}
+func UvarintBytes(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
-// decoder decodes b from the front. After the first error every call returns zero values, so callers need to check err
-// only once.
+// decoder decodes b. After the first error every call returns zero values, so callers check err only once.
 type decoder struct {
 	b   []byte
 	err error
@@ -333,7 +319,6 @@ func (d *decoder) varint() int64 {
 	return v
 }
 
-// count reads a count that must not exceed limit.
 func (d *decoder) count(limit int) int {
 	v := d.uvarint()
 	if v > uint64(limit) {
@@ -343,7 +328,6 @@ func (d *decoder) count(limit int) int {
 	return int(v)
 }
 
-// bytes reads a length, at most limit, and that many bytes.
 func (d *decoder) bytes(limit int) []byte {
 	n := d.uvarint()
 	if n > uint64(limit) || n > uint64(len(d.b)) || n > math.MaxInt32 {

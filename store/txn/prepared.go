@@ -28,8 +28,7 @@ const (
 // Heuristic reports whether the decision was not made by the coordinator.
 func (d Decider) Heuristic() bool { return d != ByCoordinator }
 
-// CheckXID verifies the name of a prepared transaction: 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps
-// ErrInvalidName.
+// CheckXID verifies a transaction name: 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps ErrInvalidName.
 func CheckXID(xid string) error {
 	switch {
 	case xid == "":
@@ -47,8 +46,8 @@ func CheckXID(xid string) error {
 	return nil
 }
 
-// Take acknowledges messages of one subscription, in any order. If one of them is acknowledged or reserved by a
-// prepared transaction when it is applied, the transaction is rejected.
+// Take acknowledges messages of one subscription, in any order. If one of them is already acknowledged or reserved by a
+// prepared transaction, the transaction is rejected.
 func (b *Builder) Take(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpTake, queue, sub, ranges)
 }
@@ -145,7 +144,7 @@ func Inner(r *Reader, payload []byte) error {
 	}
 }
 
-// WithTimestamp returns a copy of a prepared transaction in which all messages have another publish time. Inner and
+// WithTimestamp returns a copy of a prepared transaction with another publish time in all messages. Inner and
 // CheckRecords must have accepted the transaction.
 func WithTimestamp(payload []byte, timestampMS int64) []byte {
 	out := slices.Clone(payload)
@@ -158,14 +157,13 @@ func WithTimestamp(payload []byte, timestampMS int64) []byte {
 		if err != nil {
 			return out
 		}
-		for rec := range op.Records { // the records alias the copy
+		for rec := range op.Records { // they alias the copy
 			binary.LittleEndian.PutUint64(rec[sizeFieldBytes+1:], uint64(timestampMS))
 		}
 	}
 	return out
 }
 
-// fingerprintInner continues a checksum over the operations of a prepared transaction.
 func (o *Op) fingerprintInner(sum uint32, table *crc32.Table) uint32 {
 	sum = crc32.Update(sum, table, o.Name)
 	var r Reader
@@ -180,38 +178,4 @@ func (o *Op) fingerprintInner(sum uint32, table *crc32.Table) uint32 {
 		sum = inner.Fingerprint(sum, table)
 	}
 	return sum
-}
-
-// ofPrepared is Error for OK and the codes of two-phase transactions and takes; "" for other codes.
-func (c Code) ofPrepared() string {
-	switch c { //nolint:exhaustive // the others have nothing to do with it
-	case OK:
-		return "no error"
-	case ErrAlreadyAcknowledged:
-		return "message was already acknowledged by another client; discard the results of its processing"
-	case ErrReserved:
-		return "message is held by a prepared transaction of another client; `lockstep txn list` shows them"
-	case ErrXIDInUse:
-		return "xid is prepared, or was decided recently: use a new xid for each transaction"
-	case ErrXIDNotFound:
-		return "transaction not found: never prepared, or decided too long " +
-			"ago"
-	case ErrTooManyPrepared:
-		return "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn list` " +
-			"shows them"
-	case ErrCommitted:
-		return "transaction was committed: it can no longer be rolled back"
-	case ErrRolledBack:
-		return "transaction was rolled back: it can no longer be committed"
-	case ErrHeuristicCommit:
-		return "an operator has committed the transaction: it can no longer be rolled back; commit it in the other " +
-			"systems that rolled it back, or compensate for it here"
-	case ErrHeuristicRollback:
-		return "an operator, or the timeout txn.prepared-timeout, has rolled the transaction back: it can no longer be " +
-			"committed; undo it in the other systems, or repeat it here"
-	case ErrPreparedInUse:
-		return "in use by a prepared transaction: commit it or roll it back first; `lockstep txn list` " +
-			"shows it"
-	}
-	return ""
 }

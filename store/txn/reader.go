@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// Reader decodes a transaction. All its results alias the payload. The zero Reader is ready for Reset, and a Reader
-// can be reset any number of times. It is not safe for concurrent use.
+// Reader decodes a transaction. All its results alias the payload. The zero Reader is ready for Reset, and a Reader can
+// be reset any number of times. It is not safe for concurrent use.
 type Reader struct {
 	payload  []byte
 	sum      Checksum // of payload
@@ -78,9 +78,8 @@ func (r *Reader) Ops() int { return r.ops }
 // Producer returns the transaction's producer, if it has one.
 func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
 
-// Next returns the next operation, which is valid until the next call, and io.EOF after the last one. Other errors
-// wrap a Code: ErrMalformed, ErrNewerVersion or ErrInvalidName. Each operation is verified as a whole, except for the
-// messages of a publish, whose sizes NextRecord verifies individually.
+// Next returns the next operation, which is valid until the next call, and io.EOF after the last one. Other errors wrap
+// ErrMalformed, ErrNewerVersion or ErrInvalidName. The operation is verified except for the messages of a publish.
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
 		if len(r.rest) != 0 {
@@ -107,43 +106,33 @@ func (r *Reader) Next() (*Op, error) {
 
 // Op is one operation. Code determines the fields that are set.
 type Op struct {
-	// Code is the kind of the operation.
 	Code OpCode
 	// Queue is the number of the queue; 0 for OpCreateQueue, OpDue and OpAccess.
 	Queue uint64
-	// Sub is the number of the subscription, for OpAck, OpTake, OpRelease, OpMove, OpSeek, OpDeleteSubscription and
-	// OpPurge (0 = all).
+	// Sub is the number of the subscription; for OpPurge, 0 means all.
 	Sub uint32
 	// Target is the number of the target queue of an OpMove, NoQueue if it discards, or of an OpForward.
 	Target uint64
-	// Name of the new queue or subscription; the key, for OpPutMeta and OpDeleteMeta; the xid, for OpPrepare,
-	// OpCommitPrepared and OpRollbackPrepared.
+	// Name of the new queue or subscription; the key, for OpPutMeta and OpDeleteMeta; the xid of a prepared transaction.
 	Name []byte
 	// Move reports that the messages of an OpForward go to the target only.
 	Move bool
 	// Sequence for OpSeek, and for OpCreateSubscription with StartSequence; at least 1.
 	Sequence uint64
-	// Config for OpCreateQueue and OpAlterQueue. For an OpSeek of RetentionSub it is the retention at the time of the
-	// proposal.
-	Config Config
-	// Mask is the set of Config fields that an OpAlterQueue changes.
-	Mask ConfigMask
-	// Start for OpCreateSubscription and OpCreateSubscriptionWith.
-	Start Start
-	// IfEmpty for OpDeleteQueue.
+	// Config for OpCreateQueue and OpAlterQueue; for an OpSeek of RetentionSub, the proposer's retention.
+	Config  Config
+	Mask    ConfigMask
+	Start   Start
 	IfEmpty bool
 	// Temporary for OpDeleteQueue; if not 0, the queue is deleted only if this is its TemporaryGrace.
 	Temporary uint64
-	// Count is the number of elements in Raw: messages of an OpPublish, OpMove or OpForward (0 = all of the preceding
-	// publish), names of an OpCreateQueue, ranges of an OpAck or OpRelease, entries of an OpDue, or changes of an
-	// OpAccess.
+	// Count is the number of elements in Raw: messages (of an OpForward: 0 = all of the preceding publish), names, ranges,
+	// entries or changes.
 	Count int
-	// Raw contains the encoded elements counted by Count: messages for NextRecord, ranges, names, moves, or entries.
-	// For OpPutMeta it is the value, for OpCreateSubscriptionWith the options, for OpAlterSubscription the change, for
-	// OpPrepare the transaction to prepare.
+	// Raw contains the elements counted by Count, encoded. For OpPutMeta it is the value, for OpCreateSubscriptionWith the
+	// options, for OpAlterSubscription the change, for OpPrepare the transaction to prepare.
 	Raw []byte
-	// By is the decider, for OpCommitPrepared and OpRollbackPrepared.
-	By Decider
+	By  Decider
 	// Number is the LSN of the OpPrepare to decide; 0 for any. For OpAccess it is the expected version of the table.
 	Number uint64
 	// Asked is the checksum of the client's request for an OpAccess.
@@ -242,8 +231,7 @@ func (o *Op) createSubscription(d *decoder) {
 	}
 }
 
-// SubscriptionOptions returns the options of an OpCreateSubscriptionWith, which were verified when the operation was
-// read.
+// SubscriptionOptions returns the options of an OpCreateSubscriptionWith, which Next has verified.
 func (o *Op) SubscriptionOptions() (options SubscriptionOptions) {
 	if o.Code == OpCreateSubscriptionWith {
 		options, _ = DecodeSubscriptionOptions(o.Raw)
@@ -260,7 +248,6 @@ func (o *Op) seek(d *decoder) {
 	}
 }
 
-// start reads the start position of a new subscription.
 func (o *Op) start(d *decoder) {
 	o.Start = Start(d.u8())
 	switch o.Start {
@@ -280,7 +267,6 @@ func (d *decoder) sequence() uint64 {
 	return v
 }
 
-// messages reads the number of messages; the rest are the messages.
 func (o *Op) messages(d *decoder) {
 	o.Count = int(d.u32())
 	if o.Count == 0 || o.Count > MaxPublishMessages {
@@ -344,7 +330,7 @@ func (o *Op) Subscriptions(yield func(name []byte) bool) {
 	}
 }
 
-// Records iterates over the messages of an OpPublish. It stops at the first one that NextRecord rejects.
+// Records iterates over the messages of an OpPublish, up to the first one that NextRecord rejects.
 func (o *Op) Records(yield func(rec []byte) bool) {
 	if o.Code != OpPublish {
 		return
@@ -359,8 +345,7 @@ func (o *Op) Records(yield func(rec []byte) bool) {
 	}
 }
 
-// CheckRecords verifies the messages of an OpPublish: their number, records that DecodeMessage accepts, and no
-// trailing bytes.
+// CheckRecords verifies the messages of an OpPublish as DecodeMessage does, their number, and that none follows.
 func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {

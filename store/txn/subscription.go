@@ -9,8 +9,8 @@ import (
 
 // SubscriptionOptions are the optional properties of a subscription. The zero value has none.
 type SubscriptionOptions struct {
-	// Filter is the filter expression, 1 to MaxFilterBytes bytes; "" for all messages. Log and state treat it as
-	// opaque.
+	// Filter is the filter expression, at most MaxFilterBytes bytes; "" for all messages. Log and state do not evaluate
+	// it.
 	Filter string
 	// Own is the set of PolicyFields that the subscription overrides. Policy has their values, including zeros, and no
 	// other fields. The remaining fields are those of its queue.
@@ -24,7 +24,6 @@ const (
 	optionPolicy = 2
 )
 
-// alterFilter is the flag of an OpAlterSubscription that replaces the filter.
 const alterFilter = 1
 
 // AppendSubscriptionOptions appends the encoding of the options that are set, for DecodeSubscriptionOptions: a tag, a
@@ -70,7 +69,6 @@ func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
 	return o, d.err
 }
 
-// policy reads the overridden fields of a subscription.
 func (d *decoder) policy(o *SubscriptionOptions) {
 	o.Own = ConfigMask(d.uvarint())
 	switch {
@@ -116,10 +114,8 @@ func (b *Builder) checkOptions(o *SubscriptionOptions) {
 type SubscriptionChange struct {
 	// Filter reports that the filter is replaced.
 	Filter bool
-	// Fields are the changed policy fields: the subscription overrides those in Options.Own; the others follow its
-	// queue.
-	Fields ConfigMask
-	// Options are the new values.
+	// Fields are the changed policy fields: the subscription overrides those in Options.Own; the others follow its queue.
+	Fields  ConfigMask
 	Options SubscriptionOptions
 }
 
@@ -143,9 +139,7 @@ func (b *Builder) AlterSubscription(queue uint64, sub uint32, c SubscriptionChan
 	if c.Filter {
 		flags = alterFilter
 	}
-	b.begin(OpAlterSubscription)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.begin(OpAlterSubscription, queue, uint64(sub))
 	b.buf = binary.AppendUvarint(append(b.buf, flags), uint64(c.Fields))
 	b.buf = AppendSubscriptionOptions(b.buf, c.Options)
 	b.end()
@@ -159,7 +153,6 @@ func (c *SubscriptionChange) check() error {
 	return nil
 }
 
-// alterSubscription stores the encoded change in Raw and verifies it.
 func (o *Op) alterSubscription(d *decoder) {
 	o.Queue, o.Sub = d.uvarint(), d.sub()
 	o.Raw, d.b = d.b, nil
@@ -185,7 +178,7 @@ func (o *Op) subscriptionChange() (c SubscriptionChange, err error) {
 	return c, err
 }
 
-// SubscriptionChange returns the change of an OpAlterSubscription, which was verified when the operation was read.
+// SubscriptionChange returns the change of an OpAlterSubscription, which Next has verified.
 func (o *Op) SubscriptionChange() (c SubscriptionChange) {
 	if o.Code == OpAlterSubscription {
 		c, _ = o.subscriptionChange()

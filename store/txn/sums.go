@@ -39,8 +39,8 @@ func (s *RecordSums) Record(i int) uint32 {
 }
 
 // SumRecords computes the CRC32C of each message of an OpPublish, if they are large, and adds them to sums, which must
-// be empty. For a single message it derives it from the payload's checksum without reading the message. For several it
-// makes one pass. The operation must be the last one returned by Next, and CheckRecords must have accepted it.
+// be empty. It derives the checksum of a single message from the payload's, and otherwise makes one pass. The operation
+// must be the last one returned by Next, and CheckRecords must have accepted it.
 func (r *Reader) SumRecords(o *Op, sums *RecordSums) {
 	if len(o.Raw) < crc.MinReuseBytes*o.Count {
 		return

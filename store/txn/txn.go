@@ -8,7 +8,6 @@ const Version = 1
 // headerBytes is the length of a transaction's header without a producer.
 const headerBytes = 12
 
-// opHeaderBytes is the length of an operation's header.
 const opHeaderBytes = 5
 
 const flagProducer = 1
@@ -18,118 +17,80 @@ type OpCode uint8
 
 // Operation codes. They are stored in the log and never change their meaning.
 const (
-	// OpCreateQueue creates a queue with its first subscriptions.
 	OpCreateQueue OpCode = 1
-	// OpAlterQueue changes fields of a queue's configuration.
-	OpAlterQueue OpCode = 2
-	// OpDeleteQueue deletes a queue with all its messages and subscriptions.
+	OpAlterQueue  OpCode = 2
 	OpDeleteQueue OpCode = 3
 	// OpPurge acknowledges all unacknowledged messages of one subscription, or of all subscriptions.
-	OpPurge OpCode = 4
-	// OpCreateSubscription adds a subscription to a queue.
+	OpPurge              OpCode = 4
 	OpCreateSubscription OpCode = 5
-	// OpDeleteSubscription deletes a subscription.
 	OpDeleteSubscription OpCode = 6
-	// OpPublish adds messages to a queue.
-	OpPublish OpCode = 7
-	// OpAck acknowledges messages of one subscription.
-	OpAck OpCode = 8
+	OpPublish            OpCode = 7
+	OpAck                OpCode = 8
 	// OpRelease increments the delivery counts of messages of one subscription.
 	OpRelease OpCode = 9
-	// OpDue makes delayed messages deliverable, and expires messages.
-	OpDue OpCode = 10
+	OpDue     OpCode = 10
 	// OpMove moves messages of one subscription to another queue, or discards them. Acknowledged messages are skipped.
 	OpMove OpCode = 11
-	// OpPrepare stores a transaction until it is decided. Its publishes are not in any queue, and its messages are not
-	// delivered.
-	OpPrepare OpCode = 12
-	// OpCommitPrepared applies a prepared transaction.
-	OpCommitPrepared OpCode = 13
-	// OpRollbackPrepared discards a prepared transaction.
+	// OpPrepare stores a transaction until it is decided. Messages that it acknowledges are not delivered until then.
+	OpPrepare          OpCode = 12
+	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence: messages below it are acknowledged, and live messages from there on
-	// are unacknowledged. For RetentionSub it only raises the floor, and only if the queue has the retention named by
-	// the operation.
-	OpSeek OpCode = 15
-	// OpPutMeta sets an internal entry of the cluster.
-	OpPutMeta OpCode = 16
-	// OpDeleteMeta removes an internal entry of the cluster.
-	OpDeleteMeta OpCode = 17
-	// OpCreateSubscriptionWith adds a subscription with options, such as a filter.
+	// OpSeek moves a subscription: messages below the sequence are acknowledged, live messages from there on are not. For
+	// RetentionSub it only raises the floor, and only if the queue still has the retention in the operation.
+	OpSeek                   OpCode = 15
+	OpPutMeta                OpCode = 16
+	OpDeleteMeta             OpCode = 17
 	OpCreateSubscriptionWith OpCode = 18
-	// OpTake acknowledges messages of one subscription. None of them may be acknowledged or reserved by a prepared
-	// transaction.
+	// OpTake is OpAck for messages of which none may be acknowledged or reserved by a prepared transaction.
 	OpTake OpCode = 20
 	// OpForward forwards messages of the preceding publish to another queue. The active adds it.
-	OpForward OpCode = 19
-	// OpSetForwards replaces the forwards of a queue.
-	OpSetForwards OpCode = 21
-	// OpAlterSubscription changes the options of a subscription.
+	OpForward           OpCode = 19
+	OpSetForwards       OpCode = 21
 	OpAlterSubscription OpCode = 23
 	// OpAccess changes the access table, unless it was changed in the meantime.
 	OpAccess OpCode = 22
 )
 
+var opNames = [...]string{
+	OpCreateQueue:            "create-queue",
+	OpAlterQueue:             "alter-queue",
+	OpDeleteQueue:            "delete-queue",
+	OpPurge:                  "purge",
+	OpCreateSubscription:     "create-subscription",
+	OpDeleteSubscription:     "delete-subscription",
+	OpPublish:                "publish",
+	OpAck:                    "ack",
+	OpRelease:                "release",
+	OpDue:                    "due",
+	OpMove:                   "move",
+	OpSeek:                   "seek",
+	OpPrepare:                "prepare",
+	OpCommitPrepared:         "commit-prepared",
+	OpRollbackPrepared:       "rollback-prepared",
+	OpPutMeta:                "put-meta",
+	OpDeleteMeta:             "delete-meta",
+	OpCreateSubscriptionWith: "create-subscription-with",
+	OpTake:                   "take",
+	OpForward:                "forward",
+	OpSetForwards:            "set-forwards",
+	OpAccess:                 "access",
+	OpAlterSubscription:      "alter-subscription",
+}
+
 // String returns the name shown by `store dump-log`.
 func (c OpCode) String() string {
-	switch c {
-	case OpCreateQueue:
-		return "create-queue"
-	case OpAlterQueue:
-		return "alter-queue"
-	case OpDeleteQueue:
-		return "delete-queue"
-	case OpPurge:
-		return "purge"
-	case OpCreateSubscription:
-		return "create-subscription"
-	case OpDeleteSubscription:
-		return "delete-subscription"
-	case OpPublish:
-		return "publish"
-	case OpAck:
-		return "ack"
-	case OpRelease:
-		return "release"
-	case OpDue:
-		return "due"
-	case OpMove:
-		return "move"
-	case OpSeek:
-		return "seek"
-	case OpPrepare:
-		return "prepare"
-	case OpCommitPrepared:
-		return "commit-prepared"
-	case OpRollbackPrepared:
-		return "rollback-prepared"
-	case OpPutMeta:
-		return "put-meta"
-	case OpDeleteMeta:
-		return "delete-meta"
-	case OpCreateSubscriptionWith:
-		return "create-subscription-with"
-	case OpTake:
-		return "take"
-	case OpForward:
-		return "forward"
-	case OpSetForwards:
-		return "set-forwards"
-	case OpAccess:
-		return "access"
-	case OpAlterSubscription:
-		return "alter-subscription"
+	if int(c) < len(opNames) && opNames[c] != "" {
+		return opNames[c]
 	}
 	return "unknown"
 }
 
-// Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
-// change or delete queues and subscriptions, prepare or decide transactions, or change the access table. A rejected
-// transaction then changes nothing if each operation is checked against the current state.
+// Alone reports whether the operation must be the only one of its transaction: those that create, change or delete
+// queues and subscriptions, prepare or decide transactions, or change the access table. Operations are checked against
+// the state before their transaction, so that a rejected one changes nothing.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
-		c == OpAlterSubscription ||
-		c >= OpPrepare && c <= OpRollbackPrepared
+		c == OpAlterSubscription || c >= OpPrepare && c <= OpRollbackPrepared
 }
 
 // Start is the start position of a new subscription.
@@ -137,12 +98,10 @@ type Start uint8
 
 // Start positions, as stored.
 const (
-	// StartLatest starts with messages published after the subscription is created.
 	StartLatest Start = 1
 	// StartEarliest includes messages that another subscription has not acknowledged.
 	StartEarliest Start = 2
-	// StartSequence starts at a sequence and includes messages that are retained or that another subscription has not
-	// acknowledged.
+	// StartSequence starts at a sequence, with messages that are retained or not acknowledged by all subscriptions.
 	StartSequence Start = 3
 )
 
@@ -158,10 +117,9 @@ type Producer struct {
 
 // Range is an inclusive range of message sequences.
 type Range struct {
-	// First sequence, at least 1.
+	// First is at least 1.
 	First uint64
-	// Last sequence, not below First.
-	Last uint64
+	Last  uint64
 }
 
 // Result is the result of applying a transaction. It is the same on both nodes.
@@ -180,14 +138,13 @@ type Result struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish, the sequence of its first message; for a move, the first sequence in its
-	// target; for a seek, the first unacknowledged sequence.
+	// FirstSequence is, for a publish, the sequence of its first message; for a move, the first sequence in its target;
+	// for a seek, the first unacknowledged sequence.
 	FirstSequence uint64
-	// ID is the number of the new queue or subscription.
+	// ID is the number of the new queue or subscription; for a decided transaction see queue.OutcomeOf.
 	ID uint64
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
-	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged
-	// messages.
+	// became deliverable or expired; for a seek of a client's subscription, the number of unacknowledged messages.
 	Changed uint64
 }
 

@@ -317,7 +317,7 @@ func TestReaderRefuses(t *testing.T) {
 	}
 }
 
-func TestConfigOfALaterVersion(t *testing.T) {
+func TestNewerConfig(t *testing.T) {
 	full := append([]byte{byte(len(configFields) + 2), 1, 2, 0, 3, 4}, make([]byte, len(configFields)-4)...)
 	c, rest, err := DecodeConfig(append(slices.Clone(full), 0, 'x'))
 	require.NoError(t, err, "a field that is not in use")

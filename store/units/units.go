@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units formats counts, sizes, rates and ages for people: on the command line, in the console, in conditions
-// and in errors. Programs use plain numbers.
+// Package units formats counts, sizes, rates and ages for people.
 package units
 
 import (
@@ -49,8 +48,7 @@ func Rate(perSecond float64) string {
 	return Count(int64(math.Round(perSecond)))
 }
 
-// Age returns a duration with its two largest units, in the form that settings and flags accept: "250ms", "34s",
-// "7m39s", "2h5m", "3d4h".
+// Age returns a duration with its two largest units, as settings and flags accept it: "250ms", "34s", "7m39s", "3d4h".
 func Age(d time.Duration) string {
 	if d < 0 {
 		return "-" + Age(-d)
@@ -78,8 +76,8 @@ func Age(d time.Duration) string {
 	return strconv.FormatInt(int64(d/time.Second), 10) + "s"
 }
 
-// ExpandDays returns a duration with its days, of 24 hours, converted to hours: "7d12h" becomes "168h12h". Other text
-// is returned unchanged, so that time.ParseDuration rejects it if invalid.
+// ExpandDays converts the days of a duration to hours: "7d12h" becomes "168h12h". Other text is returned unchanged, so
+// that time.ParseDuration rejects it if invalid.
 func ExpandDays(text string) string {
 	return regexp.MustCompile(`[0-9]*\.?[0-9]+d`).ReplaceAllStringFunc(text, func(s string) string {
 		n, err := strconv.ParseFloat(strings.TrimSuffix(s, "d"), 64)

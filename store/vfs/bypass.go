@@ -11,12 +11,10 @@ import (
 // CacheUse selects whether writes go through the system's page cache.
 type CacheUse int32
 
+// UseCache writes through the page cache, AvoidCache with direct I/O, FasterPath with the faster of the two.
 const (
-	// UseCache writes through the page cache, where readers find the data.
 	UseCache CacheUse = iota
-	// AvoidCache writes with direct I/O.
 	AvoidCache
-	// FasterPath uses the faster of the two.
 	FasterPath
 )
 
@@ -25,30 +23,28 @@ const (
 	bypassBytes = 128 << 10
 	// bounceBytes is the size of the aligned buffer for unaligned data.
 	bounceBytes = 1 << 20
-	// retryAfter is the time after which the slower way is tried again.
+	// retryAfter is the time after which the slower path is measured again.
 	retryAfter = time.Second
 )
 
 // Bypass writes to files, with direct I/O for large writes. It must be used by one writer at a time.
 //
-// The page cache is useless for data that is not read back soon, and it is not free. Each page must be found, filled
-// by a copy, and written to the disk later, all by the CPU. On a virtual machine whose host reclaims idle memory,
-// finding a page takes twenty times as long as the copy. Data that the disk fetches by DMA costs almost no CPU time.
+// The page cache is useless for data that is not read back soon, and costs CPU time: each page must be found, filled by
+// a copy, and written to the disk later. On a virtual machine whose host reclaims idle memory, finding a page takes
+// twenty times as long as the copy.
 //
-// During a direct write, no other goroutine may write to that file through the page cache. If both touch the same
-// page, the system cannot determine the valid one, and fails the next Sync.
+// During a direct write, no other goroutine may write to that file through the page cache. If both touch the same page,
+// the system cannot determine the valid one, and fails the next Sync.
 type Bypass struct {
 	use           atomic.Int32
 	through, past cost
-	// retry is the time at which the slower way is tried again.
-	retry  time.Time
-	bounce []byte
+	retry         time.Time
+	bounce        []byte
 }
 
 // cost is the recent time per mebibyte; 0 if unknown.
 type cost time.Duration
 
-// took updates the cost with a write of n bytes that took d.
 func (p *cost) took(n int, d time.Duration) {
 	each := cost(d) * (1 << 20) / cost(n)
 	if *p == 0 {
@@ -57,7 +53,7 @@ func (p *cost) took(n int, d time.Duration) {
 	*p = max(*p+(each-*p)/4, 1)
 }
 
-// Use sets the mode for later writes. Unlike Write it may be called at any time.
+// Use sets the mode for later writes. It may be called at any time.
 func (b *Bypass) Use(use CacheUse) { b.use.Store(int32(use)) }
 
 // Write implements File.WriteVec.
@@ -82,8 +78,7 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	return n, err
 }
 
-// isDirect reports whether to use direct I/O: if it was faster recently, or if it is time to measure it again. The
-// cost of a retried way is reset.
+// isDirect reports whether to use direct I/O: if it was faster recently, or if it is time to measure it again.
 func (b *Bypass) isDirect(now time.Time) bool {
 	if b.past == 0 || b.through == 0 {
 		return b.past == 0
@@ -101,7 +96,7 @@ func (b *Bypass) isDirect(now time.Time) bool {
 	return !past
 }
 
-// writeDirect writes whole blocks with direct I/O, and the parts before and after them through the page cache.
+// writeDirect writes whole blocks with direct I/O, and the bytes before and after them through the page cache.
 func (b *Bypass) writeDirect(f File, c Cached, offset int64, total int, bufs [][]byte) (int, error) {
 	v := vector{bufs: bufs}
 	done := 0
@@ -144,13 +139,11 @@ func (b *Bypass) blocks(v *vector, limit int) []byte {
 	return out
 }
 
-// vector iterates over the bytes of several buffers.
 type vector struct {
 	bufs [][]byte
 	skip int // of the first buffer
 }
 
-// peek returns the rest of the next buffer; it is empty only at the end.
 func (v *vector) peek() []byte {
 	for len(v.bufs) > 0 && v.skip == len(v.bufs[0]) {
 		v.bufs, v.skip = v.bufs[1:], 0
@@ -161,7 +154,6 @@ func (v *vector) peek() []byte {
 	return v.bufs[0][v.skip:]
 }
 
-// next returns the next contiguous bytes, at most limit.
 func (v *vector) next(limit int) []byte {
 	p := v.peek()
 	p = p[:min(limit, len(p))]
@@ -169,7 +161,6 @@ func (v *vector) next(limit int) []byte {
 	return p
 }
 
-// isAligned reports whether p is aligned for direct I/O.
 func isAligned(p []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))%sectorBytes == 0 //nolint:gosec // G103: only the address matters
 }

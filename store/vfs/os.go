@@ -58,11 +58,7 @@ func (osFS) SyncDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	err = d.Sync()
-	if closeErr := d.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func (osFS) Lock(name string) (io.Closer, error) {
@@ -93,8 +89,8 @@ func (osFS) Usage(dir string) (Usage, error) {
 	}, nil
 }
 
-// osFile is an open file. Most operations use os.File. Operations without an os.File method use the bare descriptor.
-// mu prevents Close from freeing its number for another file during such an operation.
+// Operations without an os.File method use the bare descriptor. mu prevents Close from freeing its number for another
+// file during such an operation.
 type osFile struct {
 	f  *os.File
 	mu sync.RWMutex // held for reading while the bare descriptor is in use
@@ -102,7 +98,6 @@ type osFile struct {
 	exact, direct, directWrite reopened // for ReadExactly, ReadUncached and WriteUncached
 }
 
-// reopened is a second descriptor of a file, for another way to read or write it.
 type reopened struct {
 	once sync.Once
 	file *os.File // nil if not possible, or not requested
@@ -139,7 +134,7 @@ func (f *osFile) Close() error {
 	return errors.Join(f.f.Close(), f.exact.close(), f.direct.close(), f.directWrite.close())
 }
 
-// descriptor returns the bare descriptor; the caller holds mu for reading while it uses it.
+// The caller holds mu for reading while it uses the descriptor.
 func (f *osFile) descriptor(op string) (int, error) {
 	fd := f.f.Fd()
 	if fd == ^uintptr(0) {
@@ -152,7 +147,6 @@ func (f *osFile) pathError(op string, err error) error {
 	return &fs.PathError{Op: op, Path: f.f.Name(), Err: err}
 }
 
-// extend makes the file at least sizeBytes long.
 func (f *osFile) extend(sizeBytes int64) error {
 	size, err := f.SizeBytes()
 	if err != nil || size >= sizeBytes {
@@ -161,25 +155,6 @@ func (f *osFile) extend(sizeBytes int64) error {
 	return f.f.Truncate(sizeBytes)
 }
 
-// zero overwrites the part of the range that is within the file with zeros.
-func (f *osFile) zero(offset, length int64) error {
-	size, err := f.SizeBytes()
-	if err != nil {
-		return err
-	}
-	zeros := make([]byte, min(length, 1<<20))
-	for end := min(offset+length, size); offset < end; {
-		n, err := f.f.WriteAt(zeros[:min(int64(len(zeros)), end-offset)], offset)
-		if err != nil {
-			return err
-		}
-		offset += int64(n)
-	}
-	return nil
-}
-
-// writeEach is WriteVec for systems without vectored writes: it writes each buffer separately, after the first skip
-// bytes.
 func (f *osFile) writeEach(offset int64, bufs [][]byte, skip int) (int, error) {
 	done := skip
 	for _, b := range bufs {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync uses fdatasync: it omits timestamps, and thus the inode of a file whose size did not change.
+// Sync uses fdatasync, which omits the inode of a file whose size did not change.
 func (f *osFile) Sync() error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -25,7 +25,7 @@ func (f *osFile) Sync() error {
 	return nil
 }
 
-// SyncRange uses sync_file_range. It writes allocated blocks, and no filesystem metadata. The journal commit for the
+// SyncRange uses sync_file_range, which writes allocated blocks, and no filesystem metadata. The journal commit for the
 // directory then flushes the disk's cache.
 func (f *osFile) SyncRange(offset, length int64) error {
 	f.mu.RLock()
@@ -74,17 +74,9 @@ func (f *osFile) pwritev(offset int64, bufs [][]byte) (int, error) {
 }
 
 func (f *osFile) Allocate(offset, length int64) error {
-	err := f.fallocate(0, offset, length)
+	err := f.fallocate(offset, length)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		return f.extend(offset + length)
-	}
-	return err
-}
-
-func (f *osFile) PunchHole(offset, length int64) error {
-	err := f.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		return f.zero(offset, length)
 	}
 	return err
 }
@@ -98,7 +90,6 @@ func (f *osFile) WriteBehind(offset, length int64) {
 	}
 }
 
-// DropCache uses posix_fadvise with POSIX_FADV_DONTNEED.
 func (f *osFile) DropCache(offset, length int64) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -107,7 +98,7 @@ func (f *osFile) DropCache(offset, length int64) {
 	}
 }
 
-// CachedBytes uses cachestat, which requires Linux 6.5.
+// CachedBytes requires Linux 6.5.
 func (f *osFile) CachedBytes(offset, length int64) (int64, bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -123,7 +114,7 @@ func (f *osFile) CachedBytes(offset, length int64) (int64, bool) {
 	return min(int64(st.Cache)*int64(os.Getpagesize()), length), true
 }
 
-// ReadExactly reads through a separate descriptor with POSIX_FADV_RANDOM.
+// ReadExactly uses a separate descriptor with POSIX_FADV_RANDOM.
 func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
 	again := f.again(&f.exact, os.O_RDONLY)
 	if again == nil {
@@ -132,18 +123,17 @@ func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
 	return again.ReadAt(p, offset)
 }
 
-// ReadUncached reads with O_DIRECT, through a separate descriptor.
+// ReadUncached uses a separate descriptor with O_DIRECT.
 func (f *osFile) ReadUncached(p []byte, offset int64) (int, error) {
 	return f.uncached(&f.direct, os.O_RDONLY, func(file *os.File) (int, error) { return file.ReadAt(p, offset) })
 }
 
-// WriteUncached writes with O_DIRECT, through a separate descriptor.
+// WriteUncached uses a separate descriptor with O_DIRECT.
 func (f *osFile) WriteUncached(p []byte, offset int64) (int, error) {
 	return f.uncached(&f.directWrite, os.O_WRONLY, func(file *os.File) (int, error) { return file.WriteAt(p, offset) })
 }
 
-// TakesDirect reports whether a file can be opened with O_DIRECT on its filesystem. If not, direct I/O falls back to
-// the page cache. The file must exist.
+// TakesDirect reports whether an existing file can be opened with O_DIRECT on its filesystem.
 func (osFS) TakesDirect(name string) bool {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {
@@ -152,8 +142,7 @@ func (osFS) TakesDirect(name string) bool {
 	return f.Close() == nil
 }
 
-// uncached calls do with the file opened with O_DIRECT, or with the original file if the filesystem does not support
-// that.
+// uncached falls back to the original file if the filesystem does not support O_DIRECT.
 func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error)) (int, error) {
 	if again := f.again(r, flag|unix.O_DIRECT); again != nil {
 		n, err := do(again)
@@ -164,7 +153,7 @@ func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error))
 	return do(f.f)
 }
 
-// again returns the same file, reopened at the first call; nil if that is not possible.
+// again returns the file reopened, at the first call; nil if that is not possible.
 func (f *osFile) again(r *reopened, flag int) *os.File {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -182,14 +171,14 @@ func (f *osFile) again(r *reopened, flag int) *os.File {
 	return r.file
 }
 
-func (f *osFile) fallocate(mode uint32, offset, length int64) error {
+func (f *osFile) fallocate(offset, length int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	fd, err := f.descriptor("fallocate")
 	if err != nil {
 		return err
 	}
-	if err := retryEINTR(func() error { return unix.Fallocate(fd, mode, offset, length) }); err != nil {
+	if err := retryEINTR(func() error { return unix.Fallocate(fd, 0, offset, length) }); err != nil {
 		return f.pathError("fallocate", err)
 	}
 	return nil

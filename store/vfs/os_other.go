@@ -11,8 +11,8 @@ import (
 	"runtime"
 )
 
-// OS returns a filesystem that rejects all operations. The operations that a store needs (durable names, locks,
-// positioned writes) are implemented for Unix only. The client and the commands for remote nodes do not need them.
+// OS returns a filesystem that rejects all operations: durable names, locks and positioned writes are implemented for
+// Unix only. The client and the commands for remote nodes do not need them.
 func OS() FS { return noFS{} }
 
 type noFS struct{}

@@ -4,7 +4,7 @@
 
 package vfs
 
-// Sync uses os.File.Sync, the strongest one available; on macOS it reaches the medium.
+// Sync uses os.File.Sync; on macOS it reaches the medium.
 func (f *osFile) Sync() error { return f.f.Sync() }
 
 func (f *osFile) SyncRange(_, _ int64) error { return f.Sync() }
@@ -14,5 +14,3 @@ func (f *osFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 }
 
 func (f *osFile) Allocate(offset, length int64) error { return f.extend(offset + length) }
-
-func (f *osFile) PunchHole(offset, length int64) error { return f.zero(offset, length) }

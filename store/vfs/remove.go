@@ -3,21 +3,21 @@
 package vfs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
 )
 
 const (
-	// removeStepBytes is the amount that RemoveLarge frees in one step, removePause the pause after each step for
-	// other users of the filesystem.
+	// removeStepBytes is freed in one step, with removePause after it for other users of the filesystem.
 	removeStepBytes = 32 << 20
 	removePause     = 5 * time.Millisecond
 )
 
-// RemoveLarge is Remove for large files: it first truncates the file in steps. Freeing all of its space in one step
-// takes the filesystem hundreds of milliseconds per gigabyte, longer with discard, and blocks the syncs of other
-// files. After an error or a crash, the file may still exist with a smaller size.
+// RemoveLarge truncates a large file in steps before it removes it. Freeing all of its space in one step takes the
+// filesystem hundreds of milliseconds per gigabyte, longer with discard, and blocks the syncs of other files. After an
+// error or a crash, the file may still exist with a smaller size.
 func RemoveLarge(fsys FS, name string) error {
 	info, err := fsys.Stat(name)
 	if err != nil {
@@ -34,8 +34,7 @@ func RemoveLarge(fsys FS, name string) error {
 	return nil
 }
 
-// shrinkBeforeRemove truncates the file in steps until it is small.
-func shrinkBeforeRemove(fsys FS, name string, size int64) (err error) {
+func shrinkBeforeRemove(fsys FS, name string, size int64) error {
 	f, err := fsys.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -46,8 +45,5 @@ func shrinkBeforeRemove(fsys FS, name string, size int64) (err error) {
 			<-time.After(removePause)
 		}
 	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	return errors.Join(err, f.Close())
 }

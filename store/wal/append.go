@@ -14,9 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Append writes frames as one block, in one write. They must continue End and end with the position end. The caller
-// has verified them; Append reads only their headers. They are in the page cache when it returns nil, and durable
-// after the next Sync.
+// Append writes frames as one block, with one write. They must continue End and end with the position end. The caller
+// has verified them; Append reads only their headers. They are durable after the next Sync.
 //
 // ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final: ErrFailed. Only one
 // goroutine may call Append. It keeps no reference to frames and allocates nothing, unless it starts a new segment.
@@ -52,13 +51,12 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// room returns the segment for the next block with the given bytes of frames, and starts a new segment if necessary.
-// writeMu is held.
+// room returns the segment for a block with the given bytes of frames. writeMu is held.
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]
-	// A seal must always fit behind the block. A block larger than a segment gets its own segment, which grows. (A
-	// segment without records cannot be left behind: the next one would have the same name.)
+	// A seal must always fit behind the block. A block larger than a segment gets its own segment, which grows. (A segment
+	// without records stays current: the next one would have the same name.)
 	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.discarded ||
 		seg.empty()
 	l.mu.RUnlock()
@@ -68,8 +66,8 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	return l.roll()
 }
 
-// roll starts a new segment. Its header and name become durable with the next sync, together with its first block, or
-// by syncHeaders. writeMu is held.
+// roll starts a new segment. Its header and name become durable with its first block, or by syncHeaders. writeMu is
+// held.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
 	wake(l.wakePrepare)
@@ -79,13 +77,8 @@ func (l *Log) roll() (*segment, error) {
 		}
 		return nil, l.fail("creating a segment", err)
 	}
-	seg := &segment{
-		first: l.end.LSN + 1, prev: l.end, last: l.end, file: spare.file, sizeBytes: spare.sizeBytes,
-		seed: segmentSeed(l.o.LogID, l.end.LSN+1), path: filepath.Join(l.o.Dir, segmentName(l.end.LSN+1)),
-		end: segmentDataStart, indexed: true, reused: spare.written,
-	}
-	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: seg.prev}
-	if _, err := seg.file.WriteAt(header.encode(), 0); err != nil {
+	seg, err := l.newSegment(spare, l.end)
+	if err != nil {
 		return nil, errors.Join(l.fail("writing a segment header", err), seg.file.Close())
 	}
 	if err := l.o.FS.Rename(spare.path, seg.path); err != nil {
@@ -105,7 +98,19 @@ func (l *Log) roll() (*segment, error) {
 	return seg, nil
 }
 
-// writeBlock appends a block to the log. writeMu is held.
+func (l *Log) newSegment(spare spareFile, prev lsn.Position) (*segment, error) {
+	first := prev.LSN + 1
+	seg := &segment{
+		first: first, prev: prev, last: prev, file: spare.file, sizeBytes: spare.sizeBytes,
+		seed: segmentSeed(l.o.LogID, first), path: filepath.Join(l.o.Dir, segmentName(first)),
+		end: segmentDataStart, indexed: true, reused: spare.written,
+	}
+	header := segmentHeader{logID: l.o.LogID, first: first, prev: prev}
+	_, err := seg.file.WriteAt(header.encode(), 0)
+	return seg, err
+}
+
+// writeMu is held.
 func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
 	h.length = uint32(len(frames))
 	l.mu.RLock()
@@ -115,16 +120,11 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	h.encode(l.header[:], seg.seed, offset)
 
 	l.vec[0], l.vec[1] = l.header[:], frames
-	l.writeFrom.Store(l.now())
 	n, err := l.past.Write(seg.file, offset, l.vec[:]...)
-	l.writeFrom.Store(0)
 	l.vec[1] = nil
 	if err != nil {
 		return l.fail("writing a block", err)
 	}
-	l.counters.appends.Add(1)
-	l.counters.appendedBytes.Add(uint64(n))
-
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(frames) > 0 {
@@ -140,9 +140,8 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	return nil
 }
 
-// NoteCommitted records that the records up to and including the given one are committed. Records that are not in the
-// log yet are ignored. The next block contains the commit LSN, or a seal if no block follows soon (INV-13). The call
-// is cheap and safe at any time. A record lower than before has no effect.
+// NoteCommitted records that the log's records up to the given one are committed. The next block contains the commit
+// LSN, or a seal if no block follows soon (INV-13). A lower record than before has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
@@ -154,8 +153,7 @@ func (l *Log) NoteCommitted(record uint64) {
 	}
 }
 
-// Committed returns the highest record that is known to be committed. After Open it is the highest one stored in the
-// log.
+// Committed returns the highest record that is known to be committed; after Open, the highest one stored in the log.
 func (l *Log) Committed() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -163,8 +161,8 @@ func (l *Log) Committed() uint64 {
 }
 
 // wantsSeal reports whether synced records are not yet covered by the durable LSN of a block header, or committed
-// records not by a commit LSN. With SyncOff the latter do not wait for a sync: the end of the process alone must not
-// lose the commit LSN.
+// records not by a commit LSN. With SyncOff the latter do not wait for a sync: a crash of the process must not lose the
+// commit LSN.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -172,8 +170,7 @@ func (l *Log) wantsSeal() bool {
 		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes an empty block if it is useful. It may lengthen the segment slightly. The caller syncs. writeMu is
-// held.
+// writeSeal writes an empty block if it is useful. The caller syncs. writeMu is held.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -188,9 +185,8 @@ func (l *Log) writeSeal() error {
 	return l.writeBlock(seg, blockHeader{seal: true, firstLSN: end.LSN + 1}, nil, end)
 }
 
-// Sync makes all earlier appends durable, according to the sync mode. With SyncAlways it returns when they are on
-// disk, with SyncInterval and SyncOff immediately. It may run concurrently with Append, and one sync serves all
-// concurrent callers. An error is final (INV-7).
+// Sync makes all earlier appends durable with SyncAlways; in the other modes it returns immediately. It may run
+// concurrently with Append, and one sync serves all concurrent callers. An error is final (INV-7).
 func (l *Log) Sync() error {
 	if err := l.usable(); err != nil {
 		return err
@@ -205,7 +201,6 @@ func (l *Log) Sync() error {
 	return err
 }
 
-// syncDirty syncs all unsynced writes, in any mode.
 func (l *Log) syncDirty() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
@@ -217,21 +212,18 @@ func (l *Log) syncDirty() error {
 	l.syncing, l.dirty, l.dirtyDir = l.dirty, l.syncing[:0], false
 	l.mu.Unlock()
 
-	began := l.now()
-	l.syncFrom.Store(began)
-	defer l.syncFrom.Store(0)
+	began := time.Now()
 	for _, seg := range l.syncing {
 		if err := seg.file.Sync(); err != nil && !mutate.Off("INV-7-failed-fsync-is-forgotten") {
 			return l.fail("fsync", err)
 		}
-		l.counters.syncs.Add(1)
 	}
 	if dir {
 		if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
 			return l.fail("fsync of the log directory", err)
 		}
 	}
-	if took := time.Duration(l.now() - began); took >= l.o.SlowSync {
+	if took := time.Since(began); took >= l.o.SlowSync {
 		l.o.Events(events.SlowSync{Took: took})
 	}
 	l.mu.Lock()
@@ -243,9 +235,8 @@ func (l *Log) syncDirty() error {
 	return nil
 }
 
-// syncHeaders makes the headers and names of all segments durable, but not their content. A segment can only be
-// removed after its successor's header is durable, and with SyncOff no other call syncs it. It costs a few blocks per
-// segment; syncDirty would write all content.
+// syncHeaders makes the headers and names of all segments durable, but not their content: a few blocks per segment. A
+// segment can only be removed after its successor's header is durable, and with SyncOff no other call syncs it.
 func (l *Log) syncHeaders() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
@@ -264,8 +255,6 @@ func (l *Log) syncHeaders() error {
 	if len(segs) == 0 {
 		return nil
 	}
-	l.syncFrom.Store(l.now())
-	defer l.syncFrom.Store(0)
 	for _, seg := range segs {
 		sync := seg.file.Sync // a new file has no old content to write
 		if seg.reused {
@@ -274,7 +263,6 @@ func (l *Log) syncHeaders() error {
 		if err := sync(); err != nil {
 			return l.fail("fsync of a segment header", err)
 		}
-		l.counters.syncs.Add(1)
 	}
 	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
 		return l.fail("fsync of the log directory", err)

@@ -54,7 +54,7 @@ func (h blockHeader) flags() (flags uint32) {
 	return flags
 }
 
-// setFlags is the inverse of flags. firstLSN must be set.
+// firstLSN must be set.
 func (h *blockHeader) setFlags(flags uint32) {
 	h.seal = flags&blockFlagSeal != 0
 	if behind := uint64(flags >> blockCommitShift); behind > 0 && behind < h.firstLSN {
@@ -64,7 +64,6 @@ func (h *blockHeader) setFlags(flags uint32) {
 
 var errNoBlock = errors.New("no block at this position")
 
-// segmentSeed returns the initial value of the checksums of all block headers in a segment.
 func segmentSeed(logID [16]byte, first uint64) uint32 {
 	var b [24]byte
 	copy(b[:], logID[:])
@@ -72,7 +71,7 @@ func segmentSeed(logID [16]byte, first uint64) uint32 {
 	return checksum(0, b[:])
 }
 
-// encode writes the header for an offset in the segment with the seed. scratch must have room for the header.
+// scratch must have room for the header.
 func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
 	binary.LittleEndian.PutUint32(scratch[0:], blockMagic)
 	binary.LittleEndian.PutUint32(scratch[8:], h.length)
@@ -88,7 +87,6 @@ func blockChecksum(b []byte, seed uint32, offset int64) uint32 {
 	return checksum(crc, b[8:blockHeaderBytes])
 }
 
-// decodeBlockHeader returns errNoBlock if b is not a block header for this offset.
 func decodeBlockHeader(b []byte, seed uint32, offset int64) (blockHeader, error) {
 	if len(b) < blockHeaderBytes || binary.LittleEndian.Uint32(b) != blockMagic ||
 		binary.LittleEndian.Uint32(b[4:]) != blockChecksum(b, seed, offset) {
@@ -106,15 +104,14 @@ func decodeBlockHeader(b []byte, seed uint32, offset int64) (blockHeader, error)
 	return h, nil
 }
 
-// blockInfo summarizes the headers of a block's frames.
 type blockInfo struct {
 	first, last lsn.Position
 	firstPrev   uint32
 	maxPayload  int
 }
 
-// walkFrames reads the headers of frames without verifying checksums. It calls termEnd with the last position of each
-// term that ends within the frames or directly before them. prev is the position before the frames.
+// walkFrames does not verify checksums. It calls termEnd with the last position of each term that ends within the
+// frames or directly before them. prev is the position before the frames.
 func walkFrames(frames []byte, prev lsn.Position, termEnd func(lsn.Position)) (blockInfo, error) {
 	var info blockInfo
 	for last := prev; len(frames) > 0; {

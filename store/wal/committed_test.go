@@ -51,7 +51,7 @@ func TestCommittedSurvives(t *testing.T) {
 	l = mustOpen(t, o)
 	require.EqualValues(t, 7, l.Committed())
 	require.NoError(t, l.Close())
-	require.Zero(t, l.Stats().Seals, "there is no new position to write")
+	require.Zero(t, l.counters.seals.Load(), "there is no new position to write")
 }
 
 func committedAfterCrash(t *testing.T, o Options, mem *memfs.FS, want uint64) {
@@ -76,13 +76,13 @@ func TestCommittedIsSealed(t *testing.T) {
 				mustAppend(t, l, 1, 10, 100)
 				require.NoError(t, l.Sync())
 				elapse(time.Second) // for example, waiting for the other node
-				seals, syncs := l.Stats().Seals, fault.Count(faultfs.OpSync)
+				seals, syncs := l.counters.seals.Load(), fault.Count(faultfs.OpSync)
 				require.LessOrEqual(t, seals, uint64(1))
 				for _, committed := range []uint64{3, 9, 10} {
 					l.NoteCommitted(committed)
 					elapse(250 * time.Millisecond)
 					seals++
-					require.Equal(t, seals, l.Stats().Seals)
+					require.Equal(t, seals, l.counters.seals.Load())
 					require.Equal(t, committed, told(l))
 					if mode != SyncOff {
 						committedAfterCrash(t, o, mem, committed)
@@ -124,10 +124,10 @@ func TestCommittedCostsNoSealsUnderLoad(t *testing.T) {
 			l.NoteCommitted(end.LSN)
 			elapse(50 * time.Millisecond)
 		}
-		require.Zero(t, l.Stats().Seals)
+		require.Zero(t, l.counters.seals.Load())
 		require.Equal(t, l.End().LSN-1, told(l))
 		elapse(time.Second)
-		require.EqualValues(t, 1, l.Stats().Seals, "one for both")
+		require.EqualValues(t, 1, l.counters.seals.Load(), "one for both")
 		require.NoError(t, l.Close())
 	})
 }
@@ -297,7 +297,7 @@ func TestSegmentOfTheFirstRelease(t *testing.T) {
 	l := mustOpen(t, o)
 	require.Equal(t, "2/4", describe(l.End()))
 	require.Zero(t, l.Committed())
-	require.False(t, l.Recovery().Torn)
+	require.False(t, l.recovery.torn)
 	l.NoteCommitted(3)
 	mustAppend(t, l, 2, 2, 100)
 	l.NoteCommitted(6)

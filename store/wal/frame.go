@@ -21,7 +21,7 @@ import (
 // length is the length of the payload. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload. These
 // include prev, so crc covers all earlier frames too.
 const (
-	// FrameHeaderBytes is the size of a frame's header: the size of the frame without payload and padding.
+	// FrameHeaderBytes is the size of a frame without payload and padding.
 	FrameHeaderBytes = 32
 	// MaxPayloadBytes is the maximum payload of a frame, regardless of the options.
 	MaxPayloadBytes = 1 << 30
@@ -39,14 +39,12 @@ const (
 // Kind is the type of a frame's payload. Frames of unknown kinds are stored and forwarded like any other.
 type Kind uint8
 
+// KindTermStart is the first record of a new active, KindTxn a transaction encoded by package txn.
 const (
-	// KindTermStart is the first record of a new active.
 	KindTermStart Kind = 1
-	// KindTxn is a transaction in the encoding of package txn.
-	KindTxn Kind = 2
+	KindTxn       Kind = 2
 )
 
-// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case KindTermStart:
@@ -60,28 +58,25 @@ func (k Kind) String() string {
 
 // Frame is a decoded record.
 type Frame struct {
-	// Pos is the record's position.
-	Pos lsn.Position
-	// Kind is the type of the payload.
+	Pos  lsn.Position
 	Kind Kind
-	// Payload is a slice of the decoded bytes and valid as long as they are.
+	// Payload aliases the decoded bytes.
 	Payload []byte
 }
 
-// FrameBytes returns the size of a frame with a payload of the given size.
+// FrameBytes returns the size of a frame with the given payload.
 func FrameBytes(payloadBytes int) int {
 	return (FrameHeaderBytes + payloadBytes + frameAlign - 1) &^ (frameAlign - 1)
 }
 
-// AppendFrame appends the record that follows prev to dst and returns its position. The length of dst since the start
-// of its frames must be a multiple of 8, which is the case if only frames were appended.
+// AppendFrame appends the record that follows prev to dst and returns its position. dst must contain only frames, or
+// begin them at a multiple of 8.
 func AppendFrame(dst []byte, prev lsn.Position, term uint64, kind Kind, payload []byte) ([]byte, lsn.Position) {
 	start := len(dst)
 	return EndFrame(append(BeginFrame(dst), payload...), start, prev, term, kind)
 }
 
-// FirstFrameBytes returns the size of the frame that begins at b, which may be incomplete; 0 if its header is
-// incomplete.
+// FirstFrameBytes returns the size of the first frame in b, which may be incomplete; 0 if its header is.
 func FirstFrameBytes(b []byte) int {
 	_, size, err := frameHeader(b)
 	if err != nil {
@@ -90,15 +85,15 @@ func FirstFrameBytes(b []byte) int {
 	return size
 }
 
-// BeginFrame appends space for a frame's header to dst. The caller appends the payload and then calls EndFrame with
-// the length of dst before BeginFrame. The payload is thus encoded in place.
+// BeginFrame appends space for a frame's header to dst. The caller appends the payload, encoded in place, and calls
+// EndFrame with the former length of dst.
 func BeginFrame(dst []byte) []byte {
 	var header [FrameHeaderBytes]byte
 	return append(dst, header[:]...)
 }
 
-// EndFrame completes the frame that begins at buf[start], with the rest of buf as payload. It fills in the header,
-// pads, and returns the record's position. The record follows prev.
+// EndFrame completes the frame that begins at buf[start]: it fills in the header, pads, and returns the position, which
+// follows prev.
 func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
 	buf, pos := endHeader(buf, start, prev, term, kind)
 	b := buf[start:]
@@ -107,8 +102,8 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 	return buf, pos
 }
 
-// EndFrameWith is EndFrame for a payload with a known CRC-32C, computed before the payload was copied. If a byte has
-// changed since, the frame is corrupt, which the next verification detects.
+// EndFrameWith is EndFrame for a payload with a known CRC-32C, computed before the payload was copied. The next
+// verification detects a byte that has changed since.
 func EndFrameWith(
 	buf []byte, start int, prev lsn.Position, term uint64, kind Kind, payloadChecksum uint32,
 ) ([]byte, lsn.Position) {
@@ -119,7 +114,6 @@ func EndFrameWith(
 	return buf, pos
 }
 
-// endHeader fills in the header except the checksum, and pads. The returned position has no checksum either.
 func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
 	length := len(buf) - start - FrameHeaderBytes
 	var padding [frameAlign]byte
@@ -134,9 +128,8 @@ func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind)
 	return buf, pos
 }
 
-// DecodeFrame decodes the frame at the beginning of b and verifies it. It verifies that the frame follows prev: the
-// next LSN, the same or a higher term, and the checksum chain. It returns the rest of b after the frame. It allocates
-// nothing.
+// DecodeFrame decodes and verifies the first frame in b. It must follow prev: the next LSN, the same or a higher term,
+// and the checksum chain. rest is b after the frame. DecodeFrame allocates nothing.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := completeFrame(b)
 	if err != nil {
@@ -153,8 +146,7 @@ func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) 
 	return h.follow(b, size, prev)
 }
 
-// NextFrame is DecodeFrame for a frame that is known to be valid: created by this process, or verified since it was
-// read or received. It verifies that the frame follows prev, but not its payload.
+// NextFrame is DecodeFrame without the payload's checksum, for frames created or already verified by this process.
 func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := completeFrame(b)
 	if err != nil {
@@ -163,7 +155,6 @@ func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	return h.follow(b, size, prev)
 }
 
-// completeFrame decodes the header of a frame that is completely in b, and returns the frame's size.
 func completeFrame(b []byte) (h frameHead, size int, err error) {
 	h, size, err = frameHeader(b)
 	if err == nil && len(b) < size {
@@ -172,7 +163,6 @@ func completeFrame(b []byte) (h frameHead, size int, err error) {
 	return h, size, err
 }
 
-// follow returns the frame at the beginning of b, and the rest of b, if the frame follows prev.
 func (h frameHead) follow(b []byte, size int, prev lsn.Position) (f Frame, rest []byte, err error) {
 	if h.pos.LSN != prev.LSN+1 || h.prevCRC != prev.Chain || h.pos.Term < prev.Term {
 		return Frame{}, nil, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC,
@@ -190,7 +180,7 @@ type frameHead struct {
 	length  int
 }
 
-// frameHeader decodes the header, verifying only the length, and returns the size of the whole frame.
+// frameHeader verifies only the length.
 func frameHeader(b []byte) (frameHead, int, error) {
 	if len(b) < FrameHeaderBytes {
 		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are shorter than a header", ErrShortFrame, len(b))
@@ -217,17 +207,15 @@ func frameChecksum(b []byte, length int) uint32 {
 	return checksum(headChecksum(b), b[FrameHeaderBytes:FrameHeaderBytes+length])
 }
 
-// headChecksum returns the checksum of the covered bytes before the payload.
 func headChecksum(b []byte) uint32 {
 	return checksum(checksum(0, b[:frameCRC]), b[framePrevCRC:FrameHeaderBytes])
 }
 
-// PayloadChecksum returns the CRC-32C of the payload of the frame at the beginning of b. It is derived from the
-// frame's checksum without reading the payload. The frame must be complete and known to be valid.
+// PayloadChecksum returns the CRC-32C of the payload of the first frame in b, which must be complete and valid. It is
+// derived from the frame's checksum without reading the payload.
 func PayloadChecksum(b []byte) uint32 {
 	whole, length := binary.LittleEndian.Uint32(b[frameCRC:]), binary.LittleEndian.Uint32(b[frameLength:])
 	return crc.Suffix(whole, headChecksum(b), int(length))
 }
 
-// checksum continues a CRC-32C.
 func checksum(sum uint32, b []byte) uint32 { return crc.Update(sum, b) }

@@ -41,6 +41,12 @@ func mustOpen(t testing.TB, o Options) *Log {
 	return l
 }
 
+func (l *Log) syncedLSN() uint64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.synced.LSN
+}
+
 // payload returns a payload that differs for each record.
 func payload(term, record uint64, size int) []byte {
 	b := make([]byte, size)

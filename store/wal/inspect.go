@@ -15,59 +15,50 @@ import (
 
 // Item is a record or seal that Inspect found in a segment.
 type Item struct {
-	// Segment is the file, and Offset the position of the frame (for a seal, of the block) in it, in bytes.
+	// Segment is the file, Offset the position of the frame, or of the seal's block, in it.
 	Segment string
 	Offset  int64
-	// DurableLSN is the durable LSN in the header of the block.
-	DurableLSN uint64
-	// CommittedLSN is the commit LSN in the header of the block; 0 if it has none.
+	// DurableLSN and CommittedLSN are from the block's header; 0: none.
+	DurableLSN   uint64
 	CommittedLSN uint64
-	// Seal is set for an empty block; Frame is not set then.
-	Seal bool
-	// Frame is the record. Its payload is valid until the visitor returns.
+	// Seal is set for an empty block, which has no Frame. Frame is valid until the visitor returns.
+	Seal  bool
 	Frame Frame
 }
 
 // SegmentInfo describes one segment file.
 type SegmentInfo struct {
-	// Name is the name of the file.
 	Name string
-	// First is the number of its first record, Prev the position before it, and Last the position of the last
-	// readable record.
-	First      uint64
-	Prev, Last lsn.Position
-	// SizeBytes is the size of the file, UsedBytes the size of its readable part.
+	// First is the first record's LSN, Prev the position before it, Last the last readable record.
+	First                uint64
+	Prev, Last           lsn.Position
 	SizeBytes, UsedBytes int64
-	// Records and Seals count the readable records and seals.
-	Records, Seals uint64
-	// Stop is the error at the end of the readable part; nil if no data follows.
-	Stop error
-	// StopOffset is the offset of that error, StopLSN the record expected there.
+	Records, Seals       uint64
+	// Stop is the error at the end of the readable part, at StopOffset, where record StopLSN was expected; nil if no data
+	// follows.
+	Stop       error
 	StopOffset int64
 	StopLSN    uint64
-	// ProofLSN is the highest durable LSN in a block after that offset. A value from StopLSN on means corruption.
-	ProofLSN uint64
-	// PromisedLSN is the highest durable LSN in a readable block.
+	// ProofLSN is the highest durable LSN in a block after StopOffset, PromisedLSN that in a readable block. A ProofLSN
+	// from StopLSN on means corruption.
+	ProofLSN    uint64
 	PromisedLSN uint64
 }
 
 // Report describes a log.
 type Report struct {
-	// LogID is the id in the first readable header.
 	LogID [16]byte
-	// Segments are the files, oldest first, including those that do not continue the previous one.
-	Segments []SegmentInfo
-	// End is the last readable record, counted from the first one without a gap.
-	End lsn.Position
-	// InterruptedTruncate reports that Open would first complete a TruncateAfter or Reset.
-	InterruptedTruncate bool
+	// Segments are oldest first, including those that do not continue the previous one.
+	Segments            []SegmentInfo
+	End                 lsn.Position // last readable record before a gap
+	InterruptedTruncate bool         // set if Open would first complete a TruncateAfter or Reset
 	// Problem is the error with which Open would fail, or nil. A torn tail is not a problem.
 	Problem error
 }
 
-// Inspect reads the log of a closed store without changing anything. After unreadable data it continues with the next
-// segment. It calls visit for every record and seal in file order; visit may be nil. An error of visit ends it; any
-// other error means that the directory cannot be read.
+// Inspect reads the log of a closed store. After unreadable data it continues with the next segment. It calls visit,
+// which may be nil, for every record and seal in file order. It returns an error of visit, or if the directory cannot
+// be read.
 func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	var report Report
 	names, err := fsys.ReadDir(dir)
@@ -95,13 +86,13 @@ func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	return report, nil
 }
 
-// InspectFile does the same for one segment, such as the tail that TruncateAfter copied.
+// InspectFile is Inspect for one segment, such as the tail saved by TruncateAfter.
 func InspectFile(fsys vfs.FS, path string, visit func(Item) error) (SegmentInfo, error) {
 	info, _, err := inspectSegment(fsys, path, [16]byte{}, visit)
 	return info, err
 }
 
-// inspectSegment reads one segment. logID is used to search for block headers if the segment's header is unreadable.
+// logID is used to search for block headers if the segment's header is unreadable.
 func inspectSegment(
 	fsys vfs.FS, path string, logID [16]byte, visit func(Item) error,
 ) (SegmentInfo, segmentHeader, error) {
@@ -153,7 +144,6 @@ func inspectSegment(
 	return info, header, nil
 }
 
-// visitBlock passes the records of a block, or the seal, to the visitor.
 func visitBlock(item Item, frames []byte, visit func(Item) error) error {
 	if visit == nil {
 		return nil
@@ -177,7 +167,6 @@ func visitBlock(item Item, frames []byte, visit func(Item) error) error {
 	return nil
 }
 
-// evaluate determines the result that Open would have.
 func (r *Report) evaluate() {
 	if len(r.Segments) == 0 {
 		return

@@ -28,10 +28,9 @@ type Log struct {
 	o      Options
 	spares *spares
 
-	// trimMu is held while old segments are removed from the log.
 	trimMu iolock.Mutex
-	// writeMu is held while the end of the log changes. It guards header, vec, past and ended. Reading end requires
-	// no mu while it is held.
+	// writeMu is held while the end of the log changes; end can then be read without mu. It guards header, vec, past and
+	// ended.
 	writeMu iolock.Mutex
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
@@ -41,38 +40,34 @@ type Log struct {
 	syncMu  iolock.Mutex
 	syncing []*segment
 
-	// mu guards the fields below, and the guarded fields of segments. No disk access happens under it.
+	// mu guards the fields below, and the guarded ones of segments. No disk access happens under it.
 	mu     sync.RWMutex
 	segs   []*segment
 	end    lsn.Position
 	synced lsn.Position
 	marked uint64 // the highest durable LSN in a block header
-	// committed is the highest record that is known to be committed, markedCommit the highest commit LSN in a block
-	// header.
+	// committed is the highest record known to be committed, markedCommit the highest commit LSN in a block header.
 	committed, markedCommit uint64
-	// the last position of each finished term, oldest first; none is before the first segment's prev
+	// ends of finished terms, oldest first; none is before the first segment's prev
 	termEnds  []lsn.Position
-	dirty     []*segment       // segments with unsynced blocks, oldest first
-	dirtyDir  bool             // a segment was renamed and the directory is not yet synced
-	holds     map[*Hold]uint64 // the lowest record that each hold keeps
-	released  uint64           // the highest LSN passed to Release
-	discarded uint64           // the highest LSN passed to Discard
-	cuts      uint64           // number of cuts, for detection by readers
+	dirty     []*segment // with unsynced blocks, oldest first
+	dirtyDir  bool
+	holds     map[*Hold]uint64
+	released  uint64
+	discarded uint64
+	cuts      uint64
 	closed    bool
 
 	failure  atomic.Pointer[error]
-	failed   chan struct{} // closed when failure is set
+	failed   chan struct{}
 	failOnce sync.Once
 
-	opened    time.Time
-	recovery  Recovery
-	counters  counters
-	writeFrom atomic.Int64 // start of the current write, by now; 0 if none
-	syncFrom  atomic.Int64
+	recovery recovery
+	counters counters
 
 	stop        chan struct{} // closed by Close
-	wakeKeeper  chan struct{} // signals possible work for seal or sync
-	keeping     atomic.Bool   // the keeper's timer is running
+	wakeKeeper  chan struct{}
+	keeping     atomic.Bool
 	wakeTrim    chan struct{}
 	lowSpace    atomic.Bool   // see SetLowSpace
 	wakeHeaders chan struct{} // a segment was started that no Sync makes durable soon
@@ -81,62 +76,28 @@ type Log struct {
 }
 
 type counters struct {
-	appends, appendedBytes, syncs, seals, rolls, stalledRolls atomic.Uint64
+	seals, rolls, stalledRolls atomic.Uint64 // stalledRolls: created while a commit waited
 }
 
-// Stats contains counters since Open.
-type Stats struct {
-	// Appends is the number of blocks, AppendedBytes their size on disk.
-	Appends, AppendedBytes uint64
-	// Syncs is the number of fsyncs of segments, Seals the number of empty blocks.
-	Syncs, Seals uint64
-	// Rolls is the number of new segments, StalledRolls the number of those created while a commit waited.
-	Rolls, StalledRolls uint64
+type recovery struct {
+	records uint64 // verified
+	// torn is set if remains of unsynced writes were found after the end and cut; the rest is their location, if known.
+	torn             bool
+	tornSegment      string
+	tornOffset       int64
+	tornBytes        int64
+	finishedTruncate bool // set if an interrupted TruncateAfter or Reset was completed
 }
 
-// Recovery describes the result of Open.
-type Recovery struct {
-	// Segments is the number of segments, Records the number of verified records.
-	Segments int
-	Records  uint64
-	// End is the last record found.
-	End lsn.Position
-	// Torn reports that remains of unsynced writes were found after the end and cut. TornSegment, TornOffset and
-	// TornBytes are their location and size, if known.
-	Torn        bool
-	TornSegment string
-	TornOffset  int64
-	TornBytes   int64
-	// FinishedTruncate reports that an interrupted TruncateAfter or Reset was completed.
-	FinishedTruncate bool
-	// Duration is the duration of Open.
-	Duration time.Duration
-}
-
-// Recovery returns the result of Open.
-func (l *Log) Recovery() Recovery { return l.recovery }
-
-// Stats returns the counters since Open.
-func (l *Log) Stats() Stats {
-	c := &l.counters
-	return Stats{
-		Appends: c.appends.Load(), AppendedBytes: c.appendedBytes.Load(), Syncs: c.syncs.Load(), Seals: c.seals.Load(),
-		Rolls: c.rolls.Load(), StalledRolls: c.stalledRolls.Load(),
-	}
-}
-
-// Open opens the log in a directory, or creates it. It completes an interrupted cut, reads to the end of the log,
-// cuts a torn tail, and makes all found records durable. It returns a *CorruptError for a corrupt middle. The caller
-// must Close the result.
+// Open opens or creates the log in a directory. It completes an interrupted cut, cuts a torn tail, and makes all found
+// records durable. It returns a *CorruptError for a corrupt middle.
 func Open(options Options) (*Log, error) {
 	o, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
 	l := &Log{
 		o:           o,
-		opened:      began,
 		spares:      &spares{fs: o.FS, dir: o.Dir, sizeBytes: o.SegmentBytes, zeros: o.Sync == SyncAlways},
 		holds:       map[*Hold]uint64{},
 		failed:      make(chan struct{}),
@@ -149,11 +110,10 @@ func Open(options Options) (*Log, error) {
 	if err := l.load(); err != nil {
 		return nil, errors.Join(err, l.closeFiles())
 	}
-	l.recovery.Duration = time.Since(began)
 	l.past.Use(o.Cache)
-	if l.recovery.Torn {
+	if l.recovery.torn {
 		o.Events(events.LogTailTruncated{
-			Segment: l.recovery.TornSegment, Offset: l.recovery.TornOffset, Bytes: l.recovery.TornBytes, End: l.end,
+			Segment: l.recovery.tornSegment, Offset: l.recovery.tornOffset, Bytes: l.recovery.tornBytes, End: l.end,
 		})
 	}
 	l.workers.Add(2)
@@ -164,8 +124,7 @@ func Open(options Options) (*Log, error) {
 	return l, nil
 }
 
-// Close makes everything durable in any sync mode, writes a seal, and stops the goroutines. After a failure it only
-// stops the goroutines.
+// Close makes everything durable in any sync mode, and writes a seal.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -205,20 +164,14 @@ func (l *Log) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// usable returns the reason why the log cannot be used, or nil.
 func (l *Log) usable() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
 	}
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if l.closed {
-		return ErrClosed
-	}
-	return nil
+	return l.usableForReading()
 }
 
-// fail stops the log permanently (INV-7) and returns the error for all later calls.
+// fail makes the error final (INV-7), for all later calls.
 func (l *Log) fail(what string, err error) error {
 	l.failOnce.Do(func() {
 		failure := fmt.Errorf("%w: %s: %w", ErrFailed, what, err)
@@ -228,7 +181,6 @@ func (l *Log) fail(what string, err error) error {
 	return *l.failure.Load()
 }
 
-// wake signals a goroutine. Signals are coalesced.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -236,7 +188,6 @@ func wake(ch chan struct{}) {
 	}
 }
 
-// prepareSegments runs in a goroutine and prepares the next segment before it is needed.
 func (l *Log) prepareSegments() {
 	defer l.workers.Done()
 	for {
@@ -260,8 +211,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep runs in a goroutine. It writes a seal when the log is idle, syncs with SyncInterval, recycles segments after
-// the release of a hold, and reports a failure.
+// keep writes a seal when the log is idle, syncs with SyncInterval, recycles segments after the release of a hold, and
+// reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
@@ -296,7 +247,6 @@ func (l *Log) keep() {
 	}
 }
 
-// wakeKeeperLater starts the keeper's timer, unless it is already running.
 func (l *Log) wakeKeeperLater() {
 	if !l.keeping.Load() {
 		wake(l.wakeKeeper)
@@ -310,7 +260,7 @@ func (l *Log) keeperInterval() time.Duration {
 	return l.o.SealAfter
 }
 
-// tick does due work and reports whether more will follow. Errors are sticky and reported by keep.
+// tick reports whether more work will follow. Errors are reported by keep.
 func (l *Log) tick(idle bool) bool {
 	if l.failure.Load() != nil {
 		return false
@@ -328,7 +278,7 @@ func (l *Log) tick(idle bool) bool {
 	return false
 }
 
-// seal writes a seal, if useful, and syncs it according to the mode. Errors are sticky and reported by keep.
+// Errors are sticky and reported by keep.
 func (l *Log) seal() {
 	l.writeMu.Lock()
 	err := l.writeSeal()
@@ -362,13 +312,6 @@ func (l *Log) Durable() lsn.Position {
 	return l.end
 }
 
-// SyncedLSN returns the last record covered by an fsync, regardless of the sync mode.
-func (l *Log) SyncedLSN() uint64 {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.synced.LSN
-}
-
 // First returns the number of the oldest record in the log; 0 if the log is empty.
 func (l *Log) First() uint64 {
 	l.mu.RLock()
@@ -390,32 +333,8 @@ func (l *Log) Bytes() int64 {
 	return total
 }
 
-// ReadyBytes returns approximately how much can be appended without new disk space.
-func (l *Log) ReadyBytes() int64 {
-	l.mu.RLock()
-	active := l.segs[len(l.segs)-1]
-	rest := max(active.sizeBytes-active.end, 0)
-	l.mu.RUnlock()
-	return rest + l.spares.readyBytes()
-}
-
-// now returns the time since the log was opened, in nanoseconds, and never 0. Unlike the wall clock, it is monotonic.
-func (l *Log) now() int64 { return int64(time.Since(l.opened)) + 1 }
-
-// StalledFor returns the duration of the oldest write or fsync in progress; 0 if none. It detects a disk that hangs.
-func (l *Log) StalledFor() time.Duration {
-	now := l.now()
-	var longest time.Duration
-	for _, from := range []int64{l.writeFrom.Load(), l.syncFrom.Load()} {
-		if from != 0 {
-			longest = max(longest, time.Duration(now-from))
-		}
-	}
-	return longest
-}
-
-// TermEnds returns the last position of each term in the log, newest first: End, then the ends of earlier terms. The
-// last one may be the position directly before the first record.
+// TermEnds returns the last position of each term in the log, newest first, beginning with End. The last one may be the
+// position directly before the first record.
 func (l *Log) TermEnds() []lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

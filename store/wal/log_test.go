@@ -48,14 +48,13 @@ func TestAppendSyncReopen(t *testing.T) {
 			require.NotEqual(t, end, l.Durable())
 			require.NoError(t, l.Sync())
 			require.Equal(t, end, l.Durable())
-			require.Equal(t, end.LSN, l.SyncedLSN())
+			require.Equal(t, end.LSN, l.syncedLSN())
 		}
 		ends := l.TermEnds()
 		require.Len(t, ends, 3)
 		require.Equal(t, end, ends[0])
-		require.Greater(t, l.Stats().Rolls, uint64(3))
+		require.Greater(t, l.counters.rolls.Load(), uint64(3))
 		require.Greater(t, l.Bytes(), int64(300*300))
-		require.Positive(t, l.ReadyBytes())
 		requireRecords(t, l, 300)
 		require.NoError(t, l.Close())
 		require.ErrorIs(t, l.Close(), ErrClosed)
@@ -65,10 +64,8 @@ func TestAppendSyncReopen(t *testing.T) {
 		require.Equal(t, end, l.Durable())
 		require.Equal(t, ends, l.TermEnds())
 		require.EqualValues(t, 1, l.First())
-		rec := l.Recovery()
-		require.False(t, rec.Torn)
-		require.Equal(t, end.LSN, rec.Records)
-		require.Equal(t, end, rec.End)
+		require.False(t, l.recovery.torn)
+		require.Equal(t, end.LSN, l.recovery.records)
 		mustAppend(t, l, 3, 4, 300)
 		requireRecords(t, l, 300)
 	})
@@ -203,18 +200,18 @@ func TestSyncModes(t *testing.T) {
 			switch mode {
 			case SyncAlways:
 				require.Equal(t, syncs+1, fault.Count(faultfs.OpSync))
-				require.Equal(t, end.LSN, l.SyncedLSN())
+				require.Equal(t, end.LSN, l.syncedLSN())
 			case SyncInterval, SyncOff:
 				require.Equal(t, syncs, fault.Count(faultfs.OpSync))
-				require.Zero(t, l.SyncedLSN())
+				require.Zero(t, l.syncedLSN())
 				require.Equal(t, end, l.Durable(), "as durable as the mode asks for")
 			}
 			elapse(1100 * time.Millisecond)
 			synctest.Wait()
 			if mode == SyncOff {
-				require.Zero(t, l.SyncedLSN())
+				require.Zero(t, l.syncedLSN())
 			} else {
-				require.Equal(t, end.LSN, l.SyncedLSN())
+				require.Equal(t, end.LSN, l.syncedLSN())
 			}
 			require.NoError(t, l.Close())
 			l = mustOpen(t, o)
@@ -255,9 +252,9 @@ func TestSealWhenIdle(t *testing.T) {
 			require.NoError(t, l.Sync())
 			elapse(50 * time.Millisecond)
 		}
-		require.Zero(t, l.Stats().Seals)
+		require.Zero(t, l.counters.seals.Load())
 		elapse(time.Second)
-		require.EqualValues(t, 1, l.Stats().Seals)
+		require.EqualValues(t, 1, l.counters.seals.Load())
 		require.Equal(t, l.End().LSN, l.marked)
 		writes := fault.Count(faultfs.OpWrite)
 		elapse(time.Minute)
@@ -265,7 +262,7 @@ func TestSealWhenIdle(t *testing.T) {
 		mustAppend(t, l, 1, 1, 100)
 		require.NoError(t, l.Sync())
 		elapse(time.Second)
-		require.EqualValues(t, 2, l.Stats().Seals)
+		require.EqualValues(t, 2, l.counters.seals.Load())
 		requireRecords(t, l, 100)
 		require.NoError(t, l.Close())
 		l = mustOpen(t, o)
@@ -340,8 +337,8 @@ func TestSyncBesideAppend(t *testing.T) {
 	for range 3 {
 		wg.Go(func() {
 			for record := range appended {
-				if err := l.Sync(); err != nil || l.SyncedLSN() < record {
-					t.Errorf("record %d: %v, synced %d", record, err, l.SyncedLSN())
+				if err := l.Sync(); err != nil || l.syncedLSN() < record {
+					t.Errorf("record %d: %v, synced %d", record, err, l.syncedLSN())
 				}
 			}
 		})

@@ -14,17 +14,14 @@ import (
 // SyncMode selects when the log is synced from the page cache to the disk.
 type SyncMode uint8
 
+// SyncAlways makes Sync wait for the disk. With SyncInterval, a power failure can lose Options.SyncInterval, with
+// SyncOff more; a crash of the process loses nothing.
 const (
-	// SyncAlways makes Sync wait for the disk: acknowledged records survive a power failure.
 	SyncAlways SyncMode = iota
-	// SyncInterval syncs in the background, every Options.SyncInterval. A power failure can lose that period. The end
-	// of the process alone loses nothing.
 	SyncInterval
-	// SyncOff leaves syncing to the operating system. The end of the process alone loses nothing.
 	SyncOff
 )
 
-// String returns the name that ParseSyncMode accepts.
 func (m SyncMode) String() string {
 	switch m {
 	case SyncAlways:
@@ -60,40 +57,31 @@ const (
 	maxSegmentBytes = 4 << 30
 )
 
-// Options configures a log.
+// Options configures a log. FS and Dir are required; zero values of others select the defaults.
 type Options struct {
-	// FS is the filesystem; required.
 	FS vfs.FS
-	// Dir is the log's directory, created if missing; required. It must contain only the log. The caller holds the
-	// lock.
+	// Dir is created if missing and must contain only the log. The caller holds the lock.
 	Dir string
-	// LogID identifies the log in its segments. It must be random and must not change.
+	// LogID identifies the log in its segments. It is random and does not change.
 	LogID [16]byte
-	// SegmentBytes is the size of a segment file; 0 selects DefaultSegmentBytes. A larger block gets its own segment.
+	// SegmentBytes is the size of a segment. A larger block gets its own segment.
 	SegmentBytes int64
 	// KeepBytes is the amount of log that Release keeps for a standby to catch up from.
-	KeepBytes int64
-	// MaxFrameBytes limits the payload of a record; 0 selects DefaultMaxFrameBytes.
+	KeepBytes     int64
 	MaxFrameBytes int
-	// Sync selects when the log is synced.
-	Sync SyncMode
-	// SyncInterval is the period of SyncInterval; 0 selects DefaultSyncInterval.
-	SyncInterval time.Duration
-	// SealAfter is the time after the last Sync at which a seal is written; 0 selects DefaultSealAfter. With a
-	// negative value seals are written only on Close.
+	Sync          SyncMode
+	SyncInterval  time.Duration
+	// SealAfter is the time after the last Sync at which a seal is written. If negative, seals are written only on Close.
 	SealAfter time.Duration
-	// Cache selects whether large blocks go through the system's cache.
+	// Cache selects whether large blocks go through the page cache.
 	Cache vfs.CacheUse
-	// Start is the position that an empty log continues from. Records up to it are committed, since they are in a
-	// checkpoint. It is ignored if the log is not empty.
+	// Start is the position that an empty log continues from. Records up to it are in a checkpoint, and thus committed.
 	Start lsn.Position
-	// VerifyFrom makes Open skip old segments: records before this one are in a checkpoint and are used only by a
-	// standby that catches up. They are verified when they are read. 0 verifies everything.
+	// VerifyFrom makes Open skip old segments: records before this one are in a checkpoint and are verified when a standby
+	// that catches up reads them.
 	VerifyFrom uint64
-	// SlowSync is the duration from which a sync is reported as an event; 0 selects DefaultSlowSync.
-	SlowSync time.Duration
-	// Events receives the log's events. After events.LogFailed the log has stopped (INV-7). nil: events are not
-	// reported.
+	SlowSync   time.Duration // duration from which a sync is reported as an event
+	// Events may be nil. After events.LogFailed the log has stopped (INV-7).
 	Events func(events.Event)
 }
 

@@ -11,17 +11,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// readerChunk is the minimum size of a read by a Reader, in bytes.
 const readerChunk = 256 << 10
 
-// Reader reads the log record by record while it grows. It must be used by one goroutine. It holds no resources and
-// need not be closed. It does not prevent trimming of the log; use a Hold for that.
+// Reader reads the log record by record while it grows. It must be used by one goroutine, and need not be closed. It
+// does not prevent trimming of the log; use a Hold for that.
 type Reader struct {
 	l    *Log
 	cuts uint64
 	seg  *segment
-	prev lsn.Position // position of the last record read
-	// anchored is false while prev is not yet known from the first record.
+	prev lsn.Position // the last record read
+	// anchored is false until prev is known from the first record.
 	anchored bool
 	offset   int64 // of the next block or frame
 	left     int64 // remaining bytes of the block's frames at offset
@@ -30,8 +29,8 @@ type Reader struct {
 	batch    []byte
 }
 
-// ReadFrom returns a reader that starts at the given record, which may be the one after End. It returns ErrTrimmed if
-// the record is no longer in the log, ErrNotInLog if it is beyond the end.
+// ReadFrom returns a reader that starts at the given record, which may be the one after End. It returns ErrTrimmed or
+// ErrNotInLog if the log does not have it.
 func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	if err := l.usableForReading(); err != nil {
 		return nil, err
@@ -61,7 +60,7 @@ func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// newReader finds the segment, and the exact position if the record is the next to be appended.
+// newReader sets the segment, and the exact position if the record is the next to be appended.
 func (l *Log) newReader(record uint64) (*Reader, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -83,7 +82,6 @@ func (l *Log) newReader(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// ensureIndexed reads a segment that Open skipped.
 func (l *Log) ensureIndexed(seg *segment) error {
 	l.mu.RLock()
 	indexed, expected := seg.indexed, seg.last
@@ -111,7 +109,6 @@ func (l *Log) ensureIndexed(seg *segment) error {
 	return nil
 }
 
-// usableForReading is like usable, but permits reading a failed log.
 func (l *Log) usableForReading() error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -121,16 +118,15 @@ func (l *Log) usableForReading() error {
 	return nil
 }
 
-// Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again
-// later. The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError end the reader.
+// Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again. The
+// payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError end the reader.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err
 }
 
-// ReadBatch returns as many frames as fit into maxBytes, but at least one, in the encoding of AppendFrame. It also
-// returns the position of the last one and their number. The bytes are valid until the next call. io.EOF means that
-// no further record exists yet.
+// ReadBatch returns as many frames as fit into maxBytes, but at least one, with their number and the position of the
+// last one. The bytes are valid until the next call. io.EOF means that no further record exists yet.
 func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n int, err error) {
 	r.batch = r.batch[:0]
 	for {
@@ -153,7 +149,6 @@ func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n in
 	}
 }
 
-// peek returns the size in the header of the next frame, or io.EOF.
 func (r *Reader) peek() (int, error) {
 	for r.left == 0 {
 		if err := r.enterBlock(); err != nil {
@@ -184,8 +179,8 @@ func (r *Reader) next() (Frame, []byte, error) {
 		return Frame{}, nil, r.bad(err)
 	}
 	if !r.anchored {
-		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, covered by
-		// its own.
+		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, covered by its
+		// own.
 		r.prev.Chain, r.anchored = binary.LittleEndian.Uint32(b[framePrevCRC:]), true
 	}
 	f, _, err := DecodeFrame(b, r.prev)
@@ -198,7 +193,6 @@ func (r *Reader) next() (Frame, []byte, error) {
 	return f, b, nil
 }
 
-// enterBlock moves to the frames of the next block, past seals and into the next segment, or returns io.EOF.
 func (r *Reader) enterBlock() error {
 	next, err := r.look()
 	if err != nil {
@@ -228,7 +222,6 @@ func (r *Reader) enterBlock() error {
 	return nil
 }
 
-// look determines the current end of the segment, and the next segment.
 func (r *Reader) look() (next *segment, err error) {
 	l := r.l
 	l.mu.RLock()
@@ -248,7 +241,7 @@ func (r *Reader) look() (next *segment, err error) {
 	return next, nil
 }
 
-// gone returns the reason why the reader cannot continue at its position. l.mu is held.
+// gone returns the reason why the reader cannot continue. l.mu is held.
 func (r *Reader) gone() error {
 	switch {
 	case r.l.closed:
@@ -261,7 +254,7 @@ func (r *Reader) gone() error {
 	return nil
 }
 
-// bad returns the error for unreadable data: corruption, unless the segment was removed during the read.
+// bad returns corruption, unless the segment was removed during the read.
 func (r *Reader) bad(err error) error {
 	r.l.mu.RLock()
 	defer r.l.mu.RUnlock()

@@ -11,8 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// load recovers the log's directory and establishes the invariants of the package. It runs before any goroutine is
-// started.
+// load runs before any goroutine is started.
 func (l *Log) load() error {
 	if err := l.makeDir(); err != nil {
 		return err
@@ -32,7 +31,6 @@ func (l *Log) load() error {
 		return err
 	}
 	if len(segs) == 0 {
-		l.recovery.Segments, l.recovery.End = 1, l.o.Start
 		return l.begin(l.o.Start)
 	}
 	l.segs = segs
@@ -58,7 +56,6 @@ func (l *Log) makeDir() error {
 	return nil
 }
 
-// openSegments opens all segment files, oldest first. Their headers are read later.
 func (l *Log) openSegments(names []string) ([]*segment, error) {
 	var segs []*segment
 	fail := func(err error) ([]*segment, error) {
@@ -86,21 +83,15 @@ func (l *Log) openSegments(names []string) ([]*segment, error) {
 	return segs, nil
 }
 
-// begin creates the first segment of an empty log durably.
 func (l *Log) begin(start lsn.Position) error {
 	spare, _, err := l.spares.take()
 	if err != nil {
 		return err
 	}
-	seg := &segment{
-		first: start.LSN + 1, prev: start, last: start, file: spare.file, sizeBytes: spare.sizeBytes,
-		seed: segmentSeed(l.o.LogID, start.LSN+1), path: filepath.Join(l.o.Dir, segmentName(start.LSN+1)),
-		end: segmentDataStart, indexed: true, headerSynced: true, reused: spare.written,
-	}
 	// The header is durable before the file gets its name. The header of the oldest segment therefore always exists,
 	// unless it is corrupt.
-	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: start}
-	if _, err = seg.file.WriteAt(header.encode(), 0); err == nil {
+	seg, err := l.newSegment(spare, start)
+	if err == nil {
 		err = seg.file.Sync()
 	}
 	if err == nil {
@@ -112,6 +103,7 @@ func (l *Log) begin(start lsn.Position) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("creating the first log segment: %w", err), seg.file.Close())
 	}
+	seg.headerSynced = true
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.segs = []*segment{seg}
@@ -121,7 +113,6 @@ func (l *Log) begin(start lsn.Position) error {
 	return nil
 }
 
-// recovering is one read of the log from the oldest segment to its end.
 type recovering struct {
 	l      *Log
 	segs   []*segment
@@ -129,8 +120,7 @@ type recovering struct {
 	marked uint64
 	// committed is the highest commit LSN in a block.
 	committed uint64
-	// stop describes the end of the last readable segment.
-	stop scanEnd
+	stop      scanEnd
 }
 
 func (r *recovering) run() error {
@@ -158,7 +148,6 @@ func (r *recovering) run() error {
 		}
 		at++
 	}
-	r.l.recovery.Segments = at + 1
 	if err := r.decide(at); err != nil {
 		return err
 	}
@@ -169,13 +158,11 @@ func (r *recovering) run() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.segs = r.segs[:at+1]
-	l.end, l.recovery.End = r.last, r.last
-	l.marked = r.marked
+	l.end, l.marked = r.last, r.marked
 	l.committed, l.markedCommit = r.committed, r.committed
 	return nil
 }
 
-// header reads a segment's header. It returns errNoSegmentHeader if the header is invalid.
 func (r *recovering) header(i int) (segmentHeader, error) {
 	h, err := readSegmentHeader(r.segs[i].file)
 	if err == nil && h.logID != r.l.o.LogID {
@@ -184,7 +171,7 @@ func (r *recovering) header(i int) (segmentHeader, error) {
 	return h, err
 }
 
-// next returns the header of the next segment, or nil if it is missing or unreadable.
+// next returns nil if the next header is missing or unreadable.
 func (r *recovering) next(at int) (*segmentHeader, error) {
 	if at+1 == len(r.segs) {
 		return nil, nil // nil is a valid result
@@ -213,18 +200,16 @@ func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	end := found.scanEnd
 	r.last, r.stop = end.last, end
 	r.marked, r.committed = max(r.marked, end.marked), max(r.committed, end.committed)
-	l.recovery.Records += end.records
+	l.recovery.records += end.records
 	return nil
 }
 
-// scanned is the result of scanning a segment.
 type scanned struct {
 	scanEnd
 	index    []indexEntry
 	termEnds []lsn.Position
 }
 
-// scanIndex scans a segment and builds its index.
 func scanIndex(seg *segment) (scanned, error) {
 	var found scanned
 	var index segment
@@ -249,7 +234,6 @@ func scanIndex(seg *segment) (scanned, error) {
 	return found, nil
 }
 
-// adopt stores the result of a scan.
 func (l *Log) adopt(seg *segment, found scanned) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,7 +241,7 @@ func (l *Log) adopt(seg *segment, found scanned) {
 	l.termEnds = append(l.termEnds, found.termEnds...)
 }
 
-// decide distinguishes a torn tail from a corrupt middle. Reading stopped in segment at. If any later block has a
+// decide distinguishes a torn tail from a corrupt middle after reading stopped in segment at. If any later block has a
 // durable LSN that covers the first unread record, the log is corrupt.
 func (r *recovering) decide(at int) error {
 	unread := r.last.LSN + 1
@@ -281,16 +265,15 @@ func (r *recovering) decide(at int) error {
 		return r.damage(at, proof)
 	}
 	rec := &r.l.recovery
-	if rec.TornBytes = min(stop.end, r.segs[at].sizeBytes) - r.stop.offset; rec.TornBytes > 0 {
-		rec.Torn, rec.TornSegment, rec.TornOffset = true, r.segs[at].path, r.stop.offset
+	if rec.tornBytes = min(stop.end, r.segs[at].sizeBytes) - r.stop.offset; rec.tornBytes > 0 {
+		rec.torn, rec.tornSegment, rec.tornOffset = true, r.segs[at].path, r.stop.offset
 	}
 	if at+1 < len(r.segs) {
-		rec.Torn, rec.TornSegment, rec.TornOffset = true, r.segs[at].path, r.stop.offset
+		rec.torn, rec.tornSegment, rec.tornOffset = true, r.segs[at].path, r.stop.offset
 	}
 	return nil
 }
 
-// damage describes the position and cause of a stop.
 func (r *recovering) damage(at int, proof uint64) *CorruptError {
 	d := &CorruptError{
 		Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof,
@@ -306,20 +289,19 @@ func (r *recovering) damage(at int, proof uint64) *CorruptError {
 	return d
 }
 
-// cut removes the torn tail that decide found. A crash in the meantime leaves another torn tail: its blocks have no
-// durable LSN that covers it.
+// cut removes a torn tail. A crash in the meantime leaves another one: its blocks have no durable LSN that covers it.
 func (r *recovering) cut(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {
-		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to
-		// belong to it.
+		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to belong
+		// to it.
 		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
 			return fmt.Errorf("removing data after the end of the log: %w", err)
 		}
 		r.segs = r.segs[:i]
 		l.segs = r.segs
 	}
-	if to := r.stop.offset + l.recovery.TornBytes; to > r.stop.offset {
+	if to := r.stop.offset + l.recovery.tornBytes; to > r.stop.offset {
 		if err := zeroRange(seg.file, r.stop.offset, to); err != nil {
 			return fmt.Errorf("truncating the torn tail of the log: %w", err)
 		}
@@ -327,8 +309,8 @@ func (r *recovering) cut(at int) error {
 	return nil
 }
 
-// syncRecovered makes all found records durable. Records not covered by a durable LSN may be in the page cache
-// only, and after a failed fsync the system may even consider them synced. They are therefore rewritten and synced.
+// syncRecovered makes all found records durable. Records not covered by a durable LSN are rewritten first: they may be
+// in the page cache only, and after a failed fsync the system may consider them synced.
 func (l *Log) syncRecovered(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {
@@ -353,7 +335,7 @@ func (l *Log) syncRecovered(marked uint64) error {
 	return nil
 }
 
-// rewrite rewrites a segment's header, and its blocks from a record on, unchanged.
+// rewrite rewrites a segment unchanged from a record on, or with its header.
 func (l *Log) rewrite(seg *segment, record uint64) error {
 	from := int64(0)
 	if record > seg.first {

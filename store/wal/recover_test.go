@@ -38,7 +38,7 @@ func TestTornTail(t *testing.T) {
 			require.NoError(t, err, "cut at %d", cut)
 			if cut == to {
 				require.Equal(t, full, l.End())
-				require.False(t, l.Recovery().Torn)
+				require.False(t, l.recovery.torn)
 				require.NoError(t, l.Close())
 				break
 			}
@@ -54,14 +54,14 @@ func TestTornTail(t *testing.T) {
 					header[i] = fill
 				}
 				_, err := decodeBlockHeader(header[:], l.segs[0].seed, from)
-				require.Equal(t, err == nil, l.Recovery().Torn, "cut at %d", cut)
+				require.Equal(t, err == nil, l.recovery.torn, "cut at %d", cut)
 			}
 			end := mustAppend(t, l, 2, 2, 10)
 			require.NoError(t, l.Close())
 			l, err = Open(o)
 			require.NoError(t, err)
 			require.Equal(t, end, l.End())
-			require.False(t, l.Recovery().Torn)
+			require.False(t, l.recovery.torn)
 			require.NoError(t, l.Close())
 		}
 	}
@@ -163,7 +163,7 @@ func TestLastRecordsWithoutProof(t *testing.T) {
 	o.FS = unsealed
 	again := mustOpen(t, o)
 	require.EqualValues(t, 1, again.End().LSN)
-	require.True(t, again.Recovery().Torn)
+	require.True(t, again.recovery.torn)
 
 	l.seal()
 	sealed := copyFS(t, mem, testDir)
@@ -196,7 +196,7 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 	o.FS = mem.CrashClone(nil)
 	l = mustOpen(t, o)
 	require.Equal(t, end, l.End())
-	require.False(t, l.Recovery().Torn)
+	require.False(t, l.recovery.torn)
 	for range 100 {
 		mustAppend(t, l, 2, 1, 500)
 	}
@@ -229,7 +229,7 @@ func TestSegmentsPublishedAsMessages(t *testing.T) {
 	o.FS = torn
 	again := mustOpen(t, o)
 	require.Equal(t, end, again.End())
-	require.True(t, again.Recovery().Torn)
+	require.True(t, again.recovery.torn)
 }
 
 func TestOpenRefusesForeignAndNewerSegments(t *testing.T) {
@@ -268,7 +268,7 @@ func TestTornRoll(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
 	l := mustOpen(t, o)
-	for l.Stats().Rolls == 0 {
+	for l.counters.rolls.Load() == 0 {
 		require.NoError(t, l.Sync())
 		mustAppend(t, l, 1, 1, 1000)
 	}
@@ -308,7 +308,7 @@ func TestVerifyFrom(t *testing.T) {
 	l = mustOpen(t, o)
 	require.Equal(t, end, l.End())
 	require.Equal(t, ends, l.TermEnds())
-	require.Less(t, l.Recovery().Records, uint64(120))
+	require.Less(t, l.recovery.records, uint64(120))
 	requireRecords(t, l, 500)
 	pos, ok := l.PositionOf(3)
 	require.True(t, ok)

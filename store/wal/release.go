@@ -9,11 +9,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Hold prevents the release of records. See Log.Hold.
+// Hold prevents the removal of records.
 type Hold struct{ l *Log }
 
-// Hold keeps the record and all later ones until the hold is released. Records that were already removed are not
-// restored: the caller compares with First, or reads. A hold does not survive Close or Reset.
+// Hold keeps the record and all later ones until Hold.Release. Records that were already removed are not restored:
+// compare with First, or read. A hold does not survive Close or Reset.
 func (l *Log) Hold(record uint64) *Hold {
 	h := &Hold{l: l}
 	l.mu.Lock()
@@ -22,8 +22,7 @@ func (l *Log) Hold(record uint64) *Hold {
 	return h
 }
 
-// Advance moves the hold up: the record and all later ones are kept from now on. Earlier records are removed in the
-// background.
+// Advance releases the records before the given one.
 func (h *Hold) Advance(record uint64) {
 	h.l.mu.Lock()
 	if at, ok := h.l.holds[h]; ok && record > at {
@@ -33,7 +32,7 @@ func (h *Hold) Advance(record uint64) {
 	wake(h.l.wakeTrim)
 }
 
-// Release ends the hold. Its records are removed in the background. It may be called repeatedly.
+// Release ends the hold. It may be called repeatedly.
 func (h *Hold) Release() {
 	h.l.mu.Lock()
 	delete(h.l.holds, h)
@@ -41,9 +40,8 @@ func (h *Hold) Release() {
 	wake(h.l.wakeTrim)
 }
 
-// Release records that the records up to upTo are in a durable checkpoint. Whole segments of them are removed or
-// recycled before it returns, except for Options.KeepBytes of log and held records. It performs disk writes, but not
-// to the log.
+// Release records that the records up to upTo are in a durable checkpoint. It removes or recycles whole segments of
+// them, except for Options.KeepBytes of log and held records. It performs disk writes, but not to the log.
 func (l *Log) Release(upTo uint64) {
 	l.mu.Lock()
 	l.released = max(l.released, upTo)
@@ -58,16 +56,15 @@ func (l *Log) Released() uint64 {
 	return l.released
 }
 
-// SetLowSpace sets whether space is short. While it is, released records are not kept for Options.KeepBytes.
+// SetLowSpace sets whether space is short. While it is, KeepBytes has no effect.
 func (l *Log) SetLowSpace(lowSpace bool) {
 	if l.lowSpace.Swap(lowSpace) != lowSpace {
 		wake(l.wakeTrim)
 	}
 }
 
-// Discard records that readers cannot use the records up to upTo, because one of them is corrupt. Released records
-// among them are not kept for Options.KeepBytes. They are removed together with their whole segment; the current
-// segment ends with the next Append.
+// Discard records that readers cannot use the records up to upTo, because one of them is corrupt. KeepBytes does not
+// apply to them. They are removed with their whole segment; the current segment ends with the next Append.
 func (l *Log) Discard(upTo uint64) {
 	l.mu.Lock()
 	l.discarded = max(l.discarded, upTo)
@@ -75,7 +72,6 @@ func (l *Log) Discard(upTo uint64) {
 	l.trim()
 }
 
-// trim removes the oldest segments that are released.
 func (l *Log) trim() {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -96,14 +92,14 @@ func (l *Log) trim() {
 	}
 }
 
-// wantsTrim reports whether the oldest segment may be removed but its successor's header is not yet durable.
+// wantsTrim reports whether only the successor's header, not yet durable, prevents a trim.
 func (l *Log) wantsTrim() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.mayTrim() && !l.segs[1].headerSynced
 }
 
-// mayTrim reports whether the oldest segment may be removed. mu is held.
+// mu is held.
 func (l *Log) mayTrim() bool {
 	if len(l.segs) == 1 {
 		return false
@@ -125,7 +121,7 @@ func (l *Log) mayTrim() bool {
 	return rest >= l.o.KeepBytes
 }
 
-// detachOldest removes the oldest segment from the log, if permitted. trimMu is held.
+// trimMu is held.
 func (l *Log) detachOldest() *segment {
 	l.syncMu.Lock() // the file must not be closed during an fsync
 	defer l.syncMu.Unlock()
@@ -143,8 +139,7 @@ func (l *Log) detachOldest() *segment {
 	return seg
 }
 
-// retire turns a detached segment's file into a spare, or removes it. The directory is synced before it returns, so
-// that segments disappear in order and a crash never leaves a gap.
+// retire syncs the directory, so that segments disappear in order and a crash never leaves a gap.
 func (l *Log) retire(seg *segment) error {
 	var err error
 	if l.spares.wants(seg.sizeBytes) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -37,7 +38,7 @@ const (
 	unfinishedSuffix   = ".new"   // a file in preparation
 )
 
-// segment is one file of the log. Fields marked as guarded are guarded by Log.mu.
+// Fields marked as guarded are guarded by Log.mu.
 type segment struct {
 	first     uint64
 	prev      lsn.Position
@@ -46,9 +47,9 @@ type segment struct {
 	file      vfs.File
 	sizeBytes int64 // guarded
 
-	// guarded: the offset after the last block; unknown (the file size) while indexed is false
+	// guarded: the offset after the last block; the file size while indexed is false
 	end          int64
-	last         lsn.Position // guarded: position of the last record; prev if empty
+	last         lsn.Position // guarded: prev if empty
 	index        []indexEntry // guarded: some of the blocks
 	indexed      bool         // guarded: end and index are known
 	trimmed      bool         // guarded: removed from the log; its file may be overwritten
@@ -57,46 +58,38 @@ type segment struct {
 	reused bool
 }
 
-// indexEntry is the offset of the block that begins with a record.
 type indexEntry struct {
 	first  uint64
 	offset int64
 }
 
-// indexEvery is the minimum distance of blocks in the index, in bytes.
+// indexEvery is the minimum distance of blocks in the index.
 const indexEvery = 64 << 10
 
 // empty reports whether the segment has no records; it may have a seal.
 func (s *segment) empty() bool { return s.last.LSN < s.first }
 
-// addBlock adds a block with records to the index, if it is far enough from the last one.
 func (s *segment) addBlock(first uint64, offset int64) {
 	if n := len(s.index); n == 0 || offset-s.index[n-1].offset >= indexEvery {
 		s.index = append(s.index, indexEntry{first: first, offset: offset})
 	}
 }
 
-// seek returns a block at or before the one that contains the record. The segment must be indexed and contain the
-// record.
+// seek returns a block at or before the record's. The segment must be indexed.
 func (s *segment) seek(record uint64) indexEntry {
-	at := indexEntry{first: s.first, offset: segmentDataStart}
-	for lo, hi := 0, len(s.index); lo < hi; {
-		mid := (lo + hi) / 2
-		if s.index[mid].first <= record {
-			at, lo = s.index[mid], mid+1
-		} else {
-			hi = mid
-		}
+	i := sort.Search(len(s.index), func(i int) bool { return s.index[i].first > record })
+	if i == 0 {
+		return indexEntry{first: s.first, offset: segmentDataStart}
 	}
-	return at
+	return s.index[i-1]
 }
 
-// FirstSegment is the name of the segment with the first record of all: the log is complete while it exists.
+// FirstSegment contains the first record of all: the log is complete while it exists.
 const FirstSegment = "00000000000000000001" + segmentSuffix
 
 func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }
 
-// IsLogFile reports whether a file in the directory of a log belongs to the log, by its name.
+// IsLogFile reports whether a file name in the log's directory is the log's.
 func IsLogFile(name string) bool {
 	for _, suffix := range []string{segmentSuffix, spareSuffix, unfinishedSuffix} {
 		if _, ok := parseName(name, suffix); ok {
@@ -106,7 +99,6 @@ func IsLogFile(name string) bool {
 	return name == truncateFile || name == truncateFile+".tmp"
 }
 
-// parseName returns the number in a file name with the suffix.
 func parseName(name, suffix string) (uint64, bool) {
 	digits, ok := strings.CutSuffix(name, suffix)
 	if !ok || len(digits) != 20 {
@@ -137,7 +129,6 @@ func (h segmentHeader) encode() []byte {
 	return b
 }
 
-// decodeSegmentHeader returns errNoSegmentHeader or ErrNewerVersion if the header cannot be used.
 func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 	if len(b) < segmentHeaderBytes || string(b[:8]) != segmentMagic ||
 		checksum(0, b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
@@ -162,7 +153,7 @@ func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 	return h, nil
 }
 
-// readSegmentHeader reads the header and verifies that it matches the file's name.
+// readSegmentHeader also verifies that the header matches the file's name.
 func readSegmentHeader(f vfs.File) (segmentHeader, error) {
 	b := make([]byte, segmentHeaderBytes)
 	n, err := f.ReadAt(b, 0)
@@ -179,17 +170,15 @@ func readSegmentHeader(f vfs.File) (segmentHeader, error) {
 	return h, nil
 }
 
-// window reads a file sequentially through a buffer.
 type window struct {
 	file  vfs.File
-	chunk int // minimum size of a read, in bytes
+	chunk int
 	buf   []byte
 	start int64
 	n     int
 }
 
-// at returns n bytes at the offset, valid until the next call. It reads ahead, but not beyond limit, the end of the
-// data. The requested range must be before limit.
+// at returns n bytes at the offset, valid until the next call. It reads ahead, but not beyond limit.
 func (w *window) at(offset int64, n int, limit int64) ([]byte, error) {
 	if from := offset - w.start; from >= 0 && from+int64(n) <= int64(w.n) {
 		return w.buf[from : from+int64(n)], nil
@@ -210,31 +199,27 @@ func (w *window) at(offset int64, n int, limit int64) ([]byte, error) {
 	return w.buf[:n], nil
 }
 
-// reset discards the buffer, for another file or because the file changed.
 func (w *window) reset(file vfs.File) { w.file, w.start, w.n = file, 0, 0 }
 
-// scanChunk is the read size for scanning a whole segment.
 const scanChunk = 1 << 20
 
-// scanEnd describes the end of the readable part of a segment.
+// scanEnd is the end of the readable part of a segment.
 type scanEnd struct {
-	offset  int64        // offset of the first missing or incomplete block
-	last    lsn.Position // position of the last record in a complete block
-	marked  uint64       // the highest durable LSN in a block header
-	records uint64
-	// committed is the highest commit LSN in a complete block.
-	committed uint64
+	offset    int64        // of the first missing or incomplete block
+	last      lsn.Position // in a complete block
+	marked    uint64       // highest durable LSN in a block header
+	records   uint64
+	committed uint64 // highest commit LSN in a complete block
 
-	// The error at offset: errNoBlock if there is no header. Otherwise the error of a frame in the block, with the
-	// frame's offset and LSN.
+	// err is errNoBlock if offset has no block header, otherwise that of a frame in the block.
 	err       error
 	badOffset int64
 	badLSN    uint64
-	torn      int64 // the size of the incomplete block, according to its header
+	torn      int64 // size of the incomplete block, according to its header
 }
 
-// scanSegment reads and verifies a segment from its first block on. It calls block for each complete block; block may
-// be nil. The error is a read error or one of block. Invalid data ends the scan without an error.
+// scanSegment reads and verifies a segment. It calls block, which may be nil, for each complete block, and returns a
+// read error or one of block. Invalid data ends the scan without an error.
 func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 	block func(offset int64, h blockHeader, frames []byte) error,
 ) (scanEnd, error) {
@@ -275,7 +260,6 @@ func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 	}
 }
 
-// verify decodes all frames of a block. It reports whether all are valid, and records the first invalid one.
 func (e *scanEnd) verify(frames []byte, h blockHeader) bool {
 	last, at := e.last, e.offset+blockHeaderBytes
 	for rest := frames; len(rest) > 0; {
@@ -294,12 +278,11 @@ func (e *scanEnd) verify(frames []byte, h blockHeader) bool {
 
 // leftover describes the data after the position at which reading stopped.
 type leftover struct {
-	proofLSN uint64 // the highest durable LSN in a block there
+	proofLSN uint64 // highest durable LSN in a block there
 	end      int64  // end of the last block there that is newer than the stop
 }
 
-// searchBlocks searches for block headers at any offset from the given one on, and evaluates those with records from
-// the LSN on.
+// searchBlocks searches for block headers with records from the given LSN on, at any offset from the given one on.
 func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint64) (leftover, error) {
 	var found leftover
 	var magic [4]byte

@@ -15,46 +15,42 @@ import (
 )
 
 // spares keeps files ready to become segments. They have the full size and, with SyncAlways, are filled with data, so
-// that an fdatasync of a block writes no metadata. They contain zeros or an old segment. No block header in an old
-// segment is valid when the file is reused.
+// that an fdatasync of a block writes no metadata. An old segment can become a spare: its block headers are invalid in
+// the new one.
 type spares struct {
 	fs        vfs.FS
 	dir       string
 	sizeBytes int64
-	// zeros is set if the files are filled with zeros and not only allocated. That doubles the amount written, and is
-	// only worthwhile if every commit waits for an fdatasync.
+	// zeros is set if the files are filled with zeros and not only allocated. That doubles the amount written, and is only
+	// worthwhile if every commit waits for an fdatasync.
 	zeros bool
 
-	// makeMu is held while a spare is created, so that only one is created at a time.
 	makeMu iolock.Mutex
 	// mu guards the fields below; no disk access happens under it.
 	mu    sync.Mutex
 	ready []spareFile
-	next  uint64 // the number of the next file
+	next  uint64
 }
 
 type spareFile struct {
 	path      string
 	file      vfs.File
 	sizeBytes int64
-	// written is set if the whole file was written and synced before.
-	written bool
+	written   bool
 }
 
 const (
-	// readySpares is the number of spares to keep; more are removed.
 	readySpares = 2
-	// firstSegmentBytes bounds the size of a segment that is created while a commit waits for it.
+	// firstSegmentBytes bounds a segment that is created while a commit waits for it.
 	firstSegmentBytes = 4 << 20
-	// zeroChunk and zeroSyncEvery limit the preparation's load on the disk, which delays commits.
+	// zeroChunk and zeroSyncEvery limit the load on the disk, which delays commits.
 	zeroChunk     = 1 << 20
 	zeroSyncEvery = 4 << 20
 )
 
 var errStopped = errors.New("stopped")
 
-// take returns a file for a segment. If none is ready, it creates a small one, so that the commit does not wait for a
-// large one. ready reports whether one was ready. The error is ErrNoSpace if the disk is full.
+// take returns a file for a segment. If none is ready, it creates a small one, since a commit waits for it.
 func (s *spares) take() (f spareFile, ready bool, err error) {
 	s.mu.Lock()
 	if n := len(s.ready); n > 0 {
@@ -68,7 +64,7 @@ func (s *spares) take() (f spareFile, ready bool, err error) {
 	return f, false, err
 }
 
-// prepare creates a spare if none is ready. It stops early, with errStopped, when stop is closed.
+// prepare returns errStopped when stop is closed.
 func (s *spares) prepare(stop <-chan struct{}) error {
 	s.makeMu.Lock()
 	defer s.makeMu.Unlock()
@@ -82,38 +78,23 @@ func (s *spares) prepare(stop <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ready = append(s.ready, f)
+	s.offer(f)
 	return nil
 }
 
-// wants reports whether a file of an old segment should be kept.
 func (s *spares) wants(sizeBytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sizeBytes == s.sizeBytes && len(s.ready) < readySpares
 }
 
-// offer adds a file with a name from newPath.
 func (s *spares) offer(f spareFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready = append(s.ready, f)
 }
 
-// readyBytes returns the bytes that can be logged without new disk space.
-func (s *spares) readyBytes() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var total int64
-	for _, f := range s.ready {
-		total += f.sizeBytes - segmentDataStart
-	}
-	return total
-}
-
-// drop removes all spares, because their old content could match new LSNs of the log.
+// drop removes all spares: their old content could match new LSNs of the log.
 func (s *spares) drop() error {
 	s.mu.Lock()
 	files := s.ready
@@ -126,7 +107,7 @@ func (s *spares) drop() error {
 	return errors.Join(errs...)
 }
 
-// close closes the files. The next Open removes them.
+// The next Open removes the files.
 func (s *spares) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +119,6 @@ func (s *spares) close() error {
 	return errors.Join(errs...)
 }
 
-// newPath returns a name for another spare, without suffix.
 func (s *spares) newPath() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +126,8 @@ func (s *spares) newPath() string {
 	return filepath.Join(s.dir, fmt.Sprintf("%020d", s.next))
 }
 
-// clear removes the files of an earlier process generation. Old spares are not reused. A spare may be a segment that
-// lost its name in a crash, and contain blocks with an LSN that the log is about to reuse.
+// clear removes the files of an earlier process generation. A spare may be a segment that lost its name in a crash,
+// with LSNs that the log is about to reuse.
 func (s *spares) clear(names []string) error {
 	for _, name := range names {
 		_, isSpare := parseName(name, spareSuffix)
@@ -162,7 +142,7 @@ func (s *spares) clear(names []string) error {
 	return nil
 }
 
-// make creates and fills a file. After an error no file remains.
+// After an error no file remains.
 func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) {
 	base := s.newPath()
 	unfinished := base + unfinishedSuffix
@@ -179,15 +159,14 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 		err = s.fs.Rename(unfinished, base+spareSuffix)
 	}
 	if err != nil {
-		_ = f.Close()               // no longer used
+		_ = f.Close()
 		_ = s.fs.Remove(unfinished) // if this fails too, the next Open removes it
 		return spareFile{}, s.spaceError(err)
 	}
 	return spareFile{path: base + spareSuffix, file: f, sizeBytes: sizeBytes, written: s.zeros}, nil
 }
 
-// spaceError converts a full disk to ErrNoSpace. The system reports a filesystem without a free inode with the same
-// error.
+// spaceError converts a full disk to ErrNoSpace. A filesystem without a free inode returns the same error.
 func (s *spares) spaceError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		if usage, usageErr := s.fs.Usage(s.dir); usageErr == nil && usage.NoInodes {

@@ -131,7 +131,6 @@ func decodeTruncateIntent(b []byte) (*truncateIntent, error) {
 	return c, nil
 }
 
-// finishTruncate completes a cut that a crash interrupted.
 func (l *Log) finishTruncate() error {
 	path := filepath.Join(l.o.Dir, truncateFile)
 	b, err := vfs.ReadFile(l.o.FS, path, truncateBytes)
@@ -153,7 +152,7 @@ func (l *Log) finishTruncate() error {
 	if err := l.redoTruncate(c); err != nil {
 		return fmt.Errorf("finishing an interrupted truncation of the log: %w", err)
 	}
-	l.recovery.FinishedTruncate = true
+	l.recovery.finishedTruncate = true
 	if c.op == truncateReset {
 		if err := l.begin(c.end); err != nil {
 			return err
@@ -166,7 +165,7 @@ func (l *Log) finishTruncate() error {
 	return l.removeIntent()
 }
 
-// redoTruncate executes an intent. Steps that are already done are repeated safely.
+// redoTruncate is idempotent.
 func (l *Log) redoTruncate(c *truncateIntent) error {
 	names, err := l.o.FS.ReadDir(l.o.Dir)
 	if err != nil {
@@ -217,11 +216,11 @@ func (l *Log) removeIntent() error {
 	return nil
 }
 
-// TruncateAfter removes all records after pos, which must be in the log (or directly before its first record). It
-// returns their number. If saveDir is not empty, they are copied to a file of that name, which InspectFile reads. The
-// copy, the cut and pos are durable when it returns, in every sync mode. Open readers get ErrTruncated. ErrTrimmed and
-// ErrNotInLog leave the log unchanged; after any other error it may have failed.
-func (l *Log) TruncateAfter(pos lsn.Position, saveDir string) (truncatedRecords int, err error) {
+// TruncateAfter removes all records after pos, which must be in the log or directly before its first record, and
+// returns their number. If savePath is not empty, it first copies them to a file of that name, for InspectFile. It is
+// durable in every sync mode. Open readers get ErrTruncated. ErrTrimmed and ErrNotInLog leave the log unchanged; after
+// any other error it may have failed.
+func (l *Log) TruncateAfter(pos lsn.Position, savePath string) (truncatedRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
 	l.writeMu.Lock()
@@ -236,9 +235,9 @@ func (l *Log) TruncateAfter(pos lsn.Position, saveDir string) (truncatedRecords 
 	if err := l.syncDirty(); err != nil || pos == l.end {
 		return 0, err
 	}
-	if saveDir != "" {
-		if err := l.saveRecords(pos, saveDir); err != nil {
-			return 0, fmt.Errorf("saving the tail of the log to %s: %w", saveDir, err)
+	if savePath != "" {
+		if err := l.saveRecords(pos, savePath); err != nil {
+			return 0, fmt.Errorf("saving the tail of the log to %s: %w", savePath, err)
 		}
 	}
 	intent, at, err := l.planTruncate(pos)
@@ -269,7 +268,7 @@ func (l *Log) checkTruncate(pos lsn.Position) error {
 	return nil
 }
 
-// planTruncate determines the new end of the log, and also returns the index of its segment. writeMu is held.
+// planTruncate also returns the index of the new end's segment. writeMu is held.
 func (l *Log) planTruncate(pos lsn.Position) (*truncateIntent, int, error) {
 	l.mu.RLock()
 	at := len(l.segs) - 1
@@ -321,7 +320,6 @@ func (l *Log) planTruncate(pos lsn.Position) (*truncateIntent, int, error) {
 	return c, at, nil
 }
 
-// applyTruncate makes the intent durable, executes it, and removes it.
 func (l *Log) applyTruncate(c *truncateIntent) error {
 	if err := vfs.WriteFileAtomic(l.o.FS, filepath.Join(l.o.Dir, truncateFile), c.encode()); err != nil {
 		return err
@@ -342,7 +340,7 @@ func (l *Log) applyTruncate(c *truncateIntent) error {
 	return l.removeIntent()
 }
 
-// afterTruncate updates the state in memory to match the disk. writeMu and syncMu are held.
+// afterTruncate updates the state in memory. writeMu and syncMu are held.
 func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	pos, end := c.end, c.zeroFrom
 	l.mu.Lock()
@@ -371,9 +369,8 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// SaveTail copies the records after LSN after to a file of that name, if they are still in the log. InspectFile reads
-// the file. SaveTail returns the position before the first of them, and their number. Without records it creates no
-// file. The file is durable when it returns; the log is not changed.
+// SaveTail durably copies the records after LSN after, if they are still in the log, to a file of that name, for
+// InspectFile. It returns the position before the first of them, and their number. Without records it creates no file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -399,7 +396,7 @@ func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records 
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// saveRecords copies the records after pos to a separate file. writeMu is held.
+// writeMu is held.
 func (l *Log) saveRecords(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
@@ -442,8 +439,8 @@ func (l *Log) copyTail(pos lsn.Position, f vfs.File) error {
 	}
 }
 
-// Reset removes all records and makes the log continue after start, as required after the installation of a snapshot.
-// It is durable when it returns. Open readers get ErrTruncated; holds have no effect from then on.
+// Reset durably removes all records and makes the log continue after start, as after the installation of a snapshot.
+// Open readers get ErrTruncated; holds have no effect from then on.
 func (l *Log) Reset(start lsn.Position) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()

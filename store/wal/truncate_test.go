@@ -47,7 +47,7 @@ func TestTruncateAfterEveryRecord(t *testing.T) {
 		o.FS = mem.CrashClone(nil)
 		again := mustOpen(t, o)
 		require.Equal(t, pos, again.End())
-		require.False(t, again.Recovery().Torn)
+		require.False(t, again.recovery.torn)
 		mustAppend(t, again, 2, 30, 300)
 		newEnd := again.End()
 		require.NoError(t, again.Close())
@@ -173,7 +173,7 @@ func TestCutAcrossCrashes(t *testing.T) {
 					crashed, err := Open(o)
 					require.NoError(t, err)
 					require.Contains(t, []lsn.Position{end, after}, crashed.End(), describe(after))
-					if crashed.Recovery().FinishedTruncate {
+					if crashed.recovery.finishedTruncate {
 						finished++
 						require.Equal(t, after, crashed.End())
 					}

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the alert rules with promtool, runs their unit tests, and checks the queries of the Grafana dashboard and the
 # metrics of a live node. promtool is taken from the PATH, or from Debian's package prometheus, which is downloaded but
-# not installed. Exit code 0: success; 3: it cannot run here.
+# not installed. Exit code 3: it cannot run here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -26,7 +26,7 @@ if [[ -z $promtool ]]; then
   promtool=$work/prometheus/usr/bin/promtool
 fi
 if ! command -v curl >/dev/null; then
-  echo "curl is not there"
+  echo "curl is not installed"
   exit 3
 fi
 
@@ -52,9 +52,9 @@ for ((i = 0; i < 150; i++)); do
   sleep 0.1
 done
 if ! [[ -s $work/metrics ]]; then
-  echo "the node tells no metrics:"
+  echo "no metrics from the node:"
   cat "$work/node.log"
   exit 1
 fi
 "$promtool" check metrics <"$work/metrics"
-echo "$(grep -c '^lockstep_' "$work/metrics") series of a live node, and their names, are as Prometheus wants them"
+echo "$(grep -c '^lockstep_' "$work/metrics") series of a live node pass promtool check metrics"

@@ -15,7 +15,7 @@ rate=${LOCKSTEP_BENCH_RATE:-200}
 cache=${LOCKSTEP_AMQP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep-amqp}
 mkdir -p "$cache"
 if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
-  echo "amqp: no java, javac and mvn"
+  echo "amqp: java, javac or mvn is missing"
   exit 3
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-amqp-bench.XXXXXX")
@@ -65,7 +65,7 @@ free_port() {
 until_ok() {
   local deadline=$((SECONDS + 60))
   until "$@" >/dev/null 2>&1; do
-    ((SECONDS < deadline)) || { echo "waited in vain for: $*" >&2; return 1; }
+    ((SECONDS < deadline)) || { echo "timeout: $*" >&2; return 1; }
     sleep 0.2
   done
 }

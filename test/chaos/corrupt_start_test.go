@@ -89,7 +89,7 @@ func corruptions() []corruption {
 	}
 }
 
-// corruptionRounds returns a random selection of harms for a short run.
+// corruptionRounds returns a random selection for a short run.
 func corruptionRounds(rng *rand.Rand) []corruption {
 	all := corruptions()
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" {

@@ -127,18 +127,17 @@ func builtWith(binary, tag string) bool {
 }
 
 // ErrNoFaultClock is returned when a clock is set without Options.Clock.
-var ErrNoFaultClock = errors.New("cluster: the clock cannot be set: Options.Clock is not set")
+var ErrNoFaultClock = errors.New("cluster: setting the clock requires Options.Clock")
 
-// clock is the clock of one machine: the name of a file with its offset, which every process on the machine reads.
+// clock is the file with the offset of one machine, which each process on it reads.
 type clock string
 
-// newClock creates a clock with offset 0.
 func newClock(dir string) (clock, error) {
 	c := clock(filepath.Join(dir, "clock"))
 	return c, c.set(0)
 }
 
-// set sets the offset to the right time, in whole seconds. A negative offset means a clock that is behind.
+// set sets the offset in whole seconds; a negative one means that the clock is behind.
 func (c clock) set(offset time.Duration) error {
 	if c == "" {
 		return ErrNoFaultClock

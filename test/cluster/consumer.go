@@ -28,15 +28,15 @@ const (
 	activeCheck = 50 * time.Millisecond
 )
 
-// rawConsumer consumes one subscription on the plain gRPC stream. The client package hides redeliveries from the
-// application; the checker must see them.
+// rawConsumer consumes one subscription on the plain gRPC stream: the client package hides redeliveries, which the
+// checker must see.
 type rawConsumer struct {
 	w          *Workload
 	queue, sub string
 	rng        *rand.Rand
 }
 
-// run consumes on one stream after another until ctx is done.
+// run consumes on consecutive streams until ctx is done.
 func (c *rawConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		address, err := c.w.activeNode(ctx)
@@ -89,7 +89,6 @@ func (c *rawConsumer) stream(ctx context.Context, address string) {
 	}
 }
 
-// rawStream is the state of one stream.
 type rawStream struct {
 	c           *rawConsumer
 	number      uint64              // of the stream, in the history
@@ -121,14 +120,12 @@ func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeReq
 	return answer, !drop
 }
 
-// sent records acknowledgements before they are sent: they may arrive even if the stream fails.
 func (s *rawStream) sent(answer *pb.ConsumeRequest) {
 	for _, r := range answer.GetAck() {
 		s.c.w.history.AddAckSent(historycheck.Ack{Queue: s.c.queue, Sub: s.c.sub, Sequence: r.GetFirst()})
 	}
 }
 
-// confirmed records the acknowledgements up to number upTo.
 func (s *rawStream) confirmed(upTo uint64) {
 	for ; s.seen < upTo; s.seen++ {
 		for _, sequence := range s.unconfirmed[s.seen+1] {
@@ -156,7 +153,7 @@ type clientConsumer struct {
 	rng        *rand.Rand
 }
 
-// run consumes with one consumer after another until ctx is done.
+// run consumes with consecutive consumers until ctx is done.
 func (c *clientConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		consumer, err := c.w.client.Consume(ctx, c.queue,
@@ -209,7 +206,6 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, n
 	return nil
 }
 
-// wait returns after d, or when ctx is done.
 func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

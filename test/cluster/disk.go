@@ -20,7 +20,7 @@ import (
 )
 
 // ErrNoFaultDisk is returned when a disk fault is set without Options.Disk.
-var ErrNoFaultDisk = errors.New("cluster: the node's disk cannot be broken: Options.Disk is not set")
+var ErrNoFaultDisk = errors.New("cluster: disk faults require Options.Disk")
 
 // SetDisk sets the disk faults of the running node. It waits for a node that is starting, and returns ErrNotRunning
 // if the node does not run.

@@ -113,7 +113,6 @@ func (w *Workload) startFeatures(ctx context.Context) (_ *features, err error) {
 	return all, nil
 }
 
-// queue returns the full name of one of the feature's queues.
 func (f *feature) queue(name string) string { return f.w.opts.Prefix + f.name + "-" + name }
 
 func (f *feature) create(ctx context.Context) error {
@@ -136,7 +135,6 @@ func (f *feature) create(ctx context.Context) error {
 	return f.setup(ctx, f)
 }
 
-// publishAll publishes until ctx is done.
 func (f *feature) publishAll(ctx context.Context) {
 	for {
 		wait(ctx, featureEvery/2+time.Duration(f.rng.Int64N(int64(featureEvery))))
@@ -207,7 +205,6 @@ func (f *feature) delivered(queue, sub string, body []byte) {
 	f.got[key][id]++
 }
 
-// broken records a violation.
 func (f *feature) broken(rule historycheck.Rule, format string, args ...any) {
 	f.w.history.AddBroken(historycheck.Violation{
 		Rule: rule, Text: "feature " + f.name + ": " + fmt.Sprintf(format, args...),
@@ -308,7 +305,6 @@ func (all *features) remove(ctx context.Context) (err error) {
 	return errors.Join(err, all.client.Close())
 }
 
-// abort stops everything immediately.
 func (all *features) abort() {
 	all.stop()
 	all.endSink()

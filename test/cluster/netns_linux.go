@@ -103,18 +103,14 @@ func (n *Net) Close() error {
 	return errors.Join(errs...)
 }
 
-// host is the address of the test's end.
 func (n *Net) host() string { return n.addrs[0] }
 
-// address is the listen address of a node, "a" or "b".
 func (n *Net) address(name string) string { return net.JoinHostPort(n.addrs[1+index(name)], netPort) }
 
-// command is the prefix of a node's command line: it runs the program in its namespace.
 func (n *Net) command(name string) []string {
 	return []string{"ip", "netns", "exec", n.names[index(name)]}
 }
 
-// dropBetween drops packets from one node to the other.
 func (n *Net) dropBetween(ctx context.Context, from, to string) error {
 	return n.iptables(ctx, to, "-A", "INPUT", "-s", n.addrs[1+index(from)], "-j", "DROP")
 }
@@ -128,7 +124,6 @@ func (n *Net) dropFrom(ctx context.Context, name, port string) error {
 	return n.iptables(ctx, name, "-A", "INPUT", "-s", n.host(), "-p", "tcp", "--sport", port, "-j", "DROP")
 }
 
-// heal removes all drop rules.
 func (n *Net) heal(ctx context.Context) error {
 	return errors.Join(n.iptables(ctx, "a", "-F"), n.iptables(ctx, "b", "-F"))
 }

@@ -31,9 +31,8 @@ const (
 	deadlines = 12
 )
 
-// applications use the client with short deadlines. They retry calls with an unknown outcome with the same object,
-// and repeat rejected calls on the assumption that nothing was stored. One application per node reaches only that
-// node, like a client in a separate network.
+// applications use the client with short deadlines. They retry calls with an unknown outcome with the same object, and
+// repeat rejected calls, since nothing was stored. One application per node reaches only that node.
 type applications struct {
 	w       *Workload
 	client  *client.Client
@@ -43,7 +42,6 @@ type applications struct {
 	names   struct{ in, one, two, purged, life string }
 }
 
-// startApplications creates the queues and starts the applications.
 func (w *Workload) startApplications(ctx context.Context) (_ *applications, err error) {
 	a := &applications{w: w, stop: make(chan struct{})}
 	if a.client, err = w.pair.NewClient(ctx); err != nil {
@@ -124,7 +122,6 @@ func (a *applications) finish() {
 	a.running.Wait()
 }
 
-// close stops everything immediately.
 func (a *applications) close() error {
 	err := a.closeClients()
 	select {
@@ -147,7 +144,6 @@ type application struct {
 	aborted  bool // the client was closed: the run is not checked
 }
 
-// loop calls act until the applications are stopped.
 func (a *application) loop(act func()) {
 	defer func() {
 		if a.consumer != nil {
@@ -167,7 +163,6 @@ func (a *application) loop(act func()) {
 	}
 }
 
-// next returns the ID of a new message.
 func (a *application) next() historycheck.ID {
 	a.n++
 	return historycheck.ID{Producer: a.id, N: a.n}
@@ -257,7 +252,6 @@ func (a *application) hold(o *historycheck.Operation, err error) {
 	})
 }
 
-// record adds an operation and its messages to the history.
 func (a *application) record(o *historycheck.Operation, parts ...historycheck.Publish) {
 	if a.aborted {
 		return
@@ -360,7 +354,6 @@ func (a *application) receive() *client.Delivery {
 	return d
 }
 
-// fill publishes messages for purge.
 func (a *application) fill() { a.publish(a.names.purged) }
 
 // purge occasionally empties SubWork.
@@ -377,7 +370,6 @@ func (a *application) purge() {
 	a.record(&o)
 }
 
-// create creates a queue that remove deletes.
 func (a *application) create() {
 	var r admin.Request
 	o := historycheck.Operation{Kind: historycheck.KindCreate, Queue: a.names.life}

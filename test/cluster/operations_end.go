@@ -23,7 +23,7 @@ type atEnd struct {
 	exists bool                // the queue that they create and delete
 }
 
-// state of the applications' queues: any change to one of them changes it.
+// state changes with any change of the applications' queues.
 func (a *applications) state(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, queue := range append(a.queues(), a.names.life) {
@@ -81,7 +81,7 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 	}
 }
 
-// readAgain counts, among the calls, how often the final reads were repeated because of a pending operation.
+// readAgain counts how often the final reads were repeated because of a pending operation.
 const readAgain = "the end was read again"
 
 // receiveLeft receives all unacknowledged messages of SubWork of a queue. whole: all of them arrived.

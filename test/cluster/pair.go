@@ -152,7 +152,6 @@ func (p *Pair) place(name, dir string) (harness.Placement, error) {
 	return at, err
 }
 
-// of returns the node that wraps n.
 func (p *Pair) of(n *harness.Node) *Node {
 	if n == p.A.Node {
 		return p.A
@@ -204,7 +203,6 @@ func (p *Pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.
 	})
 }
 
-// secured returns dial options with the pair's credentials.
 func (p *Pair) secured() []grpc.DialOption {
 	if p.opts.Credentials == nil {
 		return nil
@@ -238,8 +236,7 @@ func (p *Pair) CutFromEtcd(n *Node) { p.Pair.CutFromEtcd(n.Node) }
 // HealToEtcd undoes CutFromEtcd.
 func (p *Pair) HealToEtcd(n *Node) { p.Pair.HealToEtcd(n.Node) }
 
-// WaitActive waits for a node that reports an active role. If both do (one has not detected its replacement yet), it
-// returns the one with the higher term.
+// WaitActive waits for an active node. If both report that role, it returns the one with the higher term.
 func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	n, err := p.Pair.WaitActive(ctx)
 	if err != nil {
@@ -262,8 +259,8 @@ func (p *Pair) WaitRole(ctx context.Context, n *Node, roles ...pb.Role) error {
 	return p.Pair.WaitRole(ctx, n.Node, roles...)
 }
 
-// Wait waits until the condition over the statuses of A and B holds; nil means a node that does not respond. what
-// appears in the error: "waited for <what>".
+// Wait waits until the condition on the statuses of A and B holds; nil is a node that does not respond. label is part
+// of the error.
 func (p *Pair) Wait(ctx context.Context, label string, holds func(a, b *pb.GetStatusResponse) bool) error {
 	return p.Pair.Wait(ctx, label, func(s []*pb.GetStatusResponse) bool { return holds(s[0], s[1]) })
 }

@@ -45,13 +45,11 @@ func (w *Workload) startSideClients(ctx context.Context) (*sideClients, error) {
 	return s, nil
 }
 
-// end waits for the last responses.
 func (s *sideClients) end() {
 	s.stop()
 	s.running.Wait()
 }
 
-// sideClient publishes to one node.
 type sideClient struct {
 	*sideClients
 	id       uint32

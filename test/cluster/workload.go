@@ -174,7 +174,7 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 	return w, nil
 }
 
-// startOthers starts applications and strays.
+// startOthers starts applications and side clients.
 func (w *Workload) startOthers(ctx context.Context) (err error) {
 	if w.opts.OperationsPerSecond > 0 {
 		if w.apps, err = w.startApplications(ctx); err != nil {
@@ -192,7 +192,7 @@ func (w *Workload) startOthers(ctx context.Context) (err error) {
 	return err
 }
 
-// stopOthers stops applications, strays and features.
+// stopOthers stops applications, side clients and features.
 func (w *Workload) stopOthers(ctx context.Context) error {
 	if w.sideClients != nil {
 		w.sideClients.end()
@@ -416,7 +416,6 @@ func backlog(q admin.Queue) uint64 {
 	return n
 }
 
-// readEnd reads the final contents of the queues.
 func (w *Workload) readEnd(ctx context.Context) error {
 	final, err := w.readFinal(ctx, w.kept())
 	if err != nil {

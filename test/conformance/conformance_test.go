@@ -78,7 +78,7 @@ const (
 	secureNode position = "secure-node" // TLS; client certificates are optional; no other node
 )
 
-// world is a started place.
+// world is a started environment.
 type world struct {
 	pair       *harness.Pair
 	alone      bool                // one node

@@ -89,8 +89,8 @@ func (r *run) throughRelays() {
 	r.a.do("open", request{"client": "c", "addresses": addresses, "fixed_addresses": true})
 }
 
-// dropResponses forwards requests to the nodes, but no responses; mend restores the client's links, with the
-// connections reset.
+// dropResponses forwards requests to the nodes, but no responses; repair restores the links after a reset of the
+// connections.
 func (r *run) dropResponses() (repair func()) {
 	for _, l := range r.relays {
 		l.CutOneWay(faultproxy.FromTarget)

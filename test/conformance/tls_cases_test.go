@@ -27,7 +27,7 @@ func tlsCases() []testCase {
 	}
 }
 
-// identities are the certificates of a place with TLS.
+// identities are the certificates of an environment with TLS.
 type identities struct {
 	ca      string  // of the nodes and clients
 	own     request // options of a client with a certificate of that CA

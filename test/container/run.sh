@@ -11,7 +11,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
 
-say() { echo "container: [${SECONDS}s] $*"; }
+log() { echo "container: [${SECONDS}s] $*"; }
 cannot() {
   echo "container: $*"
   exit 3
@@ -29,7 +29,7 @@ fail() {
 # Outside of the namespaces: fetch and build the dependencies.
 if [[ -z ${CONTAINER_WORK:-} ]]; then
   ((EUID == 0)) || cannot "not root"
-  unshare --mount --pid --fork --net true 2>/dev/null || cannot "no namespaces of its own"
+  unshare --mount --pid --fork --net true 2>/dev/null || cannot "unshare is not permitted"
   if ! command -v dockerd >/dev/null || ! command -v docker-compose >/dev/null || ! command -v ip >/dev/null; then
     command -v apt-get >/dev/null || cannot "no dockerd, and no apt-get to install it"
     # RUNLEVEL: the package must not start an engine.
@@ -45,12 +45,12 @@ if [[ -z ${CONTAINER_WORK:-} ]]; then
   # As loaded by docker compose; docker-compose 1.29 runs them below.
   if GOBIN=$work/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2 2>/dev/null; then
     for file in deploy/compose.yaml deploy/compose-witness.yaml; do
-      "$work/bin/cmd" "$file" >"$work/loaded.yaml" || fail "$file is none for docker compose"
+      "$work/bin/cmd" "$file" >"$work/loaded.yaml" || fail "docker compose cannot load $file"
       grep -q 'read_only: true' "$work/loaded.yaml"
     done
-    say "docker compose v2 loads both files"
+    log "docker compose v2 loads both files"
   else
-    say "SKIPPED loading the files as docker compose v2 does: compose-go cannot be fetched"
+    log "SKIPPED loading the files with docker compose v2: compose-go cannot be fetched"
   fi
   code=0
   CONTAINER_WORK=$work unshare --mount --pid --fork --kill-child --mount-proc --net "$here/run.sh" || code=$?
@@ -73,16 +73,16 @@ finish() {
 trap finish EXIT
 until docker info >/dev/null 2>&1; do
   kill -0 "$engine" 2>/dev/null || cannot "dockerd does not run here: $(tail -n 1 "$work/dockerd.out")"
-  ((SECONDS < 60)) || cannot "dockerd does not answer: $(tail -n 1 "$work/dockerd.out")"
+  ((SECONDS < 60)) || cannot "dockerd does not respond: $(tail -n 1 "$work/dockerd.out")"
   sleep 0.2
 done
-say "engine $(docker version --format '{{.Server.Version}}'), $(docker info --format '{{.Driver}}')"
+log "engine $(docker version --format '{{.Server.Version}}'), $(docker info --format '{{.Driver}}')"
 
 # until_ok waits for a command, for at most 60 s.
 until_ok() {
   local deadline=$((SECONDS + 60))
   until "$@" >"$work/last.log" 2>&1; do
-    ((SECONDS < deadline)) || fail "waited 60 s in vain for: $*"
+    ((SECONDS < deadline)) || fail "timeout after 60 s: $*"
     sleep 0.2
   done
 }
@@ -105,12 +105,12 @@ image() {
   files=$(docker export files | tar -t -v | awk '$1 ~ /^-/ && $3 > 0 {print $6}' | sort | tr '\n' ' ')
   docker rm files >/dev/null
   [[ $files == "etc/ssl/certs/ca-certificates.crt lockstep " || $files == "lockstep " ]] || fail "files of the image: $files"
-  [[ $(docker inspect --format '{{.Config.User}}' lockstep) == 65532:65532 ]] || fail "the image's user"
+  [[ $(docker inspect --format '{{.Config.User}}' lockstep) == 65532:65532 ]] || fail "wrong user of the image"
   docker run --rm --read-only --cap-drop ALL --network none lockstep version | grep -q '^lockstep v0.0.0-container ' || fail "version"
   if docker run --rm --network none -e LOCKSTEP_COORDINATOR_TYPE=none lockstep >"$work/insecure.log" 2>&1; then
     fail "a node without TLS started without LOCKSTEP_INSECURE"
   fi
-  say "image: $(docker image inspect --format '{{.Size}}' lockstep) bytes, runs as 65532 with a read-only root"
+  log "image: $(docker image inspect --format '{{.Size}}' lockstep) bytes, runs as 65532 with a read-only root"
 }
 
 name() { docker ps -a --format '{{.Names}}' | grep "_$1_1$"; }
@@ -143,23 +143,23 @@ compose() {
         other=$([[ $victim == a ]] && echo b || echo a)
         until_ok serves "$other"
         ;;
-      *) lockstep publish orders beside >/dev/null || fail "no publish while $victim is away" ;;
+      *) lockstep publish orders other >/dev/null || fail "publish failed while $victim was down" ;;
     esac
     docker start "$(name "$victim")" >/dev/null
     until_ok whole
-    say "$(basename "$file"): killed $victim (a was $was), a is $(role a) now, b $(role b)"
+    log "$(basename "$file"): killed $victim (a was $was), a is $(role a) now, b $(role b)"
   done
   touch "$work/done"
-  wait "$publisher" || fail "the publisher failed"
+  wait "$publisher" || fail "publisher failed"
   # Each line of the publisher is present once, in addition to the other messages.
   local sent
   sent=$(cat "$work/count")
   lockstep consume orders --count "$((sent + $# - 2))" --timeout 60s >"$work/consumed"
-  grep -v '^beside$' "$work/consumed" | sort -n | cmp - <(seq "$sent") || fail "consumed is not what was published"
+  grep -v '^other$' "$work/consumed" | sort -n | cmp - <(seq "$sent") || fail "consumed messages differ from published ones"
   until_ok healthy a
   until_ok healthy b
   docker-compose -f "$file" -p "$project" down -v >"$work/down.log" 2>&1 || fail "docker-compose down"
-  say "$(basename "$file"): $sent messages, each of them once"
+  log "$(basename "$file"): $sent messages, each exactly once"
 }
 
 images

@@ -50,7 +50,7 @@ func openStore(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 
 func restore(t *testing.T, fsys vfs.FS, archive string) *store.Store {
 	t.Helper()
-	sets, err := backup.List(fsys, backupDir)
+	sets, err := backup.List(t.Context(), backup.Directory(fsys, backupDir))
 	require.NoError(t, err)
 	require.Len(t, sets, 1)
 	_, err = backup.Restore(t.Context(), sets[0].Path, "/restored",

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
 
-// etcdServer is an in-process coordinator that can be stopped and restarted with its data. Without a directory in its
-// options, it stands for an external one.
+// etcdServer is an in-process coordinator that can be stopped and restarted with its data. Without a directory, it
+// represents an external one.
 type etcdServer struct {
 	o embedded.Options
 
@@ -28,7 +28,6 @@ func startEtcd(ctx context.Context, o embedded.Options) (*etcdServer, error) {
 	return e, nil
 }
 
-// address returns the last listen address, host:port. It changes with each start.
 func (e *etcdServer) address() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

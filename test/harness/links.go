@@ -81,8 +81,7 @@ func (p *Pair) Held() (times uint64) {
 	return times
 }
 
-// DialOptions returns options that bypass the links, whose addresses the nodes advertise. Cut does not affect such a
-// client.
+// DialOptions returns options that bypass the links, which the nodes advertise. Cut does not affect such a client.
 func (p *Pair) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(p.Dial)}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// Placement is where a node runs, if not simply on this machine.
+// Placement is the environment of a node, if not simply this machine.
 type Placement struct {
 	// Address that it listens on, host:port. Empty: a free port of 127.0.0.1, which stays reserved for the node.
 	Address string
@@ -46,7 +46,6 @@ type Node struct {
 	released bool              // release was called
 }
 
-// newNode prepares a node in a directory.
 func newNode(name, dir, binary string, at Placement, secure credentials.TransportCredentials) (_ *Node, err error) {
 	n := &Node{Name: name, Address: at.Address, Dir: dir}
 	n.process = process{
@@ -95,7 +94,6 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return s, nil
 }
 
-// release releases the resources of the node except its process. A second call does nothing.
 func (n *Node) release() error {
 	if n.released {
 		return nil

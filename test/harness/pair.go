@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package harness runs a pair as processes on one machine, with an etcd inside this process, and injects faults. It is
-// used by `lockstep demo`, `dev` and `bench`, and by the tests (test/cluster is a layer above it). The nodes exit when
-// this process exits for any reason. The sub-package relay is a link that can be cut.
+// Package harness runs a pair as processes on one machine, with an etcd inside this process, and injects faults.
+// `lockstep demo`, `dev` and `bench`, and the tests use it (test/cluster is a layer above it). The nodes exit when this
+// process exits for any reason.
 package harness
 
 import (
@@ -80,7 +80,7 @@ type Pair struct {
 	lock      io.Closer // of Options.Dir
 	etcd      *etcdServer
 	voters    []*Port // of the nodes, with raft
-	peerIndex []*Node // additional nodes created by Beside
+	peerIndex []*Node // created by Peer
 }
 
 // Start starts etcd and the nodes. It does not wait until the nodes serve: see WaitReady. On an error it stops
@@ -145,13 +145,11 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 }
 
 // ErrInUse is returned if another pair runs in Options.Dir.
-var ErrInUse = errors.New("the directory is in use by another process that runs a pair in it")
+var ErrInUse = errors.New("directory is in use by another pair")
 
-// ErrAddressInUse is returned if another process listens on one of Options.Listen. That process would answer in place
-// of the node.
-var ErrAddressInUse = errors.New("the address is in use by another process")
+// ErrAddressInUse is returned if another process listens on one of Options.Listen.
+var ErrAddressInUse = errors.New("address is in use by another process")
 
-// checkListen returns ErrAddressInUse if a node cannot listen on its address.
 func checkListen(ctx context.Context, address string) error {
 	if address == "" {
 		return nil
@@ -228,7 +226,6 @@ func (p *Pair) startWitness() error {
 	return w.Start()
 }
 
-// at creates a node in its Place.
 func (p *Pair) at(name, dir, listen string) (*Node, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
@@ -243,7 +240,6 @@ func (p *Pair) at(name, dir, listen string) (*Node, error) {
 	return newNode(name, dir, p.o.Binary, at, p.o.Credentials)
 }
 
-// newNode creates a node with its links, without starting it.
 func (p *Pair) newNode(name, dir, listen string) (_ *Node, err error) {
 	n, err := p.at(name, dir, listen)
 	if err != nil {
@@ -281,7 +277,6 @@ func (p *Pair) newNode(name, dir, listen string) (_ *Node, err error) {
 	return n, nil
 }
 
-// coordinator returns the coordinator settings of a node.
 func (p *Pair) coordinator(n *Node) map[string]string {
 	switch {
 	case p.Witness != nil:
@@ -317,7 +312,7 @@ func (p *Pair) Processes() []*Node {
 	return append(slices.Clone(p.Nodes), p.Witness)
 }
 
-// all returns the nodes, those created by Beside, and the witness.
+// all returns the nodes, those created by Peer, and the witness.
 func (p *Pair) all() []*Node {
 	all := slices.Concat(p.Nodes, p.peerIndex)
 	if p.Witness != nil {

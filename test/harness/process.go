@@ -21,7 +21,6 @@ const stopBound = 20 * time.Second
 // ErrNotRunning is returned when stopping or pausing a process that is not running.
 var ErrNotRunning = errors.New("process is not running")
 
-// process is a program that can be stopped and restarted.
 type process struct {
 	name        string // for errors
 	log         string // file for its output
@@ -100,7 +99,6 @@ func (p *process) signal(s syscall.Signal) (<-chan struct{}, error) {
 	return p.exited, nil
 }
 
-// ended records that the process was stopped, and returns its exit error.
 func (p *process) ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +139,7 @@ func (p *process) Stop() error {
 	}
 }
 
-// terminated reports whether a process was terminated by SIGTERM itself, before it installed a handler.
+// terminated reports whether SIGTERM itself ended a process, before it installed a handler.
 func terminated(err error) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processAttributes makes the kernel kill a node when this process dies for any reason. It also keeps Ctrl-C in the
-// terminal from the nodes, since this process stops them in its own order. The kernel tracks the thread that started
-// the node. Go ends a thread only with a goroutine that is locked to it, and none is locked here.
+// processAttributes makes the kernel kill a node when this process dies for any reason, and keeps Ctrl-C in the
+// terminal from the nodes. The kernel tracks the thread that started the node; Go ends a thread only with a goroutine
+// that is locked to it, and none is locked here.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }

@@ -19,10 +19,9 @@ import (
 // PollInterval is the polling interval for conditions of a pair.
 const PollInterval = 5 * time.Millisecond
 
-// statusBound bounds a status request; a paused node never answers.
+// statusBound bounds a status request: a paused node never responds.
 const statusBound = time.Second
 
-// statuses requests the status of all nodes concurrently; nil for a node that does not answer.
 func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
 	ctx, cancel := context.WithTimeout(ctx, statusBound)
 	defer cancel()
@@ -39,8 +38,8 @@ func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
 	return out
 }
 
-// Wait waits until the condition on the statuses of Nodes holds. The status of a node that does not answer is nil. The
-// error contains what: "waited for <what>".
+// Wait waits until the condition on the statuses of Nodes holds; nil is a node that does not respond. label is part of
+// the error.
 func (p *Pair) Wait(ctx context.Context, label string, holds func([]*pb.GetStatusResponse) bool) error {
 	ticker := time.NewTicker(PollInterval)
 	defer ticker.Stop()
@@ -61,7 +60,6 @@ func (p *Pair) Wait(ctx context.Context, label string, holds func([]*pb.GetStatu
 	}
 }
 
-// describe formats the answers of the nodes.
 func (p *Pair) describe(all []*pb.GetStatusResponse) string {
 	reported := make([]string, len(all))
 	for i, s := range all {
@@ -77,8 +75,8 @@ func (p *Pair) describe(all []*pb.GetStatusResponse) string {
 	return strings.Join(reported, "; ")
 }
 
-// WaitReady waits until a pair is in sync, or a standalone node serves. It fails when a node exits on its own.
-// progress, if not nil, is called with each set of answers.
+// WaitReady waits until a pair is in sync, or a standalone node serves. It fails when a node exits. progress, if not
+// nil, is called with each set of statuses.
 func (p *Pair) WaitReady(ctx context.Context, progress func([]*pb.GetStatusResponse)) error {
 	var failed error
 	err := p.Wait(ctx, "nodes that are ready", func(s []*pb.GetStatusResponse) bool {
@@ -186,7 +184,6 @@ func (p *Pair) Digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
 	}
 }
 
-// digests reads the current digest of each node.
 func (p *Pair) digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
 	digests := make([]*pb.GetDigestResponse, len(p.Nodes))
 	for i, n := range p.Nodes {

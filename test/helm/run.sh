@@ -17,7 +17,7 @@ finish() {
 }
 trap finish EXIT
 
-say() { echo "helm: [${SECONDS}s] $*"; }
+log() { echo "helm: [${SECONDS}s] $*"; }
 cannot() {
   echo "helm: $*"
   exit 3
@@ -61,10 +61,10 @@ tools() {
 render() { "$helm" template prod "$chart" --namespace data --kube-version "$kubernetes" "$@"; }
 
 refuses() {
-  local says=$1
+  local text=$1
   shift
-  if render "$@" >"$work/refused.out" 2>&1; then fail "was not refused: $*"; fi
-  grep -q -- "$says" "$work/refused.out" || fail "$* is refused without '$says': $(cat "$work/refused.out")"
+  if render "$@" >"$work/refused.out" 2>&1; then fail "was not rejected: $*"; fi
+  grep -q -- "$text" "$work/refused.out" || fail "$* is rejected without '$text': $(cat "$work/refused.out")"
 }
 
 # The Secrets that the chart references.
@@ -81,22 +81,22 @@ secrets() {
 
 # A node reads the chart's configuration. It exits because it has no data directory here.
 node_reads() {
-  local name=$1 said
+  local name=$1 output
   # The text of node.yaml in the ConfigMap, without its indentation.
   awk '/^  node.yaml: \|/ {on=1; next} on && !/^    / {exit} on {print substr($0, 5)}' "$work/$name.yaml" >"$work/node.yaml"
   [[ -s $work/node.yaml ]] || fail "$name: no node.yaml"
   sed -i -e "s,: /tls/,: $work/tls/," -e "s,: /secrets/,: $work/secrets/," "$work/node.yaml"
-  said=$(LOCKSTEP_DATA_DIR=/dev/null/data LOCKSTEP_ADVERTISE=prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7420 \
+  output=$(LOCKSTEP_DATA_DIR=/dev/null/data LOCKSTEP_ADVERTISE=prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7420 \
     LOCKSTEP_COORDINATOR_RAFT_ADVERTISE=$([[ $name == etcd ]] || echo prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7430) \
     timeout 20 "$work/bin/lockstep" serve --config "$work/node.yaml" 2>&1) && fail "$name: the node started"
-  [[ $said != *"invalid configuration"* ]] || fail "$name: $said"
-  grep -q /dev/null/data <<<"$said" || fail "$name: $said"
-  say "$name: a node takes its node.yaml"
+  [[ $output != *"invalid configuration"* ]] || fail "$name: $output"
+  grep -q /dev/null/data <<<"$output" || fail "$name: $output"
+  log "$name: a node accepts its node.yaml"
 }
 
 tools
 go build -o "$work/bin/lockstep" ./cmd/lockstep
-say "helm $("$helm" version --short 2>/dev/null), $("$kubeconform" -v)"
+log "helm $("$helm" version --short 2>/dev/null), $("$kubeconform" -v)"
 
 swagger=$(module "k8s.io/kubernetes@$kubernetes")/api/openapi-spec/swagger.json
 [[ -f $swagger ]] || cannot "k8s.io/kubernetes $kubernetes, which has the description of the API, cannot be fetched"
@@ -112,13 +112,13 @@ for values in "$chart"/ci/*.yaml; do
   "$kubeconform" -strict -summary -skip ServiceMonitor,Certificate \
     -schema-location "$work/schemas/{{.ResourceKind}}{{.KindSuffix}}.json" "$work/$name.yaml" >"$work/kubeconform.out" ||
     fail "$name: $(cat "$work/kubeconform.out")"
-  say "$name: $(tail -n 1 "$work/kubeconform.out")"
+  log "$name: $(tail -n 1 "$work/kubeconform.out")"
   node_reads "$name"
 done
 # kubeconform rejects an unknown field.
 sed 's/podManagementPolicy:/podManagmentPolicy:/' "$work/witness.yaml" >"$work/misspelt.yaml"
 ! "$kubeconform" -strict -skip ServiceMonitor,Certificate -schema-location "$work/schemas/{{.ResourceKind}}{{.KindSuffix}}.json" \
-  "$work/misspelt.yaml" >/dev/null || fail "kubeconform takes a field that does not exist"
+  "$work/misspelt.yaml" >/dev/null || fail "kubeconform accepts an unknown field"
 
 refuses "tls.secretName: the Secret with tls.crt"
 refuses "tls.certManager.issuerRef.name: the Issuer" --set tls.mode=certManager
@@ -127,4 +127,4 @@ refuses "replicas" --set tls.mode=none,replicas=3
 refuses "console" --set tls.mode=none,console.listen=everywhere
 
 "$unittest" "$chart" >"$work/unittest.out" || fail "helm-unittest: $(cat "$work/unittest.out")"
-say "helm-unittest: $(grep '^Tests:' "$work/unittest.out")"
+log "helm-unittest: $(grep '^Tests:' "$work/unittest.out")"

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // amqpAttacks returns the attacks on the AMQP 1.0 port.
@@ -334,7 +335,7 @@ func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 		return
 	}
 	ended := p.watched(ctx)
-	declare := wire.AppendDeclare(nil, &wire.Declare{})
+	declare := wiretest.Declare()
 	a.record(name, until(ctx, ended, func(i int) error {
 		if i == 0 {
 			pause(ctx, 50*time.Millisecond) // the node grants credit

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // peer is an AMQP 1.0 client that sends arbitrary frames, valid or not.
@@ -156,7 +157,7 @@ func (p *peer) reaction(ctx context.Context) string {
 }
 
 // payload returns a message with these bytes.
-func payload(body []byte) []byte { return wire.AppendData(nil, body) }
+func payload(body []byte) []byte { return wiretest.AppendData(nil, body) }
 
 // publisher publishes messages synchronously, and waits until each is accepted.
 func (g *legitimate) publisher(ctx context.Context, address string) error {

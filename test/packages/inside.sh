@@ -5,7 +5,7 @@ set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
 trap 'echo "failed: $BASH_SOURCE:$LINENO: $BASH_COMMAND" >&2' ERR
 
-say() { echo "packages: $*"; }
+log() { echo "packages: $*"; }
 fail() {
   echo "packages: $*" >&2
   exit 1
@@ -44,7 +44,7 @@ memory: {budget: 128MiB}
 Y
 }
 owner() { stat -c '%U:%G %a' "$1"; }
-is() { [[ $2 == "$3" ]] || fail "$1 is '$2' and not '$3'"; }
+is() { [[ $2 == "$3" ]] || fail "$1 is '$2', expected '$3'"; }
 
 installed() {
   is "lockstep version" "$(lockstep version --output json | tr -d ' ' | grep -o '"version":"[^"]*"')" "\"version\":\"v$1\""
@@ -75,15 +75,15 @@ completes() {
 
 verify_units() {
   command -v systemd-analyze >/dev/null || {
-    say "SKIPPED systemd-analyze verify: it is not in this root"
+    log "SKIPPED systemd-analyze verify: not installed in this root"
     return
   }
-  local said
+  local output
   # Only messages about these units, not other units of the machine.
-  said=$(systemd-analyze verify --man=no /usr/lib/systemd/system/lockstep.service /usr/lib/systemd/system/lockstep-witness.service 2>&1 |
+  output=$(systemd-analyze verify --man=no /usr/lib/systemd/system/lockstep.service /usr/lib/systemd/system/lockstep-witness.service 2>&1 |
     grep -i lockstep || true)
-  [[ -z $said ]] || fail "systemd-analyze verify: $said"
-  say "systemd-analyze verify has nothing to say of the units"
+  [[ -z $output ]] || fail "systemd-analyze verify: $output"
+  log "systemd-analyze verify accepts the units"
 }
 
 # The life cycle of one package: $1 installs a version, $2 removes.
@@ -100,17 +100,17 @@ life() {
   "$install" 0.2.0
   installed 0.2.0
   head -n 1 /etc/lockstep/node.yaml | grep -q 'changed by the operator'
-  kill -0 "$node" || fail "the upgrade has stopped the node"
+  kill -0 "$node" || fail "the upgrade stopped the node"
   is "the release that runs" "$(readlink "/proc/$node/exe")" "/usr/bin/lockstep (deleted)"
   lockstep status --addr 127.0.0.1:7420 >/dev/null
   stop_node
   start_node
   is "the release that runs" "$(readlink "/proc/$node/exe")" /usr/bin/lockstep
-  lockstep browse orders | grep -q kept || fail "the message is gone"
+  lockstep browse orders | grep -q kept || fail "message lost"
   stop_node
 
   "$remove"
-  [[ ! -e /usr/bin/lockstep && -s /var/lib/lockstep/page.db ]] || fail "removal has left the program, or taken the data"
+  [[ ! -e /usr/bin/lockstep && -s /var/lib/lockstep/page.db ]] || fail "removal kept the program or deleted the data"
 }
 
 install_deb() { dpkg --install "$(deb "$1")" >/tmp/dpkg.log 2>&1 </dev/null || { cat /tmp/dpkg.log >&2; return 1; }; }
@@ -118,11 +118,11 @@ remove_deb() { dpkg --remove lockstep >/tmp/dpkg.log 2>&1; }
 
 life_of_deb() {
   life install_deb remove_deb
-  grep -q 'changed by the operator' /etc/lockstep/node.yaml || fail "removal has taken node.yaml"
+  grep -q 'changed by the operator' /etc/lockstep/node.yaml || fail "removal deleted node.yaml"
   touch /etc/lockstep/node-a-key.pem
   dpkg --purge lockstep >/tmp/dpkg.log 2>&1
-  [[ ! -e /etc/lockstep/node.yaml && -e /etc/lockstep/node-a-key.pem ]] || fail "purge has left node.yaml, or taken a key"
-  [[ -s /var/lib/lockstep/page.db ]] || fail "purge has taken the messages"
+  [[ ! -e /etc/lockstep/node.yaml && -e /etc/lockstep/node-a-key.pem ]] || fail "purge kept node.yaml or deleted a key"
+  [[ -s /var/lib/lockstep/page.db ]] || fail "purge deleted the messages"
   is "the owner of the data" "$(owner /var/lib/lockstep)" "lockstep:lockstep 700"
   grep -q 'are kept' /tmp/dpkg.log
   # After reinstallation the node has its messages; after a purge with LOCKSTEP_PURGE_DATA, nothing remains.
@@ -134,9 +134,9 @@ life_of_deb() {
   verify_units
   rm /etc/lockstep/node-a-key.pem
   LOCKSTEP_PURGE_DATA=yes dpkg --purge lockstep >/tmp/dpkg.log 2>&1
-  [[ ! -e /var/lib/lockstep && ! -e /etc/lockstep ]] || fail "something is left: $(ls -d /var/lib/lockstep /etc/lockstep 2>/dev/null)"
-  ! getent passwd lockstep >/dev/null || fail "the user is left"
-  say "the .deb was installed, upgraded under a running node, removed and purged"
+  [[ ! -e /var/lib/lockstep && ! -e /etc/lockstep ]] || fail "not deleted: $(ls -d /var/lib/lockstep /etc/lockstep 2>/dev/null)"
+  ! getent passwd lockstep >/dev/null || fail "user not deleted"
+  log "the .deb was installed, upgraded under a running node, removed and purged"
 }
 
 install_rpm() { rpm --dbpath /tmp/rpmdb --upgrade --nodeps "$(rpm_of "$1")" >/tmp/rpm.log 2>&1 || { cat /tmp/rpm.log >&2; return 1; }; }
@@ -144,12 +144,12 @@ remove_rpm() { rpm --dbpath /tmp/rpmdb --erase --nodeps lockstep >/tmp/rpm.log 2
 
 life_of_rpm() {
   if ! command -v rpm >/dev/null; then
-    say "SKIPPED the .rpm: rpm is not in this root"
+    log "SKIPPED the .rpm: rpm is not installed in this root"
     return
   fi
   life install_rpm remove_rpm
-  grep -q 'changed by the operator' /etc/lockstep/node.yaml.rpmsave || fail "removal has taken node.yaml"
-  say "the .rpm was installed, upgraded under a running node, and removed"
+  grep -q 'changed by the operator' /etc/lockstep/node.yaml.rpmsave || fail "removal deleted node.yaml"
+  log "the .rpm was installed, upgraded under a running node, and removed"
 }
 
 life_of_deb

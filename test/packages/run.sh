@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the packages for this machine's platform twice, with identical bytes. Installs, upgrades, removes and purges
+# Builds the packages for this machine's platform twice and compares the bytes. Installs, upgrades, removes and purges
 # them in a separate root, with a running node (inside.sh). The root is a temporary overlay over this machine's, or the
 # contents of a tar file, such as
 #   mmdebstrap --variant=essential --include=man-db,passwd bookworm root.tar
@@ -17,7 +17,7 @@ cannot() {
 ((EUID == 0)) || cannot "not root"
 command -v dpkg-deb >/dev/null || cannot "no dpkg-deb"
 command -v ip >/dev/null || cannot "no ip (package iproute2)"
-unshare --mount --pid --fork --net true 2>/dev/null || cannot "no namespaces of its own"
+unshare --mount --pid --fork --net true 2>/dev/null || cannot "unshare is not permitted"
 
 # The second half runs in separate namespaces, which remove its mounts and processes.
 if [[ -n ${PACKAGES_WORK:-} ]]; then
@@ -62,6 +62,6 @@ TMPDIR=$work/tmp TZ=Asia/Tokyo deploy/make-packages.sh "$work/again" v0.2.0 >/de
 diff "$work/v0.2.0/SHA256SUMS" "$work/again/SHA256SUMS"
 (cd "$work/v0.2.0" && sha256sum --check --quiet SHA256SUMS)
 [[ $(wc -l <"$work/v0.2.0/SHA256SUMS") == 4 ]]
-echo "packages: made twice, with the same bytes"
+echo "packages: two builds are identical"
 
 PACKAGES_WORK=$work unshare --mount --pid --fork --kill-child --net "$here/run.sh" ${tar:+"$(realpath "$tar")"}

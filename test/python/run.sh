@@ -11,7 +11,7 @@ top=$PWD
 
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-  echo "$python is not there, is older than 3.10, or lacks venv"
+  echo "$python is missing, older than 3.10, or lacks venv"
   exit 3
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-python.XXXXXX")

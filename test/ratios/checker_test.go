@@ -20,7 +20,7 @@ const good = `{
     {"name": "one", "of": {"run": "a", "line": {"phase": "write"}, "field": "rate"},
      "to": {"run": "b", "line": {"phase": "read"}, "field": "deep.rate"},
      "lowest": 0.5, "highest": 1.5, "measured": [0.5, 1.5],
-     "figure": "it is **0.88** here", "says": 0.88}
+     "figure": "it is **0.88** here", "documented": 0.88}
   ]
 }`
 
@@ -39,9 +39,9 @@ func TestParse(t *testing.T) {
 		{`[0.5, 1.5]`, `[0.4, 1.5]`, "0.4, which was measured, is out of its range"},
 		{`{"run": "a", "line"`, `{"run": "c", "line"`, `there is no run "c"`},
 		{`{"run": "a", "line"`, `{"run": "b", "line"`, `no ratio needs the run "a"`},
-		{`"says": 0.88`, `"says": 1.88`, "1.88, which is documented, is out of its range"},
-		{`"says": 0.88`, `"says": 0.89`, "does not say 0.89"},
-		{`, "says": 0.88`, ``, "0, which is documented, is out"},
+		{`"documented": 0.88`, `"documented": 1.88`, "1.88, which is documented, is out of its range"},
+		{`"documented": 0.88`, `"documented": 0.89`, "does not contain 0.89"},
+		{`, "documented": 0.88`, ``, "0, which is documented, is out"},
 		{`"name": "b"`, `"name": "a"`, `the run "a" is there twice`},
 		{`"name": "one"`, `"name": ""`, "is empty"},
 		{`{"phase": "write"}`, `{}`, "neither line nor field"},
@@ -123,7 +123,7 @@ func TestMeasure(t *testing.T) {
 		{Name: "a", Command: "rates 10 100 30"},
 		{Name: "b", Command: "rates 10 10 10"},
 		{Name: "late", Command: "rates 10 10 fail"},
-		{Name: "peer", Command: "rates 10 10 10", Peer: "nobody"},
+		{Name: "peer", Command: "rates 10 10 10", Peer: "missing"},
 	}, Ratios: []ratio{
 		{Name: "in", Of: *value("a"), To: value("b"), Lowest: 2.9, Highest: 3},
 		{Name: "low", Of: *value("a"), To: value("b"), Lowest: 3.1, Highest: 4},
@@ -144,7 +144,7 @@ func TestMeasure(t *testing.T) {
 	require.InDelta(t, 3, all[0].measured, 1e-9)
 	text, failures := table(all)
 	require.Equal(t, 3, failures, text)
-	require.Contains(t, text, "nobody is not installed")
+	require.Contains(t, text, "missing is not installed")
 	require.Contains(t, text, "simulated failure")
 	kept, err := os.ReadDir(m.keep)
 	require.NoError(t, err)

@@ -41,9 +41,9 @@ type ratio struct {
 	// Measured are the medians from which the range was derived.
 	Measured []float64 `json:"measured"`
 	// Figure is the text of docs/decisions/measurements.md, outside of the table of these ratios, with the same
-	// ratio, and Says the number in it; empty if only the table has it.
+	// ratio, and Text the number in it; empty if only the table has it.
 	Figure string  `json:"figure,omitempty"`
-	Text   float64 `json:"says,omitempty"`
+	Text   float64 `json:"documented,omitempty"`
 }
 
 // value is a field of the line that a run prints.
@@ -82,7 +82,7 @@ func parse(data []byte) (*expectations, error) {
 		}
 		if r.Figure != "" || r.Text != 0 {
 			wrong(r.verdict(r.Text) != holds, "%s: %v, which is documented, is out of its range", r.Name, r.Text)
-			wrong(!strings.Contains(r.Figure, fmt.Sprint(r.Text)), "%s: %q does not say %v", r.Name, r.Figure, r.Text)
+			wrong(!strings.Contains(r.Figure, fmt.Sprint(r.Text)), "%s: %q does not contain %v", r.Name, r.Figure, r.Text)
 		}
 		for _, v := range r.values() {
 			used[v.Run] = true

@@ -78,7 +78,7 @@ func get(t *testing.T, store backup.Objects, name string) []byte {
 	return b
 }
 
-// contract checks the contract of one place.
+// contract checks one implementation.
 func contract(t *testing.T, store backup.Objects) {
 	t.Helper()
 	ctx := t.Context()

@@ -100,7 +100,7 @@ func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 	return active, standby
 }
 
-// run runs a command; flags configure the bucket if the command uses no node.
+// run runs a command; flags configure the bucket if it uses no node.
 func (w *bucketWorld) run(args ...string) (string, error) {
 	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
 	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","))

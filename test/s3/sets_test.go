@@ -71,7 +71,7 @@ func TestEncrypted(t *testing.T) {
 			require.NotContains(t, err.Error(), "AGE-SECRET")
 			_, err = os.Stat(target)
 			require.ErrorIs(t, err, os.ErrNotExist, "nothing was written")
-			_, err = backup.VerifyArchiveIn(t.Context(), open("log"), with)
+			_, err = backup.VerifyArchive(t.Context(), open("log"), with)
 			require.ErrorIs(t, err, want)
 		}
 	})
@@ -110,11 +110,11 @@ func setsAndArchive(
 	require.NoError(t, a.Flush(ctx))
 	require.Equal(t, d.s.End(), a.Status().Last)
 	end, all := d.s.End().LSN, contents(t, d.s)
-	chains, err := backup.VerifyArchiveIn(ctx, open("log"), with)
+	chains, err := backup.VerifyArchive(ctx, open("log"), with)
 	require.NoError(t, err)
 	require.Len(t, chains, 1)
 
-	sets, err := backup.ListIn(ctx, open("sets"))
+	sets, err := backup.List(ctx, open("sets"))
 	require.NoError(t, err)
 	require.Len(t, sets, 1)
 	require.True(t, sets[0].Complete)
@@ -145,7 +145,7 @@ func setsAndArchive(
 		require.NoError(t, err)
 	}
 	require.NoError(t, a.Close())
-	sets, err = backup.ListIn(ctx, open("sets"))
+	sets, err = backup.List(ctx, open("sets"))
 	require.NoError(t, err)
 	require.Len(t, sets, 2)
 	require.Equal(t, last.Name, sets[1].Name)
@@ -179,7 +179,7 @@ func TestKilled(t *testing.T) {
 			return err
 		})
 		count[fmt.Sprintf("backup %t", err == nil)]++
-		sets, lerr := backup.ListIn(t.Context(), location)
+		sets, lerr := backup.List(t.Context(), location)
 		require.NoError(t, lerr)
 		whole := 0
 		for _, set := range sets {
@@ -301,7 +301,7 @@ func TestSlow(t *testing.T) {
 	_, err = backup.Run(ctx, d.s, backup.Options{Place: store})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, time.Since(start), took+cleanBound)
-	sets, err := backup.ListIn(t.Context(), store)
+	sets, err := backup.List(t.Context(), store)
 	require.NoError(t, err)
 	require.Len(t, sets, 1, "a cancelled upload leaves no parts")
 }
@@ -338,7 +338,7 @@ func TestArchiveUnreachable(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.Flush(t.Context()))
 	require.NoError(t, a.Close())
-	chains, err := backup.VerifyArchiveIn(t.Context(), openStore(t, "log", o), nil)
+	chains, err := backup.VerifyArchive(t.Context(), openStore(t, "log", o), nil)
 	require.NoError(t, err)
 	require.Len(t, chains, 1)
 	require.Equal(t, d.s.End(), chains[0].Last)
@@ -360,7 +360,7 @@ func TestConcurrentClients(t *testing.T) {
 	mark(own, d.s.Identity().NodeID)
 	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store, KeepGenerations: 1})
 	require.NoError(t, err)
-	sets, err := backup.ListIn(t.Context(), store)
+	sets, err := backup.List(t.Context(), store)
 	require.NoError(t, err)
 	require.Len(t, sets, 2)
 	require.Equal(t, ".partial-"+other, sets[0].Name)

@@ -222,7 +222,7 @@ func (p *Process) isDead() bool {
 }
 
 // errDead is returned by calls of a process after Kill.
-var errDead = fmt.Errorf("simnet: the process is dead: %w", syscall.ECONNABORTED)
+var errDead = fmt.Errorf("simnet: process is dead: %w", syscall.ECONNABORTED)
 
 // Listen binds an address "host:port". It assigns a port if that is 0.
 func (p *Process) Listen(_ context.Context, at string) (net.Listener, error) {

@@ -79,7 +79,7 @@ type World struct {
 }
 
 // worlds are those of the running tests: *testing.T → *World.
-var worlds sync.Map //nolint:gochecknoglobals // helpers of tests have a *testing.T and nothing else in common
+var worlds sync.Map //nolint:gochecknoglobals // test helpers only have a *testing.T in common
 
 // Test runs f in a new bubble.
 func Test(t *testing.T, f func(t *testing.T, w *World)) {

@@ -85,7 +85,7 @@ func (w *world) restoredBackup(ctx context.Context, h *host) (*volume, error) {
 	if !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("backup of %s: %w", h.name, err)
 	}
-	sets, err := backup.List(nil, dir)
+	sets, err := backup.List(ctx, backup.Directory(nil, dir))
 	if err != nil || len(sets) != 1 {
 		return nil, fmt.Errorf("backup of %s: %d save-sets: %w", h.name, len(sets), err)
 	}

@@ -7,6 +7,8 @@ package link
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -54,6 +56,15 @@ type Node interface {
 	Conn() *grpc.ClientConn
 	// Error converts an error of gRPC into a client.Error.
 	Error(ctx context.Context, err error) error
+}
+
+// Wrap adds the operation to the error of a node, unless the node's message already begins with its verb.
+func Wrap(op string, err error, message string) error {
+	verb, _, _ := strings.Cut(op, " ")
+	if first, _, _ := strings.Cut(message, " "); strings.TrimSuffix(first, ":") == verb {
+		return err
+	}
+	return fmt.Errorf("%s: %w", op, err)
 }
 
 // Errors of administrative calls, documented in client/admin.

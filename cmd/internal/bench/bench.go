@@ -21,7 +21,6 @@ import (
 
 // Target is the system under test.
 type Target struct {
-	// Client of the node or pair.
 	Client *client.Client
 	// Setup is "pair", "standalone" or "remote".
 	Setup string
@@ -35,7 +34,7 @@ type Target struct {
 	Pair *harness.Pair
 }
 
-// maxLatency is the largest recorded latency. Latencies are recorded in microseconds, from 1 µs, with 3 digits.
+// Latencies are recorded in microseconds, from 1 µs, with 3 digits.
 const maxLatency = 5 * time.Minute
 
 // NewHistogram returns an empty histogram of latencies.

@@ -17,15 +17,12 @@ import (
 
 // ConsumeOptions configure a consume measurement.
 type ConsumeOptions struct {
-	// SizeBytes of a body.
 	SizeBytes int
 	// Messages in total; they are published before the measurement.
-	Messages int
-	// Consumers at the same time.
+	Messages  int
 	Consumers int
 	// Queues over which messages and consumers are distributed.
-	Queues int
-	// Prefetch of each consumer.
+	Queues   int
 	Prefetch int
 	Order
 }
@@ -91,19 +88,8 @@ func Fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptio
 		SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: len(queues), Window: window,
 		Queues: len(queues), Order: o.Order,
 	}
-	producers, err := NewProducers(ctx, c, p.Producers)
-	if err != nil {
-		return err
-	}
-	if _, err := PublishAll(ctx, producers, queues, p); err != nil {
-		return err
-	}
-	for _, p := range producers {
-		if err := p.Close(); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := PublishNew(ctx, c, queues, p)
+	return err
 }
 
 // Drain receives and acknowledges until the last message was received, and waits for the confirmations.

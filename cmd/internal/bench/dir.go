@@ -13,10 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Directories for the data of measurements. They contain gigabytes, so they are removed no matter how a measurement
-// ends.
+// The directories contain gigabytes, so they are removed no matter how a measurement ends.
 
-// Prefix of the directories, and the file in them that is locked while in use.
+// Name prefix of the directories, and the file in them that is locked while in use.
 const (
 	DirPrefix = "lockstep-bench-"
 	DirLock   = "in-use" // held by the measuring process; the kernel releases it when the process dies

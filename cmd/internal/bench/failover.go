@@ -6,10 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
@@ -34,7 +33,6 @@ type FailoverOptions struct {
 	Coordinator string
 }
 
-// readyBound bounds the time until the pair is in sync again.
 const readyBound = time.Minute
 
 // publisher publishes one message after the other and records the time of each acknowledgement.
@@ -61,7 +59,7 @@ func (p *publisher) run(ctx context.Context, t Target, queue string) error {
 			return err
 		}
 		p.mu.Lock()
-		p.acks = append(p.acks, ack{time.Now(), ownAddress(t, r.Address)})
+		p.acks = append(p.acks, ack{time.Now(), t.Pair.BypassLink(r.Address)})
 		p.mu.Unlock()
 		select {
 		case p.arrived <- struct{}{}:
@@ -71,12 +69,6 @@ func (p *publisher) run(ctx context.Context, t Target, queue string) error {
 	return nil
 }
 
-// ownAddress returns the address of the node itself for the address of a link to it.
-func ownAddress(t Target, address string) string {
-	return t.Pair.BypassLink(address)
-}
-
-// take returns the acknowledgements since its last call.
 func (p *publisher) take() []ack {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,16 +120,11 @@ func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) 
 		if err := <-ended; err != nil {
 			return err
 		}
-		r.tookFaults(time.Since(start), o.Times, h)
+		r.Duration(time.Since(start), o.Times, h)
+		r.Rate, r.MB = 0, 0 // not meaningful here
 		return nil
 	})
 	return r, err
-}
-
-// tookFaults sets the fields derived from the interruptions. A rate is not meaningful here.
-func (r *Result) tookFaults(d time.Duration, times int, h *hdrhistogram.Histogram) {
-	r.Duration(d, times, h)
-	r.Rate, r.MB = 0, 0
 }
 
 // failOnce injects one fault, and returns when the pair is in sync again.
@@ -171,7 +158,6 @@ func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d
 	return at.Sub(since), errors.Join(err, undo())
 }
 
-// inject injects the fault into the active node, and returns a function that reverts it.
 func inject(t Target, active *harness.Node, fault string) (undo func() error, err error) {
 	switch fault {
 	case FaultCut:
@@ -196,7 +182,7 @@ func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Nod
 	if _, err := node.Switchover(ctx, 0); err != nil {
 		return 0, err
 	}
-	if _, err := waitAck(ctx, p, active.Address); err != nil {
+	if err := waitAck(ctx, p, active.Address); err != nil {
 		return 0, err
 	}
 	longest, last := time.Duration(0), before
@@ -207,20 +193,18 @@ func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Nod
 }
 
 // waitAck waits for an acknowledgement by another node, without consuming acknowledgements.
-func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
+func waitAck(ctx context.Context, p *publisher, not string) error {
 	for {
 		p.mu.Lock()
-		for _, a := range p.acks {
-			if a.address != not {
-				p.mu.Unlock()
-				return a.at, nil
-			}
-		}
+		found := slices.ContainsFunc(p.acks, func(a ack) bool { return a.address != not })
 		p.mu.Unlock()
+		if found {
+			return nil
+		}
 		select {
 		case <-p.arrived:
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("no publish was acknowledged after the switchover: %w", ctx.Err())
+			return fmt.Errorf("no publish was acknowledged after the switchover: %w", ctx.Err())
 		}
 	}
 }

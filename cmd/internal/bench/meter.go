@@ -28,7 +28,6 @@ type Usage struct {
 	Written float64 `json:"file_written_mb"`
 }
 
-// clientName is the name of this process.
 const clientName = "client"
 
 // Meter measures the usage of processes since its creation. All values are 0 if the system does not provide them.
@@ -52,7 +51,7 @@ func NewMeter(processes map[string]int, dir string) *Meter {
 	return m
 }
 
-// Self returns this process, for resetPeaks.
+// Self returns this process, for ResetPeaks.
 func Self() map[string]int { return map[string]int{clientName: os.Getpid()} }
 
 // ResetPeaks resets the peak memory of the processes.

@@ -14,7 +14,7 @@ import (
 // ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture supported by Go.
 const ticksPerSecond = 100
 
-// readUsage reads the usage of a process so far. Unreadable values stay 0.
+// Unreadable values stay 0.
 func readUsage(pid int) Usage {
 	var u Usage
 	dir := fmt.Sprintf("/proc/%d/", pid)

@@ -19,10 +19,8 @@ type Order struct {
 	Parts int
 }
 
-// config returns the queue configuration.
 func (o *Order) config() admin.QueueConfig { return admin.QueueConfig{Priorities: o.Priorities} }
 
-// label sets the group and the priority of message n.
 func (o *Order) label(m *client.Message, n int64) {
 	if o.Groups > 0 {
 		m.Group = fmt.Sprint("group-", n%int64(o.Groups))
@@ -35,10 +33,9 @@ func (o *Order) label(m *client.Message, n int64) {
 	}
 }
 
-// partProperty is the name of the property for Order.Parts.
 const partProperty = "part"
 
-// PartFilter returns the filter for part i. partSize returns how many of messages 1 to n it matches.
+// PartFilter returns the filter for part i. PartSize returns the number of matching messages.
 func (o *Order) PartFilter(i int) string {
 	return fmt.Sprintf("properties.%s == %q", partProperty, fmt.Sprint(i%o.Parts))
 }

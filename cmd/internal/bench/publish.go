@@ -21,11 +21,9 @@ func IsNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound)
 
 // PublishOptions configure a publish measurement.
 type PublishOptions struct {
-	// SizeBytes of a body.
 	SizeBytes int
-	// Messages in total.
-	Messages int
-	// Producers at the same time, each with its own pipeline.
+	Messages  int
+	// Producers have a pipeline each.
 	Producers int
 	// Publishers are the goroutines among which the producers are distributed; 0 for one per producer.
 	Publishers int
@@ -47,7 +45,7 @@ type PublishOptions struct {
 	ExpiresAt time.Time
 }
 
-// more reports whether message n, from 1, may be published now. until is the end of Duration.
+// more reports whether message n, from 1, may be published. until is the end of Duration.
 func (o *PublishOptions) more(n int64, now, until time.Time) bool {
 	if o.Duration > 0 {
 		return now.Before(until)
@@ -184,6 +182,21 @@ func PublishAll(
 		all.Merge(h)
 	}
 	return all, nil
+}
+
+// PublishNew is PublishAll with o.Producers new producers.
+func PublishNew(
+	ctx context.Context, c *client.Client, queues []string, o PublishOptions,
+) (*hdrhistogram.Histogram, error) {
+	producers, err := NewProducers(ctx, c, o.Producers)
+	if err != nil {
+		return nil, err
+	}
+	h, err := PublishAll(ctx, producers, queues, o)
+	for _, p := range producers {
+		err = errors.Join(err, p.Close())
+	}
+	return h, err
 }
 
 func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions,

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -113,15 +114,7 @@ func (r *Result) CPUPerMessage() float64 {
 // Median returns the result with the median rate, with the spread over all rounds. Of two middle results it returns the
 // lower. rounds must not be empty.
 func Median(rounds []Result) Result {
-	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int {
-		switch {
-		case a.Rate < b.Rate:
-			return -1
-		case a.Rate > b.Rate:
-			return 1
-		}
-		return 0
-	})
+	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int { return cmp.Compare(a.Rate, b.Rate) })
 	m := sorted[(len(sorted)-1)/2]
 	m.Median, m.RateMin, m.RateMax = true, sorted[0].Rate, sorted[len(sorted)-1].Rate
 	return m
@@ -148,8 +141,7 @@ func (r *Result) Remark() string {
 	return strings.Join(parts, "; ")
 }
 
-// Describe returns the name of the measurement, including the parameters that distinguish it from other results of the
-// same workload.
+// Describe returns the name of the measurement with the parameters that distinguish it within its workload.
 func (r *Result) Describe() string {
 	s := r.Workload + " " + r.Phase
 	switch {

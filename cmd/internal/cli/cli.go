@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli implements the parts shared by all `lockstep` commands. These are the root command with the global flags,
-// clients of the nodes in --addr, usage errors, and confirmation prompts.
+// Package cli implements the parts shared by all `lockstep` commands: the root command with the global flags, clients
+// of the nodes in --addr, usage errors, and confirmation prompts.
 //
 // Each group of commands is a package below this one, with a function Command that takes an Env. Package commands
-// assembles them. To add a command, write it in the package of its group. To add a group, create a package and list it
-// in package commands.
+// assembles them. To add a group, create a package and list it in package commands.
 package cli
 
 import (
@@ -27,11 +26,10 @@ type Process struct {
 	Version        string      // of this program
 }
 
-// Env is the environment of a command: the process and the global flags. The flags are parsed before a command runs,
-// but after it was created.
+// Env is the environment of a command. Flags are parsed after a command was created.
 type Env struct {
 	Process
-	// Print prints the results of the command in the --output format.
+	// Print prints results in the --output format.
 	Print *output.Printer
 	// Timeout bounds a command that makes a single request.
 	Timeout time.Duration
@@ -45,15 +43,30 @@ type Env struct {
 
 // Errors that determine the exit code, or that several commands return.
 var (
-	// ErrUsage is returned for an invalid command line; the exit code is 2.
-	ErrUsage = errors.New("wrong usage")
-	// ErrNotMeant is returned when the operator did not confirm a prompt.
-	ErrNotMeant = errors.New("aborted, no changes made")
-	// ErrNotConfirmed is returned when a command only printed its plan.
-	ErrNotConfirmed = errors.New("no changes made; to apply them, add --yes")
+	// ErrUsage is the kind of the errors of an invalid command line; the exit code is 2.
+	ErrUsage = errors.New("invalid usage")
+	// ErrNotConfirmed is returned when the operator did not confirm a prompt.
+	ErrNotConfirmed = errors.New("aborted, no changes made")
+	// ErrNeedsYes is returned when a command only printed its plan.
+	ErrNeedsYes = errors.New("no changes made; to apply them, add --yes")
 )
 
-// Usage returns an error with exit code 2.
-func Usage(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, args...))
+type usageError struct{ error }
+
+func (usageError) Is(target error) bool { return target == ErrUsage }
+func (e usageError) Unwrap() error      { return e.error }
+
+// Usage returns an error of the kind ErrUsage.
+func Usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+type hintedError struct {
+	error
+	hint string
+}
+
+func (e *hintedError) Unwrap() error { return e.error }
+
+// WithHint adds advice, which Run prints on a separate line.
+func WithHint(err error, format string, args ...any) error {
+	return &hintedError{err, fmt.Sprintf(format, args...)}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// Confirmation before data is deleted. Only an operator at a terminal is prompted, so that scripts keep working.
+// Only an operator at a terminal is prompted, so that scripts keep working.
 
 // AddYes adds the flag that confirms in advance.
 func AddYes(cmd *cobra.Command, yes *bool) {
@@ -33,8 +33,7 @@ func (env *Env) Asks() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Confirm asks the operator to confirm. It returns an error without confirmation, and nil if no operator can be
-// prompted.
+// Confirm asks the operator to confirm. It returns nil if no operator can be prompted.
 func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...any) error {
 	if yes || !env.Asks() {
 		return nil
@@ -54,11 +53,10 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 		}
 	case <-ctx.Done():
 	}
-	return ErrNotMeant
+	return ErrNotConfirmed
 }
 
-// ConfirmMessages asks for confirmation if messages of a queue would be deleted. An empty subscription means all of
-// them.
+// ConfirmMessages asks for confirmation if messages would be deleted. An empty subscription means the whole queue.
 func (env *Env) ConfirmMessages(
 	ctx context.Context, c *client.Client, yes bool, queue, subscription, label string,
 ) error {

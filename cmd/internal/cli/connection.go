@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,15 +21,14 @@ const (
 type Connection struct {
 	// Addresses of the nodes as given, comma-separated.
 	Addresses string
-	// CA, Certificate and Key are PEM files.
+	// PEM files
 	CA, Certificate, Key string
-	// Token, or the file that contains it.
+	// alternatives
 	Token, TokenFile string
-	// Profile that supplied the values; empty: none.
+	// Profile that supplied values; empty: none.
 	Profile string
 }
 
-// flagValues are the global connection flags.
 type flagValues struct {
 	Connection
 
@@ -43,7 +41,7 @@ func (env *Env) Profiles() (*profiles.File, error) {
 }
 
 // Connection combines flags, environment and profile, in this order of precedence. The current profile applies only to
-// its own nodes: if other addresses are given, it is ignored unless it is named.
+// its own nodes: it is ignored if other addresses are given.
 func (env *Env) Connection() (Connection, error) {
 	if env.connection != nil {
 		return *env.connection, nil
@@ -55,7 +53,7 @@ func (env *Env) Connection() (Connection, error) {
 	}
 	if name != "" || c.Addresses == "" {
 		if err := env.addProfile(&c, name); err != nil {
-			return c, fmt.Errorf("%w: %w", ErrUsage, err)
+			return c, Usage("%w", err)
 		}
 	}
 	if c.Addresses == "" {
@@ -65,13 +63,13 @@ func (env *Env) Connection() (Connection, error) {
 	return c, nil
 }
 
-// Given returns the values of flags, environment and the named profile, if any. It ignores the current profile. It is
-// for commands that create a profile.
+// Given returns the values of flags, environment and the named profile. It ignores the current profile, for commands
+// that create a profile.
 func (env *Env) Given() (Connection, error) {
 	c := env.given()
 	if env.flags.Profile != "" {
 		if err := env.addProfile(&c, env.flags.Profile); err != nil {
-			return c, fmt.Errorf("%w: %w", ErrUsage, err)
+			return c, Usage("%w", err)
 		}
 	}
 	if c.Addresses == "" {
@@ -80,7 +78,6 @@ func (env *Env) Given() (Connection, error) {
 	return c, nil
 }
 
-// given returns the values of flags and environment.
 func (env *Env) given() Connection {
 	c := Connection{}
 	for _, o := range []struct {
@@ -107,7 +104,7 @@ func (env *Env) given() Connection {
 	return c
 }
 
-// addProfile fills in missing values from the named profile, or from the current one.
+// An empty name selects the current profile.
 func (env *Env) addProfile(c *Connection, name string) error {
 	file, err := env.Profiles()
 	if err != nil {
@@ -149,7 +146,7 @@ func (c *Connection) List() ([]string, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: --addr is empty", ErrUsage)
+		return nil, Usage("--addr is empty")
 	}
 	return list, nil
 }
@@ -163,16 +160,15 @@ func (c *Connection) Options() (client.Options, error) {
 	}, err
 }
 
-// connectionFlags adds the credential flags to root. None of them shows the environment's value as its default, since
-// it may be secret.
+// Defaults from the environment are not shown: they may be secret.
 func connectionFlags(env *Env, root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(
 		&env.flags.Token,
 		"token",
 		"",
-		"authentication token; it is visible to other users of this machine in the process list, "+
-			"prefer --token-file or lockstep login (environment: "+EnvToken+")",
+		"authentication token; visible to other users in the process list: prefer --token-file or lockstep login "+
+			"(environment: "+EnvToken+")",
 	)
 	f.StringVar(&env.flags.TokenFile, "token-file", "", "authentication token file (environment: "+EnvTokenFile+")")
 	f.StringVar(&env.flags.Profile, "profile", "", "profile created by lockstep login, instead of the current one "+

@@ -3,10 +3,68 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/spf13/cobra"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
+
+// ShapeFlags adjusts a command and its subcommands: durations accept days ("7d"), the help shows boolean flags without
+// [=true|false], and a wrong number of arguments is a usage error.
+func ShapeFlags(cmd *cobra.Command) {
+	cmd.InitDefaultHelpFlag()
+	for _, set := range []*pflag.FlagSet{cmd.PersistentFlags(), cmd.Flags()} {
+		set.VisitAll(shape)
+	}
+	if check := cmd.Args; check != nil && !cmd.HasSubCommands() {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			err := check(cmd, args)
+			if err == nil || errors.Is(err, ErrUsage) {
+				return err
+			}
+			given := "no arguments"
+			if len(args) > 0 {
+				given = fmt.Sprintf("%q", args)
+			}
+			return Usage("expected %s, got %s", cmd.UseLine(), given)
+		}
+	}
+	for _, below := range cmd.Commands() {
+		ShapeFlags(below)
+	}
+}
+
+func shape(f *pflag.Flag) {
+	switch f.Value.(type) {
+	case *days, *plain:
+		return // persistent flags are visited more than once
+	}
+	switch f.Value.Type() {
+	case "duration":
+		f.Value = &days{f.Value}
+		if f.DefValue == "0s" {
+			f.DefValue = "0" // pflag omits "0", as for its own durations
+		}
+	case "bool":
+		f.Value = &plain{f.Value}
+	}
+}
+
+type days struct{ pflag.Value }
+
+// Set implements pflag.Value.
+func (d *days) Set(text string) error {
+	return d.Value.Set(units.ExpandDays(text)) //nolint:wrapcheck // pflag adds the flag's name
+}
+
+// plain hides the method IsBoolFlag, so that the help does not show [=true|false].
+type plain struct{ pflag.Value }
 
 // ParsePageSize parses a page size, such as 16KiB or 16384; empty returns 0.
 func ParsePageSize(flag, text string) (uint32, error) {
@@ -26,7 +84,7 @@ func ParsePageSize(flag, text string) (uint32, error) {
 // AddFullSpeed adds the flag that disables throttling.
 func AddFullSpeed(cmd *cobra.Command, full *bool) {
 	cmd.Flags().BoolVar(full, "full-speed", false,
-		"without rate limit (ignores the node's setting maintenance.background-share); may slow down publishers")
+		"disable rate limits (ignores maintenance.background-share); may slow down publishers")
 }
 
 // WantsRaft parses the flag --coordinator and reports whether it selects raft.
@@ -39,4 +97,33 @@ func WantsRaft(coordinator string) (bool, error) {
 	default:
 		return false, Usage("--coordinator %q: must be etcd or raft", coordinator)
 	}
+}
+
+// KnownSubcommand rejects an argument of a group, since it can only be an unknown command.
+func KnownSubcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		text += "; did you mean " + strings.Join(names, " or ") + "?"
+	} else {
+		text += "; available commands: " + strings.Join(subcommands(cmd), ", ")
+	}
+	return Usage("%s", text)
+}
+
+// NeedsSubcommand is run by a group without a command.
+func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
+	return Usage("%s requires a command: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
+}
+
+func subcommands(cmd *cobra.Command) (names []string) {
+	for _, below := range cmd.Commands() {
+		if below.IsAvailableCommand() {
+			names = append(names, below.Name())
+		}
+	}
+	return names
 }

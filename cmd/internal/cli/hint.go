@@ -14,16 +14,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// hint adds two checks to the function hint. It checks whether a process that closes connections speaks TLS. It names
-// the variable to rename if the environment still has one that configured this command until release 0.1 and is a node
-// setting now.
+// hint checks whether a process that closes connections speaks TLS. It names the variable to rename if the environment
+// still has one that configured this command until release 0.1 and is a node setting now.
 func (env *Env) hint(ctx context.Context, err error) string {
 	next := hint(err)
 	if !strings.Contains(next, "--tls-") {
 		return next
 	}
-	if addresses, addrErr := env.Addresses(); addrErr == nil &&
-		strings.Contains(err.Error(), "it requires TLS, and this client does not use it") &&
+	if addresses, addrErr := env.Addresses(); addrErr == nil && connectReason(err) == tlsRequired &&
 		!slices.ContainsFunc(addresses, func(at string) bool { return speaksTLS(ctx, at) }) {
 		return hint(errOtherPort)
 	}
@@ -31,7 +29,7 @@ func (env *Env) hint(ctx context.Context, err error) string {
 		former := strings.Replace(name, "_CLIENT", "", 1)
 		_, set := env.Lookup(former)
 		if _, now := env.Lookup(name); set && !now {
-			return former + " is a node setting and is ignored here: set " + name + "; " + next
+			return name + " instead of " + former + ", which is a node setting and ignored here; " + next
 		}
 	}
 	return next
@@ -48,9 +46,13 @@ func hint(err error) string {
 		}
 		return false
 	}
+	if e, ok := errors.AsType[*hintedError](err); ok {
+		return e.hint
+	}
+	reason := connectReason(err)
 	switch {
 	case errors.Is(err, client.ErrUnauthenticated):
-		return "lockstep login to get or store a token, or --token-file to name one"
+		return "lockstep login, to store a token; or --token-file, to name a file with one"
 	case errors.Is(err, client.ErrDenied):
 		return "lockstep access whoami, to show the caller's identity and rights"
 	case errors.Is(err, client.ErrSubscriptionNotFound):
@@ -59,22 +61,24 @@ func hint(err error) string {
 		return "lockstep queue list, to list queues; lockstep queue create, to create one"
 	case errors.Is(err, admin.ErrNotEmpty):
 		return "lockstep queue show, to inspect the queue; lockstep queue purge, to delete its messages"
+	case errors.Is(err, admin.ErrNoJob):
+		return "lockstep job list, to list jobs"
 	case errors.Is(err, admin.ErrNoTransaction):
 		return "lockstep txn list, to list prepared transactions"
 	case errors.Is(err, datadir.ErrInUse):
 		return "lockstep status, to show the running node"
 	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && states(datadir.PageFileName):
-		return "data.dir in the node's configuration names the directory: lockstep doctor --config node.yaml"
-	case errors.Is(err, errOtherPort), states("it is not a port for clients"):
-		return "--addr names the port for clients, the setting listen of a node; the console, metrics, AMQP and raft have " +
-			"separate ports"
-	case errors.Is(err, errNodeSpeaksTLS), states("it requires TLS, and this client does not use it"):
-		return "--tls-ca ca.pem with the CA of the node's certificate (" + envTLSCA + "; lockstep login stores " +
-			"it); lockstep cert show HOST:PORT, to show the node's certificate"
-	case errors.Is(err, errNodeIsPlain), states("does not use TLS, and this client does"):
-		return "leave --tls-ca, --tls-cert and --tls-key out, " + envTLSCA + " and the TLS files in the profile too; or " +
-			"set tls.cert and tls.key on the node: without TLS, traffic can be read on the network"
-	case states("x509:", "tls:", "certificate"):
+		return "lockstep doctor --config node.yaml, to check the directory in the node's setting data.dir"
+	case errors.Is(err, errOtherPort), reason == notClientPort:
+		return "--addr with the client port of the nodes (setting listen, 7420 by default); the console, metrics, AMQP and " +
+			"raft have other ports"
+	case errors.Is(err, errNodeSpeaksTLS), reason == tlsRequired:
+		return "--tls-ca ca.pem with the CA of the node's certificate (environment: " + envTLSCA + "); lockstep login, " +
+			"to store it; lockstep cert show HOST:PORT, to show the node's certificate"
+	case errors.Is(err, errNodeIsPlain), reason == tlsUnsupported:
+		return "the command without --tls-ca, --tls-cert, --tls-key, " + envTLSCA + " and TLS files in the profile; or set " +
+			"tls.cert and tls.key on the node: without TLS, traffic can be read on the network"
+	case errors.Is(err, errCertificates), reason == badCertificate, states("x509:", "tls:"):
 		return "lockstep cert show HOST:PORT, to show the node's certificate; set --tls-ca to its CA, " +
 			"and --tls-cert and --tls-key to the client certificate"
 	case states("server preface"):
@@ -84,9 +88,9 @@ func hint(err error) string {
 	case errors.Is(err, client.ErrUnavailable) && states("broken pipe", "connection reset"):
 		return "lockstep status, to see which nodes respond; a node that closes connections may require a certificate " +
 			"(--tls-cert, --tls-key): lockstep cert show HOST:PORT"
-	case errors.Is(err, client.ErrRefused) && states("set backup.path"):
+	case reason == "NO_BACKUP_PATH":
 		return "--path with a backup directory on the node, or s3://BUCKET/PREFIX"
-	case errors.Is(err, client.ErrRefused) && states("lockstep "):
+	case errors.Is(err, client.ErrRefused) && states("lockstep ", "--"):
 		return ""
 	case errors.Is(err, client.ErrRefused):
 		return "lockstep status, to show the nodes, conditions and actions"

@@ -20,14 +20,29 @@ import (
 // ErrNoAnswer is returned when no node answers.
 var ErrNoAnswer = errors.New("no node responds; check the addresses (--addr, " + EnvAddr + ")")
 
-// Variants of ErrNoAnswer: a process answers, but the two ends disagree about TLS.
+// A process answers, but the two ends disagree.
 var (
-	errNodeSpeaksTLS = errors.New("no node responds: the node requires TLS, and this command does not use TLS")
-	errNodeIsPlain   = errors.New("no node responds: the node does not use TLS, and this command does")
+	errNodeSpeaksTLS = errors.New("no node responds: the node requires TLS, but this command does not use it")
+	errNodeIsPlain   = errors.New("no node responds: the node does not use TLS, but this command does")
 	errCertificates  = errors.New("no node responds: the TLS handshake failed because a certificate was not accepted")
-	errEnds          = errors.New("no node responds: the node closes the connection")
+	errEnds          = errors.New("no node responds: the node closed the connection")
 	errOtherPort     = errors.New("no node responds: the address is not the client port of a node (listen, 7420)")
 )
+
+// Values of client.Error.Reason if no connection could be made.
+const (
+	tlsRequired    = "TLS_REQUIRED"
+	tlsUnsupported = "TLS_UNSUPPORTED"
+	badCertificate = "BAD_CERTIFICATE"
+	notClientPort  = "NOT_CLIENT_PORT"
+)
+
+func connectReason(err error) string {
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return e.Reason
+	}
+	return ""
+}
 
 // NoAnswer returns ErrNoAnswer, or a more specific error if the addresses are correct.
 func NoAnswer(ctx context.Context, s pairstatus.Status) error {
@@ -35,19 +50,20 @@ func NoAnswer(ctx context.Context, s pairstatus.Status) error {
 		if pairstatus.Refuses(n.Err) {
 			return fmt.Errorf("no node allows this caller to read its status: %w", n.Err)
 		}
-		switch has := func(text string) bool { return strings.Contains(n.Error, text) }; {
-		case has("it is not a port for clients"):
+		switch connectReason(n.Err) {
+		case notClientPort:
 			return fmt.Errorf("%w: %s", errOtherPort, n.Error)
-		case has("it requires TLS, and this client does not use it"):
+		case tlsRequired:
 			if !speaksTLS(ctx, n.Address) {
-				return fmt.Errorf("%w: the server at %s does not speak gRPC", errOtherPort, n.Address)
+				return fmt.Errorf("%w: the server at %s does not use gRPC", errOtherPort, n.Address)
 			}
 			return errNodeSpeaksTLS
-		case has("does not use TLS, and this client does"):
+		case tlsUnsupported:
 			return errNodeIsPlain
-		case has("TLS: "), has("rejects the client certificate"), has("requires a client certificate"):
+		case badCertificate:
 			return errCertificates
-		case has("broken pipe"), has("connection reset"):
+		}
+		if strings.Contains(n.Error, "broken pipe") || strings.Contains(n.Error, "connection reset") {
 			return fmt.Errorf("%w (%s)", errEnds, n.Error)
 		}
 	}
@@ -70,7 +86,6 @@ func speaksTLS(ctx context.Context, address string) bool {
 	return !errors.As(err, &other) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET)
 }
 
-// probeTimeout bounds the handshake of speaksTLS.
 const probeTimeout = 2 * time.Second
 
 // Addresses returns the addresses of the nodes.
@@ -100,7 +115,7 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 	o.FailFast = !env.waitsForServer
 	c, err := client.OpenWith(ctx, o)
 	if errors.Is(err, client.ErrInvalid) {
-		return fmt.Errorf("%w: --addr, --tls, --token: %w", ErrUsage, err)
+		return Usage("invalid connection flags: %s", strings.TrimPrefix(err.Error(), client.ErrInvalid.Error()+": "))
 	}
 	if err != nil {
 		return err
@@ -112,9 +127,41 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 func NodeAt(c *client.Client, address string) (*admin.Node, error) {
 	n, err := admin.New(c).Node(address)
 	if errors.Is(err, client.ErrInvalid) {
-		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
+		return nil, Usage("%w", err)
 	}
 	return n, err
+}
+
+// Nodes returns the nodes in --addr.
+func (env *Env) Nodes(c *client.Client) ([]*admin.Node, error) {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]*admin.Node, len(addrs))
+	for i, addr := range addrs {
+		if nodes[i], err = NodeAt(c, addr); err != nil {
+			return nil, err
+		}
+	}
+	return nodes, nil
+}
+
+// WaitActive waits until a node is active, for at most --timeout.
+func (env *Env) WaitActive(ctx context.Context, c *client.Client) (client.Active, error) {
+	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	return c.WaitActive(ctx)
+}
+
+// WaitRates waits until nodes have measured the rates of a first request.
+func WaitRates(ctx context.Context) error {
+	select {
+	case <-time.After(1100 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("measure rates: %w", context.Cause(ctx))
+	}
 }
 
 // WithTimeout runs fn with a client and a context that ends after --timeout, for commands that make a single request.
@@ -129,9 +176,7 @@ func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *clien
 // OnActive calls fn with the active node.
 func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
-		find, cancel := context.WithTimeout(ctx, env.Timeout)
-		active, err := c.WaitActive(find)
-		cancel()
+		active, err := env.WaitActive(ctx, c)
 		if err != nil {
 			return err
 		}

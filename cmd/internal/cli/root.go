@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -58,10 +57,9 @@ Get started:
 	return root
 }
 
-// helpColumns is the width of the long help texts.
 const helpColumns = 80
 
-// wrapHelp breaks the lines of the long texts of a command and its subcommands. Indented lines stay as they are.
+// wrapHelp wraps the long texts of a command and its subcommands, except indented lines.
 func wrapHelp(cmd *cobra.Command) {
 	var wrapped []string
 	text := ""
@@ -97,10 +95,7 @@ func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
 			root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 				all = append(all, option{f.Name, f.DefValue, f.Usage})
 			})
-			if err := env.Print.Object(all); err != nil {
-				return err
-			}
-			return env.Print.Sentence("%s", strings.TrimRight(root.PersistentFlags().FlagUsages(), "\n"))
+			return env.Print.Result(all, "%s", strings.TrimRight(root.PersistentFlags().FlagUsages(), "\n"))
 		},
 	}
 }
@@ -110,10 +105,10 @@ func Globals(env *Env, root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := cmd.ValidateFlagGroups(); err != nil { // cobra validates them only after this hook
-			return fmt.Errorf("%w: %w", ErrUsage, err)
+			return Usage("%w", err)
 		}
 		if env.Print, err = output.New(env.Stdout, env.output); err != nil {
-			return fmt.Errorf("%w: %w", ErrUsage, err)
+			return Usage("%w", err)
 		}
 		env.waitsForServer = cmd.Flags().Changed("timeout")
 		env.started = true
@@ -122,7 +117,6 @@ func Globals(env *Env, root *cobra.Command) {
 	globalFlags(env, root)
 }
 
-// globalFlags adds the flags of all commands to root; they fill env.
 func globalFlags(env *Env, root *cobra.Command) {
 	addr := DefaultAddr
 	if v, ok := env.Lookup(EnvAddr); ok && v != "" {
@@ -134,8 +128,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 		value             *string
 		name, env, format string
 	}{
-		{&env.flags.CA, "tls-ca", envTLSCA, "CA certificates for verifying the nodes; enables " +
-			"TLS"},
+		{&env.flags.CA, "tls-ca", envTLSCA, "CA certificates for verifying the nodes; enables TLS"},
 		{&env.flags.Certificate, "tls-cert", envTLSCert, "client certificate file"},
 		{&env.flags.Key, "tls-key", envTLSKey, "client key file"},
 	} {
@@ -148,7 +141,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 	connectionFlags(env, root)
 	f.StringVarP(&env.output, "output", "o", "table", "output format: table or json")
 	f.DurationVar(&env.Timeout, "timeout", DefaultTimeout,
-		"time limit for finding a suitable node; if set, also while no node accepts connections")
+		"time limit of a request; if set, unreachable nodes are retried until then")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "address" {
 			name = "addr"

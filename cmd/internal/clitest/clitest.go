@@ -25,7 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asProgram makes the test binary act as the lockstep command, since the harness starts nodes with its own executable.
+// The test binary acts as the lockstep command, since the harness starts nodes with its own executable.
 const asProgram = "TEST_BINARY_IS_LOCKSTEP"
 
 // Program runs one command line of a program and returns the exit code.
@@ -50,7 +50,7 @@ func MainOf(m *testing.M, program Program) {
 	os.Exit(m.Run())
 }
 
-// fuzzes reports whether this process is a worker of go test -fuzz, which inherits the environment of the tests.
+// A worker of go test -fuzz inherits the environment of the tests.
 func fuzzes() bool { return slices.Contains(os.Args[1:], "-test.fuzzworker") }
 
 // CLI runs commands with a set of nodes.
@@ -59,8 +59,7 @@ type CLI struct {
 	// Addr is the value of the address environment variable, in place of --addr; empty: not set.
 	Addr string
 	// Env are additional environment variables.
-	Env map[string]string
-	// Program is what runs; nil: lockstep.
+	Env     map[string]string
 	Program Program
 }
 

@@ -161,7 +161,7 @@ func TestCommands(t *testing.T) {
 	require.Empty(t, c.OK("consume", "orders", "--wait", "100ms"))
 
 	c.OK("publish", "prices", "1", "2", "3")
-	require.Contains(t, c.OK("subscription", "create", "prices", "late", "--start", "earliest"), "backlog 3 messages")
+	require.Contains(t, c.OK("subscription", "create", "prices", "late", "--start", "earliest"), "backlog: 3 messages")
 	require.Contains(t, c.OK("queue", "purge", "prices", "-s", "audit"), "purged 3 messages")
 	show := c.Lines("queue", "show", "prices")[0]
 	require.InDelta(t, 3, show["messages"], 0)

@@ -122,7 +122,7 @@ func TestNextCommandOfAccess(t *testing.T) {
 		"no TLS to TLS":   {secured, nil, "--tls-ca ca.pem", "requires TLS"},
 		"other authority": {secured, []string{"--tls-ca", other.File}, "lockstep cert show", "certificate was not accepted"},
 		"no certificate":  {secured, []string{"--tls-ca", ca.File}, "lockstep cert show", ""}, // it may be closed before
-		"TLS to no TLS":   {plain, []string{"--tls-ca", ca.File}, "leave --tls-ca", "does not use TLS"},
+		"TLS to no TLS":   {plain, []string{"--tls-ca", ca.File}, "without --tls-ca", "does not use TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -51,7 +51,7 @@ func TestOtherPort(t *testing.T) {
 		for _, args := range [][]string{{"status"}, {"queue", "list"}} {
 			_, stderr, code := c.Run("", args...)
 			require.Equal(t, cli.ExitError, code)
-			require.Contains(t, stderr, "--addr names the port for clients", name)
+			require.Contains(t, stderr, "--addr with the client port", name)
 			require.NotContains(t, stderr, "--tls-ca", name)
 		}
 	}

@@ -26,10 +26,7 @@ nodes, use lockstep status --output json.`,
 				OS      string `json:"os"`
 				Arch    string `json:"arch"`
 			}{env.Version, buildSetting("vcs.revision"), runtime.Version(), runtime.GOOS, runtime.GOARCH}
-			if err := env.Print.Object(v); err != nil {
-				return err
-			}
-			return env.Print.Sentence("lockstep %s (%s, %s/%s)", v.Version, v.Go, v.OS, v.Arch)
+			return env.Print.Result(v, "lockstep %s (%s, %s/%s)", v.Version, v.Go, v.OS, v.Arch)
 		},
 	}
 }

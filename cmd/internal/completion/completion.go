@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package completion completes arguments and flags in shells: names of queues, subscriptions, jobs, nodes and so on, as
-// the nodes currently report them. The kind of an argument is derived from the usage line of the command, so a new
-// command with QUEUE in it is completed automatically.
+// Package completion completes arguments and flags in shells with the names that the nodes currently report. The kind
+// of an argument is derived from the usage line of the command, so a new command with QUEUE in it is completed
+// automatically.
 //
-// A shell waits for the result, so it takes at most a second. If no node answers, or the caller may not list the names,
-// the result is empty, without an error.
+// A shell waits for the result, so it takes at most a second. On an error, the result is empty.
 package completion
 
 import (
@@ -21,13 +20,12 @@ import (
 )
 
 const (
-	// limit bounds the time that a shell waits.
+	// a shell waits for it
 	limit = 900 * time.Millisecond
-	// most is the maximum number of names. The user can type a longer prefix to see others.
+	// maximum number of names; a longer prefix selects others
 	most = 200
 )
 
-// asked is the input of a kind's lookup.
 type asked struct {
 	env    *cli.Env
 	client *client.Client // nil for local names
@@ -35,7 +33,6 @@ type asked struct {
 	prefix string
 }
 
-// kind finds names of one kind.
 type kind struct {
 	local bool // it queries no node
 	find  func(context.Context, *asked) ([]string, error)
@@ -77,7 +74,7 @@ func Add(env *cli.Env, root *cobra.Command) {
 	}
 }
 
-// flagTo returns the kind of --to: a node for switchover, a queue for operations on a queue.
+// flagTo returns the kind of --to.
 func flagTo(cmd *cobra.Command) string {
 	switch path := cmd.CommandPath(); {
 	case path == "lockstep switchover":
@@ -95,7 +92,7 @@ func flagFrom(cmd *cobra.Command) string {
 	return ""
 }
 
-// ofUsage derives the kind of each argument of a command from its usage line; empty for arguments without completion.
+// ofUsage derives the kind of each argument from the usage line; empty: no completion.
 func ofUsage(cmd *cobra.Command) (args []string) {
 	group := ""
 	if cmd.HasParent() {
@@ -131,7 +128,6 @@ func ofUsage(cmd *cobra.Command) (args []string) {
 	return args
 }
 
-// arguments completes arguments of these kinds.
 func arguments(env *cli.Env, kinds []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(kinds) || kinds[len(args)] == "" {
@@ -145,7 +141,6 @@ func arguments(env *cli.Env, kinds []string) cobra.CompletionFunc {
 	}
 }
 
-// names returns the names of a kind that start with a prefix.
 func names(ctx context.Context, env *cli.Env, which, queue, prefix string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -11,7 +11,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// kinds returns the kinds of names.
 func kinds() map[string]kind {
 	return map[string]kind{
 		"queue":        {find: queues},
@@ -19,26 +18,11 @@ func kinds() map[string]kind {
 		"job":          {find: jobs},
 		"node":         {find: nodeNames},
 		"transaction":  {find: transactions},
-		"token": {find: rules(func(r *pb.ListAccessResponse) (all []string) {
-			for _, t := range r.GetTokens() {
-				all = append(all, t.GetName())
-			}
-			return all
-		})},
-		"role": {find: rules(func(r *pb.ListAccessResponse) (all []string) {
-			for _, role := range r.GetRoles() {
-				all = append(all, role.GetName())
-			}
-			return all
-		})},
-		"quota": {find: rules(func(r *pb.ListAccessResponse) (all []string) {
-			for _, q := range r.GetQuotas() {
-				all = append(all, q.GetQueue())
-			}
-			return all
-		})},
-		"address": {local: true, find: func(_ context.Context, a *asked) ([]string, error) { return a.env.Addresses() }},
-		"profile": {local: true, find: profileNames},
+		"token":        {find: rules((*pb.ListAccessResponse).GetTokens, (*pb.AccessToken).GetName)},
+		"role":         {find: rules((*pb.ListAccessResponse).GetRoles, (*pb.AccessRole).GetName)},
+		"quota":        {find: rules((*pb.ListAccessResponse).GetQuotas, (*pb.AccessQuota).GetQueue)},
+		"address":      {local: true, find: func(_ context.Context, a *asked) ([]string, error) { return a.env.Addresses() }},
+		"profile":      {local: true, find: profileNames},
 		"output": {local: true, find: func(context.Context, *asked) ([]string, error) {
 			return []string{"table", "json"}, nil
 		}},
@@ -78,17 +62,10 @@ func jobs(ctx context.Context, a *asked) (all []string, err error) {
 	return all, err
 }
 
-// nodeNames queries the nodes one after the other, since one may be unreachable.
+// nodeNames queries one node after the other, since one may be unreachable.
 func nodeNames(ctx context.Context, a *asked) ([]string, error) {
-	addresses, err := a.env.Addresses()
-	if err != nil {
-		return nil, err
-	}
-	for _, address := range addresses {
-		n, nodeErr := admin.New(a.client).Node(address)
-		if nodeErr != nil {
-			return nil, nodeErr
-		}
+	nodes, err := a.env.Nodes(a.client)
+	for _, n := range nodes {
 		st, statusErr := n.Status(ctx)
 		if err = statusErr; err != nil {
 			continue
@@ -116,14 +93,16 @@ func transactions(ctx context.Context, a *asked) (all []string, err error) {
 	return all, nil
 }
 
-// rules returns names picked from all access rules, which only an operator may list.
-func rules(pick func(*pb.ListAccessResponse) []string) func(context.Context, *asked) ([]string, error) {
-	return func(ctx context.Context, a *asked) ([]string, error) {
+// Only an operator may list the access rules.
+func rules[T any](
+	list func(*pb.ListAccessResponse) []T, name func(T) string,
+) func(context.Context, *asked) ([]string, error) {
+	return func(ctx context.Context, a *asked) (all []string, err error) {
 		r, err := admin.New(a.client).ListAccess(ctx)
-		if err != nil {
-			return nil, err
+		for _, one := range list(r) {
+			all = append(all, name(one))
 		}
-		return pick(r), nil
+		return all, err
 	}
 }
 

@@ -15,10 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// backlogQueues are filled before the resize, and read after it.
 const backlogQueues = 4
 
-// backlog is the content of the queues during the rewrite.
 type backlog struct {
 	seed     uint64
 	messages [backlogQueues]int // in each queue, with sequences from 1
@@ -27,7 +25,7 @@ type backlog struct {
 
 func backlogName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
 
-// backlogBody returns the unique body of a message. Each queue has its own kind of bodies, as in most applications.
+// backlogBody returns the unique body of a message. Each queue has its own kind of bodies.
 func backlogBody(seed uint64, queue, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1))
 	size := 0
@@ -50,7 +48,6 @@ func backlogBody(seed uint64, queue, n int) []byte {
 	return b[:size]
 }
 
-// fill publishes messages with a total size to the queues.
 func (s *backlog) fill(ctx context.Context, c *client.Client, total int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -95,7 +92,6 @@ func (s *backlog) fillQueue(ctx context.Context, c *client.Client, queue int, to
 	return p.Close()
 }
 
-// count returns the number of all messages.
 func (s *backlog) count() int {
 	n := 0
 	for _, m := range s.messages {
@@ -104,7 +100,7 @@ func (s *backlog) count() int {
 	return n
 }
 
-// check reads all queues again. Missing and changed messages are lost; messages stored twice are duplicated.
+// Missing and changed messages are lost; messages stored twice are duplicated.
 func (s *backlog) check(ctx context.Context, c *client.Client) (lost, duplicated int, err error) {
 	for q, messages := range s.messages {
 		seen := make([]bool, messages)

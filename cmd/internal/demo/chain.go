@@ -16,40 +16,35 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ChainOptions are the options of Chain.
+// ChainOptions are the options of Chain. Duration is ignored: the demo lasts until all kills are done.
 type ChainOptions struct {
-	// Options of the pair and the load. Duration is ignored: the demo lasts until all kills are done.
 	Options
-	// Kills is the number of kills of the active.
 	Kills int
 }
 
 // ChainVerdict is the result of the transaction demo.
 type ChainVerdict struct {
-	// Published is the number of messages acknowledged in the first queue.
+	// acknowledged in the first queue
 	Published int `json:"published"`
-	// Processed is the number of processed messages, whether the transaction was committed or not.
+	// whether the transaction was committed or not
 	Processed int `json:"processed"`
-	// Refused is the number of commits rejected because the message had already been processed.
+	// commits rejected because the message had already been processed
 	Refused int `json:"refused"`
-	// Stored is the number of messages in the second queue.
+	// messages in the second queue
 	Stored int `json:"stored"`
-	// Missing is the number of messages that are not in the second queue; Doubled are in it more than once.
+	// Missing messages are not in the second queue, Doubled more than once.
 	Missing int `json:"missing"`
 	Doubled int `json:"doubled"`
-	// Left is the number of messages left in the first queue.
-	Left uint64 `json:"left"`
-	// Kills of the active node.
-	Kills int `json:"kills"`
-	// LostWorkers is the number of clients that were stopped intentionally during their work.
+	// messages in the first queue
+	Left  uint64 `json:"left"`
+	Kills int    `json:"kills"`
+	// LostWorkers are clients that were stopped intentionally during their work.
 	LostWorkers int `json:"lost_workers"`
-	// DigestsEqual reports whether both stores have the same content at the same log position.
-	DigestsEqual bool `json:"digests_equal"`
-	// Coordinator that stored the cluster record.
-	Coordinator string `json:"coordinator"`
-	// Digests of the two stores, and their log position.
-	Digests [2]string `json:"-"`
-	LSN     uint64    `json:"-"`
+	// DigestsEqual is for the same log position.
+	DigestsEqual bool      `json:"digests_equal"`
+	Coordinator  string    `json:"coordinator"`
+	Digests      [2]string `json:"-"`
+	LSN          uint64    `json:"-"`
 }
 
 // Passed reports whether each message published to the first queue is in the second one exactly once.
@@ -60,12 +55,11 @@ func (v ChainVerdict) Passed() bool {
 const (
 	chainIn, chainOut = "orders", "invoices"
 	chainWorkers      = 3
-	// workerLife is the lifetime of a worker. It then stops without settling its messages, and another one starts.
+	// A worker then stops without settling its messages, and another one starts.
 	workerLife = 900 * time.Millisecond
 	drainBound = 60 * time.Second
 )
 
-// chain is a running transaction demo.
 type chain struct {
 	run
 	o         ChainOptions
@@ -76,7 +70,7 @@ type chain struct {
 	kills     atomic.Int64
 }
 
-// Chain runs the demo of a chain of two queues. The verdict is valid only if the error is nil.
+// Chain runs the transaction demo. The verdict is valid only if the error is nil.
 func Chain(ctx context.Context, o ChainOptions) (_ ChainVerdict, err error) {
 	c := &chain{run: run{Options: o.Options, ledger: newLedger()}, o: o}
 	o.Screen.Event("starting %s and two nodes in %s", o.third(), o.Dir)
@@ -113,13 +107,11 @@ func (c *chain) newClient(ctx context.Context) (*client.Client, error) {
 	return client.OpenWith(ctx, client.Options{Addresses: c.pair.Addresses()})
 }
 
-// line returns the progress for the screen.
 func (c *chain) line() string {
 	return fmt.Sprintf("%d orders published, %d processed, %d of these a second time and refused; %d kills",
 		c.published.Load(), c.processed.Load(), c.refused.Load(), c.kills.Load())
 }
 
-// script runs workers that process the published messages, and kills the active repeatedly.
 func (c *chain) script(ctx context.Context) (err error) {
 	c.Screen.Event("publishing %d orders per second; %d workers consume each and publish an invoice in one transaction",
 		c.Rate, chainWorkers)
@@ -148,7 +140,7 @@ func (c *chain) script(ctx context.Context) (err error) {
 	return c.drain(ctx)
 }
 
-// publish publishes orders until its context ends. Each is retried until it is acknowledged.
+// publish retries each order until it is acknowledged.
 func (c *chain) publish(until, ctx context.Context) error {
 	ticker := time.NewTicker(time.Second / time.Duration(c.Rate))
 	defer ticker.Stop()
@@ -167,7 +159,7 @@ func (c *chain) publish(until, ctx context.Context) error {
 	return nil
 }
 
-// work processes orders with one client after another. Each is stopped in the middle of its work.
+// work runs one client after another. Each is stopped in the middle of its work.
 func (c *chain) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cl, err := c.newClient(ctx)
@@ -182,7 +174,7 @@ func (c *chain) work(ctx context.Context) error {
 	return nil
 }
 
-// workOnce runs one worker. It returns nil at the end of the worker's lifetime.
+// workOnce returns nil at the end of the worker's lifetime.
 func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
 	life, end := context.WithTimeout(ctx, workerLife)
 	defer end()
@@ -213,7 +205,6 @@ func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
 	}
 }
 
-// killOnce kills the active node with SIGKILL, and restarts it.
 func (c *chain) killOnce(ctx context.Context, failed <-chan error) error {
 	bound, cancel := context.WithTimeout(ctx, failoverBound)
 	defer cancel()
@@ -247,7 +238,6 @@ func (c *chain) killOnce(ctx context.Context, failed <-chan error) error {
 	return c.pair.WaitReady(bound, nil)
 }
 
-// drain waits until the first queue is empty.
 func (c *chain) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainBound)
 	defer cancel()
@@ -266,7 +256,6 @@ func (c *chain) drain(ctx context.Context) error {
 	}
 }
 
-// check reads the second queue.
 func (c *chain) check(ctx context.Context) (v ChainVerdict, err error) {
 	v = ChainVerdict{
 		Published: int(c.published.Load()), Processed: int(c.processed.Load()), Refused: int(c.refused.Load()),

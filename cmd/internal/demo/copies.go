@@ -11,11 +11,10 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 )
 
-// sampleEvery is the interval at which the nodes report the number of copies.
 const sampleEvery = 20 * time.Millisecond
 
-// copies measures the time in which the active acknowledged with fewer than two copies: it reports fewer than two nodes
-// in sync. The state between two samples is that of the later one.
+// copies measures the time in which the active reports fewer than two nodes in sync, and acknowledges with fewer than
+// two copies. The state between two samples is that of the later one.
 type copies struct {
 	mu       sync.Mutex // guards all fields below
 	last     time.Time
@@ -30,7 +29,6 @@ type copies struct {
 
 func newCopies() *copies { return &copies{last: time.Now(), changed: make(chan struct{})} }
 
-// watch samples until ctx ends.
 func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string) {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
@@ -46,10 +44,7 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 	}
 }
 
-// observe adds a sample that was taken instantaneously.
-func (s *copies) observe(snap progress.Snapshot) { s.observeSince(snap.At, snap) }
-
-// observeSince adds a sample; began is when the nodes were queried.
+// observeSince adds a sample. start is when the nodes were queried.
 func (s *copies) observeSince(start time.Time, snap progress.Snapshot) {
 	inSync := 0
 	for _, n := range snap.Nodes[snap.Active].GetPair().GetNodes() {
@@ -74,7 +69,6 @@ func (s *copies) observeSince(start time.Time, snap progress.Snapshot) {
 	s.changed = make(chan struct{})
 }
 
-// except starts or ends an excepted period.
 func (s *copies) except(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,14 +78,13 @@ func (s *copies) except(on bool) {
 	}
 }
 
-// now returns the last sample, and a channel that is closed on the next one.
+// now also returns a channel that is closed on the next sample.
 func (s *copies) now() (progress.Snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.snapshot, s.changed
 }
 
-// totals returns the time with fewer than two copies.
 func (s *copies) totals() (planned, killed time.Duration, samples int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ func TestCopies(t *testing.T) {
 		for i := range 2 {
 			st.Pair.Nodes = append(st.Pair.Nodes, &pb.NodeStatus{InSync: i < inSync})
 		}
-		s.observe(progress.Snapshot{At: at, Active: active, Nodes: map[string]*pb.GetStatusResponse{"a:1": st}})
+		s.observeSince(at, progress.Snapshot{At: at, Active: active, Nodes: map[string]*pb.GetStatusResponse{"a:1": st}})
 	}
 	sample("a:1", 2)
 	sample("", 0) // no node acknowledges

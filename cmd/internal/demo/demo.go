@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package demo kills and restarts the active node of a pair under load, and verifies that no acknowledged message was
-// lost or duplicated.
-//
-// demo.go contains the script, workload.go publishes and consumes, ledger.go records the results of both, and screen.go
-// displays them. Package audit computes the verdict, as for the tests of whole pairs.
+// lost or duplicated. Package historycheck computes the verdict, as for the tests of whole pairs.
 package demo
 
 import (
@@ -25,64 +22,54 @@ import (
 
 // Options of Run.
 type Options struct {
-	// Raft stores the cluster record in a raft quorum of the nodes and a witness, instead of an etcd.
+	// Raft stores the cluster record in a raft quorum with a witness, instead of etcd.
 	Raft bool
-	// Dir for all data; it must exist and be empty.
+	// Dir must exist and be empty.
 	Dir string
 	// Seed determines the content of the messages and the time of the kill.
-	Seed uint64
-	// Duration of publishing.
+	Seed     uint64
 	Duration time.Duration
-	// Rate of publishing, in messages per second.
-	Rate int
-	// Settings of the nodes, as in harness.Options.
+	// messages per second
+	Rate     int
 	Settings map[string]string
-	// NodeSettings are additional settings of one node, by its name, as in harness.Options.
+	// additional settings by node name
 	NodeSettings map[string]map[string]string
-	// Screen displays the events.
-	Screen *Screen
+	Screen       *Screen
 	// Keep, if not nil, is called after the verdict, while the pair is still running.
 	Keep func(ctx context.Context, p *harness.Pair)
 }
 
 // Verdict is the result of the demo.
 type Verdict struct {
-	// Published is the number of messages passed to the client.
+	// passed to the client
 	Published int `json:"published"`
-	// Acknowledged is the number of messages that the pair acknowledged.
+	// by the pair
 	Acknowledged int `json:"acknowledged"`
-	// Delivered is the number of distinct messages that the consumer received.
+	// distinct messages that the consumer received
 	Delivered int `json:"delivered"`
-	// Lost counts acknowledged messages that are not stored at the end, or that are not stored or were not delivered
-	// with the acknowledged sequence.
+	// Lost counts acknowledged messages that are not stored or were not delivered with the acknowledged sequence.
 	Lost int `json:"lost"`
-	// Duplicated counts messages that were stored twice, or delivered after the acknowledgement by the consumer was
-	// confirmed.
+	// Duplicated counts messages stored twice, or delivered after their acknowledgement was confirmed.
 	Duplicated int `json:"duplicated"`
-	// OutOfOrder counts messages that are stored, or were first delivered, before a message published earlier.
+	// OutOfOrder counts messages stored, or first delivered, before a message published earlier.
 	OutOfOrder int `json:"out_of_order"`
-	// Violations are all violated rules of the audit, including those counted above.
+	// all violated rules, including those counted above
 	Violations []historycheck.Violation `json:"violations,omitempty"`
-	// FailoverMS is the time from just before the kill to the first publish acknowledged by the other node, in ms.
+	// FailoverMS is the time from just before the kill to the first publish acknowledged by the other node.
 	FailoverMS float64 `json:"failover_ms"`
-	// DigestsEqual reports whether both stores have the same content at the same log position.
-	DigestsEqual bool `json:"digests_equal"`
-	// Coordinator that stored the cluster record.
-	Coordinator string `json:"coordinator"`
+	// DigestsEqual is for the same log position.
+	DigestsEqual bool   `json:"digests_equal"`
+	Coordinator  string `json:"coordinator"`
 
-	// Redelivered is the number of redeliveries because an acknowledgement was not confirmed (at-least-once delivery).
+	// Redelivered counts redeliveries because an acknowledgement was not confirmed (at-least-once delivery).
 	Redelivered int `json:"-"`
-	// CatchUp is the time from the restart of the killed node until it was in sync.
+	// from the restart of the killed node until it was in sync
 	CatchUp time.Duration `json:"-"`
-	// Digests of the two stores.
-	Digests [2]string `json:"-"`
-	// LSN of the digests.
-	LSN uint64 `json:"-"`
-	// Seed that was used.
-	Seed uint64 `json:"-"`
+	Digests [2]string     `json:"-"`
+	LSN     uint64        `json:"-"`
+	Seed    uint64        `json:"-"`
 }
 
-// coordinator returns the kind of the coordinator.
 func (o *Options) coordinator() string {
 	if o.Raft {
 		return "raft"
@@ -90,7 +77,6 @@ func (o *Options) coordinator() string {
 	return "etcd"
 }
 
-// third returns the process that runs in addition to the nodes.
 func (o *Options) third() string {
 	if o.Raft {
 		return "a witness"
@@ -104,7 +90,6 @@ func (v Verdict) Passed() bool {
 	return len(v.Violations) == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
 }
 
-// add counts a violation.
 func (v *Verdict) add(broken historycheck.Violation) {
 	v.Violations = append(v.Violations, broken)
 	switch broken.Rule { // the other rules are not counted, only listed
@@ -118,7 +103,7 @@ func (v *Verdict) add(broken historycheck.Violation) {
 	}
 }
 
-// Timeouts of the demo. They are generous: slow steps are displayed, and only steps that never end fail.
+// The timeouts are generous: slow steps are displayed, and only steps that never end fail.
 const (
 	startBound    = 60 * time.Second
 	failoverBound = 60 * time.Second
@@ -128,7 +113,6 @@ const (
 	auditSub      = "audit"
 )
 
-// run is a running demo.
 type run struct {
 	Options
 	pair    *harness.Pair
@@ -170,7 +154,7 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 	return r.verdict, nil
 }
 
-// openClient opens a client whose streams are recorded in the history.
+// The history records the streams of the client.
 func (r *run) openClient(ctx context.Context) (*client.Client, error) {
 	return client.OpenWith(ctx, client.Options{
 		Addresses:   r.pair.Addresses(),
@@ -178,7 +162,6 @@ func (r *run) openClient(ctx context.Context) (*client.Client, error) {
 	})
 }
 
-// script publishes and consumes, kills, restarts and compares.
 func (r *run) script(ctx context.Context) error {
 	w, err := startWorkload(ctx, r.client, r.ledger, r.Seed, r.Rate)
 	if err != nil {
@@ -217,15 +200,14 @@ func (r *run) script(ctx context.Context) error {
 	return r.check(settle)
 }
 
-// createQueue creates the queue, with an additional subscription without consumers, so that the queue retains all
-// messages until the end.
+// createQueue also creates a subscription without consumers, so that the queue retains all messages.
 func (r *run) createQueue(ctx context.Context) error {
 	_, _, err := admin.New(r.client).CreateQueue(ctx, queueName,
 		admin.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
 	return err
 }
 
-// check reads the whole queue, and compares its content and the deliveries with the acknowledgements.
+// check compares the content of the queue and the deliveries with the acknowledgements.
 func (r *run) check(ctx context.Context) error {
 	r.Screen.Event("reading the queue again from the beginning")
 	for m, err := range r.client.Browse(ctx, queueName, client.BrowseOptions{}) {
@@ -243,7 +225,7 @@ func (r *run) check(ctx context.Context) error {
 	return nil
 }
 
-// kill kills the active node with SIGKILL and waits for the first publish acknowledged by the other node.
+// kill waits for the first publish acknowledged by the other node.
 func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	active, err := r.client.WaitActive(ctx)
 	if err != nil {
@@ -275,7 +257,6 @@ func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	return victim, nil
 }
 
-// restart restarts the killed node and displays its catch-up.
 func (r *run) restart(ctx context.Context, w *workload, killed *harness.Node) error {
 	begun := time.Now()
 	if err := killed.Start(); err != nil {
@@ -290,7 +271,6 @@ func (r *run) restart(ctx context.Context, w *workload, killed *harness.Node) er
 	return w.failure()
 }
 
-// waitInSync waits until one node is active and the other in sync, and displays the progress.
 func (r *run) waitInSync(ctx context.Context, bound time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -307,7 +287,7 @@ func (r *run) waitInSync(ctx context.Context, bound time.Duration) error {
 	})
 }
 
-// describe returns a short description of a node's status; empty if it did not answer.
+// describe returns "" for a node that did not answer.
 func describe(s *pb.GetStatusResponse) string {
 	switch s.GetRole() {
 	case pb.Role_ROLE_UNSPECIFIED:
@@ -338,7 +318,6 @@ func describe(s *pb.GetStatusResponse) string {
 	}
 }
 
-// compare reads the digests of both stores at the same log position.
 func (r *run) compare(ctx context.Context) error {
 	r.Screen.Event("comparing the contents of the two stores")
 	d, err := r.pair.Digests(ctx)

@@ -12,8 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// ledger records the results of the demo's publisher and consumer for the final audit, and counts them for the screen.
-// Times are relative to the start of the history.
+// ledger records the results of the publisher and the consumer. Times are relative to the start of the history.
 type ledger struct {
 	history *historycheck.History
 
@@ -35,7 +34,6 @@ type ledger struct {
 	longestKill time.Duration // the same for publishes during a disturbance
 }
 
-// record is the state of one message.
 type record struct {
 	sent                    time.Duration
 	acknowledged, delivered bool
@@ -43,7 +41,6 @@ type record struct {
 
 func newLedger() *ledger { return &ledger{history: historycheck.NewHistory()} }
 
-// next adds a message and returns its number.
 func (l *ledger) next() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,10 +48,9 @@ func (l *ledger) next() int {
 	return len(l.records) - 1
 }
 
-// idOf returns the ID of message n in the history, where counts start at 1.
+// In the history, counts start at 1.
 func idOf(n int) historycheck.ID { return historycheck.ID{Producer: 1, N: uint64(n) + 1} }
 
-// acknowledge records the response to a publish.
 func (l *ledger) acknowledge(n int, r client.Receipt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,8 +75,8 @@ func (l *ledger) acknowledge(n int, r client.Receipt) {
 	}
 }
 
-// expectTakeover starts the measurement of a takeover. The channel receives the time to the first acknowledgement by a
-// node other than killed; late responses of the killed node do not count.
+// expectTakeover returns a channel that receives the time to the first acknowledgement by a node other than killed;
+// late responses of the killed node do not count.
 func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,22 +85,21 @@ func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
 	return taken
 }
 
-// settled records that the pair is in sync again after a kill.
+// The pair is in sync again after a kill.
 func (l *ledger) settled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.disturbed, l.undisturbed = false, l.history.Now()
 }
 
-// pauses returns the duration of the slowest publish and when it was acknowledged, and the duration of the slowest one
-// during a kill.
+// pauses returns the slowest publish, when it was acknowledged, and the slowest one during a kill.
 func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.longest, l.longestAt, l.longestKill
 }
 
-// deliver records a delivery, which the consumer acknowledges next.
+// The consumer acknowledges the delivery next.
 func (l *ledger) deliver(m client.Stored) error {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
@@ -129,7 +124,6 @@ func (l *ledger) deliver(m client.Stored) error {
 	return nil
 }
 
-// confirm records that the consumer's acknowledgements are committed.
 func (l *ledger) confirm(sequences []uint64) {
 	for _, s := range sequences {
 		l.history.AddAck(historycheck.Ack{
@@ -138,7 +132,7 @@ func (l *ledger) confirm(sequences []uint64) {
 	}
 }
 
-// audit records a message that the queue contains at the end.
+// The queue contains m at the end.
 func (l *ledger) audit(m client.Stored) error {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
@@ -148,7 +142,7 @@ func (l *ledger) audit(m client.Stored) error {
 	return nil
 }
 
-// left returns the number of acknowledged messages that are not yet delivered.
+// acknowledged messages that are not yet delivered
 func (l *ledger) left() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +155,6 @@ func (l *ledger) left() int {
 	return left
 }
 
-// check computes the verdict after audit and digests.
 func (l *ledger) check(v *Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,7 +176,6 @@ func (l *ledger) check(v *Verdict) {
 	}
 }
 
-// line returns the progress for the screen.
 func (l *ledger) line() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,13 +183,11 @@ func (l *ledger) line() string {
 		l.delivered, l.active)
 }
 
-// Lengths of the messages' bodies.
 const (
 	minBodyBytes = 64
 	maxBodyBytes = 1024
 )
 
-// makeBody returns the unique body of message n.
 func makeBody(seed uint64, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed, uint64(n)+1))
 	return historycheck.Body(idOf(n), minBodyBytes+rng.IntN(maxBodyBytes-minBodyBytes))

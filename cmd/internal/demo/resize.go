@@ -20,55 +20,50 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ResizeOptions are the options of Resize.
+// ResizeOptions are the options of Resize. Duration is ignored: the demo lasts until the plan is done.
 type ResizeOptions struct {
-	// Options of the pair and the load. Duration is ignored: the demo lasts until the plan is done.
 	Options
-	// FillBytes stored in the queues before the scan.
+	// in the queues before the scan
 	FillBytes int64
-	// PageSize to resize to, in bytes; 0: the recommendation of the scan.
+	// 0: the recommendation of the scan
 	PageSize uint32
-	// NoKill disables the kill of the active.
-	NoKill bool
-	// ShowScan, if not nil, displays the result of the scan.
+	NoKill   bool
+	// may be nil
 	ShowScan func(node string, r *pb.ScanResult)
 }
 
-// ResizeVerdict is the result of the resize demo. Verdict covers the messages published and consumed during the plan,
-// Stock those stored before it.
+// ResizeVerdict is the result of the resize demo. Verdict covers the messages published during the plan, Backlog those
+// stored before it.
 type ResizeVerdict struct {
 	Verdict
-	// BacklogMessages and BacklogBytes were stored in the queues.
 	BacklogMessages int   `json:"stock_messages"`
 	BacklogBytes    int64 `json:"stock_bytes"`
-	// BacklogLost are missing or changed, BacklogDuplicated are stored twice.
+	// BacklogLost are missing or changed.
 	BacklogLost       int `json:"stock_lost"`
 	BacklogDuplicated int `json:"stock_duplicated"`
-	// Plan is the final state of the plan: "done".
+	// final state: "done"
 	Plan string `json:"plan"`
-	// PlanSeconds is its duration, including the failover and the restart of the killed node.
+	// including the failover and the restart of the killed node
 	PlanSeconds float64 `json:"plan_s"`
-	// PlanRetries is the number of retried steps.
+	// retried steps
 	PlanRetries uint32 `json:"plan_retries"`
-	// Recommended by the scan, in bytes.
 	Recommended uint32 `json:"page_size_recommended"`
-	// PageSizes of nodes a and b, before and after, in bytes.
+	// of nodes a and b, in bytes
 	PageSizesBefore [2]uint32 `json:"page_sizes_before"`
 	PageSizesAfter  [2]uint32 `json:"page_sizes_after"`
-	// KilledAtPercent is the progress of the standby's rewrite when the active was killed.
+	// progress of the standby's rewrite when the active was killed
 	KilledAtPercent float64 `json:"killed_at_percent"`
-	// PauseMS is the duration of the slowest publish outside of the kill. KillPauseMS is the slowest from the kill
-	// until the pair was in sync again. Both in ms.
+	// PauseMS is the slowest publish outside of the kill, KillPauseMS the slowest from the kill until the pair was in sync
+	// again.
 	PauseMS     float64 `json:"pause_ms"`
 	KillPauseMS float64 `json:"kill_pause_ms"`
-	// OneCopyMS is the time in which the active acknowledged with fewer than two copies. It excludes the time from the
-	// kill until the pair was in sync again, which KillOneCopyMS measures. Both are measured by sampling, in ms.
+	// OneCopyMS is the time with fewer than two copies, KillOneCopyMS that from the kill until the pair was in sync again.
+	// Both are sampled.
 	OneCopyMS     float64 `json:"fewer_than_two_copies_ms"`
 	KillOneCopyMS float64 `json:"kill_fewer_than_two_copies_ms"`
-	// Samples is the number of samples.
-	Samples int `json:"samples"`
+	Samples       int     `json:"samples"`
 
-	// PauseAt is when the slowest publish ended, relative to the start of the screen.
+	// when the slowest publish ended, relative to the start of the screen
 	PauseAt time.Duration `json:"-"`
 
 	target uint32
@@ -81,17 +76,14 @@ func (v ResizeVerdict) Passed() bool {
 		v.PageSizesAfter == [2]uint32{v.target, v.target} && v.OneCopyMS == 0
 }
 
-// Timeouts and parameters of the resize demo.
 const (
 	fillBound = 5 * time.Minute
 	planBound = 10 * time.Minute
 	fallback  = 16 << 10 // page size if the scan recommends the current one
-	// minRewrite is the minimum duration of a rewrite, regardless of the disk's speed, so that the active can be
-	// killed during it.
+	// minimum duration of a rewrite on any disk, so that the active can be killed during it
 	minRewrite = 3 * time.Second
 )
 
-// resize is a running resize demo.
 type resize struct {
 	run
 	o       ResizeOptions
@@ -147,7 +139,6 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	return r.verdict, nil
 }
 
-// fill publishes the stock.
 func (r *resize) fill(ctx context.Context) error {
 	if err := r.createQueue(ctx); err != nil {
 		return err
@@ -167,7 +158,6 @@ func (r *resize) fill(ctx context.Context) error {
 	return nil
 }
 
-// script scans, starts the plan under load, kills the active in the middle of it, and compares.
 func (r *resize) script(ctx context.Context) error {
 	w, err := startWorkload(ctx, r.client, r.ledger, r.Seed, r.Rate)
 	if err != nil {
@@ -201,14 +191,13 @@ func (r *resize) script(ctx context.Context) error {
 	return r.findings(settle)
 }
 
-// findings computes the verdict.
 func (r *resize) findings(ctx context.Context) (err error) {
 	v := &r.verdict
 	pause, at, killPause := r.ledger.pauses()
-	v.PauseMS, v.KillPauseMS = milliseconds(pause), milliseconds(killPause)
+	v.PauseMS, v.KillPauseMS = output.Milliseconds(pause), output.Milliseconds(killPause)
 	v.PauseAt = r.Screen.Time(at)
 	one, killOne, samples := r.copies.totals()
-	v.OneCopyMS, v.KillOneCopyMS, v.Samples = milliseconds(one), milliseconds(killOne), samples
+	v.OneCopyMS, v.KillOneCopyMS, v.Samples = output.Milliseconds(one), output.Milliseconds(killOne), samples
 	if v.PageSizesAfter, err = r.pageSizes(ctx); err != nil {
 		return err
 	}
@@ -220,9 +209,6 @@ func (r *resize) findings(ctx context.Context) (err error) {
 	return err
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-// pageSizes returns the page sizes of nodes a and b.
 func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
 	for i, n := range r.pair.Nodes {
 		s, err := n.Status(ctx)
@@ -234,7 +220,6 @@ func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
 	return sizes, nil
 }
 
-// standby returns the node that is not active.
 func (r *resize) standby(ctx context.Context) (*harness.Node, error) {
 	active, err := r.client.WaitActive(ctx)
 	if err != nil {
@@ -247,7 +232,6 @@ func (r *resize) standby(ctx context.Context) (*harness.Node, error) {
 	return r.pair.Other(n), nil
 }
 
-// scan requests a page size recommendation from the standby.
 func (r *resize) scan(ctx context.Context) error {
 	standby, err := r.standby(ctx)
 	if err != nil {
@@ -260,7 +244,7 @@ func (r *resize) scan(ctx context.Context) error {
 	}
 	bar := progress.NewBar("node " + standby.Name)
 	r.Screen.Progress(bar.Line)
-	result, err := n.Scan(ctx, &pb.ScanRequest{}, func(p *pb.Progress) { bar.Set(step(p)) })
+	result, err := n.Scan(ctx, &pb.ScanRequest{}, func(p *pb.Progress) { bar.Set(progress.StepOf(p)) })
 	r.Screen.Progress(nil)
 	if err != nil {
 		return err
@@ -277,13 +261,6 @@ func (r *resize) scan(ctx context.Context) error {
 		r.Screen.Event("the scan recommends the current page size; resizing to another one anyway")
 	}
 	return nil
-}
-
-func step(p *pb.Progress) progress.Step {
-	return progress.Step{
-		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
-		Left: p.GetEta().AsDuration(),
-	}
 }
 
 // Set displays the progress of a bar. With End and Line, resize implements progress.Show.
@@ -308,7 +285,7 @@ func (r *resize) plain(b *progress.Bar) {
 	}
 }
 
-// plan runs a resize plan, and kills the active once during the standby's rewrite.
+// plan kills the active once during the standby's rewrite.
 func (r *resize) plan(ctx context.Context, w *workload) error {
 	ctx, cancel := context.WithTimeout(ctx, planBound)
 	defer cancel()
@@ -346,7 +323,6 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 	return w.run(ctx, 500*time.Millisecond)
 }
 
-// killInTheMiddle kills the active while the standby rewrites its page file, and restarts it.
 func (r *resize) killInTheMiddle(ctx context.Context, w *workload, p *pb.Plan) error {
 	rng := rand.New(rand.NewPCG(r.Seed, 1))
 	percent := 15 + 40*rng.Float64()
@@ -391,7 +367,6 @@ func (r *resize) killInTheMiddle(ctx context.Context, w *workload, p *pb.Plan) e
 	return nil
 }
 
-// follow displays the plan until it reaches the wanted state, and returns it.
 func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func(*pb.Plan) bool) (*pb.Plan, error) {
 	for {
 		snap, changed := r.copies.now()

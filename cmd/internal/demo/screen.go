@@ -28,7 +28,6 @@ func NewScreen(w io.Writer, terminal bool) *Screen {
 	return &Screen{w: w, terminal: terminal, start: time.Now()}
 }
 
-// margin is the width of the times of the events.
 const margin = "         "
 
 // Terminal reports whether progress lines are displayed.
@@ -37,8 +36,7 @@ func (s *Screen) Terminal() bool { return s.terminal }
 // Time returns the time of t relative to the start, as printed with events.
 func (s *Screen) Time(t time.Time) time.Duration { return t.Sub(s.start) }
 
-// erase returns the control sequence that erases the progress lines; the cursor is after the last one. The caller holds
-// mu.
+// The cursor is after the last progress line. The caller holds mu.
 func (s *Screen) erase() string {
 	lines := s.drawn
 	s.drawn = 0
@@ -51,7 +49,7 @@ func (s *Screen) erase() string {
 	return fmt.Sprintf("\r\x1b[%dA\x1b[J", lines-1)
 }
 
-// draw returns the progress lines. The caller holds mu.
+// The caller holds mu.
 func (s *Screen) draw() string {
 	text := s.line()
 	s.drawn = strings.Count(text, "\n") + 1
@@ -69,8 +67,7 @@ func (s *Screen) Event(format string, args ...any) {
 	_, _ = io.WriteString(s.w, text) // a closed terminal is not a reason to stop
 }
 
-// Progress redraws the lines returned by line periodically, until it is called with nil. Without a terminal it does
-// nothing.
+// Progress redraws lines periodically on a terminal, until it is called with nil.
 func (s *Screen) Progress(line func() string) {
 	if !s.terminal {
 		return
@@ -96,7 +93,6 @@ func (s *Screen) Progress(line func() string) {
 	go s.redraw(s.stop, s.stopped)
 }
 
-// redraw redraws until stop is closed.
 func (s *Screen) redraw(stop, stopped chan struct{}) {
 	defer close(stopped)
 	ticker := time.NewTicker(100 * time.Millisecond)

@@ -12,10 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// confirmEvery is the number of deliveries that the consumer acknowledges before it waits for confirmation.
 const confirmEvery = 256
 
-// workload publishes and consumes until it is stopped.
 type workload struct {
 	ledger   *ledger
 	seed     uint64
@@ -71,7 +69,6 @@ func (w *workload) run(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// failure returns the first error, if any.
 func (w *workload) failure() error {
 	select {
 	case err := <-w.failed:
@@ -81,8 +78,7 @@ func (w *workload) failure() error {
 	}
 }
 
-// publish sends messages at a constant rate until stop is closed. A message that was started is completed. After a
-// period without an active node it catches up.
+// publish catches up after a period without an active node, and completes started messages.
 func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) error {
 	const tick = time.Millisecond
 	ticker := time.NewTicker(tick)
@@ -111,7 +107,6 @@ func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) 
 	}
 }
 
-// consume receives and acknowledges until ctx ends.
 func (w *workload) consume(ctx context.Context) error {
 	var open []uint64 // acknowledged, not yet confirmed
 	for {
@@ -146,7 +141,7 @@ func (w *workload) consume(ctx context.Context) error {
 	}
 }
 
-// finish stops publishing, waits until all messages are acknowledged and delivered, and stops consuming.
+// finish waits until all messages are acknowledged and delivered.
 func (w *workload) finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()
@@ -175,7 +170,7 @@ func (w *workload) finish(ctx context.Context) error {
 			return fmt.Errorf("%d messages not delivered yet: %w", left, ctx.Err())
 		}
 	}
-	// Wait a little longer for duplicate deliveries. judge detects messages that are stored twice.
+	// Duplicate deliveries may still arrive; check detects messages that are stored twice.
 	if err := w.run(ctx, 200*time.Millisecond); err != nil {
 		return err
 	}
@@ -187,7 +182,6 @@ func (w *workload) finish(ctx context.Context) error {
 	return errors.Join(w.failure(), w.consumer.Close(), w.producer.Close())
 }
 
-// stop stops everything immediately.
 func (w *workload) stop() {
 	w.stopPublishing()
 	w.stopConsuming()

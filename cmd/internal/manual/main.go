@@ -30,7 +30,6 @@ func main() {
 	}
 }
 
-// run writes the pages and the completions; epoch is the date of the pages in seconds since 1970.
 func run(args []string, epoch string) error {
 	if len(args) != 2 {
 		return errors.New("usage: manual DIR VERSION")
@@ -67,7 +66,6 @@ func run(args []string, epoch string) error {
 	return nil
 }
 
-// completions writes the files that shells load when they first complete the command.
 func completions(root *cobra.Command, dir string) error {
 	if err := root.GenBashCompletionFileV2(filepath.Join(dir, "lockstep.bash"), true); err != nil {
 		return fmt.Errorf("write the completion for bash: %w", err)
@@ -81,8 +79,8 @@ func completions(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// prepare converts the long texts of a command and its subcommands to Markdown for the generator. Indented lines are
-// examples and keep their line breaks, and HTML-like tags are escaped.
+// prepare converts the long texts to Markdown for the generator. Indented lines are examples and keep their line
+// breaks, and HTML-like tags are escaped.
 func prepare(cmd *cobra.Command) {
 	cmd.Long = markdown(cmd.Long)
 	cmd.Short = markdown(cmd.Short)

@@ -25,7 +25,7 @@ func NewPosition(p lsn.Position) Position {
 	return Position{Term: p.Term, LSN: p.LSN, Chain: fmt.Sprintf("%08x", p.Chain)}
 }
 
-// Message is a message, for programs.
+// Message is a message in JSON.
 type Message struct {
 	Queue         string      `json:"queue"`
 	Sequence      uint64      `json:"sequence"`
@@ -107,7 +107,7 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// typed converts a value to one that JSON can represent.
+// JSON cannot represent all values.
 func typed(v any) any {
 	switch v := v.(type) {
 	case []byte:

@@ -49,12 +49,30 @@ func (p *Printer) Object(v any) error {
 	return nil
 }
 
+// Objects prints each element of a list as Object does.
+func Objects[T any](p *Printer, list []T) error {
+	for _, v := range list {
+		if err := p.Object(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Sentence prints a line of text. In the JSON format it prints nothing.
 func (p *Printer) Sentence(format string, args ...any) error {
 	if p.json {
 		return nil
 	}
 	return p.write(fmt.Sprintf(format, args...) + "\n")
+}
+
+// Result prints v as Object does in the JSON format, and a line of text otherwise.
+func (p *Printer) Result(v any, format string, args ...any) error {
+	if p.json {
+		return p.Object(v)
+	}
+	return p.Sentence(format, args...)
 }
 
 // Raw prints bytes unchanged.

@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// maxBodyText is the maximum length of a body in a table, in characters.
 const maxBodyText = 60
 
 // Body returns the start of a body on one line.
@@ -58,7 +57,6 @@ func deliveries(n uint32) string {
 	return Count(n) + " deliveries"
 }
 
-// priority is empty for a message that has none.
 func priority(p *uint8) string {
 	if p == nil {
 		return ""
@@ -66,7 +64,6 @@ func priority(p *uint8) string {
 	return fmt.Sprint(*p)
 }
 
-// timeText is empty for the zero time.
 func timeText(t time.Time) string {
 	if t.IsZero() {
 		return ""

@@ -24,7 +24,7 @@ type Condition struct {
 	severityRank pb.Severity
 }
 
-// reportedConditions returns the conditions reported by a node. A node of a release without conditions reports alarms.
+// A node of a release without conditions reports alarms.
 func reportedConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	if r.GetNow() != nil {
 		return r.GetConditions()
@@ -39,8 +39,8 @@ func reportedConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	return out
 }
 
-// addConditions merges the reported conditions, each once. A node's conditions about another node count only if that
-// one does not answer. Conditions of the pair count only from nodes that have its newest record.
+// addConditions adds each condition once. A node's conditions about another node count only if that one does not
+// answer, and conditions of the pair only from nodes that have its newest record.
 func (s *Status) addConditions(pairs []*pb.PairStatus) {
 	s.Conditions = []Condition{}
 	newest := uint64(0)
@@ -67,7 +67,6 @@ func (s *Status) addConditions(pairs []*pb.PairStatus) {
 	})
 }
 
-// answers reports whether the node with an ID has answered.
 func (s *Status) answers(id string) bool {
 	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.NodeID == id && n.Error == "" })
 }

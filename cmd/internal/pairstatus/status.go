@@ -20,15 +20,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Status is the status of all nodes, for programs.
+// Status is the status of all nodes.
 type Status struct {
 	Pair  *Pair          `json:"pair,omitempty"`
 	Nodes []Node         `json:"nodes"`
-	Plan  *progress.Plan `json:"plan,omitempty"` // the last rolling operation
-	// Conditions of the pair and of both nodes, each once, the most serious first.
+	Plan  *progress.Plan `json:"plan,omitempty"`
+	// each once, the most serious first
 	Conditions []Condition `json:"conditions"`
 
-	// PlanText describes the plan while it is in progress.
 	PlanText string            `json:"-"`
 	names    map[string]string // node names by ID, including nodes that do not answer
 }
@@ -95,14 +94,13 @@ type Node struct {
 	StandbyLagSeconds float64   `json:"standby_lag_seconds"`
 	Activity          *Activity `json:"activity,omitempty"` // nil for a node up to 0.1.0
 
-	Maintenance *Maintenance `json:"maintenance,omitempty"`
-	Corruption  Corruption   `json:"damage"`
-	Alarms      []Alarm      `json:"alarms"`
-	LeftBehind  []Left       `json:"left_behind"`
-	// Certificates that the node uses; empty without TLS.
+	Maintenance  *Maintenance  `json:"maintenance,omitempty"`
+	Corruption   Corruption    `json:"damage"`
+	Alarms       []Alarm       `json:"alarms"`
+	LeftBehind   []Left        `json:"left_behind"`
 	Certificates []Certificate `json:"certificates"`
 
-	// Err is why it did not answer; nil if it did.
+	// nil if the node answered
 	Err error `json:"-"`
 
 	conditions []*pb.Condition // reported by this node
@@ -161,8 +159,8 @@ type Maintenance struct {
 	TotalBytes uint64    `json:"total_bytes"`
 }
 
-// ShownRole returns the role for display. A standby that rewrites its page file stays in sync. Before a takeover it
-// must cancel the rewrite and apply the records received in the meantime.
+// ShownRole returns the role for display. A standby that rewrites its page file is in sync, but must cancel the rewrite
+// and apply the received records before a takeover.
 func (n *Node) ShownRole() string {
 	if n.Maintenance != nil && n.Maintenance.Operation == "rewrite" {
 		return "maintaining (" + n.Role + ")"
@@ -173,7 +171,7 @@ func (n *Node) ShownRole() string {
 // Unanswered returns the text displayed in place of the role of a node without an answer.
 func (n *Node) Unanswered() string {
 	if Refuses(n.Err) {
-		return "refuses"
+		return "access denied"
 	}
 	return "unreachable"
 }
@@ -252,7 +250,6 @@ func Combine(answers []Answer) Status {
 		if p.GetFailbackAt() != nil {
 			failback = p.GetFailbackAt().AsTime() // only the active has it
 		}
-		// The newest record that a node has.
 		if p.GetPairId() != "" && (s.Pair == nil || p.GetConfig() > s.Pair.Config) {
 			s.Pair = newPair(p)
 		}
@@ -263,7 +260,7 @@ func Combine(answers []Answer) Status {
 	return s
 }
 
-// addPlan uses the plan of the active node, or of a node that has it.
+// The plan of the active takes precedence.
 func (s *Status) addPlan(plans []*pb.Plan) {
 	var plan *pb.Plan
 	for i, p := range plans {
@@ -301,14 +298,16 @@ func Query(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusRes
 	return n.Status(ctx)
 }
 
-// shortError returns the last part of an error, which is the system's message.
 func shortError(err error) string {
 	s := err.Error()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return "no answer"
+		return "no response"
 	case strings.Contains(s, "connection refused"):
 		return "connection refused"
+	}
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return e.Message
 	}
 	return s
 }
@@ -414,4 +413,44 @@ func (f *Forced) String() string {
 		text += " (" + f.Reason + ")"
 	}
 	return text
+}
+
+// Values of --node that are roles.
+const (
+	Standby = "standby"
+	Active  = "active"
+)
+
+// BaseRole returns the same role for an active with and without a standby.
+func BaseRole(role string) string {
+	if role == "active-alone" {
+		return Active
+	}
+	return role
+}
+
+// Corruption counts data that a node read, found corrupt and repaired.
+type Corruption struct {
+	ScrubbedPages    uint64 `json:"scrubbed_pages"`
+	ScrubbedLogBytes uint64 `json:"scrubbed_log_bytes"`
+	Scrubs           uint64 `json:"scrubs"`
+	FoundPages       uint64 `json:"found_pages"`
+	FoundLog         uint64 `json:"found_log"`
+	RepairedPages    uint64 `json:"repaired_pages"`
+	RepairedLog      uint64 `json:"repaired_log"`
+	RepairedMessages uint64 `json:"repaired_messages"`
+	CorruptMessages  uint64 `json:"damaged_messages"`
+	LostMessages     uint64 `json:"lost_messages"`
+	Index            string `json:"index,omitempty"`
+}
+
+// NewCorruption converts the counters reported by a node.
+func NewCorruption(d *pb.DamageStatus) Corruption {
+	return Corruption{
+		ScrubbedPages: d.GetScrubbedPages(), ScrubbedLogBytes: d.GetScrubbedLogBytes(), Scrubs: d.GetScrubs(),
+		FoundPages: d.GetFoundPages(),
+		FoundLog:   d.GetFoundLog(), RepairedPages: d.GetRepairedPages(), RepairedLog: d.GetRepairedLog(),
+		RepairedMessages: d.GetRepairedMessages(),
+		CorruptMessages:  d.GetDamagedMessages(), LostMessages: d.GetLostMessages(), Index: d.GetIndex(),
+	}
 }

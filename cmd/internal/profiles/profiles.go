@@ -19,7 +19,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Environment variables.
 const (
 	// EnvFile names the file, in place of lockstep/config.yaml in the user's configuration directory.
 	EnvFile = "LOCKSTEP_PROFILES"
@@ -37,21 +36,19 @@ var (
 // Profile is the addresses and credentials of a pair.
 type Profile struct {
 	// Addresses of the nodes, host:port.
-	Addresses []string `yaml:"addresses"`
-	// CA, Certificate and Key are PEM files.
-	CA          string `yaml:"ca,omitempty"`
-	Certificate string `yaml:"certificate,omitempty"`
-	Key         string `yaml:"key,omitempty"`
-	// Token for the nodes, or TokenFile, which contains it.
+	Addresses   []string `yaml:"addresses"`
+	CA          string   `yaml:"ca,omitempty"`
+	Certificate string   `yaml:"certificate,omitempty"`
+	Key         string   `yaml:"key,omitempty"`
+	// Token, or a file that contains it
 	Token     string `yaml:"token,omitempty"`
 	TokenFile string `yaml:"token_file,omitempty"`
 }
 
 // File is all profiles of a user.
 type File struct {
-	// Current is the name of the current profile; empty: none.
-	Current string `yaml:"current,omitempty"`
-	// Profiles by their names.
+	// empty: none
+	Current  string             `yaml:"current,omitempty"`
 	Profiles map[string]Profile `yaml:"profiles"`
 
 	path string
@@ -76,8 +73,7 @@ func Path(lookup func(string) (string, bool)) string {
 	return filepath.Join(dir, "lockstep", "config.yaml")
 }
 
-// Load reads the file. A missing file has no profiles. It returns ErrFile also if the file contains a token and other
-// users may read it.
+// Load reads the file; a missing one has no profiles. It returns ErrFile also if others may read a file with tokens.
 func Load(path string) (*File, error) {
 	f := &File{Profiles: make(map[string]Profile), path: path}
 	raw, err := os.ReadFile(path)
@@ -103,7 +99,6 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-// checkMode returns an error if other users may read tokens.
 func (f *File) checkMode() error {
 	secret := false
 	for _, p := range f.Profiles {

@@ -9,16 +9,23 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // Step is the progress of an operation.
 type Step struct {
-	// Phase is the current phase.
 	Phase string
-	// Done and Total in bytes; Total 0: unknown.
+	// in bytes; Total 0: unknown
 	Done, Total uint64
 	// Left is the node's estimate of the remaining time; 0: derived from the rate.
 	Left time.Duration
+}
+
+// StepOf converts the progress reported by a node.
+func StepOf(p *pb.Progress) Step {
+	return Step{
+		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(), Left: p.GetEta().AsDuration(),
+	}
 }
 
 const (
@@ -97,7 +104,7 @@ func (b *Bar) Due() (line string, due bool) {
 	return b.label + ": " + b.step.Phase + b.figures(now.Sub(b.began)), true
 }
 
-// figures formats the completed amount, the rate, and the remaining time. The caller holds mu.
+// The caller holds mu.
 func (b *Bar) figures(elapsed time.Duration) string {
 	s, text := b.step, ""
 	if s.Total > 0 {

@@ -2,9 +2,6 @@
 
 // Package progress displays the progress of long operations: bars with rate and remaining time on a terminal, periodic
 // lines elsewhere.
-//
-// bar.go implements the bar of one operation, progress.go the display of several bars, and rolling.go that of a rolling
-// plan.
 package progress
 
 import (
@@ -15,7 +12,6 @@ import (
 	"time"
 )
 
-// drawEvery is the minimum interval between two redraws of a terminal.
 const drawEvery = 100 * time.Millisecond
 
 // Display shows bars, and lines of text above them. It is safe for concurrent use.

@@ -19,17 +19,16 @@ import (
 
 // Snapshot is the status of both nodes at one time.
 type Snapshot struct {
-	// At is when the last one answered.
+	// when the last node answered
 	At time.Time
-	// Nodes are the answers by address; nil for a node that did not answer.
+	// by address; nil for a node that did not answer
 	Nodes map[string]*pb.GetStatusResponse
-	// Active is the address of the active node; empty if no node reports that it is active.
+	// address of the active node; empty: none
 	Active string
-	// Plan is the pair's last plan as reported by the active, or else by a node that answered; nil if unknown.
+	// as reported by the active, or else by a node that answered; nil if unknown
 	Plan *pb.Plan
 }
 
-// responseTimeout bounds a status request.
 const responseTimeout = time.Second
 
 // Poll requests the status of all nodes concurrently.
@@ -71,7 +70,6 @@ func IsActive(s *pb.GetStatusResponse) bool {
 	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
 }
 
-// name returns the name of a node by its ID.
 func (s *Snapshot) name(id string) string {
 	for _, st := range s.Nodes {
 		if n := st.GetNode(); n.GetNodeId() == id && n.GetName() != "" {
@@ -143,7 +141,7 @@ func (v *View) Update(s Snapshot) {
 	}
 }
 
-// nameOf returns a function that maps IDs to node names, including nodes that no longer answer.
+// nameOf also finds nodes that no longer answer.
 func (v *View) nameOf(s Snapshot) func(string) string {
 	return func(id string) string {
 		for address, known := range v.ids {
@@ -164,28 +162,23 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	case done && st != nil:
 		v.show.End(bar, "done, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case done:
-		v.show.End(bar, "done; it does not respond now")
+		v.show.End(bar, "done, but does not respond now")
 	case st == nil:
 		v.show.End(bar, "does not respond")
 	case a.GetProgress().GetPhase() == "done", a == nil && p.GetNode() == id &&
 		p.GetState() == pb.PlanState_PLAN_STATE_REWRITING:
 		// The rewrite is about to start or has just ended: the bar stays unchanged.
 	case a.GetOperation() == "rewrite":
-		pr := a.GetProgress()
-		v.show.Set(bar, Step{
-			Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(),
-			Left: pr.GetEta().AsDuration(),
-		})
+		v.show.Set(bar, StepOf(a.GetProgress()))
 	case admin.PlanEnded(p):
 		v.show.End(bar, "not rewritten, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:
-		v.show.End(bar, "rewritten, applies records received during the rewrite")
+		v.show.End(bar, "rewritten, applying records received during the rewrite")
 	default:
 		v.show.End(bar, "%s, waiting for its turn", RoleName(st))
 	}
 }
 
-// restarting displays a node during a rolling restart.
 func (v *View) restarting(bar *Bar, id string, st *pb.GetStatusResponse, p *pb.Plan) {
 	switch {
 	case st == nil:
@@ -195,7 +188,7 @@ func (v *View) restarting(bar *Bar, id string, st *pb.GetStatusResponse, p *pb.P
 	case admin.PlanEnded(p):
 		v.show.End(bar, "%s, not restarted", RoleName(st))
 	case p.GetNode() == id:
-		v.show.End(bar, "%s, restarts", RoleName(st))
+		v.show.End(bar, "%s, restarting", RoleName(st))
 	default:
 		v.show.End(bar, "%s, waiting for its turn", RoleName(st))
 	}
@@ -216,7 +209,7 @@ func PlanKind(k pb.PlanKind) string {
 	return strings.ToLower(strings.TrimPrefix(k.String(), "PLAN_KIND_"))
 }
 
-// DescribePlan describes the progress of a plan in a sentence. name returns the name of a node.
+// DescribePlan describes a plan in a sentence. name returns the name of a node.
 func DescribePlan(p *pb.Plan, name func(id string) string) string {
 	label := PlanKind(p.GetKind())
 	if p.GetKind() == pb.PlanKind_PLAN_KIND_RESIZE {
@@ -233,7 +226,7 @@ func DescribePlan(p *pb.Plan, name func(id string) string) string {
 	case pb.PlanState_PLAN_STATE_REWRITING:
 		s = node + " is rewriting its page file"
 	case pb.PlanState_PLAN_STATE_RESTARTING:
-		s = node + " restarts"
+		s = node + " is restarting"
 	case pb.PlanState_PLAN_STATE_CATCHING_UP:
 		s = node + " has rewritten its page file and is catching up"
 	case pb.PlanState_PLAN_STATE_SWITCHING:
@@ -251,7 +244,48 @@ func DescribePlan(p *pb.Plan, name func(id string) string) string {
 		s = reason // the same text, with names
 	}
 	if n := p.GetRetries(); n > 0 {
-		s += fmt.Sprintf(" (restarted: %d×)", n)
+		s += fmt.Sprintf(" (retries: %d)", n)
 	}
 	return label + ": " + s
+}
+
+// Plan is the pair's rolling plan, with node names where they are known.
+type Plan struct {
+	ID          string    `json:"id"`
+	Kind        string    `json:"kind"`
+	PageSize    uint32    `json:"page_size"`
+	SwitchBack  bool      `json:"switch_back"`
+	State       string    `json:"state"`
+	Reason      string    `json:"reason,omitempty"`
+	FirstActive string    `json:"first_active"`
+	Node        string    `json:"node,omitempty"`
+	DoneNodes   []string  `json:"done_nodes"`
+	Phase       string    `json:"phase,omitempty"`
+	DoneBytes   uint64    `json:"done_bytes,omitempty"`
+	TotalBytes  uint64    `json:"total_bytes,omitempty"`
+	Retries     uint32    `json:"retries"`
+	StartedAt   time.Time `json:"started_at"`
+	EndedAt     time.Time `json:"ended_at,omitzero"`
+}
+
+// NewPlan converts a plan reported by a node. name returns the name of a node by its ID.
+func NewPlan(p *pb.Plan, name func(string) string) Plan {
+	j := Plan{
+		ID: p.GetId(), Kind: PlanKind(p.GetKind()), PageSize: p.GetPageSize(), SwitchBack: p.GetSwitchBack(),
+		State:  PlanState(p.GetState()),
+		Reason: p.GetReason(), FirstActive: name(p.GetFirstActive()), DoneNodes: []string{},
+		Phase:     p.GetProgress().GetPhase(),
+		DoneBytes: p.GetProgress().GetDoneBytes(), TotalBytes: p.GetProgress().GetTotalBytes(), Retries: p.GetRetries(),
+		StartedAt: p.GetStartedAt().AsTime(),
+	}
+	if p.GetNode() != "" {
+		j.Node = name(p.GetNode())
+	}
+	for _, n := range p.GetDoneNodes() {
+		j.DoneNodes = append(j.DoneNodes, name(n))
+	}
+	if p.GetEndedAt() != nil {
+		j.EndedAt = p.GetEndedAt().AsTime()
+	}
+	return j
 }

@@ -73,7 +73,7 @@ func TestView(t *testing.T) {
 	require.Equal(t, []string{
 		"resize to pages of 4.0 KiB: switching the active role",
 		"node b is active now",
-		"resize to pages of 4.0 KiB: waiting until both nodes are in sync (restarted: 1×)",
+		"resize to pages of 4.0 KiB: waiting until both nodes are in sync (retries: 1)",
 	}, show.lines[1:])
 
 	plan.State, plan.Reason = pb.PlanState_PLAN_STATE_FAILED, "no space"

@@ -28,7 +28,7 @@ import (
 
 // Field is a field of a configuration.
 type Field struct {
-	// Name in files: MaxMessages is max_messages.
+	// MaxMessages is max_messages
 	Name string
 
 	index  int // in admin.QueueConfig

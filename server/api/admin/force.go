@@ -22,37 +22,29 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file implements the forced failover: an operator makes this node active although another node, now lost, holds
-// more. The expected loss is reported before any change.
-
 const (
-	// forceTimeout limits a forced failover without a deadline from the caller.
 	forceTimeout = 40 * time.Second
-	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire; the lease is polled every
-	// forceLeasePause.
-	forceLeaseTime  = 10 * time.Second
-	forceLeasePause = 100 * time.Millisecond
-	// maxReportedTexts limits the operator's text, in bytes.
-	maxReportedTexts = 200
+	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire.
+	forceLeaseTime = 10 * time.Second
+	pollInterval   = 100 * time.Millisecond
+	// maxTextBytes limits the operator's name and each reason.
+	maxTextBytes = 200
 )
 
 // Errors of ForceFailover; each matches failover.ErrForce.
 var (
-	// errNotAccepted is returned when the caller has not accepted that messages may be lost.
 	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost, and the " +
 		"caller must accept that")
-	// errPeerResponds is returned when the other node responds.
 	errPeerResponds = errors.New("it is running, no forced failover required: wait until it is active, or stop it if " +
 		"it is broken, and try again")
-	// errEmptyResponds is returned when the responding node is not the lost one, but its replacement.
-	errEmptyResponds = errors.New("it is not the node that was in sync, whose data is lost if its data directory was " +
-		"wiped or replaced. If that " +
-		"directory can be restored, restore it; otherwise stop the new node there and try again")
-	// errNewerResponds and errOlderResponds are returned when, as far as is known, neither node holds everything and the
-	// other one responds: with more data than this node, or not.
+	// errEmptyResponds: the responding node replaces the lost one.
+	errEmptyResponds = errors.New("it is not the node that was in sync; the data of that node is lost if its data " +
+		"directory was wiped or replaced. If the directory can be restored, restore it; otherwise stop the new node there " +
+		"and try again")
+	// errNewerResponds and errOlderResponds: neither node is known to hold everything, and the other one responds, with
+	// more data than this node or not.
 	errNewerResponds = errors.New("it may lack acknowledged messages, too, but is ahead of this node: if the missing " +
-		"data cannot be restored, stop this node and check the expected loss there: lockstep failover " +
-		"--dry-run")
+		"data cannot be restored, stop this node and check the expected loss there: lockstep failover --dry-run")
 	errOlderResponds = errors.New("it may lack acknowledged messages, too, and is not ahead of this node: if the " +
 		"missing data cannot be restored, stop that node and try again")
 )
@@ -69,8 +61,8 @@ func (a *Service) ForceFailover(
 
 func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	for _, text := range []string{req.GetBy(), req.GetReason()} {
-		if len(text) > maxReportedTexts {
-			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", apierror.ErrInvalid, maxReportedTexts)
+		if len(text) > maxTextBytes {
+			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", apierror.ErrInvalid, maxTextBytes)
 		}
 	}
 	if req.GetConfirm() && !req.GetAcceptDataLoss() {
@@ -106,7 +98,7 @@ func (a *Service) carryOutForce(ctx context.Context, req failover.ForceRequest) 
 	return rec, nil
 }
 
-// planForce determines the expected loss, and refuses if a safer alternative exists.
+// planForce determines the expected loss. It returns an error if a safer alternative exists.
 func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	found, err := a.findRecord(ctx)
 	if err != nil {
@@ -125,10 +117,8 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	kept := failover.GuaranteedLSN(rec, stats.Durable, stats.Applied.LSN)
 	p := &pb.ForceFailoverResponse{
 		PairId: rec.PairID.String(), NodeId: id.NodeID.String(), NodeName: st.Pair.Self.Name, Config: rec.Config,
-		Term:   rec.Term,
-		InSync: members(rec.InSync), LogEnd: protoconv.PositionToProto(stats.Durable), LostFromLsn: kept + 1,
-		LostToLsn:   kept,
-		LostAddress: lost.GetAddress(),
+		Term: rec.Term, InSync: members(rec.InSync), LogEnd: protoconv.PositionToProto(stats.Durable), LostFromLsn: kept + 1,
+		LostToLsn: kept, LostAddress: lost.GetAddress(),
 	}
 	if rec.Active != id.NodeID {
 		n, _ := st.Pair.Node(rec.Active)
@@ -144,31 +134,31 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	return p, nil
 }
 
-// findRecord reads the cluster record. A quorum that has just lost its leader needs a moment to respond.
+// findRecord also waits for a quorum that has just lost its leader.
 func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.find(ctx)
-		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !forcePause(ctx, deadline) {
+		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !pollAgain(ctx, deadline) {
 			return found, err
 		}
 	}
 }
 
-// forcePause waits between two polls; it returns false after the deadline.
-func forcePause(ctx context.Context, deadline time.Time) bool {
+// pollAgain waits for the next poll. It returns false after the deadline.
+func pollAgain(ctx context.Context, deadline time.Time) bool {
 	if time.Now().After(deadline) {
 		return false
 	}
 	select {
-	case <-time.After(forceLeasePause):
+	case <-time.After(pollInterval):
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// mayForce checks with the failover machine, and whether the other node responds. It waits for the lease of an
-// unresponsive node to expire. The returned peer is the unresponsive address, or nil if no address is known.
+// mayForce checks that the failover machine permits a forced failover and that the other node does not respond. It
+// waits for the lease of an unresponsive node to expire. The returned peer is nil if no address is known.
 func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {
@@ -199,16 +189,14 @@ func (a *Service) mayForce(
 		if err == nil {
 			return peer, nil
 		}
-		if !forcePause(ctx, deadline) {
+		if !pollAgain(ctx, deadline) {
 			return nil, err
 		}
 	}
 }
 
-// answeredBy returns the error for a responding node in place of the lost one.
-//
-// self is this node, and own the end of its log: according to the record this node may have held everything, and lost
-// it.
+// answeredBy returns the error for a responding node in place of the lost one. self is this node, and own the end of
+// its log: according to the record this node may have held everything, and lost it.
 func answeredBy(
 	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,
 ) error {
@@ -232,7 +220,6 @@ func answeredBy(
 		failover.Role(other.GetRole()), peer.GetAddress(), reason)
 }
 
-// possibleLoss reports whether a node's own store may lack acknowledged messages.
 func possibleLoss(s *pb.GetStatusResponse) bool {
 	return slices.ContainsFunc(s.GetConditions(), func(c *pb.Condition) bool {
 		k := conditions.Kind(c.GetKind())
@@ -241,7 +228,6 @@ func possibleLoss(s *pb.GetStatusResponse) bool {
 	})
 }
 
-// forceWarnings returns the risks that the operator should consider.
 func forceWarnings(id datadir.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
 	out := []string{
 		"make sure that the other node is stopped: a node that is only partitioned from the coordinator and from here " +
@@ -252,9 +238,8 @@ func forceWarnings(id datadir.Identity, rec *failover.Record, p *pb.ForceFailove
 	case end.GetLsn() == 0:
 		out = append(out, "THIS NODE IS EMPTY: every message of the pair is lost. Prefer restoring a backup")
 	case rec.Active != id.NodeID && end.GetTerm() < rec.Term:
-		out = append(out, fmt.Sprintf("log of this node ends in term %d, the pair is in term %d: it has no records "+
-			"of that term, and its last "+
-			"records may differ from the acknowledged ones", end.GetTerm(), rec.Term))
+		out = append(out, fmt.Sprintf("log of this node ends in term %d, the pair is in term %d: it has no records of that "+
+			"term, and its last records may differ from the acknowledged ones", end.GetTerm(), rec.Term))
 	}
 	if id.MayHaveLost {
 		out = append(out, "machine of this node went down without a clean stop and sync is not \"always\": "+

@@ -22,19 +22,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file implements recovery after the coordinator has lost the cluster record or was restored to an older state
-// (INV-9): an operator makes one node rebuild the record. The state of the other node is checked first, as far as
-// possible.
+// After the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator makes one
+// node rebuild it. The state of the other node is checked first, as far as possible.
 
 const (
-	// rebuildTimeout limits an adoption without a deadline from the caller.
-	rebuildTimeout = 15 * time.Second
-	// rebuildQueryTimeout limits the status query to one address of the other node.
-	rebuildQueryTimeout = 2 * time.Second
-	// rebuildSearchTimeout limits the wait for the announcement of the other node, which is polled every
-	// rebuildSearchPause.
-	rebuildSearchTimeout = 4 * time.Second
-	rebuildSearchPause   = 100 * time.Millisecond
+	rebuildTimeout       = 15 * time.Second
+	rebuildQueryTimeout  = 2 * time.Second // of one address
+	rebuildSearchTimeout = 4 * time.Second // for the announcement of the other node
 )
 
 // Errors of AdoptRecord; each matches failover.ErrAdopt.
@@ -46,7 +40,6 @@ var (
 		"address with --other; if it is permanently lost or certainly not ahead, use --without-other")
 )
 
-// rebuild is a planned adoption.
 type rebuild struct {
 	found failover.Found
 	above failover.Fence // of the other node
@@ -75,7 +68,6 @@ func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (
 	return p.plan, nil
 }
 
-// find reads the current content of the coordinator.
 func (a *Service) find(ctx context.Context) (failover.Found, error) {
 	found, err := a.o.Runner.Find(ctx)
 	if err != nil {
@@ -84,7 +76,6 @@ func (a *Service) find(ctx context.Context) (failover.Found, error) {
 	return found, nil
 }
 
-// rebuildRecord writes the rebuilt cluster record.
 func (a *Service) rebuildRecord(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
 	log := a.o.Logger
 	log.Warn("adopting the cluster record, requested by an operator", zap.Uint64("found_config", req.Found.Record.Config),
@@ -99,7 +90,7 @@ func (a *Service) rebuildRecord(ctx context.Context, req failover.AdoptRequest) 
 	return rec, nil
 }
 
-// planRebuild collects the state of both nodes, and refuses an unsafe adoption.
+// planRebuild collects the state of both nodes. It returns an error if the adoption is unsafe.
 func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (rebuild, error) {
 	found, err := a.find(ctx)
 	if err != nil {
@@ -110,8 +101,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	fence := own.Fence
 	p := rebuild{found: found, plan: &pb.AdoptRecordResponse{
 		PairId: own.PairID.String(), NodeId: own.NodeID.String(), NodeName: st.Pair.Self.Name,
-		FoundConfig: found.Record.Config,
-		LogEnd:      protoconv.PositionToProto(end), InSync: []string{own.NodeID.String()},
+		FoundConfig: found.Record.Config, LogEnd: protoconv.PositionToProto(end), InSync: []string{own.NodeID.String()},
 	}}
 	if leads {
 		fence = st.Pair.Record.Fence()
@@ -125,7 +115,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	p.plan.Other = peer
 	if other != nil {
 		s := other.GetStore()
-		pair := other.GetPair() // it may have a record that it has not obeyed yet, and would accept no older one
+		pair := other.GetPair() // it may have a record that it has not applied, and accepts no older one
 		p.above = failover.Fence{
 			Config: max(s.GetFenceConfig(), pair.GetConfig()),
 			Term:   max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),
@@ -166,7 +156,7 @@ func canRebuild(
 	}
 }
 
-// findPeer queries the other node. After the coordinator was wiped, that node may not have announced itself yet.
+// findPeer queries the other node. After a loss of the coordinator's data, it may not have announced itself yet.
 func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -174,19 +164,14 @@ func (a *Service) findPeer(
 	for {
 		st := a.o.State().Pair
 		other, peer := a.queryPeer(ctx, req.GetOtherAddress(), &st, found)
-		if other != nil || req.GetWithoutOther() || time.Now().After(deadline) {
+		if other != nil || req.GetWithoutOther() || !pollAgain(ctx, deadline) {
 			return other, peer
-		}
-		select {
-		case <-ctx.Done():
-			return other, peer
-		case <-time.After(rebuildSearchPause):
 		}
 	}
 }
 
-// queryPeer queries the other node at the operator's address, at the announced address, and at the address in an older
-// record. The status is nil if no node responds, the peer is nil if no address is known.
+// queryPeer queries the other node at the operator's address, the announced ones, and those in the records. The status
+// is nil if no node responds, the peer is nil if no address is known.
 func (a *Service) queryPeer(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -216,8 +201,7 @@ func (a *Service) queryPeer(
 			continue
 		}
 		return s, &pb.AdoptedPeer{
-			Address: address, Reached: true, NodeId: s.GetNode().GetNodeId(), Name: s.GetNode().GetName(),
-			Role:   s.GetRole(),
+			Address: address, Reached: true, NodeId: s.GetNode().GetNodeId(), Name: s.GetNode().GetName(), Role: s.GetRole(),
 			LogEnd: s.GetStore().GetLogEnd(), Config: s.GetStore().GetFenceConfig(),
 		}
 	}
@@ -242,11 +226,9 @@ func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetSt
 		return fmt.Errorf("%w: node at %s belongs to pair %s, this node to %s: check whether two pairs share a prefix",
 			failover.ErrOtherPair, address, s.GetPairId(), own.PairID)
 	case !leads && failover.Role(other.GetRole()).Acts():
-		return fmt.Errorf("%w: node at %s is active (%s)", ErrPeerAhead, address,
-			failover.Role(other.GetRole()))
+		return fmt.Errorf("%w: node at %s is active (%s)", ErrPeerAhead, address, failover.Role(other.GetRole()))
 	case ahead:
-		return fmt.Errorf("%w: log of the node at %s ends at %s, log of this node at %s", ErrPeerAhead, address,
-			peers, end)
+		return fmt.Errorf("%w: log of the node at %s ends at %s, log of this node at %s", ErrPeerAhead, address, peers, end)
 	case !leads && own.MayHaveLost && !s.GetMayHaveLost() && s.GetPairId() != "":
 		return fmt.Errorf("%w: acknowledged transactions may be missing here, but not on the node at %s",
 			ErrPeerAhead, address)
@@ -255,13 +237,11 @@ func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetSt
 	}
 }
 
-// warnings returns the risks that the operator should consider.
 func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
-		out = append(out, "other node is unreachable: before you use --without-other, verify that it "+
-			"is not active and not ahead of this node; data that only it holds is "+
-			"discarded when it rejoins")
+		out = append(out, "other node is unreachable: before you use --without-other, verify that it is not active and "+
+			"not ahead of this node; data that only it holds is discarded when it rejoins")
 	}
 	if own.MayHaveLost {
 		out = append(out, "acknowledged transactions may be missing on this node: its machine went down "+
@@ -270,7 +250,6 @@ func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	return out
 }
 
-// members returns the node UUIDs.
 func members(list []failover.Member) []string {
 	var out []string
 	for _, m := range list {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package admin implements lockstep.v1.AdminService, used by operators and the other node: the status of a node, and
+// changes of the pair.
 package admin
 
 import (
@@ -33,33 +35,25 @@ import (
 )
 
 const (
-	// switchoverTimeout is the default timeout of a switchover.
 	switchoverTimeout = 10 * time.Second
-	// statusInterval is the interval at which WatchStatus sends values that change constantly, such as log positions.
+	// statusInterval is the interval at which WatchStatus sends constantly changing values, such as log positions.
 	statusInterval = time.Second
-	// checkInterval is the interval of progress reports of Check.
-	checkInterval = 200 * time.Millisecond
+	checkInterval  = 200 * time.Millisecond
 )
 
 // Options configures New.
 type Options struct {
-	// Store, Runner, Manager, Peers and Guard of the node.
 	Store   *store.Store
 	Runner  *failover.Runner
 	Manager *maintenance.Manager
 	Peers   *peerclient.Peers
 	Guard   *scrub.Guard
-	// State returns the state of the node.
-	State func() nodestatus.Node
-	// Switchover moves the active role to another node. uuid.Nil: to the node that is not active; otherwise to the
-	// given node, which may already be active.
+	State   func() nodestatus.Node
+	// Switchover makes a node active. uuid.Nil selects the one that is not active.
 	Switchover func(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
-	// Closing is closed when the node is about to stop.
-	Closing <-chan struct{}
-	// Alone: the node is not in a pair.
-	Alone bool
-	// Logger logs the actions of operators.
-	Logger *zap.Logger
+	Closing    <-chan struct{} // closed when the node is about to stop
+	Alone      bool            // standalone, not in a pair
+	Logger     *zap.Logger
 }
 
 // Service implements lockstep.v1.AdminService.
@@ -113,8 +107,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	return resp, nil
 }
 
-// leftBehind lists files that an operator may remove. It ignores unreadable directories: a condition reports them, and
-// an operator who investigates needs the rest of the status.
+// leftBehind lists files that an operator may remove. It skips unreadable directories: a condition reports them.
 func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 	left, err := a.store.LeftBehind()
 	if err != nil {
@@ -142,8 +135,7 @@ func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 
 func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {
 	out := &pb.NodeStatus{
-		NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID),
-		Version: n.Version,
+		NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID), Version: n.Version,
 	}
 	if st.Record != nil {
 		_, out.InSync = st.Record.Member(n.ID)
@@ -177,9 +169,8 @@ func pairStatus(st *nodestatus.Node) *pb.PairStatus {
 	return out
 }
 
-// knownNodes lists the nodes of the pair: nodes in the cluster record, nodes in sync, and announced nodes. A new
-// standby can be in sync before it announces itself. The liveness key of an announced node may have a newer address
-// than the record.
+// knownNodes lists the nodes of the pair. A standby can be in sync before it announces itself, and an announcement may
+// have a newer address than the record.
 func knownNodes(st *failover.Status) []failover.NodeInfo {
 	nodes := slices.Clone(st.Record.Nodes)
 	add := func(n failover.NodeInfo) {
@@ -208,8 +199,7 @@ func storeStatus(id datadir.Identity, s *store.Stats) *pb.StoreStatus {
 	return &pb.StoreStatus{
 		PairId: pair, FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
 		StoreId: id.StoreID.String(),
-		LogEnd:  protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable),
-		CommitLsn:  s.Applied.LSN,
+		LogEnd:  protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable), CommitLsn: s.Applied.LSN,
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
 		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues,
 		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync,
@@ -256,8 +246,7 @@ func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.Standb
 	return out
 }
 
-// WatchStatus sends the status immediately and after each change. Values that change constantly, such as log positions,
-// are sent once per second.
+// WatchStatus sends the status immediately, after each change, and once per second.
 func (a *Service) WatchStatus(
 	_ *pb.WatchStatusRequest, stream grpc.ServerStreamingServer[pb.WatchStatusResponse],
 ) error {
@@ -283,14 +272,11 @@ func (a *Service) WatchStatus(
 	}
 }
 
-// maxPauseReason limits the operator's text, in bytes.
-const maxPauseReason = 200
-
 // SetPaused pauses or resumes the pair.
 func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
-	if len(req.GetReason()) > maxPauseReason {
+	if len(req.GetReason()) > maxTextBytes {
 		return nil, apierror.ToStatus(fmt.Errorf("%w: reason has %d bytes, maximum is %d", apierror.ErrInvalid,
-			len(req.GetReason()), maxPauseReason))
+			len(req.GetReason()), maxTextBytes))
 	}
 	resp := &pb.SetPausedResponse{}
 	var p *failover.Pause

@@ -15,9 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 )
 
-// This file implements the planned switchover.
-
-// Switchover moves the active role to the other node, or to the named node. It may be called on either node.
+// Switchover moves the active role to the other or the named node. Either node accepts the call.
 func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {
@@ -58,7 +56,6 @@ func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (fa
 	return a.o.Switchover(ctx, to)
 }
 
-// wantedActive returns the requested active node.
 func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 	if to != "" {
 		return protoconv.NodeCalled(st, to)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apierror has the table of the errors of the API, and converts errors to gRPC statuses and back. It is
-// independent of the services.
+// Package apierror defines the errors of the API, and converts errors to gRPC statuses and back.
 package apierror
 
 import (
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -35,8 +35,7 @@ import (
 var (
 	// ErrInvalid is returned when a request can never succeed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrSequenceReused is returned for a request with a producer's sequence that was used for another request. Nothing
-	// of it was stored.
+	// ErrSequenceReused is returned for a producer's sequence that was used for another request. Nothing was stored.
 	ErrSequenceReused = errors.New("producer sequence already used")
 	// ErrDiskLow is returned for a publish while the free space is below disk.low-watermark.
 	ErrDiskLow = errors.New("disk of the active node is nearly full; see condition publishes-refused")
@@ -44,7 +43,7 @@ var (
 	ErrTooManyBrowsers = errors.New("too many concurrent browsers")
 	// ErrResponseTooLarge is returned when one message exceeds the maximum size that the consumer can receive.
 	ErrResponseTooLarge = errors.New("message is larger than the consumer can receive")
-	// ErrFeature is returned for a request that requires a feature unsupported by a node of the pair.
+	// ErrFeature is returned for a request that a node of the pair does not support.
 	ErrFeature = errors.New("feature requires an upgrade of a node of the pair")
 	// ErrSplit ends a publish stream before a request that its client must split.
 	ErrSplit = errors.New("publishes of the request may have different outcomes: send them separately")
@@ -52,21 +51,15 @@ var (
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
 
-// NotActiveError is returned when the node does not serve clients now. It matches replication.ErrNotActive.
+// NotActiveError is returned while the node does not serve clients. It matches replication.ErrNotActive.
 type NotActiveError struct {
-	// ActiveAddress of the active, host:port, as known to this node; empty if unknown.
-	ActiveAddress string
-	// ActiveNode is its UUID; empty if unknown.
-	ActiveNode string
-	// Role of the node that responded.
-	Role string
-	// Reason for the role, as text; may be empty. It is only part of the message.
-	Reason string
-	// RetryAfter is the suggested delay when no node is active.
-	RetryAfter time.Duration
+	ActiveAddress string        // host:port; empty if unknown
+	ActiveNode    string        // UUID; empty if unknown
+	Role          string        // of the node that responded
+	Reason        string        // for the role, as text; may be empty
+	RetryAfter    time.Duration // if no node is active
 }
 
-// Error includes the address of the active node.
 func (e *NotActiveError) Error() string {
 	why := e.Role
 	if e.Reason != "" {
@@ -82,17 +75,15 @@ func (e *NotActiveError) Error() string {
 // Is makes errors.Is(err, replication.ErrNotActive) true.
 func (e *NotActiveError) Is(target error) bool { return target == replication.ErrNotActive }
 
-// settledError is a refusal that the log keeps under its producer's sequence: no earlier or later attempt with that
-// sequence is executed.
+// settledError is a refusal that is logged with the producer's sequence, so no attempt with that sequence is executed.
 type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
 
-// Refusal returns the error of a transaction that was refused when it was applied; kept reports whether it has a
-// producer.
+// Refusal returns the error of a transaction that was refused when applied. kept reports whether it has a producer.
 func Refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
-	switch r.Code { //nolint:exhaustive // the others are kept with the producer
+	switch r.Code { //nolint:exhaustive // the others are logged with the producer
 	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten:
 		return err
 	}
@@ -102,13 +93,12 @@ func Refusal(r *txn.Result, kept bool) error {
 	return &settledError{err}
 }
 
-// isSettled reports whether the log keeps the refusal.
 func isSettled(err error) bool {
-	var settled *settledError
-	return errors.As(err, &settled)
+	_, settled := errors.AsType[*settledError](err)
+	return settled
 }
 
-// mapping is one entry of the table. The reason determines the code: see errors.proto.
+// mapping is one entry of the table. The reason determines the code, as defined in errors.proto.
 type mapping struct {
 	err    error
 	reason pb.ErrorReason
@@ -116,17 +106,15 @@ type mapping struct {
 
 func (m mapping) code() codes.Code { return reason.Code(m.reason) }
 
-// errorTable lists all errors visible to clients, for both directions: err → reason, and reason → err. The
-// first matching entry is used, so more specific errors come first.
+// errorTable converts in both directions. The first match wins, so more specific errors come first.
 var errorTable = []mapping{
-	// This node cannot serve now. An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was
-	// executed.
+	// An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was executed.
 	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason for a refusal
 	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{replication.ErrNotActive, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
 	{replication.ErrBlocked, pb.ErrorReason_ERROR_REASON_BLOCKED},
 	{ErrPaused, pb.ErrorReason_ERROR_REASON_PAUSED},
-	// Maintenance. The reason for a cancellation precedes the cancellation.
+	// The reason for a cancellation precedes the cancellation.
 	{maintenance.ErrRoleChanged, pb.ErrorReason_ERROR_REASON_ROLE_CHANGED},
 	{maintenance.ErrBusy, pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY},
 	{rewrite.ErrMaintenance, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY},
@@ -158,7 +146,6 @@ var errorTable = []mapping{
 	{store.ErrClosed, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{dispatch.ErrMoved, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED},
 	{dispatch.ErrClosed, pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED},
-	// The queue or subscription.
 	{txn.ErrQueueNotFound, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
 	{txn.ErrSubscriptionNotFound, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND},
 	{store.ErrNoQueue, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
@@ -167,7 +154,6 @@ var errorTable = []mapping{
 	{txn.ErrQueueInUse, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
 	{txn.ErrPreparedInUse, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
 	{txn.ErrQueueNotEmpty, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY},
-	// Prepared transactions, and messages that were processed elsewhere.
 	{txn.ErrAlreadyAcknowledged, pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED},
 	{txn.ErrReserved, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED},
 	{txn.ErrXIDInUse, pb.ErrorReason_ERROR_REASON_XID_IN_USE},
@@ -177,7 +163,6 @@ var errorTable = []mapping{
 	{txn.ErrRolledBack, pb.ErrorReason_ERROR_REASON_XID_DECIDED},
 	{txn.ErrHeuristicCommit, pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT},
 	{txn.ErrHeuristicRollback, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK},
-	// Temporary limits.
 	{txn.ErrQueueFull, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
 	{txn.ErrTooManyQueues, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
 	{txn.ErrTooManySubscriptions, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
@@ -190,7 +175,6 @@ var errorTable = []mapping{
 	{dispatch.ErrTooMuchCredit, pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT},
 	{ErrDiskLow, pb.ErrorReason_ERROR_REASON_DISK_LOW},
 	{ErrResponseTooLarge, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE},
-	// Requests that can never succeed.
 	{txn.ErrTooLarge, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
 	{replication.ErrTooLarge, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
 	{txn.ErrInvalidName, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
@@ -208,11 +192,9 @@ var errorTable = []mapping{
 	{ErrSequenceReused, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},
 	{ErrInvalid, pb.ErrorReason_ERROR_REASON_INVALID},
 	{txn.ErrInvalidMessage, pb.ErrorReason_ERROR_REASON_INVALID},
-	// Producers.
 	{txn.ErrFenced, pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED},
 	{txn.ErrTooOld, pb.ErrorReason_ERROR_REASON_TOO_OLD},
 	{txn.ErrProducerForgotten, pb.ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN},
-	// Operators.
 	{failover.ErrSwitchover, pb.ErrorReason_ERROR_REASON_SWITCHOVER},
 	{failover.ErrAdopt, pb.ErrorReason_ERROR_REASON_ADOPT},
 	{failover.ErrPause, pb.ErrorReason_ERROR_REASON_PAUSE},
@@ -221,7 +203,6 @@ var errorTable = []mapping{
 	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrNewerVersion, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
-	// Authentication and access.
 	{access.ErrNotPeer, pb.ErrorReason_ERROR_REASON_NOT_PEER},
 	{access.ErrNotFound, pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND},
 	{access.ErrInUse, pb.ErrorReason_ERROR_REASON_ACCESS_IN_USE},
@@ -231,24 +212,32 @@ var errorTable = []mapping{
 	{access.ErrDenied, pb.ErrorReason_ERROR_REASON_DENIED},
 	{access.ErrUnauthenticated, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED},
 	{access.ErrInvalid, pb.ErrorReason_ERROR_REASON_INVALID},
-	// The caller.
 	{context.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_DEADLINE},
 	{context.Canceled, pb.ErrorReason_ERROR_REASON_CANCELED},
 	{rewrite.ErrCanceled, pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED},
 }
 
-// lookup returns the entry for err; errors without an entry are INTERNAL.
 func lookup(err error) mapping {
-	for i := range errorTable {
-		if m := errorTable[i]; errors.Is(err, m.err) {
+	for _, m := range errorTable {
+		if errors.Is(err, m.err) {
 			return m
 		}
 	}
 	return mapping{err: err, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
-// ToStatus converts an error to the status returned by a gRPC handler. The reason is in an ErrorInfo; if the node is
-// not active, the status has a NotActive detail. nil and statuses are returned unchanged.
+// WithRedirect replaces replication.ErrNotActive, unless the outcome is unknown, by redirect's error, which has the
+// address of the active.
+func WithRedirect(err error, redirect func() *NotActiveError) error {
+	if _, has := errors.AsType[*NotActiveError](err); has || !errors.Is(err, replication.ErrNotActive) ||
+		errors.Is(err, replication.ErrOutcomeUnknown) {
+		return err
+	}
+	return redirect()
+}
+
+// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo, and a NotActive detail if the node is
+// not active. nil and statuses are returned unchanged.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -261,23 +250,45 @@ func ToStatus(err error) error {
 	if isSettled(err) {
 		info.Metadata = map[string]string{reason.Settled: "true"}
 	}
-	addAccess(err, info)
-	st, detailErr := status.New(m.code(), err.Error()).WithDetails(info)
-	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
-		return status.Error(m.code(), err.Error())
+	details := []protoadapt.MessageV1{info}
+	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
+		addDenied(info, denied)
 	}
-	st = withQuota(st, err)
-	var notActive *NotActiveError
-	if errors.As(err, &notActive) {
-		with, detailErr := st.WithDetails(&pb.NotActive{
+	if quota, ok := errors.AsType[*access.QuotaError](err); ok {
+		details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
+			Subject:     "queues:" + quota.Pattern,
+			Description: fmt.Sprintf("%s: limit is %d, used %d", quota.Quota, quota.Limit, quota.Used),
+		}}})
+	}
+	if notActive, ok := errors.AsType[*NotActiveError](err); ok {
+		details = append(details, &pb.NotActive{
 			ActiveAddress: notActive.ActiveAddress, ActiveNode: notActive.ActiveNode, Role: notActive.Role,
 			RetryAfter: durationpb.New(notActive.RetryAfter),
 		})
-		if detailErr == nil {
-			st = with
-		}
 	}
-	return st.Err()
+	return withDetails(status.New(m.code(), err.Error()), details...)
+}
+
+// addDenied adds the principal and the missing right, for programs.
+func addDenied(info *errdetails.ErrorInfo, denied *access.DeniedError) {
+	if info.Metadata == nil {
+		info.Metadata = make(map[string]string)
+	}
+	info.Metadata["principal"] = denied.Principal
+	if denied.Right != 0 {
+		info.Metadata["right"] = denied.Right.String()
+	}
+	if denied.Queue != "" {
+		info.Metadata["queue"] = denied.Queue
+	}
+}
+
+func withDetails(st *status.Status, details ...protoadapt.MessageV1) error {
+	with, err := st.WithDetails(details...)
+	if err != nil { // unreachable: the code is not OK and the details are known messages
+		return st.Err()
+	}
+	return with.Err()
 }
 
 // WithSubmitted adds the progress of a publish stream to its final status. nil stays nil.
@@ -286,26 +297,17 @@ func WithSubmitted(err error, through uint64) error {
 	if err == nil || !is {
 		return err
 	}
-	with, detailErr := st.WithDetails(&pb.Submitted{Through: through})
-	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
-		return err
-	}
-	return with.Err()
+	return withDetails(st, &pb.Submitted{Through: through})
 }
 
-// errorInfo returns the detail that each status has.
 func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
 	return &errdetails.ErrorInfo{Reason: reason.Name(r), Domain: reason.Domain}
 }
 
 // Undecodable returns the status for a request that is not valid protobuf of its type.
 func Undecodable(name string) error {
-	st, err := status.Newf(codes.InvalidArgument, "request cannot be decoded as %s", name).
-		WithDetails(errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
-	if err != nil { // unreachable: the code is not OK and the detail is a known message
-		return status.Errorf(codes.InvalidArgument, "request cannot be decoded as %s", name)
-	}
-	return st.Err()
+	return withDetails(status.Newf(codes.InvalidArgument, "request cannot be decoded as %s", name),
+		errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
 }
 
 // ToRequestError converts an error to the response to one request of a stream.
@@ -336,7 +338,7 @@ func FromStatus(err error) error {
 	if err == nil || !ok {
 		return err
 	}
-	why := ""
+	why := pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 	for _, d := range st.Details() {
 		switch d := d.(type) {
 		case *pb.NotActive:
@@ -346,29 +348,18 @@ func FromStatus(err error) error {
 			}
 		case *errdetails.ErrorInfo:
 			if d.GetDomain() == reason.Domain {
-				why = d.GetReason()
+				why = reason.Parse(d.GetReason())
 			}
 		}
 	}
-	return fromReason(err, why, st.Message())
-}
-
-// FromRequestError converts the error of one request of a stream to an error that matches the sentinel errors.
-func FromRequestError(e *pb.RequestError) error {
-	return fromReason(status.Error(codes.Code(e.GetCode()), e.GetMessage()), e.GetReason(), e.GetMessage())
-}
-
-func fromReason(fallback error, name, message string) error {
-	why := reason.Parse(name)
-	for i := range errorTable {
-		if m := errorTable[i]; m.reason == why {
-			return &remoteError{kind: m.err, message: message}
+	for _, m := range errorTable {
+		if m.reason == why {
+			return &remoteError{kind: m.err, message: st.Message()}
 		}
 	}
-	return fallback
+	return err
 }
 
-// remoteError is an error of another node: its message, and the matching sentinel error.
 type remoteError struct {
 	kind    error
 	message string

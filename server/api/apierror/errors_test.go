@@ -35,7 +35,7 @@ func TestErrorTableBothWays(t *testing.T) {
 
 			request := ToRequestError(fmt.Errorf("request 7: %w", m.err))
 			require.Equal(t, uint32(m.code()), request.GetCode())
-			require.Equal(t, m.reason, lookup(FromRequestError(request)).reason)
+			require.Equal(t, reason.Name(m.reason), request.GetReason())
 		})
 	}
 }
@@ -132,4 +132,12 @@ func TestConcernsNode(t *testing.T) {
 	} {
 		require.False(t, ConcernsNode(err), err)
 	}
+}
+
+// An unknown outcome is not replaced by a redirect to the active, which would imply that nothing was done.
+func TestUnknownOutcomeIsNotRedirected(t *testing.T) {
+	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
+	redirect := &NotActiveError{ActiveAddress: "b:7420"}
+	require.Equal(t, err, WithRedirect(err, func() *NotActiveError { return redirect }))
+	require.Equal(t, redirect, WithRedirect(replication.ErrNotActive, func() *NotActiveError { return redirect }))
 }

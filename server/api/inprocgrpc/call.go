@@ -16,15 +16,13 @@ import (
 )
 
 const (
-	// depth is the number of messages buffered in each direction before the sender blocks.
-	depth = 4
-	// defaultResponseBytes is the default maximum response size, as in gRPC.
-	defaultResponseBytes = 4 << 20
+	// depth is the number of messages buffered per direction.
+	depth                = 4
+	defaultResponseBytes = 4 << 20 // the default of gRPC clients
 	// pairBytes is the accounted overhead of a metadata entry, as in HTTP/2.
 	pairBytes = 32
 )
 
-// options is the call options supported by a Link.
 type options struct {
 	responseBytes   int
 	header, trailer *metadata.MD
@@ -48,12 +46,12 @@ func optionsOf(list []grpc.CallOption) (options, error) {
 	return o, nil
 }
 
-// call is one call as seen by the handler; a callerEnd has the caller's fields.
+// call has the state shared by both ends.
 type call struct {
 	method string
 	ctx    context.Context //nolint:containedctx // that of the handler
 	cancel context.CancelFunc
-	// Size limits of messages to the handler and to the caller.
+	// size limits of messages to the handler and to the caller
 	requestBytes, responseBytes int
 
 	up, down chan item     // to the handler, and to the caller
@@ -69,15 +67,14 @@ type call struct {
 	status          *status.Status // set when the call has ended
 }
 
-// newCall prepares a call without blocking. The caller must call finish.
+// newCall does not block. The caller must call finish.
 func (l *Link) newCall(ctx context.Context, method string, o options) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
 	if n := metadataBytes(md); n > l.limits.MetadataBytes {
-		return nil, status.Errorf(codes.Internal, "metadata has %d bytes, maximum is %d", n,
-			l.limits.MetadataBytes)
+		return nil, status.Errorf(codes.Internal, "metadata has %d bytes, maximum is %d", n, l.limits.MetadataBytes)
 	}
 	from, err := l.begin(ctx)
 	if err != nil {
@@ -95,7 +92,7 @@ func (l *Link) newCall(ctx context.Context, method string, o options) (*call, er
 		cancel()
 	}
 	inner = peer.NewContext(metadata.NewIncomingContext(inner, md), from)
-	c.ctx = grpc.NewContextWithServerTransportStream(inner, (*transport)(c))
+	c.ctx = grpc.NewContextWithServerTransportStream(inner, transport{c})
 	return c, nil
 }
 
@@ -109,15 +106,13 @@ func metadataBytes(md metadata.MD) (n int) {
 }
 
 // separate keeps the cancellation and the deadline of the caller's context, and hides its values from the handler.
-type separate struct{ context.Context } //nolint:containedctx // it is one
+type separate struct{ context.Context } //nolint:containedctx // it wraps one
 
-// Value returns nil.
 func (separate) Value(any) any { return nil }
 
 // AfterFunc avoids a goroutine in the context package.
 func (a separate) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(a.Context, f) }
 
-// finish ends a call with the error returned by its handler.
 func (c *call) finish(err error) {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -135,14 +130,12 @@ func (c *call) finish(err error) {
 	c.cancel()
 }
 
-// result returns the error that the call ended with.
 func (c *call) result() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.status.Err()
 }
 
-// notify copies the header and the trailer to the call options that requested them.
 func (c *call) notify(o options) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,20 +147,12 @@ func (c *call) notify(o options) {
 	}
 }
 
-// transport makes a call available to grpc.Method, grpc.SetHeader and similar functions.
-type transport call
+// transport implements grpc.ServerTransportStream, for grpc.Method, grpc.SetHeader and similar functions.
+type transport struct{ *call }
 
-// Method returns the full method name.
-func (t *transport) Method() string { return t.method }
+func (t transport) Method() string { return t.method }
 
-// SetHeader adds to the header.
-func (t *transport) SetHeader(md metadata.MD) error { return (*call)(t).setHeader(md, false) }
-
-// SendHeader adds to the header and sends it.
-func (t *transport) SendHeader(md metadata.MD) error { return (*call)(t).setHeader(md, true) }
-
-// SetTrailer adds to the trailer.
-func (t *transport) SetTrailer(md metadata.MD) error {
+func (t transport) SetTrailer(md metadata.MD) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended {
@@ -178,6 +163,10 @@ func (t *transport) SetTrailer(md metadata.MD) error {
 }
 
 var errHeaderSent = errors.New("already sent")
+
+func (c *call) SetHeader(md metadata.MD) error { return c.setHeader(md, false) }
+
+func (c *call) SendHeader(md metadata.MD) error { return c.setHeader(md, true) }
 
 func (c *call) setHeader(md metadata.MD, send bool) error {
 	c.mu.Lock()
@@ -193,7 +182,6 @@ func (c *call) setHeader(md metadata.MD, send bool) error {
 	return nil
 }
 
-// find returns the service of a method, and the short method name.
 func (l *Link) find(full string) (s *service, method string, err error) {
 	name, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	if s = l.services[name]; s == nil {
@@ -202,7 +190,7 @@ func (l *Link) find(full string) (s *service, method string, err error) {
 	return s, method, nil
 }
 
-// unknown returns the error for a method that does not exist or has another kind.
+// unknown also covers a unary method that is called as a stream, and vice versa.
 func unknown(full string) error {
 	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", method, service)
@@ -277,7 +265,7 @@ func (l *Link) NewStream(
 	}
 	go func() {
 		defer l.running.Done()
-		c.finish(m.Handler(s.impl, (*handlerEnd)(c)))
+		c.finish(m.Handler(s.impl, handlerEnd{c}))
 	}()
 	return &callerEnd{call: c, outer: ctx, options: o, single: !desc.ServerStreams, unaryIn: !desc.ClientStreams}, nil
 }

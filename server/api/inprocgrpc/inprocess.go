@@ -18,14 +18,13 @@ import (
 
 // Caller is a client that calls over a Link.
 type Caller struct {
-	// Addr is the client's address.
+	// Addr is the client's network address.
 	Addr net.Addr
-	// TLS is the state of the client's own connection to the process; nil without TLS. Its verified chain is the
-	// client's certificate.
+	// TLS is the state of the client's own connection to the process; nil without TLS.
 	TLS *tls.ConnectionState
 }
 
-// Limits are the limits of calls over a Link, as in a gRPC server.
+// Limits are the limits of calls over a Link.
 type Limits struct {
 	// RequestBytes limits the encoded size of a message to a service.
 	RequestBytes int
@@ -59,8 +58,8 @@ func New(limits Limits) *Link {
 	return l
 }
 
-// Enter registers a caller. Until leave is called, calls with a context of As are calls of that caller. leave does not
-// interrupt running calls.
+// Enter registers a caller. Calls with a context of As are its calls, until leave is called. leave does not interrupt
+// running calls.
 func (l *Link) Enter(c Caller) (key Key, leave func()) {
 	p := &peer.Peer{Addr: c.Addr}
 	if c.TLS != nil {
@@ -78,16 +77,14 @@ func (l *Link) Enter(c Caller) (key Key, leave func()) {
 	}
 }
 
-// callerKey is the context key of the caller's Key.
 type callerKey struct{}
 
-// As returns the context for a call of the caller with that key.
+// As returns a context for calls of the caller with that key.
 func As(ctx context.Context, key Key) context.Context {
 	return context.WithValue(ctx, callerKey{}, key)
 }
 
-// begin registers a running handler, and returns the caller of the call. If the caller has left, the peer
-// has a placeholder address.
+// begin registers a running handler. If the caller has left, the peer has a placeholder address.
 func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 	key, _ := ctx.Value(callerKey{}).(Key) // 0 is not a valid key
 	l.mu.Lock()
@@ -102,7 +99,7 @@ func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 	return &peer.Peer{Addr: &net.UnixAddr{Name: "in-process", Net: "unix"}}, nil
 }
 
-// Close rejects further calls, and waits for running ones. After patience it cancels the remaining calls.
+// Close rejects further calls and waits for running ones. After timeout it cancels the remaining ones.
 func (l *Link) Close(timeout time.Duration) {
 	l.mu.Lock()
 	l.closed = true

@@ -15,14 +15,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// item is a message in transit: passed by reference, or encoded.
+// item is a message in transit, passed by reference or encoded.
 type item struct {
 	passed proto.Message // nil: encoded
-	bytes  int           // encoded size, or an estimate if handed; into computes the exact size near the limit
+	bytes  int           // encoded size, or an upper bound if passed; into computes the exact size near the limit
 	data   mem.BufferSlice
 }
 
-// Maker is a reusable representation of a response, which cannot be passed by reference itself.
+// Maker is a reusable representation of a response, which cannot be passed by reference.
 type Maker interface {
 	// MakeMessage creates the message in memory that is not reused.
 	MakeMessage() proto.Message
@@ -30,10 +30,10 @@ type Maker interface {
 	TotalBytes() int
 }
 
-var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // it has no state but buffers
+var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // its only state is buffers
 
-// pack prepares a message for the receiver. Messages with the contents of queues, and their responses, are passed by
-// reference: neither the sender nor the receiver may modify them.
+// pack passes messages with the contents of queues, and their responses, by reference: neither the sender nor the
+// receiver may modify them.
 func pack(v any) (item, error) {
 	switch m := v.(type) {
 	case *pb.PublishStreamRequest:
@@ -54,7 +54,6 @@ func pack(v any) (item, error) {
 	return encoded(v)
 }
 
-// encoded prepares a message by encoding it, as for the network.
 func encoded(v any) (item, error) {
 	data, err := wireFormat.Marshal(v)
 	if err != nil {
@@ -63,7 +62,7 @@ func encoded(v any) (item, error) {
 	return item{data: data, bytes: data.Len()}, nil
 }
 
-// into stores the message in v, if it has at most limit bytes. It must be called once.
+// into stores the message in v. It must be called once.
 func (i *item) into(v any, limit int) error {
 	if i.passed == nil {
 		defer i.data.Free()
@@ -137,7 +136,7 @@ func passConsume(to, from *pb.ConsumeRequest) {
 	to.Leave = from.GetLeave()
 }
 
-// succeeded reports whether responses contain no error texts.
+// succeeded reports whether a response, with its additional ones, contains no error texts.
 func succeeded(m *pb.PublishStreamResponse) bool {
 	if m.GetError() != nil {
 		return false
@@ -153,8 +152,8 @@ func succeeded(m *pb.PublishStreamResponse) bool {
 // fieldBytes is the maximum overhead of a text or number field: it is nested in at most two length-delimited fields.
 const fieldBytes = 16
 
-// measure returns an upper bound of the encoded length of a request; false if a text is not valid UTF-8, so that it
-// cannot be encoded.
+// measure returns an upper bound of the encoded length of a request; false if it cannot be encoded, since a text is not
+// valid UTF-8.
 func measure(m *pb.PublishStreamRequest) (bytes int, ok bool) {
 	if bytes, ok = measurePublish(m.GetPublish()); !ok {
 		return 0, false
@@ -179,8 +178,7 @@ func measurePublish(m *pb.PublishRequest) (bytes int, ok bool) {
 	return bytes, ok
 }
 
-// fieldsOfMessage is the number of fields of a message that are not a body, property or text.
-const fieldsOfMessage = 10
+const fieldsOfMessage = 10 // that are not a body, property or text
 
 func measureMessage(m *pb.Message, ok *bool) (bytes int) {
 	bytes = fieldsOfMessage*fieldBytes + len(m.GetBody())

@@ -11,22 +11,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// handlerEnd is the handler's end of a streaming call.
-type handlerEnd call
+type handlerEnd struct{ *call }
 
-// Context returns the handler's context, which ends with the call.
-func (h *handlerEnd) Context() context.Context { return h.ctx }
+func (h handlerEnd) Context() context.Context { return h.ctx }
 
-// SetHeader adds to the header.
-func (h *handlerEnd) SetHeader(md metadata.MD) error { return (*call)(h).setHeader(md, false) }
+func (h handlerEnd) SetTrailer(md metadata.MD) { _ = transport(h).SetTrailer(md) } // no error can be returned
 
-// SendHeader adds to the header and sends it.
-func (h *handlerEnd) SendHeader(md metadata.MD) error { return (*call)(h).setHeader(md, true) }
-
-func (h *handlerEnd) SetTrailer(md metadata.MD) { _ = (*transport)(h).SetTrailer(md) } // no error can be returned
-
-// SendMsg sends a response, and blocks while the buffer is full.
-func (h *handlerEnd) SendMsg(v any) error {
+func (h handlerEnd) SendMsg(v any) error {
 	if err := h.ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
@@ -34,7 +25,7 @@ func (h *handlerEnd) SendMsg(v any) error {
 	if err != nil {
 		return err
 	}
-	_ = (*call)(h).setHeader(nil, true) // may already be sent
+	_ = h.setHeader(nil, true) // may already be sent
 	select {
 	case h.down <- out:
 		return nil
@@ -48,8 +39,8 @@ func (h *handlerEnd) SendMsg(v any) error {
 	}
 }
 
-// RecvMsg receives a request, or returns io.EOF after CloseSend.
-func (h *handlerEnd) RecvMsg(v any) error {
+// RecvMsg returns io.EOF after CloseSend.
+func (h handlerEnd) RecvMsg(v any) error {
 	select {
 	case in := <-h.up:
 		return in.into(v, h.requestBytes)
@@ -70,7 +61,6 @@ func (h *handlerEnd) RecvMsg(v any) error {
 	}
 }
 
-// callerEnd is the caller's end of a streaming call.
 type callerEnd struct {
 	call    *call
 	outer   context.Context //nolint:containedctx // the caller's
@@ -79,10 +69,9 @@ type callerEnd struct {
 	unaryIn bool // exactly one request
 }
 
-// Context returns the caller's context.
 func (e *callerEnd) Context() context.Context { return e.outer }
 
-// Header waits for the header, or for the end of the call.
+// Header waits for the header or the end of the call.
 func (e *callerEnd) Header() (metadata.MD, error) {
 	select {
 	case <-e.call.began:
@@ -101,15 +90,13 @@ func (e *callerEnd) Trailer() metadata.MD {
 	return e.call.trailer.Copy()
 }
 
-// CloseSend ends the stream of requests.
 func (e *callerEnd) CloseSend() error {
 	e.call.closing.Do(func() { close(e.call.half) })
 	return nil
 }
 
-// SendMsg sends a request, and blocks while the buffer is full. It returns io.EOF when the call has ended; RecvMsg then
-// returns the status. For a call with a single request it returns nil instead: generated clients would return the error
-// and not call RecvMsg.
+// SendMsg returns io.EOF when the call has ended; RecvMsg then returns the status. For a call with a single request it
+// returns nil instead: generated clients would return the error and not call RecvMsg.
 func (e *callerEnd) SendMsg(v any) error {
 	c := e.call
 	if c.ctx.Err() != nil {
@@ -138,7 +125,6 @@ func (e *callerEnd) SendMsg(v any) error {
 	}
 }
 
-// sentAfterEnd returns the result of SendMsg after the call has ended.
 func (e *callerEnd) sentAfterEnd() error {
 	if e.unaryIn {
 		return nil
@@ -146,7 +132,6 @@ func (e *callerEnd) sentAfterEnd() error {
 	return io.EOF
 }
 
-// RecvMsg receives a response, or returns io.EOF after success, or the final status.
 func (e *callerEnd) RecvMsg(v any) error {
 	err := e.receive(v)
 	if err != nil {
@@ -157,7 +142,7 @@ func (e *callerEnd) RecvMsg(v any) error {
 	if !e.single {
 		return nil
 	}
-	select { // the status decides
+	select { // wait for the status
 	case <-e.call.done:
 	case <-e.outer.Done():
 		e.call.cancel()

@@ -15,13 +15,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// hundredths is the resolution of redelivery_multiplier.
-const hundredths = 100
+const hundredths = 100 // of redelivery_multiplier
 
-// configFields are the fields of pb.QueueConfig. The field with the number n has the bit n-1 of a txn.ConfigMask.
+// configFields has the fields of pb.QueueConfig. Number n has bit n-1 of a txn.ConfigMask.
 var configFields = (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields() //nolint:gochecknoglobals // a constant
 
-// ConfigField returns the bit of a field of pb.QueueConfig, or 0 if it does not exist.
+// ConfigField returns the bit of a field of pb.QueueConfig, or 0 if the field does not exist.
 func ConfigField(name string) txn.ConfigMask {
 	f := configFields.ByName(protoreflect.Name(name))
 	if f == nil {
@@ -30,8 +29,8 @@ func ConfigField(name string) txn.ConfigMask {
 	return 1 << (f.Number() - 1)
 }
 
-// Config converts a queue's configuration except its dead-letter queue: only the store has its number. The error wraps
-// ErrInvalid and names the field.
+// Config converts a queue's configuration without dead_letter, which only the store can resolve. Errors wrap ErrInvalid
+// and name the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	from := in.ProtoReflect()
 	for i := range configFields.Len() {
@@ -52,7 +51,6 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	return c, nil
 }
 
-// configValue converts the value of one field.
 func configValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (uint64, error) {
 	switch f.Kind() {
 	case protoreflect.BoolKind:
@@ -112,7 +110,6 @@ func ConfigToProto(c *txn.Config, deadLetter string) *pb.QueueConfig {
 	return out
 }
 
-// duration converts milliseconds; 0 is omitted.
 func duration(ms uint64) *durationpb.Duration {
 	if ms == 0 {
 		return nil

@@ -17,9 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Deliveries represents a pb.ConsumeResponse and encodes it directly from the stored records. With many subscriptions
-// there are far more deliveries than publishes, and allocating objects for each would dominate the cost. It is reused
-// for successive responses.
+// Deliveries is a reusable pb.ConsumeResponse that is encoded directly from the stored records. With many
+// subscriptions, deliveries far outnumber publishes, and allocating objects for each would dominate the cost.
 type Deliveries struct {
 	confirmed uint64
 	parts     []deliveryPart
@@ -27,23 +26,19 @@ type Deliveries struct {
 	total     int // encoded size with large bodies
 }
 
-// deliveryPart is a delivered message and the lengths of its enclosing fields.
 type deliveryPart struct {
 	sequence uint64
 	count    uint32
 	message  txn.Message
 	seconds  uint64
 	nanos    uint64
-	// Encoded sizes of StoredMessage, its Timestamp and its Message.
+	// encoded sizes of StoredMessage, its Timestamp and its Message
 	storedBytes, timeBytes, messageBytes int
-	// dead is its encoded DeadLetter; nil if the message is not a dead letter.
-	dead []byte
-	// referred is the number of bytes referenced instead of copied.
-	referred int
+	dead                                 []byte // encoded DeadLetter; nil for other messages
+	referred                             int    // bytes referenced instead of copied
 }
 
-// Field numbers of lockstep.v1 and of google.protobuf.Timestamp. TestDeliveries verifies them against the generated
-// code.
+// Field numbers of lockstep.v1 and of google.protobuf.Timestamp, verified by TestDeliveries.
 const (
 	fieldMessages, fieldConfirmed                       = 1, 2
 	fieldSequence, fieldPublishedAt, fieldDeliveryCount = 1, 2, 3
@@ -54,12 +49,12 @@ const (
 	fieldKey, fieldValue                                = 1, 2
 	fieldBool, fieldInt, fieldDouble, fieldBytes        = 1, 2, 3, 4
 	fieldSeconds, fieldNanos                            = 1, 2
-	// tagBytes is the length of each tag: all numbers are below 16.
+	// all field numbers are below 16
 	tagBytes = 1
 )
 
-// Set sets the messages to send next: as many of the event's messages as fit in limit bytes, but at least one. It
-// returns the remaining messages. The records must not change until the response is encoded.
+// Set sets the messages to send next: as many as fit in limit bytes, but at least one. It returns the rest. The records
+// must not change until the response is encoded.
 func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Message, err error) {
 	d.confirmed, d.parts, d.bytes = event.Confirmed, d.parts[:0], 0
 	if d.confirmed != 0 {
@@ -88,20 +83,16 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 	return nil, nil
 }
 
-// next appends a part with undefined content. Parts are filled in place, since one has more than 200 bytes.
+// next appends a part with undefined content. Parts are filled in place: one has more than 200 bytes.
 func (d *Deliveries) next() *deliveryPart {
 	n := len(d.parts)
-	if n == cap(d.parts) {
-		d.parts = slices.Grow(d.parts, 1)
-	}
-	d.parts = d.parts[:n+1]
+	d.parts = slices.Grow(d.parts, 1)[:n+1]
 	return &d.parts[n]
 }
 
-// Forget releases the records.
+// Forget releases the records for garbage collection.
 func (d *Deliveries) Forget() { clear(d.parts) }
 
-// measure computes the lengths.
 func (p *deliveryPart) measure() {
 	p.seconds, p.nanos = secondsAndNanos(p.message.TimestampMS)
 	p.timeBytes = numberBytes(p.seconds) + numberBytes(p.nanos)
@@ -136,7 +127,6 @@ func (p *deliveryPart) measure() {
 	}
 }
 
-// secondsAndNanos returns the fields of a Timestamp.
 func secondsAndNanos(ms int64) (seconds, nanos uint64) {
 	s, millis := ms/1000, ms%1000
 	if millis < 0 { // before 1970
@@ -145,7 +135,6 @@ func secondsAndNanos(ms int64) (seconds, nanos uint64) {
 	return uint64(s), uint64(millis) * 1_000_000
 }
 
-// attributeBytes returns the encoded length of a numeric attribute.
 func attributeBytes(tag txn.Attribute, v int64) int {
 	if tag == txn.AttributePriority {
 		return tagBytes + protowire.SizeVarint(uint64(v)) // encoded even if 0
@@ -154,7 +143,7 @@ func attributeBytes(tag txn.Attribute, v int64) int {
 	return lengthBytes(numberBytes(seconds) + numberBytes(nanos))
 }
 
-// appendAttribute appends a numeric attribute: tags are field numbers.
+// appendAttribute relies on attribute tags being field numbers.
 func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	if tag == txn.AttributePriority {
 		return binary.AppendUvarint(append(b, fieldPriority<<3|byte(protowire.VarintType)), uint64(v))
@@ -176,7 +165,7 @@ func (p *deliveryPart) encodeDeadLetter() (err error) {
 	return nil
 }
 
-// numberBytes returns the encoded length of a numeric field: 0 for the value 0.
+// numberBytes and appendNumber omit a field with the value 0.
 func numberBytes(v uint64) int {
 	if v == 0 {
 		return 0
@@ -184,11 +173,9 @@ func numberBytes(v uint64) int {
 	return tagBytes + protowire.SizeVarint(v)
 }
 
-// lengthBytes returns the encoded length of a field with n bytes.
 func lengthBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
 
-// MakeMessage creates the represented response, for a receiver in this process. Its messages alias the records, which
-// are immutable.
+// MakeMessage creates the response for a receiver in this process. Its messages alias the immutable records.
 func (d *Deliveries) MakeMessage() proto.Message {
 	parts, list := make([]storedParts, len(d.parts)), make([]*pb.StoredMessage, len(d.parts))
 	for i := range d.parts {
@@ -249,7 +236,6 @@ func (p *deliveryPart) appendProperties(b []byte) []byte {
 	return b
 }
 
-// appendAttributes appends the text attributes under their tag numbers, and the typed properties.
 func (p *deliveryPart) appendAttributes(b []byte) []byte {
 	for tag, text := range p.message.Texts {
 		b = append(appendLength(b, byte(tag), len(text)), text...)
@@ -266,7 +252,7 @@ func (p *deliveryPart) appendAttributes(b []byte) []byte {
 	return b
 }
 
-// valueBytes returns the encoded length of a PropertyValue. A field of a oneof is encoded even if it is zero.
+// valueBytes returns the encoded length of a PropertyValue, a oneof, which is encoded even if it is zero.
 func valueBytes(v txn.Value) int {
 	switch v.Kind {
 	case txn.ValueBool, txn.ValueInt64:

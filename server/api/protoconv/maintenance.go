@@ -5,6 +5,7 @@ package protoconv
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,7 +24,6 @@ import (
 // Uint32 converts a small non-negative number, such as a page size.
 func Uint32(n int) uint32 { return uint32(max(n, 0)) }
 
-// timeToProto returns nil for a zero time.
 func timeToProto(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -31,13 +31,11 @@ func timeToProto(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// intFromProto converts an optional number; it is validated later.
 func intFromProto(v *uint32) *int {
 	if v == nil {
 		return nil
 	}
-	n := int(*v)
-	return &n
+	return new(int(*v))
 }
 
 // SettingsToProto converts the maintenance settings.
@@ -50,12 +48,11 @@ func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 	}
 }
 
-// ChangeFromProto converts a change of settings; fields that are not set stay unchanged.
+// ChangeFromProto converts a change of settings. It does not validate the values.
 func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 	return maintenance.Change{
-		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup,
-		CompactOnStartup: r.CompactOnStartup,
-		BackupPath:       r.BackupPath, BackupKeep: intFromProto(r.BackupKeepGenerations),
+		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup, CompactOnStartup: r.CompactOnStartup,
+		BackupPath: r.BackupPath, BackupKeep: intFromProto(r.BackupKeepGenerations),
 	}
 }
 
@@ -79,18 +76,17 @@ func ProgressFromProto(p *pb.Progress) checkpoint.Progress {
 	}
 }
 
-// ActivityToProto converts the running operation of this node; nil if idle.
+// ActivityToProto converts the running operation; nil if idle.
 func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	if a == nil {
 		return nil
 	}
 	return &pb.MaintenanceActivity{
-		Operation: a.Operation, Since: timestamppb.New(a.Since), Progress: ProgressToProto(&a.Progress),
-		PlanId: a.PlanID,
+		Operation: a.Operation, Since: timestamppb.New(a.Since), Progress: ProgressToProto(&a.Progress), PlanId: a.PlanID,
 	}
 }
 
-// ActivityFromProto converts the running operation of the other node; nil if idle.
+// ActivityFromProto converts the running operation; nil if idle.
 func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	if a == nil {
 		return nil
@@ -105,22 +101,17 @@ func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	out := &pb.ScanResult{
 		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes,
-		GainBytes: uint64(max(r.GainBytes, 0)),
-		Messages:  r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
-	}
-	if !r.Time.IsZero() {
-		out.Time = timestamppb.New(r.Time)
+		GainBytes: uint64(max(r.GainBytes, 0)), Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
+		Time: timeToProto(r.Time),
 	}
 	for _, b := range r.Histogram {
 		out.Histogram = append(out.Histogram, &pb.SizeBucket{
-			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages,
-			Bytes: b.Bytes,
+			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages, Bytes: b.Bytes,
 		})
 	}
 	for _, c := range r.Candidates {
 		out.Candidates = append(out.Candidates, &pb.PageSizeCandidate{
-			PageSize: Uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes,
-			Runs: c.Extents,
+			PageSize: Uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes, Runs: c.Extents,
 		})
 	}
 	if len(r.Problems) > 0 {
@@ -129,7 +120,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	return out
 }
 
-// ScanFromProto converts the fields of a scan result used by jobs.
+// ScanFromProto converts the fields that jobs use.
 func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	out := checkpoint.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
@@ -148,11 +139,9 @@ func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 // RewriteToProto converts the actual or predicted result of a rewrite or shrink.
 func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	return &pb.RewriteResult{
-		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter),
-		FileBytesBefore: r.FileBytesBefore,
-		FileBytesAfter:  r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes,
-		Messages: r.Messages,
-		Took:     durationpb.New(r.Duration),
+		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter), FileBytesBefore: r.FileBytesBefore,
+		FileBytesAfter: r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes, Messages: r.Messages,
+		Took: durationpb.New(r.Duration),
 	}
 }
 
@@ -186,58 +175,30 @@ func SetToProto(s *backup.Set) *pb.SaveSet {
 	return out
 }
 
-// SetFromProto converts the fields of a backup that a job records.
+// SetFromProto converts the fields that jobs use.
 func SetFromProto(s *pb.SaveSet) backup.Set {
 	return backup.Set{Name: s.GetName(), Path: s.GetPath(), Complete: s.GetComplete()}
 }
 
-// PlanKindFromProto converts the kind of a rolling operation; zero if unknown to this release.
+// PlanKindFromProto returns an empty kind if this release does not support it.
 func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
-	switch k {
-	case pb.PlanKind_PLAN_KIND_RESIZE:
-		return maintenance.PlanResize
-	case pb.PlanKind_PLAN_KIND_COMPACT:
-		return maintenance.PlanCompact
-	case pb.PlanKind_PLAN_KIND_RESTART:
-		return maintenance.PlanRestart
-	case pb.PlanKind_PLAN_KIND_UNSPECIFIED:
+	for _, kind := range []maintenance.PlanKind{maintenance.PlanResize, maintenance.PlanCompact, maintenance.PlanRestart} {
+		if planKindToProto(kind) == k {
+			return kind
+		}
 	}
 	return ""
 }
 
 func planKindToProto(k maintenance.PlanKind) pb.PlanKind {
-	switch k {
-	case maintenance.PlanResize:
-		return pb.PlanKind_PLAN_KIND_RESIZE
-	case maintenance.PlanCompact:
-		return pb.PlanKind_PLAN_KIND_COMPACT
-	case maintenance.PlanRestart:
-		return pb.PlanKind_PLAN_KIND_RESTART
-	}
-	return pb.PlanKind_PLAN_KIND_UNSPECIFIED
+	return pb.PlanKind(pb.PlanKind_value["PLAN_KIND_"+enumName(string(k))])
 }
 
 func planStateToProto(s maintenance.PlanState) pb.PlanState {
-	switch s {
-	case maintenance.PlanWaiting:
-		return pb.PlanState_PLAN_STATE_WAITING
-	case maintenance.PlanRewriting:
-		return pb.PlanState_PLAN_STATE_REWRITING
-	case maintenance.PlanCatchingUp:
-		return pb.PlanState_PLAN_STATE_CATCHING_UP
-	case maintenance.PlanSwitching:
-		return pb.PlanState_PLAN_STATE_SWITCHING
-	case maintenance.PlanDone:
-		return pb.PlanState_PLAN_STATE_DONE
-	case maintenance.PlanFailed:
-		return pb.PlanState_PLAN_STATE_FAILED
-	case maintenance.PlanCancelled:
-		return pb.PlanState_PLAN_STATE_CANCELLED
-	case maintenance.PlanRestarting:
-		return pb.PlanState_PLAN_STATE_RESTARTING
-	}
-	return pb.PlanState_PLAN_STATE_UNSPECIFIED
+	return pb.PlanState(pb.PlanState_value["PLAN_STATE_"+enumName(string(s))])
 }
+
+func enumName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
 
 // PlanToProto converts a rolling operation; nil stays nil.
 func PlanToProto(p *maintenance.Plan) *pb.Plan {
@@ -248,8 +209,7 @@ func PlanToProto(p *maintenance.Plan) *pb.Plan {
 		Id: p.ID, Kind: planKindToProto(p.Kind), PageSize: Uint32(p.PageSize), SwitchBack: p.SwitchBack,
 		State:  planStateToProto(p.State),
 		Reason: p.Reason, FirstActive: p.FirstActive.String(), Progress: ProgressToProto(p.Progress),
-		StartedAt: timeToProto(p.StartedAt),
-		EndedAt:   timeToProto(p.EndedAt), Retries: Uint32(p.Retries),
+		StartedAt: timeToProto(p.StartedAt), EndedAt: timeToProto(p.EndedAt), Retries: Uint32(p.Retries),
 	}
 	for _, n := range p.Done {
 		out.DoneNodes = append(out.DoneNodes, n.Node.String())
@@ -263,8 +223,7 @@ func PlanToProto(p *maintenance.Plan) *pb.Plan {
 // JobToProto converts a job.
 func JobToProto(j *maintenance.JobInfo) *pb.Job {
 	out := &pb.Job{
-		Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused,
-		NextRun: timeToProto(j.NextRun),
+		Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused, NextRun: timeToProto(j.NextRun),
 	}
 	for i := range j.History {
 		out.History = append(out.History, RunToProto(&j.History[i]))
@@ -281,7 +240,7 @@ func RunToProto(r *maintenance.Run) *pb.JobRun {
 	return out
 }
 
-// ReportFromProto converts the status report of the other node. It fails if the ID is not a UUID.
+// ReportFromProto converts the status report of the other node.
 func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	id, err := uuid.Parse(r.GetNodeId())
 	if err != nil {
@@ -290,7 +249,7 @@ func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	return maintenance.Report{Node: id, Recommended: int(r.GetPageSizeRecommended()), StartupID: r.GetStartupId()}, nil
 }
 
-// Paced passes on whether a request may run at full speed, without throttling.
+// Paced returns the context for a request that may disable throttling.
 func Paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Context {
 	if req.GetFullSpeed() {
 		return throttle.FullSpeed(ctx)

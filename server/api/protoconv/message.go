@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package protoconv converts between protobuf messages and internal types. It is independent of the services.
 package protoconv
 
 import (
@@ -39,30 +40,23 @@ func AttributesBytes(m *pb.Message) int {
 	return n
 }
 
-// timesBytes is the approximate size of a priority and two times.
-const timesBytes = 16
+const timesBytes = 16 // approximate size of a priority and two times
 
-// Millis converts a duration, which may be nil: 0 to txn.MaxTime, rounded up to a millisecond.
+// Millis converts a duration of 0 to txn.MaxTime, rounded up to a millisecond; nil is 0.
 func Millis(name string, d *durationpb.Duration) (uint64, error) {
-	ms, ok := millis(d)
-	if !ok {
-		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", apierror.ErrInvalid, name,
-			d.GetSeconds(), d.GetNanos())
-	}
-	return ms, nil
+	return millis(name, d, apierror.ErrInvalid)
 }
 
-func millis(d *durationpb.Duration) (ms uint64, ok bool) {
+func millis(name string, d *durationpb.Duration, invalid error) (uint64, error) {
 	if d == nil {
-		return 0, true
+		return 0, nil
 	}
 	if !d.IsValid() || d.GetSeconds() < 0 || d.GetNanos() < 0 || d.GetSeconds() > txn.MaxTime/1000 {
-		return 0, false
+		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", invalid, name, d.GetSeconds(), d.GetNanos())
 	}
-	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, true
+	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, nil
 }
 
-// setDelivery sets the priority and the times.
 func setDelivery(a *txn.Attributes, m *pb.Message, nowMS int64) (err error) {
 	if m.Priority != nil {
 		a.Priority = new(uint8(min(m.GetPriority(), math.MaxUint8)))
@@ -77,7 +71,7 @@ func setDelivery(a *txn.Attributes, m *pb.Message, nowMS int64) (err error) {
 	return err
 }
 
-// atOrIn returns an absolute or relative time in milliseconds since 1970; 0 if neither is set.
+// atOrIn returns the absolute or relative time in milliseconds since 1970; 0 if neither is set.
 func atOrIn(
 	nowMS int64, atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration,
 ) (int64, error) {
@@ -85,12 +79,8 @@ func atOrIn(
 	case at != nil && in != nil:
 		return 0, fmt.Errorf("%w: set %s or %s, not both", txn.ErrInvalidMessage, atName, inName)
 	case in != nil:
-		ms, ok := millis(in)
-		if !ok {
-			return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", txn.ErrInvalidMessage, inName,
-				in.GetSeconds(), in.GetNanos())
-		}
-		return min(nowMS+int64(ms), txn.MaxTimeMS), nil
+		ms, err := millis(inName, in, txn.ErrInvalidMessage)
+		return min(nowMS+int64(ms), txn.MaxTimeMS), err
 	case at == nil:
 		return 0, nil
 	}
@@ -102,9 +92,8 @@ func atOrIn(
 	return ms, nil
 }
 
-// Attributes converts the standard fields and typed properties of a message. nowMS is the time of acceptance in
-// milliseconds since 1970. The error wraps txn.ErrInvalidMessage if the fields contradict each other; txn.CheckMessage
-// checks the limits.
+// Attributes converts the standard fields and typed properties of a message accepted at nowMS, milliseconds since 1970.
+// If fields contradict each other, the error wraps txn.ErrInvalidMessage. txn.CheckMessage checks the limits.
 func Attributes(m *pb.Message, nowMS int64) (txn.Attributes, error) {
 	a := txn.Attributes{
 		MessageID: m.GetMessageId(), CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(),
@@ -142,7 +131,6 @@ func propertyValue(v *pb.PropertyValue) txn.Value {
 	return txn.Value{}
 }
 
-// setAttributes copies the attributes of a stored message.
 func setAttributes(to *pb.Message, m *txn.Message) {
 	if !m.HasAttributes() {
 		return
@@ -162,7 +150,6 @@ func setAttributes(to *pb.Message, m *txn.Message) {
 	}
 }
 
-// millisToProto converts milliseconds since 1970; 0 returns nil.
 func millisToProto(ms int64) *timestamppb.Timestamp {
 	if ms == 0 {
 		return nil
@@ -183,7 +170,6 @@ func propertyValueToProto(v txn.Value) *pb.PropertyValue {
 	}
 }
 
-// deadLetterToProto describes the origin of a dead letter; nil for other messages.
 func deadLetterToProto(l *txn.DeadLetter) *pb.DeadLetter {
 	if l == nil {
 		return nil

@@ -3,22 +3,27 @@
 package protoconv
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// retryAfter is the retry delay sent to clients while no node is active.
 const retryAfter = 50 * time.Millisecond
 
-// NotActive returns an error that redirects clients to next. If next is the zero value, it redirects to the active of
-// the cluster record in st.
+// NotActive returns an error that redirects clients to next, or, if next is the zero value, to the active of the
+// cluster record.
 func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active
@@ -30,7 +35,7 @@ func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveE
 	return out
 }
 
-// NodeCalled returns the node of the pair with a name or UUID. The error is ErrInvalid and lists the nodes.
+// NodeCalled returns the node of the pair with a name or UUID. Errors wrap ErrInvalid and list the nodes.
 func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 	nodes := slices.Clone(st.Record.Nodes)
 	for _, l := range st.Live {
@@ -60,4 +65,73 @@ func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 			len(found), called,
 			strings.Join(names, ", "))
 	}
+}
+
+// ConditionsToProto converts the conditions known to the node self.
+func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition {
+	out := make([]*pb.Condition, 0, len(all))
+	for i := range all {
+		c := &all[i]
+		out = append(out, &pb.Condition{
+			Kind: string(c.Definition.Kind), Severity: pb.Severity(c.Definition.Severity), Details: c.Details,
+			Since: timestamppb.New(c.Since), Cause: c.Definition.Cause, Action: c.Definition.Action,
+			NodeId: c.Node.ID, NodeName: c.Node.Name, ReportedBy: cmp.Or(c.By, self),
+		})
+	}
+	return out
+}
+
+// AlarmsToProto converts the conditions of the node self and of the pair that require attention to alarms, which
+// conditions replace in the API.
+func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
+	out := make([]*pb.Alarm, 0, len(all))
+	for i := range all {
+		if c := &all[i]; c.Definition.Severity >= conditions.Warning && (c.Node.ID == "" || c.Node.ID == self) {
+			out = append(out, &pb.Alarm{
+				Kind: c.Definition.AlarmName(), Message: c.Text(), Since: timestamppb.New(c.Since),
+			})
+		}
+	}
+	return out
+}
+
+// MaxListedDamage is the maximum number of corrupt messages listed in a response.
+const MaxListedDamage = 1000
+
+// DigestsFromProto converts rolling digests from the other node.
+func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
+	out := store.QueueDigests{LSN: p.GetLsn(), Digest: p.GetDigest()}
+	for _, q := range p.GetQueues() {
+		out.Queues = append(out.Queues, store.QueueDigest{
+			ID: q.GetId(), Name: q.GetName(), Digest: q.GetDigest(), NextSequence: q.GetNextSequence(),
+			Messages: q.GetMessages(),
+		})
+	}
+	return out
+}
+
+// DamageToProto converts the corruption counters of a store.
+func DamageToProto(st repair.Status) *pb.DamageStatus {
+	out := &pb.DamageStatus{
+		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs, FoundPages: st.FoundPages,
+		FoundLog: st.FoundLog, RepairedPages: st.RepairedPages, RepairedLog: st.RepairedLog,
+		RepairedMessages: st.RepairedMessages, DamagedMessages: st.DamagedMessages, LostMessages: st.LostMessages,
+		LastScrub: timeToProto(st.LastScrub),
+	}
+	if st.Index != nil {
+		out.Index = st.Index.Error()
+	}
+	return out
+}
+
+// DamagedToProto converts corrupt messages.
+func DamagedToProto(all []repair.CorruptMessage) []*pb.DamagedMessage {
+	out := make([]*pb.DamagedMessage, 0, len(all))
+	for i := range all {
+		m := &all[i]
+		out = append(out, &pb.DamagedMessage{
+			Queue: m.Name, Sequence: m.Sequence, Reason: m.Reason, Lost: m.Lost, Since: timestamppb.New(m.Since),
+		})
+	}
+	return out
 }

@@ -14,12 +14,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// policyPath is the prefix of the fields of a pb.RedeliveryPolicy in a mask.
 const policyPath = "redelivery"
 
-// Policy converts the settings by which a subscription overrides its queue's configuration, except the dead-letter
-// queue: only the store has its number. own lists the overridden fields. The error wraps ErrInvalid and names the
-// field.
+// Policy converts the settings of a subscription that override its queue's configuration, without dead_letter, which
+// only the store can resolve. own lists the overridden fields. Errors wrap ErrInvalid and name the field.
 func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err error) {
 	if in == nil {
 		return 0, values, nil
@@ -41,7 +39,7 @@ func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err
 	return own, values, err
 }
 
-// PolicyToProto converts the settings of a subscription; nil if it overrides none. deadLetter is the name of its
+// PolicyToProto converts the overrides of a subscription; nil without overrides. deadLetter is the name of its
 // dead-letter queue.
 func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.RedeliveryPolicy {
 	if o.Own == 0 {
@@ -74,7 +72,7 @@ func ownDuration(d *durationpb.Duration) *durationpb.Duration {
 	return d
 }
 
-// SubscriptionMask converts the names of the fields of a subscription to be changed. The error wraps ErrInvalid.
+// SubscriptionMask converts the update mask of a subscription. Errors wrap ErrInvalid.
 func SubscriptionMask(in *fieldmaskpb.FieldMask) (filter bool, fields txn.ConfigMask, err error) {
 	for _, path := range in.GetPaths() {
 		known := false

@@ -18,12 +18,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueueToProto converts a queue. consumers adds the state of a subscription that only the active has: the number of
-// messages in flight, and the consumers.
+// QueueToProto converts a queue. consumers adds the state of a subscription that only the active node has.
 func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
-		Name: q.Name, Id: q.ID,
-		Config:       ConfigToProto(&q.Config, q.DeadLetter),
+		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),
 		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
 		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
@@ -40,21 +38,19 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 		out.Subscriptions = append(out.Subscriptions, described)
 	}
 	slices.SortFunc(out.GetSubscriptions(), func(a, b *pb.Subscription) int {
-		return strings.Compare(a.GetName(),
-			b.GetName())
+		return strings.Compare(a.GetName(), b.GetName())
 	})
 	return out
 }
 
-// storedParts holds all parts of a converted message except its body, so that the messages of a response need one
-// allocation.
+// storedParts holds the parts of a converted message, so that a response's messages need one allocation.
 type storedParts struct {
 	stored  pb.StoredMessage
 	message pb.Message
 	at      timestamppb.Timestamp
 }
 
-// fill decodes a record. The message aliases the record, which is immutable.
+// fill aliases the record, which is immutable.
 func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	m, err := txn.DecodeMessage(d.Record)
 	if err != nil {
@@ -67,7 +63,7 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	return nil
 }
 
-// set converts a decoded record except its body.
+// set omits the body.
 func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message) {
 	at := time.UnixMilli(m.TimestampMS)
 	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond())
@@ -78,7 +74,7 @@ func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message)
 	p.stored.DeadLetter = deadLetterToProto(m.DeadLetter())
 }
 
-// StoredMessages converts deliveries for a browser, without the bodies if headersOnly.
+// StoredMessages converts deliveries for a browser.
 func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.StoredMessage, error) {
 	parts, out := make([]storedParts, len(deliveries)), make([]*pb.StoredMessage, len(deliveries))
 	for i := range deliveries {
@@ -93,4 +89,16 @@ func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.Stored
 // PositionToProto converts a log position.
 func PositionToProto(p lsn.Position) *pb.Position {
 	return &pb.Position{Term: p.Term, Lsn: p.LSN, Chain: p.Chain}
+}
+
+// Producer converts the producer of a request; nil for a request without one.
+func Producer(p *pb.Producer) (*txn.Producer, error) {
+	if p == nil {
+		return nil, nil //nolint:nilnil // no producer is no error
+	}
+	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
+	if err := txn.CheckProducer(producer); err != nil {
+		return nil, err
+	}
+	return &producer, nil
 }

@@ -17,29 +17,28 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 )
 
-// This file checks the rights of callers on queues. Operations that the pair performs itself (dead-lettering,
-// forwards, expiry) are authorized when a caller with manage rights configures them, and not checked again.
+// Operations that the pair performs itself (dead-lettering, forwards, expiry) are authorized when they are configured,
+// by a caller with manage rights, and not checked again.
 
-// maxUsed bounds the recorded queues of one stream. If a stream uses more, a lost right does not end the stream;
-// instead, each request is checked after a change of the rules.
+// maxUsed bounds the recorded queues of one stream. Beyond it, a lost right does not end the stream; instead, each
+// request is checked after a change of the rules.
 const maxUsed = 1000
 
-// caller is the sender of the requests of a stream, with cached checks. Its methods must be called by one goroutine,
-// except where noted.
+// caller is the sender of requests, with cached checks. Only one goroutine may call its methods, except where noted.
 type caller struct {
 	service *Service
 	id      *access.Identity
 	conn    *admission.Conn
 	stream  *admission.Stream // nil if it is not a stream
 
-	// The queue of the last publish, at a generation of the rules, with its quotas.
+	// cached check of the last publish, valid for this generation of the rules
 	queue      string
 	generation uint64
 	quotas     *quotas
 	meters     []*meter
 
-	mu    sync.Mutex // guards the fields below
-	right access.Right
+	mu    sync.Mutex          // guards the fields below
+	right access.Right        // needed on all used queues
 	used  map[string]struct{} // queues of a stream
 	lose  func(error)         // ends the stream; does not block
 }
@@ -48,8 +47,8 @@ func (s *Service) callerOf(ctx context.Context) caller {
 	return caller{service: s, id: access.FromContext(ctx), conn: admission.FromContext(ctx)}
 }
 
-// mayPublish returns an error if messages may not be published to a queue, and counts them otherwise. wait is how
-// long the node must delay the caller's next request.
+// mayPublish checks the right and the quotas, and counts the messages if allowed. wait is the delay for the caller's
+// next request.
 func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Duration, err error) {
 	s := c.service
 	if generation, now := s.rules.Generation(), s.quotas.Load(); c.queue != name || c.generation != generation ||
@@ -79,7 +78,6 @@ func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Dur
 	return wait, nil
 }
 
-// use records that a stream uses a queue, if the queue's quotas allow another stream.
 func (c *caller) use(name string) error {
 	if c.lose == nil {
 		return nil // not a stream
@@ -114,15 +112,14 @@ func (c *caller) uses(pattern string) bool {
 	return false
 }
 
-// queues returns some of the queues that a stream uses, by name. It is safe for concurrent use.
+// queues returns the recorded queues. It is safe for concurrent use.
 func (c *caller) queues() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Sorted(maps.Keys(c.used))
 }
 
-// lost returns the reason why a stream may not continue under the current rules, or nil. It is safe for concurrent
-// use.
+// lost returns an error if the rules no longer permit the stream. It is safe for concurrent use.
 func (c *caller) lost() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,8 +131,8 @@ func (c *caller) lost() error {
 	return nil
 }
 
-// begin registers the caller's stream, which needs a right on the queues that it uses. load adds the load of a
-// consumer; it is nil for a publish stream. end must be called.
+// begin registers the caller's stream, which needs a right on the queues that it uses. lose must not block. load adds
+// the load of a consumer; it is nil for a publish stream. end must be called.
 func (c *caller) begin(right access.Right, lose func(error), load func(*admission.Use)) {
 	c.right, c.lose, c.used = right, lose, make(map[string]struct{})
 	c.stream = c.conn.Open(load != nil, func() admission.Use {
@@ -159,18 +156,13 @@ func (c *caller) end() {
 	delete(s.running, c)
 }
 
-// callers returns the callers of all running streams.
 func (s *Service) callers() []*caller {
 	s.runningMu.Lock()
 	defer s.runningMu.Unlock()
-	list := make([]*caller, 0, len(s.running))
-	for c := range s.running {
-		list = append(list, c)
-	}
-	return list
+	return slices.Collect(maps.Keys(s.running))
 }
 
-// RulesChanged applies the current rules: streams that lost a right that they use end.
+// RulesChanged applies the current rules, and ends streams that use a lost right.
 func (s *Service) RulesChanged() {
 	s.loadQuotas()
 	for _, c := range s.callers() {
@@ -180,8 +172,7 @@ func (s *Service) RulesChanged() {
 	}
 }
 
-// mayConfigure returns an error if the caller may not set a configuration of a queue or its subscription. A
-// dead-letter queue requires the publish right on it.
+// mayConfigure requires the publish right on the dead-letter queue, too.
 func (s *Service) mayConfigure(ctx context.Context, name string, config interface{ GetDeadLetter() string }) error {
 	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
 		return err
@@ -194,7 +185,6 @@ func (s *Service) mayConfigure(ctx context.Context, name string, config interfac
 	return nil
 }
 
-// mayForward returns an error if the caller may not forward messages of a queue to others.
 func (s *Service) mayForward(ctx context.Context, name string, forwards []*pb.Forward) error {
 	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
 		return err
@@ -207,7 +197,6 @@ func (s *Service) mayForward(ctx context.Context, name string, forwards []*pb.Fo
 	return nil
 }
 
-// mayUse returns an error if the caller may not perform the operations of a transaction.
 func (s *Service) mayUse(ctx context.Context, ops []operation) error {
 	if s.rules.Open() {
 		return nil
@@ -225,7 +214,7 @@ func (s *Service) mayUse(ctx context.Context, ops []operation) error {
 	return nil
 }
 
-// mayTransact is mayUse, and counts the published messages of the transaction.
+// mayTransact is mayUse, and counts the published messages for the quotas.
 func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.Duration, err error) {
 	if s.rules.Open() && s.quotas.Load() == nil {
 		messages := 0
@@ -235,7 +224,7 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 		admission.FromContext(ctx).Published(messages)
 		return 0, nil
 	}
-	if err := s.mayUse(ctx, ops); err != nil { // check all of them first: refused operations do not count for the quotas
+	if err := s.mayUse(ctx, ops); err != nil { // check all first: a refused transaction does not count
 		return 0, err
 	}
 	c := s.callerOf(ctx)
@@ -253,9 +242,8 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 	return wait, nil
 }
 
-// mayDecide returns an error if the caller may not decide a prepared transaction. A caller with operator rights may
-// act for its coordinator. Others need the rights that the transaction needs. For a transaction that no longer
-// exists, any caller may read its outcome.
+// mayDecide requires the rights that the prepared transaction needs, or operate for a heuristic decision. If the
+// transaction no longer exists, any caller may read its outcome.
 func (s *Service) mayDecide(ctx context.Context, d twophase.Decision) error {
 	if s.rules.Open() {
 		return nil
@@ -278,7 +266,6 @@ func (s *Service) mayDecide(ctx context.Context, d twophase.Decision) error {
 	return nil
 }
 
-// maySee returns an error if the caller has no right on a queue.
 func (s *Service) maySee(ctx context.Context, name string) error {
 	return s.rules.CheckAny(ctx, access.QueueRights, name)
 }

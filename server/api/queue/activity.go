@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -17,17 +16,15 @@ import (
 )
 
 const (
-	// sampleEvery is the sampling interval of all queues while clients request their activity, and the averaging
-	// period of rates.
+	// sampleEvery is the sampling interval while clients request activity, and the averaging period of rates.
 	sampleEvery = time.Second
-	// sampleMax is the maximum age of the previous sample for rates to be reported.
+	// sampleMax is the maximum age of the previous sample for rates.
 	sampleMax = 10 * time.Second
-	// agesLimit bounds how long a request may read messages to determine their age.
-	agesLimit = 250 * time.Millisecond
+	agesLimit = 250 * time.Millisecond // of a request that reads messages to determine their age
 )
 
-// activity is the sampled activity of all queues. It is updated only on request. All rates are derived from two
-// samples of the same counters: publishes do not update it.
+// activity is the sampled activity of all queues, updated only on request. Rates are derived from two samples of the
+// same counters, so publishes do not update it.
 type activity struct {
 	mu      sync.Mutex // guards the fields below
 	session *session.Session
@@ -40,7 +37,6 @@ type activity struct {
 	ages   map[uint64]queueAge
 }
 
-// queueActivity is one queue in a sample.
 type queueActivity struct {
 	query.QueueSample
 
@@ -53,13 +49,12 @@ type queueActivity struct {
 	acceptMS  int64 // of the oldest message; only set for the order by age
 }
 
-// queueAge is the oldest message of a queue, and when it was accepted.
 type queueAge struct {
 	sequence uint64
 	accepted time.Time
 }
 
-// sample samples all queues, unless the last sample is recent. mu is held.
+// sample requires that mu is held.
 func (a *activity) sample(s *store.Store, session *session.Session) {
 	now := time.Now()
 	recently := a.session == session && now.Sub(a.at) < sampleEvery
@@ -101,7 +96,6 @@ func (a *activity) follow(found []query.QueueSample) {
 	a.queues, a.byID, a.orders = queues, byID, make(map[orderKey][]int)
 }
 
-// compare computes the rates from an earlier sample of the queue.
 func (q *queueActivity) compare(before *queueActivity, seconds float64) {
 	per := func(n uint64) float64 { return float64(n) / seconds }
 	published := q.NextSequence - before.NextSequence // never decreases
@@ -114,7 +108,7 @@ func (q *queueActivity) compare(before *queueActivity, seconds float64) {
 	}
 }
 
-// of returns the activity of a queue. mu is held.
+// of requires that mu is held.
 func (a *activity) of(id uint64) *pb.QueueActivity {
 	out := &pb.QueueActivity{}
 	at, known := a.byID[id]
@@ -122,13 +116,12 @@ func (a *activity) of(id uint64) *pb.QueueActivity {
 		return out
 	}
 	if q := &a.queues[at]; q.rates {
-		out.PublishedPerSecond, out.DeliveredPerSecond = proto.Float64(q.published), proto.Float64(q.delivers)
-		out.AcknowledgedPerSecond = proto.Float64(q.acks)
+		out.PublishedPerSecond, out.DeliveredPerSecond = new(q.published), new(q.delivers)
+		out.AcknowledgedPerSecond = new(q.acks)
 	}
 	return out
 }
 
-// describeActivity adds the activity to descriptions of queues.
 func (s *Service) describeActivity(ctx context.Context, session *session.Session, queues []*pb.Queue) {
 	a := &s.activity
 	a.mu.Lock()
@@ -151,7 +144,7 @@ func (s *Service) describeActivity(ctx context.Context, session *session.Session
 }
 
 // oldest returns when the oldest message of a queue was accepted, or the zero time for an empty queue. known is false
-// if the message cannot be read, or not before the deadline. agesMu is held.
+// if the message cannot be read before the deadline. agesMu is held.
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {
@@ -177,7 +170,7 @@ func (a *activity) oldest(
 	return at, true
 }
 
-// evictAges removes the ages of deleted queues.
+// evictAges requires that mu is held.
 func (a *activity) evictAges() {
 	a.agesMu.Lock()
 	defer a.agesMu.Unlock()

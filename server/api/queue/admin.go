@@ -49,7 +49,7 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 		err = s.checkNewQueue(req.GetName(), o.retry)
 	}
 	if err == nil && o.prior == nil && len(s.quotas.Load().of(req.GetName())) > 0 {
-		s.createMu.Lock() // until the queue exists and counts
+		s.createMu.Lock() // until the queue exists, and is counted
 		defer s.createMu.Unlock()
 		err = s.mayCreate(req.GetName())
 	}
@@ -73,8 +73,8 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	return &pb.CreateQueueResponse{Queue: described}, nil
 }
 
-// checkNewQueue refuses a request that would fail anyway before it is logged, and enforces the node's limit. An
-// existing queue may have been created by an earlier attempt.
+// checkNewQueue rejects a request that would fail anyway before it is logged, and enforces the node's limit. On a
+// retry, an earlier attempt may have created the queue.
 func (s *Service) checkNewQueue(name string, retry bool) error {
 	names := [1]query.Target{{Queue: name}}
 	_, err := query.Lookup(s.store, nil, false, names[:])
@@ -122,7 +122,7 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 		return nil, err
 	}
 	described, err := s.describe(session, req.GetName())
-	if err != nil { // it was altered, and deleted since
+	if err != nil { // altered, and then deleted
 		described = &pb.Queue{Name: req.GetName(), Config: req.GetConfig()}
 	}
 	return &pb.AlterQueueResponse{Queue: described}, nil
@@ -142,7 +142,6 @@ func (s *Service) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (
 	return &pb.DeleteQueueResponse{Messages: result.Ops[0].Changed}, nil
 }
 
-// change commits one operation on an existing queue.
 func (s *Service) change(
 	ctx context.Context, name string, producer *pb.Producer, operation func(*txn.Builder, uint64),
 ) (*session.Session, *txn.Result, error) {
@@ -152,7 +151,6 @@ func (s *Service) change(
 	}, func(b *txn.Builder, id uint64, _ uint32) { operation(b, id) })
 }
 
-// changeFound commits one operation on the queue or subscription that find returns.
 func (s *Service) changeFound(
 	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
 	operation func(*txn.Builder, uint64, uint32),
@@ -231,10 +229,7 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	if err != nil {
 		return nil, s.status(err)
 	}
-	size := int(req.GetPageSize())
-	if size == 0 || size > maxPageSize {
-		size = maxPageSize
-	}
+	size := pageSize(req.GetPageSize(), maxPageSize)
 	resp := &pb.ListQueuesResponse{}
 	for samples, more := 0, true; more && len(resp.GetQueues()) < size && samples < maxListScans; samples++ {
 		var infos []query.QueueInfo
@@ -259,8 +254,8 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	return resp, nil
 }
 
-// maxListScans bounds the pages that are read for one page of queues visible to the caller. If that page is
-// incomplete, the response still contains a page token.
+// maxListScans bounds the pages that are read for one page of queues visible to the caller. An incomplete page still
+// has a token.
 const maxListScans = 20
 
 func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }

@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// browseFraction divides limits.pending-bytes: batches in transit to browsers may use 1/browseFraction of it, at least
-	// minBrowseBytes. One connection may use half of that.
+	// Batches in transit to browsers may use 1/browseFraction of limits.pending-bytes, at least minBrowseBytes. One
+	// connection may use half of that.
 	browseFraction = 4
 	minBrowseBytes = 4 << 20
-	// browseCopies is the maximum number of copies of a batch in memory: as read, as sent, and the previous batch,
-	// which gRPC buffers until the client reads it.
+	// browseCopies is the maximum number of copies of a batch in memory: as read, as sent, and the previous one, which
+	// gRPC buffers until the client reads it.
 	browseCopies = 3
-	// queuedBytes is the number of bytes of a stream that gRPC buffers before Send blocks.
+	// queuedBytes is what gRPC buffers of a stream before Send blocks.
 	queuedBytes = 64 << 10
-	// browseTimeout is how long a browser waits for memory, and how long a connection may hold memory without
-	// reading while others wait.
+	// browseTimeout limits how long a browser waits for memory, and how long a connection may hold memory without reading
+	// while others wait.
 	browseTimeout = 5 * time.Second
 )
 
-// browsing bounds the memory of all Browse calls. A client that does not read keeps its batch in memory indefinitely,
+// browsing bounds the memory of all Browse calls. A client that does not read keeps its batches in memory indefinitely,
 // and may have thousands of calls. It is safe for concurrent use.
 type browsing struct {
 	limit int64
@@ -44,7 +44,6 @@ type browsing struct {
 	conns map[*admission.Conn]*browsingConn
 }
 
-// browsingConn is the state shared by the calls of one connection.
 type browsingConn struct {
 	uses int
 	room *semaphore.Weighted
@@ -61,14 +60,12 @@ func newBrowsing(pendingBytes int64) *browsing {
 
 // browser is one call. It reserves memory for one batch at a time.
 type browser struct {
-	of   *browsing
-	conn *admission.Conn
-	own  *browsingConn // nil for a call without a connection
-	held int64
-	// large: gRPC may buffer more than queuedBytes of the last batch.
-	large bool
-	// sent: a batch was sent. The client has received nearly all of it before the next one is read.
-	sent bool
+	of    *browsing
+	conn  *admission.Conn
+	own   *browsingConn // nil for a call without a connection
+	held  int64
+	large bool // gRPC may buffer more than queuedBytes of the last batch
+	sent  bool // a batch was sent; the client receives nearly all of it before the next one is read
 }
 
 // begin registers a call; end must be called.
@@ -89,7 +86,6 @@ func (b *browsing) begin(conn *admission.Conn) *browser {
 	return c
 }
 
-// end releases all memory and unregisters the call.
 func (c *browser) end() {
 	c.release(c.held)
 	if c.own == nil {
@@ -102,9 +98,8 @@ func (c *browser) end() {
 	}
 }
 
-// reserve reserves memory for the next batch, before it is read, and returns the maximum size of the batch: a small
-// one, if other calls use much memory. It waits for other calls for a limited time, and then returns
-// apierror.ErrTooManyBrowsers.
+// reserve reserves memory for the next batch, before it is read, and returns its maximum size, which is small if other
+// calls use much memory. It waits for a limited time, and then returns apierror.ErrTooManyBrowsers.
 func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	batchBytes = session.DeliveryBatchBytes
 	if c.of.held.Load()-c.held > c.of.limit/2 {
@@ -113,7 +108,6 @@ func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	return batchBytes, c.hold(ctx, browseCopies*int64(batchBytes))
 }
 
-// hold sets the call's reservation, up to the limit of a connection.
 func (c *browser) hold(ctx context.Context, bytes int64) error {
 	if c.sent && c.own != nil {
 		c.own.read.Store(time.Now().UnixNano())
@@ -144,15 +138,14 @@ func (c *browser) hold(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// acquire waits for memory for a limited time.
 func acquire(ctx context.Context, room *semaphore.Weighted, bytes int64) error {
 	waiting, cancel := context.WithTimeout(ctx, browseTimeout)
 	defer cancel()
-	return room.Acquire(waiting, bytes) //nolint:wrapcheck // its only error says that it was not acquired
+	return room.Acquire(waiting, bytes) //nolint:wrapcheck // it fails only when waiting has ended
 }
 
-// closeOne closes the connection with the largest reservation among those that have not read recently. It returns
-// false if no connection qualifies.
+// closeOne closes the connection with the largest reservation that has not read recently. It returns false if no
+// connection qualifies.
 func (b *browsing) closeOne() bool {
 	var most *admission.Conn
 	var held int64
@@ -170,8 +163,7 @@ func (b *browsing) closeOne() bool {
 	return most != nil
 }
 
-// fit adjusts the reservation to the size of a batch that was read: less than reserved, or more for a single large
-// message.
+// fit adjusts the reservation to the batch that was read: less than reserved, or more for a single large message.
 func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	bytes := min(browseCopies*batchBytes, c.of.limit/2)
 	c.large = batchBytes > queuedBytes

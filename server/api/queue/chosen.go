@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -20,16 +21,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file moves and removes messages that an operator selects. Their sequences make retries idempotent: messages
-// that an earlier attempt has moved are acknowledged, and are skipped.
+// Sequences make retries of MoveMessages and RemoveMessages idempotent: messages that an earlier attempt moved are
+// acknowledged, and skipped.
 
 const (
-	// maxChosen bounds the sequences of one request.
-	maxChosen = 10_000
-	// maxBatchDeliveries bounds the acknowledgements that a transaction may require.
-	maxBatchDeliveries = 262_144
-	// maxDecisions bounds the attempts to move messages while consumers acknowledge some of them.
-	maxDecisions = 16
+	maxChosen          = 10_000  // sequences of a request
+	maxBatchDeliveries = 262_144 // acknowledgements of a transaction
+	maxDecisions       = 16      // attempts while consumers acknowledge some of the messages
 )
 
 // MoveMessages moves selected messages to another queue, or dead letters back to their origin.
@@ -49,16 +47,8 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 	if err := s.serving.Require(c.session, failover.FeatureDeadLetters); err != nil {
 		return nil, err
 	}
-	if req.GetTo() != "" {
-		if err := s.rules.Check(ctx, access.Publish, req.GetTo()); err != nil {
-			return nil, fmt.Errorf("to: %w", err)
-		}
-		if c.to, err = s.find(req.GetTo()); err != nil {
-			return nil, fmt.Errorf("to: %w", err)
-		}
-		if c.to == c.key.Queue {
-			return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, req.GetTo())
-		}
+	if err := c.setTarget(ctx, req.GetTo()); err != nil {
+		return nil, err
 	}
 	for decisions := 1; ; decisions++ {
 		moved, err := c.move(ctx)
@@ -101,7 +91,7 @@ func (s *Service) removeMessages(ctx context.Context, req *pb.RemoveMessagesRequ
 	}
 	var b txn.Builder
 	b.Begin(nil, now(), nil)
-	subs := sortedKeys(acks)
+	subs := slices.Sorted(maps.Keys(acks))
 	for _, sub := range subs {
 		b.Ack(c.key.Queue, sub, acks[sub]...)
 	}
@@ -116,7 +106,6 @@ func (s *Service) removeMessages(ctx context.Context, req *pb.RemoveMessagesRequ
 	return removed, nil
 }
 
-// chosen is a selection of messages of a queue.
 type chosen struct {
 	replay
 
@@ -124,7 +113,6 @@ type chosen struct {
 	count  uint64      // sequences in them
 }
 
-// choose validates a request.
 func (s *Service) choose(ctx context.Context, req interface {
 	GetQueue() string
 	GetSubscription() string
@@ -164,7 +152,6 @@ func (s *Service) choose(ctx context.Context, req interface {
 	return c, checkQueueID(req.GetQueue(), c.key.Queue, req.GetQueueId())
 }
 
-// pending returns the selected messages that are not acknowledged.
 func (c *chosen) pending() ([]query.Pending, error) {
 	if c.session.Paused() { // INV-2: the data read may be stale
 		return nil, apierror.ErrPaused
@@ -173,8 +160,8 @@ func (c *chosen) pending() ([]query.Pending, error) {
 }
 
 // move moves the remaining messages in one transaction. A message of several subscriptions is moved from the first of
-// them, and acknowledged for the others. If it is already acknowledged for the first one, the transaction is refused
-// as a whole: the message would be lost for the others.
+// them, and acknowledged for the others. If it is already acknowledged for the first one, the whole transaction is
+// refused: the message would be lost for the others.
 func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	pending, err := c.pending()
 	if err != nil || len(pending) == 0 {
@@ -210,40 +197,19 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	return moved, nil
 }
 
-// commit commits a transaction with ops operations.
-func (c *chosen) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Result, error) {
-	payload, err := b.Finish()
-	if err != nil {
-		return nil, fmt.Errorf("encode the request: %w", err)
-	}
-	result, err := c.session.Primary.Commit(ctx, payload)
-	if err == nil {
-		err = result.Err()
-	}
-	if err == nil && len(result.Ops) != ops {
-		err = fmt.Errorf("%w: %d results of %d operations", txn.ErrMalformed, len(result.Ops), ops)
-	}
-	return result, err
-}
-
-// movePlan is the contents of one transaction.
 type movePlan struct {
 	moves []moveGroup
-	// from contains the messages to move from each subscription; acks those to acknowledge because they are moved
-	// from another one.
+	// from has the messages to move from each subscription; acks those to acknowledge, which are moved from another one.
 	from, acks map[uint32][]txn.Range
-	// required: the messages in from must be present.
-	required bool
+	required   bool // the messages in from must be present
 }
 
-// moveGroup is the messages moved from one subscription to one queue.
 type moveGroup struct {
 	sub      uint32
 	target   uint64
 	messages []dispatch.Message
 }
 
-// plan reads the messages and determines their targets.
 func (c *chosen) plan(ctx context.Context, pending []query.Pending) (*movePlan, error) {
 	p := &movePlan{from: make(map[uint32][]txn.Range), acks: make(map[uint32][]txn.Range)}
 	sizeBytes, taken := 0, 0
@@ -295,7 +261,6 @@ func (c *chosen) plan(ctx context.Context, pending []query.Pending) (*movePlan, 
 	return p, nil
 }
 
-// add adds a message.
 func (p *movePlan) add(subs []uint32, target uint64, m dispatch.Message) {
 	at := slices.IndexFunc(p.moves, func(g moveGroup) bool { return g.sub == subs[0] && g.target == target })
 	if at < 0 {
@@ -322,16 +287,16 @@ func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
 	if !p.required {
 		return ops
 	}
-	for _, sub := range sortedKeys(p.from) { // checked before the moves are applied, and without effect after them
+	// checked before the moves are applied, and without effect after them
+	for _, sub := range slices.Sorted(maps.Keys(p.from)) {
 		b.Take(queue, sub, p.from[sub]...)
 	}
-	for _, sub := range sortedKeys(p.acks) {
+	for _, sub := range slices.Sorted(maps.Keys(p.acks)) {
 		b.Ack(queue, sub, p.acks[sub]...)
 	}
 	return ops + len(p.from) + len(p.acks)
 }
 
-// appendSequence appends a sequence higher than all present ones.
 func appendSequence(to []txn.Range, sequence uint64) []txn.Range {
 	if n := len(to); n > 0 && to[n-1].Last+1 == sequence {
 		to[n-1].Last = sequence
@@ -340,7 +305,7 @@ func appendSequence(to []txn.Range, sequence uint64) []txn.Range {
 	return append(to, txn.Range{First: sequence, Last: sequence})
 }
 
-// union sorts ranges and joins those that overlap or touch.
+// union sorts ranges and merges overlapping or adjacent ones, in place.
 func union(in []txn.Range) []txn.Range {
 	slices.SortFunc(in, func(a, b txn.Range) int { return cmp.Compare(a.First, b.First) })
 	out := in[:0]
@@ -352,13 +317,4 @@ func union(in []txn.Range) []txn.Range {
 		out = append(out, r)
 	}
 	return out
-}
-
-func sortedKeys(m map[uint32][]txn.Range) []uint32 {
-	keys := make([]uint32, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// operation is one checked operation of a Commit.
 type operation struct {
 	queue    string
 	sub      string
@@ -41,7 +41,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	if err != nil {
 		return nil, err
 	}
-	producer, err := checkProducer(req.GetProducer())
+	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,6 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	return resp, err
 }
 
-// committed converts the transaction's result to a response.
 func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error) {
 	if err := apierror.Refusal(r, req.GetProducer() != nil); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
@@ -111,11 +110,10 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 	return resp, nil
 }
 
-// checkOperations performs all checks that do not need the store.
+// checkOperations performs the checks that do not need the store.
 func (s *Service) checkOperations(session *session.Session, in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
-		return nil, fmt.Errorf("%w: transaction has %d operations, must be 1 to %d", apierror.ErrInvalid, len(in),
-			txn.MaxOps)
+		return nil, fmt.Errorf("%w: transaction has %d operations, must be 1 to %d", apierror.ErrInvalid, len(in), txn.MaxOps)
 	}
 	ops := make([]operation, 0, len(in))
 	sizeBytes := 0
@@ -165,7 +163,7 @@ func positive(in []*pb.SequenceRange) ([]txn.Range, error) {
 	return ranges(in, txn.MaxRanges)
 }
 
-// resolve resolves the names of all operations, or the stored result of a retry (INV-10), atomically.
+// resolve resolves all names and looks up the stored result of a retry (INV-10), atomically.
 func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*query.Prior, error) {
 	names := make([]query.Target, len(ops))
 	for i := range ops {
@@ -189,7 +187,6 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 	return nil, nil //nolint:nilnil // the usual case: not a retry
 }
 
-// resolve sets the IDs found for the names of one operation.
 func (o *operation) resolve(found *query.Target) error {
 	o.key = dispatch.Key{Queue: txn.NoQueue, Sub: txn.NoSub}
 	if !found.Found {

@@ -17,12 +17,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noSuchQueue is never the number of a queue: the log refuses a change that names it.
+// noSuchQueue is never a queue's ID: the log refuses a change that references it.
 const noSuchQueue = math.MaxUint64
 
-// config converts the fields of a queue's configuration in mask, and refuses fields that a node of the pair does not
-// support. It returns the mask to log for both nodes. With txn.ErrQueueNotFound for the dead-letter queue, the
-// configuration names a queue that does not exist.
+// config converts the fields in mask, and rejects fields that a node of the pair does not support. It returns the mask
+// to log. txn.ErrQueueNotFound for the dead-letter queue comes with a valid configuration that references noSuchQueue.
 func (s *Service) config(
 	session *session.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
@@ -30,12 +29,7 @@ func (s *Service) config(
 		return c, 0, err
 	}
 	if name := in.GetDeadLetter(); name != "" && mask&txn.FieldDeadLetter != 0 {
-		c.DeadLetter, err = s.find(name)
-		if errors.Is(err, txn.ErrQueueNotFound) {
-			c.DeadLetter = noSuchQueue
-			err = fmt.Errorf("dead_letter: %w; create it first, with a subscription", err)
-		}
-		if err != nil {
+		if c.DeadLetter, err = s.findDeadLetter("dead_letter", name); err != nil {
 			return c, mask, err
 		}
 	}
@@ -54,11 +48,19 @@ func (s *Service) config(
 		c.ExactBytes = 1
 		mask |= txn.FieldExactBytes
 	case err != nil && mask&^txn.PlainFields == 0:
-		return c, mask, nil // bytes are counted like in release 0.1.0
+		return c, mask, nil // bytes are counted as in release 0.1.0
 	case err != nil && c.Plain() && mask == txn.AllFields:
 		return c, txn.PlainFields, nil // all fields that this pair supports
 	}
 	return c, mask, err
+}
+
+// findDeadLetter returns noSuchQueue with txn.ErrQueueNotFound.
+func (s *Service) findDeadLetter(field, name string) (id uint64, err error) {
+	if id, err = s.find(name); errors.Is(err, txn.ErrQueueNotFound) {
+		return noSuchQueue, fmt.Errorf("%s: %w; create it first, with a subscription", field, err)
+	}
+	return id, err
 }
 
 // deadLetterFields are the fields supported by a pair with failover.FeatureDeadLetters.
@@ -67,7 +69,6 @@ const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDea
 // byteLimits are the fields that need an exact count of the queue's bytes.
 const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
 
-// configMask converts the names of the fields to change.
 func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
 	if len(in.GetPaths()) == 0 {
 		return txn.PlainFields, nil

@@ -29,8 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// consumeStream is one Consume call: one goroutine reads the client's requests, and the handler's goroutine sends
-// messages.
+// consumeStream is one Consume call: one goroutine reads requests, and the handler's goroutine sends messages.
 type consumeStream struct {
 	service  *Service
 	session  *session.Session
@@ -38,13 +37,12 @@ type consumeStream struct {
 	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
 	sending  protoconv.Deliveries
 	passed   *admission.Stream
-	// limit of one response, in bytes; named reports whether the consumer has set it.
-	limit int
-	named bool
+	limit    int  // of one response, in bytes
+	named    bool // limit was set by the consumer
 }
 
-// defaultResponseBytes is the response limit for consumers that set none: the default limit of gRPC clients is 4 MiB.
-// A single larger message is sent alone.
+// defaultResponseBytes is the limit of a response unless the consumer sets one: the default of gRPC clients. A single
+// larger message is sent alone.
 const defaultResponseBytes = 4 << 20
 
 // Consume delivers messages within the consumer's credit, and accepts acks and nacks.
@@ -66,7 +64,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("%w: first request of a consumer must contain `attach`", apierror.ErrInvalid)
 	}
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	queueID, sub, err := s.findSub(attach.GetQueue(), attach.GetSubscription())
 	if err != nil {
@@ -77,12 +75,11 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	}
 	accepts, err := s.consumerFilter(session, attach.GetFilter())
 	if err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
-	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, addressOf(stream.Context()),
-		accepts)
+	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, addressOf(stream.Context()), accepts)
 	if err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	defer consumer.Close()
 	if attach.GetReportWaiting() {
@@ -95,11 +92,11 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	})
 	defer identity.end()
 	if err := identity.use(attach.GetQueue()); err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	// The rules may have changed before the stream was registered.
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
-		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	if err := stream.Send(&pb.ConsumeResponse{Attached: true, QueueId: queueID}); err != nil {
 		return fmt.Errorf("confirm the consumer: %w", err)
@@ -123,7 +120,6 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	return err
 }
 
-// addressOf returns the address of the caller, or an empty string if it is not known.
 func addressOf(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
 		return p.Addr.String()
@@ -131,12 +127,11 @@ func addressOf(ctx context.Context) string {
 	return ""
 }
 
-// consumerFilter compiles the filter of a consumer; it returns nil without a filter.
 func (s *Service) consumerFilter(
 	session *session.Session, text string,
 ) (accepts func(m *dispatch.Message) bool, err error) {
 	if text == "" {
-		return nil, nil //nolint:nilnil // it gets all messages
+		return nil, nil //nolint:nilnil // no filter: all messages match
 	}
 	f, err := filter.Compile(text)
 	if err != nil {
@@ -148,7 +143,7 @@ func (s *Service) consumerFilter(
 	return func(m *dispatch.Message) bool { return f.Match(m.Record) }, nil
 }
 
-// checkQueueID refuses sequences of a deleted queue if another queue now has its name.
+// checkQueueID rejects sequences of a deleted queue if its name was reused.
 func checkQueueID(name string, id, wanted uint64) error {
 	if wanted == 0 || wanted == id {
 		return nil
@@ -177,37 +172,30 @@ func (c *consumeStream) read(ctx context.Context) {
 	}
 }
 
-// handle executes one request of the consumer.
 func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) error {
-	acks, err := ranges(req.GetAck(), maxRequestRanges)
-	if err != nil {
-		return err
+	o := dispatch.Outcomes{Confirm: req.GetConfirm()}
+	total := 0
+	for _, f := range [...]struct {
+		in []*pb.SequenceRange
+		to *[]txn.Range
+	}{{req.GetAck(), &o.Acks}, {req.GetNack(), &o.Nacks}, {req.GetReject(), &o.Rejects}, {req.GetRelease(), &o.Releases}} {
+		var err error
+		if *f.to, err = ranges(f.in, maxRequestRanges); err != nil {
+			return err
+		}
+		total += len(f.in)
 	}
-	nacks, err := ranges(req.GetNack(), maxRequestRanges)
-	if err != nil {
-		return err
-	}
-	rejects, err := ranges(req.GetReject(), maxRequestRanges)
-	if err != nil {
-		return err
-	}
-	releases, err := ranges(req.GetRelease(), maxRequestRanges)
-	if err != nil {
-		return err
-	}
-	if len(rejects) > 0 {
+	if len(o.Rejects) > 0 {
 		if err := c.service.serving.Require(c.session, failover.FeatureDeadLetters); err != nil {
 			return fmt.Errorf("reject: %w", err)
 		}
 	}
-	if len(acks) > 0 || len(nacks) > 0 || len(rejects) > 0 || len(releases) > 0 || req.GetConfirm() != 0 {
-		answers := dispatch.Outcomes{
-			Acks: acks, Nacks: nacks, Rejects: rejects, Releases: releases, Confirm: req.GetConfirm(),
-		}
-		if answers.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
+	if total > 0 || o.Confirm != 0 {
+		var err error
+		if o.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
 			return err
 		}
-		if err := c.consumer.Settle(ctx, answers); err != nil {
+		if err := c.consumer.Settle(ctx, o); err != nil {
 			return err
 		}
 	}
@@ -230,13 +218,11 @@ func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) erro
 	return nil
 }
 
-// maxNackDelay is the longest delay that a consumer may request.
 const maxNackDelay = 24 * time.Hour
 
-// nackDelay validates the delay that a consumer requests; nil for none.
 func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
 	if d == nil {
-		return nil, nil //nolint:nilnil // the queue's
+		return nil, nil //nolint:nilnil // the queue's delay applies
 	}
 	delay := d.AsDuration()
 	if !d.IsValid() || delay < 0 || delay > maxNackDelay {
@@ -245,7 +231,6 @@ func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
 	return &delay, nil
 }
 
-// deliver sends messages and confirmations until the client has finished or an error occurs.
 func (c *consumeStream) deliver(ctx context.Context) error {
 	for {
 		event, err := c.consumer.Next(ctx)
@@ -261,7 +246,6 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 	}
 }
 
-// send sends an event, split into responses within the consumer's limit.
 func (c *consumeStream) send(event dispatch.Event) error {
 	if len(event.PendingRejects) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
 		resp := &pb.ConsumeResponse{Waiting: toRanges(event.PendingRejects), Moved: toRanges(event.Moved)}
@@ -315,7 +299,6 @@ func toRanges(sequences []uint64) []*pb.SequenceRange {
 	return list
 }
 
-// errResponseTooLarge returns the error for a single message that exceeds the client's receive limit.
 func errResponseTooLarge(sequence uint64, bytes, limit int) error {
 	return fmt.Errorf("%w: message with sequence %d has %d bytes, max_response_bytes is %d; raise the client's "+
 		"gRPC receive limit (default 4 MiB) and max_response_bytes",
@@ -342,8 +325,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		return err
 	}
 	read := store.ReadRequest{
-		From: max(req.GetFromSequence(), 1), MaxBytes: session.DeliveryBatchBytes,
-		MarkDamaged: true,
+		From: max(req.GetFromSequence(), 1), MaxBytes: session.DeliveryBatchBytes, MarkDamaged: true,
 	}
 	if req.GetSubscription() == "" {
 		read.Queue, err = s.find(req.GetQueue())
@@ -409,7 +391,6 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 	return room.waitReceived(stream)
 }
 
-// recordBytes returns the size of the messages of a batch.
 func recordBytes(batch []store.Delivery) (total int64) {
 	for i := range batch {
 		total += int64(len(batch[i].Record))
@@ -417,7 +398,7 @@ func recordBytes(batch []store.Delivery) (total int64) {
 	return total
 }
 
-// withoutCorrupt removes corrupt messages. The store returns those in a separate batch.
+// withoutCorrupt relies on the store to return corrupt messages in a separate batch.
 func withoutCorrupt(batch []store.Delivery) (rest []store.Delivery, corrupt []uint64) {
 	if len(batch) == 0 || batch[0].Record != nil {
 		return batch, nil
@@ -428,7 +409,6 @@ func withoutCorrupt(batch []store.Delivery) (rest []store.Delivery, corrupt []ui
 	return batch[:0], corrupt
 }
 
-// sendBatch sends a batch, split into responses within the client's limit.
 func sendBatch(
 	session *session.Session, batch []store.Delivery, corrupt []uint64, req *pb.BrowseRequest,
 	stream grpc.ServerStreamingServer[pb.BrowseResponse],
@@ -461,7 +441,6 @@ func sendBatch(
 	}
 }
 
-// fittingPrefix returns how many of the messages fit into a response of limit bytes.
 func fittingPrefix(messages []*pb.StoredMessage, limit int) (n int, err error) {
 	total := 0
 	for n < len(messages) {
@@ -477,5 +456,4 @@ func fittingPrefix(messages []*pb.StoredMessage, limit int) (n int, err error) {
 	return n, nil
 }
 
-// tagBytes is the length of the tag of BrowseResponse.messages.
-const tagBytes = 1
+const tagBytes = 1 // of BrowseResponse.messages

@@ -31,15 +31,11 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 	if err := s.mayForward(ctx, req.GetQueue(), req.GetForwards()); err != nil {
 		return nil, err
 	}
-	session, err := s.serving.Session()
-	if err != nil {
-		return nil, err
-	}
-	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+	if _, err := s.sessionWith(failover.FeatureQueues); err != nil {
 		return nil, err
 	}
 	rules, rulesErr := s.forwards(req.GetForwards())
-	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+	session, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if rulesErr != nil {
 			return txn.NoQueue, txn.NoSub, rulesErr
 		}
@@ -50,13 +46,13 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 		return nil, err
 	}
 	described, err := s.describe(session, req.GetQueue())
-	if err != nil { // it was changed, and deleted since
+	if err != nil { // changed, and then deleted
 		described = &pb.Queue{Name: req.GetQueue(), Forwards: req.GetForwards()}
 	}
 	return &pb.SetForwardsResponse{Queue: described}, nil
 }
 
-// forwards converts rules. With txn.ErrQueueNotFound for a target, they name a queue that does not exist.
+// forwards converts rules. txn.ErrQueueNotFound for a target comes with valid rules that reference noSuchQueue.
 func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	for i, f := range in {
 		rule := txn.Forward{Target: noSuchQueue, Move: f.GetMove(), Filter: f.GetFilter()}
@@ -79,8 +75,8 @@ func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	return rules, err
 }
 
-// appendForwards adds the forwards of the publish encoded last to a transaction. The active evaluates the filters
-// here, and the record contains the result.
+// appendForwards adds the forwards of the publish encoded last. The active evaluates the filters, and the record
+// contains the result.
 func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forward) {
 	for i := range rules {
 		rule := &rules[i]
@@ -113,11 +109,9 @@ func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, al
 	return indexes, false
 }
 
-// maxFilters bounds the cached filters.
 const maxFilters = 1024
 
-// filterCache caches the compiled filters of forwards. The zero value is ready for use.
-type filterCache struct {
+type filterCache struct { // of forwards
 	mu       sync.RWMutex // guards compiled
 	compiled map[string]*filter.Filter
 }

@@ -13,16 +13,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A request of the maximum size may be as large as memory.budget. While it is executed, two copies are in memory: the
-// received one, and the log record, which stays until its messages are in pages. Therefore very large requests, with
-// limits.stream-in-flight-bytes or more, are executed one at a time. Each starts when the messages of the previous
-// one have left memory. They wait instead of being refused, regardless of their size.
+// A request may be as large as memory.budget. While it is executed, two copies are in memory: the received one, and the
+// log record, until its messages are in pages. Therefore requests of limits.stream-in-flight-bytes or more are executed
+// one at a time: each waits until the messages of the previous one have left memory.
 
-// isLarge reports whether a request of this size is executed in turn.
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 
 // beginLarge waits for the turn of a very large request, and for memory. done must be called when the request was
-// executed or cancelled. The error is the context's.
+// executed or cancelled.
 func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
 	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()
@@ -35,7 +33,7 @@ func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err e
 	return sync.OnceFunc(func() { <-s.large }), nil
 }
 
-// commitInOrder is Primary.Commit, but executes very large transactions in turn.
+// commitInOrder is Primary.Commit with turns for very large transactions.
 func (s *Service) commitInOrder(ctx context.Context, session *session.Session, payload []byte) (*txn.Result, error) {
 	if s.isLarge(len(payload)) {
 		done, err := s.beginLarge(ctx, len(payload))
@@ -50,7 +48,7 @@ func (s *Service) commitInOrder(ctx context.Context, session *session.Session, p
 }
 
 // awaitRoom waits until the messages of earlier very large requests have left memory, and frees the memory of those
-// requests: as much as the next one needs.
+// requests.
 func (s *Service) awaitRoom(ctx context.Context, bytes int) {
 	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()

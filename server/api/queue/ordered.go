@@ -19,13 +19,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file lists queues in an order other than by name, or with a filter, for a page of a table. A response contains
-// one page. The order is computed once a second for all callers that request the same one.
+// Lists in an order other than by name, or with a filter, are for pages of a table. An order is computed at most once a
+// second for all callers that request it.
 
-// maxOrders bounds the cached orders until the next sample.
+// maxOrders bounds the cached orders of one sample.
 const maxOrders = 32
 
-// orderKey identifies a filtered and ordered list of queues.
 type orderKey struct {
 	identity         string // rules generation and caller; empty while all callers see all queues
 	prefix, contains string
@@ -33,7 +32,6 @@ type orderKey struct {
 	descending       bool
 }
 
-// ordered reports whether a request needs more than pages ordered by name.
 func ordered(req *pb.ListQueuesRequest) bool {
 	return req.GetContains() != "" || req.GetOrder() > pb.QueueOrder_QUEUE_ORDER_NAME || req.GetDescending() ||
 		req.GetOffset() > 0 || req.GetActivity()
@@ -51,7 +49,7 @@ func (s *Service) listOrdered(
 	for _, name := range page {
 		info, err := query.QueueByName(s.store, name)
 		if err != nil {
-			continue // it was deleted since
+			continue // deleted in the meantime
 		}
 		subscriptions += len(info.Subscriptions)
 		if subscriptions > maxPageSubscriptions && len(resp.GetQueues()) > 0 {
@@ -74,13 +72,11 @@ func checkOrdered(req *pb.ListQueuesRequest) error {
 		return fmt.Errorf("%w: unknown order %d", apierror.ErrInvalid, req.GetOrder())
 	}
 	if req.GetPageToken() != "" {
-		return fmt.Errorf("%w: page_token does not support this order or filter; use `offset`",
-			apierror.ErrInvalid)
+		return fmt.Errorf("%w: page_token does not support this order or filter; use `offset`", apierror.ErrInvalid)
 	}
 	return nil
 }
 
-// orderedPage returns the names of the queues of one page, and the number of queues on all pages.
 func (s *Service) orderedPage(
 	ctx context.Context, session *session.Session, req *pb.ListQueuesRequest,
 ) (page []string, total int, uncertain bool) {
@@ -113,10 +109,7 @@ func (s *Service) orderedPage(
 			a.orders[key] = list
 		}
 	}
-	size := int(req.GetPageSize())
-	if size == 0 || size > maxPageSize {
-		size = maxPageSize
-	}
+	size := pageSize(req.GetPageSize(), maxPageSize)
 	for _, at := range list[min(int(req.GetOffset()), len(list)):] {
 		if len(page) == size {
 			break
@@ -126,13 +119,11 @@ func (s *Service) orderedPage(
 	return page, len(list), uncertain
 }
 
-// containsFold reports whether a name contains a lower-case text, ignoring case.
 func containsFold(name, lower string) bool {
 	return lower == "" || strings.Contains(strings.ToLower(name), lower)
 }
 
-// findAges determines the ages of the oldest messages. incomplete reports that the time limit was reached.
-// activity.mu is held.
+// findAges reports whether it reached the time limit. activity.mu is held.
 func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	a := &s.activity
 	a.evictAges()
@@ -158,7 +149,7 @@ func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	return incomplete
 }
 
-// sort sorts indexes of queues; ties are ordered by name. mu is held.
+// sort breaks ties by name. mu is held.
 func (a *activity) sort(list []int, order pb.QueueOrder, descending bool) {
 	compare := comparison(order)
 	slices.SortFunc(list, func(i, j int) int {
@@ -172,7 +163,6 @@ func (a *activity) sort(list []int, order pb.QueueOrder, descending bool) {
 	})
 }
 
-// comparison returns the comparison function of an order.
 func comparison(order pb.QueueOrder) func(x, y *queueActivity) int {
 	switch order {
 	case pb.QueueOrder_QUEUE_ORDER_MESSAGES:

@@ -12,13 +12,13 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxPreparedPage bounds a page of ListPrepared.
 const maxPreparedPage = 1000
 
 // Prepare executes the first phase of a transaction.
@@ -35,7 +35,7 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 	if err != nil {
 		return nil, err
 	}
-	producer, err := checkProducer(req.GetProducer())
+	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,6 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 	return prepareResponse(req, result)
 }
 
-// forPrepared performs the checks common to all calls for one prepared transaction.
 func (s *Service) forPrepared(xid string) (*session.Session, error) {
 	session, err := s.serving.Session()
 	if err != nil {
@@ -97,7 +96,6 @@ func (s *Service) forPrepared(xid string) (*session.Session, error) {
 	return session, s.serving.Require(session, failover.FeatureQueues)
 }
 
-// appendPrepare adds the single operation of a transaction that prepares another one.
 func (s *Service) appendPrepare(b *txn.Builder, xid string, timeMS int64, ops []operation) {
 	var inner txn.Builder
 	inner.Begin(nil, timeMS, nil)
@@ -160,15 +158,12 @@ func (s *Service) decide(ctx context.Context, d twophase.Decision) (txn.Decider,
 	return session.Prepared.Decide(ctx, d)
 }
 
-// ListPrepared describes the transactions that wait for a decision.
+// ListPrepared lists the transactions that wait for a decision.
 func (s *Service) ListPrepared(_ context.Context, req *pb.ListPreparedRequest) (*pb.ListPreparedResponse, error) {
 	if _, err := s.serving.Session(); err != nil {
 		return nil, s.status(err)
 	}
-	limit := int(req.GetLimit())
-	if limit == 0 || limit > maxPreparedPage {
-		limit = maxPreparedPage
-	}
+	limit := pageSize(req.GetLimit(), maxPreparedPage)
 	list, total, size, err := query.PreparedList(s.store, req.GetAfterLsn(), limit+1)
 	if err != nil {
 		return nil, s.status(err)

@@ -38,7 +38,6 @@ func (s *Service) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	return resp, s.status(err)
 }
 
-// lsnAttribute is the span attribute with the LSN of a committed request.
 const lsnAttribute = "lockstep.lsn"
 
 func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
@@ -65,7 +64,6 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	return published(req.GetQueue(), req.GetProducer(), result)
 }
 
-// published converts the transaction's result to a response.
 func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishResponse, error) {
 	if err := apierror.Refusal(r, producer != nil); err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", queue, err)
@@ -76,7 +74,7 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 	return &pb.PublishResponse{FirstSequence: r.Ops[0].FirstSequence, Lsn: r.LSN, Duplicate: r.Duplicate}, nil
 }
 
-// errOtherTransaction returns the error for a retry that differs from the original request.
+// errOtherTransaction is returned for a retry that differs from the original request.
 func errOtherTransaction(p *pb.Producer) error {
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction; a retry must send "+
 		"the same request, "+
@@ -84,8 +82,8 @@ func errOtherTransaction(p *pb.Producer) error {
 		p.GetSequence(), p.GetId())
 }
 
-// checkSame refuses a request with the sequence of a different one, as far as that is still stored. encode appends
-// the request's transaction.
+// checkSame rejects a request with the sequence of a different one, if the fingerprint of that is still stored. encode
+// appends the request's transaction.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*txn.Builder)) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -111,13 +109,13 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*tx
 	return err
 }
 
-// encodePublish checks a request and appends its transaction to *buf. For a retry it returns the stored result
-// instead (INV-10) and skips all further checks: the queue or the caller's right may no longer exist, or the queue
-// may be full. wait is the delay for the caller.
+// encodePublish checks a request and appends its transaction to *buf. For a retry it returns the stored result instead
+// (INV-10) and skips all further checks: the queue or the caller's right may no longer exist, or the queue may be full.
+// wait is the delay for the caller.
 func (s *Service) encodePublish(
 	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller,
 ) (prior *query.Prior, wait time.Duration, err error) {
-	producer, err := checkProducer(req.GetProducer())
+	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
 		return nil, 0, err
 	}
@@ -186,8 +184,8 @@ func (s *Service) encodePublish(
 	return nil, wait, nil
 }
 
-// appendPublish adds a publish of messages. Messages without a delivery time get the delay of their queue. The builder
-// fails at the first invalid message.
+// appendPublish adds a publish. Messages without a delivery time get the delay of their queue. The builder fails at the
+// first invalid message.
 func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []*pb.Message) {
 	b.BeginPublish(id)
 	for i, m := range messages {
@@ -213,8 +211,8 @@ func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []
 // recordOverhead is the approximate size of a stored message without its body.
 const recordOverhead = 64
 
-// mayNotFit reports whether a queue may refuse messages when they are applied, since others publish to it
-// concurrently. For a queue that discards old messages, it reports whether the messages exceed the limit themselves.
+// mayNotFit reports whether a queue may refuse messages when they are applied, since others publish concurrently. For a
+// queue that discards old messages, it reports whether the messages exceed the limit themselves.
 func mayNotFit(q *query.Target, messages, sizeBytes int) bool {
 	c := q.Config
 	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
@@ -241,8 +239,8 @@ func splittable(err error) bool {
 	}
 }
 
-// checkRoom refuses a request that the store would refuse anyway, before it is logged. The store makes the final
-// decision, since others may publish concurrently.
+// checkRoom rejects a request before it is logged if the queue is full. The store makes the final decision, since
+// others may publish concurrently.
 func checkRoom(q *query.Target, messages, sizeBytes int) error {
 	c := q.Config
 	if q.Subscriptions == 0 && !c.Retains() {

@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// streamCall is one pending request of a publish stream. Requests are answered in order.
+// streamCall is one pending request. Requests are answered in order.
 type streamCall struct {
 	stream      *publishStream
 	correlation uint64
@@ -35,20 +35,20 @@ type streamCall struct {
 	span        *tracing.Span                 // nil if the request is not traced
 }
 
-// end receives the outcome of the request's transaction. It does not block.
+// end does not block.
 func (c *streamCall) end(r *txn.Result, err error) {
 	if err != nil && apierror.ConcernsNode(err) {
 		// before a later request of the stream can be submitted to a node that has recovered
 		c.stream.broken.Store(true)
 	}
-	if c.span != nil {
-		c.trace(r, err)
-	}
+	c.trace(r, err)
 	c.done <- replication.CommitResult{Result: r, Err: err}
 }
 
-// trace ends the span of the request, with its outcome.
 func (c *streamCall) trace(r *txn.Result, err error) {
+	if c.span == nil {
+		return
+	}
 	if err == nil {
 		c.span.Number(lsnAttribute, r.LSN)
 		err = apierror.Refusal(r, false)
@@ -56,51 +56,39 @@ func (c *streamCall) trace(r *txn.Result, err error) {
 	c.span.End(time.Now(), err)
 }
 
-// traceEarly ends the span, if any, of a request that is not submitted.
-func (c *streamCall) traceEarly(r *txn.Result, err error) {
-	if c.span != nil {
-		c.trace(r, err)
-	}
-}
-
-// publishStream is one PublishStream call: one goroutine reads and submits, and the handler's goroutine sends the
-// responses.
+// publishStream is one call: one goroutine reads and submits requests, and the handler's goroutine responds.
 type publishStream struct {
 	server  *Service
 	session *session.Session
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
-	// calls contains the requests in order, with capacity inFlight. It is created with the first request, before
-	// began is closed: a stream without requests, or one that is cancelled immediately, uses little memory.
-	calls    chan *streamCall
-	began    chan struct{}
-	inFlight int
-	room     *semaphore.Weighted
-	bytes    int64      // of room
-	failed   chan error // why reading ended; capacity 1
-	// acceptsMore: the client accepts several responses in one message.
-	acceptsMore atomic.Bool
+	// calls has the requests in order, and capacity inFlight. It is created with the first request, before began is
+	// closed, so an idle stream uses little memory.
+	calls       chan *streamCall
+	began       chan struct{}
+	inFlight    int
+	room        *semaphore.Weighted
+	bytes       int64       // of room
+	failed      chan error  // why reading ended; capacity 1
+	acceptsMore atomic.Bool // the client accepts several responses in one message
 	held        *streamCall // received from calls and not answered
-	// acknowledged is the number of requests in calls, or submitted and about to be added.
-	acknowledged atomic.Int64
-	caller       caller
-	// lost is closed when the caller may not continue.
+	// queued is the number of requests in calls, or submitted and about to be added.
+	queued atomic.Int64
+	caller caller
+	// lost is closed, after lostErr is set, when the caller may not continue.
 	lost          chan struct{}
 	disconnecting sync.Once
-	lostErr       error // set before lost is closed
-	// broken: a request failed with an error that ends the stream, which the client receives in order. Later requests
-	// are not submitted: the client sends all of them again, and they must commit in its order.
+	lostErr       error
+	// broken: a request failed with an error that ends the stream. Later requests are not submitted: the client resends
+	// all of them, and they must commit in its order.
 	broken atomic.Bool
 
-	submitMu sync.Mutex // held while requests are submitted; guards all fields below
-	// ended: no more requests are submitted.
-	ended bool
-	// through is the correlation of the last submitted request.
-	through uint64
-	// unnumbered: a request without correlation was submitted, so that through is invalid.
-	unnumbered bool
+	submitMu   sync.Mutex // held while requests are submitted; guards all fields below
+	ended      bool       // no more requests are submitted
+	through    uint64     // correlation of the last submitted request
+	unnumbered bool       // a request without correlation was submitted: through is invalid
 }
 
-// PublishStream pipelines publishes. Requests of one stream are submitted in order, so they commit in order.
+// PublishStream pipelines publishes. Requests of one stream commit in order.
 func (s *Service) PublishStream(
 	stream grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse],
 ) error {
@@ -110,12 +98,9 @@ func (s *Service) PublishStream(
 	}
 	limits := s.limits.Load()
 	p := &publishStream{
-		server: s, session: session, stream: stream,
-		began: make(chan struct{}), inFlight: limits.StreamInFlight,
-		room:   semaphore.NewWeighted(int64(limits.StreamInFlightBytes)),
-		bytes:  int64(limits.StreamInFlightBytes),
-		failed: make(chan error, 1), lost: make(chan struct{}),
-		caller: s.callerOf(stream.Context()),
+		server: s, session: session, stream: stream, began: make(chan struct{}), inFlight: limits.StreamInFlight,
+		room: semaphore.NewWeighted(int64(limits.StreamInFlightBytes)), bytes: int64(limits.StreamInFlightBytes),
+		failed: make(chan error, 1), lost: make(chan struct{}), caller: s.callerOf(stream.Context()),
 	}
 	p.caller.begin(access.Publish, p.lose, nil)
 	defer p.caller.end()
@@ -124,8 +109,7 @@ func (s *Service) PublishStream(
 	return p.end(p.answer())
 }
 
-// end returns the status that ends the stream. It contains the progress of the stream, unless requests are being
-// submitted at the moment.
+// end returns the status that ends the stream. It contains the progress, unless requests are being submitted.
 func (p *publishStream) end(err error) error {
 	st := p.server.status(err)
 	switch {
@@ -144,14 +128,13 @@ func (p *publishStream) end(err error) error {
 	return apierror.WithSubmitted(st, p.through)
 }
 
-// errStreamBroken ends reading after a request whose error ends the stream.
 var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream failed", replication.ErrBlocked)
 
-// maxExtraWatches bounds the additional requests, and the additional responses, of one message.
-const maxExtraWatches = 256
+// maxMore bounds the additional requests or responses of one message.
+const maxMore = 256
 
-// read submits the requests in order of arrival. An error of a request is its response. An error of the node ends the
-// stream, since the client must find the active first.
+// read submits the requests in order of arrival. An error of a request becomes its response. An error of the node ends
+// the stream, since the client must find the active first.
 func (p *publishStream) read(ctx context.Context) {
 	var b publishBatch
 	var received codec.ReceivedPublish
@@ -187,8 +170,7 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits for memory when one request has used all of the stream's limit. The next request would wait
-// anyway, and occupy memory in the meantime. It returns false when the stream has ended.
+// waitForRoom waits if one request has used the whole limit: the next one would wait anyway, and occupy memory.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
@@ -202,26 +184,21 @@ func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	return true
 }
 
-// publishBatch is the requests of one message. It is reused for the next ones.
-type publishBatch struct {
+type publishBatch struct { // the requests of one message; reused
 	calls []*streamCall
-	// items contains the transactions of some of them, concatenated in buf; ends contains their end offsets.
+	// items has the transactions of some of them, concatenated in buf; ends has their end offsets.
 	items []replication.Item
 	ends  []int
-	// refs contains the large bodies of items, which stay in the receive buffer; refEnds contains the end index for
-	// each item.
-	refs    []txn.Ref
-	refEnds []int
-	// messages and bytes are the number and size of the messages in items.
-	messages, bytes int
-	// wait is the delay before the next requests.
-	wait time.Duration
+	// refs has the large bodies of items, which stay in the receive buffer; refEnds has the end index for each item.
+	refs            []txn.Ref
+	refEnds         []int
+	messages, bytes int           // of items
+	wait            time.Duration // before the next requests
 }
 
-// endTraces ends the spans of requests that were not submitted.
 func (b *publishBatch) endTraces(err error) {
 	for _, call := range b.calls {
-		call.traceEarly(nil, err)
+		call.trace(nil, err)
 	}
 }
 
@@ -234,13 +211,13 @@ func (b *publishBatch) reset() {
 	b.messages, b.bytes, b.wait = 0, 0, 0
 }
 
-// accept submits a request and its additional ones. An error ends the stream.
+// accept returns an error only if the stream must end.
 func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.PublishStreamRequest) error {
 	if req.GetAcceptsMore() {
 		p.acceptsMore.Store(true)
 	}
-	if n := len(req.GetMore()); n > maxExtraWatches {
-		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", apierror.ErrInvalid, n, maxExtraWatches)
+	if n := len(req.GetMore()); n > maxMore {
+		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", apierror.ErrInvalid, n, maxMore)
 	}
 	buf := p.server.buffer()
 	defer p.server.release(buf)
@@ -259,7 +236,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		defer p.broken.Store(true) // once the preceding ones are submitted
 	}
 	if len(b.items) == 0 {
-		p.acknowledged.Add(int64(len(b.calls)))
+		p.queued.Add(int64(len(b.calls)))
 		return nil
 	}
 	b.bytes = b.join(*buf)
@@ -281,7 +258,6 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	return nil
 }
 
-// submitLarge is submit for very large requests, which are executed in turn.
 func (p *publishStream) submitLarge(ctx context.Context, b *publishBatch) error {
 	done, err := p.server.beginLarge(ctx, b.bytes)
 	if err != nil {
@@ -300,7 +276,7 @@ func (p *publishStream) submitLarge(ctx context.Context, b *publishBatch) error 
 	return nil
 }
 
-// join sets the items' parts of buf and refs, and returns their total size in bytes.
+// join sets the items' parts of buf and refs, and returns their total size.
 func (b *publishBatch) join(buf []byte) (bytes int) {
 	from, fromRef := 0, 0
 	for i, end := range b.ends {
@@ -329,7 +305,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	if err != nil {
 		return err
 	}
-	p.acknowledged.Add(int64(len(b.calls)))
+	p.queued.Add(int64(len(b.calls)))
 	for _, call := range b.calls {
 		p.through = call.correlation
 		p.unnumbered = p.unnumbered || p.through == 0
@@ -337,8 +313,8 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	return nil
 }
 
-// prepare creates the call for a request and encodes its transaction, if it needs one. split: the client must send
-// the request again in parts, and the stream ends with it.
+// prepare creates the call for a request and encodes its transaction, if it needs one. split: the client must resend
+// the request in parts, and the stream ends with it.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
 ) (split bool) {
@@ -364,11 +340,11 @@ func (p *publishStream) prepare(
 			err = fmt.Errorf("%w: %w", apierror.ErrSplit, err)
 		}
 		call.done <- replication.CommitResult{Err: err}
-		call.traceEarly(nil, err)
+		call.trace(nil, err)
 		return split
 	case prior != nil:
 		call.done <- replication.CommitResult{Result: &prior.Result}
-		call.traceEarly(&prior.Result, nil)
+		call.trace(&prior.Result, nil)
 		return false
 	}
 	item := replication.Item{Done: call.end}
@@ -381,7 +357,6 @@ func (p *publishStream) prepare(
 	return false
 }
 
-// answer sends the responses in order until the client has finished and all requests are answered.
 func (p *publishStream) answer() error {
 	first := true
 	for {
@@ -419,7 +394,7 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 		if !more {
 			return nil, p.endReason()
 		}
-		p.acknowledged.Add(-1)
+		p.queued.Add(-1)
 		return call, nil
 	case <-p.session.Ended():
 		return p.answered(), p.session.Reason()
@@ -428,15 +403,14 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 	}
 }
 
-// addReady adds the next responses that are already known.
 func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
-	for len(resp.GetMore()) < maxExtraWatches {
+	for len(resp.GetMore()) < maxMore {
 		select {
 		case call, more := <-p.calls:
 			if !more {
 				return nil // nextCall returns the reason
 			}
-			p.acknowledged.Add(-1)
+			p.queued.Add(-1)
 			if len(call.done) == 0 {
 				p.held = call
 				return nil
@@ -453,7 +427,6 @@ func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
 	return nil
 }
 
-// endReason returns why reading ended, or nil if the client has finished.
 func (p *publishStream) endReason() error {
 	select {
 	case <-p.lost:
@@ -468,7 +441,7 @@ func (p *publishStream) endReason() error {
 	}
 }
 
-// response waits for the outcome of a request and returns the response. An error ends the stream.
+// response returns an error only if the stream must end.
 func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
 	o, err := p.session.Primary.Await(p.stream.Context(), call.done)
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// When the role ends without a successor, accepted requests are committed (Primary.Settle). This file answers them on
-// their streams: otherwise the client would have to query the next active for each of its requests.
+// When the role ends without a successor, accepted requests are committed (Primary.Settle) and answered on their
+// streams. Otherwise clients would have to query the next active for each request.
 
 const (
-	// submitTimeout is how long a stream waits for requests that are being submitted when its session ends. They are
-	// refused or committed within a moment.
+	// submitTimeout limits the wait for requests that are being submitted when the session ends. They are refused or
+	// committed within a moment.
 	submitTimeout = 100 * time.Millisecond
 	submitPoll    = time.Millisecond
 )
@@ -39,16 +39,16 @@ func (p *publishStream) waitForFirst() bool {
 	}
 }
 
-// answered returns the next request if its outcome is known: it is answered although the session has ended.
+// answered returns the next request if its outcome is known.
 func (p *publishStream) answered() *streamCall {
 	p.awaitSubmit()
-	if p.acknowledged.Load() == 0 {
+	if p.queued.Load() == 0 {
 		return nil
 	}
 	select {
 	case call, more := <-p.calls: // available, or about to be added
 		if more {
-			p.acknowledged.Add(-1)
+			p.queued.Add(-1)
 		}
 		if more && len(call.done) > 0 {
 			return call
@@ -58,10 +58,9 @@ func (p *publishStream) answered() *streamCall {
 	return nil
 }
 
-// awaitSubmit waits until no request is being submitted. It does not wait if the client can switch to another node.
+// awaitSubmit waits until no request is being submitted, unless the client can switch to another node.
 func (p *publishStream) awaitSubmit() {
-	var onPeer *apierror.NotActiveError
-	if errors.As(p.session.Reason(), &onPeer) && onPeer.ActiveAddress != "" {
+	if e, ok := errors.AsType[*apierror.NotActiveError](p.session.Reason()); ok && e.ActiveAddress != "" {
 		return
 	}
 	ticker := time.NewTicker(submitPoll)
@@ -74,8 +73,7 @@ func (p *publishStream) awaitSubmit() {
 	}
 }
 
-// lose ends the stream because the caller has lost a right. No more requests are submitted, and submitted ones are
-// answered.
+// lose ends the stream after the caller has lost a right. Submitted requests are answered.
 func (p *publishStream) lose(reason error) {
 	p.disconnecting.Do(func() {
 		p.lostErr = reason
@@ -86,7 +84,7 @@ func (p *publishStream) lose(reason error) {
 
 // submitted returns the next request that was submitted before the caller lost its right, or nil.
 func (p *publishStream) submitted() *streamCall {
-	if p.acknowledged.Load() == 0 {
+	if p.queued.Load() == 0 {
 		return nil
 	}
 	select {
@@ -94,7 +92,7 @@ func (p *publishStream) submitted() *streamCall {
 		if !more {
 			return nil
 		}
-		p.acknowledged.Add(-1)
+		p.queued.Add(-1)
 		return call
 	case <-p.session.Ended():
 	case <-p.stream.Context().Done():

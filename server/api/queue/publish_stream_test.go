@@ -4,7 +4,6 @@ package queue
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,10 +35,4 @@ func TestStreamFailsImmediately(t *testing.T) {
 			require.ErrorIs(t, (<-call.done).Err, c.err)
 		})
 	}
-}
-
-// An unknown outcome has no hint to the active, which would imply that nothing was done.
-func TestUnknownOutcomeGetsNoHint(t *testing.T) {
-	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
-	require.Equal(t, err, (&Service{}).withHint(err))
 }

@@ -15,20 +15,16 @@ import (
 )
 
 const (
-	// quotaSampleInterval is the interval at which the bytes of the queues of a quota are sampled.
-	quotaSampleInterval = 250 * time.Millisecond
-	// maxQuotaWait is the maximum delay of a publisher that exceeds its rate quota.
-	maxQuotaWait = 10 * time.Second
+	quotaSampleInterval = 250 * time.Millisecond // of the bytes of queues
+	maxQuotaWait        = 10 * time.Second       // of a publisher that exceeds its rate
 )
 
-// quotas are the quotas of the current rules; nil for none.
 type quotas struct{ meters []*meter }
 
-// meter measures the usage of a quota.
 type meter struct {
 	*pb.AccessQuota
 
-	// Bytes in the queues at the last sample, and bytes published since.
+	// bytes in the queues at the last sample, and bytes published since
 	held, added *atomic.Int64
 
 	bucket *bucket
@@ -67,7 +63,6 @@ func (s *Service) loadQuotas() {
 	s.quotas.Store(&quotas{next})
 }
 
-// of returns the meters of a queue.
 func (q *quotas) of(name string) (meters []*meter) {
 	if q == nil {
 		return nil
@@ -117,7 +112,6 @@ func (m *meter) exceeded(quota string, limit, used uint64, advice string) error 
 	return &access.QuotaError{Quota: quota, Pattern: m.GetQueue(), Limit: limit, Used: used, Advice: advice}
 }
 
-// mayPublish returns an error if the quota does not allow messages now.
 func (m *meter) mayPublish(sizeBytes int) error {
 	if limit := m.GetBytes(); limit > 0 {
 		if used := uint64(m.held.Load() + m.added.Load()); used+uint64(sizeBytes) > limit {
@@ -134,7 +128,6 @@ func (m *meter) mayPublish(sizeBytes int) error {
 	return nil
 }
 
-// published counts messages, and returns the delay for the publisher.
 func (m *meter) published(messages, sizeBytes int) time.Duration {
 	m.added.Add(int64(sizeBytes))
 	if rate := m.GetMessagesPerSecond(); rate > 0 {
@@ -143,8 +136,8 @@ func (m *meter) published(messages, sizeBytes int) time.Duration {
 	return 0
 }
 
-// wait takes n tokens, and returns how long it takes until tokens are available again. The bucket holds the messages
-// of one second.
+// wait takes n tokens, and returns how long it takes until tokens are available again. The bucket holds one second's
+// messages.
 func (b *bucket) wait(now time.Time, rate float64, n int) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,7 +154,6 @@ func (b *bucket) wait(now time.Time, rate float64, n int) time.Duration {
 	return time.Duration(-b.tokens / rate * float64(time.Second))
 }
 
-// hold waits, unless ctx or the session ends first.
 func hold(ctx context.Context, wait time.Duration, ended <-chan struct{}) {
 	if wait <= 0 {
 		return
@@ -175,7 +167,6 @@ func hold(ctx context.Context, wait time.Duration, ended <-chan struct{}) {
 	}
 }
 
-// mayCreate returns an error if the quotas do not allow another queue.
 func (s *Service) mayCreate(name string) error {
 	for _, m := range s.quotas.Load().of(name) {
 		limit := m.GetQueues()
@@ -189,21 +180,19 @@ func (s *Service) mayCreate(name string) error {
 	return nil
 }
 
-// checkConnections returns an error if the streams that use a queue exceed a quota, including the caller's own.
 func (s *Service) checkConnections(name string) error {
 	for _, m := range s.quotas.Load().of(name) {
 		limit := m.GetConnections()
 		if limit == 0 {
 			continue
 		}
-		if used := s.connections(m.GetQueue()); used > limit {
+		if used := s.connections(m.GetQueue()); used > limit { // the caller's stream is included
 			return m.exceeded("connections", limit, used-1, "close connections, or raise the quota")
 		}
 	}
 	return nil
 }
 
-// connections returns the number of streams that use queues that match a pattern.
 func (s *Service) connections(pattern string) (n uint64) {
 	for _, c := range s.callers() {
 		if c.uses(pattern) {

@@ -21,10 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxReplayMessages bounds the messages of one transaction that moves dead letters back.
-const maxReplayMessages = 256
+const maxReplayMessages = 256 // of one transaction
 
-// ReplayDeadLetters moves dead letters back to the queues that they come from, or to another one.
+// ReplayDeadLetters moves dead letters back to their origins, or to another queue.
 func (s *Service) ReplayDeadLetters(
 	ctx context.Context, req *pb.ReplayDeadLettersRequest,
 ) (*pb.ReplayDeadLettersResponse, error) {
@@ -41,47 +40,52 @@ func (s *Service) replayDeadLetters(
 	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
 		return nil, err
 	}
-	session, err := s.serving.Session()
+	session, err := s.sessionWith(failover.FeatureDeadLetters)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.serving.Require(session, failover.FeatureDeadLetters); err != nil {
 		return nil, err
 	}
 	r := replay{service: s, session: session}
 	if r.key.Queue, r.key.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription()); err != nil {
 		return nil, err
 	}
-	if req.GetTo() != "" {
-		if err := s.rules.Check(ctx, access.Publish, req.GetTo()); err != nil {
-			return nil, fmt.Errorf("to: %w", err)
-		}
-		if r.to, err = s.find(req.GetTo()); err != nil {
-			return nil, fmt.Errorf("to: %w", err)
-		}
+	if err := r.setTarget(ctx, req.GetTo()); err != nil {
+		return nil, err
 	}
 	if text := req.GetFilter(); text != "" {
 		if r.filter, err = filter.Compile(text); err != nil {
 			return nil, err
 		}
 	}
-	if r.to == r.key.Queue {
-		return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, req.GetTo())
-	}
 	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
 }
 
-// replay moves dead letters in batches.
 type replay struct {
 	service *Service
 	session *session.Session
 	key     dispatch.Key
-	to      uint64         // txn.NoQueue: each to its origin
+	to      uint64         // txn.NoQueue: the message's origin
 	filter  *filter.Filter // nil: all of them
 	resp    pb.ReplayDeadLettersResponse
 }
 
-// run processes the current messages of the subscription. Messages that arrive later are skipped.
+// setTarget sets the target queue, unless its name is empty.
+func (r *replay) setTarget(ctx context.Context, name string) (err error) {
+	if name == "" {
+		return nil
+	}
+	if err := r.service.rules.Check(ctx, access.Publish, name); err != nil {
+		return fmt.Errorf("to: %w", err)
+	}
+	if r.to, err = r.service.find(name); err != nil {
+		return fmt.Errorf("to: %w", err)
+	}
+	if r.to == r.key.Queue {
+		return fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, name)
+	}
+	return nil
+}
+
+// run processes the current messages of the subscription. Later messages are skipped.
 func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
 	end, ok := query.NextSequence(r.service.store, r.key.Queue)
 	if !ok {
@@ -120,8 +124,8 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 	return &r.resp, nil
 }
 
-// failure adds the number of moved messages to an error. An error that implies that nothing was done applies only to
-// the last batch: the outcome of the whole is then unknown.
+// failure adds the number of moved messages to an error. An error of the node applies only to the last batch: the
+// outcome of the whole is then unknown.
 func (r *replay) failure(err error) error {
 	moved := r.resp.GetMoved()
 	switch {
@@ -149,7 +153,6 @@ func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery, 
 	return r.moveFittingPrefix(ctx, batch[half:], end)
 }
 
-// move commits one batch: the messages of each target are one operation of the same transaction.
 func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) error {
 	var targets []uint64 // in order of arrival
 	moves := make(map[uint64][]dispatch.Message)
@@ -184,14 +187,7 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) e
 		}
 		b.EndMove()
 	}
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode the messages: %w", err)
-	}
-	result, err := r.session.Primary.Commit(ctx, payload)
-	if err == nil {
-		err = result.Err()
-	}
+	result, err := r.commit(ctx, &b, len(targets))
 	if err != nil {
 		return err
 	}
@@ -202,8 +198,22 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) e
 	return nil
 }
 
-// relabel returns the target queue of a message, and its record from before it became a dead letter. NoQueue: it is
-// not moved.
+func (r *replay) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Result, error) {
+	payload, err := b.Finish()
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	result, err := r.session.Primary.Commit(ctx, payload)
+	if err == nil {
+		err = result.Err()
+	}
+	if err == nil && len(result.Ops) != ops {
+		err = fmt.Errorf("%w: %d results of %d operations", txn.ErrMalformed, len(result.Ops), ops)
+	}
+	return result, err
+}
+
+// relabel returns the target queue of a message, or txn.NoQueue, and its record from before it became a dead letter.
 func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, rec []byte, err error) {
 	if m.Record == nil {
 		return txn.NoQueue, nil, nil // corrupt
@@ -216,7 +226,7 @@ func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, 
 	if l := message.DeadLetter(); l != nil && target == txn.NoQueue {
 		found, err := r.service.lookup(l.Queue, "")
 		if err != nil || found.QueueID == r.key.Queue {
-			return txn.NoQueue, nil, nil //nolint:nilerr // its queue is gone
+			return txn.NoQueue, nil, nil //nolint:nilerr // its queue was deleted
 		}
 		if err := r.service.rules.Check(ctx, access.Publish, l.Queue); err != nil {
 			return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)

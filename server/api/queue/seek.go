@@ -37,11 +37,8 @@ func (s *Service) seekSubscription(
 	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
 		return nil, err
 	}
-	session, err := s.serving.Session()
+	session, err := s.sessionWith(failover.FeatureQueues)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
 		return nil, err
 	}
 	if err := checkPosition(req); err != nil {
@@ -80,7 +77,7 @@ func (s *Service) seekSubscription(
 	return &pb.SeekSubscriptionResponse{Sequence: result.Ops[0].FirstSequence, Backlog: result.Ops[0].Changed}, nil
 }
 
-// checkPosition refuses a position that is invalid in every queue.
+// checkPosition rejects a position that is invalid in every queue.
 func checkPosition(req *pb.SeekSubscriptionRequest) error {
 	switch to := req.GetTo().(type) {
 	case *pb.SeekSubscriptionRequest_Position:
@@ -100,7 +97,6 @@ func checkPosition(req *pb.SeekSubscriptionRequest) error {
 	return nil
 }
 
-// checkPast refuses an invalid or future time.
 func checkPast(name string, t *timestamppb.Timestamp) error {
 	if err := t.CheckValid(); err != nil {
 		return fmt.Errorf("%w: %s: %w", apierror.ErrInvalid, name, err)
@@ -112,7 +108,6 @@ func checkPast(name string, t *timestamppb.Timestamp) error {
 	return nil
 }
 
-// seekPosition returns the sequence that a request names.
 func (s *Service) seekPosition(ctx context.Context, queueID uint64, req *pb.SeekSubscriptionRequest) (uint64, error) {
 	if at, ok := req.GetTo().(*pb.SeekSubscriptionRequest_Time); ok {
 		return s.since(ctx, queueID, at.Time)
@@ -129,7 +124,7 @@ func (s *Service) seekPosition(ctx context.Context, queueID uint64, req *pb.Seek
 	return req.GetSequence(), checkSequence(req.GetSequence(), next)
 }
 
-// checkSequence refuses a sequence above next, the sequence of the queue's next message.
+// checkSequence rejects a sequence above next, the sequence of the queue's next message.
 func checkSequence(sequence, next uint64) error {
 	if sequence > next {
 		return fmt.Errorf("%w: %d; next sequence of the queue is %d", txn.ErrBeyondEnd, sequence, next)
@@ -137,14 +132,14 @@ func checkSequence(sequence, next uint64) error {
 	return nil
 }
 
-// since returns the sequence of the first message published at a time or later. Message times are rounded down to
-// milliseconds: messages published later in the same millisecond are included.
+// since returns the sequence of the first message published at t or later. Message times are rounded down to
+// milliseconds: messages published earlier in the same millisecond are included.
 func (s *Service) since(ctx context.Context, queueID uint64, t *timestamppb.Timestamp) (uint64, error) {
 	sequence, _, _, err := query.FirstSince(ctx, s.store, queueID, 1, t.AsTime().UnixMilli())
 	return sequence, err
 }
 
-// startPosition returns the start position of a new subscription. sequence is 0 unless it starts at a sequence.
+// startPosition returns the start of a new subscription. sequence is 0 unless it starts at a sequence.
 func (s *Service) startPosition(
 	ctx context.Context, session *session.Session, req *pb.CreateSubscriptionRequest, retry bool,
 ) (start txn.Start, sequence uint64, err error) {
@@ -161,8 +156,7 @@ func (s *Service) startPosition(
 	}
 	switch {
 	case named > 1:
-		return 0, 0, fmt.Errorf("%w: set only one of start, start_sequence and start_time",
-			apierror.ErrInvalid)
+		return 0, 0, fmt.Errorf("%w: set only one of start, start_sequence and start_time", apierror.ErrInvalid)
 	case req.GetStartSequence() == 0 && req.StartTime == nil:
 		return start, 0, nil
 	}

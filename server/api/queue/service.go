@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package queue implements QueueService, through which clients publish, consume and manage queues, while the node has a
+// session (package session).
 package queue
 
 import (
@@ -13,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
@@ -30,11 +31,10 @@ import (
 type Service struct {
 	pb.UnimplementedQueueServiceServer
 
-	serving *session.Current
-	store   *store.Store
-	limits  atomic.Pointer[config.Limits]
-	filters filterCache
-	// browsing bounds the memory of Browse calls.
+	serving  *session.Current
+	store    *store.Store
+	limits   atomic.Pointer[config.Limits]
+	filters  filterCache
 	browsing *browsing
 	rules    *access.Rules
 	tracing  *tracing.Tracer        // nil for none
@@ -43,18 +43,16 @@ type Service struct {
 	quotasMu sync.Mutex // held while quotas changes
 	createMu sync.Mutex // held while a queue with a quota is created
 
-	runningMu sync.Mutex // guards the fields below
+	runningMu sync.Mutex // guards running
 	running   map[*caller]struct{}
 	activity  activity
 	large     chan struct{} // contains one element while a very large request is executed
-	// buffers contains *[]byte for encoding transactions; replication copies them before Submit returns.
-	buffers sync.Pool
+	buffers   sync.Pool     // *[]byte for encoding transactions; replication copies them before Submit returns
 }
 
-// maxPooledBytes is the largest buffer that is reused.
 const maxPooledBytes = 1 << 20
 
-// New creates the service. rules grants rights to callers; RulesChanged must be called after a change.
+// New creates the service. RulesChanged must be called after a change of rules.
 func New(serving *session.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
 	q := &Service{
 		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: make(chan struct{}, 1),
@@ -65,11 +63,19 @@ func New(serving *session.Current, s *store.Store, l config.Limits, rules *acces
 	return q
 }
 
-// SetTracer sets the tracer of publishes; nil for none. It must be called before the service is used.
+// SetTracer sets the tracer of publishes. It must be called before the service is used.
 func (s *Service) SetTracer(t *tracing.Tracer) { s.tracing = t }
 
 // SetLimits changes the limits of later requests and streams.
 func (s *Service) SetLimits(l config.Limits) { s.limits.Store(&l) }
+
+func (s *Service) sessionWith(feature string) (*session.Session, error) {
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	return session, s.serving.Require(session, feature)
+}
 
 func (s *Service) buffer() *[]byte {
 	b, _ := s.buffers.Get().(*[]byte)
@@ -83,39 +89,26 @@ func (s *Service) release(b *[]byte) {
 	}
 }
 
-// status converts an error to the status that a handler returns. The status of a node that is not active contains the
-// address of the active.
-func (s *Service) status(err error) error { return apierror.ToStatus(s.withHint(err)) }
-
-func (s *Service) withHint(err error) error {
-	var has *apierror.NotActiveError
-	if errors.Is(err, replication.ErrOutcomeUnknown) {
-		return err
-	}
-	if errors.Is(err, replication.ErrNotActive) && !errors.As(err, &has) {
-		return s.serving.NotActive()
-	}
-	return err
+// status converts an error to a handler's status. If the node is not active, it contains the address of the active.
+func (s *Service) status(err error) error {
+	return apierror.ToStatus(apierror.WithRedirect(err, s.serving.NotActive))
 }
 
-// now returns the timestamp of transactions.
 func now() int64 { return time.Now().UnixMilli() }
 
-// origin is the identity of an administrative request.
 type origin struct {
 	producer *txn.Producer // nil if it has none
-	// retry: the request was sent before, and may be in the log by now: the records applied before this one decide.
+	// retry: an earlier attempt may be in the log by now, so the records applied before this one decide.
 	retry bool
 	prior *query.Prior // stored result, if it was executed before
 }
 
-// identify looks up the stored result of a request (INV-10).
 func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	o.retry = p.GetRetry()
-	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
+	if o.producer, err = protoconv.Producer(p); err != nil || o.producer == nil {
 		return o, err
 	}
-	o.prior, err = query.Lookup(s.store, o.producer, o.retry, nil)
+	o.prior, err = query.Lookup(s.store, o.producer, o.retry, nil) // INV-10
 	return o, err
 }
 
@@ -161,13 +154,12 @@ func (o *origin) result(r *txn.Result) (*txn.Result, error) {
 	return r, err
 }
 
-// find resolves a queue name.
 func (s *Service) find(name string) (id uint64, err error) {
 	found, err := s.lookup(name, "")
 	return found.QueueID, err
 }
 
-// findSub resolves a subscription name; the empty name means "default". With an error, the numbers are invalid.
+// findSub resolves a subscription name; empty means "default". With an error, the IDs are invalid.
 func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error) {
 	found, err := s.lookup(name, subscriptionName(sub))
 	if err == nil && found.SubID == txn.NoSub {
@@ -180,7 +172,6 @@ func noSubscription(sub, queue string) error {
 	return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, sub, queue)
 }
 
-// lookup resolves a queue, and a subscription of it unless sub is empty.
 func (s *Service) lookup(name, sub string) (query.Target, error) {
 	names := [1]query.Target{{Queue: name, Subscription: sub}}
 	if err := txn.CheckName(name); err != nil {
@@ -193,8 +184,7 @@ func (s *Service) lookup(name, sub string) (query.Target, error) {
 	return names[0], err
 }
 
-// describeCreated describes the queue that a transaction created, in its current state. It may have been deleted, and
-// another one may have its name.
+// describeCreated describes the queue with an ID. It may have been deleted, and another one may have its name.
 func (s *Service) describeCreated(session *session.Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {
@@ -203,7 +193,6 @@ func (s *Service) describeCreated(session *session.Session, name string, id uint
 	return described
 }
 
-// describe describes the current state of a queue.
 func (s *Service) describe(session *session.Session, name string) (*pb.Queue, error) {
 	if err := txn.CheckName(name); err != nil {
 		return nil, err
@@ -218,7 +207,6 @@ func (s *Service) describe(session *session.Session, name string) (*pb.Queue, er
 	return queueToProto(&info, session), nil
 }
 
-// queueToProto describes a queue, with its consumers in the session.
 func queueToProto(q *query.QueueInfo, session *session.Session) *pb.Queue {
 	return protoconv.QueueToProto(q, func(sub uint32, out *pb.Subscription) {
 		key := dispatch.Key{Queue: q.ID, Sub: sub}

@@ -16,27 +16,37 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// CreateSubscription adds a durable cursor to a queue.
+// CreateSubscription creates a subscription of a queue.
 func (s *Service) CreateSubscription(
 	ctx context.Context, req *pb.CreateSubscriptionRequest,
 ) (*pb.CreateSubscriptionResponse, error) {
-	if err := s.mayConfigure(ctx, req.GetQueue(), req.GetRedelivery()); err != nil {
+	resp, err := s.createSubscription(ctx, req)
+	if err != nil {
 		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}
+	return resp, nil
+}
+
+func (s *Service) createSubscription(
+	ctx context.Context, req *pb.CreateSubscriptionRequest,
+) (*pb.CreateSubscriptionResponse, error) {
+	if err := s.mayConfigure(ctx, req.GetQueue(), req.GetRedelivery()); err != nil {
+		return nil, err
+	}
 	if err := txn.CheckName(req.GetName()); err != nil {
-		return nil, s.status(err)
+		return nil, err
 	}
 	session, err := s.serving.Session()
 	if err != nil {
-		return nil, s.status(err)
+		return nil, err
 	}
 	options, optionsErr := s.subscriptionOptions(session, req.GetFilter(), req.GetRedelivery())
 	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), optionsErr))
+		return nil, optionsErr
 	}
 	start, sequence, err := s.startPosition(ctx, session, req, req.GetProducer().GetRetry())
 	if err != nil {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+		return nil, err
 	}
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
@@ -53,7 +63,7 @@ func (s *Service) CreateSubscription(
 	})
 	created := err == nil
 	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+		return nil, err
 	}
 	described, err := s.describe(session, req.GetQueue())
 	for _, sub := range described.GetSubscriptions() {
@@ -65,13 +75,14 @@ func (s *Service) CreateSubscription(
 		return &pb.CreateSubscriptionResponse{Subscription: &pb.Subscription{Name: req.GetName()}, Created: true}, nil
 	}
 	if err != nil {
-		return nil, s.status(err)
+		return nil, err
 	}
-	return nil, s.status(fmt.Errorf("%w: %q was deleted concurrently", txn.ErrSubscriptionNotFound, req.GetName()))
+	return nil, fmt.Errorf("%w: %q was deleted concurrently", txn.ErrSubscriptionNotFound, req.GetName())
 }
 
-// subscriptionOptions converts the options of a subscription, and refuses invalid ones, or those that a node of the
-// pair does not support. With txn.ErrQueueNotFound, the policy names a dead-letter queue that does not exist.
+// subscriptionOptions converts the options of a subscription, and rejects those that are invalid or that a node of the
+// pair does not support. txn.ErrQueueNotFound for the dead-letter queue comes with valid options that reference
+// noSuchQueue.
 func (s *Service) subscriptionOptions(
 	session *session.Session, filter string, policy *pb.RedeliveryPolicy,
 ) (o txn.SubscriptionOptions, err error) {
@@ -86,10 +97,7 @@ func (s *Service) subscriptionOptions(
 		return o, err
 	}
 	if name := policy.GetDeadLetter(); name != "" {
-		if o.Policy.DeadLetter, err = s.find(name); errors.Is(err, txn.ErrQueueNotFound) {
-			o.Policy.DeadLetter = noSuchQueue
-			err = fmt.Errorf("redelivery.dead_letter: %w; create it first, with a subscription", err)
-		}
+		o.Policy.DeadLetter, err = s.findDeadLetter("redelivery.dead_letter", name)
 	}
 	return o, err
 }
@@ -116,18 +124,15 @@ func (s *Service) alterSubscription(
 	if err != nil {
 		return nil, err
 	}
-	session, err := s.serving.Session()
+	session, err := s.sessionWith(failover.FeatureQueues)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
 		return nil, err
 	}
 	options, optionsErr := s.subscriptionOptions(session, change.Options.Filter, req.GetRedelivery())
 	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
 		return nil, optionsErr
 	}
-	// Set fields outside the mask are not changed.
+	// fields outside the mask stay unchanged
 	options.Own &= change.Fields
 	options.Policy = txn.Config{}.With(options.Policy, options.Own)
 	change.Options = options
@@ -151,7 +156,6 @@ func (s *Service) alterSubscription(
 	return &pb.AlterSubscriptionResponse{Subscription: &pb.Subscription{Name: name}}, nil
 }
 
-// subscriptionChange returns the fields to change, and the new filter.
 func subscriptionChange(req *pb.AlterSubscriptionRequest) (c txn.SubscriptionChange, err error) {
 	if c.Filter, c.Fields, err = protoconv.SubscriptionMask(req.GetUpdateMask()); c.Filter {
 		c.Options.Filter = req.GetFilter()
@@ -159,7 +163,6 @@ func subscriptionChange(req *pb.AlterSubscriptionRequest) (c txn.SubscriptionCha
 	return c, err
 }
 
-// checkFilter refuses an invalid filter, or one that a node of the pair does not support.
 func (s *Service) checkFilter(text string) error {
 	if text == "" {
 		return nil
@@ -167,26 +170,23 @@ func (s *Service) checkFilter(text string) error {
 	if _, err := filter.Compile(text); err != nil {
 		return err
 	}
-	session, err := s.serving.Session()
-	if err != nil {
-		return err
-	}
-	return s.serving.Require(session, failover.FeatureQueues)
+	_, err := s.sessionWith(failover.FeatureQueues)
+	return err
 }
 
-// DeleteSubscription removes a cursor. Messages that only it had yet to read are deleted.
+// DeleteSubscription removes a subscription. Messages pending only for it are deleted.
 func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {
-	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
-		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	err := s.rules.Check(ctx, access.Manage, req.GetQueue())
+	if err == nil {
+		err = txn.CheckName(req.GetName())
 	}
-	if err := txn.CheckName(req.GetName()); err != nil {
-		return nil, s.status(err)
+	if err == nil {
+		_, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+			return s.findSub(req.GetQueue(), req.GetName())
+		}, (*txn.Builder).DeleteSubscription)
 	}
-	_, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
-		return s.findSub(req.GetQueue(), req.GetName())
-	}, (*txn.Builder).DeleteSubscription)
 	if err != nil {
 		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}

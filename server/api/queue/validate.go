@@ -3,7 +3,9 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -14,36 +16,21 @@ import (
 )
 
 const (
-	// maxRequestRanges bounds the ranges of one acknowledgement in a stream.
-	maxRequestRanges = 10_000
-	// maxPageSize and maxPageSubscriptions bound a page of ListQueues.
+	maxRequestRanges     = 10_000 // of one acknowledgement in a stream
 	maxPageSize          = 1000
 	maxPageSubscriptions = 10_000
-	// defaultSubscription is the subscription of requests that name none.
-	defaultSubscription = "default"
+	defaultSubscription  = "default"
 )
 
-func subscriptionName(name string) string {
-	if name == "" {
-		return defaultSubscription
-	}
-	return name
+func subscriptionName(name string) string { return cmp.Or(name, defaultSubscription) }
+
+// pageSize returns the requested size, or limit if it is 0 or too large.
+func pageSize(requested uint32, limit int) int {
+	return min(int(cmp.Or(requested, math.MaxUint32)), limit)
 }
 
-// checkProducer converts a request's producer to a transaction's; nil if it has none.
-func checkProducer(p *pb.Producer) (*txn.Producer, error) {
-	if p == nil {
-		return nil, nil // no producer is no error
-	}
-	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
-	if err := txn.CheckProducer(producer); err != nil {
-		return nil, err
-	}
-	return &producer, nil
-}
-
-// checkMessages checks the settings of the node and the features of the pair for a batch, and returns its minimum size
-// in a transaction, in bytes. It does so before any allocation. The builder checks the limits of each message.
+// checkMessages checks the limits of the node and the features of the pair before any allocation, and returns the
+// minimum size of the batch in a transaction, in bytes. The builder checks the limits of each message.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if err := txn.CheckBatch(len(messages)); err != nil {
 		return 0, err
@@ -77,10 +64,9 @@ func (s *Service) checkMessages(session *session.Session, messages []*pb.Message
 	return sizeBytes, nil
 }
 
-// messageOverheadBytes is the minimum size of a stored message without body and properties.
-const messageOverheadBytes = 13
+const messageOverheadBytes = 13 // minimum size of a stored message without body and properties
 
-// checkTransactionBytes refuses a transaction that is too large, before memory is allocated for it.
+// checkTransactionBytes rejects a transaction that is too large before memory is allocated for it.
 func (s *Service) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.Load().TransactionBytes) {
 		return fmt.Errorf("%w: transaction has about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,
@@ -89,11 +75,9 @@ func (s *Service) checkTransactionBytes(sizeBytes int) error {
 	return nil
 }
 
-// ranges checks and converts the ranges of a request.
 func ranges(in []*pb.SequenceRange, limit int) ([]txn.Range, error) {
 	if len(in) > limit {
-		return nil, fmt.Errorf("%w: %d ranges, maximum is %d; use several requests", apierror.ErrInvalid,
-			len(in), limit)
+		return nil, fmt.Errorf("%w: %d ranges, maximum is %d; use several requests", apierror.ErrInvalid, len(in), limit)
 	}
 	out := make([]txn.Range, 0, len(in))
 	for _, r := range in {
@@ -106,7 +90,6 @@ func ranges(in []*pb.SequenceRange, limit int) ([]txn.Range, error) {
 	return out, nil
 }
 
-// startPosition converts the start position of a subscription.
 func startPosition(p pb.StartPosition) (txn.Start, error) {
 	switch p {
 	case pb.StartPosition_START_POSITION_UNSPECIFIED, pb.StartPosition_START_POSITION_LATEST:
@@ -118,13 +101,11 @@ func startPosition(p pb.StartPosition) (txn.Start, error) {
 	}
 }
 
-// subscriptionNames returns the names of a new queue's subscriptions.
 func subscriptionNames(req *pb.CreateQueueRequest) ([]string, error) {
 	names := req.GetSubscriptions()
 	switch {
 	case req.GetTopic() && len(names) > 0:
-		return nil, fmt.Errorf("%w: `topic` creates no subscriptions, but %d are specified",
-			apierror.ErrInvalid, len(names))
+		return nil, fmt.Errorf("%w: `topic` creates no subscriptions, but %d are specified", apierror.ErrInvalid, len(names))
 	case req.GetTopic():
 		return nil, nil
 	case len(names) == 0:

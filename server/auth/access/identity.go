@@ -1,8 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package access implements access control: identities, rights, the right required by each call, and the rules that
+// grant rights.
+//
+// Package server/auth authenticates each call, checks the requirements of its method, and stores the identity in its
+// context. Services check rights on queues (Need.PerQueue) themselves, for each queue named in a request.
 package access
 
-import "context"
+import (
+	"context"
+	"crypto/x509"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
 
 // Method is an authentication method.
 type Method uint8
@@ -16,43 +29,26 @@ const (
 	MethodPeerToken                 // the shared secret of the pair's nodes
 )
 
-// String returns the name used in logs and the audit log.
 func (m Method) String() string {
-	switch m {
-	case MethodCertificate:
-		return "certificate"
-	case MethodJWT:
-		return "jwt"
-	case MethodToken:
-		return "token"
-	case MethodPeerToken:
-		return "peer-token"
-	case MethodNone:
-	}
-	return "none"
+	return [...]string{"none", "certificate", "jwt", "token", "peer-token"}[m]
 }
 
-// Anonymous is the principal of a caller without credentials. It has the rights that rules grant to that name.
+// Anonymous is the principal of a caller without credentials. Rules can grant it rights.
 const Anonymous = "anonymous"
 
 // Identity is an authenticated caller.
 type Identity struct {
-	// Principal is the name used in rules.
-	Principal string
-	// Groups of the principal.
-	Groups []string
-	// Method of authentication.
-	Method Method
-	// Via is the name of the node that has authenticated the caller and forwards its calls; empty: this node.
-	Via string
-	// Peer reports whether the caller is the other node of the pair.
-	Peer bool
-	// Expired is polled during a stream. It returns why the identity is no longer valid: its token expired or was revoked.
-	// nil: the identity is valid as long as the connection.
+	Principal string // the name used in rules
+	Groups    []string
+	Method    Method
+	Via       string // name of the node that authenticated the caller and forwards its calls; empty: this node
+	Peer      bool   // the caller is the other node of the pair
+	// Expired is polled during a stream. It returns an error once the token has expired or was revoked. nil: the identity
+	// is valid as long as the connection.
 	Expired func() error
 }
 
-// Shown returns how the identity was authenticated, for logs and the audit.
+// Shown returns how the identity was authenticated, for logs and the audit log.
 func (id *Identity) Shown() string {
 	if id.Via != "" {
 		return id.Method.String() + " via " + id.Via
@@ -69,11 +65,97 @@ func NewContext(ctx context.Context, id *Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// FromContext returns the identity that a call's context carries: never nil, and the anonymous one if it has none. It
-// must not be changed.
+// FromContext returns the identity of a call, which must not be modified: the anonymous one by default.
 func FromContext(ctx context.Context) *Identity {
 	if id, ok := ctx.Value(identityKey{}).(*Identity); ok {
 		return id
 	}
 	return anonymous
+}
+
+// Right is a set of rights.
+type Right uint16
+
+// Publish to Manage are rights on queues; the others apply to the pair.
+const (
+	Publish Right = 1 << iota // publish to a queue
+	Consume                   // consume and acknowledge messages of a subscription
+	Browse                    // read messages without consuming them, and describe the queue
+	Manage                    // create, alter, purge and delete a queue and its subscriptions
+	Operate                   // operate the nodes: switchover, settings, maintenance, access rules
+	Audit                     // read the audit log
+	Peer                      // calls reserved for the other node of the pair
+
+	// QueueRights is the rights that a rule grants on queues.
+	QueueRights = Publish | Consume | Browse | Manage
+)
+
+// rightNames is in bit order.
+var rightNames = [...]string{"publish", "consume", "browse", "manage", "operate", "audit", "peer"}
+
+func (r Right) String() string {
+	var names []string
+	for i, name := range rightNames {
+		if r>>i&1 == 1 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// StreamCheck is a condition that the handler of a running stream sets in addition to the requirements of its method: a
+// right on the requested queue. It is safe for concurrent use.
+type StreamCheck struct{ check atomic.Pointer[func() error] }
+
+// Check returns an error if the stream must end.
+func (h *StreamCheck) Check() error {
+	if check := h.check.Load(); check != nil {
+		return (*check)()
+	}
+	return nil
+}
+
+type streamCheckKey struct{}
+
+// WithStreamCheck returns a stream context with a StreamCheck for its handler.
+func WithStreamCheck(ctx context.Context, h *StreamCheck) context.Context {
+	return context.WithValue(ctx, streamCheckKey{}, h)
+}
+
+// EndUnless ends the stream of a context when check fails, immediately or after a change of the rules, even while the
+// handler waits for a slow client. check may be called from any goroutine.
+func EndUnless(ctx context.Context, check func() error) error {
+	if err := check(); err != nil {
+		return err
+	}
+	if h, ok := ctx.Value(streamCheckKey{}).(*StreamCheck); ok {
+		h.check.Store(&check)
+		return check() // the rules may have changed before the check was stored
+	}
+	return nil
+}
+
+// Certificate returns the verified client certificate of a call's connection, or nil.
+func Certificate(ctx context.Context) *x509.Certificate {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+		return nil
+	}
+	return info.State.VerifiedChains[0][0]
+}
+
+// CertificateName returns the principal of a certificate: its first URI, first DNS name or common name.
+func CertificateName(cert *x509.Certificate) string {
+	switch {
+	case len(cert.URIs) > 0:
+		return cert.URIs[0].String()
+	case len(cert.DNSNames) > 0:
+		return cert.DNSNames[0]
+	default:
+		return cert.Subject.CommonName
+	}
 }

@@ -12,14 +12,10 @@ import (
 
 // Need is the requirement of a method.
 type Need struct {
-	// Right required; 0: see Anyone.
-	Right Right
-	// PerQueue: the right applies to the queues named in the request; the service checks each of them.
-	PerQueue bool
-	// Unauthenticated: no authentication is required. Otherwise a method without a right requires any right.
-	Unauthenticated bool
-	// Audited: all calls are logged to the audit log, not only refused calls.
-	Audited bool
+	Right           Right // 0: any right is sufficient
+	PerQueue        bool  // the right applies to the queues in the request; the service checks each of them
+	Unauthenticated bool  // no authentication and no right required
+	Audited         bool  // all calls are logged to the audit log, not only refused ones
 }
 
 func needPeer() Need             { return Need{Right: Peer} }
@@ -28,9 +24,8 @@ func onQueues(r Right) Need      { return Need{Right: r, PerQueue: true} }
 func manages() Need              { return Need{Right: Manage, PerQueue: true, Audited: true} }
 func operates(audited bool) Need { return Need{Right: Operate, Audited: audited} }
 
-// methods is every RPC of a node. Other methods are refused.
+// methods lists every RPC of a node. Others are refused.
 var methods = map[string]Need{ //nolint:gochecknoglobals // a table
-	// Queues.
 	pb.QueueService_CreateQueue_FullMethodName:        manages(),
 	pb.QueueService_AlterQueue_FullMethodName:         manages(),
 	pb.QueueService_DeleteQueue_FullMethodName:        manages(),
@@ -55,7 +50,6 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_RollbackPrepared_FullMethodName:   onQueues(Publish | Consume),
 	pb.QueueService_ListPrepared_FullMethodName:       operates(false),
 
-	// Nodes.
 	pb.AdminService_GetStatus_FullMethodName:       needMany(),
 	pb.AdminService_WatchStatus_FullMethodName:     needMany(),
 	pb.AdminService_Switchover_FullMethodName:      operates(true),
@@ -70,14 +64,11 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AdminService_AdoptRecord_FullMethodName:     operates(true),
 	pb.AdminService_ForceFailover_FullMethodName:   operates(true),
 
-	// Connections.
 	pb.ConnectionService_ListConnections_FullMethodName: operates(false),
 	pb.ConnectionService_CloseConnection_FullMethodName: operates(true),
 
-	// Audit log.
 	pb.AuditService_TailAudit_FullMethodName: {Right: Audit, Audited: true},
 
-	// Maintenance.
 	pb.MaintenanceService_GetSettings_FullMethodName:    operates(false),
 	pb.MaintenanceService_UpdateSettings_FullMethodName: operates(true),
 	pb.MaintenanceService_ListSettings_FullMethodName:   operates(false),
@@ -101,7 +92,6 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.MaintenanceService_RestartNode_FullMethodName:    operates(true),
 	pb.MaintenanceService_ReportNode_FullMethodName:     operates(false),
 
-	// Access rules.
 	pb.AccessService_WhoAmI_FullMethodName:      {Unauthenticated: true},
 	pb.AccessService_ListAccess_FullMethodName:  operates(false),
 	pb.AccessService_TestAccess_FullMethodName:  operates(false),
@@ -114,19 +104,16 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AccessService_PutQuota_FullMethodName:    operates(true),
 	pb.AccessService_DeleteQuota_FullMethodName: operates(true),
 
-	// Between the nodes.
 	pb.ReplicationService_Replicate_FullMethodName:     needPeer(),
 	pb.ReplicationService_FetchSnapshot_FullMethodName: needPeer(),
 	pb.ReplicationService_FetchMessages_FullMethodName: needPeer(),
 	pb.ReplicationService_Handshake_FullMethodName:     needPeer(),
 
-	// Standard gRPC services.
 	healthpb.Health_Check_FullMethodName: {Unauthenticated: true},
 	healthpb.Health_List_FullMethodName:  {Unauthenticated: true},
 	healthpb.Health_Watch_FullMethodName: {Unauthenticated: true},
 }
 
-// reflectionPrefix is the prefix of the reflection methods, which tools use to list services.
 const reflectionPrefix = "/grpc.reflection."
 
 // NeedOf returns the requirement of a method by its full name; false if the method is unknown.

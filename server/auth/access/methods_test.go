@@ -35,15 +35,3 @@ func TestEveryMethodNeeds(t *testing.T) {
 	_, known := access.NeedOf("/lockstep.v1.QueueService/Unheard")
 	require.False(t, known)
 }
-
-func TestParseRight(t *testing.T) {
-	for _, name := range strings.Split((access.QueueRights | access.Operate | access.Audit).String(), ",") {
-		r, err := access.ParseRight(name)
-		require.NoError(t, err)
-		require.Equal(t, name, r.String())
-	}
-	for _, name := range []string{"peer", "", "Publish", "publish,consume", "own"} {
-		_, err := access.ParseRight(name)
-		require.ErrorIs(t, err, access.ErrInvalid, name)
-	}
-}

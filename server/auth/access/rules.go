@@ -3,6 +3,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -26,19 +27,23 @@ var (
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when the credentials of a caller are invalid or no longer valid.
 	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrNotPeer is returned for calls reserved for the other node of the pair.
+	ErrNotPeer = errors.New("only the other node of the pair may make this call")
 	// ErrNotFound is returned when the rule, role, token or quota does not exist.
 	ErrNotFound = errors.New("access entry not found")
-	// ErrInUse is returned on deletion of a role that rules refer to.
+	// ErrInUse is returned on deletion of a role that a rule references.
 	ErrInUse = errors.New("access entry is in use")
-	// ErrTokenExists is returned when a token with the name or the SHA-256 of a new token exists.
+	// ErrTokenExists is returned if the name or SHA-256 of a new token is in use.
 	ErrTokenExists = errors.New("token already exists")
+	// ErrQuota is returned for requests that would exceed a quota.
+	ErrQuota = errors.New("quota exceeded")
 	// ErrLockOut is returned when the caller would lose its own right to operate.
 	ErrLockOut = errors.New("caller would be locked out")
 )
 
-// Rules is the access rules of the pair. Before the first rule everything is allowed unless Setting.Deny is set, except
-// calls reserved for the other node. From then on, only rights granted by a rule are allowed, even after the last rule
-// is revoked. A nil or zero Rules has no rules. Its methods may be called from any goroutine.
+// Rules is the access rules of the pair. Without rules everything is allowed, unless Setting.Deny is set, except calls
+// reserved for the other node. From the first rule on, only granted rights are allowed, even after the last rule is
+// revoked. A nil or zero Rules has no rules. It is safe for concurrent use.
 type Rules struct {
 	current atomic.Pointer[compiled]
 	loading sync.Mutex // held by LoadFrom
@@ -50,13 +55,10 @@ type Rules struct {
 
 // Setting is the part of the node's configuration that affects access.
 type Setting struct {
-	// Deny rights without a rule even before the first rule.
-	Deny bool
-	// Operators are globs of principals with all rights.
-	Operators []string
+	Deny      bool     // deny rights without a rule even before the first rule
+	Operators []string // globs of principals with all rights
 }
 
-// compiled is a table with a setting, and a cache of the grants of identities.
 type compiled struct {
 	table   *Table
 	setting Setting
@@ -66,14 +68,13 @@ type compiled struct {
 	grants map[identityName]*grants // at most maxIdentities
 }
 
-// The caches are bounded; entries beyond the limits are computed on each call.
+// The caches are cleared at these limits.
 const (
 	maxIdentities = 10_000
 	maxQueues     = 1000 // of one identity
 )
 
-// grants is the rights of one identity.
-type grants struct {
+type grants struct { // the rights of one identity
 	all    bool  // everything
 	pair   Right // on the pair
 	any    Right // on at least one queue
@@ -96,34 +97,28 @@ func (r *Rules) Configure(s Setting) {
 	r.swap(r.Table())
 }
 
-// Load replaces the rules with the access table of the store. The error lists unreadable entries; these grant nothing.
+// Load replaces the rules with the access table of the store. The error lists unreadable entries, which grant nothing.
 func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	t, err := Compile(version, entries)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if old := r.Table(); old != nil {
-		t.generation = old.generation
-	}
+	t.generation = r.Table().generation
 	r.swap(t)
 	return err
 }
 
-// LoadFrom is Load for the result of read. It serializes read and Load: otherwise an older table could be loaded after
-// a newer one, and restore rules that were changed since.
+// LoadFrom is Load for the result of read. It serializes both: otherwise an older table could replace a newer one.
 func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
 	return r.Load(read())
 }
 
-// swap makes a table current. mu is held.
+// swap requires that mu is held.
 func (r *Rules) swap(t *Table) {
-	next := new(Table)
-	if t != nil {
-		*next = *t
-	}
+	next := *t
 	next.generation++
-	r.current.Store(newCompiled(next, r.setting))
+	r.current.Store(newCompiled(&next, r.setting))
 	if r.changed != nil {
 		close(r.changed)
 	}
@@ -145,40 +140,24 @@ func (r *Rules) Changed() <-chan struct{} {
 }
 
 // Generation returns a number that changes with the rules.
-func (r *Rules) Generation() uint64 {
-	if c := r.get(); c != nil {
-		return c.table.generation
-	}
-	return 0
-}
+func (r *Rules) Generation() uint64 { return r.get().table.generation }
 
-// Table returns the current table; nil before the first one was loaded.
-func (r *Rules) Table() *Table {
-	if c := r.get(); c != nil {
-		return c.table
-	}
-	return nil
-}
+// Table returns the current table.
+func (r *Rules) Table() *Table { return r.get().table }
 
 // Open reports whether access is unrestricted.
-func (r *Rules) Open() bool {
-	c := r.get()
-	return c == nil || c.open
-}
+func (r *Rules) Open() bool { return r.get().open }
 
 // Setting returns the current setting.
-func (r *Rules) Setting() Setting {
-	if c := r.get(); c != nil {
-		return c.setting
-	}
-	return Setting{}
-}
+func (r *Rules) Setting() Setting { return r.get().setting }
+
+var noRules = newCompiled(new(Table), Setting{}) //nolint:gochecknoglobals // a constant
 
 func (r *Rules) get() *compiled {
 	if r == nil {
-		return nil
+		return noRules
 	}
-	return r.current.Load()
+	return cmp.Or(r.current.Load(), noRules)
 }
 
 // WithTable returns the rules for another table under the same setting.
@@ -193,14 +172,9 @@ func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return r.Table().Token(sum)
 }
 
-// PeerSecret returns the shared secret that a node sends to the other one if it has no better credentials; nil if not
-// set. It must not be modified.
-func (r *Rules) PeerSecret() []byte {
-	if t := r.Table(); t != nil {
-		return t.peer
-	}
-	return nil
-}
+// PeerSecret returns the shared secret of the nodes, used without better credentials; nil if not set. It must not be
+// modified.
+func (r *Rules) PeerSecret() []byte { return r.Table().peer }
 
 // IsPeerSecret reports whether a secret is that of the pair.
 func (r *Rules) IsPeerSecret(shown []byte) bool {
@@ -208,14 +182,14 @@ func (r *Rules) IsPeerSecret(shown []byte) bool {
 	return len(own) > 0 && subtle.ConstantTimeCompare(own, shown) == 1
 }
 
-// May returns nil if an identity has all given rights: on a queue for queue rights (empty name: on any queue),
-// otherwise on the pair. The error is a *DeniedError.
+// May returns a *DeniedError unless an identity has all given rights: queue rights on a queue (empty name: on any
+// queue), others on the pair.
 func (r *Rules) May(id *Identity, right Right, name string) error {
 	if right&Peer != 0 && !id.Peer {
 		return fmt.Errorf("%w: only the other node of the pair may make this call", ErrDenied)
 	}
 	c := r.get()
-	if c == nil || c.open {
+	if c.open {
 		return nil
 	}
 	g := c.of(id)
@@ -239,7 +213,7 @@ func (r *Rules) May(id *Identity, right Right, name string) error {
 // MayAny is May for at least one of the given rights on a queue.
 func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	c := r.get()
-	if c == nil || c.open {
+	if c.open {
 		return nil
 	}
 	if g := c.of(id); g.all || g.on(name)&rights != 0 {
@@ -248,10 +222,10 @@ func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	return denied(id, rights, name)
 }
 
-// Known returns nil if an identity has any right. The error is a *DeniedError.
+// Known returns a *DeniedError unless an identity has any right.
 func (r *Rules) Known(id *Identity) error {
 	c := r.get()
-	if c == nil || c.open {
+	if c.open {
 		return nil
 	}
 	if g := c.of(id); g.all || g.any|g.pair != 0 {
@@ -260,12 +234,11 @@ func (r *Rules) Known(id *Identity) error {
 	return denied(id, 0, "")
 }
 
-// Rights returns the rights of an identity: those on the pair, and those on a queue. With an empty name, it returns the
-// rights that the identity has on any queue.
+// Rights returns the rights of an identity on the pair and on a queue; with an empty name, on any queue.
 func (r *Rules) Rights(id *Identity, name string) Right {
 	const all = QueueRights | Operate | Audit
 	c := r.get()
-	if c == nil || c.open {
+	if c.open {
 		return all
 	}
 	g := c.of(id)
@@ -294,7 +267,6 @@ func (r *Rules) CheckAny(ctx context.Context, rights Right, queue string) error 
 	return r.MayAny(FromContext(ctx), rights, queue)
 }
 
-// of returns the grants of an identity.
 func (c *compiled) of(id *Identity) *grants {
 	key := id.key()
 	c.mu.RLock()
@@ -313,7 +285,6 @@ func (c *compiled) of(id *Identity) *grants {
 	return g
 }
 
-// key returns the part of an identity that rules can distinguish.
 func (id *Identity) key() identityName {
 	name := identityName{principal: id.Principal, peer: id.Peer}
 	if len(id.Groups) > 0 {
@@ -351,7 +322,6 @@ func (c *compiled) grant(id *Identity) *grants {
 	return g
 }
 
-// on returns the rights on a queue.
 func (g *grants) on(name string) Right {
 	if len(g.queues) == 0 {
 		return 0
@@ -378,20 +348,16 @@ func (g *grants) on(name string) Right {
 
 // DeniedError describes a missing right. It matches ErrDenied.
 type DeniedError struct {
-	// Principal and Groups of the caller.
 	Principal string
 	Groups    []string
-	// Right that is missing; 0: the caller has no right at all.
-	Right Right
-	// Queue on which the right is missing; empty for a right on the pair, or on any queue.
-	Queue string
+	Right     Right  // 0: the caller has no right at all
+	Queue     string // empty for a right on the pair, or on any queue
 }
 
 func denied(id *Identity, right Right, name string) error {
 	return &DeniedError{Principal: id.Principal, Groups: id.Groups, Right: right, Queue: name}
 }
 
-// Error returns the caller, the right, the queue and the suggested action.
 func (e *DeniedError) Error() string {
 	var b strings.Builder
 	b.WriteString(ErrDenied.Error() + ": ")
@@ -428,9 +394,6 @@ func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 // About returns the rules that apply to an identity, and the matching globs of Setting.Operators.
 func (r *Rules) About(id *Identity) (rules []*pb.AccessRule, operators []string) {
 	c := r.get()
-	if c == nil {
-		return nil, nil
-	}
 	for i := range c.table.rules {
 		if c.table.rules[i].matches(id) {
 			rules = append(rules, c.table.rules[i].AccessRule)
@@ -443,3 +406,23 @@ func (r *Rules) About(id *Identity) (rules []*pb.AccessRule, operators []string)
 	}
 	return rules, operators
 }
+
+// QuotaError describes an exceeded quota. It matches ErrQuota.
+type QuotaError struct {
+	Quota       string // as in `lockstep access quota`: queues, bytes, rate or connections
+	Pattern     string // of the queues
+	Limit, Used uint64 // Used does not include the request
+	Advice      string // suggested action
+}
+
+func (e *QuotaError) Error() string {
+	if e.Quota == "rate" {
+		return fmt.Sprintf("%s: limit is %d published messages per second for queues %q; %s", ErrQuota, e.Limit, e.Pattern,
+			e.Advice)
+	}
+	return fmt.Sprintf("%s: queues %q: %s limit is %d, used %d; %s", ErrQuota, e.Pattern, e.Quota, e.Limit, e.Used,
+		e.Advice)
+}
+
+// Is makes errors.Is(err, ErrQuota) true.
+func (e *QuotaError) Is(target error) bool { return target == ErrQuota }

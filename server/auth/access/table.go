@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -15,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// The kinds of entries of the access table. Their values are messages of access.proto, except for KindPeer. An unknown
-// kind, of a newer release, grants nothing.
+// Kinds of entries of the access table. Values are messages of access.proto, except for KindPeer. An unknown kind, of a
+// newer release, grants nothing.
 const (
 	KindQuota = 'q' // AccessQuota, by its queue pattern
 	KindRole  = 'o' // AccessRole, by its name
@@ -45,21 +47,20 @@ type Table struct {
 	closed     bool
 }
 
-// rule is a rule with the rights of its roles.
+// rule includes the rights of its roles.
 type rule struct {
 	*pb.AccessRule
 
 	queues, pair Right
 }
 
-// RuleName returns the entry name of a rule: one per subject and queue pattern.
+// RuleName returns the entry name of a rule, one per subject and queue pattern.
 func RuleName(r *pb.AccessRule) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", r.GetPrincipal(), r.GetGroup(), r.GetQueue()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Compile creates a Table. Unreadable entries grant nothing and are listed in the error; the Table is valid even with
-// an error.
+// Compile creates a Table. Unreadable entries grant nothing and are listed in the error; the Table is valid even then.
 func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	t := &Table{
 		version: version, roles: map[string]*pb.AccessRole{}, tokens: map[string]*pb.AccessToken{},
@@ -114,20 +115,14 @@ func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	return t, errors.Join(wrong...)
 }
 
-// matches reports whether a rule applies to an identity.
 func (r *rule) matches(id *Identity) bool {
 	if r.GetGroup() == "" {
 		return matchPrincipal(r.GetPrincipal(), id.Principal)
 	}
-	for _, g := range id.Groups {
-		if MatchGlob(r.GetGroup(), g) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(id.Groups, func(g string) bool { return MatchGlob(r.GetGroup(), g) })
 }
 
-// RightsFromProto converts rights; rights unknown to this release are omitted.
+// RightsFromProto converts rights, except those unknown to this release.
 func RightsFromProto(in []pb.AccessRight) (rights Right) {
 	for _, r := range in {
 		if r > pb.AccessRight_ACCESS_RIGHT_UNSPECIFIED && r <= pb.AccessRight_ACCESS_RIGHT_AUDIT {
@@ -137,7 +132,7 @@ func RightsFromProto(in []pb.AccessRight) (rights Right) {
 	return rights
 }
 
-// RightsToProto is the inverse of RightsFromProto, except for Peer, in the order of the rights.
+// RightsToProto is the inverse of RightsFromProto. It omits Peer.
 func RightsToProto(rights Right) (out []pb.AccessRight) {
 	for r := pb.AccessRight_ACCESS_RIGHT_PUBLISH; r <= pb.AccessRight_ACCESS_RIGHT_AUDIT; r++ {
 		if rights>>(r-1)&1 == 1 {
@@ -148,18 +143,10 @@ func RightsToProto(rights Right) (out []pb.AccessRight) {
 }
 
 // Version returns the LSN of the record that last changed the table.
-func (t *Table) Version() uint64 {
-	if t == nil {
-		return 0
-	}
-	return t.version
-}
+func (t *Table) Version() uint64 { return t.version }
 
 // Rules returns the rules. They must not be modified.
 func (t *Table) Rules() (rules []*pb.AccessRule) {
-	if t == nil {
-		return nil
-	}
 	for i := range t.rules {
 		rules = append(rules, t.rules[i].AccessRule)
 	}
@@ -177,40 +164,22 @@ func (t *Table) Rule(like *pb.AccessRule) *pb.AccessRule {
 }
 
 // Roles returns the roles by name. They must not be modified.
-func (t *Table) Roles() map[string]*pb.AccessRole {
-	if t == nil {
-		return nil
-	}
-	return t.roles
-}
+func (t *Table) Roles() map[string]*pb.AccessRole { return t.roles }
 
 // Tokens returns the tokens, with their hashes, by name. They must not be modified.
-func (t *Table) Tokens() map[string]*pb.AccessToken {
-	if t == nil {
-		return nil
-	}
-	return t.tokens
-}
+func (t *Table) Tokens() map[string]*pb.AccessToken { return t.tokens }
 
 // Quotas returns the quotas by pattern. They must not be modified.
-func (t *Table) Quotas() []*pb.AccessQuota {
-	if t == nil {
-		return nil
-	}
-	return t.quotas
-}
+func (t *Table) Quotas() []*pb.AccessQuota { return t.quotas }
 
 // Closed reports whether a rule has ever existed, so that rights without a rule are denied.
-func (t *Table) Closed() bool { return t != nil && (t.closed || len(t.rules) > 0) }
+func (t *Table) Closed() bool { return t.closed || len(t.rules) > 0 }
 
 // HasPeerSecret reports whether the two nodes have a shared secret.
-func (t *Table) HasPeerSecret() bool { return t != nil && len(t.peer) > 0 }
+func (t *Table) HasPeerSecret() bool { return len(t.peer) > 0 }
 
-// Token returns the owner of the token with that SHA-256. A zero expiry means that it does not expire.
+// Token returns the owner of the token with a SHA-256. A zero expiry means that it does not expire.
 func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool) {
-	if t == nil {
-		return "", nil, time.Time{}, false
-	}
 	token := t.byHash[sum]
 	if token == nil {
 		return "", nil, time.Time{}, false
@@ -221,11 +190,8 @@ func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return token.GetPrincipal(), token.GetGroups(), expiry, true
 }
 
-// Granting returns the rules that grant a right: on a queue, if it is a queue right.
+// Granting returns the rules that grant a right; for a queue right, on the named queue.
 func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
-	if t == nil {
-		return nil
-	}
 	for i := range t.rules {
 		r := &t.rules[i]
 		if r.pair&right != 0 || r.queues&right != 0 && MatchGlob(r.GetQueue(), name) {
@@ -233,4 +199,46 @@ func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 		}
 	}
 	return rules
+}
+
+// MatchGlob reports whether a name matches a glob: `*` matches any sequence of bytes, `?` one byte. The time is at most
+// proportional to the product of the lengths.
+func MatchGlob(glob, name string) bool {
+	g, n := 0, 0
+	star, resume := -1, 0 // the last `*`, and the current end of its match
+	for n < len(name) {
+		switch {
+		case g < len(glob) && glob[g] == '*':
+			star, resume = g, n
+			g++
+		case g < len(glob) && (glob[g] == '?' || glob[g] == name[n]):
+			g++
+			n++
+		case star >= 0:
+			resume++
+			g, n = star+1, resume
+		default:
+			return false
+		}
+	}
+	for g < len(glob) && glob[g] == '*' {
+		g++
+	}
+	return g == len(glob)
+}
+
+// matchPrincipal is MatchGlob, but no wildcard matches the anonymous principal.
+func matchPrincipal(glob, principal string) bool {
+	if principal == Anonymous {
+		return glob == Anonymous
+	}
+	return MatchGlob(glob, principal)
+}
+
+// LiteralPrefix returns the common prefix of all names that match a glob.
+func LiteralPrefix(glob string) string {
+	if i := strings.IndexAny(glob, "*?"); i >= 0 {
+		return glob[:i]
+	}
+	return glob
 }

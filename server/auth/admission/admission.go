@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package admission limits the connections to a node's ports, and closes connections that do not authenticate in time.
-// A connection uses memory and a descriptor before its client is known.
 //
-// A connection is new until one of its calls passes the auth interceptor. A connection that stays new for
-// Limits.HandshakeTimeout is closed, whether it waits in the TLS handshake, in the HTTP/2 preface, or without calls.
-// When a limit is reached, the oldest new connections are evicted, so that half-open connections cannot lock out
-// clients. The other node of the pair has reserved slots.
+// A connection is new until one of its calls passes the auth interceptor. It is closed if it stays new for
+// Limits.HandshakeTimeout, whether it waits in the TLS handshake, in the HTTP/2 preface, or without calls. At a limit,
+// the oldest new connections are evicted, so that half-open connections cannot lock out clients. The other node of the
+// pair has reserved slots.
 package admission
 
 import (
@@ -21,61 +20,48 @@ import (
 )
 
 const (
-	// minAge is the minimum age at which a new connection may be evicted. It covers the handshakes of clients that
-	// all reconnect after a failover.
+	// minAge is the minimum age at which a new connection may be evicted. It covers the handshakes of clients that all
+	// reconnect after a failover.
 	minAge = time.Second
-	// peerSlots is the number of slots reserved for the other node, in addition to the limits. A connection in such a
-	// slot must authenticate as the other node within peerTime, since clients may share the address of that node.
+	// peerSlots is the number of slots reserved for the other node, in addition to the limits. A connection in such a slot
+	// must authenticate as the other node within peerTime, since clients may share its address.
 	peerSlots = 32
 	peerTime  = time.Second
-	// refillTime is the time in which the spent connection attempts of an address are refilled completely.
-	refillTime = 4 * time.Second
-	// evictInterval is the interval of removing addresses without connections.
-	evictInterval = 5 * time.Second
+	// refillTime is the time in which the spent attempts of an address are refilled completely.
+	refillTime    = 4 * time.Second
+	evictInterval = 5 * time.Second // of addresses without connections
 	// abandonedFraction is the fraction of its attempts (1/256), instead of one attempt, that an address is charged for a
-	// connection that ends before a call is admitted: after an invalid frame, a failed handshake, or without data.
+	// connection that ends before a call is admitted.
 	abandonedFraction = 256
 	// A listener that refuses connections above this rate accepts more slowly, so that connections wait in the kernel's
 	// queue instead of using CPU time.
 	maxRefusals      = 400
 	refusedPerSecond = 4000
 	refusedPause     = 5 * time.Millisecond
-	// sampled is the number of addresses examined to select a connection to displace.
-	sampled = 64
-	// maxFailures is the number of calls with invalid credentials that a new connection may make.
-	maxFailures = 16
-	// holdTime is the delay before closing a connection refused because of the attempt limit of its address; it slows
-	// the client down. maxHeldRequests limits such connections.
+	sampled          = 64 // addresses examined to select a connection to displace
+	maxFailures      = 16 // calls with invalid credentials of a new connection
+	// holdTime delays closing a connection refused because of its address's attempt limit; it slows the client down.
+	// maxHeldRequests limits such connections.
 	holdTime        = 500 * time.Millisecond
 	maxHeldRequests = 128
-	// logInterval is the minimum interval of log entries per kind of refusal.
-	logInterval = 10 * time.Second
+	logInterval     = 10 * time.Second // minimum per kind of refusal
 )
 
 // Reason is the reason why a connection was refused or closed.
 type Reason uint8
 
+// Reasons to refuse or close a connection.
 const (
-	// Full: limits.connections is reached.
-	Full Reason = iota
-	// AddressFull: limits.connections-per-address is reached.
-	AddressFull
-	// TooMany: the address made too many connections without a call in a short time.
-	TooMany
-	// HandshakeTimedOut: no call passed the auth interceptor within limits.handshake-timeout.
-	HandshakeTimedOut
-	// Unauthenticated: none of its calls was authenticated.
-	Unauthenticated
-	// Flood: it cancelled calls, changed settings, or sent pings too often.
-	Flood
-	// Evicted: it was closed early to make room for another connection.
-	Evicted
-	// Handshakes: limits.handshakes connections have not made a call yet.
-	Handshakes
-	// ExcessiveMemory: its client has sent much data that could hardly be processed.
-	ExcessiveMemory
-	// Expired: the certificate of its client has expired.
-	Expired
+	Full              Reason = iota // limits.connections is reached
+	AddressFull                     // limits.connections-per-address is reached
+	TooMany                         // too many recent connections of the address without a call
+	HandshakeTimedOut               // no call passed the auth interceptor within limits.handshake-timeout
+	Unauthenticated                 // no call was authenticated
+	Flood                           // too many cancelled calls, changes of settings or pings
+	Evicted                         // closed early to make room for another connection
+	Handshakes                      // limits.handshakes connections have not made a call yet
+	ExcessiveMemory                 // the client sent much data that could not be processed
+	Expired                         // the client certificate has expired
 	reasons
 )
 
@@ -84,33 +70,27 @@ var reasonNames = [reasons]string{
 	"memory", "expired",
 }
 
-// String returns the name used in metrics.
 func (r Reason) String() string { return reasonNames[r] }
 
 // Limits are limits on connections.
 type Limits struct {
-	// Connections limits all open connections, PerAddress those of one address.
-	Connections, PerAddress int
-	// Handshakes limits the open connections without an admitted call. Addresses that also have admitted connections
-	// get 25 % more.
-	Handshakes int
-	// HandshakeTimeout is the time until a call of a connection must pass the auth interceptor.
-	HandshakeTimeout time.Duration
+	Connections, PerAddress int // all open connections, and those of one address
+	// Handshakes limits the open connections without an admitted call. Addresses with admitted connections get 25 % more.
+	Handshakes       int
+	HandshakeTimeout time.Duration // until a call passes the auth interceptor
 }
 
 // Options configures New.
 type Options struct {
-	// Limits returns the current limits. It is called for each connection.
-	Limits func() Limits
+	Limits func() Limits // called for each connection
 	// IsPeer reports whether the host may be the other node; nil outside a pair. It must not block.
 	IsPeer func(host string) bool
-	// Plain: the port has no TLS, so that the listener parses the HTTP/2 frames itself; with TLS, Credentials does.
+	// Plain: the port has no TLS, so the listener parses the HTTP/2 frames itself; with TLS, Credentials does.
 	Plain bool
 	// UnprocessedBytes limits the data of all clients that handlers have not processed; above it, connections are read
-	// more slowly. RequestBytes is the size of the largest request, allowed in addition. 0: unlimited.
+	// more slowly. RequestBytes, the size of the largest request, is allowed in addition. 0: unlimited.
 	UnprocessedBytes, RequestBytes int64
-	// Logger logs refusals, at most a few times per minute.
-	Logger *zap.Logger
+	Logger                         *zap.Logger // logs refusals, at most a few times per minute
 }
 
 // Listener accepts connections within limits. It is safe for concurrent use.
@@ -136,8 +116,7 @@ type Listener struct {
 	logState  [reasons]logState
 }
 
-// logState is the logging state of a reason.
-type logState struct {
+type logState struct { // of a reason
 	at   time.Time
 	then uint64 // count at the last log entry
 }
@@ -165,18 +144,16 @@ func New(l net.Listener, o Options) *Listener {
 
 // Stats are the statistics of a Listener.
 type Stats struct {
-	// Open is the number of open connections, Accepted the number of connections accepted since start.
-	Open, Accepted uint64
-	// UnprocessedBytes is the data of all clients that handlers have not processed.
-	UnprocessedBytes int64
-	// Ended counts refused and closed connections by the name of the reason.
-	Ended map[string]uint64
+	Open, Accepted   uint64            // Accepted counts since start
+	UnprocessedBytes int64             // data of all clients that handlers have not processed
+	Ended            map[string]uint64 // refused and closed connections by reason
 }
 
 // Stats returns the statistics.
 func (l *Listener) Stats() Stats {
-	s := Stats{Accepted: l.accepted.Load(), UnprocessedBytes: l.unprocessed.total.Load(), Ended: make(map[string]uint64,
-		reasons)}
+	s := Stats{
+		Accepted: l.accepted.Load(), UnprocessedBytes: l.unprocessed.total.Load(), Ended: make(map[string]uint64, reasons),
+	}
 	for r := range reasons {
 		s.Ended[r.String()] = l.ended[r].Load()
 	}
@@ -189,7 +166,7 @@ func (l *Listener) Stats() Stats {
 // Accept waits for the next admitted connection.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(l.Listener, "", &l.refusals) }
 
-// accept waits for the next admitted connection of a port. refusals limits the rate of refusals of that port.
+// accept limits the rate of refusals of a port with refusals.
 func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) (net.Conn, error) {
 	for {
 		raw, err := port.Accept()
@@ -206,13 +183,12 @@ func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) 
 	}
 }
 
-// Also returns a listener for another port with another protocol. Its connections share the limits; they are counted
-// and listed under the name of the protocol.
+// Also returns a listener for another port. Its connections share the limits, and are listed under the name of its
+// protocol.
 func (l *Listener) Also(other net.Listener, protocol string) net.Listener {
 	return &also{Listener: other, l: l, protocol: protocol}
 }
 
-// also is another port of a Listener.
 type also struct {
 	net.Listener
 
@@ -221,7 +197,6 @@ type also struct {
 	refusals bucket
 }
 
-// Accept waits for the next admitted connection.
 func (a *also) Accept() (net.Conn, error) { return a.l.accept(a.Listener, a.protocol, &a.refusals) }
 
 // cut resets a refused connection instead of waiting for unread data.
@@ -246,7 +221,7 @@ func (l *Listener) refuse(raw net.Conn, reason Reason) {
 	})
 }
 
-// admit returns a Conn for raw, or refuses the connection and returns nil.
+// admit returns nil if it refuses the connection.
 func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	limits, now := l.o.Limits(), time.Now()
 	host := hostOf(raw.RemoteAddr())
@@ -299,7 +274,7 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	return &plainConn{raw, c, seen}
 }
 
-// source returns the entry for a host, creating it if needed, with refilled tries. mu is held.
+// source creates the entry of a host if needed, and refills its tries. mu is held.
 func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	s := l.sources[host]
 	if s == nil {
@@ -323,7 +298,7 @@ func (s *source) refill(limits Limits, now time.Time) {
 	s.refilled = now
 }
 
-// room reports whether one more connection of s is admitted, and which connection must be evicted for it. mu is held.
+// room reports whether one more connection of s is admitted, and which one must be evicted for it. mu is held.
 func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn, reason Reason, ok bool) {
 	if s.tries < 1 {
 		return nil, TooMany, false
@@ -352,7 +327,7 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn,
 	return nil, reason, false
 }
 
-// crowd returns the sampled address with the most new connections of which one may be evicted, or nil. mu is held.
+// crowd returns the sampled address with the most new connections, if one may be evicted, or nil. mu is held.
 func (l *Listener) crowd(now time.Time) (most *source) {
 	looked := 0
 	for _, s := range l.sources { // random order
@@ -389,7 +364,7 @@ func (l *Listener) evict(s *source, limits Limits, now time.Time) {
 	}
 }
 
-// evictIdle periodically removes such sources. mu is held.
+// evictIdle requires that mu is held.
 func (l *Listener) evictIdle(limits Limits, now time.Time) {
 	if now.Sub(l.evictedAt) < evictInterval {
 		return
@@ -400,7 +375,7 @@ func (l *Listener) evictIdle(limits Limits, now time.Time) {
 	}
 }
 
-// refused counts a refusal and logs it, with a rate limit.
+// refused counts a refusal, and logs it with a rate limit.
 func (l *Listener) refused(r Reason, host string, limits Limits) {
 	n, now := l.ended[r].Add(1), time.Now()
 	l.mu.Lock()
@@ -420,10 +395,9 @@ func (l *Listener) refused(r Reason, host string, limits Limits) {
 }
 
 var texts = [reasons]string{ //nolint:gochecknoglobals // a table
-	Full: "connections refused: limits.connections reached; raise it, or find the clients with many connections",
-	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many " +
-		"clients share an address",
-	TooMany: "connections refused: too many recent connections without a call from the same address",
+	Full:        "connections refused: limits.connections reached; raise it, or find the clients with many connections",
+	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many clients share an address",
+	TooMany:     "connections refused: too many recent connections without a call from the same address",
 	HandshakeTimedOut: "connections closed: no successful call within limits.handshake-timeout; a client with " +
 		"another protocol, a client without valid credentials, or a client that keeps connections open",
 	Unauthenticated: "connections closed: many calls with an invalid or expired token or certificate, and " +
@@ -433,13 +407,11 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 		"call, or raise it if many clients connect concurrently",
 	ExcessiveMemory: "connections closed: clients sent much more data than the node could process, such as " +
 		"partial requests, or requests with unread responses; if clients are slow, raise memory.budget",
-	Expired: "connections closed: client certificate expired; a client that reloads its " +
-		"files reconnects with the new one",
-	Evicted: "new connections without a call closed before limits.handshake-timeout: others need " +
-		"their slots",
+	Expired: "connections closed: client certificate expired; a client that reloads its files reconnects with the new one",
+	Evicted: "new connections without a call closed before limits.handshake-timeout: others need their slots",
 }
 
-// network returns the part of an IP address that counts as one address: for IPv6 the first 64 bits, usually one host.
+// network reduces an IPv6 address to its first 64 bits, usually one host.
 func network(host string) string {
 	a, err := netip.ParseAddr(host)
 	if err != nil || !a.Is6() || a.Is4In6() {
@@ -448,7 +420,6 @@ func network(host string) string {
 	return netip.PrefixFrom(a.WithZone(""), 64).Masked().String()
 }
 
-// hostOf returns the part of an address shared by all connections of one host.
 func hostOf(a net.Addr) string {
 	host, _, err := net.SplitHostPort(a.String())
 	if err != nil {

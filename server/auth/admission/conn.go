@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Conn is an admitted connection. A nil Conn stands for a call over other transports; its methods do nothing.
+// Conn is an admitted connection. A nil Conn represents a call over another transport; its methods do nothing.
 type Conn struct {
 	l      *Listener
 	source *source
@@ -48,14 +48,14 @@ type Conn struct {
 	reserved bool          // in a slot of the peer, not yet authenticated as the peer
 }
 
-// Remote is the remote address of a connection; it refers to the Conn.
+// Remote is the remote address of a connection, and refers to the Conn.
 type Remote struct {
 	net.Addr
 
 	conn *Conn
 }
 
-// FromContext returns the connection of a call, or nil if it was not accepted by a Listener.
+// FromContext returns the connection of a call, or nil if no Listener accepted it.
 func FromContext(ctx context.Context) *Conn {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -67,7 +67,7 @@ func FromContext(ctx context.Context) *Conn {
 	return nil
 }
 
-// Known records that a call has passed the auth interceptor, and whether only the other node may make that call.
+// Known records that a call has passed the auth interceptor. isPeer: only the other node may make that call.
 func (c *Conn) Known(isPeer bool) {
 	if c == nil || c.known.Load() && !isPeer {
 		return
@@ -83,19 +83,16 @@ func (c *Conn) Known(isPeer bool) {
 	}
 	c.timer.Stop()
 	c.removeFromNew()
-	if c.source.tries++; c.source.tries > float64(c.l.o.Limits().PerAddress) {
-		c.source.tries = float64(c.l.o.Limits().PerAddress)
-	}
+	c.source.tries = min(c.source.tries+1, float64(c.l.o.Limits().PerAddress))
 }
 
-// Unknown records a call that failed authentication or had no credentials. A connection without an admitted call is
-// closed after several of them.
+// Unknown records a call that failed authentication or had no credentials. After several of them, a connection without
+// an admitted call is closed.
 func (c *Conn) Unknown() {
 	if c == nil || c.known.Load() || c.wrong.Add(1) != maxFailures {
 		return
 	}
-	c.l.refused(Unauthenticated, c.source.host, c.l.o.Limits())
-	_ = c.end() // abandoned
+	c.closeFor(Unauthenticated)
 }
 
 // Begin records the start of a call without authentication. It does not mark the connection as known, but keeps it open
@@ -113,7 +110,7 @@ func (c *Conn) End() {
 	}
 }
 
-// removeFromNew removes the connection from the list of new ones. Listener.mu is held.
+// removeFromNew requires that Listener.mu is held.
 func (c *Conn) removeFromNew() {
 	if c.element != nil {
 		c.source.new.Remove(c.element)
@@ -122,7 +119,6 @@ func (c *Conn) removeFromNew() {
 	}
 }
 
-// expired closes the connection if it is still new.
 func (c *Conn) expired(timeout time.Duration) {
 	if c.known.Load() {
 		return
@@ -133,19 +129,20 @@ func (c *Conn) expired(timeout time.Duration) {
 		c.timer.Reset(timeout)
 		return
 	}
-	limits := c.l.o.Limits()
-	c.l.refused(HandshakeTimedOut, c.source.host, limits)
+	c.closeFor(HandshakeTimedOut)
+}
+
+func (c *Conn) closeFor(reason Reason) {
+	c.l.refused(reason, c.source.host, c.l.o.Limits())
 	_ = c.end() // abandoned
 }
 
-// flooded closes the connection, and charges its address so that new connections are delayed.
-func (c *Conn) flooded() {
-	limits := c.l.o.Limits()
+// closeAndCharge also charges the address a fraction of its attempts, to delay new connections.
+func (c *Conn) closeAndCharge(reason Reason, fraction float64) {
 	c.l.mu.Lock()
-	c.source.charge(floodFraction, limits)
+	c.source.charge(fraction, c.l.o.Limits())
 	c.l.mu.Unlock()
-	c.l.refused(Flood, c.source.host, limits)
-	_ = c.end() // abandoned
+	c.closeFor(reason)
 }
 
 // end closes the connection and frees its slot, once.
@@ -178,8 +175,8 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire wraps the bytes that gRPC reads and writes, and parses the HTTP/2 frames. It has its own buffer, so that the
-// bytes returned last are the frame that gRPC is processing.
+// wire parses the HTTP/2 frames that gRPC reads and writes. It has its own buffer, so that the bytes returned last are
+// the frame that gRPC is processing.
 type wire struct {
 	conn   *Conn
 	in     frames
@@ -189,10 +186,9 @@ type wire struct {
 	err    error // of the last read, returned after the buffered bytes
 }
 
-// wireBytes is the buffer length, the same as gRPC's own default.
-const wireBytes = 32 << 10
+const wireBytes = 32 << 10 // of the buffer, as gRPC's own default
 
-// read returns data from inner. A client that floods is first read more slowly, then closed.
+// read first slows down, then closes the connection of a client that floods.
 func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	if len(w.from) == 0 {
 		if w.err != nil {
@@ -203,7 +199,7 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 		}
 		n, err := inner.Read(w.buffer)
 		if n == 0 {
-			return 0, err //nolint:wrapcheck // a net.OpError says everything
+			return 0, err //nolint:wrapcheck // a net.OpError has the details
 		}
 		w.from, w.err = w.buffer[:n], err
 		w.conn.await()
@@ -212,7 +208,7 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	w.from = w.from[n:]
 	pause, ok := w.in.pass(w.conn, b[:n])
 	if !ok {
-		w.conn.flooded()
+		w.conn.closeAndCharge(Flood, floodFraction)
 		return 0, errFlood
 	}
 	if pause > 0 {
@@ -226,81 +222,56 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	return n, nil
 }
 
-// write forwards data from gRPC, and detects the calls that it ends.
+// write detects the calls that gRPC ends.
 func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	n, err := inner.Write(b)
 	w.out.passOut(w.conn, b[:n])
-	return n, err //nolint:wrapcheck // a net.OpError says everything
+	return n, err //nolint:wrapcheck // a net.OpError has the details
 }
 
-// tcpConn is a connection that keeps the methods of a TCP connection.
-type tcpConn struct {
-	*net.TCPConn
+// A tcpConn keeps the methods of a TCP connection; plainConn is any other one. wire is nil if an outer connection, such
+// as securedConn, parses the frames, or if the protocol has none.
+type (
+	tcpConn struct {
+		*net.TCPConn
 
-	conn *Conn
-	wire *wire // nil: an outer connection parses the frames, or the protocol has none
-}
-
-// Read reads data, and closes the connection of a client that floods. With TLS, securedConn does this instead.
-func (c *tcpConn) Read(b []byte) (n int, err error) {
-	if c.wire != nil {
-		n, err = c.wire.read(c.TCPConn, b)
-	} else {
-		n, err = c.TCPConn.Read(b)
+		conn *Conn
+		wire *wire
 	}
-	c.conn.bytesIn.Add(uint64(n))
-	return n, err //nolint:wrapcheck // a net.OpError says everything
-}
+	plainConn struct {
+		net.Conn
 
-// Write writes data.
-func (c *tcpConn) Write(b []byte) (n int, err error) {
-	if c.wire != nil {
-		n, err = c.wire.write(c.TCPConn, b)
-	} else {
-		n, err = c.TCPConn.Write(b)
+		conn *Conn
+		wire *wire
 	}
-	c.conn.bytesOut.Add(uint64(n))
-	return n, err //nolint:wrapcheck // a net.OpError says everything
-}
+)
 
-// Close closes the connection.
-func (c *tcpConn) Close() error { return c.conn.end() }
+func (c *tcpConn) Read(b []byte) (int, error)  { return c.conn.read(c.TCPConn, c.wire, b) }
+func (c *tcpConn) Write(b []byte) (int, error) { return c.conn.write(c.TCPConn, c.wire, b) }
+func (c *tcpConn) Close() error                { return c.conn.end() }
+func (c *tcpConn) RemoteAddr() net.Addr        { return &c.conn.remote }
 
-// RemoteAddr returns a *Remote.
-func (c *tcpConn) RemoteAddr() net.Addr { return &c.conn.remote }
+func (c *plainConn) Read(b []byte) (int, error)  { return c.conn.read(c.Conn, c.wire, b) }
+func (c *plainConn) Write(b []byte) (int, error) { return c.conn.write(c.Conn, c.wire, b) }
+func (c *plainConn) Close() error                { return c.conn.end() }
+func (c *plainConn) RemoteAddr() net.Addr        { return &c.conn.remote }
 
-// plainConn is a connection other than TCP.
-type plainConn struct {
-	net.Conn
-
-	conn *Conn
-	wire *wire // as in tcpConn
-}
-
-// Read reads data.
-func (c *plainConn) Read(b []byte) (n int, err error) {
-	if c.wire != nil {
-		n, err = c.wire.read(c.Conn, b)
+func (c *Conn) read(inner net.Conn, w *wire, b []byte) (n int, err error) {
+	if w != nil {
+		n, err = w.read(inner, b)
 	} else {
-		n, err = c.Conn.Read(b)
+		n, err = inner.Read(b)
 	}
-	c.conn.bytesIn.Add(uint64(n))
-	return n, err //nolint:wrapcheck // the error is the connection's
+	c.bytesIn.Add(uint64(n))
+	return n, err //nolint:wrapcheck // a net.OpError has the details
 }
 
-// Write writes data.
-func (c *plainConn) Write(b []byte) (n int, err error) {
-	if c.wire != nil {
-		n, err = c.wire.write(c.Conn, b)
+func (c *Conn) write(inner net.Conn, w *wire, b []byte) (n int, err error) {
+	if w != nil {
+		n, err = w.write(inner, b)
 	} else {
-		n, err = c.Conn.Write(b)
+		n, err = inner.Write(b)
 	}
-	c.conn.bytesOut.Add(uint64(n))
-	return n, err //nolint:wrapcheck // the error is the connection's
+	c.bytesOut.Add(uint64(n))
+	return n, err //nolint:wrapcheck // a net.OpError has the details
 }
-
-// Close closes the connection.
-func (c *plainConn) Close() error { return c.conn.end() }
-
-// RemoteAddr returns a *Remote.
-func (c *plainConn) RemoteAddr() net.Addr { return &c.conn.remote }

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials wraps the TLS credentials of a server behind a Listener: the HTTP/2 frames are visible only after
+// Credentials wraps the TLS credentials of a server behind a Listener, since HTTP/2 frames are visible only after
 // decryption.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return readStats{inner}
@@ -20,11 +20,10 @@ type readStats struct {
 	credentials.TransportCredentials
 }
 
-// ServerHandshake performs the handshake, and returns a connection that parses frames.
 func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
-		return conn, info, err //nolint:wrapcheck // it is gRPC that reads it
+		return conn, info, err //nolint:wrapcheck // gRPC reports it
 	}
 	var of *Conn
 	switch c := raw.(type) {
@@ -41,8 +40,8 @@ func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	return &securedConn{conn, newWire(of)}, info, nil
 }
 
-// endWith closes the connection when the client's certificate expires. The connection of the other node is exempt: it
-// is more important, and an alarm is raised long before its certificate expires.
+// endWith closes the connection when the client's certificate expires, except that of the other node: it is more
+// important, and a condition is raised long before its certificate expires.
 func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	var last time.Time
 	for _, chain := range chains {
@@ -57,11 +56,9 @@ func (c *Conn) endWith(chains [][]*x509.Certificate) {
 		}
 	}
 	timer := time.AfterFunc(time.Until(last), func() {
-		if c.isPeer() {
-			return
+		if !c.isPeer() {
+			c.closeFor(Expired)
 		}
-		c.l.refused(Expired, c.source.host, c.l.o.Limits())
-		_ = c.end() // the client notices
 	})
 	c.expiry.Store(timer)
 	select {
@@ -71,20 +68,16 @@ func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	}
 }
 
-// Clone returns a copy.
 func (s readStats) Clone() credentials.TransportCredentials {
 	return readStats{s.TransportCredentials.Clone()}
 }
 
-// securedConn is the decrypted connection read by gRPC.
 type securedConn struct {
 	net.Conn
 
 	wire *wire
 }
 
-// Read reads data and parses its frames.
 func (c *securedConn) Read(b []byte) (int, error) { return c.wire.read(c.Conn, b) }
 
-// Write writes data and parses its frames.
 func (c *securedConn) Write(b []byte) (int, error) { return c.wire.write(c.Conn, b) }

@@ -8,14 +8,13 @@ import (
 	"time"
 )
 
-// HTTP/2 frames cost the node the same whether or not they carry requests. gRPC limits the concurrent calls, the header
-// size and the ping rate of a connection. This file limits the rate of cancelled calls (CVE-2023-44487), of settings
-// changes, and of frames without content.
+// gRPC limits the concurrent calls, the header size and the ping rate of a connection, but not cancelled calls
+// (CVE-2023-44487), changes of settings, and frames without content. Those are limited here.
 
 const (
 	prefaceBytes     = 24 // the client connection preface
 	frameHeaderBytes = 9
-	// Types of frames. Types above frameContinuation belong to extensions and are not used.
+	// Types of frames. Those above frameContinuation belong to extensions and are not used.
 	frameData         = 0
 	frameCall         = 1 // HEADERS
 	framePriority     = 2
@@ -30,25 +29,25 @@ const (
 	flagEndStream   = 1
 	flagEndHeaders  = 4
 
-	// Cancelled calls: the burst covers a client that cancels all its calls. Frames that carry nothing and end nothing
-	// count as such.
+	// Cancelled calls: the burst covers a client that cancels all its calls. Frames that have no content and end nothing
+	// count, too.
 	maxResets       = 2048
 	resetsPerSecond = 100
-	// resetsFree resets are not delayed. Each further one delays reading the connection, which limits the CPU time
-	// spent on starting and cancelling calls. longestPause is the maximum delay at a time.
+	// resetsFree resets are not delayed. Each further one delays reading the connection, which limits the CPU time spent
+	// on starting and cancelling calls. longestPause is the maximum delay at a time.
 	resetsFree   = 256
 	resetPause   = time.Millisecond
 	longestPause = time.Second
 	// Changes of settings, priorities, and frames of extensions.
 	maxSettings       = 100
 	settingsPerSecond = 10
-	// floodFraction is the fraction of its attempts (1/8) that an address is charged for a connection closed for flooding.
+	// floodFraction is the fraction of its attempts (1/8) that an address is charged for flooding.
 	floodFraction = 8
 )
 
 var errFlood = errors.New("too many cancelled calls, SETTINGS frames or empty frames")
 
-// bucket is a token bucket: a burst and a rate per second.
+// bucket is a token bucket.
 type bucket struct {
 	left float64
 	at   time.Time
@@ -73,7 +72,7 @@ type frameHeaders struct {
 	have   int // bytes present of header
 }
 
-// next advances to the next header and returns the bytes after it; false if the header is not complete in b.
+// next returns the bytes after the next header; false if the header is not complete in b.
 func (h *frameHeaders) next(b []byte) (rest []byte, found bool) {
 	if h.skip > 0 {
 		n := min(h.skip, len(b))
@@ -94,7 +93,6 @@ func (h *frameHeaders) kind() byte   { return h.header[3] }
 func (h *frameHeaders) flags() byte  { return h.header[4] }
 func (h *frameHeaders) call() uint32 { return binary.BigEndian.Uint32(h.header[5:]) &^ (1 << 31) }
 
-// passOut parses data sent by the node.
 func (h *frameHeaders) passOut(c *Conn, b []byte) {
 	for {
 		var found bool
@@ -106,13 +104,13 @@ func (h *frameHeaders) passOut(c *Conn, b []byte) {
 			c.callEnded(h.call())
 		case kind == frameGoAway && len(b) >= goAwayBytes &&
 			binary.BigEndian.Uint32(b[goAwayCode:]) == enhanceYourCalm:
-			c.flooded()
+			c.closeAndCharge(Flood, floodFraction)
 			return
 		}
 	}
 }
 
-// frames parses the frame headers sent by a client. One goroutine reads a connection.
+// frames parses what a client sends. One goroutine reads a connection.
 type frames struct {
 	frameHeaders
 
@@ -124,7 +122,7 @@ func newWire(c *Conn) *wire {
 	return &wire{conn: c, in: frames{frameHeaders: frameHeaders{skip: prefaceBytes}}}
 }
 
-// pass parses data sent by the client, and returns the delay before the next read; false if the client floods.
+// pass returns the delay before the next read; false if the client floods.
 func (f *frames) pass(c *Conn, b []byte) (pause time.Duration, ok bool) {
 	for {
 		var found bool

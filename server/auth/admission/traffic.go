@@ -5,13 +5,12 @@ package admission
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"sync/atomic"
 	"time"
 )
-
-// This file describes the connections and their traffic.
 
 var (
 	// ErrNoConnection is returned for an unknown connection number.
@@ -22,16 +21,13 @@ var (
 
 // Caller describes the client of a connection.
 type Caller struct {
-	// Principal of the last admitted call, and its authentication method.
-	Principal, Authentication string
-	// Client is the name sent by the client; TLS is the TLS version, empty without TLS.
-	Client, TLS string
-	// Peer reports whether it is the other node of the pair.
-	Peer bool
+	Principal, Authentication string // of the last admitted call
+	Client, TLS               string // name sent by the client, and TLS version; empty without TLS
+	Peer                      bool   // the other node of the pair
 }
 
-// Called records the caller of an admitted call. about returns the client's name and the TLS version; it is called for
-// the first call.
+// Called records the caller of an admitted call. about returns the client's name and the TLS version; only the first
+// call needs it.
 func (c *Conn) Called(principal, authentication string, isPeer bool, about func() (client, tls string)) {
 	if c == nil {
 		return
@@ -49,8 +45,7 @@ func (c *Conn) Called(principal, authentication string, isPeer bool, about func(
 	c.caller.Store(&now)
 }
 
-// Name sets the client name of an accepted connection, instead of the user agent of its calls. of is the address of the
-// connection.
+// Name sets the client name of the connection with a remote address, instead of the user agent of its calls.
 func Name(of net.Addr, client string) {
 	if r, ok := of.(*Remote); ok {
 		r.conn.named.Store(&client)
@@ -59,17 +54,13 @@ func Name(of net.Addr, client string) {
 
 // Use describes the activity of a stream.
 type Use struct {
-	// Consumes: the stream receives messages; otherwise it publishes.
-	Consumes bool
-	// Queues used by the stream, and its subscription if it consumes.
-	Queues       []string
-	Subscription string
-	// Credit is the number of further messages that may be delivered to a consumer; Unacknowledged is the number in
-	// flight.
-	Credit, Unacknowledged uint64
+	Consumes               bool // receives messages; otherwise it publishes
+	Queues                 []string
+	Subscription           string
+	Credit, Unacknowledged uint64 // further messages that may be delivered, and messages in flight
 }
 
-// Stream is an open publish or consume call. It is created by Conn.Open.
+// Stream is an open publish or consume call, created by Conn.Open.
 type Stream struct {
 	conn     *Conn
 	consumes bool
@@ -78,8 +69,8 @@ type Stream struct {
 	messages atomic.Uint64
 }
 
-// Open registers a stream of the connection. describe may be called by any goroutine until Close has returned. The
-// caller must call Close.
+// Open registers a stream. describe may be called by any goroutine until Close has returned. The caller must call
+// Close.
 func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 	s := &Stream{conn: c, consumes: consumes, describe: describe}
 	if c == nil {
@@ -98,7 +89,7 @@ func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 // Passed counts messages of the stream.
 func (s *Stream) Passed(messages int) { s.messages.Add(uint64(messages)) }
 
-// Close removes the stream; its messages remain counted for the connection.
+// Close removes the stream. Its messages remain counted for the connection.
 func (s *Stream) Close() {
 	c := s.conn
 	if c == nil {
@@ -128,7 +119,6 @@ type Traffic struct{ Bytes, Messages uint64 }
 type StreamInfo struct {
 	Use
 
-	// Since is the start of the stream, Messages the number of messages transferred.
 	Since    time.Time
 	Messages uint64
 }
@@ -137,25 +127,18 @@ type StreamInfo struct {
 type Info struct {
 	Caller
 
-	// ID is the connection number, Address the remote address, Since the time of accept.
-	ID      uint64
-	Address string
-	Since   time.Time
-	// Protocol: "gRPC", or the name given for its port.
-	Protocol string
-	// Received from the client, and Sent to it.
+	ID             uint64
+	Address        string
+	Since          time.Time
+	Protocol       string // "gRPC", or the name of the port's protocol
 	Received, Sent Traffic
-	// Streams that are open, oldest first.
-	Streams []StreamInfo
+	Streams        []StreamInfo // oldest first
 }
 
 // List describes all connections, oldest first.
 func (l *Listener) List() []Info {
 	l.mu.Lock()
-	all := make([]*Conn, 0, len(l.conns))
-	for _, c := range l.conns {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(l.conns))
 	l.mu.Unlock()
 	slices.SortFunc(all, func(a, b *Conn) int { return cmp.Compare(a.id, b.id) })
 	out := make([]Info, len(all))
@@ -165,7 +148,7 @@ func (l *Listener) List() []Info {
 	return out
 }
 
-// CloseConnection closes a connection unless it belongs to the other node, and returns its description.
+// CloseConnection closes a connection, unless it belongs to the other node, and returns its description.
 func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	l.mu.Lock()
 	c := l.conns[id]
@@ -177,17 +160,14 @@ func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	if info.Peer {
 		return info, ErrPeerConnection
 	}
-	_ = c.end() // the client notices
+	_ = c.end() // the client gets the error
 	return info, nil
 }
 
 func (c *Conn) info() Info {
-	out := Info{ID: c.id, Address: c.remote.String(), Since: c.since}
+	out := Info{ID: c.id, Address: c.remote.String(), Since: c.since, Protocol: cmp.Or(c.protocol, "gRPC")}
 	if caller := c.caller.Load(); caller != nil {
 		out.Caller = *caller
-	}
-	if out.Protocol = c.protocol; c.protocol == "" {
-		out.Protocol = "gRPC"
 	}
 	if name := c.named.Load(); name != nil {
 		out.Client = *name

@@ -12,75 +12,68 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Requests that clients have sent and handlers have not processed are held in memory. HTTP/2 flow control limits them
-// per call, but a connection may have thousands of calls. This file counts them over all calls of all connections:
-// received DATA frames minus requests that handlers have finished.
+// Requests that handlers have not processed are held in memory. HTTP/2 flow control limits them per call, but a
+// connection may have thousands of calls. The bytes are counted over all calls of all connections: received DATA frames
+// minus requests that handlers have finished.
 //
 // Above the limit, connections from addresses that hold more than their fraction are not read. A connection is closed
-// if its client holds much data that cannot be processed. A large request over a slow line does not qualify while it
-// keeps growing. A complete request does not either, since it waits for the node.
+// if its client holds much data that cannot be processed, except for a large request over a slow line while it keeps
+// growing, and a complete request, which waits for the node.
 
 const (
-	// reliefInterval is the interval of the checks while the limit is exceeded.
-	reliefInterval = 10 * time.Millisecond
-	// reliefPause is the interval at which a paused connection checks whether it may be read.
-	reliefPause = 5 * time.Millisecond
+	reliefInterval = 10 * time.Millisecond // of the checks while the limit is exceeded
+	reliefPause    = 5 * time.Millisecond  // of the checks whether a paused connection may be read
 	// closeDelay is the time for which a connection may hold more than was processed of it in that time.
 	closeDelay = 3 * time.Second
-	// The connection that holds most may complete its request as long as it grows by unprocessedGrowth within
-	// unprocessedGrowthTime, or by unprocessedGrowthAlone while no other connection is paused.
+	// The largest holder may complete its request as long as it grows by unprocessedGrowth within unprocessedGrowthTime,
+	// or by unprocessedGrowthAlone while no other connection is paused.
 	unprocessedGrowth      = 1 << 20
 	unprocessedGrowthAlone = 64 << 10
 	unprocessedGrowthTime  = time.Second
-	// minBlockingFraction: a connection must hold at least limit/minBlockingFraction before others wait for it.
+	// A connection must hold at least limit/minBlockingFraction before others wait for it.
 	minBlockingFraction = 8
 )
 
-// unprocessed counts the unprocessed data of all connections of a Listener.
 type unprocessed struct {
 	// Above limit, connections are read more slowly. Above most, connections with unprocessed data are not read; the
 	// difference leaves room for one request of the largest size. 0: unlimited.
 	limit, most int64
 	total       atomic.Int64
 	waiting     atomic.Int32 // requests that wait for the node, not for their client
-	pausing     atomic.Bool  // relieve is scheduled
-	since       time.Time    // start of relieving; used only by relieve
+	pausing     atomic.Bool  // pauseExcess is scheduled
+	since       time.Time    // start of pausing; used only by pauseExcess
 }
 
-// connUnprocessed counts the unprocessed data of one connection.
 type connUnprocessed struct {
-	bytes atomic.Int64
-	// working is the part that belongs to requests being processed by the node.
-	working atomic.Int64
-	// taken is the total number of bytes that handlers have finished.
-	taken atomic.Uint64
-	slow  atomic.Bool // not read while the limit is exceeded
-	held  atomic.Bool // has data to read, but is paused
-	// current is the most recent call of the client; used only by the goroutine that reads the connection.
-	current uint32
+	bytes   atomic.Int64
+	working atomic.Int64  // part of bytes: requests being processed by the node
+	taken   atomic.Uint64 // total bytes that handlers have finished
+	slow    atomic.Bool   // not read while the limit is exceeded
+	held    atomic.Bool   // has data to read, but is paused
+	current uint32        // most recent call; used only by the goroutine that reads the connection
 
 	mu    sync.Mutex // guards calls and ended
 	calls map[uint32]*Incoming
 	ended bool
 
-	// used only by relieve: the least bytes held since watched, and taken at that time
+	// used only by pauseExcess: the least bytes held since watched, and taken at that time
 	watched    time.Time
 	least      int64
 	takenSince uint64
-	// used only by relieve: the peak of bytes held, its time, and taken at that time
+	// used only by pauseExcess: the peak of bytes held, its time, and taken at that time
 	grown     time.Time
 	peak      int64
 	takenPeak uint64
 }
 
-// Incoming counts the unprocessed data of one call. It is also the context of the call.
+// Incoming counts the unprocessed data of one call, and is its context.
 type Incoming struct {
 	context.Context //nolint:containedctx // it is the call's context: one allocation for both
 
 	conn *Conn
 	id   uint32
 
-	// guarded by conn.ahead.mu
+	// guarded by conn.unprocessed.mu
 	bytes    int64
 	working  int64 // part of bytes: the request being processed
 	running  bool  // the handler is running
@@ -90,7 +83,7 @@ type Incoming struct {
 
 type incomingKey struct{}
 
-// Value returns the Incoming itself for its own key.
+// Value returns in for its own key.
 func (in *Incoming) Value(key any) any {
 	if _, ok := key.(incomingKey); ok {
 		return in
@@ -98,8 +91,7 @@ func (in *Incoming) Value(key any) any {
 	return in.Context.Value(key)
 }
 
-// ServerOptions returns the options of a gRPC server behind a Listener; they let the Listener count the data of each
-// call.
+// ServerOptions returns the options of a gRPC server behind a Listener, which let it count the data of each call.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		// The connection has its own buffer, so that it knows which frame gRPC is processing.
@@ -114,14 +106,13 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// IncomingFromContext returns the Incoming of a call's context, or nil if it is not counted. Methods of a nil Incoming
-// do nothing.
+// IncomingFromContext returns the Incoming of a call, or nil if it is not counted. Methods of a nil Incoming do
+// nothing.
 func IncomingFromContext(ctx context.Context) *Incoming {
 	in, _ := ctx.Value(incomingKey{}).(*Incoming)
 	return in
 }
 
-// begin registers the most recent call of the client.
 func (c *Conn) begin(ctx context.Context) *Incoming {
 	in := &Incoming{Context: ctx, conn: c, id: c.unprocessed.current}
 	c.unprocessed.mu.Lock()
@@ -148,7 +139,7 @@ func (in *Incoming) Begin() {
 	in.running = true
 }
 
-// Works is called when the handler of a unary call has received the request: until the handler ends, the data does not
+// Works is called when the handler of a unary call has received the request. Until the handler ends, the data does not
 // count against the client.
 func (in *Incoming) Works() {
 	if in == nil {
@@ -161,7 +152,7 @@ func (in *Incoming) Works() {
 	in.working = in.bytes
 }
 
-// End is called when the handler of the call has returned.
+// End is called when the handler has returned.
 func (in *Incoming) End() {
 	if in == nil {
 		return
@@ -189,8 +180,8 @@ func (in *Incoming) Consumed(bytes int) {
 	c.gone(n)
 }
 
-// Blocked records that a request waits for the node until over is called. In the meantime no client is penalized for
-// data it holds, including clients with requests behind this one.
+// Blocked records that a request waits for the node until over is called. During that time no client is penalized for
+// data it holds, since its requests may be behind this one.
 func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
@@ -200,7 +191,7 @@ func (in *Incoming) Blocked() (over func()) {
 	return func() { waiting.Add(-1) }
 }
 
-// release removes all data of the call from the counters. conn.ahead.mu is held.
+// release requires that conn.unprocessed.mu is held.
 func (in *Incoming) release() {
 	if in.released {
 		return
@@ -211,7 +202,6 @@ func (in *Incoming) release() {
 	in.bytes = 0
 }
 
-// gone removes bytes from the counters.
 func (c *Conn) gone(bytes int64) {
 	if bytes > 0 {
 		c.unprocessed.taken.Add(uint64(bytes))
@@ -220,7 +210,6 @@ func (c *Conn) gone(bytes int64) {
 	}
 }
 
-// arrived counts received data of a call.
 func (c *Conn) arrived(call uint32, bytes int) {
 	c.unprocessed.mu.Lock()
 	in := c.unprocessed.calls[call]
@@ -237,7 +226,7 @@ func (c *Conn) arrived(call uint32, bytes int) {
 	}
 }
 
-// callEnded records the end of a call: either end cancelled it, or the node has responded.
+// callEnded records that either end cancelled the call, or that the node has responded.
 func (c *Conn) callEnded(call uint32) {
 	c.unprocessed.mu.Lock()
 	defer c.unprocessed.mu.Unlock()
@@ -250,7 +239,6 @@ func (c *Conn) callEnded(call uint32) {
 	}
 }
 
-// connEnded records the end of the connection.
 func (c *Conn) connEnded() {
 	c.unprocessed.mu.Lock()
 	defer c.unprocessed.mu.Unlock()
@@ -338,9 +326,9 @@ func (l *Listener) pauseExcess() {
 	time.AfterFunc(reliefInterval, l.pauseExcess)
 }
 
-// connToClose returns the connection to close: the largest holder among those that hold too much, counted per
-// connection and per address; nil if no connection qualifies. awaited, if not nil, is the connection with the growing
-// request: neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
+// connToClose returns the largest holder among the connections that hold too much, counted per connection and per
+// address, or nil. awaited, unless nil, has a growing request: neither it nor the connections that wait for it qualify.
+// None does while the node itself is the bottleneck.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
 	awaited *Conn,
 ) (largest *Conn) {
@@ -364,7 +352,7 @@ func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*sou
 	return largest
 }
 
-// largestHolder returns the connection that holds most, or nil, and the growth required so that the others wait for it.
+// largestHolder returns the connection that holds most, or nil, and the growth required so that others wait for it.
 func largestHolder(holding []*Conn, bySource map[*source]int64) (first *Conn, growth int64) {
 	growth = unprocessedGrowthAlone
 	for _, c := range holding {
@@ -395,18 +383,11 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	return now.Sub(a.grown) < unprocessedGrowthTime && bytes >= c.l.unprocessed.limit/minBlockingFraction
 }
 
-// CloseHolding closes the connection: its client holds memory that others need, while hardly any of its data can be
-// processed.
-func (c *Conn) CloseHolding() {
-	limits := c.l.o.Limits()
-	c.l.mu.Lock()
-	c.source.charge(abandonedFraction, limits)
-	c.l.mu.Unlock()
-	c.l.refused(ExcessiveMemory, c.source.host, limits)
-	_ = c.end() // abandoned
-}
+// CloseHolding closes the connection of a client that holds memory that others need, while hardly any of its data can
+// be processed.
+func (c *Conn) CloseHolding() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
 
-// holdsMoreThan compares the addresses of two connections first.
+// holdsMoreThan compares the addresses first.
 func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	if c.source != other.source {
 		return bySource[c.source] > bySource[other.source]
@@ -415,7 +396,7 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 }
 
 // holdsTooMuch reports whether the connection has for some time held more than was processed of it in that time. since
-// is the start of relieving.
+// is the start of pausing.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.unprocessed
 	if a.watched.Before(since) || c.l.unprocessed.waiting.Load() > 0 {
@@ -433,13 +414,12 @@ func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	return too
 }
 
-// watch restarts the observation of the connection.
 func (c *Conn) watch(now time.Time) {
 	a := &c.unprocessed
 	a.watched, a.least, a.takenSince = now, c.heldBytes(), a.taken.Load()
 }
 
-// heldBytes returns the bytes held, except those that the node is processing.
+// heldBytes excludes requests that the node is processing.
 func (c *Conn) heldBytes() int64 {
 	return max(0, c.unprocessed.bytes.Load()-c.unprocessed.working.Load())
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit implements the audit log of administrative calls and refused calls: caller, address, method and
-// outcome. The newest records are in memory, where `lockstep audit tail` reads them. All records are written to a
-// rotated file, or to the process log if no file is configured.
+// Package audit implements the audit log of administrative and refused calls. The newest records are in memory, where
+// `lockstep audit tail` reads them. All records are written to a rotated file, or to the process log.
 //
-// Calls never wait for the file. If the disk is slow or full, records that do not fit into a queue are not written.
-// They are counted, raise a condition, and stay in memory.
+// Calls never wait for the file. If the disk is slow or full, records that do not fit into a queue are not written:
+// they are counted, raise a condition, and stay in memory.
 package audit
 
 import (
@@ -27,33 +26,26 @@ import (
 )
 
 const (
-	// memoryRecords is the number of records in memory.
 	memoryRecords = 1000
-	// queueRecords is the number of records queued for the file.
-	queueRecords = 4096
-	// After a refusal was recorded, further ones of the same kind are only counted for suppressTime. When more than
-	// maxKinds kinds exist, all further ones count as one kind.
+	queueRecords  = 4096 // for the file
+	// After a refusal was recorded, further ones of its kind are only counted for suppressTime. Beyond maxKinds kinds, all
+	// further ones of a method and code are one kind.
 	suppressTime = 10 * time.Second
 	maxKinds     = 1024
-	// closeLimit limits the time that Close waits for an unresponsive disk.
+	// closeLimit limits how long Close waits for an unresponsive disk.
 	closeLimit = 2 * time.Second
 )
 
 // Options configures Open.
 type Options struct {
-	// File for the records, as JSON lines; empty: the process log.
-	File string
-	// MaxBytes is the file size at which the file is rotated, in whole MiB; Keep is the number of old files kept.
+	File string // path for records as JSON lines; empty: the process log
+	// MaxBytes is the file size of a rotation, in whole MiB; Keep is the number of old files kept.
 	MaxBytes int64
 	Keep     int
-	// Node is the name of this node.
-	Node string
-	// LSN returns the last applied record of the log.
-	LSN func() uint64
-	// Logger receives the records if no file is configured, and errors of the file.
-	Logger *zap.Logger
-	// Write replaces the file in tests.
-	Write io.WriteCloser
+	Node     string
+	LSN      func() uint64  // returns the last applied record
+	Logger   *zap.Logger    // receives the records if there is no file, and errors of the file
+	Write    io.WriteCloser // replaces the file in tests
 }
 
 // Log is the audit log of a node. It is safe for concurrent use.
@@ -74,8 +66,7 @@ type Log struct {
 	closed bool
 }
 
-// kind identifies refusals that are counted together.
-type kind struct{ principal, host, method, code string }
+type kind struct{ principal, host, method, code string } // of refusals that are counted together
 
 type suppressed struct {
 	since time.Time // of the last record
@@ -100,10 +91,8 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
-// loadBytes is the size of the end of the file that is read at start.
-const loadBytes = 1 << 20
+const loadBytes = 1 << 20 // read from the end of the file at start
 
-// load opens the file, and loads records of the previous process.
 func (l *Log) load(f *rotatedFile) error {
 	if err := f.open(); err != nil {
 		return err
@@ -225,7 +214,6 @@ func (l *Log) takeCounted(now time.Time) []Record {
 	return out
 }
 
-// store stores a record in memory and queues it for writing.
 func (l *Log) store(r Record) {
 	line, err := json.Marshal(r)
 	if err != nil {
@@ -247,7 +235,6 @@ func (l *Log) store(r Record) {
 	}
 }
 
-// cache stores a record in memory for Read.
 func (l *Log) cache(r Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,7 +244,6 @@ func (l *Log) cache(r Record) {
 	l.more = make(chan struct{})
 }
 
-// write writes queued lines until Close.
 func (l *Log) write() {
 	for line := range l.lines {
 		if l.sink == nil {
@@ -275,7 +261,7 @@ func (l *Log) write() {
 	}
 }
 
-// fail records an error of the file, and logs it once.
+// fail logs the first of consecutive errors.
 func (l *Log) fail(label string) {
 	if l.fileError.Swap(&label) == nil {
 		l.o.Logger.Error("audit: "+label, zap.Uint64("lost", l.lost.Load()))
@@ -284,10 +270,8 @@ func (l *Log) fail(label string) {
 
 // Stats are the statistics of a Log.
 type Stats struct {
-	// Records counts all records, Lost those that are missing in the file.
-	Records, Lost uint64
-	// Error is the current error of the file; empty if none.
-	Error string
+	Records, Lost uint64 // Lost records are missing in the file
+	Error         string // of the file; empty if none
 }
 
 // Stats returns the statistics.

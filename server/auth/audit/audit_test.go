@@ -227,21 +227,4 @@ func TestRefusalsAreCounted(t *testing.T) {
 	})
 }
 
-func TestGlob(t *testing.T) {
-	for pattern, texts := range map[string][2][]string{
-		"ci-*":       {{"ci-", "ci-7", "ci-a/b"}, {"ci", "xci-7"}},
-		"*":          {{"", "x"}, nil},
-		"a*b*c":      {{"abc", "axxbyyc"}, {"ab", "acb", "abcx"}},
-		"Switchover": {{"Switchover"}, {"Switchovers", "switchover"}},
-		"aa*aa":      {{"aaaa", "aaxaa"}, {"aaa"}},
-	} {
-		for _, text := range texts[0] {
-			require.True(t, glob(pattern, text), "%s, %s", pattern, text)
-		}
-		for _, text := range texts[1] {
-			require.False(t, glob(pattern, text), "%s, %s", pattern, text)
-		}
-	}
-}
-
 var _ io.WriteCloser = sink{}

@@ -36,11 +36,10 @@ type Record struct {
 	Error      string          `json:"error,omitempty"`
 	LSN        uint64          `json:"lsn"`
 	DurationMS float64         `json:"took_ms"`
-	// Repeated is the number of refusals of the same kind since the last record of that kind; they have no records.
+	// Repeated counts refusals of the same kind since its last record; they have no records.
 	Repeated uint64 `json:"repeated,omitempty"`
 }
 
-// setRequest records the request; nil if it was not read.
 func (r *Record) setRequest(request any) {
 	m, ok := request.(proto.Message)
 	if !ok || m == nil || !m.ProtoReflect().IsValid() {
@@ -52,7 +51,6 @@ func (r *Record) setRequest(request any) {
 	}
 }
 
-// setOutcome records the result of the call.
 func (r *Record) setOutcome(err error) {
 	if err == nil {
 		r.Outcome = Done
@@ -65,7 +63,7 @@ func (r *Record) setOutcome(err error) {
 	}
 }
 
-// codeName returns the name of a status code as in the gRPC documentation.
+// codeName returns the name of a code as in the gRPC documentation.
 func codeName(c codes.Code) string {
 	var b strings.Builder
 	for i, r := range c.String() {
@@ -77,13 +75,12 @@ func codeName(c codes.Code) string {
 	return strings.ToUpper(b.String())
 }
 
-// objectFields lists the fields that identify the object of a request, in order of precedence; a subscription is named
+// objectFields lists the fields that identify the object of a request, in order of precedence. A subscription is named
 // together with its queue.
 var objectFields = []protoreflect.Name{ //nolint:gochecknoglobals // a table
 	"queue", "name", "xid", "job", "node", "to", "id", "key",
 }
 
-// objectOf returns the object of a request.
 func objectOf(m protoreflect.Message) string {
 	text := func(name protoreflect.Name) string {
 		f := m.Descriptor().Fields().ByName(name)

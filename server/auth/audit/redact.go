@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	// maxArgumentsBytes limits the recorded size of a request.
 	maxArgumentsBytes = 4 << 10
 	maxTextBytes      = 256
 	maxElements       = 16
@@ -31,7 +30,7 @@ var redactedMessages = map[protoreflect.FullName]bool{ //nolint:gochecknoglobals
 	"lockstep.v1.Value":         true,
 }
 
-// secretName matches names of fields that must not be recorded, in any message. Bytes and maps are never recorded.
+// secretName matches fields that must not be recorded in any message, in addition to bytes and maps.
 var secretName = regexp.MustCompile(
 	`(^|_)(body|bodies|payload|token|tokens|password|secret|secrets|credential|credentials|authorization|private_key|` +
 		`properties|property)(_|$)`)
@@ -44,7 +43,7 @@ func Redacted(f protoreflect.FieldDescriptor) bool {
 	return f.Message() != nil && redactedMessages[f.Message().FullName()]
 }
 
-// arguments formats a request as JSON without withheld fields. The time is independent of the size of the body.
+// arguments formats a request as JSON without redacted fields. The time is independent of the size of the body.
 func arguments(m proto.Message) string {
 	b, err := json.Marshal(object(m.ProtoReflect(), 0))
 	if err != nil || string(b) == "{}" {
@@ -76,7 +75,6 @@ func object(m protoreflect.Message, depth int) any {
 	return out
 }
 
-// size returns the size or count of a withheld field.
 func size(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	switch {
 	case f.IsList():
@@ -119,7 +117,6 @@ func value(f protoreflect.FieldDescriptor, v protoreflect.Value, depth int) any 
 	}
 }
 
-// message formats times and durations in readable form.
 func message(m protoreflect.Message, depth int) any {
 	switch t := m.Interface().(type) {
 	case *timestamppb.Timestamp:
@@ -130,7 +127,6 @@ func message(m protoreflect.Message, depth int) any {
 	return object(m, depth+1)
 }
 
-// shortened truncates a text.
 func shortened(s string) string {
 	if len(s) <= maxTextBytes {
 		return s

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// oldName is the time in the name of a rotated file, such as audit-2026-11-28T10-15-04.123.jsonl.
+// oldName is the time in the name of a rotated file, as in audit-2026-11-28T10-15-04.123.jsonl.
 const oldName = "2006-01-02T15-04-05.000"
 
-// rotatedFile is a file that is rotated before a write would exceed a size. It is not safe for concurrent use.
+// rotatedFile is rotated before a write would exceed a size. It is not safe for concurrent use.
 type rotatedFile struct {
 	path string
 	max  int64
@@ -37,7 +37,6 @@ func (f *rotatedFile) open() error {
 	return nil
 }
 
-// Write appends a line.
 func (f *rotatedFile) Write(line []byte) (int, error) {
 	if f.file != nil && f.size > 0 && f.size+int64(len(line)) > f.max {
 		if err := f.rotate(); err != nil {
@@ -54,7 +53,6 @@ func (f *rotatedFile) Write(line []byte) (int, error) {
 	return n, err //nolint:wrapcheck // has the path
 }
 
-// rotate renames the file, and removes the oldest rotated files.
 func (f *rotatedFile) rotate() error {
 	if err := f.Close(); err != nil {
 		return err
@@ -84,7 +82,6 @@ func (f *rotatedFile) rotate() error {
 	return nil
 }
 
-// Close closes the file.
 func (f *rotatedFile) Close() error {
 	file := f.file
 	f.file = nil

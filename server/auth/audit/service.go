@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// responseRecords is the maximum number of records per response.
-const responseRecords = 100
+const responseRecords = 100 // maximum
 
 // Service serves the audit records of a node.
 type Service struct {
@@ -49,7 +49,6 @@ func (s *Service) TailAudit(req *pb.TailAuditRequest, stream grpc.ServerStreamin
 	}
 }
 
-// send sends the records that match.
 func send(
 	stream grpc.ServerStreamingServer[pb.TailAuditResponse], req *pb.TailAuditRequest, records []Record, missed uint64,
 ) error {
@@ -73,31 +72,11 @@ func send(
 }
 
 func wanted(req *pb.TailAuditRequest, r *Record) bool {
-	if p := req.GetPrincipal(); p != "" && !glob(p, r.Principal) {
+	if p := req.GetPrincipal(); p != "" && !access.MatchGlob(p, r.Principal) {
 		return false
 	}
 	m := strings.TrimPrefix(req.GetMethod(), "/")
-	return m == "" || glob(m, r.Method) || glob(m, path.Base(r.Method))
-}
-
-// glob matches a text with a pattern in which * matches any text, including slashes.
-func glob(pattern, text string) bool {
-	parts := strings.Split(pattern, "*")
-	if !strings.HasPrefix(text, parts[0]) {
-		return false
-	}
-	if len(parts) == 1 {
-		return text == pattern
-	}
-	text = text[len(parts[0]):]
-	for _, part := range parts[1 : len(parts)-1] {
-		i := strings.Index(text, part)
-		if i < 0 {
-			return false
-		}
-		text = text[i+len(part):]
-	}
-	return strings.HasSuffix(text, parts[len(parts)-1])
+	return m == "" || access.MatchGlob(m, r.Method) || access.MatchGlob(m, path.Base(r.Method))
 }
 
 // FromProto converts a record of the API.
@@ -113,13 +92,7 @@ func FromProto(r *pb.AuditRecord) Record {
 }
 
 func toProto(r *Record) *pb.AuditRecord {
-	outcome := pb.AuditOutcome_AUDIT_OUTCOME_DONE
-	switch r.Outcome {
-	case Refused:
-		outcome = pb.AuditOutcome_AUDIT_OUTCOME_REFUSED
-	case Failed:
-		outcome = pb.AuditOutcome_AUDIT_OUTCOME_FAILED
-	}
+	outcome := pb.AuditOutcome(pb.AuditOutcome_value["AUDIT_OUTCOME_"+strings.ToUpper(r.Outcome)])
 	return &pb.AuditRecord{
 		Time: timestamppb.New(r.Time), Node: r.Node, Principal: r.Principal, Groups: r.Groups, Authentication: r.Shown,
 		Address: r.Address, Method: r.Method, Object: r.Object, Arguments: string(r.Arguments), Outcome: outcome,

@@ -28,22 +28,16 @@ const TokenPrefix = "lsk_"
 // Lookup returns the owner of the pair's token with a SHA-256. A zero expiry means that it does not expire.
 type Lookup func(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool)
 
-// Options configures an Authn.
+// Options configures New.
 type Options struct {
-	// Tokens looks up tokens of the pair; nil: the pair has none.
-	Tokens Lookup
-	// JWT configures the accepted JWTs.
-	JWT JWT
-	// Dial connects to the server with the issuer's keys; nil: TCP.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Logger logs summaries of failures.
-	Logger *zap.Logger
-	// Now is the clock; nil: the system clock.
-	Now func() time.Time
+	Tokens Lookup // may be nil
+	JWT    JWT
+	Dial   func(ctx context.Context, address string) (net.Conn, error) // for the issuer's keys; nil: TCP
+	Logger *zap.Logger                                                 // logs summaries of failures
+	Now    func() time.Time                                            // nil: the system clock
 }
 
-// maxVerified limits the cache of verified JWTs.
-const maxVerified = 4096
+const maxVerified = 4096 // cached JWTs
 
 // Authn authenticates callers.
 type Authn struct {
@@ -86,7 +80,7 @@ func New(o Options) (*Authn, error) {
 	return a, nil
 }
 
-// httpClient returns the client that fetches keys. It rejects redirects from https to http.
+// httpClient rejects redirects from https to http.
 func httpClient(ca string, dial func(context.Context, string) (net.Conn, error)) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -118,8 +112,7 @@ func httpClient(ca string, dial func(context.Context, string) (net.Conn, error))
 	}, nil
 }
 
-// Run refreshes the issuer's keys and flushes the failure log until ctx ends. It then closes idle connections to the
-// issuer.
+// Run refreshes the issuer's keys and flushes the failure log until ctx ends.
 func (a *Authn) Run(ctx context.Context) {
 	if a.jwt != nil {
 		defer a.jwt.keys.client.CloseIdleConnections()
@@ -142,14 +135,14 @@ func (a *Authn) Run(ctx context.Context) {
 	}
 }
 
-// Authenticate returns the identity of the caller, or nil if the call has no credentials. The error is an *Error.
+// Authenticate returns the identity of the caller, or nil without credentials. The error is an *Error.
 func (a *Authn) Authenticate(ctx context.Context) (*access.Identity, error) {
 	id, err := a.authenticate(ctx)
 	if err == nil {
 		return id, nil
 	}
-	var e *Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
 		return nil, err
 	}
 	now, from := a.now(), addressOf(ctx)
@@ -180,7 +173,6 @@ func (a *Authn) authenticate(ctx context.Context) (*access.Identity, error) {
 	return a.ofJWT(ctx, token, sum)
 }
 
-// ofToken returns the owner of a token of the pair.
 func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
 	if a.tokens == nil {
 		return nil, wrong(CheckToken, "this node has no token table")
@@ -213,8 +205,7 @@ func (a *Authn) expired(expiry time.Time) *Error {
 	return nil
 }
 
-// ofJWT returns the subject of a JWT. A JWT that was verified before is not verified again while the issuer's keys are
-// unchanged.
+// ofJWT does not verify a JWT again while the issuer's keys are unchanged.
 func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) (*access.Identity, error) {
 	now := a.now()
 	a.mu.Lock()
@@ -231,13 +222,12 @@ func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) 
 	if err != nil {
 		return nil, err
 	}
-	fresh.identity.Expired = a.expiryCheck(token, *fresh) //nolint:contextcheck // it is asked after this call, too
+	fresh.identity.Expired = a.expiryCheck(token, *fresh) //nolint:contextcheck // called after this call, too
 	a.cache(sum, fresh)
 	return fresh.identity, nil
 }
 
-// expiryCheck returns a function that checks whether a JWT is no longer valid: it has expired, or the issuer has
-// withdrawn the key.
+// expiryCheck returns a function that returns an error once a JWT has expired or its key was withdrawn.
 func (a *Authn) expiryCheck(token string, v verified) func() error {
 	var mu sync.Mutex // guards v.version
 	return func() error {
@@ -251,8 +241,7 @@ func (a *Authn) expiryCheck(token string, v verified) func() error {
 			return nil
 		}
 		_, err := a.jwt.verify(context.Background(), token, false)
-		var e *Error
-		if errors.As(err, &e) && e.code == codes.Unauthenticated {
+		if e, ok := errors.AsType[*Error](err); ok && e.code == codes.Unauthenticated {
 			return errStreamEnds("key of the JWT was withdrawn by the issuer")
 		}
 		v.version = generation
@@ -260,7 +249,7 @@ func (a *Authn) expiryCheck(token string, v verified) func() error {
 	}
 }
 
-// cache caches a verified JWT. If the cache is full, an arbitrary entry is evicted.
+// cache evicts an arbitrary entry if the cache is full.
 func (a *Authn) cache(sum [sha256.Size]byte, v *verified) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -273,8 +262,8 @@ func (a *Authn) cache(sum [sha256.Size]byte, v *verified) {
 	a.good[sum] = *v
 }
 
-// Wait returns the time that callers from the address in ctx must wait before they present credentials again, after too
-// many failures; 0: no wait.
+// Wait returns how long callers from the address in ctx must wait, after too many failures, before they present
+// credentials again.
 func (a *Authn) Wait(ctx context.Context) time.Duration {
 	return a.limiter.wait(addressOf(ctx), a.now())
 }
@@ -282,8 +271,8 @@ func (a *Authn) Wait(ctx context.Context) time.Duration {
 // Failures returns the number of failures by check.
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 
-// KeysError returns problems for the operator: frequent authentication failures within the last minute (at least
-// ManyFailures), and unavailable keys of the issuer. Each is empty without a problem.
+// KeysError returns problems for the operator: at least ManyFailures failures within the last minute, and unavailable
+// keys of the issuer. Each is empty without a problem.
 func (a *Authn) KeysError() (many, keys string) {
 	if n, details := a.failures.check(a.now()); n >= ManyFailures {
 		many = details

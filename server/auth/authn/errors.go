@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Check is the check that failed. It is a label of the metric of failures.
+// Check is the check that failed, a label of the metric of failures.
 type Check string
 
 // Checks of credentials.
@@ -44,13 +44,11 @@ func Checks() []Check {
 	}
 }
 
-// Error is an authentication failure. It matches access.ErrUnauthenticated and has a gRPC status. Its text never
-// contains secret parts of the credentials.
+// Error is an authentication failure. It matches access.ErrUnauthenticated. Its text never contains secret parts of the
+// credentials.
 type Error struct {
-	// Check that failed.
-	Check Check
-	// RetryAfter is the delay before a retry; 0: unspecified.
-	RetryAfter time.Duration
+	Check      Check
+	RetryAfter time.Duration // 0: unspecified
 
 	text    string
 	code    codes.Code
@@ -63,8 +61,7 @@ func (e *Error) Error() string { return e.text }
 // Is makes errors.Is(err, access.ErrUnauthenticated) true.
 func (e *Error) Is(target error) bool { return target == access.ErrUnauthenticated }
 
-// GRPCStatus returns the status of the call. For a publish stream it states that no request was executed, since the
-// caller was not admitted.
+// GRPCStatus returns the status of the call. For a publish stream it states that no request was executed.
 func (e *Error) GRPCStatus() *status.Status {
 	r := pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED
 	switch {
@@ -87,12 +84,10 @@ func (e *Error) GRPCStatus() *status.Status {
 	return st
 }
 
-// wrong returns the error of a failed check.
 func wrong(c Check, text string) *Error {
 	return &Error{Check: c, text: "authentication failed: " + text, code: codes.Unauthenticated}
 }
 
-// errExpired returns the error of a token that is no longer valid.
 func errExpired(text string) *Error {
 	e := wrong(CheckTime, text)
 	e.expired = true
@@ -104,7 +99,6 @@ func unchecked(c Check, code codes.Code, wait time.Duration, text string) *Error
 	return &Error{Check: c, text: text, code: code, RetryAfter: wait}
 }
 
-// errStreamEnds returns the error that ends a running stream.
 func errStreamEnds(text string) *Error {
 	e := errExpired(text)
 	e.running = true

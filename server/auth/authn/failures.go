@@ -12,14 +12,13 @@ import (
 )
 
 const (
-	// logInterval is the log interval: the first failure is logged immediately, those that follow in one line.
+	// The first failure is logged immediately, those that follow within logInterval in one line.
 	logInterval = 10 * time.Second
 	// ManyFailures is the number of failures within a minute that raises a condition.
 	ManyFailures = 100
 	minuteSlots  = 6 // ten seconds each
 )
 
-// failures counts and logs failures.
 type failures struct {
 	log *zap.Logger
 
@@ -38,7 +37,6 @@ func newFailures(log *zap.Logger) *failures {
 	return &failures{log: log, total: make(map[Check]uint64)}
 }
 
-// add counts one failure.
 func (f *failures) add(e *Error, from netip.Prefix, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,7 +51,7 @@ func (f *failures) add(e *Error, from netip.Prefix, now time.Time) {
 	f.logPending(now)
 }
 
-// advance advances to the slot of now. mu is held.
+// advance clears the slots since the last failure. mu is held.
 func (f *failures) advance(now time.Time) {
 	slot := now.Unix() / int64(60/minuteSlots)
 	if slot-f.slot >= minuteSlots || slot < f.slot {
@@ -66,7 +64,7 @@ func (f *failures) advance(now time.Time) {
 	f.slot = slot
 }
 
-// logPending logs pending failures, unless the last log line is too recent. mu is held.
+// logPending requires that mu is held.
 func (f *failures) logPending(now time.Time) {
 	if f.pending == 0 || now.Sub(f.logged) < logInterval {
 		return
@@ -87,7 +85,7 @@ func addressKey(from netip.Prefix) string {
 	return from.String()
 }
 
-// check logs pending failures, and returns the number of failures in the last minute.
+// check logs pending failures, and returns those of the last minute.
 func (f *failures) check(now time.Time) (lastMinute uint64, details string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +100,6 @@ func (f *failures) check(now time.Time) (lastMinute uint64, details string) {
 	return lastMinute, details
 }
 
-// counts returns the number of failures by check.
 func (f *failures) counts() map[Check]uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,29 +20,22 @@ import (
 
 // JWT configures the accepted JWTs.
 type JWT struct {
-	// Issuer required in a token; empty: JWTs are not accepted.
-	Issuer string
-	// Audience that must be among those of a token.
-	Audience string
+	Issuer   string // required in a token; empty: JWTs are not accepted
+	Audience string // must be among those of a token
 	// KeysURL or KeysFile is the source of the issuer's keys, a JSON Web Key Set. Both empty: the URL in the issuer's
 	// discovery document.
-	KeysURL, KeysFile string
-	// KeysCA is a file with the CAs for the certificate of the issuer's server; empty: the system's CAs.
-	KeysCA string
-	// PrincipalClaim and GroupsClaim are dotted paths of claims, such as realm_access.roles.
-	PrincipalClaim, GroupsClaim string
-	// Skew is the tolerated difference between the issuer's clock and this node's clock.
-	Skew time.Duration
+	KeysURL, KeysFile           string
+	KeysCA                      string        // file with the CAs for the issuer's server; empty: the system's CAs
+	PrincipalClaim, GroupsClaim string        // dotted paths, such as realm_access.roles
+	Skew                        time.Duration // tolerated difference between the clocks of the issuer and this node
 }
 
 const (
-	// maxGroups is the maximum number of groups in a token.
-	maxGroups = 256
-	// quoted limits how much of a token's content an error repeats.
-	quoted = 100
+	maxGroups = 256 // in a token
+	quoted    = 100 // maximum of a token's content in an error
 )
 
-// algorithms lists the accepted signature algorithms: only asymmetric ones, so that the verification key cannot sign.
+// algorithms returns the accepted algorithms: only asymmetric ones, so that the verification key cannot sign.
 func algorithms() (names []string, algs []jose.SignatureAlgorithm) {
 	algs = []jose.SignatureAlgorithm{
 		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512,
@@ -59,19 +53,17 @@ type verifier struct {
 	now      func() time.Time
 }
 
-// verified is a valid JWT.
 type verified struct {
 	identity *access.Identity
 	expiry   time.Time // including the skew
 	version  uint64    // of the keys
 }
 
-// verify checks all properties of a token. It fetches the issuer's keys again if required and fetch is set.
+// verify checks all properties of a token. If fetch is set, it fetches the issuer's keys again if required.
 func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verified, error) {
 	names, algs := algorithms()
 	if _, err := jose.ParseSignedCompact(raw, algs); err != nil {
-		var other *jose.ErrUnexpectedSignatureAlgorithm
-		if errors.As(err, &other) {
+		if other, ok := errors.AsType[*jose.ErrUnexpectedSignatureAlgorithm](err); ok {
 			return nil, wrong(CheckAlgorithm, fmt.Sprintf("JWT is signed with %.20q; only asymmetric algorithms are "+
 				"accepted: %s", string(other.Got), strings.Join(names, ", ")))
 		}
@@ -91,7 +83,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	return v.checkClaims(token, set.version)
 }
 
-// checkClaims checks the claims of a token with a valid signature.
+// checkClaims requires a token with a valid signature.
 func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, error) {
 	var claims map[string]any
 	var times struct {
@@ -105,7 +97,7 @@ func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, 
 		return nil, wrong(CheckIssuer, fmt.Sprintf("JWT has issuer %.*q; auth.jwt.issuer is %q", quoted,
 			token.Issuer, v.settings.Issuer))
 	}
-	if !contains(token.Audience, v.settings.Audience) {
+	if !slices.Contains(token.Audience, v.settings.Audience) {
 		return nil, wrong(CheckAudience, fmt.Sprintf("JWT has audience %.*q; auth.jwt.audience is %q", quoted,
 			strings.Join(token.Audience, ", "), v.settings.Audience))
 	}
@@ -135,7 +127,6 @@ func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, 
 	return out, v.name(out, claims)
 }
 
-// name extracts the principal and the groups of a token.
 func (v *verifier) name(out *verified, claims map[string]any) error {
 	principal, ok := claim(claims, v.settings.PrincipalClaim).(string)
 	if !ok {
@@ -155,7 +146,7 @@ func (v *verifier) name(out *verified, claims map[string]any) error {
 	return nil
 }
 
-// groupsOf parses groups: a list of names, or one name; none if the claim is missing.
+// groupsOf parses a list of names, or one name; a missing claim has none.
 func groupsOf(value any) (groups []string, reason string) {
 	var list []any
 	switch v := value.(type) {
@@ -200,7 +191,7 @@ func claim(claims map[string]any, path string) any {
 	return nil
 }
 
-// instant parses a NumericDate: seconds since 1970, optionally with a fraction.
+// instant parses a NumericDate, seconds since 1970 with an optional fraction.
 func instant(n *json.Number) (time.Time, bool) {
 	const latest = 253402300799 // the end of the year 9999
 	seconds, err := n.Float64()
@@ -210,16 +201,7 @@ func instant(n *json.Number) (time.Time, bool) {
 	return time.Unix(0, 0).Add(time.Duration(seconds) * time.Second), true
 }
 
-func contains(all []string, one string) bool {
-	for _, s := range all {
-		if s == one {
-			return true
-		}
-	}
-	return false
-}
-
-// callKeys is the key set for one call. It keeps the error, since go-oidc preserves only the text of an error.
+// callKeys is the key set for one call. It keeps the error, of which go-oidc preserves only the text.
 type callKeys struct {
 	keys    *keys
 	algs    []jose.SignatureAlgorithm
@@ -228,7 +210,6 @@ type callKeys struct {
 	err     *Error
 }
 
-// VerifySignature is called by go-oidc.
 func (c *callKeys) VerifySignature(ctx context.Context, raw string) ([]byte, error) {
 	payload, err := c.check(ctx, raw)
 	if err != nil {
@@ -246,9 +227,9 @@ func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 	protected := jws.Signatures[0].Protected
 	found, version, err := c.keys.find(ctx, protected.KeyID, c.fetch)
 	c.version = version
-	var none *unavailableError
+	none, unavailable := errors.AsType[*unavailableError](err)
 	switch {
-	case errors.As(err, &none):
+	case unavailable:
 		return nil, unchecked(CheckUnavailable, codes.Unavailable, none.wait, "JWT not checked: "+
 			"keys of the issuer are not available (auth.jwt): "+none.Error())
 	case err != nil:

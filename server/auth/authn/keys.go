@@ -21,13 +21,10 @@ import (
 )
 
 const (
-	// fileCheckInterval is the poll interval of a key file.
 	fileCheckInterval = time.Second
-	// refetchAfter is the minimum interval between fetches caused by a token with an unknown key.
-	refetchAfter = 5 * time.Second
-	// refreshAfter is the maximum age of fetched keys: a withdrawn key is accepted for up to this time.
+	refetchAfter      = 5 * time.Second // minimum between fetches because of unknown keys
+	// refreshAfter is the maximum age of fetched keys. A withdrawn key is accepted for up to this time.
 	refreshAfter = 10 * time.Minute
-	// fetchTimeout limits one fetch.
 	fetchTimeout = 10 * time.Second
 	maxKeySet    = 1 << 20 // bytes
 	maxKeys      = 100
@@ -63,8 +60,8 @@ type unavailableError struct {
 func (e *unavailableError) Error() string { return e.cause.Error() }
 func (e *unavailableError) Unwrap() error { return e.cause }
 
-// find returns the keys with an ID, or all keys for an empty ID, and the version of the key set. If no key matches and
-// fetch is set, it fetches the keys again.
+// find returns the keys with an ID, or all for an empty ID, and the version of the key set. If no key matches and fetch
+// is set, it fetches the keys again.
 func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebKey, uint64, error) {
 	found, version, err := k.lookup(id)
 	if len(found) == 0 && fetch {
@@ -82,7 +79,6 @@ func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebK
 	return nil, 0, errNoKey
 }
 
-// again returns the minimum delay before the next attempt.
 func (k *keys) again() time.Duration {
 	if k.file != "" {
 		return fileCheckInterval
@@ -90,7 +86,7 @@ func (k *keys) again() time.Duration {
 	return refetchAfter
 }
 
-// lookup returns the loaded keys with an ID, and why no newer ones are available.
+// lookup returns the loaded keys with an ID, and the error of the last attempt to load newer ones.
 func (k *keys) lookup(id string) (found []jose.JSONWebKey, version uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -102,7 +98,6 @@ func (k *keys) lookup(id string) (found []jose.JSONWebKey, version uint64, err e
 	return found, k.version, k.err
 }
 
-// generation increases when the keys change.
 func (k *keys) generation() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,7 +105,7 @@ func (k *keys) generation() uint64 {
 }
 
 // load reads or fetches the keys. If the last attempt is less than `after` ago, it returns an error with the time to
-// retry. It returns nil if another call has fetched the keys while this one waited.
+// retry, or nil if a concurrent call has fetched the keys.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {
@@ -136,7 +131,7 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 	return nil
 }
 
-// read reads or fetches the keys, and stores them if they are valid. loading is held.
+// read stores the keys if they are valid. loading is held.
 func (k *keys) read(ctx context.Context) {
 	// The fetch serves all waiting calls: cancellation of one call must not fail the others.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
@@ -154,7 +149,7 @@ func (k *keys) read(ctx context.Context) {
 	k.parse(raw, err)
 }
 
-// readFile returns the file if it has changed, or nil.
+// readFile returns nil if the file is unchanged.
 func (k *keys) readFile() ([]byte, error) {
 	info, err := os.Stat(k.file)
 	k.mu.Lock()
@@ -179,7 +174,6 @@ func (k *keys) readFile() ([]byte, error) {
 	return raw, nil
 }
 
-// fetch downloads the keys from their URL.
 func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	url := k.url
 	if url == "" {
@@ -217,7 +211,7 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	return raw, nil
 }
 
-// parse parses and stores raw; on error the old keys remain.
+// parse stores the keys in raw; on error the old ones remain.
 func (k *keys) parse(raw []byte, err error) {
 	var set []jose.JSONWebKey
 	if err == nil {
@@ -236,7 +230,7 @@ func (k *keys) parse(raw []byte, err error) {
 	}
 }
 
-// parseKeys parses a JWK set and returns the keys usable for verification: public, asymmetric and long enough.
+// parseKeys returns the keys usable for verification: public, asymmetric and long enough.
 func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
 	var document struct {
 		Keys []json.RawMessage `json:"keys"`

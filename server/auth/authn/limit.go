@@ -13,24 +13,22 @@ import (
 )
 
 const (
-	// maxFailures is the burst of failures of an address, and failuresPerSecond the refill rate.
+	// maxFailures is the burst of failures of an address, refilled with failuresPerSecond.
 	maxFailures       = 30.0
 	failuresPerSecond = 1.0
-	// maxAddresses limits memory: addresses with the most remaining failures are evicted.
+	// maxAddresses limits memory: of evictSamples addresses, the one with the most remaining failures is evicted.
 	maxAddresses = 10_000
-	// evictSamples is the number of addresses sampled for an eviction.
 	evictSamples = 8
 )
 
-// limiter limits failures by address. It never blocks a token that was verified before. Callers behind the same address
-// (NAT) are therefore affected by each other only when they present a JWT that the node has not seen.
+// limiter limits failures by address. It never blocks a token that was verified before, so callers behind the same
+// address (NAT) affect each other only with JWTs that the node has not seen.
 type limiter struct {
 	mu        sync.Mutex
 	addresses map[netip.Prefix]*budget
 }
 
-// budget is the remaining failures of an address.
-type budget struct {
+type budget struct { // the remaining failures of an address
 	left float64
 	at   time.Time
 }
@@ -42,7 +40,7 @@ func (a *budget) refill(now time.Time) {
 	a.at = now
 }
 
-// wait returns the time until the address has a failure left; 0: it has one.
+// wait returns the time until the address has a failure left.
 func (l *limiter) wait(from netip.Prefix, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +58,6 @@ func (l *limiter) wait(from netip.Prefix, now time.Time) time.Duration {
 	return time.Duration((1 - a.left) / failuresPerSecond * float64(time.Second))
 }
 
-// failed charges one failure to the address.
 func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +73,7 @@ func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	a.left = max(0, a.left-1)
 }
 
-// evict evicts one of a few sampled addresses: the one with the most failures left. mu is held.
+// evict requires that mu is held.
 func (l *limiter) evict(now time.Time) {
 	var evicted netip.Prefix
 	most, tries := -1.0, 0
@@ -92,15 +89,8 @@ func (l *limiter) evict(now time.Time) {
 	delete(l.addresses, evicted)
 }
 
-// known returns the number of addresses with failures.
-func (l *limiter) known() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.addresses)
-}
-
-// hostBits is the prefix length of one address: all of an IPv4 address, and the network half of an IPv6 address, since
-// a host can choose the other half freely.
+// The prefix of an address is the whole IPv4 address, or the network half of an IPv6 address: a host can choose the
+// other half freely.
 const (
 	hostBits4 = 32
 	hostBits6 = 64

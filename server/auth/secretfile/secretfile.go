@@ -17,19 +17,17 @@ import (
 )
 
 const (
-	// minBytes is the minimum length of a secret, to prevent guessing.
-	minBytes = 16
-	// maxFileBytes limits the size of the file, and maxSecrets the number of secrets in it.
-	maxFileBytes = 64 << 10
-	maxSecrets   = 16
-	// checkInterval is the minimum interval between two checks of the file.
-	checkInterval = time.Second
+	// minBytes prevents guessing.
+	minBytes      = 16
+	maxFileBytes  = 64 << 10
+	maxSecrets    = 16
+	checkInterval = time.Second // minimum
 )
 
 // ErrContent is returned for a file without a valid secret, or with an invalid one.
 var ErrContent = errors.New("invalid secret file")
 
-// File holds the secrets of a file. It is safe for concurrent use.
+// File is safe for concurrent use.
 type File struct {
 	path      string
 	reported  func(error)
@@ -40,15 +38,14 @@ type File struct {
 	mu sync.Mutex // held while the file is read
 }
 
-// secrets is immutable.
-type secrets struct {
+type secrets struct { // immutable
 	raw   string // content of the file
 	first string
 	sums  [][sha256.Size]byte
 }
 
-// Open reads a file of secrets, one per line; empty lines and lines that begin with # are ignored. told is called with
-// nil when new content is used, and once with the error when it is invalid; it may be nil.
+// Open reads a file of secrets, one per line; empty lines and lines that begin with # are ignored. reported, unless
+// nil, is called with nil when new content is used, and once with the error when it is invalid.
 func Open(path string, reported func(error)) (*File, error) {
 	f := &File{path: path, reported: reported}
 	s, err := read(path)
@@ -84,10 +81,10 @@ func (f *File) Check() {
 	}
 	defer f.mu.Unlock()
 	f.checkedAt.Store(now)
-	_ = f.read() // reported through told
+	_ = f.read() // passed to reported
 }
 
-// Reload reads the file now. It returns an error if the content is invalid; the previous secrets then stay in use.
+// Reload reads the file now. If the content is invalid, it returns an error and the previous secrets stay in use.
 func (f *File) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +100,7 @@ func (f *File) Refused() error {
 	return nil
 }
 
-// read reads the file and stores its secrets. mu is held.
+// read requires that mu is held.
 func (f *File) read() error {
 	s, err := read(f.path)
 	before := f.Refused()
@@ -125,7 +122,7 @@ func (f *File) read() error {
 	return nil
 }
 
-// read reads a file. Errors do not contain its content.
+// read returns errors without the file's content.
 func read(path string) (*secrets, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -164,7 +161,6 @@ func read(path string) (*secrets, error) {
 	return s, nil
 }
 
-// problemOf returns why a secret is invalid, or an empty string.
 func problemOf(secret string) string {
 	if len(secret) < minBytes {
 		return fmt.Sprintf("secret must have at least %d characters", minBytes)

@@ -4,7 +4,7 @@
   const box = document.getElementById("dialog-box");
   const inner = document.getElementById("dialog");
 
-  // --- live parts: only what has changed is replaced, so that focus, selection and open details stay ---
+  // Live parts: only differences are replaced, so that focus, selection and open details stay.
 
   function same(a, b) {
     return a.nodeType === b.nodeType && a.nodeName === b.nodeName && (a.nodeType !== 1 || (a.id === b.id && a.dataset.key === b.dataset.key));
@@ -27,7 +27,7 @@
       return;
     }
     patchAttributes(from, to);
-    if (from.classList.contains("chart")) { // its content is drawn here
+    if (from.classList.contains("chart")) { // drawn by draw
       draw(from);
       return;
     }
@@ -73,7 +73,7 @@
     },
   });
 
-  // --- tables: on a narrow screen each row is a block, and each cell has the name of its column ---
+  // Tables: on a narrow screen each row is a block, and each cell has the name of its column.
 
   function relabel(root) {
     root.querySelectorAll(".table table").forEach(function (t) {
@@ -88,7 +88,7 @@
     document.body.classList.add("labelled");
   }
 
-  // --- charts: <div class="chart" data-chart='{"kind":"bars"|"lines", ...}'> ---
+  // Charts: <div class="chart" data-chart='{"kind":"bars"|"lines", ...}'>
 
   function colour(name) {
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -151,8 +151,6 @@
     (root || document).querySelectorAll(".chart").forEach(draw);
   }
 
-  // --- dialogues ---
-
   function show() {
     if (!inner || !inner.firstElementChild) return;
     if (!box.open) box.showModal();
@@ -171,7 +169,7 @@
   }
 
   document.addEventListener("htmx:afterSwap", function (e) {
-    const swapped = e.detail.target || document; // an event of the server tells none
+    const swapped = e.detail.target || document; // server-sent events have no target
     relabel(swapped);
     if (swapped === inner) show();
     else drawAll(swapped);
@@ -186,7 +184,7 @@
   document.addEventListener("htmx:sseOpen", function () { document.body.classList.remove("lost"); });
   document.addEventListener("htmx:sseError", function () { document.body.classList.add("lost"); });
 
-  // A button of a dialogue that may lose something works when the name was typed.
+  // The submit button of a dialog with data-confirm is disabled until the text was typed.
   function confirmed(input) {
     const form = input.closest("form");
     form.querySelector("button[type=submit]").disabled = input.value.trim() !== input.dataset.confirm;
@@ -198,7 +196,7 @@
     document.querySelectorAll("#dialog [data-confirm]").forEach(confirmed);
   });
 
-  // A checkbox in the head of a table selects all rows.
+  // A checkbox in the table head selects all rows.
   document.addEventListener("change", function (e) {
     if (!e.target.matches || !e.target.matches("input[type=checkbox]")) return;
     const form = e.target.closest("form");
@@ -231,8 +229,6 @@
     box.addEventListener("close", function () { inner.textContent = ""; });
     box.addEventListener("click", function (e) { if (e.target === box) box.close(); });
   }
-
-  // --- theme and keys ---
 
   function toggle() {
     const root = document.documentElement;

@@ -5,24 +5,21 @@ package dispatch
 import "sync/atomic"
 
 const (
-	// minOutbox is the minimum outbox limit of a consumer, in bytes, regardless of others. Smaller amounts are not
-	// counted.
+	// minOutbox is the minimum outbox limit of a consumer, in bytes. Smaller changes are not counted.
 	minOutbox = 16 << 10
-	// maxUnconfirmedBatches bounds the bytes counted for a silent client, in batches: gRPC buffers about one, and the next
-	// one waits for it.
+	// maxUnconfirmedBatches bounds the batches counted for a silent client: gRPC buffers about one, and the next one
+	// waits.
 	maxUnconfirmedBatches = 2
 )
 
-// bufferedBytes counts the bytes in memory that clients have not received, and limits the bytes for each consumer. A
-// client that does not read occupies its part indefinitely, and there may be thousands of them. It is safe for
-// concurrent use.
+// bufferedBytes counts the bytes in memory that clients have not received, and limits the bytes per consumer: a client
+// that does not read occupies its part indefinitely. It is safe for concurrent use.
 type bufferedBytes struct {
 	bytes     atomic.Int64
 	consumers atomic.Int64
 	outbox    atomic.Int64 // outbox limit of each consumer; 0 for Limits.OutboxBytes
 }
 
-// add adds to the byte count.
 func (w *bufferedBytes) add(bytes int, l *Limits) {
 	now := w.bytes.Add(int64(bytes))
 	share := int64(0)
@@ -34,13 +31,11 @@ func (w *bufferedBytes) add(bytes int, l *Limits) {
 	}
 }
 
-// attached sets the number of consumers.
 func (w *bufferedBytes) attached(consumers int, l *Limits) {
 	w.consumers.Store(int64(consumers))
 	w.add(0, l)
 }
 
-// atMost applies the current limit for one consumer.
 func (w *bufferedBytes) atMost(limit int) int {
 	if share := w.outbox.Load(); share > 0 {
 		return min(limit, int(share))
@@ -48,16 +43,13 @@ func (w *bufferedBytes) atMost(limit int) int {
 	return limit
 }
 
-// outboxBytes returns the current limit of bytes buffered for one consumer.
 func (r *Registry) outboxBytes() int { return r.buffered.atMost(r.limits.Load().OutboxBytes) }
 
-// batchBytes returns the current size limit of a read or an event.
 func (r *Registry) batchBytes() int { return r.buffered.atMost(r.limits.Load().BatchBytes) }
 
-// updateCount updates the registry's count of the consumer's bytes, if it has changed by step. The count contains the
-// outbox and the bytes delivered since the client's last message, as far as they can still be buffered in the node. A
-// client that reads without answering counts as one that does not read; for others, that only makes batches smaller.
-// The dispatcher's lock is held.
+// updateCount updates the registry's count of the consumer's bytes, if it has changed by step. It counts the outbox and
+// the bytes delivered since the client's last message, as far as the node can still buffer them. A client that reads
+// without answering is counted like one that does not read; this only makes batches smaller for others.
 func (c *Consumer) updateCount(step int) {
 	l := c.d.registry.limits.Load()
 	holds := c.outboxBytes + min(c.unconfirmedBytes, maxUnconfirmedBatches*l.BatchBytes)
@@ -67,7 +59,6 @@ func (c *Consumer) updateCount(step int) {
 	}
 }
 
-// clientResponded records a message of the client, which shows that it reads. The dispatcher's lock is held.
 func (c *Consumer) clientResponded() {
 	c.unconfirmedBytes = 0
 	c.updateCount(minOutbox)

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Consumer is one consumer of a subscription. Next must be called by one goroutine; all other methods are safe for
-// concurrent use.
+// Consumer is a consumer of a subscription. Only one goroutine may call Next; all other methods are safe for concurrent
+// use.
 type Consumer struct {
 	d      *dispatcher
 	notify chan struct{} // wakes Next
@@ -23,57 +23,52 @@ type Consumer struct {
 	outbox           []Message
 	outboxBytes      int
 	unconfirmedBytes int             // bytes delivered since the client's last message
-	counted          int             // bytes counted for the consumer in the registry, see recount
+	counted          int             // bytes counted in the registry, see updateCount
 	inFlight         map[uint64]bool // assigned and unanswered; true once returned by Next
-	requestedConfirm uint64          // highest requested confirmation
+	requestedConfirm uint64
 	confirmed        uint64
 	reportedConfirm  uint64 // last confirmation returned by Next
 	drain            draining
 	finishing        bool
 	left             bool
-	groups           int           // number of groups that it owns
-	deferred         [lanes]uint64 // by lane: it was offered all deferred messages below this sequence
-	// reportsPending: the consumer supports Event.Waiting. waiting contains its pending rejects that Next must report.
-	// moved contains those that have been moved since.
+	groups           int           // groups that it owns
+	deferred         [lanes]uint64 // by lane: all deferred messages below this sequence were offered to it
+	// reportsPending: the client supports Event.PendingRejects. pendingRejects and moved are reported by the next event.
 	reportsPending        bool
 	pendingRejects, moved []uint64
 	// accepts reports whether the consumer accepts a message; nil accepts all.
 	accepts func(m *Message) bool
-	// from is the origin of the consumer. firstSince is the time since when it has been the consumer attached
-	// longest; zero if it is not.
+	// from is the origin of the consumer. firstSince is when it became the consumer attached longest, or zero.
 	from       string
 	firstSince time.Time
 }
 
-// accepted reports whether the consumer accepts a message.
 func (c *Consumer) accepted(m *Message) bool { return c.accepts == nil || c.accepts(m) }
 
-// Event contains the updates to send to a consumer's client.
+// Event contains updates for a consumer's client.
 type Event struct {
-	// Messages are in order of sequence except for redeliveries. In a queue with priorities, higher priorities come
-	// first.
+	// Messages are in order of sequence, except for redeliveries and in queues with priorities.
 	Messages []Message
-	// Confirmed is the highest number whose acks are committed, or 0 if it has not changed.
+	// Confirmed is the highest confirmation number whose acks are committed, or 0 if it has not changed.
 	Confirmed uint64
-	// Drained is the number of the answered Drain, after Messages; 0 for none. DrainedCredit is the revoked credit.
+	// Drained is the number of the Drain answered after Messages; 0 for none. DrainedCredit is the revoked credit.
 	Drained       uint64
 	DrainedCredit uint32
-	// PendingRejects contains rejects that are pending because the dead-letter queue is full. Confirmed does not cover
-	// them. They are moved when there is space. If the active is replaced first, they are redelivered. Waiting is set only
-	// after EnablePendingEvents was called.
+	// PendingRejects are not covered by Confirmed, because the dead-letter queue is full. They are moved when it has
+	// space, or redelivered if the active is replaced first. Set only after EnablePendingEvents.
 	PendingRejects []uint64
-	// Moved contains messages of an earlier Waiting that are no longer pending.
+	// Moved contains earlier PendingRejects that are no longer pending.
 	Moved []uint64
 }
 
-// EnablePendingEvents enables Event.Waiting. Without it, a pending reject blocks all confirmations requested after it.
+// EnablePendingEvents enables Event.PendingRejects. Otherwise a pending reject blocks all later confirmations.
 func (c *Consumer) EnablePendingEvents() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	c.reportsPending = true
 }
 
-// AddCredit increases the credit by n messages. It returns ErrTooMuchCredit above the limit.
+// AddCredit adds credit for n messages. It returns ErrTooMuchCredit above the limit.
 func (c *Consumer) AddCredit(n uint32) error {
 	d := c.d
 	d.mu.Lock()
@@ -89,26 +84,23 @@ func (c *Consumer) AddCredit(n uint32) error {
 	return nil
 }
 
-// Outcomes contains a consumer's outcomes for its messages.
+// Outcomes contains a consumer's outcomes for its messages. Nacks, Rejects and Releases apply only to messages in
+// flight at this consumer.
 type Outcomes struct {
-	// Acks are acknowledged. They may include messages that are not in flight at this consumer, since they may have
-	// been delivered before a failover.
+	// Acks may include messages not in flight at this consumer: they may have been delivered before a failover.
 	Acks []Range
-	// Nacks are requeued if they are in flight at this consumer. They are redelivered after NackDelay, or after the
-	// redelivery delay of their queue if NackDelay is nil.
+	// Nacks are redelivered after NackDelay, or after the redelivery delay of their queue if it is nil.
 	Nacks     []Range
 	NackDelay *time.Duration
-	// Rejects are dead-lettered if they are in flight at this consumer, or discarded if there is no dead-letter
-	// queue.
+	// Rejects are dead-lettered, or discarded if there is no dead-letter queue.
 	Rejects []Range
-	// Releases are requeued if they are in flight at this consumer, as if never delivered: they are redelivered
-	// immediately and not counted as deliveries.
+	// Releases are redelivered immediately and not counted as deliveries.
 	Releases []Range
-	// Confirm, if not 0, is returned by Next when these answers and all earlier ones are committed.
+	// Confirm, if not 0, is returned by Next when these outcomes and all earlier ones are committed.
 	Confirm uint64
 }
 
-// Settle accepts a consumer's answers. It blocks while too many answers are pending.
+// Settle accepts a consumer's outcomes. It blocks while too many of them are pending.
 func (c *Consumer) Settle(ctx context.Context, a Outcomes) error {
 	d := c.d
 	if err := d.checkDelivered(&a); err != nil {
@@ -152,7 +144,6 @@ func (c *Consumer) Settle(ctx context.Context, a Outcomes) error {
 	return nil
 }
 
-// nack requeues messages in flight at the consumer. The dispatcher's lock is held.
 func (c *Consumer) nack(a *Outcomes) {
 	p := &c.d.pending
 	before := len(p.releases)
@@ -170,7 +161,6 @@ func (c *Consumer) nack(a *Outcomes) {
 	}
 }
 
-// reject dead-letters messages in flight at the consumer. The dispatcher's lock is held.
 func (c *Consumer) reject(ranges []Range) {
 	var held []uint64
 	for _, r := range ranges {
@@ -180,8 +170,8 @@ func (c *Consumer) reject(ranges []Range) {
 	c.d.order.settled(held)
 }
 
-// Detach marks all messages of the consumer as not delivered, except those that its client has seen. That includes
-// messages in transit to the client. Close requeues them. The consumer gets no further messages. Finish follows.
+// Detach marks all messages of the consumer as not delivered, except those in seen: other messages may still be in
+// transit to the client. The consumer gets no further messages. Finish must follow; Close requeues the messages.
 func (c *Consumer) Detach(seen []Range) {
 	seen = merged(seen)
 	d := c.d
@@ -249,7 +239,6 @@ func (c *Consumer) Next(ctx context.Context) (Event, error) {
 // Close detaches the consumer and requeues its messages in flight.
 func (c *Consumer) Close() { c.d.detach(c) }
 
-// take collects the event to send now.
 func (c *Consumer) take() (Event, error) {
 	d := c.d
 	d.mu.Lock()
@@ -274,7 +263,6 @@ func (c *Consumer) take() (Event, error) {
 	return event, nil
 }
 
-// takeOutbox removes and returns the messages for one event. The dispatcher's lock is held.
 func (c *Consumer) takeOutbox() []Message {
 	d := c.d
 	bytes, taken, kept, now := 0, 0, 0, int64(0)
@@ -321,7 +309,6 @@ func (c *Consumer) takeOutbox() []Message {
 	return out
 }
 
-// capacity returns the number of messages that the consumer can accept now. The dispatcher's lock is held.
 func (c *Consumer) capacity() int {
 	r := c.d.registry
 	if c.finishing || c.err != nil || c.outboxBytes >= r.outboxBytes() {
@@ -330,8 +317,6 @@ func (c *Consumer) capacity() int {
 	return max(0, min(c.credit, r.limits.Load().Outstanding-len(c.inFlight)))
 }
 
-// deliver assigns a message to the consumer. more is the approximate number of messages that follow. The dispatcher's
-// lock is held.
 func (c *Consumer) deliver(m Message, more int) {
 	c.credit--
 	c.inFlight[m.Sequence] = false
@@ -344,34 +329,19 @@ func (c *Consumer) deliver(m Message, more int) {
 	signal(c.notify)
 }
 
-// drop removes the sequences of r from the consumer's messages and returns their number. It appends them to held,
-// unless that is nil. The cost is the smaller of the range and the consumer's messages. The dispatcher's lock is
-// held.
+// drop removes the sequences of r from the consumer's messages, appends them to held unless that is nil, and returns
+// their number.
 func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
-	dropOne := func(sequence uint64, sent bool) {
+	inRange(c.inFlight, r, func(sequence uint64, sent bool) {
 		n++
 		if held != nil {
 			*held = append(*held, sequence)
 		}
 		c.removeInFlight(sequence, sent)
-	}
-	if r.Last-r.First < uint64(len(c.inFlight)) {
-		for i := range r.Last - r.First + 1 {
-			if sent, had := c.inFlight[r.First+i]; had {
-				dropOne(r.First+i, sent)
-			}
-		}
-		return n
-	}
-	for sequence, sent := range c.inFlight {
-		if r.First <= sequence && sequence <= r.Last {
-			dropOne(sequence, sent)
-		}
-	}
+	})
 	return n
 }
 
-// removeInFlight restores the credit for a message that never reached the client.
 func (c *Consumer) removeInFlight(sequence uint64, sent bool) {
 	delete(c.inFlight, sequence)
 	if !sent {

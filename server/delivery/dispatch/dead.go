@@ -16,29 +16,23 @@ import (
 )
 
 const (
-	// deadRetryInterval is the retry interval for dead letters that do not fit into the dead-letter queue.
 	deadRetryInterval = time.Second
-	// maxMoveMessages bounds the messages of one move transaction.
-	maxMoveMessages = 256
+	maxMoveMessages   = 256
 )
 
-// pendingDead is a message to be dead-lettered. Its record is read when it is moved.
 type pendingDead struct {
 	sequence uint64
 	reason   txn.DeadReason
-	by       *Consumer // consumer that rejected it; nil if none did
+	by       *Consumer // consumer that rejected it, or nil
 	notified bool      // by was notified that it is pending
 }
 
-// deadLetter adds messages to be dead-lettered.
 func (s *settlement) deadLetter(sequences []uint64, reason txn.DeadReason, by *Consumer) {
 	for _, sequence := range sequences {
 		s.dead = append(s.dead, pendingDead{sequence: sequence, reason: reason, by: by})
 	}
 }
 
-// maxDeliveries returns the delivery limit for the messages of a result. It returns 0 if none was delivered before,
-// or without a limit.
 func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	for i := range messages {
 		if messages[i].DeliveryCount > 0 {
@@ -48,8 +42,8 @@ func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	return 0
 }
 
-// filterExhausted removes messages that have reached the delivery limit from a result and dead-letters them. This
-// happens after a failover, or if the limit was lowered. The dispatcher's lock is held.
+// filterExhausted dead-letters messages at the delivery limit and removes them from a read result. They exist after a
+// failover, or if the limit was lowered.
 func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message {
 	return slices.DeleteFunc(messages, func(m Message) bool {
 		dead := uint64(m.DeliveryCount) >= most
@@ -61,7 +55,6 @@ func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message 
 	})
 }
 
-// deadLetterExhausted dead-letters those committed releases of a settlement that have reached the delivery limit.
 func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 	if len(batch.releases) == 0 {
 		return
@@ -84,13 +77,11 @@ func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 // FullError reports that dead letters of a queue are pending because the dead-letter queue is full. It wraps
 // txn.ErrQueueFull.
 type FullError struct {
-	// Queue and DeadLetter are the names of the two queues.
 	Queue, DeadLetter string
 	// Oversized reports that each pending message exceeds the capacity of the dead-letter queue.
 	Oversized bool
 }
 
-// Error implements error.
 func (e *FullError) Error() string {
 	if e.Oversized {
 		return fmt.Sprintf("dead letters of %q are larger than max_bytes of the dead-letter queue %q", e.Queue, e.DeadLetter)
@@ -98,11 +89,9 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("dead-letter queue %q of %q is full", e.DeadLetter, e.Queue)
 }
 
-// Unwrap returns txn.ErrQueueFull.
 func (*FullError) Unwrap() error { return txn.ErrQueueFull }
 
-// moveDead moves the dead messages of a settlement in batches. Messages that do not fit into the dead-letter queue
-// remain pending.
+// moveDead moves dead messages in batches. Those that do not fit into the dead-letter queue remain pending.
 func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	slices.SortFunc(batch.dead, func(a, b pendingDead) int { return cmp.Compare(a.sequence, b.sequence) })
 	var waiting []pendingDead
@@ -113,8 +102,8 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 		if err == nil && len(now) > 0 {
 			stay, err = d.registry.settler.Move(ctx, d.key, now)
 		}
-		full := (*FullError)(nil)
-		if !errors.As(err, &full) && err != nil {
+		full, isFull := errors.AsType[*FullError](err)
+		if err != nil && !isFull {
 			return err
 		}
 		if full != nil {
@@ -153,7 +142,6 @@ func (d *dispatcher) reportMoved(list []pendingDead, stay []uint64) {
 	}
 }
 
-// only returns the elements of list with one of the sequences. Both are in ascending order.
 func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	for _, m := range list {
 		if _, is := slices.BinarySearch(sequences, m.sequence); is {
@@ -195,15 +183,13 @@ func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []De
 	return now, list, nil
 }
 
-// moveLater keeps the messages pending that could not be moved.
 func (d *dispatcher) moveLater(left []pendingDead, batch *settlement, reason *FullError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.deadFull {
 		d.registry.log.Warn("dead letters deferred: dead-letter queue is full; consume from it, or raise its limits",
-			zap.String("queue", reason.Queue), zap.String("dead_letter_queue", reason.DeadLetter), zap.Int("messages",
-				len(left)),
-			zap.Bool("too_large", reason.Oversized))
+			zap.String("queue", reason.Queue), zap.String("dead_letter_queue", reason.DeadLetter),
+			zap.Int("messages", len(left)), zap.Bool("too_large", reason.Oversized))
 	}
 	d.deadWait, d.deadFull = true, true
 	batch.dead = left
@@ -216,8 +202,8 @@ func (d *dispatcher) moveLater(left []pendingDead, batch *settlement, reason *Fu
 	})
 }
 
-// postponeDead keeps the dead messages of a settlement pending, and notifies the consumers that rejected them. A
-// consumer without support for that gets its confirmation when they are moved. The dispatcher's lock is held.
+// postponeDead keeps dead messages pending, and notifies the consumers that rejected them. A consumer without support
+// for that gets its confirmation when they are moved.
 func (d *dispatcher) postponeDead(batch *settlement) {
 	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
 		return
@@ -243,4 +229,34 @@ func (d *dispatcher) postponeDead(batch *settlement) {
 		}
 		return blocked[c.consumer]
 	})
+}
+
+// fullFor is how long dead letters count as pending. Tasks that move them retry about every second.
+const fullFor = 5 * time.Second
+
+// RecordFull records that dead letters are pending.
+func (r *Registry) RecordFull(e *FullError) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.full == nil {
+		r.full = make(map[FullError]time.Time)
+	}
+	r.full[*e] = time.Now()
+}
+
+// Full returns the queues with pending dead letters, by name.
+func (r *Registry) Full() (list []FullError) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for e, at := range r.full {
+		if time.Since(at) > fullFor {
+			delete(r.full, e)
+			continue
+		}
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b FullError) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.DeadLetter, b.DeadLetter))
+	})
+	return list
 }

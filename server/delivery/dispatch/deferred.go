@@ -4,13 +4,13 @@ package dispatch
 
 import (
 	"math/bits"
+	"slices"
 	"sort"
 )
 
 const (
 	deferredBits = 12
-	// maxDeferredChunks bounds the deferred messages of a subscription: chunks of 4096 sequences with at least one
-	// member, 512 bytes each.
+	// maxDeferredChunks bounds the deferred messages of a subscription. A chunk takes 512 bytes.
 	maxDeferredChunks = 1 << 14
 )
 
@@ -28,7 +28,6 @@ type deferredChunk struct {
 
 func (s *deferredSet) len() int { return s.n }
 
-// at returns the index of the first chunk with at least this number.
 func (s *deferredSet) at(number uint64) int {
 	if n := len(s.chunks); n > 0 && s.chunks[n-1].number < number {
 		return n // the usual case: messages arrive in order
@@ -40,9 +39,7 @@ func (s *deferredSet) add(sequence uint64) {
 	number := sequence >> deferredBits
 	at := s.at(number)
 	if at == len(s.chunks) || s.chunks[at].number != number {
-		s.chunks = append(s.chunks, nil)
-		copy(s.chunks[at+1:], s.chunks[at:])
-		s.chunks[at] = &deferredChunk{number: number}
+		s.chunks = slices.Insert(s.chunks, at, &deferredChunk{number: number})
 	}
 	c := s.chunks[at]
 	word, bit := &c.words[sequence>>6&(1<<deferredBits/64-1)], uint64(1)<<(sequence&63)

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// delayQueue contains requeued messages with a delay. Guarded by dispatcher.mu.
 type delayQueue struct {
 	at    map[uint64]time.Time // authoritative; the heap may contain removed or duplicate sequences
 	heap  delayHeap
@@ -19,8 +18,8 @@ type laterEntry struct {
 	sequence uint64
 }
 
-// requeueDelayed requeues sequences, each after the delay that a consumer requested, or else that of the queue's
-// configuration. The dispatcher's lock is held.
+// requeueDelayed requeues sequences after the delays requested by consumers, or else those of the queue's
+// configuration.
 func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Duration) {
 	if len(sequences) == 0 {
 		return
@@ -47,7 +46,6 @@ func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Du
 	d.setLater(now)
 }
 
-// setLater sets the timer for the first message. The dispatcher's lock is held.
 func (d *dispatcher) setLater(now time.Time) {
 	l := &d.delayed
 	if len(l.heap) == 0 || d.stopped != nil {
@@ -61,7 +59,6 @@ func (d *dispatcher) setLater(now time.Time) {
 	l.timer.Reset(wait)
 }
 
-// isLater requeues the messages that are due.
 func (d *dispatcher) isLater() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,7 +78,6 @@ func (l *delayQueue) add(sequence uint64, at time.Time) {
 	heap.Push(&l.heap, laterEntry{at, sequence})
 }
 
-// take removes and returns the messages that are due.
 func (l *delayQueue) take(now time.Time) (due []uint64) {
 	for len(l.heap) > 0 && !l.heap[0].at.After(now) {
 		e, _ := heap.Pop(&l.heap).(laterEntry)
@@ -93,19 +89,8 @@ func (l *delayQueue) take(now time.Time) (due []uint64) {
 	return due
 }
 
-// removeRange removes a range. The cost is the smaller of the range and the set.
 func (l *delayQueue) removeRange(r Range) {
-	if r.Last-r.First < uint64(len(l.at)) {
-		for i := range r.Last - r.First + 1 {
-			delete(l.at, r.First+i)
-		}
-	} else {
-		for sequence := range l.at {
-			if r.First <= sequence && sequence <= r.Last {
-				delete(l.at, sequence)
-			}
-		}
-	}
+	inRange(l.at, r, func(sequence uint64, _ time.Time) { delete(l.at, sequence) })
 	if len(l.at) == 0 {
 		l.heap = nil
 	}

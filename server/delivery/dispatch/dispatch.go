@@ -2,11 +2,11 @@
 
 // Package dispatch distributes the messages of a subscription to its consumers.
 //
-// Each subscription with consumers has one dispatcher. It reads the queue in batches, assigns each message to the
-// next consumer in turn that has credit, and tracks the messages in flight. Requeued messages (nacked, or from a lost
-// consumer) precede new ones, lowest sequence first. Queues with priorities, message groups, single active consumers
-// and consumers with filters use another order: see selective. Acknowledgements of all consumers of a subscription
-// are collected while a transaction is being committed, and form the next one.
+// Each subscription with consumers has one dispatcher. It reads the queue in batches, assigns each message to the next
+// consumer in turn that has credit, and tracks the messages in flight. Requeued messages (nacked, or from a lost
+// consumer) precede new ones, lowest sequence first. Priorities, message groups, single active consumers and consumers
+// with filters need another order: see selective. The acknowledgements of all consumers of a subscription that arrive
+// during a commit form the next transaction.
 //
 // # Invariants
 //
@@ -14,27 +14,25 @@
 //   - Only applied messages are visible (Source.Read returns nothing else), and nothing is delivered while paused
 //     (INV-2).
 //   - `confirmed` increases only after the transaction that contains the acks is committed.
-//   - A message that reached the delivery limit of its queue, or was rejected, is moved to the queue's dead-letter
-//     queue. A reject is confirmed when the move is committed. While the dead-letter queue is full, the message stays
-//     in its queue without a consumer. A consumer that supports it is notified of that.
-//   - A message that does not match the filter of its subscription is acknowledged instead of delivered. That is
-//     delayed, and happens while a consumer waits for messages.
-//   - A corrupt message does not block others: it is skipped, and read again every few seconds until it is readable or
-//     acknowledged by another client.
-//   - Each message group has at most one message in flight. The next one follows when that is acknowledged, rejected
-//     or dead-lettered (see groups).
-//   - An expired message is not delivered. Package server/delivery/expiry removes it.
+//   - A message that reached the delivery limit, or was rejected, is moved to the dead-letter queue. A reject is
+//     confirmed when the move is committed. While the dead-letter queue is full, the message stays in its queue
+//     without a consumer, and consumers that support it are notified.
+//   - A message that does not match the filter of its subscription is acknowledged instead of delivered, with a delay,
+//     while a consumer waits for messages.
+//   - A corrupt message is skipped, and read again every few seconds until it is readable or acknowledged.
+//   - Each message group has at most one message in flight (see groups).
+//   - An expired message is not delivered; server/delivery/expiry removes it.
 //   - A requeued message with a delay blocks only messages of its group.
 //   - The bytes buffered for a slow connection are bounded, regardless of the consumer's credit.
-//   - Deliveries do not starve publishers: while others need the CPU, the dispatchers are limited to a fraction of it,
-//     and take turns, so that no subscription waits for the backlog of another.
+//   - While other work needs the CPU, the dispatchers are limited to a fraction of it and take turns (see throttle).
 //
-// The package is independent of gRPC, protobuf and replication: it works with a Source and a Settler.
+// The package does not depend on gRPC, protobuf or replication, but on a Source and a Settler.
 package dispatch
 
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,8 +48,8 @@ import (
 var (
 	// ErrClosed is returned by Attach and Next when the registry was closed without a reason.
 	ErrClosed = errors.New("consumers are closed")
-	// ErrMoved is returned by Next and Settle when the consumer's subscription was moved. Earlier deliveries and
-	// answers to them are invalid.
+	// ErrMoved is returned by Next and Settle when the subscription was moved. Earlier deliveries and their outcomes are
+	// invalid.
 	ErrMoved = errors.New("subscription position was changed: attach again, do not retry acknowledgements")
 	// ErrFinished is returned by Next when the client has finished and has received everything.
 	ErrFinished = errors.New("consumer is closed")
@@ -63,55 +61,51 @@ var (
 	ErrNotDelivered = errors.New("sequence was not delivered")
 )
 
-// Key identifies a subscription.
+// Key identifies a subscription by the numbers of its queue and, in that, of the subscription.
 type Key struct {
-	// Queue is the queue's number.
 	Queue uint64
-	// Sub is the subscription's number in the queue.
-	Sub uint32
+	Sub   uint32
 }
 
 // Range is an inclusive range of sequences, First <= Last.
 type Range = txn.Range
 
-// Message is a stored message to be delivered to a consumer.
+// Message is a stored message.
 type Message = store.Delivery
 
 // Source provides messages to a dispatcher.
 type Source interface {
-	// Read appends to dst the unacknowledged messages of the subscription in order, starting at sequence from. It
-	// appends at most maxMessages, and stops once maxBytes are reached, but returns at least one message if one is
-	// available. A corrupt message comes without its record. next is the position to continue from.
+	// Read appends the unacknowledged messages of the subscription from sequence from on to dst. It appends at most
+	// maxMessages, and stops once maxBytes are reached, but returns at least one available message. A corrupt message has
+	// no record. next is the position to continue from.
 	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message,
 		next uint64, err error)
-	// ReadPriorities is Read for a queue with priorities, highest priority first. It reads each priority from its position
-	// in lanes, and advances that. next is above all sequences read.
+	// ReadPriorities is Read for a queue with priorities, highest first. It reads each priority from its position in
+	// lanes, and advances that. next is above all sequences read.
 	ReadPriorities(ctx context.Context, key Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []Message) (
 		messages []Message, next uint64, err error)
 	// Priorities returns the priorities of requeued messages, in the same order.
 	Priorities(queue uint64, sequences []uint64) []uint8
-	// Order reports whether a queue delivers higher priorities first, which never changes, and whether each of its
-	// subscriptions has a single active consumer. A change of the latter is a change of the queue.
+	// Order reports whether a queue delivers higher priorities first, which never changes, and whether each subscription
+	// has a single active consumer, which can be altered.
 	Order(queue uint64) (prioritized, exclusive bool)
 	// NextSequence returns the sequence of the queue's next message.
 	NextSequence(queue uint64) (uint64, bool)
 	// MaxDeliveries returns the delivery limit of a subscription; 0 for no limit.
 	MaxDeliveries(key Key) uint64
-	// Exhausted returns those of the sequences of requeued messages that have reached the delivery limit.
+	// Exhausted returns those of the requeued sequences that have reached the delivery limit.
 	Exhausted(key Key, sequences []uint64) []uint64
-	// TTL returns the TTL of the queue's messages in milliseconds; 0 for none. A change of it is a change of the
-	// queue.
+	// TTL returns the TTL of the queue's messages in milliseconds; 0 for none. It can be altered.
 	TTL(queue uint64) int64
-	// RedeliveryDelays returns the redelivery delay of each of the sequences of requeued messages; nil if none has a
-	// delay.
+	// RedeliveryDelays returns the redelivery delays of requeued sequences; nil if none has one.
 	RedeliveryDelays(key Key, sequences []uint64) []time.Duration
-	// Filter returns a function that reports whether a stored record matches the subscription's filter; nil if it has
-	// no filter. It returns an error if the filter cannot be used.
+	// Filter returns a function that reports whether a stored record matches the subscription's filter, or nil without a
+	// filter.
 	Filter(key Key) (matches func(record []byte) bool, err error)
-	// Filters returns a value that changes whenever Filter may return a different result, before later published
-	// messages can be read.
+	// Filters returns a value that changes whenever Filter may return a different result, before later published messages
+	// can be read.
 	Filters() uint64
-	// Watch returns a channel that receives after changes of the queue; coalesced. cancel ends it.
+	// Watch returns a channel that receives after changes of the queue, coalesced. cancel ends it.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
 
@@ -119,56 +113,50 @@ type Source interface {
 type Settler interface {
 	// Settle returns nil only when the transaction is committed and applied.
 	Settle(ctx context.Context, key Key, acks, releases []Range) error
-	// Move moves messages of one subscription, in ascending order, to its dead-letter queue, or discards them without
-	// one. Messages acknowledged by then are not moved. It returns nil only when the move is committed and applied.
-	// If not all fit, it moves as many as fit, oldest first, and returns the sequences of the others with a
-	// *FullError.
+	// Move moves messages of one subscription, in ascending order, to its dead-letter queue, or discards them without one.
+	// It skips messages acknowledged by then. It returns nil only when the move is committed and applied. If not all fit,
+	// it moves the oldest, and returns the sequences of the others with a *FullError.
 	Move(ctx context.Context, key Key, dead []Dead) (waiting []uint64, err error)
 }
 
 // Dead is a message to be dead-lettered.
 type Dead struct {
-	// Sequence of the message.
-	Sequence uint64
-	// Reason is why it is dead-lettered.
-	Reason txn.DeadReason
-	// Deliveries is the number of its deliveries.
+	Sequence   uint64
+	Reason     txn.DeadReason
 	Deliveries uint32
-	// Record of the message.
-	Record []byte
+	Record     []byte
 }
 
-// Limits bounds the registry. All of them must be positive.
+// Limits bounds the registry. All must be positive.
 type Limits struct {
 	// Consumers bounds the consumers on this node.
 	Consumers int
 	// Outstanding bounds the messages in flight at one consumer, and its credit.
 	Outstanding int
-	// BatchBytes is the approximate size of one read and of one event of Next.
+	// BatchBytes is the approximate size of one read and of one event.
 	BatchBytes int
-	// OutboxBytes is the approximate limit of bytes buffered for one consumer's connection.
+	// OutboxBytes is the approximate limit of bytes buffered for one consumer.
 	OutboxBytes int
-	// BufferedBytes limits the bytes buffered for all connections. From half of it on, each consumer is limited to an
-	// equal fraction of the free rest, but at least 16 KiB. So all together buffer at most BufferedBytes, 16 KiB for
-	// each consumer, and one batch for each subscription. 0: no limit.
+	// BufferedBytes limits the bytes buffered for all consumers; 0: no limit. From half of it on, each consumer is limited
+	// to an equal fraction of the rest, but at least 16 KiB. The total is at most BufferedBytes, 16 KiB for each consumer,
+	// and one batch for each subscription.
 	BufferedBytes int
-	// Busy reports whether other work needs the CPU that deliveries use. It is called before each read, from any
-	// goroutine. nil: never.
+	// Busy reports whether other work needs the CPU that deliveries use; nil: never. Any goroutine calls it before each
+	// read.
 	Busy func() bool
-	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy, above 0 if Busy is set. 1 disables
-	// the limit. Delivering each published message once is always allowed.
+	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy; 1 disables the limit. Delivering
+	// each published message once is always allowed.
 	CPUFraction float64
-	// Counters is updated; nil for none.
+	// Counters is updated; may be nil.
 	Counters *Counters
 }
 
-// Counters counts deliveries. It outlives the registries that update it. Each update covers all messages of one
-// delivery.
+// Counters counts deliveries. It outlives the registries that update it.
 type Counters struct {
-	// Delivered messages and their bytes, including redelivered ones. Redelivered counts messages that were requeued
-	// by a consumer or after its loss.
+	// Delivered and DeliveredBytes include redeliveries. Redelivered counts messages requeued by a consumer or after its
+	// loss.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
-	// Filtered counts messages that did not match the filter of their subscription and were acknowledged instead.
+	// Filtered counts messages that were acknowledged because they did not match the filter of their subscription.
 	Filtered atomic.Uint64
 }
 
@@ -189,9 +177,9 @@ type Registry struct {
 	consumers int
 	paused    bool
 	closed    error
-	full      map[FullError]time.Time // when dead letters were last found pending; nil while none were
-	hidden    map[Key][]Range         // ranges of running Return calls; nil before the first
-	holding   map[Key]int             // running Withdraw calls; nil before the first
+	full      map[FullError]time.Time // when dead letters were last found pending
+	hidden    map[Key][]Range         // ranges of running Return calls
+	holding   map[Key]int             // running Withdraw calls
 }
 
 // NewRegistry creates an empty registry. Close must be called.
@@ -220,8 +208,8 @@ func (r *Registry) SetLimits(limits Limits) {
 func (r *Registry) Published(messages, bytes int) { r.throttle.publish(messages, bytes) }
 
 // Attach adds a consumer to a subscription. The caller must Close it. accepts reports whether the consumer accepts a
-// message; nil accepts all. It is called with locks held, must not block, and must be deterministic. Messages that it
-// does not accept remain for other consumers. from describes the origin of the consumer.
+// message (others remain for other consumers); nil accepts all. It is called with locks held, must not block, and must
+// be deterministic. from describes the origin of the consumer.
 func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (*Consumer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,19 +237,16 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 	return d.attach(from, accepts), nil
 }
 
-// start runs the dispatcher's goroutines. They end when the dispatcher stops, and Close waits for them.
 func (r *Registry) start(d *dispatcher) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
-	r.running.Add(2)
-	d.running.Add(2)
-	run := func(f func(context.Context)) {
-		defer r.running.Done()
-		defer d.running.Done()
-		f(ctx)
+	for _, run := range []func(context.Context){d.deliver, d.settle} {
+		d.running.Add(1)
+		r.running.Go(func() {
+			defer d.running.Done()
+			run(ctx)
+		})
 	}
-	go run(d.deliver)
-	go run(d.settle)
 }
 
 // SetPaused pauses or resumes deliveries. Next returns no message after SetPaused(true) has returned (INV-2).
@@ -298,23 +283,24 @@ func (r *Registry) Stop(reason error) {
 // Wait waits for the dispatchers after Stop.
 func (r *Registry) Wait() { r.running.Wait() }
 
-// Settled records that another transaction acknowledged or released messages of a subscription, so that they are no
-// longer in flight. It must be called after the transaction was applied and before it is answered.
+// Settled removes messages of a subscription from its consumers after another transaction acknowledged or released
+// them. It must be called after the transaction was applied and before it is answered.
 func (r *Registry) Settled(key Key, acks, releases []Range) {
-	r.mu.Lock()
-	d := r.byKey[key]
-	r.mu.Unlock()
-	if d != nil {
+	if d := r.of(key); d != nil {
 		d.settled(acks, releases)
 	}
 }
 
-// First returns the origin of the consumer of a subscription that has been attached longest, as passed to Attach, and
-// since when. In a queue with a single active consumer, that is the active one. ok is false without a consumer.
-func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
+func (r *Registry) of(key Key) *dispatcher {
 	r.mu.Lock()
-	d := r.byKey[key]
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	return r.byKey[key]
+}
+
+// First returns the origin of the consumer of a subscription that has been attached longest, and since when. With a
+// single active consumer, that is the active one. ok is false without a consumer.
+func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
+	d := r.of(key)
 	if d == nil {
 		return "", time.Time{}, false
 	}
@@ -328,13 +314,10 @@ func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
 
 // Stats returns the number of messages in flight and of consumers of a subscription.
 func (r *Registry) Stats(key Key) (inFlight uint64, consumers uint32) {
-	r.mu.Lock()
-	d := r.byKey[key]
-	r.mu.Unlock()
-	if d == nil {
-		return 0, 0
+	if d := r.of(key); d != nil {
+		return d.stats()
 	}
-	return d.stats()
+	return 0, 0
 }
 
 // Attached returns the number of consumers.
@@ -344,7 +327,7 @@ func (r *Registry) Attached() int {
 	return r.consumers
 }
 
-// detached is called by a dispatcher, without its lock, after a consumer left.
+// detached is called without the dispatcher's lock.
 func (r *Registry) detached() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -361,8 +344,7 @@ func (r *Registry) retire(d *dispatcher) {
 	}
 }
 
-// fail ends a dispatcher and its consumers. The next Attach creates a new one that starts at the subscription's
-// floor.
+// fail ends a dispatcher and its consumers. The next Attach creates one that starts at the subscription's floor.
 func (r *Registry) fail(d *dispatcher, reason error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -370,4 +352,35 @@ func (r *Registry) fail(d *dispatcher, reason error) {
 		delete(r.byKey, d.key)
 	}
 	d.stop(reason)
+}
+
+// Activity is the activity of the consumers of a queue or subscription.
+type Activity struct {
+	Consumers uint32
+	// Delivered is the number of delivered messages. It restarts at 0 when the last consumer of a subscription has left.
+	Delivered uint64
+}
+
+// Activity returns the activity by queue number, for queues with consumers.
+func (r *Registry) Activity() map[uint64]Activity {
+	r.mu.Lock()
+	all := slices.Collect(maps.Values(r.byKey))
+	r.mu.Unlock()
+	out := make(map[uint64]Activity, len(all))
+	for _, d := range all {
+		d.mu.Lock()
+		a := out[d.key.Queue]
+		a.Consumers += uint32(len(d.consumers))
+		a.Delivered += d.delivered
+		d.mu.Unlock()
+		out[d.key.Queue] = a
+	}
+	return out
+}
+
+// Load returns the consumer's remaining credit and its number of unacknowledged messages.
+func (c *Consumer) Load() (credit, unacknowledged uint64) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	return uint64(max(c.credit, 0)), uint64(len(c.inFlight))
 }

@@ -10,39 +10,36 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxReadMessages bounds one read, so that a large credit does not occupy the store for long.
 const maxReadMessages = 4096
 
 // pollEvery is the number of steps after which a busy dispatcher checks whether the queue was altered.
 const pollEvery = 64
 
-// corruptRetryInterval is the retry interval for corrupt messages.
 const corruptRetryInterval = 5 * time.Second
 
-// dispatcher serves one subscription.
+// dispatcher serves one subscription with two goroutines, deliver and settle.
 type dispatcher struct {
 	registry *Registry
 	key      Key
-	wake     chan struct{} // to the delivering goroutine: credit, space, redeliveries, or resumed
-	work     chan struct{} // to the settling goroutine: pending answers
-	room     chan struct{} // from the settling goroutine, closed and replaced when pending work was taken
+	wake     chan struct{} // to deliver: credit, space, redeliveries, or resumed
+	work     chan struct{} // to settle: pending outcomes
+	room     chan struct{} // from settle: closed and replaced when it took pending work
 	cancel   context.CancelFunc
-	// matches reports whether a message matches the subscription's filter; nil if it has none.
-	matches func(record []byte) bool
-	// filters is the value of Source.Filters before matches was fetched. Both are used only by the delivering
-	// goroutine.
-	filters uint64
-	// others is the number of messages of a turn that did not match. Used only by the delivering goroutine.
-	others  int
-	running sync.WaitGroup // the two goroutines
-	// noReceiver: no consumer can accept a message. Used only by the delivering goroutine.
-	noReceiver bool
-	// polls: new messages may precede messages already read. Used only by the delivering goroutine.
-	polls bool
+	running  sync.WaitGroup
 
-	mu        sync.Mutex // guards the fields below and those of the consumers
+	// Used only by the deliver goroutine.
+	matches    func(record []byte) bool // reports whether a message matches the filter; nil without a filter
+	filters    uint64                   // value of Source.Filters before matches was fetched
+	others     int                      // messages of a turn that did not match
+	noReceiver bool                     // no consumer can accept a message
+	polls      bool                     // new messages may precede messages already read
+
+	// mu guards the fields below and those of the consumers. Methods that use them without locking mu require it held.
+	mu        sync.Mutex
 	consumers []*Consumer
 	order     order
 	turn      int // index of the next consumer in turn
@@ -52,25 +49,24 @@ type dispatcher struct {
 	next      uint64     // above every sequence that was read
 	delayed   delayQueue // requeued with a delay
 	overdue   sequences  // expired before they were sent
-	ttl       int64      // of the queue, in milliseconds; 0 for none
-	// corrupt; retried periodically and skipped until then, so that they do not block other messages
+	ttl       int64      // milliseconds; 0 for none
+	// corrupt messages are skipped, and retried periodically.
 	corrupt    sequences
-	committing settlement // taken by the settling goroutine and not yet committed; only the answers
-	returning  bool       // a lost consumer's messages are about to be requeued: no newer message precedes them
+	committing settlement // taken by settle and not yet committed; only the outcomes
+	returning  bool       // a lost consumer's messages are about to be requeued; no newer message may precede them
 	drains     bool       // a consumer has requested a drain, and nothing was read since
 	reading    bool       // a read is in progress, outside the lock
 	pending    settlement
 	skipped    skipped
-	// deadWait: the retry time of the pending dead messages is not reached. deadFull: the reason was logged.
+	// deadWait: the retry time of pending dead messages is not reached. deadFull: the reason was logged.
 	deadWait, deadFull bool
-	// ackedInRead was acknowledged during the read: its result may still contain it.
+	// ackedInRead was acknowledged during the running read; the result may still contain it.
 	ackedInRead []Range
-	// hidden is removed from read results, because it may become deliverable at any moment and must not be
-	// delivered twice. unhiding contains the ranges that are no longer withheld.
+	// hidden messages are removed from read results: they become deliverable at any moment, and must not be delivered
+	// twice. unhiding contains the ranges that are no longer hidden.
 	hidden, unhiding []Range
-	// dueInRead became deliverable during the read, and its result does not contain it.
+	// dueInRead became deliverable during the running read; the result does not contain it.
 	dueInRead []uint64
-	// delivered is the number of messages delivered to consumers.
 	delivered uint64
 }
 
@@ -84,7 +80,6 @@ func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
 	return d
 }
 
-// signal wakes the receiver of a coalescing channel.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -120,7 +115,6 @@ func (d *dispatcher) setPaused(paused bool) {
 	}
 }
 
-// stop ends the dispatcher and passes the reason to its consumers.
 func (d *dispatcher) stop(reason error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -156,14 +150,12 @@ func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
 	return inFlight, uint32(len(d.consumers))
 }
 
-// updateFirst records since when the first consumer has been the one attached longest. The dispatcher's lock is held.
 func (d *dispatcher) updateFirst() {
 	if len(d.consumers) > 0 && d.consumers[0].firstSince.IsZero() {
 		d.consumers[0].firstSince = time.Now()
 	}
 }
 
-// deliver is the delivering goroutine: it reads when a consumer can accept a message, and waits otherwise.
 func (d *dispatcher) deliver(ctx context.Context) {
 	changed, cancel := d.registry.source.Watch(d.key.Queue)
 	defer cancel()
@@ -190,7 +182,7 @@ func (d *dispatcher) deliver(ctx context.Context) {
 		}
 		queueChanged := changed
 		if d.noReceiver {
-			// Keep the signal pending: publishers must not wake a dispatcher whose consumers cannot accept messages.
+			// Keep the signal pending: publishers must not wake a dispatcher without a consumer that can accept messages.
 			queueChanged = nil
 		}
 		select {
@@ -208,7 +200,6 @@ func (d *dispatcher) deliver(ctx context.Context) {
 	}
 }
 
-// queueChanged handles a change of the queue or its configuration.
 func (d *dispatcher) queueChanged() {
 	_, exclusive := d.registry.source.Order(d.key.Queue)
 	ttl := d.registry.source.TTL(d.key.Queue)
@@ -226,7 +217,6 @@ func (d *dispatcher) followExclusive() {
 	d.setExclusive(exclusive)
 }
 
-// step delivers one batch.
 func (d *dispatcher) step(ctx context.Context, changed <-chan struct{}) (progressed bool, err error) {
 	maxMessages, maxBytes := maxReadMessages, d.registry.batchBytes()
 	if d.registry.throttle.isBusy() {
@@ -263,7 +253,6 @@ func (d *dispatcher) step(ctx context.Context, changed <-chan struct{}) (progres
 	return progressed, err
 }
 
-// readOn reads and delivers new messages.
 func (d *dispatcher) readOn(
 	ctx context.Context, from order, want, maxBytes int,
 ) (messages []Message, progressed bool, err error) {
@@ -289,8 +278,8 @@ func (d *dispatcher) readOn(
 }
 
 // demand delivers buffered messages and returns how many more the consumers can accept, at most most: first those in
-// again, then new ones, to be read by from. Unless want is 0, the caller must read, and call endRead. news reports
-// that the queue has changed; the order is already notified.
+// again, then new ones, to be read by from. Unless want is 0, the caller must read and call endRead. queueChanged
+// reports that the queue has changed; the order is already notified.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
 	queueChanged bool,
 ) {
@@ -318,8 +307,6 @@ func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again 
 	return want, again, d.order, queueChanged
 }
 
-// endRead removes from the result messages acknowledged during the read, and those that have reached the delivery
-// limit (most; 0: no limit).
 func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	acked := d.ackedInRead
 	d.reading, d.ackedInRead = false, nil
@@ -330,10 +317,8 @@ func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	return messages
 }
 
-// canDeliver reports whether deliveries are enabled. The dispatcher's lock is held.
 func (d *dispatcher) canDeliver() bool { return !d.paused && d.holding == 0 && d.stopped == nil }
 
-// nextConsumer returns the next consumer in turn that can accept a message; nil if none can.
 func (d *dispatcher) nextConsumer() *Consumer {
 	if !d.canDeliver() {
 		return nil
@@ -348,7 +333,7 @@ func (d *dispatcher) nextConsumer() *Consumer {
 	return nil
 }
 
-// readAgain reads given sequences in ascending order, up to about maxBytes, and returns the others in left. Messages
+// readAgain reads sequences in ascending order, up to about maxBytes, and returns the others in left. Messages
 // acknowledged in the meantime are in neither.
 func (d *dispatcher) readAgain(
 	ctx context.Context, sequences []uint64, maxBytes int,
@@ -383,8 +368,8 @@ func (d *dispatcher) readAgain(
 	return found, nil, nil
 }
 
-// redeliverRead redelivers messages, and skips others, which do not match the filter (they were corrupt before).
-// Messages that no consumer can accept now, and those in left, keep waiting.
+// redeliverRead redelivers messages, and skips others, which were corrupt before and do not match the filter. Messages
+// that no consumer can accept now, and those in left, stay requeued.
 func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
@@ -398,7 +383,6 @@ func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []R
 	d.endDue()
 }
 
-// settled removes messages from their consumers after another transaction acknowledged or released them.
 func (d *dispatcher) settled(acks, releases []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -406,7 +390,6 @@ func (d *dispatcher) settled(acks, releases []Range) {
 	d.requeueDelayed(d.removeFromConsumers(releases), nil)
 }
 
-// remove removes acknowledged sequences from all messages that wait to be delivered or answered.
 func (d *dispatcher) remove(acks []Range) {
 	if len(acks) == 0 {
 		return
@@ -423,7 +406,6 @@ func (d *dispatcher) remove(acks []Range) {
 	d.removeFromConsumers(acks)
 }
 
-// removeFromConsumers removes the sequences from their consumers and returns those that were in flight.
 func (d *dispatcher) removeFromConsumers(ranges []Range) []uint64 {
 	var held []uint64
 	for _, c := range d.consumers {
@@ -437,7 +419,6 @@ func (d *dispatcher) removeFromConsumers(ranges []Range) []uint64 {
 	return held
 }
 
-// requeue requeues sequences.
 func (d *dispatcher) requeue(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
@@ -488,4 +469,31 @@ func (d *dispatcher) detach(c *Consumer) {
 			zap.Int("messages", len(sent)))
 	}
 	d.registry.detached()
+}
+
+// filterCorrupt removes corrupt messages from a read result. From the first message with a group on, the dispatcher
+// maintains groups.
+func (d *dispatcher) filterCorrupt(messages []Message) []Message {
+	_, grouped := d.order.(*selective)
+	messages = slices.DeleteFunc(messages, func(m Message) bool {
+		if m.Record == nil {
+			d.corrupt.push(m.Sequence)
+			return true
+		}
+		grouped = grouped ||
+			txn.RecordHasAttributes(m.Record) && txn.RecordAttribute(m.Record, txn.AttributeGroup) != nil
+		return false
+	})
+	if grouped {
+		d.selects()
+	}
+	return messages
+}
+
+func (d *dispatcher) retryCorrupt() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.corrupt.len() > 0 {
+		d.order.requeue([]uint64{d.corrupt.pop()})
+	}
 }

@@ -2,18 +2,16 @@
 
 package dispatch
 
-// draining is a consumer's request to be notified when no further message can be delivered to it. Guarded by
-// dispatcher.mu.
 type draining struct {
 	number uint64 // 0: no request
 	upTo   uint64 // messages below it were published before the request
-	began  bool   // the dispatcher has started to read since the request
-	empty  uint16 // lanes that were read to their end since then, as bits
+	began  bool   // a read was started since the request
+	empty  uint16 // lanes read to their end since then, as bits
 	done   bool
 }
 
-// Drain requests an Event with Drained = number. The event follows once all messages available to the consumer now
-// were delivered, or its credit is used up. The remaining credit is revoked. A later request replaces an earlier one.
+// Drain requests an Event with Drained = number once all messages available to the consumer now were delivered, or its
+// credit is used up. The remaining credit is revoked. A later request replaces an earlier one.
 func (c *Consumer) Drain(number uint64) {
 	d := c.d
 	next, ok := d.registry.source.NextSequence(d.key.Queue)
@@ -28,8 +26,8 @@ func (c *Consumer) Drain(number uint64) {
 	signal(d.wake)
 }
 
-// beginDrains restarts the reads of the order, since its state may be older than a request. The dispatcher's lock is
-// held, and no read is in progress.
+// beginDrains restarts the reads of the order, since its state may be older than a request. d.mu is held, and no read
+// is in progress.
 func (d *dispatcher) beginDrains() {
 	if !d.drains {
 		return
@@ -41,8 +39,8 @@ func (d *dispatcher) beginDrains() {
 	}
 }
 
-// answerDrains notifies consumers to which no further message can be delivered, after the order has returned want and
-// again. The dispatcher's lock is held.
+// answerDrains notifies consumers to which no further message can be delivered, given the result of order.demand. d.mu
+// is held.
 func (d *dispatcher) answerDrains(want int, again []uint64) {
 	limit := d.registry.limits.Load().Outstanding
 	for _, c := range d.consumers {
@@ -60,7 +58,6 @@ func (d *dispatcher) answerDrains(want int, again []uint64) {
 	}
 }
 
-// takeDrained answers a request once all messages assigned before were taken. The dispatcher's lock is held.
 func (c *Consumer) takeDrained(e *Event) {
 	if !c.drain.done || len(c.outbox) > 0 {
 		return
@@ -88,7 +85,6 @@ func (s *selective) passedAll(c *Consumer) bool {
 	return true
 }
 
-// sawEmpty records the lanes that a read has found empty.
 func (s *selective) sawEmpty(bits uint16) {
 	for _, c := range s.d.consumers {
 		if c.drain.began {
@@ -97,7 +93,6 @@ func (s *selective) sawEmpty(bits uint16) {
 	}
 }
 
-// hasFrom reports whether the set has a member >= from.
 func (s *deferredSet) hasFrom(from uint64) bool {
 	for i := s.at(from >> deferredBits); i < len(s.chunks); i++ {
 		c := s.chunks[i]

@@ -4,37 +4,34 @@ package dispatch
 
 import "slices"
 
-// Due notifies the dispatchers that delayed messages have become deliverable. It must be called once for each
-// message, after it can be read.
+// Due reports that delayed messages have become deliverable. It must be called once for each message, after it can be
+// read.
 func (r *Registry) Due(queue uint64, sequences []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.due(sequences)
 	}
 }
 
-// Expired notifies the dispatchers that messages were acknowledged for all subscriptions of a queue because they
-// expired.
+// Expired reports that expired messages were acknowledged for all subscriptions of a queue.
 func (r *Registry) Expired(queue uint64, expired []Range) {
 	for _, d := range r.ofQueue(queue) {
 		d.settled(expired, nil)
 	}
 }
 
-// InFlight returns those of the sequences that must not be dead-lettered now. They are in flight at a consumer of any
-// subscription of the queue, or their answers are not committed yet. Or they do not match the filter of a
-// subscription and are about to be acknowledged for it.
+// InFlight returns those of the sequences that must not be dead-lettered now: in flight at a consumer of any
+// subscription of the queue, answered with the answer not committed, or about to be acknowledged because they do not
+// match a filter.
 func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.mu.Lock()
 		held = append(held, d.inFlight(sequences)...)
-		held = append(held, d.removeInFlight(sequences)...)
+		held = append(held, d.answered(sequences)...)
 		d.mu.Unlock()
 	}
 	return held
 }
 
-// inFlight returns those of the sequences that were sent to a consumer and are unanswered. The dispatcher's lock is
-// held.
 func (d *dispatcher) inFlight(sequences []uint64) (sent []uint64) {
 	for _, c := range d.consumers {
 		for _, sequence := range sequences {
@@ -46,17 +43,17 @@ func (d *dispatcher) inFlight(sequences []uint64) (sent []uint64) {
 	return sent
 }
 
-// removeInFlight returns those of the sequences with uncommitted answers. The dispatcher's lock is held.
-func (d *dispatcher) removeInFlight(sequences []uint64) []uint64 {
+// answered returns those of the sequences with uncommitted answers.
+func (d *dispatcher) answered(sequences []uint64) []uint64 {
 	open := make(map[uint64]bool, len(sequences))
-	for _, sequence := range d.inFlightAnywhere(slices.Clone(sequences)) {
+	for _, sequence := range d.unanswered(slices.Clone(sequences)) {
 		open[sequence] = true
 	}
 	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
 }
 
-// inFlightAnywhere removes sequences with uncommitted answers. The dispatcher's lock is held.
-func (d *dispatcher) inFlightAnywhere(sequences []uint64) []uint64 {
+// unanswered removes sequences with uncommitted answers, in place.
+func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
 	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }
 
@@ -86,24 +83,18 @@ func (d *dispatcher) due(sequences []uint64) {
 }
 
 // requeueDue requeues messages behind the read position; later reads find the others. A read may have found some
-// already, after they became readable and before this call. Messages in flight stay in flight, buffered messages are
-// not duplicated, and answered messages keep their answers. The dispatcher's lock is held.
+// already, after they became readable and before this call: messages in flight, buffered or answered stay as they are.
 func (d *dispatcher) requeueDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
 		_, later := d.delayed.at[sequence]
 		return later || !d.order.passed(sequence) || d.corrupt.has(sequence) || d.overdue.has(sequence) ||
-			slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
-				_, has := c.inFlight[sequence]
-				return has
-			})
+			d.hasConsumer(sequence)
 	})
 	passed = d.pending.without(d.committing.without(passed))
 	d.order.unread(asRanges(passed))
 	d.requeue(passed)
 }
 
-// wasRead removes messages found by a read from dueInRead. The read has not found messages that become deliverable
-// from now on.
 func (d *dispatcher) wasRead(messages []Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,8 +108,6 @@ func (d *dispatcher) wasRead(messages []Message) {
 	d.dueInRead = slices.DeleteFunc(d.dueInRead, func(sequence uint64) bool { return found[sequence] })
 }
 
-// endDue requeues messages that became deliverable behind the position of a running read. The dispatcher's lock is
-// held.
 func (d *dispatcher) endDue() {
 	if len(d.dueInRead) > 0 {
 		d.requeueDue(d.dueInRead)

@@ -12,8 +12,7 @@ import (
 // clock may have been set back, or the queue's TTL raised.
 const overdueRetryInterval = 12
 
-// expired reports whether a message has expired by its own expiry or its queue's TTL. For a message without
-// attributes in a queue without a TTL, it costs two checks. now is set on first use. The dispatcher's lock is held.
+// expired reports whether a message has expired by its own expiry or its queue's TTL. now is set on first use.
 func (d *dispatcher) expired(m *Message, now *int64) bool {
 	has := txn.RecordHasAttributes(m.Record)
 	if !has && d.ttl == 0 {
@@ -32,8 +31,7 @@ func (d *dispatcher) expired(m *Message, now *int64) bool {
 	return at != 0 && at <= *now
 }
 
-// addOverdue removes expired messages from the consumer's outbox. Others delete or dead-letter them. The
-// dispatcher's lock is held.
+// addOverdue removes expired messages from the consumer. server/delivery/expiry deletes or dead-letters them.
 func (c *Consumer) addOverdue(sequences []uint64) {
 	d := c.d
 	for _, sequence := range sequences {
@@ -46,7 +44,6 @@ func (c *Consumer) addOverdue(sequences []uint64) {
 	signal(d.wake)
 }
 
-// retryOverdue schedules another read of expired messages.
 func (d *dispatcher) retryOverdue() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

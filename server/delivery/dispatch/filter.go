@@ -8,26 +8,19 @@ import (
 )
 
 const (
-	// filterReadMessages is the minimum size of a read for a subscription with a filter, of which most messages may
-	// not match.
 	filterReadMessages = 1024
-	// skippedMost is the number of ranges of filtered messages that are collected before they are acknowledged.
-	skippedMost = 1024
-	// skippedDelay is how long they are collected at most. One transaction for each message would cost more than its
-	// delivery.
+	// skippedMost and skippedDelay bound the ranges of filtered messages that are collected for one transaction, since one
+	// transaction for each message would cost more than its delivery.
+	skippedMost  = 1024
 	skippedDelay = 200 * time.Millisecond
 )
 
-// skipped contains messages that do not match the subscription's filter and are not acknowledged yet. Guarded by
-// dispatcher.mu.
 type skipped struct {
 	settlement // only acks is used
 
 	timed bool // a timer is set
 }
 
-// setFilter sets or updates the subscription's filter. The caller is the delivering goroutine, or starts it
-// afterwards.
 func (d *dispatcher) setFilter() error {
 	d.filters = d.registry.source.Filters() // read before the filter, so that a concurrent change is detected
 	matches, err := d.registry.source.Filter(d.key)
@@ -38,9 +31,8 @@ func (d *dispatcher) setFilter() error {
 	return nil
 }
 
-// match splits a read result into messages that match the subscription's filter and ranges of those that do not. It
-// uses the current filter: the messages were read before. The dispatcher's lock is not held, since expressions are
-// slow.
+// match splits a read result into messages that match the current filter and ranges of those that do not. d.mu is not
+// held, since expressions are slow.
 func (d *dispatcher) match(messages []Message) (matching []Message, others []Range, err error) {
 	if d.filters != d.registry.source.Filters() {
 		if err := d.setFilter(); err != nil {
@@ -68,7 +60,6 @@ func (d *dispatcher) match(messages []Message) (matching []Message, others []Ran
 	return messages[:kept], others, nil
 }
 
-// skip acknowledges messages that do not match, with a short delay and in batches. The dispatcher's lock is held.
 func (d *dispatcher) skip(others []Range) {
 	if len(others) == 0 {
 		return
@@ -91,7 +82,6 @@ func (d *dispatcher) skip(others []Range) {
 	}
 }
 
-// settleSkipped moves the skipped messages to the pending settlement. The dispatcher's lock is held.
 func (d *dispatcher) settleSkipped() {
 	if len(d.skipped.acks) == 0 || d.stopped != nil {
 		return

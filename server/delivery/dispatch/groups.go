@@ -19,8 +19,8 @@ const (
 
 // groups keeps the messages of each group in order. One message of a group is out at a time: from its first delivery
 // until it is acknowledged, rejected or dead-lettered, regardless of redeliveries. The messages behind it are parked,
-// as sequences, and read again when their turn comes. A group stays with the consumer of its last message, as long as
-// that is attached and accepts its messages. Otherwise it goes to the consumer with the fewest groups.
+// as sequences, and read again in their turn. A group stays with the consumer of its last message while that is
+// attached and accepts its messages. Otherwise it goes to the consumer with the fewest groups.
 //
 // Groups are identified by a hash of their names: groups with the same hash share one order.
 type groups struct {
@@ -31,11 +31,10 @@ type groups struct {
 }
 
 type group struct {
-	hash  uint64
-	owner *Consumer // consumer of its last message; it may have left
-	out   uint64    // 0 for none
-	// parked contains the messages behind it, with their lanes, in delivery order.
-	parked []parkedMessage
+	hash   uint64
+	owner  *Consumer       // of its last message; it may have left
+	out    uint64          // 0 for none
+	parked []parkedMessage // behind it, in delivery order
 }
 
 // parkedMessage is a sequence, with its lane in the upper bits, counted from the highest one.
@@ -48,12 +47,6 @@ func (p parkedMessage) lane() uint8      { return uint8(lanes - 1 - int(p>>laneS
 
 func (s *groups) any() bool { return len(s.outs) > 0 }
 
-// hasGroup reports whether a message belongs to a group.
-func hasGroup(rec []byte) bool {
-	return txn.RecordHasAttributes(rec) && txn.RecordAttribute(rec, txn.AttributeGroup) != nil
-}
-
-// of returns the group of a message, or nil if it has none.
 func (s *groups) of(m *Message) *group {
 	name := txn.RecordAttribute(m.Record, txn.AttributeGroup)
 	if name == nil {
@@ -73,7 +66,7 @@ func (s *groups) of(m *Message) *group {
 	return g
 }
 
-// evict removes a group without a message out, if one exists.
+// evict removes some groups without a message out, if there are too many groups.
 func (s *groups) evict() {
 	if len(s.byHash) < maxGroups {
 		return
@@ -91,7 +84,6 @@ func (s *groups) evict() {
 	}
 }
 
-// leave removes the group from its consumer.
 func (g *group) leave() {
 	if g.owner != nil {
 		g.owner.groups--
@@ -99,13 +91,11 @@ func (g *group) leave() {
 	}
 }
 
-// hold marks a message as the one of its group that is out.
 func (s *groups) hold(g *group, sequence uint64) {
 	g.out = sequence
 	s.outs[sequence] = g
 }
 
-// deliver records that a message is assigned to a consumer.
 func (s *groups) deliver(g *group, sequence uint64, c *Consumer) {
 	s.hold(g, sequence)
 	if g.owner != c {
@@ -115,7 +105,6 @@ func (s *groups) deliver(g *group, sequence uint64, c *Consumer) {
 	}
 }
 
-// park defers a message until its turn in the group comes.
 func (s *groups) park(g *group, lane uint8, sequence uint64) {
 	p := parkedMessage(lanes-1-int(lane))<<laneShift | parkedMessage(sequence)
 	at, there := slices.BinarySearch(g.parked, p)
@@ -146,22 +135,9 @@ func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
 	return first.sequence(), first.lane(), true
 }
 
-// each calls fn for the messages of a range that are out. The cost is the smaller of the range and the messages out.
 func (s *groups) each(r Range, fn func(sequence uint64)) {
 	var list []uint64
-	if r.Last-r.First < uint64(len(s.outs)) {
-		for i := range r.Last - r.First + 1 {
-			if s.outs[r.First+i] != nil {
-				list = append(list, r.First+i)
-			}
-		}
-	} else {
-		for sequence := range s.outs {
-			if r.First <= sequence && sequence <= r.Last {
-				list = append(list, sequence)
-			}
-		}
-	}
+	inRange(s.outs, r, func(sequence uint64, _ *group) { list = append(list, sequence) })
 	slices.Sort(list)
 	for _, sequence := range list {
 		fn(sequence)

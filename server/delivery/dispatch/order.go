@@ -5,23 +5,19 @@ package dispatch
 import "context"
 
 // order decides which messages are read next and which consumer gets them. A dispatcher has a fifo until it needs a
-// selective order.
-//
-// The dispatcher's lock is held in every call except read, which only the delivering goroutine calls.
+// selective order. d.mu is held in all calls except read, which only the deliver goroutine calls.
 type order interface {
-	// demand delivers buffered messages and returns how many more the consumers can accept, at most most. again
-	// contains sequences, in ascending order, that must be read and delivered before new messages. It sets
-	// dispatcher.noReceiver.
+	// demand delivers buffered messages and returns how many more the consumers can accept, at most most. The sequences in
+	// again (ascending) must be read and delivered before new messages. It sets dispatcher.noReceiver.
 	demand(most int) (want int, again []uint64)
-	// read reads new messages. Only deliverRead interprets next.
 	read(ctx context.Context, want, maxBytes int) (messages []Message, next uint64, err error)
-	// deliverRead delivers the messages of a read that are still deliverable, and keeps those that no consumer can accept
-	// now. It reports whether the read has made progress.
+	// deliverRead delivers the messages of a read, and keeps those that no consumer can accept now. It reports whether the
+	// read has made progress.
 	deliverRead(messages []Message, next uint64) (progressed bool)
-	// notRead requeues sequences that demand has returned and that were not read, because one read is limited. It is
-	// called before redeliverRead.
+	// notRead requeues sequences that demand has returned and one limited read did not reach. It is called before
+	// redeliverRead.
 	notRead(sequences []uint64)
-	// redeliverRead delivers messages that demand has requested, and keeps those that no consumer can accept now. It
+	// redeliverRead delivers messages that demand has requested, and requeues those that no consumer can accept now. It
 	// returns the number of delivered messages that had been delivered before.
 	redeliverRead(messages []Message) (redelivered uint64)
 	// unread removes messages that were read and not assigned to a consumer: they are requeued separately.
@@ -32,22 +28,17 @@ type order interface {
 	passed(sequence uint64) bool
 	// requeue requeues sequences that no longer have a consumer.
 	requeue(sequences []uint64)
-	// remove removes acknowledged messages from all waiting ones.
-	remove(acks []Range)
-	// tracks reports whether answered must be called for the answers of consumers.
+	remove(acks []Range) // acknowledged messages
+	// tracks reports whether settled must be called when consumers acknowledge or reject messages.
 	tracks() bool
-	// settled records that messages are acknowledged, rejected or dead-lettered.
-	settled(sequences []uint64)
+	settled(sequences []uint64) // acknowledged, rejected or dead-lettered
 	// left records that a consumer has left. Its messages are requeued by other calls.
 	left(c *Consumer)
-	// queueChanged records that the queue has changed: there may be messages to read.
 	queueChanged()
 	// stop releases all records.
 	stop()
 }
 
-// fifo is the order of a plain queue. Messages are delivered in the order of their sequences, each to the next
-// consumer in turn that can accept it. Requeued messages precede new ones, lowest sequence first.
 type fifo struct {
 	d         *dispatcher
 	ready     []Message // read, not yet assigned to a consumer
@@ -74,7 +65,6 @@ func (f *fifo) demand(most int) (want int, again []uint64) {
 	return want, again
 }
 
-// read continues at the read position, which only the delivering goroutine changes.
 func (f *fifo) read(ctx context.Context, want, maxBytes int) ([]Message, uint64, error) {
 	return f.d.registry.source.Read(ctx, f.d.key, f.d.next, want, maxBytes, nil)
 }
@@ -90,7 +80,6 @@ func (f *fifo) deliverRead(messages []Message, next uint64) (progressed bool) {
 	return progressed
 }
 
-// deliverReady assigns each ready message to the next consumer in turn that can accept it.
 func (f *fifo) deliverReady() {
 	given := 0
 	for _, m := range f.ready {

@@ -4,9 +4,9 @@ package dispatch
 
 import "slices"
 
-// Return redelivers messages of a subscription that had no consumer and were excluded from delivery. free ends the
-// exclusion and returns when that is applied. The messages are delivered once, whether or not they were read in the
-// meantime. Return returns the error of free, and requeues the messages in any case.
+// Return redelivers messages of a subscription that have no consumer and are excluded from delivery. free ends the
+// exclusion, and returns after that is applied. The messages are delivered once, whether or not they were read in the
+// meantime, and even if free returns an error, which Return returns.
 func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if len(ranges) == 0 {
 		return free()
@@ -33,7 +33,6 @@ func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	return err
 }
 
-// removeEach removes each of the ranges once.
 func removeEach(from, ranges []Range) []Range {
 	left := make(map[Range]int, len(ranges))
 	for _, r := range ranges {
@@ -45,7 +44,6 @@ func removeEach(from, ranges []Range) []Range {
 	})
 }
 
-// hide removes messages from all read results until unhide is called for them.
 func (d *dispatcher) hide(ranges []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,7 +51,7 @@ func (d *dispatcher) hide(ranges []Range) {
 	d.remove(ranges)
 }
 
-// unhide makes withheld messages deliverable: immediately, or at the end of the running read, which may have omitted
+// unhide makes hidden messages deliverable: immediately, or at the end of the running read, which may have omitted
 // them.
 func (d *dispatcher) unhide(ranges []Range) {
 	d.mu.Lock()
@@ -64,8 +62,8 @@ func (d *dispatcher) unhide(ranges []Range) {
 	}
 }
 
-// finishUnhiding requeues the messages behind the read position. The others will be read. The dispatcher's lock is
-// held, and no read is in progress.
+// finishUnhiding requeues the messages behind the read position; the others will be read. d.mu is held, and no read is
+// in progress.
 func (d *dispatcher) finishUnhiding() {
 	if len(d.unhiding) == 0 {
 		return

@@ -12,40 +12,35 @@ import (
 )
 
 const (
-	// lanes is the number of priorities. A queue without priorities uses one lane for all messages.
-	lanes = len(store.Lanes{}.Next)
-	// maxDeferredRead bounds the deferred messages that are read again in one step to offer them to a consumer.
+	lanes           = len(store.Lanes{}.Next)
 	maxDeferredRead = 256
 )
 
-// selective is the order of a subscription in which not every consumer may get every message at any time. That
-// applies to queues with priorities, message groups or a single active consumer, to consumers with a filter, and to
-// combinations.
+// selective is the order of a subscription in which not every consumer may get every message at any time, because of
+// priorities, message groups, a single active consumer or consumers with filters, in any combination.
 //
-//   - Priorities: requeued and new messages are delivered by lane, the highest first, and by sequence in each lane. New
-//     messages are read only on demand, so that a message with a higher priority overtakes all unassigned ones.
+//   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are
+//     read only on demand, so that a message with a higher priority overtakes all unassigned ones.
 //   - Groups: see groups.
 //   - Single active consumer: only the consumer that has been attached longest gets messages.
 //   - Deferred messages: if all eligible consumers lack credit or do not accept a message, its sequence is deferred.
-//     The messages behind it are delivered. It is read again when an eligible consumer attaches or has credit.
+//     It does not block others, and is read again when an eligible consumer attaches or has credit.
 //
-// Deferred and parked messages are bounded to about 8 MiB for a subscription. Beyond that, nothing new is read until
-// some of them are answered.
+// Deferred and parked messages take at most about 8 MiB for a subscription. Beyond that, nothing new is read.
 type selective struct {
 	d             *dispatcher
 	exclusive     bool
 	lanes         *store.Lanes // read positions; nil without priorities
 	empty         uint16       // lanes with nothing to read, as bits
-	atEnd         bool         // without priorities: the last message of the queue was read
+	atEnd         bool         // without priorities: the last message was read
 	ready         []Message    // read, but no consumer could accept it
 	redeliver     [lanes]sequences
 	deferred      [lanes]deferredSet
 	groups        groups
-	requested     []uint64 // the sequences that demand has requested
+	requested     []uint64 // sequences requested by demand
 	requestedLane int      // their lane
 }
 
-// orderOf returns the order of a new dispatcher.
 func orderOf(d *dispatcher) order {
 	plain := &fifo{d: d, redeliver: newSequences()}
 	prioritized, exclusive := d.registry.source.Order(d.key.Queue)
@@ -60,7 +55,6 @@ func orderOf(d *dispatcher) order {
 	return s
 }
 
-// newSelective converts a fifo.
 func newSelective(f *fifo) *selective {
 	s := &selective{d: f.d, ready: f.ready, atEnd: f.atEnd}
 	for lane := range s.redeliver {
@@ -70,7 +64,6 @@ func newSelective(f *fifo) *selective {
 	return s
 }
 
-// selects switches the dispatcher to a selective order.
 func (d *dispatcher) selects() *selective {
 	if f, plain := d.order.(*fifo); plain {
 		d.order = newSelective(f)
@@ -79,7 +72,6 @@ func (d *dispatcher) selects() *selective {
 	return s
 }
 
-// setExclusive follows the queue's configuration, which can be altered at any time.
 func (d *dispatcher) setExclusive(exclusive bool) {
 	if _, plain := d.order.(*fifo); plain && !exclusive {
 		return
@@ -90,7 +82,6 @@ func (d *dispatcher) setExclusive(exclusive bool) {
 	}
 }
 
-// candidates returns the eligible consumers.
 func (s *selective) candidates() []*Consumer {
 	if s.exclusive && len(s.d.consumers) > 0 {
 		return s.d.consumers[:1]
@@ -132,7 +123,6 @@ func (s *selective) demand(most int) (want int, again []uint64) {
 	return 0, nil
 }
 
-// mayRead reports whether new messages of a lane may be read.
 func (s *selective) mayRead(lane int) bool {
 	if s.d.returning || s.full() {
 		return false
@@ -195,7 +185,6 @@ func (s *selective) deliverBuffered() {
 	}
 }
 
-// deliverReady delivers messages already read, as long as a consumer can accept one.
 func (s *selective) deliverReady() {
 	done := 0
 	for done < len(s.ready) {
@@ -252,8 +241,8 @@ func (s *selective) missing(found []Message) {
 	s.requested = s.requested[:0]
 }
 
-// assign assigns a message to a consumer, or parks or defers it. room is false if it does neither, because no consumer
-// can accept any message. more is the number of messages that follow.
+// assign assigns a message to a consumer, or parks or defers it. room is false if no consumer can accept any message.
+// more is the number of messages that follow.
 func (s *selective) assign(m *Message, more int) (given, room bool) {
 	g := s.groups.of(m)
 	if g != nil && g.out != 0 && g.out != m.Sequence &&
@@ -317,8 +306,7 @@ func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	return chosen, room
 }
 
-// ownerOf returns the consumer that owns a group, or nil if it has no owner, or the owner does not accept this
-// message.
+// ownerOf returns the consumer that owns a group, or nil if it has none, or the owner does not accept this message.
 func (s *selective) ownerOf(g *group, m *Message) *Consumer {
 	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.err != nil {
 		return nil
@@ -329,7 +317,7 @@ func (s *selective) ownerOf(g *group, m *Message) *Consumer {
 	return g.owner
 }
 
-// deferMessage defers the sequence of a message until an eligible consumer can accept it.
+// deferMessage defers a message until an eligible consumer can accept it.
 func (s *selective) deferMessage(m *Message, g *group) {
 	lane := s.laneOf(m)
 	owner := s.ownerOf(g, m)
@@ -378,7 +366,6 @@ func (s *selective) consumersChanged() {
 	signal(s.d.wake)
 }
 
-// full reports whether too many messages are parked or deferred to read new ones.
 func (s *selective) full() bool {
 	chunks := 0
 	for lane := range s.deferred {
@@ -442,8 +429,8 @@ func (s *selective) settled(list []uint64) {
 	}
 }
 
-// groupDone records that a message is acknowledged, rejected or dead-lettered. If it was out, it requeues the next
-// message of its group.
+// groupDone records that a message is acknowledged, rejected or dead-lettered. If it was out, the next message of its
+// group is requeued.
 func (s *selective) groupDone(sequence uint64) {
 	if next, lane, more := s.groups.done(sequence); more {
 		s.redeliver[lane].push(next)

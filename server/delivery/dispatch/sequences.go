@@ -4,7 +4,6 @@ package dispatch
 
 import "container/heap"
 
-// sequences is a set that returns its lowest member first.
 type sequences struct {
 	heap   sequenceHeap
 	member map[uint64]struct{} // authoritative; the heap may contain removed sequences
@@ -38,21 +37,28 @@ func (s *sequences) pop() uint64 {
 	}
 }
 
-// removeRange removes a range. The cost is the smaller of the range and the set.
 func (s *sequences) removeRange(r Range) {
-	if r.Last-r.First < uint64(len(s.member)) {
-		for i := range r.Last - r.First + 1 {
-			delete(s.member, r.First+i)
-		}
-	} else {
-		for sequence := range s.member {
-			if r.First <= sequence && sequence <= r.Last {
-				delete(s.member, sequence)
-			}
-		}
-	}
+	inRange(s.member, r, func(sequence uint64, _ struct{}) { delete(s.member, sequence) })
 	if len(s.member) == 0 {
 		s.heap = s.heap[:0]
+	}
+}
+
+// inRange calls fn, which may delete the element, for the elements of a map with keys in a range. The cost is the
+// smaller of the range and the map.
+func inRange[V any](m map[uint64]V, r Range, fn func(sequence uint64, v V)) {
+	if r.Last-r.First < uint64(len(m)) {
+		for i := range r.Last - r.First + 1 {
+			if v, ok := m[r.First+i]; ok {
+				fn(r.First+i, v)
+			}
+		}
+		return
+	}
+	for sequence, v := range m {
+		if r.First <= sequence && sequence <= r.Last {
+			fn(sequence, v)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,26 +12,24 @@ import (
 )
 
 const (
-	// maxPendingRanges bounds the answers collected while a transaction is being committed.
+	// maxPendingRanges bounds the outcomes collected while a transaction is being committed.
 	maxPendingRanges = 1 << 15
-	// maxSettleItems bounds the ranges and the released messages of one transaction: half of the store's limit.
+	// maxSettleItems bounds the ranges and the releases of one transaction: half of the store's limit.
 	maxSettleItems = 1 << 15
 )
 
-// settlement contains the answers to be committed.
 type settlement struct {
 	acks     []Range
-	foreign  []Range  // acks of messages that were not in flight at the acknowledging consumer
-	releases []uint64 // without a consumer until their release is committed
-	unsent   []uint64 // of a lost consumer that has releases: redelivered together with them
-	// redelivery delays of releases; those not in it use the queue's delay
+	foreign  []Range  // not in flight at the acknowledging consumer
+	releases []uint64 // without a consumer until committed
+	unsent   []uint64 // of a lost consumer that has releases; requeued together with them
+	// delays of releases; the others use the queue's delay
 	delays   map[uint64]time.Duration
 	returns  bool          // some of the releases are of a lost consumer
-	dead     []pendingDead // without a consumer until they are moved
+	dead     []pendingDead // without a consumer until moved
 	confirms []confirmation
 }
 
-// confirmation is sent once the settlement that contains it is committed.
 type confirmation struct {
 	consumer *Consumer
 	number   uint64
@@ -40,7 +39,7 @@ func (s *settlement) empty() bool {
 	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.dead) == 0 && len(s.confirms) == 0
 }
 
-// full reports whether no more answers may be added. Dead messages can be pending for long: they block only answers
+// full reports whether no more outcomes may be added. Dead messages can be pending for long: they block only outcomes
 // that may add to them.
 func (s *settlement) full(kills bool) bool {
 	n := len(s.acks) + len(s.releases) + len(s.confirms)
@@ -50,7 +49,6 @@ func (s *settlement) full(kills bool) bool {
 	return n >= maxPendingRanges
 }
 
-// ack adds a range. Acks are mostly in order, so that the last range often just grows.
 func (s *settlement) ack(r Range, foreign bool) {
 	if foreign {
 		s.foreign = append(s.foreign, r)
@@ -95,7 +93,6 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 	return kept
 }
 
-// checkDelivered returns an error for sequences that the queue has not reached.
 func (d *dispatcher) checkDelivered(a *Outcomes) error {
 	highest := uint64(0)
 	for _, ranges := range [...][]Range{a.Acks, a.Nacks, a.Rejects, a.Releases} {
@@ -116,7 +113,6 @@ func (d *dispatcher) checkDelivered(a *Outcomes) error {
 	return nil
 }
 
-// waitForRoom waits until fewer than maxPendingRanges are pending. kills: the answers dead-letter messages.
 func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	for {
 		d.mu.Lock()
@@ -136,8 +132,7 @@ func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	}
 }
 
-// settle is the settling goroutine. It commits one transaction at a time, with all answers collected during the
-// previous one.
+// settle commits one transaction at a time, with all outcomes collected during the previous one.
 func (d *dispatcher) settle(ctx context.Context) {
 	for {
 		batch, idle := d.takePending()
@@ -167,7 +162,6 @@ func (d *dispatcher) settle(ctx context.Context) {
 	}
 }
 
-// takePending takes the pending settlement and wakes the callers of waitForRoom.
 func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,7 +185,6 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	return batch, batch.empty() && d.pending.empty() && len(d.consumers) == 0
 }
 
-// commit commits the batch in one transaction, or in several if many messages are released together.
 func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
 	acks, releases := merged(batch.acks), batch.releases
 	for len(acks) > 0 || len(releases) > 0 {
@@ -205,7 +198,6 @@ func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
 	return nil
 }
 
-// committed requeues the released messages and sends the confirmations.
 func (d *dispatcher) committed(batch *settlement) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -226,13 +218,12 @@ func (d *dispatcher) committed(batch *settlement) {
 	}
 }
 
-// merged sorts the ranges and joins those that touch or overlap.
 func merged(ranges []Range) []Range {
 	if len(ranges) < 2 {
 		return ranges
 	}
 	sorted := slices.Clone(ranges)
-	sort.Slice(sorted, func(i, j int) bool { return sorted[i].First < sorted[j].First })
+	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
 	out := sorted[:1]
 	for _, r := range sorted[1:] {
 		if last := &out[len(out)-1]; r.First <= last.Last || r.First == last.Last+1 {
@@ -252,7 +243,6 @@ func asRanges(sequences []uint64) []Range {
 	return merged(ranges)
 }
 
-// withoutRanges removes the messages in any of the ranges and keeps the order.
 func withoutRanges(messages []Message, ranges []Range) []Message {
 	if len(messages) == 0 || len(ranges) == 0 {
 		return messages

@@ -11,23 +11,20 @@ import (
 )
 
 // Deliveries are unbounded work: each message goes to every subscription, and a backlog can be as large as the disk.
-// While other work needs the CPU (Limits.Busy), the dispatchers take short turns and together use a bounded fraction
-// of CPU time. That fraction is at least Limits.Share, and always enough to deliver each published message once. So
-// the consumers of a queue keep up with its publishers, regardless of the number of other subscriptions. Otherwise
-// deliveries are not limited.
+// While other work needs the CPU (Limits.Busy), the dispatchers take short turns and together use a bounded fraction of
+// it. That fraction is at least Limits.CPUFraction, and always enough to deliver each published message once, so that
+// consumers keep up with publishers regardless of the number of subscriptions.
 const (
-	// batchCPUMessages and batchCPUBytes bound a turn, so that with many subscriptions the wait between two turns is
-	// short.
+	// batchCPUMessages and batchCPUBytes bound a turn, and thus the wait between two turns with many subscriptions.
 	batchCPUMessages = 256
 	batchCPUBytes    = 128 << 10
-	// Approximate CPU time of a turn, a message and each KiB of it. Measured with 350 B messages, 128 at a time, from
-	// the read to the connection, including acknowledgements. It is not measured at run time: a wall clock would
-	// include the time in which other work has the CPU, increasingly so on a busy node.
+	// Approximate CPU time of a turn, a message and each KiB of it. Measured with 350 B messages, 128 at a time, from the
+	// read to the connection, with acknowledgements. Measuring at run time would include the time in which other work has
+	// the CPU.
 	batchCost   = 20 * time.Microsecond
 	messageCost = time.Microsecond
 	kibCost     = 400 * time.Nanosecond
-	// fullBatch is the cost of a turn of maximum size.
-	fullBatch = batchCost + batchCPUMessages*messageCost + batchCPUBytes/1024*kibCost
+	fullBatch   = batchCost + batchCPUMessages*messageCost + batchCPUBytes/1024*kibCost
 	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
@@ -35,16 +32,15 @@ const (
 	late = 5 * time.Millisecond
 )
 
-// throttle schedules turns. All turns are charged to one budget, and each dispatcher waits in proportion to the cost
-// of its turn. Busy dispatchers thus get equal parts, and a dispatcher with little to deliver does not wait for
-// others.
+// throttle charges all turns to one budget, and each dispatcher waits in proportion to the cost of its turn. Busy
+// dispatchers thus get equal parts, and one with little to deliver does not wait for others.
 type throttle struct {
-	busy      func() bool  // nil: never
+	busy      func() bool  // other work needs the CPU; nil: never
 	free      atomic.Bool  // deliveries are not limited
 	published atomic.Int64 // cost of delivering all published messages once, in nanoseconds
 
 	mu       sync.Mutex    // guards the fields below
-	fraction float64       // fraction of one CPU; may exceed 1
+	fraction float64       // of one CPU; may exceed 1
 	paid     time.Time     // when all turns so far are paid for; zero: nothing is owed
 	idle     chan struct{} // closed and replaced when other work no longer needs the CPU
 	seen     int64         // value of published at seenAt
@@ -56,7 +52,6 @@ func newThrottle(busy func() bool, share float64) *throttle {
 	return &throttle{busy: busy, fraction: share, idle: make(chan struct{})}
 }
 
-// setFraction sets the fraction of the node's CPU that deliveries may use; 1 disables the limit.
 func (t *throttle) setFraction(share float64) {
 	t.free.Store(share >= 1)
 	t.mu.Lock()
@@ -83,8 +78,8 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// wait waits after a turn that delivered messages and filtered out others. It returns immediately while no other work
-// needs the CPU, and early when ctx ends.
+// wait waits after a turn that delivered messages and filtered out others. It returns early when ctx ends or no other
+// work needs the CPU.
 func (t *throttle) wait(ctx context.Context, messages []Message, others int) {
 	if len(messages)+others == 0 || !t.isBusy() {
 		return
@@ -101,25 +96,22 @@ func (t *throttle) wait(ctx context.Context, messages []Message, others int) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		t.isBusy() // waiting dispatchers must be woken when the load ends
+		t.isBusy() // wakes waiting dispatchers when the load has ended
 	case <-idle:
 	case <-ctx.Done():
 	}
 }
 
-// price returns the cost of delivering messages, without the cost of turns.
 func price(messages, bytes int) time.Duration {
 	return time.Duration(messages)*messageCost + time.Duration(bytes)*kibCost/1024
 }
 
-// publish adds the delivery cost of published messages.
 func (t *throttle) publish(messages, bytes int) {
 	if t.busy != nil && !t.free.Load() {
 		t.published.Add(int64(price(messages, bytes)) + int64(messages)*int64(batchCost)/batchCPUMessages)
 	}
 }
 
-// follow updates the publish rate. mu is held.
 func (t *throttle) follow(now time.Time) {
 	d := now.Sub(t.seenAt)
 	if d < rateEvery {

@@ -4,9 +4,9 @@ package dispatch
 
 import "slices"
 
-// Withdraw calls commit to remove messages from a subscription. It passes the sequences that are not in flight and
-// not answered; commit returns those that it removed. Deliveries from the subscription pause until commit returns, so
-// that no message is both acknowledged and removed.
+// Withdraw calls commit to remove messages from a subscription, with those sequences that are not in flight and not
+// answered. commit returns those that it removed. Deliveries from the subscription pause until then, so that no message
+// is both acknowledged and removed.
 func (r *Registry) Withdraw(key Key, sequences []uint64, commit func(free []uint64) (taken []uint64, err error)) error {
 	taken, err := commit(r.hold(key, sequences))
 	if err == nil {
@@ -23,7 +23,6 @@ func (r *Registry) Withdraw(key Key, sequences []uint64, commit func(free []uint
 	return err
 }
 
-// hold pauses the deliveries of a subscription and returns those of the sequences that are free.
 func (r *Registry) hold(key Key, sequences []uint64) (free []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,14 +47,48 @@ func (d *dispatcher) setHolding(n int) {
 	}
 }
 
-// free returns those of the sequences that are neither in flight nor answered.
 func (d *dispatcher) free(sequences []uint64) []uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.DeleteFunc(d.inFlightAnywhere(slices.Clone(sequences)), func(sequence uint64) bool {
-		return slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
-			_, has := c.inFlight[sequence]
-			return has
-		})
+	return slices.DeleteFunc(d.unanswered(slices.Clone(sequences)), d.hasConsumer)
+}
+
+// hasConsumer reports whether a message is assigned to a consumer.
+func (d *dispatcher) hasConsumer(sequence uint64) bool {
+	return slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
+		_, has := c.inFlight[sequence]
+		return has
 	})
+}
+
+// Seek calls commit to move a subscription, and blocks its deliveries and settlements until commit returns. If commit
+// returns nil, its consumers end with ErrMoved. Otherwise the outcome is unknown, and they end with ErrClosed: they
+// attach again, and repeat unconfirmed outcomes. commit must not return before the outcome is certain or the registry
+// is about to be closed.
+func (r *Registry) Seek(key Key, commit func() error) error {
+	r.mu.Lock()
+	if r.closed != nil {
+		r.mu.Unlock()
+		return r.closed
+	}
+	d := r.byKey[key]
+	delete(r.byKey, key)
+	r.moving[key]++
+	r.mu.Unlock()
+	if d != nil {
+		d.cancel()
+		d.running.Wait() // its last batch is in the log now, or never will be
+	}
+	err := commit()
+	if d != nil && err == nil {
+		d.stop(ErrMoved)
+	} else if d != nil {
+		d.stop(ErrClosed)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.moving[key]--; r.moving[key] == 0 {
+		delete(r.moving, key)
+	}
+	return err
 }

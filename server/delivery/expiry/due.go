@@ -13,31 +13,25 @@ import (
 
 const (
 	// maxDue bounds the schedule entries of one transaction: applying it takes a millisecond or two.
-	maxDue = 4096
-	// idleWait is the maximum interval between two checks of the schedule.
+	maxDue   = 4096
 	idleWait = time.Second
 )
 
 // due processes the schedule index: it releases delayed messages, and passes expired ones to the expiry task, which
 // runs at low priority.
 //
-// It stores its position, since removed entries stay in the index, hidden, until the next checkpoint. It goes back
-// immediately for entries added before the position, and after a delay for postponed messages.
+// It stores its position, since removed entries stay in the index, hidden, until the next checkpoint. The position
+// moves back for entries added before it and for postponed messages.
 type due struct {
 	o      Options
 	expiry *expiry
 	at     txn.Due // the last processed entry
 }
 
-func newDue(o Options, e *expiry) *due { return &due{o: o, expiry: e} }
-
-// Name implements Task.
 func (*due) Name() string { return "delayed messages" }
 
-// Wake receives when a time is added to the schedule that is earlier than all others.
 func (t *due) Wake() <-chan struct{} { return t.o.Store.Early() }
 
-// Close disables the store's alarm.
 func (t *due) Close() { t.o.Store.SetAlarm(0) }
 
 // RunOnce processes all due entries in batches. Entries that become due during a commit are in the next batch.
@@ -61,14 +55,12 @@ func (t *due) RunOnce(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// rewind moves the position back to an earlier time; queue.NeverMS has no effect.
 func (t *due) rewind(ms int64) {
 	if ms <= t.at.TimeMS {
 		t.at = txn.Due{TimeMS: ms}
 	}
 }
 
-// batch processes due entries.
 func (t *due) batch(ctx context.Context, entries []txn.Due) error {
 	var deliver, expire []txn.Due
 	for _, e := range entries {

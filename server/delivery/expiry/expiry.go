@@ -23,35 +23,31 @@ import (
 )
 
 const (
-	// maxExpireBytes bounds the bytes of expired messages that one transaction moves.
 	maxExpireBytes = 1 << 18
-	// maxRefill bounds the entries of one read of the schedule.
-	maxRefill = 1024
+	maxRefill      = 1024
 	// maxExpiring bounds the entries queued in memory; others stay in the schedule.
-	maxExpiring = 1 << 13
-	// postponedRetryInterval is the retry interval for postponed messages.
+	maxExpiring            = 1 << 13
 	postponedRetryInterval = time.Second
 )
 
-// expiry removes or dead-letters expired messages in a separate goroutine and in small transactions: see leisure.
-//
-// A message in flight is postponed: the consumer may have processed it. So is a message that a prepared transaction
-// will acknowledge, and one that does not fit into the dead-letter queue.
+// expiry removes or dead-letters expired messages in small transactions (see backoff). It postpones messages in flight,
+// which the consumer may have processed, messages that a prepared transaction will acknowledge, and those that do not
+// fit into the dead-letter queue.
 type expiry struct {
 	o    Options
 	wake chan struct{}
-	full map[uint64]bool // queues with a logged full dead-letter queue; used only by the task
-	pace backoff         // used only by the task
+	full map[uint64]bool // queues with a logged full dead-letter queue; used only by RunOnce
+	pace backoff         // used only by RunOnce
 
 	mu        sync.Mutex // guards the fields below
 	waiting   []txn.Due
-	unread    scheduleRange // the range of the schedule that did not fit into waiting
+	unread    scheduleRange // what did not fit into waiting
 	postponed int64         // earliest time of a postponed entry; queue.NeverMS for none
 	since     time.Time
 }
 
-// scheduleRange is a range of the schedule: the entries after one entry, up to and including another one. The time of
-// the latter is 0 if the range is empty.
+// scheduleRange contains the entries after one entry, up to and including another one. It is empty if the latter has no
+// time.
 type scheduleRange struct{ after, upTo txn.Due }
 
 func (s *scheduleRange) empty() bool { return s.upTo.TimeMS == 0 }
@@ -60,10 +56,8 @@ func newExpiry(o Options) *expiry {
 	return &expiry{o: o, wake: make(chan struct{}, 1), full: make(map[uint64]bool), postponed: queue.NeverMS}
 }
 
-// Name implements Task.
 func (*expiry) Name() string { return "expired messages" }
 
-// Wake receives when entries were added.
 func (x *expiry) Wake() <-chan struct{} { return x.wake }
 
 // add queues due entries, in order. Entries that do not fit are read from the schedule later.
@@ -105,7 +99,7 @@ func (x *expiry) postpone(entries []txn.Due) {
 	}
 }
 
-// takePostponed returns the earliest time of a postponed entry, if its retry is due; queue.NeverMS otherwise.
+// takePostponed returns the earliest time of a postponed entry, if its retry is due, or queue.NeverMS.
 func (x *expiry) takePostponed(now time.Time) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -118,7 +112,6 @@ func (x *expiry) takePostponed(now time.Time) int64 {
 	return postponed
 }
 
-// RunOnce processes the queued entries in batches.
 func (x *expiry) RunOnce(ctx context.Context) (time.Duration, error) {
 	x.pace.begin()
 	for {
@@ -143,7 +136,6 @@ func (x *expiry) RunOnce(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// refill reads entries from the schedule when no entries are queued.
 func (x *expiry) refill() error {
 	x.mu.Lock()
 	from := x.unread
@@ -176,7 +168,6 @@ func (x *expiry) refill() error {
 	return nil
 }
 
-// expire removes or dead-letters messages, and returns the postponed ones.
 func (x *expiry) expire(ctx context.Context, entries []txn.Due) (postponed []txn.Due, err error) {
 	byQueue := make(map[uint64][]txn.Due)
 	for _, e := range entries {
@@ -221,8 +212,6 @@ func (x *expiry) postponeHeld(id uint64, entries []txn.Due, postponed *[]txn.Due
 	})
 }
 
-// move moves messages to the dead-letter queue of their queue, once for each subscription that needs them, in as many
-// transactions as needed. It returns the postponed entries.
 func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (postponed []txn.Due,
 	err error,
 ) {
@@ -262,7 +251,7 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 	return postponed, nil
 }
 
-// moveBatch moves messages for each subscription. The transaction of the last one also removes the messages.
+// moveBatch moves messages for each subscription. The last transaction also removes the messages.
 func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
 	for i, sub := range subs {
 		key := dispatch.Key{Queue: id, Sub: sub}
@@ -290,8 +279,8 @@ func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch 
 	return nil
 }
 
-// read reads the records of the first entries, in order of sequence. A record is nil if the message is acknowledged
-// or corrupt.
+// read reads records in order of sequence, up to maxExpireBytes. A record is nil if the message is acknowledged or
+// corrupt.
 func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (records [][]byte, n int, err error) {
 	bytes := 0
 	for n = 0; n < len(entries) && (n == 0 || bytes < maxExpireBytes); n++ {
@@ -312,7 +301,7 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	return records, n, nil
 }
 
-// moves returns a function that moves the messages that a subscription needs, or nil if it needs none. It returns a
+// moves returns a function that moves the messages that a subscription needs, or nil if there are none, or a
 // *dispatch.FullError if not all of them fit.
 func (x *expiry) moves(
 	key dispatch.Key, origin *query.Origin, entries []txn.Due, records [][]byte,
@@ -354,8 +343,8 @@ func (x *expiry) moves(
 	}, nil
 }
 
-// commit commits a transaction that moves messages, unless moves is nil, and removes them from the queue. Then it
-// pauses for other users of the store.
+// commit removes messages from the queue in the transaction that moves them, if moves is set, and pauses for other
+// users of the store.
 func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Builder)) error {
 	begin := time.Now()
 	err := propose(ctx, x.o.Primary, func(b *txn.Builder) {
@@ -379,11 +368,40 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 }
 
 func (x *expiry) recordFull(id uint64, full *dispatch.FullError) {
-	x.o.Consumers.RecordFull(full)
-	if !x.full[id] {
-		x.o.Log.Warn("expired messages deferred: dead-letter queue is full; consume from it, or raise its limits",
-			zap.String("queue", full.Queue), zap.String("dead_letter_queue", full.DeadLetter),
+	x.o.recordFull(x.full, id, full,
+		"expired messages deferred: dead-letter queue is full; consume from it, or raise its limits")
+}
+
+// recordFull records a full dead-letter queue, and logs it the first time.
+func (o *Options) recordFull(logged map[uint64]bool, id uint64, full *dispatch.FullError, message string) {
+	o.Consumers.RecordFull(full)
+	if !logged[id] {
+		o.Log.Warn(message, zap.String("queue", full.Queue), zap.String("dead_letter_queue", full.DeadLetter),
 			zap.Bool("too_large", full.Oversized))
 	}
-	x.full[id] = true
+	logged[id] = true
+}
+
+const (
+	minBatch = 256
+	// urgencyInterval is the time after which the batch size is multiplied by four, twice.
+	urgencyInterval = time.Minute
+	// maxPause bounds a pause: under load, a transaction takes longer because it waits for others.
+	maxPause = 8 * time.Millisecond
+)
+
+// backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers and
+// consumers. Transactions are small, since others wait while one is applied, and each is followed by a pause of several
+// times its duration. Work that is not done after a minute may arrive faster than it is done, and continues in larger
+// transactions with shorter pauses.
+type backoff struct{ since time.Time }
+
+func (l *backoff) begin() { l.since = time.Now() }
+
+func (l *backoff) urgency() int { return int(min(time.Since(l.since)/urgencyInterval, 2)) }
+
+func (l *backoff) batch() int { return minBatch << (2 * l.urgency()) }
+
+func (l *backoff) pause(took time.Duration) time.Duration {
+	return min(took*[...]time.Duration{7, 3, 1}[l.urgency()], maxPause)
 }

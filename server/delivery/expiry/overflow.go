@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
@@ -17,11 +15,8 @@ import (
 )
 
 const (
-	// overflowAgain is the retry interval for messages that do not fit into the dead-letter queue.
-	overflowAgain = time.Second
-	// overflowEvery is the interval of checks without a signal.
-	overflowEvery = time.Minute
-	// maxOverflowMessages and maxOverflowBytes bound the messages moved by one transaction.
+	overflowAgain       = time.Second
+	overflowEvery       = time.Minute
 	maxOverflowMessages = 1024
 	maxOverflowBytes    = 1 << 20
 )
@@ -41,16 +36,12 @@ func newOverflow(o Options) *overflow {
 	return t
 }
 
-// Name implements Task.
 func (*overflow) Name() string { return "overflow" }
 
-// Wake receives when a queue exceeds its limits.
 func (t *overflow) Wake() <-chan struct{} { return t.wake }
 
-// Close ends the watch.
 func (t *overflow) Close() { t.cancel() }
 
-// RunOnce moves the excess of all queues.
 func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	wait = overflowEvery
 	for _, id := range query.ExpiryQueues(t.o.Store) {
@@ -66,8 +57,8 @@ func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) 
 	return wait, err
 }
 
-// processQueue reports whether some of the excess of a queue stays for now: it is in flight, does not fit into the
-// dead-letter queue, or cannot be read.
+// processQueue reports whether some of the excess stays for now: in flight, not fitting into the dead-letter queue, or
+// unreadable.
 func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool, err error) {
 	for {
 		q, ok := query.ExpiryOf(t.o.Store, id)
@@ -82,7 +73,8 @@ func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool,
 			full := (*dispatch.FullError)(nil)
 			switch {
 			case errors.As(err, &full):
-				t.recordFull(id, full)
+				t.o.recordFull(t.full, id, full, "queue is over its limits and its dead-letter queue is full: publishes are "+
+					"rejected until either has space; consume messages, or raise the limits")
 				return true, nil
 			case err != nil && !errors.Is(err, store.ErrNoQueue): // deleted in the meantime
 				return false, fmt.Errorf("overflow of queue %d: %w", id, err)
@@ -102,18 +94,8 @@ func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool,
 	}
 }
 
-func (t *overflow) recordFull(id uint64, full *dispatch.FullError) {
-	t.o.Consumers.RecordFull(full)
-	if !t.full[id] {
-		t.o.Log.Warn("queue is over its limits and its dead-letter queue is full: publishes are rejected until either "+
-			"has space; consume messages, or raise the limits", zap.String("queue", full.Queue),
-			zap.String("dead_letter_queue", full.DeadLetter), zap.Bool("too_large", full.Oversized))
-	}
-	t.full[id] = true
-}
-
-// moveHead moves the excess messages that a subscription needs, as many as fit, and returns their number. A corrupt
-// message is not moved until it is repaired or discarded.
+// moveHead moves the excess messages that a subscription needs, as many as fit. A corrupt message stays until it is
+// repaired or discarded.
 func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.Key) (moved int, err error) {
 	var tooLarge error
 	for from := uint64(1); from < q.Overflow; {
@@ -145,7 +127,7 @@ func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.K
 	return 0, tooLarge
 }
 
-// moveBatch moves messages in one transaction, as far as they belong to the excess, are not in flight, and fit.
+// moveBatch moves, in one transaction, those messages that belong to the excess, are not in flight, and fit.
 func (t *overflow) moveBatch(
 	ctx context.Context, q *query.Expiry, key dispatch.Key, messages []store.Delivery,
 ) (moved int, err error) {

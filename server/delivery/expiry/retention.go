@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store"
@@ -14,14 +15,14 @@ import (
 )
 
 const (
-	// retentionEvery is the check interval. A message may be kept longer than its retention by that much.
+	// retentionEvery is the check interval: a message may be kept that much longer than its retention.
 	retentionEvery = time.Second
 	// maxTrimSequences bounds the sequences that one proposal frees: applying it takes about a millisecond.
 	maxTrimSequences = 1 << 18
 )
 
 // retention ends the retention of messages beyond the age, number or size limit. Messages that a subscription has yet
-// to read stay until they are acknowledged.
+// to read stay until acknowledged.
 type retention struct {
 	o Options
 	// heads caches the publish time of the oldest retained message of each queue, so that it is read once.
@@ -33,15 +34,10 @@ type head struct {
 	publishedMS int64
 }
 
-func newRetention(o Options) *retention { return &retention{o: o, heads: make(map[uint64]head)} }
-
-// Name implements Task.
 func (*retention) Name() string { return "retention" }
 
-// Wake returns nil: periodic checks suffice.
 func (*retention) Wake() <-chan struct{} { return nil }
 
-// RunOnce frees messages beyond the retention limits.
 func (r *retention) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	seen := make(map[uint64]head, len(r.heads))
 	for _, id := range query.ExpiryQueues(r.o.Store) {
@@ -68,13 +64,15 @@ func (r *retention) processQueue(ctx context.Context, id uint64) error {
 		if err != nil || to <= q.Retained {
 			return err
 		}
-		if err := r.trim(ctx, &q, min(to, q.Retained+maxTrimSequences)); err != nil {
+		to = min(to, q.Retained+maxTrimSequences)
+		// This has no effect if the queue was deleted or its retention altered (INV-15).
+		err = propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
+		if err != nil {
 			return err
 		}
 	}
 }
 
-// keepFrom returns the sequence of the first message within the retention limits.
 func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, error) {
 	if q.Config.RetentionAge == 0 {
 		return q.RetainFrom, nil
@@ -105,29 +103,11 @@ func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, erro
 	return seq, nil
 }
 
-// trim proposes to end the retention of the messages below a sequence. The proposal is refused, or changes nothing,
-// if the queue was deleted or its retention altered (INV-15).
-func (r *retention) trim(ctx context.Context, q *query.Expiry, to uint64) error {
-	return propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
-}
-
 // propose commits a transaction. A refusal with one of the codes in changed is not an error.
-func propose(ctx context.Context, primary Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	fill(&b)
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode a proposal: %w", err)
+func propose(ctx context.Context, primary txn.Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
+	_, err := txn.Propose(ctx, primary, time.Now(), fill)
+	if slices.ContainsFunc(changed, func(code txn.Code) bool { return errors.Is(err, code) }) {
+		return nil
 	}
-	result, err := primary.Commit(ctx, payload)
-	if err != nil {
-		return err
-	}
-	for _, code := range changed {
-		if result.Code == code {
-			return nil
-		}
-	}
-	return result.Err()
+	return err
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package expiry implements the time-based tasks of an active node. The tasks determine due work and propose it as
-// transactions. Applying a transaction never reads a clock. A proposal is conditional and is checked again when it is
-// applied, so that a repeated or late one changes nothing.
+// Package expiry implements the time-based tasks of an active node: they determine due work and propose it as
+// transactions. Applying a transaction never reads a clock. A proposal is checked again when it is applied, so that a
+// repeated or late one changes nothing.
 //
-// A Sweeper runs while a node serves clients, with one goroutine for each Task.
+// A Runner runs the tasks, each in a goroutine, while a node serves clients.
 package expiry
 
 import (
@@ -23,41 +23,28 @@ import (
 
 // Task is a time-based task.
 type Task interface {
-	// Name returns a description for the log.
-	Name() string
-	// RunOnce proposes the work that is due, and returns when it is committed and applied. It returns the time until
-	// the next call; the task is called earlier when it is woken. After an error it is called again after a pause.
+	Name() string // for the log
+	// RunOnce proposes the work that is due, and returns when it is committed and applied. It is called again after wait
+	// or when woken, or after a pause if it returned an error.
 	RunOnce(ctx context.Context) (wait time.Duration, err error)
-	// Wake receives when Sweep must be called immediately; nil if the task is never woken. If the task has a method
-	// Close, it is called after the last Sweep.
+	// Wake receives when RunOnce must be called immediately; nil if the task is never woken. A method Close of the task,
+	// if any, is called after the last RunOnce.
 	Wake() <-chan struct{}
 }
 
 const (
-	// blockedAgain is the retry interval on a blocked node.
+	// blockedAgain is the retry interval on a blocked node, failedAgain after another error.
 	blockedAgain = 50 * time.Millisecond
-	// failedAgain is the retry interval after another error.
-	failedAgain = time.Second
+	failedAgain  = time.Second
 )
 
-// Committer commits transactions; *replication.Primary is one.
-type Committer interface {
-	// Commit returns when the transaction is committed and applied, or will never be.
-	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
-}
-
-// Options of a Sweeper. All fields except More are required.
+// Options of a Runner. All fields except More are required.
 type Options struct {
-	// Store is read by the tasks.
-	Store *store.Store
-	// Primary commits their proposals.
-	Primary Committer
-	// Consumers is notified of deliverable and acknowledged messages.
+	Store     *store.Store
+	Primary   txn.Committer
 	Consumers *dispatch.Registry
-	// Log receives the messages for operators.
-	Log *zap.Logger
-	// More contains additional tasks; optional.
-	More []Task
+	Log       *zap.Logger
+	More      []Task // additional tasks
 }
 
 // Runner runs the tasks of one term in which the node is active.
@@ -71,10 +58,12 @@ type Runner struct {
 // New starts all tasks. Stop, or Cancel and Wait, must be called.
 func New(o Options) *Runner { return run(o, append(tasks(o), o.More...)...) }
 
-// tasks returns the tasks of an active node.
 func tasks(o Options) []Task {
 	expired := newExpiry(o)
-	return []Task{newRetention(o), newOverflow(o), newTemporary(o), newDue(o, expired), expired, newTTL(o)}
+	return []Task{
+		&retention{o: o, heads: make(map[uint64]head)}, newOverflow(o), newTemporary(o), &due{o: o, expiry: expired}, expired,
+		&ttl{o, newExpiry(o), make(map[uint64]rescanInterval)},
+	}
 }
 
 func run(o Options, tasks ...Task) *Runner {
@@ -107,7 +96,6 @@ func (s *Runner) Cancel() { s.cancel() }
 // Wait waits for the tasks after Cancel.
 func (s *Runner) Wait() { s.running.Wait() }
 
-// run calls one task repeatedly.
 func (s *Runner) run(ctx context.Context, t Task) {
 	if c, ok := t.(interface{ Close() }); ok {
 		defer c.Close()
@@ -137,7 +125,7 @@ func (s *Runner) run(ctx context.Context, t Task) {
 	}
 }
 
-// pause waits for the given time or until woken receives. It returns false if ctx has ended.
+// pause waits for the given time, or until wake receives. It returns false if ctx has ended.
 func pause(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

@@ -15,17 +15,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// temporaryEvery is the interval at which temporary queues are checked for consumers.
 const temporaryEvery = 250 * time.Millisecond
 
-// temporary deletes temporary queues without consumers for their grace period. The period restarts with each term,
-// so that clients that follow a failover have time to reattach.
+// temporary deletes temporary queues without consumers after their grace period. It restarts with each term, so that
+// clients can reattach after a failover.
 type temporary struct {
 	queues    func() []query.TemporaryQueue
 	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)
-	commit    Committer
+	commit    txn.Committer
 	log       *zap.Logger
-	// used is the time when a queue was last seen with a consumer, initially the time of the first check.
+	// used is when a queue was last seen with a consumer, initially the time of the first check.
 	used map[uint64]time.Time
 }
 
@@ -37,13 +36,10 @@ func newTemporary(o Options) *temporary {
 	}
 }
 
-// Name implements Task.
 func (*temporary) Name() string { return "delete temporary queues" }
 
-// Wake implements Task. The task is never woken.
 func (*temporary) Wake() <-chan struct{} { return nil }
 
-// RunOnce implements Task.
 func (t *temporary) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	queues, now := t.queues(), time.Now()
 	there := make(map[uint64]time.Time, len(queues))
@@ -68,7 +64,6 @@ func (t *temporary) RunOnce(ctx context.Context) (wait time.Duration, err error)
 	return temporaryEvery, nil
 }
 
-// attached reports whether a queue has a consumer.
 func (t *temporary) attached(q *query.TemporaryQueue) bool {
 	for _, sub := range q.Subscriptions {
 		if _, n := t.consumers(dispatch.Key{Queue: q.ID, Sub: sub}); n > 0 {
@@ -80,24 +75,13 @@ func (t *temporary) attached(q *query.TemporaryQueue) bool {
 
 // remove proposes the deletion of a queue. A consumer that attaches concurrently ends when the deletion is applied.
 func (t *temporary) remove(ctx context.Context, q *query.TemporaryQueue) error {
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	b.DeleteTemporary(q.ID, q.GraceMS)
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode the deletion of a temporary queue: %w", err)
-	}
-	result, err := t.commit.Commit(ctx, payload)
-	if err == nil {
-		err = result.Err()
-	}
+	result, err := txn.Propose(ctx, t.commit, time.Now(), func(b *txn.Builder) { b.DeleteTemporary(q.ID, q.GraceMS) })
 	switch {
 	case errors.Is(err, txn.ErrQueueNotFound):
 		return nil // a client was faster
 	case errors.Is(err, txn.ErrQueueInUse):
 		t.used[q.ID] = time.Now() // retry after another grace period
-		t.log.Warn("temporary queue without consumers not deleted: in use by another queue or by a prepared "+
-			"transaction",
+		t.log.Warn("temporary queue without consumers not deleted: in use by another queue or by a prepared transaction",
 			zap.String("queue", q.Name), zap.Uint64("queue_id", q.ID))
 		return nil
 	case err != nil:

@@ -13,11 +13,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ttlWait is the maximum interval of checks for new or changed TTLs.
 const ttlWait = time.Second
 
 // ttl expires the messages of queues with a TTL. Messages enter their queue in order of time, so that checking the
-// first one suffices and no index is needed.
+// first one suffices.
 type ttl struct {
 	o         Options
 	expiry    *expiry
@@ -30,17 +29,10 @@ type rescanInterval struct {
 	next time.Time
 }
 
-func newTTL(o Options) *ttl {
-	return &ttl{o: o, expiry: newExpiry(o), scannedAt: make(map[uint64]rescanInterval)}
-}
-
-// Name implements Task.
 func (*ttl) Name() string { return "TTL of queues" }
 
-// Wake returns nil: periodic checks suffice.
 func (*ttl) Wake() <-chan struct{} { return nil }
 
-// RunOnce expires the messages older than the TTL of their queue.
 func (t *ttl) RunOnce(ctx context.Context) (time.Duration, error) {
 	wait := ttlWait
 	scannedAt := make(map[uint64]rescanInterval, len(t.scannedAt))
@@ -64,7 +56,6 @@ func (t *ttl) RunOnce(ctx context.Context) (time.Duration, error) {
 	return max(wait, time.Millisecond), failed
 }
 
-// processQueue expires messages of one queue, and returns the time of the next check.
 func (t *ttl) processQueue(ctx context.Context, id uint64, ttlMS int64) (next time.Time, err error) {
 	t.expiry.pace.begin()
 	for from := uint64(1); ; {

@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Names of the variables.
 const (
 	varProperties  = "properties"
 	varPriority    = "priority"
@@ -22,14 +21,12 @@ const (
 	varSize        = "size"
 )
 
-// textNames lists the string variables.
 var textNames = map[string]txn.Attribute{
 	"message_id": txn.AttributeMessageID, "correlation_id": txn.AttributeCorrelationID,
 	"reply_to": txn.AttributeReplyTo, "content_type": txn.AttributeContentType, "subject": txn.AttributeSubject,
 	"group": txn.AttributeGroup,
 }
 
-// activation resolves the variables of an expression, and decodes only the required parts of a message.
 type activation struct {
 	record     []byte
 	message    *txn.Message
@@ -39,16 +36,13 @@ type activation struct {
 
 func (a *activation) begin(record []byte, m *txn.Message) { a.record, a.message = record, m }
 
-// end releases the message.
 func (a *activation) end() {
 	a.record, a.message, a.decoded = nil, nil, false
 	clear(a.properties)
 }
 
-// Parent implements cel.Activation; it returns nil.
 func (*activation) Parent() cel.Activation { return nil }
 
-// ResolveName implements cel.Activation.
 func (a *activation) ResolveName(name string) (any, bool) {
 	switch name {
 	case varProperties:
@@ -70,7 +64,6 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	return nil, false
 }
 
-// time returns a time of the message, or none if unset.
 func (a *activation) time(tag txn.Attribute, none int64) time.Time {
 	if ms := txn.RecordTime(a.record, tag); ms != 0 {
 		return timestamp(ms)
@@ -107,12 +100,10 @@ func (a *activation) allProperties() map[string]any {
 	return a.properties
 }
 
-// estimator returns the maximum sizes of the parts of a message.
 type estimator struct {
 	properties uint64 // maximum number of properties
 }
 
-// EstimateSize implements cost.Estimator.
 func (e estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	path := element.Path()
 	if len(path) == 0 {
@@ -132,15 +123,14 @@ func (e estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 }
 
 const (
-	// usualProperties is the number of properties assumed when an expression is checked against MaxEstimate. A message
-	// can have more properties, all with short names and values; the cost limit of the evaluation covers that case.
+	// usualProperties is the number of properties assumed when an expression is checked against MaxEstimate. The cost
+	// limit of the evaluation covers messages with more properties, all with short names and values.
 	usualProperties = 1000
-	// maxProperties is the maximum number of properties of a message: each one of either kind takes at least three
-	// bytes.
+	// maxProperties bounds the properties of a message: each one of either kind takes at least three bytes.
 	maxProperties = (txn.MaxPropertiesBytes + txn.MaxAttributesBytes) / 3
 )
 
-// EstimateCallCost implements cost.Estimator; CEL's own estimates are used.
+// EstimateCallCost selects CEL's own estimates.
 func (estimator) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
 	return nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filter implements filters, which select the messages of a subscription or a consumer with an expression in
-// CEL, the Common Expression Language (https://cel.dev).
+// Package filter implements filters: expressions in CEL, the Common Expression Language (https://cel.dev), that select
+// the messages of a subscription or a consumer.
 //
 // An expression can use all parts of a message except the body:
 //
@@ -14,10 +14,8 @@
 //	deliver_at      timestamp         published_at if it is not delayed
 //	size            int               bytes of the body
 //
-// Its result must be a bool. A message for which the evaluation fails, for example because a property is missing, does
-// not match. The result depends only on the message: an expression has no access to a clock or other state.
-//
-// The package uses message records, and is independent of gRPC and subscriptions.
+// Its result must be a bool. A message does not match if the evaluation fails, for example because a property is
+// missing. The result depends only on the message: an expression has no access to a clock or other state.
 package filter
 
 import (
@@ -35,21 +33,20 @@ import (
 const (
 	// MaxBytes is the maximum length of an expression.
 	MaxBytes = txn.MaxFilterBytes
-	// MaxCost is the maximum cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text
-	// read. A message that exceeds it does not match.
+	// MaxCost bounds one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A message
+	// that exceeds it does not match.
 	MaxCost = 100_000
-	// MaxEstimate is the maximum worst-case cost of an expression, as estimated at compile time.
+	// MaxEstimate bounds the worst-case cost of an expression, as estimated at compile time.
 	MaxEstimate = 10 * MaxCost
 
-	// maxNodes and maxDepth limit the parsed expression, maxRegex the size of a compiled regular expression.
+	// Limits of the parsed expression, and of a compiled regular expression.
 	maxNodes = 2000
 	maxDepth = 50
 	maxRegex = 10_000
-	// maxLoops is the maximum nesting of comprehensions (all, exists, map, filter).
 	maxLoops = 1
 )
 
-// ErrInvalid is returned by Compile for an invalid filter. The error contains the position and CEL's reason.
+// ErrInvalid is returned by Compile. The error contains the position and CEL's reason.
 var ErrInvalid = errors.New("invalid filter")
 
 // Filter is a compiled expression. It is safe for concurrent use.
@@ -59,7 +56,7 @@ type Filter struct {
 	activations sync.Pool // of *activation
 }
 
-// environment is the CEL environment, created on first use, since that takes some milliseconds.
+// environment is created on first use, since that takes some milliseconds.
 var environment = sync.OnceValues(newEnvironment) //nolint:gochecknoglobals // computed once and never changed
 
 func newEnvironment() (*cel.Env, error) {
@@ -92,7 +89,7 @@ func newEnvironment() (*cel.Env, error) {
 	return env, nil
 }
 
-// Compile compiles an expression. The error wraps ErrInvalid: it contains the position (line:column, both from 1) and
+// Compile compiles an expression. The error wraps ErrInvalid, and contains the position (line:column, both from 1) and
 // the reason, or the limit that is exceeded.
 func Compile(text string) (*Filter, error) {
 	switch {
@@ -126,7 +123,7 @@ func Compile(text string) (*Filter, error) {
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	if worst, err := env.EstimateCost(ast, estimator{maxProperties}); err != nil || worst.Max > MaxCost {
 		options = append(options, cel.CostLimit(MaxCost))
-	} // otherwise no message can exceed the limit, and tracking the cost would only take time
+	} // no message can exceed the limit: do not track the cost
 	program, err := env.Program(ast, options...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -134,7 +131,6 @@ func Compile(text string) (*Filter, error) {
 	return &Filter{text: text, program: program, activations: sync.Pool{New: func() any { return new(activation) }}}, nil
 }
 
-// refusal returns the position and the reason of the first error; later errors often follow from it.
 func refusal(issues *cel.Issues) error {
 	all := issues.Errors()
 	if len(all) == 0 {
@@ -150,7 +146,6 @@ func refusal(issues *cel.Issues) error {
 		message)
 }
 
-// maxReasonBytes limits the reason in an error.
 const maxReasonBytes = 400
 
 // Text returns the expression.

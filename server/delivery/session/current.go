@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// Current holds the current session of a node. It is safe for concurrent use.
+// Current holds the current session of a node, if it has one. It is safe for concurrent use.
 type Current struct {
 	session   atomic.Pointer[Session]
 	diskLow   atomic.Bool
@@ -22,7 +22,7 @@ type Current struct {
 }
 
 // NewCurrent returns a Current without a session. notActive returns the error that redirects clients to the active
-// node. pair returns the state of the pair, and changed a channel that is closed at its next change.
+// node, pair the state of the pair, and changed a channel that is closed at its next change.
 func NewCurrent(
 	notActive func() *apierror.NotActiveError, pair func() failover.Status, changed func() <-chan struct{},
 ) *Current {
@@ -46,17 +46,17 @@ func (c *Current) Session() (*Session, error) {
 // NotActive returns the error that redirects clients to the active node.
 func (c *Current) NotActive() *apierror.NotActiveError { return c.notActive() }
 
-// SetDiskLow sets whether the filesystem has less than disk.low-watermark available, so that publishes are refused.
-// It reports whether the value has changed.
+// SetDiskLow sets whether publishes are refused because less than disk.low-watermark is available, and reports whether
+// that has changed.
 func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(low) != low }
 
 // DiskLow reports whether publishes are refused because of low disk space.
 func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
-// Require returns an error if a node of the pair does not support a feature: that node would stop at the first record
-// that uses it. Once both nodes have supported it, the session keeps it enabled. A node that is downgraded then stops
-// with a request to upgrade it. The error is an apierror.ErrFeature, or the retryable replication.ErrBlocked if a node
-// has not announced its features for failover.AnnounceWait.
+// Require returns an error if a node of the pair does not support a feature: it would stop at the first record that
+// uses it. Once both nodes have supported it, the session keeps it enabled; a downgraded node then stops with a request
+// to upgrade it. The error is an apierror.ErrFeature, or the retryable replication.ErrBlocked if a node has not
+// announced its features for failover.AnnounceWait.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil
@@ -73,7 +73,7 @@ func (c *Current) Require(session *Session, feature string) error {
 	}
 }
 
-// checkFeature checks the pair, and waits for a node that has not announced its features yet.
+// checkFeature waits for a node that has not announced its features yet.
 func (c *Current) checkFeature(session *Session, feature string) (missingFeature failover.Lack, missing bool) {
 	waited := time.NewTimer(failover.AnnounceWait)
 	defer waited.Stop()

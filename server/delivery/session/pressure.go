@@ -13,30 +13,29 @@ const (
 	// sampleInterval is the minimum sampling interval, short enough to detect a burst of publishes.
 	sampleInterval = time.Millisecond
 	// sampleWeight is the weight of the newest sample. Pressure starts when the fraction of samples with waiting
-	// goroutines reaches highPressure, and ends below lowPressure: lower, since throttled deliveries leave fewer
+	// goroutines reaches highPressure, and ends below lowPressure, which is lower since throttled deliveries leave fewer
 	// goroutines waiting.
 	sampleWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
-	// idleTime is the time without commits of others after which they count as idle: many times the wait for one commit
-	// on a busy machine.
+	// idleTime without commits of others makes them idle: many times the wait for one commit on a busy machine.
 	idleTime = 250 * time.Millisecond
 	// runnable is the number of goroutines that are ready to run and wait for a CPU.
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
 
-// pressure reports whether publishers need the CPU that deliveries use. That is the case when transactions of clients
-// other than consumers are committed, and goroutines wait for a CPU. A publisher that waits for the disk or for its
-// response leaves the CPU to the consumers.
+// pressure reports whether publishers need the CPU that deliveries use: clients other than consumers commit
+// transactions, and goroutines wait for a CPU. A publisher that waits for the disk or for its response does not need
+// it.
 type pressure struct {
-	committed func() uint64 // returns the last LSN
-	waiting   func() uint64 // returns the number of goroutines that wait for a CPU
+	committed func() uint64 // last LSN
+	waiting   func() uint64 // number of goroutines that wait for a CPU
 	settling  atomic.Int64  // transactions of consumers, including uncommitted ones
 	is        atomic.Bool   // last result
 	next      atomic.Int64  // time of the next sample, in nanoseconds since begin
 	begin     time.Time
 
-	mu     sync.Mutex // guards the fields below; if it is locked, callers use the last result
+	mu     sync.Mutex // guards the fields below; if locked, callers use the last result
 	others int64      // highest observed number of transactions of others
-	active time.Time  // time of its last increase
+	active time.Time  // when it last increased
 	waits  float64    // fraction of samples with waiting goroutines, weighted towards the latest
 }
 
@@ -51,7 +50,6 @@ func newPressure(committed func() uint64) *pressure {
 	}}
 }
 
-// Busy reports whether publishers need the CPU. It is cheap.
 func (p *pressure) Busy() bool {
 	now := time.Now()
 	if due := p.next.Load(); int64(now.Sub(p.begin)) >= due && p.mu.TryLock() {
@@ -62,7 +60,6 @@ func (p *pressure) Busy() bool {
 	return p.is.Load()
 }
 
-// sample takes a sample and updates the result. mu is held.
 func (p *pressure) sample(now time.Time) {
 	// During transactions of consumers the number is too low, by at most the number of dispatchers.
 	if others := int64(p.committed()) - p.settling.Load(); others > p.others {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package session implements the session with which an active node serves clients. server/node creates and ends
+// sessions; Current holds the current one for the services.
 package session
 
 import (
@@ -28,28 +30,21 @@ import (
 const (
 	// DeliveryBatchBytes is the approximate size of one message to a consumer or browser.
 	DeliveryBatchBytes = 1 << 20
-	// outboxBytes is the approximate limit of bytes buffered for a slow consumer's connection.
-	outboxBytes = 4 << 20
-	// waitingFraction divides limits.pending-bytes: 1/waitingFraction of it may be buffered for the connections of all
-	// consumers.
+	outboxBytes        = 4 << 20
+	// 1/waitingFraction of limits.pending-bytes may be buffered for the connections of all consumers.
 	waitingFraction = 4
-	// settleRetry is the retry interval of acknowledgements on a blocked node.
-	settleRetry = 50 * time.Millisecond
+	settleRetry     = 50 * time.Millisecond
 )
 
-// Session serves clients while the node is active, in one term.
+// Session serves clients in one term in which the node is active.
 type Session struct {
-	// Primary commits transactions.
-	Primary *replication.Primary
-	// Consumers contains the attached consumers.
+	Primary   *replication.Primary
 	Consumers *dispatch.Registry
-	// Prepared manages prepared transactions.
-	Prepared *twophase.Manager
-	// expiry runs the time-based tasks.
-	expiry *expiry.Runner
-	store  *store.Store
+	Prepared  *twophase.Manager
+	expiry    *expiry.Runner
+	store     *store.Store
 
-	// features contains, by name, the features that both nodes have announced.
+	// features contains the names of features that both nodes have announced.
 	features sync.Map
 
 	paused atomic.Bool
@@ -58,7 +53,7 @@ type Session struct {
 	reason error // set before ended is closed
 }
 
-// NewSession creates the session of a primary. Deliveries are added to counters, unless that is nil. End must be
+// NewSession creates the session of a primary, which adds deliveries to counters, unless that is nil. End must be
 // called.
 func NewSession(
 	p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger,
@@ -78,7 +73,6 @@ func NewSession(
 	return session
 }
 
-// deliveryLimits returns the limits of deliveries.
 func deliveryLimits(l config.Limits) dispatch.Limits {
 	return dispatch.Limits{
 		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: DeliveryBatchBytes, OutboxBytes: outboxBytes,
@@ -99,9 +93,8 @@ func (s *Session) SetPaused(paused bool) {
 // Paused reports whether deliveries are paused.
 func (s *Session) Paused() bool { return s.paused.Load() }
 
-// End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and the
-// sweeper. The order matters: a task may wait for a commit regardless of its context, and only the primary's Stop
-// ends that wait.
+// End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and tasks.
+// The order matters: a task may wait for a commit regardless of its context until the primary stops.
 func (s *Session) End(reason error) {
 	s.once.Do(func() {
 		s.reason = reason
@@ -115,7 +108,6 @@ func (s *Session) End(reason error) {
 	s.Consumers.Wait()
 }
 
-// due passes messages that have become deliverable to the dispatchers.
 func (s *Session) due(messages []queue.DueMessage) {
 	for len(messages) > 0 {
 		of := messages[0].Queue
@@ -136,7 +128,6 @@ func (s *Session) Reason() error { return s.reason }
 // storeSource adapts the store to dispatch.Source.
 type storeSource struct{ store *store.Store }
 
-// Read reads the unacknowledged messages of a subscription.
 func (s storeSource) Read(
 	ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
@@ -145,7 +136,6 @@ func (s storeSource) Read(
 	}, dst)
 }
 
-// ReadPriorities reads the unacknowledged messages of a subscription of a queue with priorities.
 func (s storeSource) ReadPriorities(
 	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
@@ -154,43 +144,34 @@ func (s storeSource) ReadPriorities(
 	}, dst)
 }
 
-// Priorities returns the priorities of messages.
 func (s storeSource) Priorities(id uint64, sequences []uint64) []uint8 {
 	return query.Priorities(s.store, id, sequences)
 }
 
-// TTL returns the TTL of the queue's messages.
 func (s storeSource) TTL(id uint64) int64 { return query.TTL(s.store, id) }
 
-// RedeliveryDelays returns the redelivery delays of requeued messages.
 func (s storeSource) RedeliveryDelays(key dispatch.Key, sequences []uint64) []time.Duration {
 	return query.RedeliveryDelays(s.store, key.Queue, key.Sub, sequences)
 }
 
-// Order returns the ordering settings of the queue.
 func (s storeSource) Order(id uint64) (prioritized, exclusive bool) {
 	return query.DeliveryOrder(s.store, id)
 }
 
-// NextSequence returns the sequence of the queue's next message.
 func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
 	return query.NextSequence(s.store, id)
 }
 
-// MaxDeliveries returns the delivery limit of a subscription.
 func (s storeSource) MaxDeliveries(key dispatch.Key) uint64 {
 	return query.MaxDeliveries(s.store, key.Queue, key.Sub)
 }
 
-// Filters returns a value that changes whenever a filter was altered.
 func (s storeSource) Filters() uint64 { return s.store.Filters() }
 
-// Exhausted returns those of the sequences that have reached the delivery limit.
 func (s storeSource) Exhausted(key dispatch.Key, sequences []uint64) []uint64 {
 	return query.Exhausted(s.store, key.Queue, key.Sub, sequences)
 }
 
-// Filter compiles the filter of a subscription, if it has one.
 func (s storeSource) Filter(key dispatch.Key) (func([]byte) bool, error) {
 	text := query.Filter(s.store, key.Queue, key.Sub)
 	if text == "" {
@@ -203,36 +184,29 @@ func (s storeSource) Filter(key dispatch.Key) (func([]byte) bool, error) {
 	return f.Match, nil
 }
 
-// Watch returns a channel that receives after changes of the queue.
 func (s storeSource) Watch(id uint64) (<-chan struct{}, func()) { return s.store.Watch(id) }
 
-// settler commits the answers of consumers.
 type settler struct {
 	primary *replication.Primary
 	store   *store.Store
 	load    *pressure
 }
 
-// Settle commits acks and releases. On a blocked node it waits: the consumers keep their messages. Acks are
-// idempotent, so that an unknown outcome is harmless (a release may then count twice).
+// Settle commits acks and releases. On a blocked node it waits: the consumers keep their messages. Acks are idempotent,
+// so that an unknown outcome is harmless (but a release may count twice).
 func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	if len(acks) > 0 {
-		b.Ack(key.Queue, key.Sub, acks...)
-	}
-	if len(releases) > 0 {
-		b.Release(key.Queue, key.Sub, releases...)
-	}
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode acknowledgements: %w", err)
-	}
-	return s.commit(ctx, payload)
+	return s.commit(ctx, func(b *txn.Builder) {
+		if len(acks) > 0 {
+			b.Ack(key.Queue, key.Sub, acks...)
+		}
+		if len(releases) > 0 {
+			b.Release(key.Queue, key.Sub, releases...)
+		}
+	})
 }
 
 // Move moves dead messages to the dead-letter queue, as many as fit. A message moved by an attempt with an unknown
-// outcome is then acknowledged, and is not moved again.
+// outcome is acknowledged, and is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {
@@ -265,7 +239,6 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 	return waiting, full
 }
 
-// relabeled returns the records of dead messages for the dead-letter queue.
 func relabeled(from *query.Origin, dead []dispatch.Dead) (records [][]byte, err error) {
 	now := time.Now().UnixMilli()
 	for i := range dead {
@@ -282,8 +255,8 @@ func relabeled(from *query.Origin, dead []dispatch.Dead) (records [][]byte, err 
 	return records, nil
 }
 
-// fitting returns the oldest dead messages that fit, and the sequences of the others. A message that can never fit
-// does not block others; never reports that all of the others are of that kind.
+// fitting returns the oldest dead messages that fit, and the sequences of the others. never reports that none of the
+// others can ever fit; these do not block others.
 func fitting(
 	room queue.Room, dead []dispatch.Dead, records [][]byte,
 ) (fit []dispatch.Dead, fitRecords [][]byte, waiting []uint64, never bool) {
@@ -302,30 +275,28 @@ func fitting(
 	return fit, fitRecords, waiting, never
 }
 
-// moveAll moves messages in one transaction.
 func (s settler) moveAll(
 	ctx context.Context, key dispatch.Key, target uint64, dead []dispatch.Dead, records [][]byte,
 ) error {
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	b.BeginMove(key.Queue, key.Sub, target)
-	for i := range dead {
-		var rec []byte
-		if records != nil {
-			rec = records[i]
+	return s.commit(ctx, func(b *txn.Builder) {
+		b.BeginMove(key.Queue, key.Sub, target)
+		for i := range dead {
+			var rec []byte
+			if records != nil {
+				rec = records[i]
+			}
+			b.Move(dead[i].Sequence, rec)
 		}
-		b.Move(dead[i].Sequence, rec)
-	}
-	b.EndMove()
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode dead letters: %w", err)
-	}
-	return s.commit(ctx, payload)
+		b.EndMove()
+	})
 }
 
-// commit commits a payload, and waits while the node is blocked.
-func (s settler) commit(ctx context.Context, payload []byte) error {
+// commit waits while the node is blocked.
+func (s settler) commit(ctx context.Context, fill func(*txn.Builder)) error {
+	payload, err := txn.Build(time.Now(), fill)
+	if err != nil {
+		return fmt.Errorf("encode answers of consumers: %w", err)
+	}
 	for {
 		s.load.settling.Add(1)
 		result, err := s.primary.Commit(ctx, payload)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package twophase prepares and decides transactions on the active node, and notifies the dispatchers. Messages that
-// a prepared transaction will acknowledge are withdrawn from their consumers, and redelivered if it is rolled back.
+// Package twophase prepares and decides transactions on the active node. It withdraws messages that a prepared
+// transaction will acknowledge from their consumers, and redelivers them after a rollback.
 package twophase
 
 import (
@@ -20,20 +20,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Committer commits transactions; *replication.Primary is one.
-type Committer interface {
-	// Commit returns when the transaction is committed and applied, or will never be.
-	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
-}
-
 // Manager manages the prepared transactions of one term in which the node is active. It is safe for concurrent use.
 type Manager struct {
 	store     *store.Store
-	primary   Committer
+	primary   txn.Committer
 	consumers *dispatch.Registry
 
-	// locks serializes prepare and decision of one transaction, so that its consumers are notified in order. The
-	// holder has an element in the channel. The others wait, possibly for a commit, as long as their contexts allow.
+	// locks serialize prepare and decision of a transaction, so that its consumers are notified in order. They are
+	// channels, since waiting, possibly for a commit, ends with the caller's context.
 	seed  maphash.Seed
 	locks [64]chan struct{}
 
@@ -43,7 +37,7 @@ type Manager struct {
 }
 
 // New creates a Manager without a timeout.
-func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
+func New(s *store.Store, primary txn.Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
 	m := &Manager{
 		store: s, primary: primary, consumers: consumers, seed: maphash.MakeSeed(), log: log,
 		wake: make(chan struct{}, 1),
@@ -54,7 +48,7 @@ func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *z
 	return m
 }
 
-// lock waits until no other call handles the transaction, or until ctx ends: then nothing was done.
+// lock waits until no other call handles the transaction. If ctx ends before, nothing was done.
 func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err error) {
 	l := m.locks[maphash.String(m.seed, xid)%uint64(len(m.locks))]
 	select {
@@ -65,8 +59,8 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 	}
 }
 
-// Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, even if
-// ctx ends before, since the consumers must be notified.
+// Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, even if ctx
+// ends before, since the consumers must be notified.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
 	unlock, err := m.lock(ctx, xid)
 	if err != nil {
@@ -89,42 +83,31 @@ type Decision struct {
 	XID string
 	// Commit reports whether to commit it or to roll it back.
 	Commit bool
-	// By is the decider.
-	By txn.Decider
+	By     txn.Decider
 	// Number is the LSN of the record that prepared it; 0 for any.
 	Number uint64
 }
 
-// Decide commits a decision and returns the decider: that of this call, or of an earlier one with the same decision.
-// It returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of
-// txn.Code and Committer.
+// Decide commits a decision and returns the decider: that of this call, or of an earlier one with the same decision. It
+// returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of txn.Propose.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)
 	if err != nil {
 		return 0, err
 	}
 	defer unlock()
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	if d.Commit {
-		b.CommitPrepared(d.XID, d.By, d.Number)
-	} else {
-		b.RollbackPrepared(d.XID, d.By, d.Number)
-	}
-	payload, err := b.Finish()
-	if err != nil {
-		return 0, fmt.Errorf("encode the decision: %w", err)
-	}
 	decide := func() error {
-		result, err := m.primary.Commit(context.WithoutCancel(ctx), payload)
-		if err != nil {
-			return err
+		result, err := txn.Propose(context.WithoutCancel(ctx), m.primary, time.Now(), func(b *txn.Builder) {
+			if d.Commit {
+				b.CommitPrepared(d.XID, d.By, d.Number)
+			} else {
+				b.RollbackPrepared(d.XID, d.By, d.Number)
+			}
+		})
+		if err == nil {
+			_, by = queue.OutcomeOf(&result.Ops[0])
 		}
-		if err := result.Err(); err != nil {
-			return err
-		}
-		_, by = queue.OutcomeOf(&result.Ops[0])
-		return nil
+		return err
 	}
 	for _, held := range query.ReservedBy(m.store, d.XID) {
 		if d.Commit {

@@ -14,8 +14,7 @@ import (
 
 const (
 	// maxWait bounds the delay of a timeout when the clock is changed.
-	maxWait = time.Minute
-	// timeoutPage is the number of transactions read in one step.
+	maxWait     = time.Minute
 	timeoutPage = 100
 )
 
@@ -36,8 +35,7 @@ func (m *Manager) Name() string { return "roll back expired prepared transaction
 // Wake receives when the timeout has changed.
 func (m *Manager) Wake() <-chan struct{} { return m.wake }
 
-// RunOnce rolls back transactions that were prepared for longer than the timeout, by the clock of this node, and
-// returns the time until the next check.
+// RunOnce rolls back transactions that were prepared for longer than the timeout, by the clock of this node.
 func (m *Manager) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	timeout := time.Duration(m.timeout.Load())
 	if timeout <= 0 {
@@ -63,7 +61,6 @@ func (m *Manager) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	}
 }
 
-// expire rolls one back, unless it has been decided.
 func (m *Manager) expire(ctx context.Context, p *query.PreparedInfo, timeout time.Duration) error {
 	_, err := m.Decide(ctx, Decision{XID: p.XID, By: txn.ByTimeout, Number: p.LSN})
 	switch code := txn.OK; {

@@ -20,7 +20,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// Delays between attempts, and the timeout of one attempt.
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 10 * time.Second
@@ -29,11 +28,15 @@ const (
 
 var errIncomplete = errors.New("truncated response")
 
-// errorResponse returns the server's error response; false if it did not respond.
+// errorResponse returns false if the server did not respond.
 func errorResponse(err error) (minio.ErrorResponse, bool) {
-	var r minio.ErrorResponse
-	ok := errors.As(err, &r)
+	r, ok := errors.AsType[minio.ErrorResponse](err)
 	return r, ok && (r.StatusCode != 0 || r.Code != "")
+}
+
+func isA[E error](err error) bool {
+	_, is := errors.AsType[E](err)
+	return is
 }
 
 func isMissing(err error) bool {
@@ -55,16 +58,12 @@ func isUnknown(err error) bool {
 // passes reports whether the same request may succeed later.
 func passes(err error) bool {
 	r, ok := errorResponse(err)
-	var keys *keysError
-	if errors.As(err, &keys) {
+	if isA[*keysError](err) {
 		return false
 	}
 	if !ok {
-		var verification *tls.CertificateVerificationError
-		var ca x509.UnknownAuthorityError
-		var record tls.RecordHeaderError
-		return !errors.As(err, &verification) && !errors.As(err, &ca) && !errors.As(err, &record) &&
-			!errors.Is(err, http.ErrSchemeMismatch)
+		return !isA[*tls.CertificateVerificationError](err) && !isA[x509.UnknownAuthorityError](err) &&
+			!isA[tls.RecordHeaderError](err) && !errors.Is(err, http.ErrSchemeMismatch)
 	}
 	switch {
 	case r.StatusCode == http.StatusNotImplemented:
@@ -79,16 +78,14 @@ func passes(err error) bool {
 	}, r.Code)
 }
 
-// try repeats a request until it succeeds, fails permanently, or RetryFor has elapsed. do may be called any number of
-// times.
+// try repeats a request until it succeeds, fails permanently, or RetryFor has elapsed.
 func (p *Store) try(ctx context.Context, label string, do func(ctx context.Context) error) error {
 	start, pause := time.Now(), firstPause
 	for attempt := 1; ; attempt++ {
 		err := p.attempt(ctx, do)
 		if err == nil {
 			if attempt > 1 {
-				p.o.Logger.Debug("S3 request succeeded after retries", zap.String("request", label),
-					zap.Int("attempts", attempt))
+				p.o.Logger.Debug("S3 request succeeded after retries", zap.String("request", label), zap.Int("attempts", attempt))
 			}
 			return nil
 		}
@@ -119,15 +116,14 @@ func (p *Store) attempt(ctx context.Context, do func(ctx context.Context) error)
 // withMeaning adds the meaning and the suggested action to an error, and wraps the matching error of package backup.
 func (p *Store) withMeaning(err error) error {
 	r, ok := errorResponse(err)
-	var missingCredentials *keysError
 	switch {
-	case errors.As(err, &missingCredentials):
+	case isA[*keysError](err):
 		return fmt.Errorf("%w: %w", backup.ErrRemote, err)
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("%w: backup.s3.endpoint is https, but %s uses http: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case !ok && !passes(err):
-		return fmt.Errorf("%w: certificate of %s is not trusted; set its CA with "+
-			"backup.s3.ca: %w", backup.ErrRemote, p.o.Endpoint, err)
+		return fmt.Errorf("%w: certificate of %s is not trusted; set its CA with backup.s3.ca: %w", backup.ErrRemote,
+			p.o.Endpoint, err)
 	case !ok:
 		return fmt.Errorf("%w: no response from %s: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case r.Code == minio.NoSuchBucket:
@@ -137,10 +133,8 @@ func (p *Store) withMeaning(err error) error {
 	case isTaken(err):
 		return fmt.Errorf("%w: %w", fs.ErrExist, err)
 	case slices.Contains([]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}, r.Code):
-		return fmt.Errorf("%w: %s rejected the access key or secret key; see "+
-			"backup.s3.access-key-file and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and "+
-			"AWS_SECRET_ACCESS_KEY: %w", backup.ErrRemote,
-			p.o.Endpoint, err)
+		return fmt.Errorf("%w: %s rejected the access key or secret key; see backup.s3.access-key-file and "+
+			"backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case r.Code == "RequestTimeTooSkewed":
 		return fmt.Errorf("%w: clocks of this machine and of %s differ: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case r.StatusCode == http.StatusForbidden:

@@ -14,18 +14,17 @@ import (
 )
 
 const (
-	// keyFileBytes limits the size of a key file; a key is used for keysFor before the file is read again.
-	keyFileBytes = 64 << 10
-	keysFor      = time.Minute
+	keyFileBytes = 64 << 10    // maximum
+	keysFor      = time.Minute // until the files are read again
 )
 
-// keysError is returned when keys are missing or unreadable; it never contains a key.
+// keysError is returned when keys are missing or unreadable. It never contains a key.
 type keysError struct{ err error }
 
 func (e *keysError) Error() string { return e.err.Error() }
 func (e *keysError) Unwrap() error { return e.err }
 
-// credentials returns the credentials according to Options. Missing keys are detected at the first request.
+// credentials detects missing keys only at the first request.
 func (o Options) credentials() (*credentials.Credentials, error) {
 	if (o.AccessKeyFile == "") != (o.SecretKeyFile == "") {
 		return nil, fmt.Errorf("%w: access key file and secret key file must be set together", ErrOptions)
@@ -40,7 +39,7 @@ func (o Options) credentials() (*credentials.Credentials, error) {
 	return credentials.New(&requiredKeys{Chain: credentials.Chain{Providers: from}}), nil
 }
 
-// keyFiles reads keys from files, and again every minute, so that they can be replaced while the node runs.
+// keyFiles reads the files again every minute, so that keys can be replaced while the node runs.
 type keyFiles struct {
 	o    Options
 	read time.Time
@@ -70,7 +69,6 @@ func (k *keyFiles) RetrieveWithCredContext(*credentials.CredContext) (v credenti
 	return v, nil
 }
 
-// readKey reads a file that contains one key on one line.
 func readKey(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -90,7 +88,7 @@ func readKey(path string) (string, error) {
 	return key, nil
 }
 
-// requiredKeys is a chain that fails if it finds no keys; the server's response to an anonymous request is misleading.
+// requiredKeys fails if it finds no keys; the server's response to an anonymous request is misleading.
 type requiredKeys struct{ credentials.Chain }
 
 func (s *requiredKeys) Retrieve() (credentials.Value, error) { return s.RetrieveWithCredContext(nil) }

@@ -24,10 +24,9 @@ import (
 
 const (
 	// maxParts is the S3 limit; fewParts leaves room for an underestimated size.
-	maxParts = 10_000
-	fewParts = 9_000
-	// abortLimit limits the time to abort a failed upload.
-	abortLimit = 10 * time.Second
+	maxParts   = 10_000
+	fewParts   = 9_000
+	abortLimit = 10 * time.Second // of a failed upload
 
 	checksumHeader    = "X-Amz-Checksum-Crc32c"
 	checksumAlgorithm = "X-Amz-Checksum-Algorithm"
@@ -35,8 +34,7 @@ const (
 	putID = "Lockstep-Put"
 )
 
-// upload is one running Put.
-type upload struct {
+type upload struct { // one running Put
 	p         *Store
 	name, id  string // id identifies this Put
 	partBytes int64
@@ -74,13 +72,12 @@ func (p *Store) Put(
 	if err != nil {
 		u.cancel(err)
 		u.wg.Wait()
-		u.abort() //nolint:contextcheck // it goes on when the context has ended
+		u.abort() //nolint:contextcheck // it runs after the context has ended
 	}
 	return err
 }
 
-// newUpload chooses the size and the concurrency of the parts, so that the number of parts and the buffers stay within
-// their limits.
+// newUpload chooses the size and the concurrency of the parts within the limits of parts and memory.
 func (p *Store) newUpload(ctx context.Context, name string, about uint64) *upload {
 	part := max(p.o.PartBytes, MinPartBytes)
 	if need := int64(about/fewParts) + 1; need > part {
@@ -106,7 +103,7 @@ func (p *Store) newUpload(ctx context.Context, name string, about uint64) *uploa
 	return u
 }
 
-// Write buffers data; it blocks while all buffers are in use.
+// Write blocks while all buffers are in use.
 func (u *upload) Write(b []byte) (int, error) {
 	written := 0
 	for len(b) > 0 {
@@ -128,7 +125,6 @@ func (u *upload) Write(b []byte) (int, error) {
 	return written, nil
 }
 
-// next takes a free buffer.
 func (u *upload) next() error {
 	select {
 	case <-u.ctx.Done():
@@ -141,20 +137,12 @@ func (u *upload) next() error {
 	return nil
 }
 
-// options returns the options of the object.
-func (u *upload) options() minio.PutObjectOptions {
-	o := minio.PutObjectOptions{UserMetadata: map[string]string{putID: u.id}}
-	return o
-}
-
-// send starts the upload of the buffered part.
 func (u *upload) send() error {
 	if u.uploadID == "" {
-		o := u.options()
-		o.UserMetadata[checksumAlgorithm] = "CRC32C"
+		o := minio.PutObjectOptions{UserMetadata: map[string]string{putID: u.id, checksumAlgorithm: "CRC32C"}}
 		err := u.p.try(u.ctx, "start the upload of "+u.p.Path(u.name), func(ctx context.Context) (err error) {
 			u.uploadID, err = u.p.core.NewMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), o)
-			return err //nolint:wrapcheck // try says what was tried
+			return err //nolint:wrapcheck // try names the request
 		})
 		if err != nil {
 			return err
@@ -180,7 +168,6 @@ func (u *upload) send() error {
 	return nil
 }
 
-// put uploads one part.
 func (u *upload) put(number int, data []byte) error {
 	sum := checksum(data)
 	label := fmt.Sprintf("write part %d of %s", number, u.p.Path(u.name))
@@ -188,14 +175,13 @@ func (u *upload) put(number int, data []byte) error {
 	err := u.p.try(u.ctx, label, func(ctx context.Context) (err error) {
 		got, err = u.p.core.PutObjectPart(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, number, bytes.NewReader(data),
 			int64(len(data)), minio.PutObjectPartOptions{CustomHeader: http.Header{checksumHeader: {sum}}})
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 	if err != nil {
 		return err
 	}
 	if got.ChecksumCRC32C != "" && got.ChecksumCRC32C != sum {
-		return fmt.Errorf("%s: %w: server stored checksum %s, sent %s", label,
-			backup.ErrRemote, got.ChecksumCRC32C, sum)
+		return fmt.Errorf("%s: %w: server stored checksum %s, sent %s", label, backup.ErrRemote, got.ChecksumCRC32C, sum)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -210,7 +196,6 @@ func checksum(data []byte) string {
 	return base64.StdEncoding.EncodeToString(b[:])
 }
 
-// finish uploads the remaining parts and completes the object.
 func (u *upload) finish() error {
 	if u.uploadID == "" {
 		return u.putWhole()
@@ -226,7 +211,7 @@ func (u *upload) finish() error {
 	}
 	err := u.claim(func(ctx context.Context, o minio.PutObjectOptions) error {
 		_, err := u.p.core.CompleteMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, u.parts, o)
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 	if err != nil {
 		return err
@@ -242,7 +227,6 @@ func (u *upload) finish() error {
 	return nil
 }
 
-// putWhole uploads an object that fits into one buffer.
 func (u *upload) putWhole() error {
 	sum := checksum(u.buf)
 	return u.claim(func(ctx context.Context, o minio.PutObjectOptions) error {
@@ -250,7 +234,7 @@ func (u *upload) putWhole() error {
 		o.UserMetadata[checksumHeader] = sum
 		_, err := u.p.core.PutObject(ctx, u.p.at.Bucket, u.p.key(u.name), bytes.NewReader(u.buf), int64(len(u.buf)), "", "",
 			o)
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 }
 
@@ -283,7 +267,7 @@ func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) er
 	return errors.Join(err, serr)
 }
 
-// abort deletes the parts on the server. If that fails, a later Sweep deletes them.
+// abort deletes the parts on the server. If that fails, a later Sweep does.
 func (u *upload) abort() {
 	if u.uploadID == "" {
 		return
@@ -295,6 +279,6 @@ func (u *upload) abort() {
 		if err != nil && isMissing(err) {
 			return nil
 		}
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 }

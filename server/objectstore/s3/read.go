@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// blockBytes is the fetch size, readAhead the number of blocks fetched ahead of a sequential reader, and keptBlocks
-	// the number of cached blocks. A reader uses at most (readAhead+keptBlocks) blocks of memory.
+	// A sequential reader fetches readAhead blocks ahead and caches keptBlocks, so it uses at most readAhead+keptBlocks
+	// blocks of memory.
 	blockBytes = 1 << 20
 	readAhead  = 8
 	keptBlocks = 16
-	// smallRead is the size up to which a read is fetched separately, unless its block is cached.
+	// A read of up to smallRead bytes is fetched separately, unless its block is cached.
 	smallRead = 4096
 )
 
@@ -30,7 +30,7 @@ type reader struct {
 	name, etag string
 	size       int64
 
-	ctx    context.Context //nolint:containedctx // bounds the reads, as Open says
+	ctx    context.Context //nolint:containedctx // limits the reads, as documented for Open
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -40,7 +40,6 @@ type reader struct {
 	last   int64   // the last block read; -1: none
 }
 
-// block is a part of the object that is cached or being fetched.
 type block struct {
 	done chan struct{}
 	data []byte
@@ -60,14 +59,12 @@ func (p *Store) Open(ctx context.Context, name string) (backup.Object, error) {
 
 func (r *reader) SizeBytes() (int64, error) { return r.size, nil }
 
-// Close cancels running fetches.
 func (r *reader) Close() error {
 	r.cancel()
 	r.wg.Wait()
 	return nil
 }
 
-// ReadAt reads through the block cache.
 func (r *reader) ReadAt(b []byte, off int64) (int, error) {
 	done := 0
 	for done < len(b) && off < r.size {
@@ -84,7 +81,6 @@ func (r *reader) ReadAt(b []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// readSome reads up to the end of a block.
 func (r *reader) readSome(b []byte, off int64) (int, error) {
 	at := off / blockBytes
 	if len(b) <= smallRead && !r.cachedOrNext(at) {
@@ -104,14 +100,13 @@ func (r *reader) readSome(b []byte, off int64) (int, error) {
 	return copy(b, k.data[off-at*blockBytes:]), nil
 }
 
-// cachedOrNext reports whether a block is cached or is the next one.
 func (r *reader) cachedOrNext(at int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.blocks[at] != nil || r.last >= 0 && at == r.last+1
 }
 
-// block fetches a block if it is not cached, and the following blocks for a sequential reader.
+// block fetches a block unless it is cached, and the following ones for a sequential reader.
 func (r *reader) block(at int64) *block {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,7 +142,7 @@ func (r *reader) begin(at int64) *block {
 	return k
 }
 
-// evict removes a block after a failed fetch, so that it is fetched again.
+// evict removes a block after a failed fetch.
 func (r *reader) evict(at int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,7 +152,6 @@ func (r *reader) evict(at int64) {
 	}
 }
 
-// fetch reads a range.
 func (r *reader) fetch(b []byte, off int64) error {
 	if len(b) == 0 {
 		return nil
@@ -170,7 +164,7 @@ func (r *reader) fetch(b []byte, off int64) error {
 		}
 		body, _, _, err := r.p.core.GetObject(ctx, r.p.at.Bucket, r.p.key(r.name), o)
 		if err != nil {
-			return err //nolint:wrapcheck // try says what was tried
+			return err //nolint:wrapcheck // try names the request
 		}
 		_, err = io.ReadFull(body, b)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

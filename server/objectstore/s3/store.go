@@ -2,13 +2,14 @@
 
 // Package s3 implements backup.Objects with a bucket of an S3 server.
 //
-// Uploads are streamed in parts, several concurrently, from a fixed number of buffers. Each part has a checksum that
-// the server verifies. An object becomes visible when the upload is completed, and only if no object has its name
-// (If-None-Match, if the server supports it). Reads fetch blocks, with read-ahead. Each request is retried with
-// exponential backoff while the server is unreachable or busy.
+// Uploads are streamed in parts, several concurrently, from a fixed number of buffers. The server verifies the checksum
+// of each part. An object becomes visible when the upload is completed, and only if its name is unused (If-None-Match,
+// if the server supports it). Reads fetch blocks, with read-ahead. Each request is retried with exponential backoff
+// while the server is unreachable or busy.
 package s3
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -30,11 +31,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// Limits and defaults of Options.
+// Limits and defaults of Options. S3 requires MinPartBytes for each part except the last one.
 const (
-	// MinPartBytes is the minimum size of each part except the last one, as required by S3.
-	MinPartBytes = 5 << 20
-	// DefaultPartBytes, DefaultParallel and DefaultRetryFor replace zero values.
+	MinPartBytes     = 5 << 20
 	DefaultPartBytes = 8 << 20
 	DefaultParallel  = 4
 	DefaultRetryFor  = time.Minute
@@ -48,45 +47,36 @@ var ErrOptions = errors.New("invalid S3 settings")
 
 // Options configures access to the server.
 type Options struct {
-	// Endpoint is the URL of the server, http:// or https://; empty: AWS.
-	Endpoint string
-	// Region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1.
-	Region string
-	// PathStyle selects http://host/bucket/name. False selects http://bucket.host/name for AWS, and the other form
-	// otherwise.
+	Endpoint string // http:// or https:// URL; empty: AWS
+	Region   string // empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1
+	// PathStyle selects http://host/bucket/name, as for servers other than AWS by default.
 	PathStyle bool
-	// CA is a file with the CAs for the server's certificate; empty: the system's CAs.
-	CA string
+	CA        string // file with the CAs for the server's certificate; empty: the system's CAs
 	// AccessKeyFile, SecretKeyFile and SessionTokenFile contain the keys. Empty: AWS_ACCESS_KEY_ID,
 	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; or else the AWS shared credentials file; or else, with the AWS
 	// endpoint, the IAM role of the host.
 	AccessKeyFile, SecretKeyFile, SessionTokenFile string
-	// PartBytes is the size of a part, at least MinPartBytes; it is increased for an object that would have too many
-	// parts.
-	PartBytes int64
-	// Parallel is the maximum number of concurrent part uploads.
-	Parallel int
-	// MemoryBytes limits the buffers of one upload; two parts are always allowed. 0: unlimited.
-	MemoryBytes int64
-	// RetryFor is the time for which a request is retried that the server does not respond to or rejects temporarily.
+	// PartBytes is the size of a part, at least MinPartBytes. It is increased for an object with too many parts.
+	PartBytes   int64
+	Parallel    int   // maximum of concurrent part uploads
+	MemoryBytes int64 // limit of the buffers of one upload; two parts are always allowed; 0: unlimited
+	// RetryFor limits the retries of a request that the server does not respond to or rejects temporarily.
 	RetryFor time.Duration
-	// Logger logs events for the operator; nil: no logging.
-	Logger *zap.Logger
+	Logger   *zap.Logger // may be nil
 }
 
 // Store is a bucket, or a prefix in it.
 type Store struct {
-	o      Options
-	at     backup.Location
-	core   *minio.Core
-	client *http.Transport
-	// unconditional: the server does not support If-None-Match.
-	unconditional atomic.Bool
+	o             Options
+	at            backup.Location
+	core          *minio.Core
+	client        *http.Transport
+	unconditional atomic.Bool // the server does not support If-None-Match
 }
 
 var _ backup.Objects = (*Store)(nil)
 
-// Open creates a client of a bucket without any request to it. It returns ErrOptions for invalid options.
+// Open creates a client of a bucket without a request to it. It returns ErrOptions for invalid options.
 func Open(at backup.Location, o Options) (*Store, error) {
 	if !at.IsS3() {
 		return nil, fmt.Errorf("%w: %s is not a bucket", ErrOptions, at)
@@ -118,33 +108,17 @@ func Open(at backup.Location, o Options) (*Store, error) {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Endpoint == "" {
-		o.Endpoint = amazon
-	}
-	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
-		if o.Region == "" {
-			o.Region = os.Getenv(name)
-		}
-	}
-	if o.Region == "" {
-		o.Region = defaultRegion
-	}
-	if o.PartBytes == 0 {
-		o.PartBytes = DefaultPartBytes
-	}
-	if o.Parallel == 0 {
-		o.Parallel = DefaultParallel
-	}
-	if o.RetryFor == 0 {
-		o.RetryFor = DefaultRetryFor
-	}
+	o.Endpoint = cmp.Or(o.Endpoint, amazon)
+	o.Region = cmp.Or(o.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), defaultRegion)
+	o.PartBytes = cmp.Or(o.PartBytes, DefaultPartBytes)
+	o.Parallel = cmp.Or(o.Parallel, DefaultParallel)
+	o.RetryFor = cmp.Or(o.RetryFor, DefaultRetryFor)
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
 	return o
 }
 
-// Timeouts of one request.
 const (
 	dialLimit      = 5 * time.Second
 	handshakeLimit = 10 * time.Second
@@ -179,7 +153,6 @@ func (p *Store) Close() error {
 	return nil
 }
 
-// key returns the name of an object in the bucket.
 func (p *Store) key(name string) string { return p.at.In(name).Prefix }
 
 // Path returns the URL of an object or a folder.
@@ -190,7 +163,6 @@ func (p *Store) Path(name string) string {
 	return p.at.In(name).String()
 }
 
-// folder returns the prefix of the objects in a folder.
 func (p *Store) folder(name string) string {
 	prefix := p.at.Prefix
 	if name != "" {
@@ -229,17 +201,16 @@ func (p *Store) List(ctx context.Context, folder string) ([]backup.Entry, error)
 	return entries, err
 }
 
-// stat describes an object.
 func (p *Store) stat(ctx context.Context, name string) (info minio.ObjectInfo, err error) {
 	err = p.try(ctx, "stat "+p.Path(name), func(ctx context.Context) (err error) {
 		info, err = p.core.Client.StatObject(ctx, p.at.Bucket, p.key(name), minio.StatObjectOptions{})
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 	return info, err
 }
 
-// Delete removes an object. In a bucket with versioning or object lock, this hides the object; the lifecycle rules of
-// the bucket remove it.
+// Delete removes an object. In a bucket with versioning or object lock, this hides the object, and the lifecycle rules
+// of the bucket remove it.
 func (p *Store) Delete(ctx context.Context, name string) error {
 	err := p.try(ctx, "remove "+p.Path(name), func(ctx context.Context) error {
 		return p.core.Client.RemoveObject(ctx, p.at.Bucket, p.key(name), minio.RemoveObjectOptions{})
@@ -255,7 +226,7 @@ func (p *Store) Move(ctx context.Context, from, to string) error {
 	err := p.try(ctx, "move "+p.Path(from), func(ctx context.Context) error {
 		_, err := p.core.Client.CopyObject(ctx, minio.CopyDestOptions{Bucket: p.at.Bucket, Object: p.key(to)},
 			minio.CopySrcOptions{Bucket: p.at.Bucket, Object: p.key(from)})
-		return err //nolint:wrapcheck // try says what was tried
+		return err //nolint:wrapcheck // try names the request
 	})
 	if err != nil {
 		return err
@@ -280,22 +251,16 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 			}
 			err := p.core.AbortMultipartUpload(ctx, p.at.Bucket, u.Key, u.UploadID)
 			if err != nil && !isMissing(err) {
-				return err //nolint:wrapcheck // try says what was tried
+				return err //nolint:wrapcheck // try names the request
 			}
-			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key),
-				zap.Time("begun", u.Initiated))
+			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key), zap.Time("begun", u.Initiated))
 		}
 		return nil
 	})
 }
 
-// noLock is the result of Lock: buckets have no locks.
-type noLock struct{}
-
-func (noLock) Close() error { return nil }
-
 // Lock does nothing: a bucket cannot be locked.
-func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return noLock{}, false, nil }
+func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return io.NopCloser(nil), false, nil }
 
 // Available returns no limit.
 func (p *Store) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }

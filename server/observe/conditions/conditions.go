@@ -60,34 +60,28 @@ const (
 
 // Definition describes a kind of condition.
 type Definition struct {
-	Kind Kind
-	// Severity of every condition of this kind.
+	Kind     Kind
 	Severity Severity
-	// Scope is the object of the condition.
-	Scope Scope
+	Scope    Scope
 	// After is the uninterrupted duration after which the condition is raised.
 	After time.Duration
 	// Alarm is its name in GetStatusResponse.alarms, if that differs from Kind. Alarms preceded conditions in the API.
 	Alarm string
-	// Cause explains the condition and its consequences.
-	Cause string
-	// Action is the suggested action.
+	// Cause explains the condition and its consequences, Action suggests an action.
+	Cause  string
 	Action string
 }
 
 // AlarmName returns the name in GetStatusResponse.alarms.
 func (d *Definition) AlarmName() string { return cmp.Or(d.Alarm, string(d.Kind)) }
 
-// Node identifies the node of a condition, by ID and name. The zero value stands for the pair.
+// Node identifies the node of a condition. The zero value stands for the pair.
 type Node struct{ ID, Name string }
 
-// Report is a condition detected by a node.
+// Report is a condition detected by a node. Kinds without a definition are ignored.
 type Report struct {
-	// Kind of the condition. Kinds without a definition are ignored.
-	Kind Kind
-	// Node of the condition; the zero value for the pair.
-	Node Node
-	// Details of this occurrence.
+	Kind    Kind
+	Node    Node
 	Details string
 	// Since is the start; zero if unknown, then the time of the first report is used. A report with a time is raised
 	// immediately, regardless of Definition.After, because its reporter has already waited.
@@ -98,25 +92,21 @@ type Report struct {
 
 // Condition is a condition that is currently raised.
 type Condition struct {
-	// Definition of its kind.
 	Definition *Definition
-	// Node of the condition; the zero value for the pair.
-	Node Node
-	// Details of this occurrence.
-	Details string
+	Node       Node
+	Details    string
 
 	Since time.Time
 	// By is the ID of the node that detected it; empty for the owner of the book.
 	By string
 }
 
-// key identifies a condition.
 type key struct {
 	kind Kind
 	node string
 }
 
-// Book holds the conditions of a node, its pair and the other node. Its methods may be called from any goroutine.
+// Book holds the conditions of a node, its pair and the other node. It is safe for concurrent use.
 type Book struct {
 	onChange func(c Condition, raised bool)
 
@@ -124,7 +114,6 @@ type Book struct {
 	known map[key]*entry
 }
 
-// entry is a reported condition, raised once it has lasted long enough.
 type entry struct {
 	condition Condition
 	told      bool
@@ -136,7 +125,7 @@ func NewBook(onChange func(c Condition, raised bool)) *Book {
 	return &Book{onChange: onChange, known: make(map[key]*entry)}
 }
 
-// Set replaces the reports with all conditions detected at the time `now`. Missing conditions have ended.
+// Set replaces the reports. Conditions without a report have ended.
 func (b *Book) Set(now time.Time, reports []Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +151,6 @@ func (b *Book) Set(now time.Time, reports []Report) {
 	}
 }
 
-// take records one report. mu is held.
 func (b *Book) take(now time.Time, k key, d *Definition, r *Report) {
 	e := b.known[k]
 	if e == nil {

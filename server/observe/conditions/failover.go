@@ -12,39 +12,31 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// FromFailover returns the conditions that follow from the failover status. A node outside a pair has none of them.
+// FromFailover returns the conditions that follow from the failover status of a node of a pair.
 func FromFailover(st failover.Status) []Report {
-	self := Node{ID: st.Self.ID.String(), Name: st.Self.Name}
-	var out []Report
-	node := func(on bool, k Kind, details string) {
-		if on {
-			out = append(out, Report{Kind: k, Node: self, Details: details})
-		}
-	}
-	node(waits(st.Role), NotServing, st.Role.String()+": "+st.Reason)
-	node(st.Refused != nil, RecordRejected, text(st.Refused))
-	node(!st.CoordinatorReachable, CoordinatorLost, "the coordinator is "+st.Coordinator)
-	node(st.CoordinatorRefuses != "", CoordinatorErrors, st.CoordinatorRefuses)
-	node(st.MayHaveLost && st.RolledBack == "", PossibleDataLoss, "")
-	node(st.RolledBack != "", StoreRolledBack, st.RolledBack)
-	node(st.Superseded, Superseded, st.Reason)
+	f := findings{self: Node{ID: st.Self.ID.String(), Name: st.Self.Name}}
+	f.node(waits(st.Role), NotServing, "%s: %s", st.Role, st.Reason)
+	f.node(st.Refused != nil, RecordRejected, "%v", st.Refused)
+	f.node(!st.CoordinatorReachable, CoordinatorLost, "the coordinator is %s", st.Coordinator)
+	f.node(st.CoordinatorRefuses != "", CoordinatorErrors, "%s", st.CoordinatorRefuses)
+	f.node(st.MayHaveLost && st.RolledBack == "", PossibleDataLoss, "")
+	f.node(st.RolledBack != "", StoreRolledBack, "%s", st.RolledBack)
+	f.node(st.Superseded, Superseded, "%s", st.Reason)
 	if t := st.Duplicate; t != nil {
-		node(true, DuplicateProcess, "the other process is at "+cmp.Or(t.Node.Address, "an unknown address"))
+		f.node(true, DuplicateProcess, "the other process is at %s", cmp.Or(t.Node.Address, "an unknown address"))
 	}
-	if st.Ahead != "" {
-		out = append(out, Report{Kind: HistoriesDiverged, Details: st.Ahead})
-	}
+	f.pair(st.Ahead != "", HistoriesDiverged, "%s", st.Ahead)
 	for _, n := range st.Conditions {
 		r := Report{Kind: Kind(n.Kind), Details: n.Details, Since: n.Since}
 		if d := Find(r.Kind); d != nil && d.Scope == OfNode {
-			r.Node = self
+			r.Node = f.self
 		}
-		out = append(out, r)
+		f.all = append(f.all, r)
 	}
 	if st.Record != nil {
-		out = append(out, fromRecord(&st)...)
+		f.record(&st)
 	}
-	return out
+	return f.all
 }
 
 // InRecord reports whether a condition follows from the cluster record alone, so that each node with the record detects
@@ -58,55 +50,43 @@ func InRecord(k Kind) bool {
 	}
 }
 
-// fromRecord returns the conditions that follow from the cluster record. InRecord lists the kinds that require nothing
-// else.
-func fromRecord(st *failover.Status) []Report {
+// record adds the conditions that follow from the cluster record, of which InRecord needs nothing else.
+func (f *findings) record(st *failover.Status) {
 	r := st.Record
-	var out []Report
 	if len(r.InSync) == 1 {
-		out = append(out, Report{Kind: OneCopyOnly, Details: "only in-sync node: " + nameOf(st, r.InSync[0].Node)})
-		if r.MinInSync > 1 {
-			out = append(out, Report{Kind: MinInSyncNotMet})
-		}
+		f.pair(true, OneCopyOnly, "only in-sync node: %s", nameOf(st, r.InSync[0].Node))
+		f.pair(r.MinInSync > 1, MinInSyncNotMet, "")
 	}
 	if p := r.Paused; p != nil {
 		details := ""
 		if p.Reason != "" {
 			details = "reason: " + p.Reason
 		}
-		out = append(out, Report{Kind: Paused, Details: details, Since: p.Since})
+		f.all = append(f.all, Report{Kind: Paused, Details: details, Since: p.Since})
 	}
-	if f := r.Forced; f != nil && !f.Settled {
-		out = append(out, Report{Kind: ForcedUnresolved, Since: f.At, Details: fmt.Sprintf(
+	if forced := r.Forced; forced != nil && !forced.Settled {
+		f.all = append(f.all, Report{Kind: ForcedUnresolved, Since: forced.At, Details: fmt.Sprintf(
 			"%s was activated by %s; messages that the other node acknowledged after LSN %d may be lost",
-			nameOf(st, f.Node), f.By, f.After,
+			nameOf(st, forced.Node), forced.By, forced.After,
 		)})
 	}
 	if r.Switchover != nil {
-		out = append(out, Report{Kind: SwitchoverStuck, Details: "to node " + nameOf(st, r.Switchover.To)})
+		f.pair(true, SwitchoverStuck, "to node %s", nameOf(st, r.Switchover.To))
 	}
 	if n, ok := st.Third(); ok {
-		out = append(out, Report{
-			Kind: ForeignNode,
-			Details: fmt.Sprintf("node %s at %s tries to join, but the pair is complete",
-				cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an unknown address")),
-		})
+		f.pair(true, ForeignNode, "node %s at %s tries to join, but the pair is complete",
+			cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an unknown address"))
 	}
 	if a, b, differ := releases(st); differ {
-		out = append(out, Report{Kind: DifferentReleases, Details: a + " and " + b})
+		f.pair(true, DifferentReleases, "%s and %s", a, b)
 	}
-	return out
 }
 
 // waits reports whether a node in this role currently serves neither clients nor the other node.
 func waits(r failover.Role) bool {
-	switch r {
-	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing,
-		failover.RoleCatchingUp:
-		return false
-	default:
-		return true
-	}
+	return !slices.Contains([]failover.Role{
+		failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing, failover.RoleCatchingUp,
+	}, r)
 }
 
 // releases returns the releases of the two nodes, if they differ. The status reported by a node takes precedence over
@@ -136,11 +116,4 @@ func nameOf(st *failover.Status, id uuid.UUID) string {
 		return n.Name
 	}
 	return id.String()
-}
-
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

@@ -17,9 +17,7 @@ import (
 
 // Input is the state of a node from which the rules derive its conditions. Nil fields do not apply, or are unknown.
 type Input struct {
-	// Now is the time of the evaluation.
-	Now time.Time
-	// Self is the node.
+	Now  time.Time
 	Self Node
 	// Config contains the current settings of the node.
 	Config *config.Config
@@ -36,30 +34,26 @@ type Input struct {
 	Room        *store.Room
 	StandbyFull bool
 	// Damage is the corruption of the store, Difference the difference to the content of the other node.
-	Damage     repair.Status
-	Difference string
-	// OldestPrepared is the oldest prepared transaction.
+	Damage         repair.Status
+	Difference     string
 	OldestPrepared *Prepared
-	// Full lists the full dead-letter queues.
-	Full []dispatch.FullError
+	Full           []dispatch.FullError // full dead-letter queues
 
-	// Plan and Jobs of the pair, and the Archive of the node's log.
+	// Archive is that of the node's log.
 	Plan    *maintenance.Plan
 	Jobs    []maintenance.JobInfo
 	Archive *backup.ArchiveStatus
 
 	// CacheOnly: the filesystem cannot bypass the page cache.
-	CacheOnly bool
-	// MemoryUsed and MemoryAllowed are in bytes.
-	MemoryUsed, MemoryAllowed int64
+	CacheOnly                 bool
+	MemoryUsed, MemoryAllowed int64 // bytes
 	// AuditError describes a failure of the audit log, AuditLost is the number of its lost records.
 	AuditError string
 	AuditLost  uint64
 	// AuthError describes rejected callers, KeysError unavailable keys of the token issuer.
 	AuthError, KeysError string
-	// Unrestricted: no access rules exist.
-	Unrestricted bool
-	// Certificates of the node, and Credentials that could not be loaded.
+	Unrestricted         bool // no access rules exist
+	// Credentials could not be loaded.
 	Certificates []Certificate
 	Credentials  []Credential
 }
@@ -70,30 +64,31 @@ type Prepared struct {
 	At  time.Time
 }
 
-// Certificate is a certificate that the node uses.
+// Certificate is a certificate file used by a node.
 type Certificate struct {
-	// File and Subject of the certificate, and its Use: "node", "etcd", "raft" or "metrics".
-	File, Subject, Use string
-	// Ends is its expiry.
-	Ends time.Time
+	// Use is "node", "etcd", "raft", "metrics", "console" or "witness".
+	Use string
+	// CA: the file contains CAs that verify others.
+	File string
+	CA   bool
+	// Subject and Ends (the expiry) are those of the certificate that expires first.
+	Subject string
+	Ends    time.Time
 }
 
 // Credential is a certificate, key or secret that could not be loaded.
 type Credential struct {
-	// Use of the credential, and the error.
 	Use string
 	Err error
 }
 
-// Other is a status of the other node.
+// Other is a status of the other node, as of At.
 type Other struct {
-	// Node identifies it. At is the time of the response.
 	Node Node
 	At   time.Time
 	// Offset is the offset of its clock, Unsure the part of it that network delay may explain.
 	Offset, Unsure time.Duration
-	// Reports are its conditions.
-	Reports []Report
+	Reports        []Report
 	// Older: its release does not report conditions. Reports are then its alarms, DiskFree its free space in bytes.
 	Older    bool
 	DiskFree uint64

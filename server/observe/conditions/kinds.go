@@ -2,7 +2,7 @@
 
 package conditions
 
-// The kinds of conditions; see the table for their meaning.
+// The kinds of conditions; All describes them.
 const (
 	OneCopyOnly         Kind = "one-copy-only"
 	StandbyAbsent       Kind = "standby-absent"

@@ -17,15 +17,13 @@ import (
 
 const (
 	// foreignTold is how long a refused node is reported after its last attempt.
-	foreignTold = 10 * time.Second
-	// slowSync is the mean sync time of the log above which a condition is reported.
-	slowSync = 100 * time.Millisecond
-	// certificateWarning is how long before its expiry a certificate is reported.
-	certificateWarning = 14 * 24 * time.Hour
+	foreignTold        = 10 * time.Second
+	slowSync           = 100 * time.Millisecond
+	certificateWarning = 14 * 24 * time.Hour // before expiry
 )
 
-// Rules derives conditions from the state of a node. It remembers the progress of background work. Its methods must
-// not be called concurrently.
+// Rules derives conditions from the state of a node. It keeps the progress of background work. It is not safe for
+// concurrent use.
 type Rules struct {
 	work     workSeen
 	switched switchoverSeen
@@ -52,27 +50,24 @@ func (r *Rules) Reports(in *Input) []Report {
 	return f.all
 }
 
-// findings collects reports.
 type findings struct {
 	self Node
 	all  []Report
 }
 
-// node adds a condition of this node if on is true.
+// node adds a condition of this node if on is true, pair one of the pair.
 func (f *findings) node(on bool, k Kind, format string, args ...any) {
 	if on {
 		f.all = append(f.all, Report{Kind: k, Node: f.self, Details: fmt.Sprintf(format, args...)})
 	}
 }
 
-// pair adds a condition of the pair if on is true.
 func (f *findings) pair(on bool, k Kind, format string, args ...any) {
 	if on {
 		f.all = append(f.all, Report{Kind: k, Details: fmt.Sprintf(format, args...)})
 	}
 }
 
-// replication reports whether the two nodes are connected.
 func (f *findings) replication(in *Input) {
 	if p := in.Primary; p != nil {
 		if in.Pair.Record != nil {
@@ -86,7 +81,6 @@ func (f *findings) replication(in *Input) {
 	}
 }
 
-// standby reports whether the standby is connected and in sync.
 func (f *findings) standby(pair *failover.Status, p *replication.PrimaryStatus) {
 	standby := p.Standby
 	if standby == nil {
@@ -101,7 +95,6 @@ func (f *findings) standby(pair *failover.Status, p *replication.PrimaryStatus) 
 	f.pair(!inSync, StandbyCatchingUp, "%s records behind", units.Count(lag))
 }
 
-// foreignNode reports a connection attempt by a node outside this pair.
 func (f *findings) foreignNode(now time.Time, s *replication.ForeignNode) {
 	switch {
 	case s == nil || now.Sub(s.At) > foreignTold:
@@ -112,7 +105,6 @@ func (f *findings) foreignNode(now time.Time, s *replication.ForeignNode) {
 	}
 }
 
-// disk reports slow or failing writes to this node's log, and a lack of space.
 func (f *findings) disk(in *Input) {
 	var d replication.DiskStatus
 	switch {
@@ -145,7 +137,6 @@ func DiskAdvice(room *store.Room, mark uint64) string {
 	return "consume or purge messages, or free space on the filesystem"
 }
 
-// content reports corruption.
 func (f *findings) content(in *Input) {
 	st := &in.Damage
 	f.node(st.DamagedMessages > 0, CorruptMessages, "%s messages are corrupt, %s of them on both nodes",
@@ -155,7 +146,6 @@ func (f *findings) content(in *Input) {
 	f.pair(in.Difference != "", DigestsDiffer, "%s", in.Difference)
 }
 
-// machine reports problems of the process and its resources.
 func (f *findings) machine(in *Input) {
 	f.node(in.AuthError != "", AuthFailures, "%s", in.AuthError)
 	f.node(in.KeysError != "", JWKSUnavailable, "%s", in.KeysError)
@@ -165,7 +155,6 @@ func (f *findings) machine(in *Input) {
 		units.Bytes(in.MemoryUsed), in.Config.Memory.Budget)
 }
 
-// secrets reports listeners without TLS, and certificates and credentials that expire or cannot be loaded.
 func (f *findings) secrets(in *Input) {
 	if open := in.Config.Unencrypted(); len(open) > 0 {
 		list := make([]string, 0, len(open))
@@ -183,5 +172,47 @@ func (f *findings) secrets(in *Input) {
 	}
 	for _, c := range in.Credentials {
 		f.node(true, CredentialsInvalid, "of %s: %v", c.Use, c.Err)
+	}
+}
+
+const (
+	// answerAge is how long a response of the other node is valid.
+	answerAge = 5 * time.Second
+	// clockSlack is the largest accepted difference between the clocks of the two nodes.
+	clockSlack = 2 * time.Second
+)
+
+// other adds the other node's conditions: its own and, if it is the active, those of the pair.
+func (f *findings) other(in *Input, o *Other) {
+	if in.Now.Sub(o.At) > answerAge {
+		return
+	}
+	f.pair(o.Offset.Abs() > clockSlack+o.Unsure, ClockSkew, "clock of the other node is %s %s",
+		o.Offset.Abs().Round(100*time.Millisecond), map[bool]string{true: "ahead", false: "behind"}[o.Offset > 0])
+	if o.Older {
+		f.older(in, o)
+		return
+	}
+	active := in.Pair.Record != nil && in.Pair.Record.Active.String() == o.Node.ID
+	for _, r := range o.Reports {
+		// Skip reports that originate from this node or concern it: this node has newer data. It reads conditions of the
+		// cluster record itself, since a response can be older than the record.
+		if r.By != o.Node.ID || r.Node.ID == f.self.ID || r.Node.ID == "" && !active ||
+			InRecord(r.Kind) && in.Pair.CoordinatorReachable {
+			continue
+		}
+		f.all = append(f.all, r)
+	}
+}
+
+func (f *findings) older(in *Input, o *Other) {
+	if mark := in.Config.Disk.LowWatermark; o.DiskFree > 0 && o.DiskFree < uint64(mark.Bytes()) {
+		f.all = append(f.all, Report{Kind: DiskLow, Node: o.Node, By: o.Node.ID, Details: fmt.Sprintf(
+			"%s free, this node's disk.low-watermark is %s", units.Bytes(o.DiskFree), mark)})
+	}
+	for _, r := range o.Reports {
+		if Find(r.Kind) != nil {
+			f.all = append(f.all, r)
+		}
 	}
 }

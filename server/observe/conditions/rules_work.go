@@ -16,21 +16,19 @@ import (
 )
 
 const (
-	// planStuckAfter is how long a plan may stay at one step without progress, and planRetries how often it may retry
-	// a step.
+	// planStuckAfter is how long a plan may stay at one step without progress, and planRetries how often it may retry a
+	// step.
 	planStuckAfter = 10 * time.Minute
 	planRetries    = 5
 	// switchoverTold is how long a failed switchover is reported, unless a later one succeeds.
 	switchoverTold = 10 * time.Minute
 	// archiveStuckAfter is how long the archive may make no progress while records are pending.
 	archiveStuckAfter = 2 * time.Minute
-	// preparedOldAfter is how long a transaction may be prepared before a condition is reported.
-	preparedOldAfter = time.Hour
-	// maxFullNamed bounds the queues that the details of DeadLetterQueueFull name.
+	preparedOldAfter  = time.Hour
+	// maxFullNamed bounds the queues named in the details of DeadLetterQueueFull.
 	maxFullNamed = 5
 )
 
-// switchoverSeen is the last requested switchover, if it failed.
 type switchoverSeen struct {
 	at   time.Time
 	why  string
@@ -53,7 +51,6 @@ func (r *Rules) SwitchoverEnded(now time.Time, term uint64, err error) {
 	}
 }
 
-// maintenance reports failed and stalled switchovers, plans, jobs and archiving.
 func (r *Rules) maintenance(f *findings, in *Input) {
 	if rec := in.Pair.Record; rec != nil && rec.Term > r.switched.term {
 		r.switched = switchoverSeen{} // the role has changed since, by this switchover or another one
@@ -92,7 +89,6 @@ func (r *Rules) plan(f *findings, p *maintenance.Plan, now time.Time) {
 		"%s is %s: %s; %d retries", p.Kind, p.State, p.Reason, p.Retries)
 }
 
-// job reports a failed, stalled or overdue job.
 func (f *findings) job(j *maintenance.JobInfo, now time.Time) {
 	if j.Paused {
 		return
@@ -124,7 +120,6 @@ func (f *findings) job(j *maintenance.JobInfo, now time.Time) {
 	f.pair(ok, BackupOld, "job %s: last successful run at %s", j.Name, good.Format(time.RFC3339))
 }
 
-// work reports prepared transactions that have waited too long for their coordinator, and full dead-letter queues.
 func (f *findings) work(in *Input) {
 	if p := in.OldestPrepared; p != nil {
 		f.pair(in.Now.Sub(p.At) > preparedOldAfter, PreparedOld, "transaction %q prepared at %s", p.XID,
@@ -142,7 +137,6 @@ func (f *findings) work(in *Input) {
 	f.pair(len(full) > 0, DeadLetterQueueFull, "%s", strings.Join(text, "; "))
 }
 
-// archive reports gaps and lag of the log archive.
 func (r *Rules) archive(f *findings, st *backup.ArchiveStatus, now time.Time) {
 	f.node(st.Gap != 0, ArchiveGap, "before record %d", st.Gap)
 	if st.Last.LSN != r.work.archive || st.Behind == 0 {

@@ -9,7 +9,7 @@ import (
 
 // settle is the maximum duration, with a margin, of states that occur during a start, a restart, a switchover or a
 // moment of load: a reconnected standby is in sync within a few hundred milliseconds. It is short because the next
-// fault in such a state causes harm. Roles and the in-sync set in a node's status are reported immediately.
+// fault in such a state causes harm.
 const settle = 2 * time.Second
 
 // All returns the table: each kind once, in the order of docs/how-to/respond-to-conditions.md.
@@ -18,7 +18,6 @@ func All() []Definition {
 		ofTheDisk(), ofTheContent(), ofTheMachine())
 }
 
-// table maps kinds to definitions. It is never modified.
 var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constant, but for the language
 	all := All()
 	byKind := make(map[Kind]*Definition, len(all))

@@ -18,13 +18,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// namespace is the prefix of all metrics of this program.
 const namespace = "lockstep"
 
 // oldestLimit limits the time per scrape spent on the oldest messages of queues, which may require disk reads.
 const oldestLimit = 500 * time.Millisecond
 
-// snapshot is the state seen by one scrape.
 type snapshot struct {
 	node       nodestatus.Node
 	extra      Extra
@@ -33,7 +31,6 @@ type snapshot struct {
 	queues     []queueSnapshot
 }
 
-// queueSnapshot is a queue included in the scrape.
 type queueSnapshot struct {
 	query.QueueInfo
 
@@ -41,12 +38,10 @@ type queueSnapshot struct {
 	ageKnown bool
 }
 
-// isSo reports whether a condition is raised on any node.
 func (s *snapshot) isSo(k conditions.Kind) bool {
 	return slices.ContainsFunc(s.node.Conditions, func(c conditions.Condition) bool { return c.Definition.Kind == k })
 }
 
-// collector reads the state of a node when it is scraped.
 type collector struct {
 	o        *Options
 	store    *store.Store
@@ -58,7 +53,6 @@ type collector struct {
 	oldest map[uint64]oldestMessage
 }
 
-// oldestMessage caches the oldest message of a queue, so that it is read only once.
 type oldestMessage struct {
 	sequence uint64
 	accepted time.Time
@@ -76,7 +70,6 @@ func newCollector(o *Options) *collector {
 	return c
 }
 
-// storeUsable is the only metric exported when the store is unusable.
 func storeUsable() Metric {
 	return Metric{
 		Name: namespace + "_store_usable", Type: Gauge,
@@ -84,7 +77,6 @@ func storeUsable() Metric {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		ch <- d
@@ -92,7 +84,6 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.up
 }
 
-// Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	stats, err := c.store.Stats()
 	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, boolValue(err == nil))
@@ -143,7 +134,6 @@ func (c *collector) exportedQueues() []queueSnapshot {
 	return out
 }
 
-// oldestMessage returns the oldest message of a queue. mu is held.
 func (c *collector) oldestMessage(ctx context.Context, q *query.QueueInfo) (oldestMessage, bool) {
 	if q.Messages == 0 {
 		return oldestMessage{}, false

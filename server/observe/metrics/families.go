@@ -8,7 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
@@ -50,9 +52,7 @@ func pairFamilies() []family {
 				return float64(len(s.node.Pair.Record.InSync))
 			}),
 		gauge("coordinator_reachable", "1 if the coordinator answered the last request.",
-			func(s *snapshot) float64 {
-				return boolValue(s.node.Pair.CoordinatorReachable)
-			}),
+			func(s *snapshot) float64 { return boolValue(s.node.Pair.CoordinatorReachable) }),
 		gaugeOf("voter_up", whenRaft, "1 for each voter that responds with the expected identity.",
 			[]string{"voter", "kind"},
 			func(s *snapshot, put emitFunc) {
@@ -81,9 +81,8 @@ func standbyFamilies() []family {
 		})
 	}
 	return []family{
-		gauge("standby_connected", "1 on the active node while a standby is connected.", func(s *snapshot) float64 {
-			return boolValue(s.node.Primary != nil && s.node.Primary.Standby != nil)
-		}),
+		gauge("standby_connected", "1 on the active node while a standby is connected.",
+			func(s *snapshot) float64 { return boolValue(s.node.Primary != nil && s.node.Primary.Standby != nil) }),
 		gauge("standby_lag_records", "Log records not yet durable on the standby; 0 on a node that is not active.",
 			func(s *snapshot) float64 {
 				if p := s.node.Primary; p != nil && p.Standby != nil && p.End.LSN > p.Standby.Durable.LSN {
@@ -108,8 +107,15 @@ func standbyFamilies() []family {
 	}
 }
 
-// followerFamilies is the metrics of the standby, which are exported even while the active is unreachable.
+// followerFamilies are exported even while the active is unreachable.
 func followerFamilies() []family {
+	copied := func(name, help string, read func(f *replication.FollowerStatus) float64) family {
+		return gaugeOf(name, whenCopies, help, nil, func(s *snapshot, put emitFunc) {
+			if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
+				put(read(f))
+			}
+		})
+	}
 	return []family{
 		gaugeOf("follower_lag_records", whenFollows, "Records committed by the active node, as last reported, and not "+
 			"yet applied by this standby.", nil, func(s *snapshot, put emitFunc) {
@@ -117,18 +123,10 @@ func followerFamilies() []family {
 				put(float64(max(f.ActiveCommitLSN, f.AppliedLSN) - f.AppliedLSN))
 			}
 		}),
-		gaugeOf("snapshot_received_bytes", whenCopies, "Bytes of the active node's snapshot received so far.", nil,
-			func(s *snapshot, put emitFunc) {
-				if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
-					put(float64(f.SnapshotBytes))
-				}
-			}),
-		gaugeOf("snapshot_size_bytes", whenCopies, "Total size of that snapshot.", nil,
-			func(s *snapshot, put emitFunc) {
-				if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
-					put(float64(f.SnapshotTotalBytes))
-				}
-			}),
+		copied("snapshot_received_bytes", "Bytes of the active node's snapshot received so far.",
+			func(f *replication.FollowerStatus) float64 { return float64(f.SnapshotBytes) }),
+		copied("snapshot_size_bytes", "Total size of that snapshot.",
+			func(f *replication.FollowerStatus) float64 { return float64(f.SnapshotTotalBytes) }),
 	}
 }
 
@@ -158,7 +156,7 @@ func messageFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.store.Counts.Expired) }),
 		counter("messages_delivered_total", "Messages delivered to consumers by this node since its start, including "+
 			"redeliveries.",
-			func(s *snapshot) float64 { return float64(s.extra.Delivered) }),
+			func(s *snapshot) float64 { return float64(s.node.Activity.Delivered) }),
 		counter("delivered_bytes_total", "Bytes of messages delivered to consumers by this node since its start.",
 			func(s *snapshot) float64 { return float64(s.extra.DeliveredBytes) }),
 		counter("messages_redelivered_total", "Messages redelivered after a nack, release or consumer disconnect.",
@@ -183,11 +181,9 @@ func messageFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.store.TailBytes) }),
 		gauge("queues", "Number of queues.", func(s *snapshot) float64 { return float64(s.store.Queues) }),
 		gauge("consumers", "Consumers attached to this node.",
-			func(s *snapshot) float64 { return float64(s.extra.Consumers) }),
+			func(s *snapshot) float64 { return float64(s.node.Activity.Consumers) }),
 		gauge("publishes_refused", "1 while this node is active and refuses publishes because its disk is nearly "+
-			"full.", func(s *snapshot) float64 {
-			return boolValue(s.isSo(conditions.PublishesRefused))
-		}),
+			"full.", func(s *snapshot) float64 { return boolValue(s.isSo(conditions.PublishesRefused)) }),
 	}
 }
 
@@ -239,6 +235,13 @@ func queueFamilies() []family {
 }
 
 func storeFamilies() []family {
+	archive := func(name, help string, read func(s *snapshot, a *backup.ArchiveStatus) float64) family {
+		return gaugeOf(name, whenArchive, help, nil, func(s *snapshot, put emitFunc) {
+			if a := s.extra.Archive; a != nil {
+				put(read(s, a))
+			}
+		})
+	}
 	return []family{
 		gauge("log_end_lsn", "LSN of the last record in the log.",
 			func(s *snapshot) float64 { return float64(s.store.End.LSN) }),
@@ -257,47 +260,31 @@ func storeFamilies() []family {
 		gauge("checkpoint_lsn", "LSN of the last checkpoint.",
 			func(s *snapshot) float64 { return float64(s.store.CheckpointLSN) }),
 		gauge("checkpoint_timestamp_seconds", "Unix time of the last checkpoint; 0 if none.",
-			func(s *snapshot) float64 {
-				return unix(s.store.CheckpointAt)
-			}),
+			func(s *snapshot) float64 { return unix(s.store.CheckpointAt) }),
 		gauge("log_bytes", "Size of the log on disk.", func(s *snapshot) float64 { return float64(s.store.LogBytes) }),
 		gauge("page_size_bytes", "Page size of page.db.",
 			func(s *snapshot) float64 { return float64(s.store.PageSize) }),
 		gauge("pages", "Pages of page.db.", func(s *snapshot) float64 { return float64(s.store.Pages) }),
 		gauge("pages_used", "Used pages of page.db.",
 			func(s *snapshot) float64 { return float64(s.store.PagesUsed) }),
-		gaugeOf("archive_lag_records", whenArchive, "Applied records not yet archived.", nil,
-			func(s *snapshot, put emitFunc) {
-				if a := s.extra.Archive; a != nil {
-					put(float64(a.Behind))
-				}
-			}),
-		gaugeOf("archive_lag_seconds", whenArchive, "Age of the last archived transaction while later ones are not "+
-			"archived; 0 if all are archived, and the time since the start if none is.", nil,
-			func(s *snapshot, put emitFunc) {
-				a := s.extra.Archive
+		archive("archive_lag_records", "Applied records not yet archived.",
+			func(_ *snapshot, a *backup.ArchiveStatus) float64 { return float64(a.Behind) }),
+		archive("archive_lag_seconds", "Age of the last archived transaction while later ones are not "+
+			"archived; 0 if all are archived, and the time since the start if none is.",
+			func(s *snapshot, a *backup.ArchiveStatus) float64 {
 				switch {
-				case a == nil:
 				case a.Behind == 0:
-					put(0)
+					return 0
 				case a.LastTime.IsZero():
-					put(max(time.Since(s.node.StartedAt), 0).Seconds())
+					return max(time.Since(s.node.StartedAt), 0).Seconds()
 				default:
-					put(max(time.Since(a.LastTime), 0).Seconds())
+					return max(time.Since(a.LastTime), 0).Seconds()
 				}
 			}),
-		gaugeOf("archive_lsn", whenArchive, "LSN of the last archived record.", nil,
-			func(s *snapshot, put emitFunc) {
-				if a := s.extra.Archive; a != nil {
-					put(float64(a.Last.LSN))
-				}
-			}),
-		gaugeOf("archive_failing", whenArchive, "1 while archiving fails.", nil,
-			func(s *snapshot, put emitFunc) {
-				if a := s.extra.Archive; a != nil {
-					put(boolValue(a.Err != nil))
-				}
-			}),
+		archive("archive_lsn", "LSN of the last archived record.",
+			func(_ *snapshot, a *backup.ArchiveStatus) float64 { return float64(a.Last.LSN) }),
+		archive("archive_failing", "1 while archiving fails.",
+			func(_ *snapshot, a *backup.ArchiveStatus) float64 { return boolValue(a.Err != nil) }),
 	}
 }
 
@@ -310,18 +297,14 @@ func diskFamilies() []family {
 		gauge("disk_low_watermark_bytes", "Value of disk.low-watermark.",
 			func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),
 		gauge("disk_low", "1 while free space is below disk.low-watermark; the active node then refuses publishes.",
-			func(s *snapshot) float64 {
-				return boolValue(s.extra.DiskLow)
-			}),
+			func(s *snapshot) float64 { return boolValue(s.extra.DiskLow) }),
 	}
 }
 
 func corruptionFamilies() []family {
 	return []family{
 		gauge("nodes_differ", "1 if the last comparison found different content on the two nodes.",
-			func(s *snapshot) float64 {
-				return boolValue(s.isSo(conditions.DigestsDiffer))
-			}),
+			func(s *snapshot) float64 { return boolValue(s.isSo(conditions.DigestsDiffer)) }),
 		gauge("corrupt_messages", "Unacknowledged messages that are corrupt on this node.",
 			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),
 		gauge("lost_messages", "Messages that are corrupt on both nodes.",
@@ -410,9 +393,7 @@ func processFamilies() []family {
 		gaugeOf("build_info", "", "Always 1; the label has the version.", []string{"version"},
 			func(s *snapshot, put emitFunc) { put(1, s.node.Version) }),
 		gauge("connections", "Open connections to the node's port, of clients, the CLI and the other node.",
-			func(s *snapshot) float64 {
-				return float64(s.extra.Connections.Open)
-			}),
+			func(s *snapshot) float64 { return float64(s.extra.Connections.Open) }),
 		gauge("unprocessed_bytes", "Bytes received from clients and not yet processed. Above an eighth of "+
 			"memory.budget, the largest connections are throttled, and closed if they stay large.",
 			func(s *snapshot) float64 { return float64(s.extra.Connections.UnprocessedBytes) }),
@@ -437,7 +418,7 @@ func processFamilies() []family {
 		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS,
 			"Unix time at which a certificate of this node expires.", []string{"file"},
 			func(s *snapshot, put emitFunc) {
-				for _, c := range s.extra.Certificates {
+				for _, c := range s.node.Certificates {
 					put(unix(c.Ends), c.File)
 				}
 			}),
@@ -445,8 +426,8 @@ func processFamilies() []family {
 			"Seconds until a certificate of this node (of: node, etcd, raft, metrics) expires; negative after expiry.",
 			[]string{"of", "file"},
 			func(s *snapshot, put emitFunc) {
-				for _, c := range s.extra.Certificates {
-					put(time.Until(c.Ends).Seconds(), c.Of, c.File)
+				for _, c := range s.node.Certificates {
+					put(time.Until(c.Ends).Seconds(), c.Use, c.File)
 				}
 			}),
 		counterOf("auth_failures_total", "Calls with an invalid or expired token or certificate, or one that "+
@@ -457,11 +438,11 @@ func processFamilies() []family {
 				}
 			}),
 		traces("trace_spans_sent_total", "Trace spans accepted by the collector.",
-			func(t *Traces) uint64 { return t.Sent }),
+			func(t *tracing.Stats) uint64 { return t.Sent }),
 		traces("trace_spans_lost_total", "Trace spans that could not be sent to the collector.",
-			func(t *Traces) uint64 { return t.Lost }),
+			func(t *tracing.Stats) uint64 { return t.Lost }),
 		gauge("memory_budget_bytes", "Value of memory.budget.",
-			func(s *snapshot) float64 { return float64(s.extra.MemoryBudget) }),
+			func(s *snapshot) float64 { return float64(s.node.Activity.MemoryBudget) }),
 		gauge("background_ratio", "Fraction of time granted to background work by commit latency, 0 to 1; 1 without "+
 			"background work.", func(s *snapshot) float64 { return s.extra.Background.Share }),
 		gaugeOf("background_reason", "", "1 for the current reason of background_ratio: no-work, no-commits, unknown "+
@@ -480,8 +461,7 @@ func processFamilies() []family {
 	}
 }
 
-// traces describes a counter exported while tracing is enabled.
-func traces(name, help string, read func(t *Traces) uint64) family {
+func traces(name, help string, read func(t *tracing.Stats) uint64) family {
 	return family{Metric{Name: name, Type: Counter, Help: help, When: whenTraces}, func(s *snapshot, put emitFunc) {
 		if t := s.extra.Traces; t != nil {
 			put(float64(read(t)))
@@ -489,7 +469,6 @@ func traces(name, help string, read func(t *Traces) uint64) family {
 	}}
 }
 
-// unix returns the Unix time in seconds; 0 for the zero time.
 func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0

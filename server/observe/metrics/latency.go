@@ -18,19 +18,16 @@ type Operation string
 
 // The measured operations of a coordinator.
 const (
-	// LoadRecord reads the cluster record, SwapRecord replaces it.
+	// LoadRecord and SwapRecord read and replace the cluster record.
 	LoadRecord Operation = "load"
 	SwapRecord Operation = "swap"
-	// LoadMark reads the high-water mark, WriteMark raises it.
+	// LoadMark and WriteMark read and raise the high-water mark.
 	LoadMark  Operation = "load-mark"
 	WriteMark Operation = "write-mark"
 )
 
-func operations() []Operation { return []Operation{LoadRecord, SwapRecord, LoadMark, WriteMark} }
-
-// Latencies is a set of latency histograms. They are native histograms for a Prometheus server that requests them, with
-// classic buckets for others. An observation takes about 100 ns and does not allocate; there is one per batch, not per
-// message.
+// Latencies contains latency histograms: native ones for a Prometheus server that requests them, with classic buckets
+// for others. An observation takes about 100 ns and does not allocate; there is one per batch, not per message.
 type Latencies struct {
 	commit, replicate, write prometheus.Observer
 	coordinator              map[Operation]prometheus.Observer
@@ -40,7 +37,6 @@ type Latencies struct {
 
 var _ replication.Meter = (*Latencies)(nil)
 
-// histogram describes one histogram.
 type histogram struct {
 	Metric
 
@@ -63,7 +59,6 @@ func describeHistogram(name, when, help string, labels ...string) histogram {
 	}
 }
 
-// batchHistograms has one observation per batch.
 func batchHistograms() []histogram {
 	return []histogram{
 		describeHistogram("commit_duration_seconds", whenActive,
@@ -75,28 +70,17 @@ func batchHistograms() []histogram {
 	}
 }
 
-// coordinatorHistogram has one observation per request to the coordinator.
 func coordinatorHistogram() histogram {
 	return describeHistogram("coordinator_request_duration_seconds", "",
 		"Response time of coordinator requests of this node, including rejected ones.", "operation")
 }
 
-// coordinatorFailures counts requests without a response.
 func coordinatorFailures() Metric {
 	return Metric{
 		Name: namespace + "_coordinator_requests_failed_total", Type: Counter, Labels: []string{"operation"},
 		Help: "Coordinator requests of this node that failed or were rejected; conflicts with the other node are " +
 			"not counted.",
 	}
-}
-
-// latencyMetrics lists the metrics of Latencies.
-func latencyMetrics() []Metric {
-	var out []Metric
-	for _, h := range append(batchHistograms(), coordinatorHistogram()) {
-		out = append(out, h.Metric)
-	}
-	return append(out, coordinatorFailures())
 }
 
 // NewLatencies creates empty histograms.
@@ -113,7 +97,7 @@ func NewLatencies() *Latencies {
 	h, f := coordinatorHistogram(), coordinatorFailures()
 	requests := h.vector()
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.Name, Help: f.Help}, f.Labels)
-	for _, op := range operations() {
+	for _, op := range []Operation{LoadRecord, SwapRecord, LoadMark, WriteMark} {
 		l.coordinator[op] = requests.WithLabelValues(string(op))
 		l.failed[op] = failures.WithLabelValues(string(op))
 	}
@@ -137,5 +121,3 @@ func (l *Latencies) Coordinated(op Operation, d time.Duration, answered bool) {
 		l.failed[op].Inc()
 	}
 }
-
-func (l *Latencies) register(r *prometheus.Registry) { r.MustRegister(l.collectors...) }

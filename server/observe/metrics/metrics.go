@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package metrics implements monitoring of a node: Prometheus metrics, three probes and Go profiles, over HTTP on a
-// separate port.
-//
-// All values are read on request, from the same sources as `lockstep status`. The metrics therefore cost nothing
-// between two scrapes, and always agree with the status.
+// separate port. All values are read on request, from the same sources as `lockstep status`.
 package metrics
 
 import (
@@ -16,6 +13,8 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"regexp"
+	"runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/audit"
 	"github.com/lockstep-mq/lockstep/server/httpport"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -35,17 +35,13 @@ import (
 )
 
 const (
-	// readHeaderTimeout limits the time until the headers are received.
 	readHeaderTimeout = 5 * time.Second
-	// readTimeout limits the time to receive a request, idleTimeout the time between two requests, and writeTimeout the
-	// time to send a response; a profile takes the requested time.
-	readTimeout  = 10 * time.Second
-	idleTimeout  = 2 * time.Minute
-	writeTimeout = 5 * time.Minute
-	// maxHeaderBytes limits the size of request headers.
+	// A profile takes the requested time, which writeTimeout limits.
+	readTimeout    = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	writeTimeout   = 5 * time.Minute
 	maxHeaderBytes = 64 << 10
-	// maxConnections limits all connections, maxConnectionsPerAddress those from one address: a client of metrics and
-	// probes needs one or two.
+	// A client of metrics and probes needs one or two connections.
 	maxConnections           = 256
 	maxConnectionsPerAddress = 32
 )
@@ -53,33 +49,22 @@ const (
 // Extra is the data exported only by metrics.
 type Extra struct {
 	// DiskLow: publishes are refused because the disk is nearly full.
-	DiskLow bool
-	// Counters of delivered messages, their bytes, and redelivered messages.
-	Delivered, DeliveredBytes, Redelivered uint64
+	DiskLow                     bool
+	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
-	Filtered uint64
-	// Prepared transactions that await a decision.
-	Prepared int
-	// Consumers that are attached.
-	Consumers int
-	// Connections to the node's port.
+	Filtered    uint64
+	Prepared    int // transactions that await a decision
 	Connections admission.Stats
 	// AMQPDefects counts AMQP connections closed because of a defect.
 	AMQPDefects uint64
-	// Audit log statistics.
-	Audit audit.Stats
-	// Traces of requests; nil if tracing is disabled.
-	Traces *Traces
-	// Jobs of the pair.
-	Jobs []maintenance.JobInfo
+	Audit       audit.Stats
+	// Traces is nil if tracing is disabled.
+	Traces *tracing.Stats
+	Jobs   []maintenance.JobInfo
 	// Archive of the log; nil if not configured.
 	Archive *backup.ArchiveStatus
 	// Voters of a pair with a raft coordinator.
 	Voters []Voter
-	// Certificates used by the node.
-	Certificates []Certificate
-	// MemoryBudget in bytes.
-	MemoryBudget uint64
 	// Background is the fraction of time available to background work.
 	Background throttle.Status
 	// StoreEvents counts events of the store by name.
@@ -88,15 +73,8 @@ type Extra struct {
 	AuthFailures map[string]uint64
 }
 
-// Traces counts spans.
-type Traces struct {
-	// Sent counts spans accepted by the collector, Lost those that could not be sent.
-	Sent, Lost uint64
-}
-
-// Voter of a raft coordinator.
+// Voter is a voter of a raft coordinator. Kind is "node" or "witness".
 type Voter struct {
-	// Address and kind ("node", "witness") of the voter.
 	Address, Kind string
 	// Up reports whether the voter responds with the expected identity.
 	Up bool
@@ -104,33 +82,22 @@ type Voter struct {
 	Behind uint64
 }
 
-// Certificate is a certificate file used by the node, and its expiry.
-type Certificate struct {
-	// Of is the use: "node", "etcd", "raft" or "metrics".
-	Of   string
-	File string
-	Ends time.Time
-}
-
 // Options configures Listen.
 type Options struct {
-	// State returns the state of the node, More the data exported only by metrics.
+	// Extra returns the data exported only by metrics.
 	State func() nodestatus.Node
 	Extra func() Extra
-	// Store of the node.
 	Store *store.Store
 	// Address to listen on, host:port; port 0 selects a free port.
 	Address string
 	// Listen binds the address; nil: a TCP port of the host.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// Queues is the maximum number of exported queues, those with the most messages first; 0: none.
-	Queues int
-	// Latencies of the node; nil: none.
-	Latencies *Latencies
-	// TLS configuration of the port; nil: plain HTTP.
-	TLS *tls.Config
-	// CanRead and CanProfile check whether a request may read the metrics and the profiles; the error contains the
-	// reason and the suggested action. nil: every request may.
+	Queues    int
+	Latencies *Latencies  // optional
+	TLS       *tls.Config // nil: plain HTTP
+	// CanRead and CanProfile check whether a request may read the metrics and the profiles; the error contains the reason
+	// and the suggested action. nil: every request may.
 	CanRead, CanProfile func(*http.Request) error
 }
 
@@ -150,7 +117,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		newCollector(&o),
 	)
 	if o.Latencies != nil {
-		o.Latencies.register(registry)
+		registry.MustRegister(o.Latencies.collectors...)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", allowed(o.CanRead, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
@@ -175,7 +142,6 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return &Server{port: port}, nil
 }
 
-// allowed passes permitted requests to next.
 func allowed(may func(*http.Request) error, next http.Handler) http.Handler {
 	if may == nil {
 		return next
@@ -208,7 +174,6 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// ready responds with 200 if the node serves clients, or is a standby in sync. Otherwise the body contains the reason.
 func ready(w http.ResponseWriter, st nodestatus.Node) {
 	switch st.Pair.Role {
 	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby:
@@ -218,7 +183,6 @@ func ready(w http.ResponseWriter, st nodestatus.Node) {
 	writeRole(w, st.Pair.Role, st.Pair.Reason)
 }
 
-// writeRole writes the role and its reason, if any.
 func writeRole(w http.ResponseWriter, role failover.Role, reason string) {
 	if reason != "" {
 		reason = ": " + reason
@@ -226,13 +190,46 @@ func writeRole(w http.ResponseWriter, role failover.Role, reason string) {
 	_, _ = fmt.Fprintf(w, "%s%s\n", role, reason)
 }
 
-// active responds with 200 only on the node that serves clients, and only while it does: for proxies that route
-// clients. The response proves nothing else: a node may be stopped or disconnected immediately after a response with
-// 200.
+// active responds with 200 only while the node serves clients, for proxies that route clients. A node may be stopped or
+// disconnected immediately after a response with 200.
 func active(w http.ResponseWriter, st nodestatus.Node) {
 	if !st.Pair.Serve || !st.Pair.Deliver || st.Pair.Role != failover.RoleActive &&
 		st.Pair.Role != failover.RoleActiveAlone {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	writeRole(w, st.Pair.Role, st.Pair.Reason)
+}
+
+// recordedWaits: while recording, one of this many lock waits is recorded.
+const recordedWaits = 10
+
+// contention serves the mutex profile, attributed to the lock holders. Waits are recorded only during a request with
+// `seconds`, since recording costs CPU time. Other requests return the waits recorded by earlier ones.
+type contention struct {
+	profile http.Handler
+
+	mu       sync.Mutex // guards requests, and the runtime's setting
+	requests int
+}
+
+func newContention() *contention { return &contention{profile: pprof.Handler("mutex")} }
+
+func (c *contention) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.FormValue("seconds") != "" {
+		c.record(1)
+		defer c.record(-1)
+	}
+	c.profile.ServeHTTP(w, r)
+}
+
+// record starts (1) or ends (-1) a request for which waits are recorded.
+func (c *contention) record(change int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests += change
+	rate := 0
+	if c.requests > 0 {
+		rate = recordedWaits
+	}
+	runtime.SetMutexProfileFraction(rate)
 }

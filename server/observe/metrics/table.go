@@ -15,15 +15,11 @@ const (
 
 // Metric describes an exported metric.
 type Metric struct {
-	// Name including the namespace.
-	Name string
-	// Type is one of the constants.
-	Type string
-	// Labels of its series.
+	Name   string // including the namespace
+	Type   string // a constant above
 	Labels []string
 	// When it is exported; empty: always.
 	When string
-	// Help text.
 	Help string
 }
 
@@ -43,28 +39,28 @@ const (
 	whenTLS     = "with TLS"
 )
 
-// family is a metric and the function that reads its series from a snapshot.
 type family struct {
 	Metric
 
 	read func(s *snapshot, put emitFunc)
 }
 
-// emitFunc receives one series: its value and its label values.
 type emitFunc func(v float64, labels ...string)
 
-// All returns the table of all exported metrics except those of the Go runtime and the process.
-// docs/reference/metrics.md is generated from it.
+// All returns all exported metrics except those of the Go runtime and the process. docs/reference/metrics.md is
+// generated from it.
 func All() []Metric {
 	var out []Metric
 	for _, f := range families() {
 		out = append(out, f.Metric)
 	}
 	out = append(out, storeUsable())
-	return append(out, latencyMetrics()...)
+	for _, h := range append(batchHistograms(), coordinatorHistogram()) {
+		out = append(out, h.Metric)
+	}
+	return append(out, coordinatorFailures())
 }
 
-// families returns the metrics that are read on request.
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
@@ -89,12 +85,10 @@ func counter(name, help string, read func(*snapshot) float64) family {
 	return family{Metric{Name: name, Type: Counter, Help: help}, func(s *snapshot, put emitFunc) { put(read(s)) }}
 }
 
-// counterOf describes a counter with labels.
 func counterOf(name, help string, labels []string, read func(*snapshot, emitFunc)) family {
 	return family{Metric{Name: name, Type: Counter, Help: help, Labels: labels}, read}
 }
 
-// gaugeOf describes a gauge with labels, or one that is not always exported.
 func gaugeOf(name, when, help string, labels []string, read func(*snapshot, emitFunc)) family {
 	return family{Metric{Name: name, Type: Gauge, Help: help, Labels: labels, When: when}, read}
 }

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Buckets of the histogram: each power of two of microseconds is divided into latencySteps buckets, up to 2^36 µs (19
-// hours).
+// Each power of two of microseconds is divided into latencySteps buckets, up to 2^36 µs (19 hours).
 const (
 	latencyStepsBits = 3
 	latencySteps     = 1 << latencyStepsBits
@@ -23,9 +22,8 @@ type Latencies struct {
 	counts [latencyBuckets]atomic.Uint64
 }
 
-// LatencyBucket is the number of durations in a bucket.
+// LatencyBucket counts the durations up to UpTo and above the bucket before.
 type LatencyBucket struct {
-	// UpTo is the upper bound of the bucket.
 	UpTo  time.Duration
 	Count uint64
 }
@@ -44,7 +42,7 @@ func (l *Latencies) Buckets() []LatencyBucket {
 	return out
 }
 
-// latencyBucket returns the bucket of a duration: below 8 µs each microsecond has its own bucket.
+// latencyBucket: below 8 µs, each microsecond has its own bucket.
 func latencyBucket(d time.Duration) int {
 	us := uint64(max(d.Microseconds(), 0))
 	if us < latencySteps {
@@ -54,7 +52,6 @@ func latencyBucket(d time.Duration) int {
 	return min((shift+1)*latencySteps+int(us>>shift)-latencySteps, latencyBuckets-1)
 }
 
-// latencyUpTo returns the upper bound of a bucket.
 func latencyUpTo(bucket int) time.Duration {
 	if bucket < latencySteps {
 		return time.Duration(bucket+1) * time.Microsecond

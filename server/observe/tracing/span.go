@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// maxParents is the maximum number of traces per request: its messages may come from many publishes, each with its own
-// trace. Further traces get no span of this node.
+// maxParents bounds the traces per request, whose messages may come from many publishes, each with its own trace.
+// Further traces get no span of this node.
 const maxParents = 8
 
 // traceparent is the message property that contains the trace context.
@@ -35,7 +35,7 @@ var (
 )
 
 // Publish starts the span of a publish request. It returns nil if nothing is recorded: the named traces are not
-// sampled, or no trace is named and the sampler declines.
+// sampled, or none is named and the sampler declines.
 func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Message) *Span {
 	parents, named := t.parents(ctx, messages)
 	if len(parents) == 0 {
@@ -87,7 +87,7 @@ func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents [
 		if len(props) == 0 || props[traceparent] == "" {
 			continue
 		}
-		add(t.remote(props)) //nolint:contextcheck // what is named is in the message
+		add(t.remote(props)) //nolint:contextcheck // the message names the parent
 		if len(parents) == maxParents {
 			break
 		}
@@ -95,7 +95,6 @@ func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents [
 	return parents, named
 }
 
-// remote parses the span context in properties; it is invalid if malformed.
 func (t *Tracer) remote(props map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(t.carrier.Extract(context.Background(), propagation.MapCarrier(props)))
 }
@@ -128,7 +127,7 @@ func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int
 	}
 	links := make([]trace.Link, 0, len(of))
 	for i, s := range of {
-		for j, span := range s.(*Span).spans { //nolint:forcetypeassert // nothing else makes them
+		for j, span := range s.(*Span).spans { //nolint:forcetypeassert // Of and Commit create only these
 			if i > 0 || j > 0 {
 				links = append(links, trace.Link{SpanContext: span.SpanContext()})
 			}
@@ -137,7 +136,7 @@ func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int
 	_, span := t.tracer.Start(trace.ContextWithSpan(context.Background(), parent.spans[0]), "commit",
 		trace.WithTimestamp(at), trace.WithLinks(links...), batchAttributes(n, bytes))
 	for i, s := range of {
-		for j, other := range s.(*Span).spans { //nolint:forcetypeassert // nothing else makes them
+		for j, other := range s.(*Span).spans { //nolint:forcetypeassert // Of and Commit create only these
 			if i > 0 || j > 0 {
 				other.AddLink(trace.Link{SpanContext: span.SpanContext()})
 			}

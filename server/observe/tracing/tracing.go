@@ -32,34 +32,30 @@ import (
 )
 
 const (
-	// stopLimit limits the export of the last spans when the node stops.
 	stopLimit = time.Second
 	// errorLogInterval is the minimum interval of log entries about lost spans.
 	errorLogInterval = time.Minute
-	// scope is the instrumentation scope.
-	scope = "github.com/lockstep-mq/lockstep/server"
+	scope            = "github.com/lockstep-mq/lockstep/server"
 )
 
 // Options configures Start.
 type Options struct {
-	// Endpoint of a collector with OTLP over gRPC: host:port, or a URL with http or https. Empty: from the environment.
+	// Endpoint of an OTLP/gRPC collector: host:port, or a URL with http or https. Empty: from the environment.
 	Endpoint string
-	// Sample is the fraction, 0 to 1, of requests without a trace context that are traced. For others the trace context
-	// decides. SampleSet is false for the default, which the environment overrides.
+	// Sample is the fraction, 0 to 1, of requests without a trace context that are traced; a trace context decides for
+	// others. SampleSet is false for the default, which the environment overrides.
 	Sample    float64
 	SampleSet bool
-	// Headers, key=value, of each request to the collector.
+	// Headers, key=value, are added to each request to the collector.
 	Headers []string
-	// Insecure: the connection is not encrypted. CAFile has the CAs for the collector's certificate; empty: the
-	// system's CAs.
+	// Insecure disables TLS. CAFile has the CAs for the collector's certificate; empty: the system's.
 	Insecure bool
 	CAFile   string
 	// Dial connects to the collector; nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// NodeName, NodeID and Version describe this node.
 	NodeName, NodeID, Version string
-	// Logger logs lost spans.
-	Logger *zap.Logger
+	Logger                    *zap.Logger // for lost spans
 }
 
 // Enabled reports whether the settings or the environment enable tracing.
@@ -71,7 +67,7 @@ func Enabled(endpoint string) bool {
 		os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
 }
 
-// Tracer of a node.
+// Tracer creates the spans of a node.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -79,9 +75,8 @@ type Tracer struct {
 	carrier  propagation.TraceContext
 }
 
-// Stats counts spans since start.
+// Stats counts spans since start: those accepted by the collector, and those that could not be sent.
 type Stats struct {
-	// Sent counts spans accepted by the collector, Lost those that could not be sent.
 	Sent, Lost uint64
 }
 
@@ -117,8 +112,6 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 	}, nil
 }
 
-// client creates the connection to the collector, which is opened on first use. Unset options come from the
-// environment.
 func (o *Options) client() (otlptrace.Client, error) {
 	var options []otlptracegrpc.Option
 	switch {
@@ -182,7 +175,6 @@ type exporter struct {
 	errorLoggedAt time.Time
 }
 
-// ExportSpans implements sdktrace.SpanExporter.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	if err == nil {

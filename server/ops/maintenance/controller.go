@@ -23,22 +23,18 @@ import (
 )
 
 const (
-	// retryFactor bounds the backoff between two attempts, as a multiple of the first delay.
 	retryFactor = 30
-	// maxFailures is the number of consecutive failures of a step with a non-transient error after which the plan
-	// fails.
+	// maxFailures is the number of consecutive failures of a step with a non-transient error after which the plan fails.
 	maxFailures = 10
 	// standbyPoll is the interval at which the active checks the progress of its standby.
 	standbyPoll = 20 * time.Millisecond
-	// catchUpLimit is how long a standby may take to apply the backlog of its rewrite before the plan records a
-	// retry.
-	catchUpLimit = 10 * time.Second
-	// handOverLimit bounds one attempt of a switchover.
+	// catchUpLimit is how long a standby may take to apply the backlog of its rewrite before the step is retried.
+	catchUpLimit  = 10 * time.Second
 	handOverLimit = 10 * time.Second
 )
 
-// drive executes the plan while this node is active. Its state is entirely in the plan and in the nodes' roles, so
-// that the next active can continue.
+// drive executes the plan while this node is active. Its state is entirely in the plan and in the nodes' roles, so that
+// the next active can continue.
 func (m *Manager) drive(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -63,7 +59,6 @@ func (m *Manager) drive(ctx context.Context) {
 	}
 }
 
-// planToDrive returns the plan if this node must execute it.
 func (m *Manager) planToDrive() (*Plan, bool) {
 	if _, ok := m.node.Serving(); !ok {
 		return nil, false
@@ -76,7 +71,6 @@ func (m *Manager) planToDrive() (*Plan, bool) {
 	return &p, ok && !p.State.Ended()
 }
 
-// pair returns the ID of this node's pair; the nil UUID for a standalone node.
 func (m *Manager) pair() uuid.UUID {
 	if r := m.node.Pair().Record; r != nil && !m.node.Alone() {
 		return r.PairID
@@ -110,13 +104,13 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 	}
 	failures++
 	m.log.Warn("plan step failed", zap.String("plan", p.ID), zap.Int("failures", failures), zap.Error(err))
-	// Use ctx, not stepCtx: the cancellation of the step must not prevent this.
+	// Use ctx: cancelling the step must not prevent this.
 	if final(err) || failures >= maxFailures && !passes(err) {
 		if err = m.advance(ctx, p.ID, func(p *Plan) error {
 			p.end(PlanFailed, fmt.Sprintf("while %s: %v", p.State, err), m.o.Now())
 			return nil
 		}); err == nil {
-			return 0, 0 // the next plan may already exist, and these failures are not its own
+			return 0, 0 // these failures must not count for the next plan
 		}
 	} else {
 		err = m.advance(ctx, p.ID, func(p *Plan) error {
@@ -131,7 +125,6 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 	return m.o.Retry * time.Duration(min(1<<min(failures-1, 10), retryFactor)), failures
 }
 
-// final reports whether an error is permanent.
 func final(err error) bool {
 	return errors.Is(err, rewrite.ErrNoSpace) || errors.Is(err, index.ErrDataLoss) || errors.Is(err, page.ErrCorrupt) ||
 		errors.Is(err, ErrSetting)
@@ -139,22 +132,13 @@ func final(err error) bool {
 
 // passes reports whether an error is transient.
 func passes(err error) bool {
-	for _, e := range []error{
-		ErrBusy, ErrRole, ErrRoleChanged, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed,
-		failover.ErrSwitchover,
-		failover.ErrStopped,
-		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, ErrUnreachable,
-		context.Canceled,
-		context.DeadlineExceeded,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{
+		ErrBusy, ErrRole, ErrRoleChanged, ErrUnreachable, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed,
+		failover.ErrSwitchover, failover.ErrStopped, replication.ErrNotActive, replication.ErrBlocked,
+		replication.ErrOutcomeUnknown, context.Canceled, context.DeadlineExceeded,
+	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// step executes the next step.
 func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {
 	if m.foreign(p) {
 		return 0, m.advance(ctx, p.ID, func(p *Plan) error {
@@ -163,14 +147,14 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 		})
 	}
 	self, member := m.members()   // read first: if the standby's store is replaced after this, the step is repeated
-	if p.outdated(self, member) { // a node has since installed a snapshot of the other one, which was not done
+	if p.outdated(self, member) { // a node has since installed a snapshot from a node that was not done
 		return -1, m.advance(ctx, p.ID, func(p *Plan) error {
 			p.removeOutdated(self, member)
 			return nil
 		})
 	}
-	// The other node need not be connected: it returns unchanged and done, or with a snapshot of this node, which is
-	// done.
+	// The other node need not be connected: it returns with an unchanged store, which is done, or with a snapshot of this
+	// node, which is done.
 	if p.has(self) && len(p.Done) >= pairSize && (!p.SwitchBack || p.FirstActive == self.Node) {
 		return 0, m.finish(ctx, p)
 	}
@@ -202,7 +186,6 @@ func (m *Manager) finish(ctx context.Context, p *Plan) error {
 	})
 }
 
-// members returns the stores of this node and of the standby in the record; the zero value for a missing one.
 func (m *Manager) members() (self, other failover.Member) {
 	st := m.node.Pair()
 	if st.Record == nil {
@@ -215,7 +198,6 @@ func (m *Manager) members() (self, other failover.Member) {
 	return self, other
 }
 
-// partner returns the standby if it is in sync, or the reason why none is available.
 func (m *Manager) partner() (other failover.NodeInfo, reason string) {
 	st := m.node.Pair()
 	standby, connected := m.node.Standby()
@@ -236,7 +218,7 @@ func (m *Manager) partner() (other failover.NodeInfo, reason string) {
 	return info, ""
 }
 
-// rewriteOn requests a rewrite of the other node's page file. Repeated requests for a plan are idempotent.
+// rewriteOn requests a rewrite of the other node's page file. Requests for the same plan are idempotent.
 func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanRewriting, other.ID, "node "+name(other)+" rewrites its page file"); err != nil {
 		return err
@@ -257,8 +239,8 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	})
 }
 
-// catchUp waits until the standby has applied everything committed before the call. Later transactions are so few
-// that a switchover drains them.
+// catchUp waits until the standby has applied everything committed before the call. A switchover drains the few later
+// transactions.
 func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	s, ok := m.node.Standby()
 	if !ok {
@@ -289,7 +271,7 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 	return nil
 }
 
-// switchTo hands the role over. The other node's controller then continues.
+// switchTo hands the role over; the other node's controller then continues.
 func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanSwitching, other.ID, "switching over to node "+name(other)); err != nil {
 		return err
@@ -298,14 +280,13 @@ func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo
 	defer cancel()
 	if err := m.node.HandOver(ctx); err != nil {
 		if _, serving := m.node.Serving(); !serving {
-			return nil // the switchover succeeded after all, or the role was lost: the active node continues
+			return nil // switched over after all, or the role was lost: the active continues
 		}
 		return fmt.Errorf("hand over to node %s: %w", name(other), err)
 	}
 	return nil
 }
 
-// name returns the display name of a node.
 func name(n failover.NodeInfo) string {
 	if n.Name != "" {
 		return n.Name

@@ -38,8 +38,8 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 	return v, true, nil
 }
 
-// change reads an entry (the zero value if it does not exist), calls fn to change it, and commits it. If fn returns
-// an error, nothing is committed; errUnchanged is not passed on. It returns the current entry.
+// change reads an entry (or the zero value), calls fn to change it, commits it, and returns it. If fn returns an error,
+// nothing is committed; errUnchanged is not passed on.
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		var none T
@@ -67,28 +67,8 @@ func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) erro
 	return v, m.commit(ctx, func(b *txn.Builder) { b.PutMeta(key, raw) })
 }
 
-// remove removes entries. The caller holds committing if it has read entries before.
-func (m *Manager) remove(ctx context.Context, keys ...string) error {
-	return m.commit(ctx, func(b *txn.Builder) {
-		for _, k := range keys {
-			b.DeleteMeta(k)
-		}
-	})
-}
-
 func (m *Manager) commit(ctx context.Context, fill func(*txn.Builder)) error {
-	var b txn.Builder
-	b.Begin(nil, m.o.Now().UnixMilli(), nil)
-	fill(&b)
-	payload, err := b.Finish()
-	if err != nil {
-		return fmt.Errorf("encode pair entries: %w", err)
-	}
-	result, err := m.node.Commit(ctx, payload)
-	if err != nil {
-		return fmt.Errorf("commit pair entries: %w", err)
-	}
-	if err := result.Err(); err != nil {
+	if _, err := txn.Propose(ctx, m.node, m.o.Now(), fill); err != nil {
 		return fmt.Errorf("commit pair entries: %w", err)
 	}
 	return nil

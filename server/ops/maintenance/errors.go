@@ -10,17 +10,13 @@ import (
 
 // Errors of operations on this node.
 var (
-	// ErrBusy is returned when another maintenance operation is running on the node; see BusyError.
+	// ErrBusy: see BusyError.
 	ErrBusy = errors.New("another maintenance operation is running on this node")
-	// ErrRole is returned when the node's role does not allow the operation.
 	ErrRole = errors.New("not possible in this node's role")
-	// ErrRoleChanged is returned by a rewrite that was cancelled because the node changes its role. The page file is
-	// unchanged.
-	ErrRoleChanged = errors.New("rewrite cancelled by a role change; page.db is unchanged")
-	// ErrNoBackupPath is returned when no backup location is set.
+	// ErrRoleChanged is returned by a rewrite that was cancelled by a role change. The page file is unchanged.
+	ErrRoleChanged  = errors.New("rewrite cancelled by a role change; page.db is unchanged")
 	ErrNoBackupPath = errors.New("no backup location: set backup.path")
-	// ErrNoArchive is returned when no log archive is configured.
-	ErrNoArchive = errors.New("no log archive: set wal.archive")
+	ErrNoArchive    = errors.New("no log archive: set wal.archive")
 )
 
 // ErrUnreachable is returned when the other node is unreachable, or does not respond in time.
@@ -30,21 +26,16 @@ var ErrUnreachable = errors.New("other node is unreachable")
 var (
 	// ErrSetting is returned for an invalid value.
 	ErrSetting = errors.New("invalid setting")
-	// ErrNoRecommendation is returned when a plan requests the recommended page size and no recommendation exists.
+	// ErrNoRecommendation is returned by a plan with the recommended page size if none exists.
 	ErrNoRecommendation = errors.New("no recommended page size: run a scan, or specify a size")
-	// ErrPlanRuns is returned when a plan is started while another one is running.
-	ErrPlanRuns = errors.New("a plan is running: wait for it, or cancel it")
-	// ErrNoPlan is returned when no running plan can be cancelled.
-	ErrNoPlan = errors.New("no plan is running")
-	// ErrNoJob is returned when no job has the name.
-	ErrNoJob = errors.New("job not found")
-	// ErrJobRuns is returned when a job is started that is already running.
-	ErrJobRuns = errors.New("job is already running")
-	// ErrTooManyJobs is returned when the limit of jobs is reached.
-	ErrTooManyJobs = errors.New("too many jobs: delete some first")
+	ErrPlanRuns         = errors.New("a plan is running: wait for it, or cancel it")
+	ErrNoPlan           = errors.New("no plan is running")
+	ErrNoJob            = errors.New("job not found")
+	ErrJobRuns          = errors.New("job is already running")
+	ErrTooManyJobs      = errors.New("too many jobs: delete some first")
 )
 
-// BusyError contains the running operation. errors.Is(err, ErrBusy) holds for it.
+// BusyError contains the running operation. It matches ErrBusy.
 type BusyError struct{ Activity Activity }
 
 // Error returns the running operation, its progress, and advice.

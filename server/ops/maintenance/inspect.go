@@ -14,13 +14,11 @@ import (
 
 // Bounds of a page map.
 const (
-	// PageMapRegions is the default number of regions, and PageMapMost the maximum.
-	PageMapRegions = 256
-	PageMapMost    = 4096
+	PageMapRegions = 256  // default
+	PageMapMost    = 4096 // maximum; ErrSetting above
 )
 
-// PageMap returns the usage of this node's page file in at most that many regions; 0 means PageMapRegions. It returns
-// ErrSetting for more than PageMapMost.
+// PageMap returns the usage of this node's page file in at most that many regions; 0 means PageMapRegions.
 func (m *Manager) PageMap(ctx context.Context, regions uint32) (pager.PageMap, error) {
 	if regions > PageMapMost {
 		return pager.PageMap{}, fmt.Errorf("%w: page map of %d regions, maximum is %d", ErrSetting,
@@ -41,21 +39,15 @@ type VerifyRequest struct {
 type VerifyReport struct {
 	backup.CheckReport
 
-	// Archive of this node's log; empty if it has none.
-	Archive string
+	Archive string // location of this node's log archive, if any
 }
 
 // VerifyBackup reads a backup of this node and reports whether it can be restored, and up to which time with this
-// node's archive. Online. A backup that cannot be restored is no error. Errors mean that the check failed:
-// ErrNoBackupPath, ErrBusy, backup.ErrNotFound, backup.ErrEncrypted, backup.ErrRemote, the context's.
+// node's archive. Online. A backup that cannot be restored is not an error.
 func (m *Manager) VerifyBackup(
 	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),
 ) (VerifyReport, error) {
-	settings, err := m.Settings()
-	if err != nil {
-		return VerifyReport{}, err
-	}
-	place, err := m.location(cmp.Or(req.Path, settings.BackupPath))
+	place, err := m.location(req.Path)
 	if err != nil {
 		return VerifyReport{}, err
 	}
@@ -69,16 +61,8 @@ func (m *Manager) VerifyBackup(
 	if m.o.Archive != nil {
 		r.Archive = m.o.Archive.Path("")
 	}
-	pages := m.pageProgress(op)
 	r.CheckReport, err = backup.CheckSet(ctx, place, req.Name, backup.CheckOptions{
-		Archive: m.o.Archive, Pace: m.store.Pace(ctx, 0),
-		Progress: func(p checkpoint.Progress) {
-			if p.TotalPages > 0 {
-				pages(p)
-			} else {
-				op.report(p)
-			}
-		},
+		Archive: m.o.Archive, Pace: m.store.Pace(ctx, 0), Progress: m.backupProgress(op),
 	})
 	if err != nil {
 		return r, fmt.Errorf("verify a backup: %w", cause(ctx, err))

@@ -3,7 +3,6 @@
 package maintenance
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,14 +15,12 @@ import (
 )
 
 const (
-	// MaxJobs is the maximum number of jobs of a pair.
+	// MaxJobs bounds the jobs of a pair.
 	MaxJobs = 100
 	// maxJobNameBytes leaves space for the prefix of a key.
 	maxJobNameBytes = 200
-	// keptRuns is the number of stored runs of a job.
-	keptRuns = 20
-	// maxDetailBytes bounds the stored detail of a run.
-	maxDetailBytes = 1000
+	keptRuns        = 20
+	maxDetailBytes  = 1000
 )
 
 // The kinds of jobs, and where they can run.
@@ -49,16 +46,15 @@ const (
 
 // Job is a scheduled operation of the pair, as stored.
 type Job struct {
-	// Name, unique in the pair.
 	Name string `json:"name"`
-	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h", in local time of
-	// the active.
+	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h", in local time of the
+	// active.
 	Schedule string `json:"schedule"`
 	Kind     string `json:"kind"`
 	// On is the node where it runs; empty means the default of its kind.
 	On     string `json:"on,omitempty"`
 	Paused bool   `json:"paused,omitempty"`
-	// UpdatedAt is the time of the last change: earlier runs do not count as missed.
+	// UpdatedAt is the last change: earlier runs do not count as missed.
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
@@ -69,19 +65,18 @@ type Run struct {
 	Duration  time.Duration `json:"took,omitempty"`
 	Outcome   string        `json:"outcome"`
 	Detail    string        `json:"detail,omitempty"`
-	// Node on which the operation ran, by name.
-	Node string `json:"node,omitempty"`
+	Node      string        `json:"node,omitempty"`
 	// Scheduled is the due time; zero for a run on request.
 	Scheduled time.Time `json:"scheduled,omitzero"`
-	// Term of the active that started it. In a later term, a running one has ended, unless it is a plan.
+	// Term of the active that started it. In a later term the run has ended, unless it is a plan.
 	Term uint64 `json:"term"`
-	// Attempt is the number of earlier attempts that a change of roles interrupted.
+	// Attempt is the number of earlier attempts that a role change interrupted.
 	Attempt int `json:"attempt,omitempty"`
-	// Plan is the plan that the run started; the run ends with it. Empty for none.
+	// Plan is the plan that the run started and ends with, if any.
 	Plan string `json:"plan,omitempty"`
 }
 
-// end returns the end of the run, or its due time, if that is later.
+// end returns the end of the run, or its due time if that is later.
 func (r *Run) end() time.Time {
 	if e := r.StartedAt.Add(r.Duration); e.After(r.Scheduled) {
 		return e
@@ -98,8 +93,7 @@ type JobInfo struct {
 	Job
 	// NextRun is the next due time; zero while the job is paused.
 	NextRun time.Time
-	// History contains the last runs, newest first.
-	History []Run
+	History []Run // newest first
 }
 
 // location returns where a job runs, and whether that was set explicitly.
@@ -169,7 +163,7 @@ func (m *Manager) job(name string) (JobInfo, bool, error) {
 	return info, true, nil
 }
 
-// addPlan adds the state of the running plan to a run: it may wait for a node for long.
+// addPlan adds the state of the running plan to its run.
 func (m *Manager) addPlan(runs []Run) error {
 	for i := range runs {
 		if runs[i].Outcome != RunRunning || runs[i].Plan == "" {
@@ -187,8 +181,8 @@ func (m *Manager) addPlan(runs []Run) error {
 }
 
 // since returns the time after which the next run is due: the last change of the job or the end of the last run,
-// whichever is later, or now during a run. A time far in the future comes from a wrong clock that has been set back.
-// Then the job continues from the time when that happened (steady), instead of waiting until that time comes again.
+// whichever is later, or now during a run. A time far in the future comes from a clock that was wrong: then the job
+// continues from the time when that clock was set back (steady).
 func (j *JobInfo) since(now, steady time.Time) time.Time {
 	t := j.UpdatedAt
 	if len(j.History) > 0 {
@@ -207,12 +201,11 @@ func (j *JobInfo) since(now, steady time.Time) time.Time {
 }
 
 // clockSetBack is the minimum by which a clock must have been set back for jobs to run again at times already passed.
-// Smaller corrections are ignored.
 const clockSetBack = 3 * time.Hour
 
-// clock returns the time, and since when this node's clock has not been set back, as far as observed (steady). The
-// clock is read with the lock held. Without it, two callers could compare their readings in the opposite order. The
-// clock would then seem to be set back, and jobs that depend on steady would wait again.
+// clock returns the time, and since when this node's clock has not been set back (steady). It reads the clock with the
+// lock held: otherwise two callers could compare their readings in the wrong order, and the clock would seem to be set
+// back.
 func (m *Manager) clock() (now, steady time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -224,8 +217,8 @@ func (m *Manager) clock() (now, steady time.Time) {
 	return now, m.clockSteady
 }
 
-// PutJob adds or replaces a job and keeps its history. Only on the active. It returns ErrSetting for an invalid job,
-// or ErrTooManyJobs.
+// PutJob adds or replaces a job and keeps its history. Only on the active. It returns ErrSetting for an invalid job, or
+// ErrTooManyJobs.
 func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	if err := j.check(); err != nil {
 		return JobInfo{}, err
@@ -245,8 +238,7 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	return info, err
 }
 
-// DeleteJob removes a job and its history. A current run continues. Only on the active. It returns ErrNoJob if the
-// job does not exist.
+// DeleteJob removes a job and its history. A current run continues. Only on the active.
 func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("delete job %s: another change of pair entries is not committed yet: %w", name, err)
@@ -257,13 +249,17 @@ func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 			return fmt.Errorf("delete job %s: %w", name, ErrNoJob)
 		}
 	}
-	if err := m.remove(ctx, keyJob+name, keyRuns+name); err != nil {
+	err := m.commit(ctx, func(b *txn.Builder) {
+		b.DeleteMeta(keyJob + name)
+		b.DeleteMeta(keyRuns + name)
+	})
+	if err != nil {
 		return fmt.Errorf("delete job %s: %w", name, err)
 	}
 	return nil
 }
 
-// recordRun adds or updates a run in the history of its job, unless the job was deleted in the meantime.
+// recordRun adds or updates a run in the history of its job, unless the job was deleted.
 func (m *Manager) recordRun(ctx context.Context, name string, r Run) error {
 	if len(r.Detail) > maxDetailBytes {
 		r.Detail = strings.ToValidUTF8(r.Detail[:maxDetailBytes], "")
@@ -283,20 +279,18 @@ func (m *Manager) recordRun(ctx context.Context, name string, r Run) error {
 	return err
 }
 
-// newRun returns a run that starts now.
 func (m *Manager) newRun(term uint64, scheduled time.Time) Run {
 	return Run{ID: uuid.NewString(), StartedAt: m.o.Now(), Outcome: RunRunning, Scheduled: scheduled, Term: term}
 }
 
-// due returns the last time, at or before now, at which the job was due and has not run; ok is false if there was no
-// such time.
+// due returns the last time, at or before now, at which the job was due and has not run.
 func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	if j.Paused {
 		return at, false
 	}
 	s, err := parseSchedule(j.Schedule)
 	if err != nil {
-		return at, false // validated when it was put; another version may support more
+		return at, false // another version accepted it
 	}
 	next := s.Next(j.since(now, steady).In(now.Location())) // local time of the active
 	for range maxMissed {
@@ -309,10 +303,10 @@ func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	return now, ok
 }
 
-// maxMissed bounds the number of missed times that are enumerated.
+// maxMissed bounds the missed times that are enumerated.
 const maxMissed = 10_000
 
-// After returns the first due time after t; ok is false if it is unknown.
+// After returns the first due time after t; ok is false if the schedule cannot be parsed.
 func (j *Job) After(t time.Time) (due time.Time, ok bool) {
 	s, err := parseSchedule(j.Schedule)
 	if err != nil {
@@ -321,7 +315,7 @@ func (j *Job) After(t time.Time) (due time.Time, ok bool) {
 	return s.Next(t), true
 }
 
-// LastSuccess returns the start of the last successful run; ok is false if the history contains none.
+// LastSuccess returns the start of the last successful run in the history.
 func (j *JobInfo) LastSuccess() (t time.Time, ok bool) {
 	for i := range j.History {
 		if j.History[i].Outcome == RunOK {
@@ -330,5 +324,3 @@ func (j *JobInfo) LastSuccess() (t time.Time, ok bool) {
 	}
 	return time.Time{}, false
 }
-
-func byName(a, b JobInfo) int { return cmp.Compare(a.Name, b.Name) }

@@ -125,12 +125,14 @@ func testBackupPathInDataDir(t *testing.T) {
 		data, filepath.Join(data, "sets"), filepath.Join(root, "link"),
 		filepath.Join(root, "link", "sets", "deep"), data + "/../data/x",
 	} {
-		require.ErrorIs(t, m.checkBackupPath(path), ErrSetting, path)
-		_, err := m.Update(t.Context(), Change{BackupPath: &path})
+		_, err := m.checkBackupPath(path)
+		require.ErrorIs(t, err, ErrSetting, path)
+		_, err = m.Update(t.Context(), Change{BackupPath: &path})
 		require.ErrorIs(t, err, ErrSetting, path)
 	}
 	for _, path := range []string{root, alongside, filepath.Join(alongside, "sets"), data + "/../sets"} {
-		require.NoError(t, m.checkBackupPath(path), path)
+		_, err := m.checkBackupPath(path)
+		require.NoError(t, err, path)
 	}
 	_, err = m.Update(t.Context(), Change{BackupPath: &alongside})
 	require.NoError(t, err)

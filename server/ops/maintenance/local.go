@@ -21,14 +21,12 @@ import (
 const (
 	localFile     = "maintenance.json"
 	localMaxBytes = 1 << 20
-	// keptSteps is the number of stored steps.
-	keptSteps = 16
-	// keptProblems is the number of stored problems of a scan.
-	keptProblems = 20
+	keptSteps     = 16
+	keptProblems  = 20
 )
 
-// localState is the state of a node: the steps it has done, and the result of its last scan. It is written after a
-// step was done. After a crash in between, the step is repeated, which costs time and changes nothing.
+// localState contains the steps that a node has done, and the result of its last scan. It is written after a step was
+// done. After a crash in between, the step is repeated, which is harmless.
 type localState struct {
 	fs   vfs.FS
 	path string
@@ -38,28 +36,26 @@ type localState struct {
 }
 
 type localContent struct {
-	Version int `json:"version"`
-	// Done contains the last steps, newest first.
-	Done []doneStep `json:"done"`
-	// ResizeDone and CompactDone: the operation that the configuration requests was done, and the setting has been on
+	Version int        `json:"version"`
+	Done    []doneStep `json:"done"` // newest first
+	// ResizeDone and CompactDone: the operation requested by the configuration was done, and the setting has been on
 	// since.
-	ResizeDone  bool `json:"config_resize_done,omitempty"`
-	CompactDone bool `json:"config_compact_done,omitempty"`
-	// LastScan is the result of the last scan.
-	LastScan *checkpoint.ScanResult `json:"last_scan,omitempty"`
+	ResizeDone  bool                   `json:"config_resize_done,omitempty"`
+	CompactDone bool                   `json:"config_compact_done,omitempty"`
+	LastScan    *checkpoint.ScanResult `json:"last_scan,omitempty"`
 }
 
 type doneStep struct {
 	ID       string    `json:"id"`
 	PageSize int       `json:"page_size"`
 	At       time.Time `json:"at"`
-	// Incarnation of the store: if a snapshot of the peer replaces the page file, the step is no longer done.
+	// Incarnation of the store: if a snapshot replaces the page file, the step is no longer done.
 	Incarnation uint64 `json:"incarnation"`
 	// Process that was asked to restart; empty for other steps.
 	Process string `json:"process,omitempty"`
 }
 
-// openLocal reads maintenance.json. An invalid file is ignored: the only effect is that a step may be repeated.
+// openLocal reads maintenance.json. An invalid file is ignored: at worst a step is repeated.
 func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error) {
 	l := &localState{fs: fsys, path: filepath.Join(dir, localFile), v: localContent{Version: 1}}
 	raw, err := vfs.ReadFile(fsys, l.path, localMaxBytes)
@@ -77,7 +73,6 @@ func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error)
 	return l, nil
 }
 
-// done reports whether a step was done on the current store.
 func (l *localState) done(id string, incarnation uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +92,6 @@ func (l *localState) restarted(plan, process string) (before, now bool) {
 	return before, now
 }
 
-// recordStep records a step; durable when it returns.
 func (l *localState) recordStep(step doneStep) error {
 	return l.change(func(v *localContent) bool {
 		v.Done = slices.Insert(v.Done, 0, step)
@@ -106,7 +100,6 @@ func (l *localState) recordStep(step doneStep) error {
 	})
 }
 
-// saveScan stores the result of a scan; durable when it returns.
 func (l *localState) saveScan(r *checkpoint.ScanResult) error {
 	kept := *r
 	kept.Problems = slices.Clone(r.Problems[:min(len(r.Problems), keptProblems)])
@@ -136,7 +129,6 @@ func (l *localState) config(resize, compact bool) (wantResize, wantCompact bool,
 	return wantResize, wantCompact, err
 }
 
-// configDone records that the operations of the configuration were done.
 func (l *localState) configDone(resize, compact bool) error {
 	return l.change(func(v *localContent) bool {
 		v.ResizeDone, v.CompactDone = resize, compact
@@ -144,7 +136,7 @@ func (l *localState) configDone(resize, compact bool) error {
 	})
 }
 
-// change writes the changes of fn.
+// change applies fn, and writes the file if fn returns true. The change is durable when it returns.
 func (l *localState) change(fn func(*localContent) bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

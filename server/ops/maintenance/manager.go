@@ -3,6 +3,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,42 +24,33 @@ import (
 
 // Options of New.
 type Options struct {
-	// Store of this node.
 	Store *store.Store
-	// Node that the Manager runs on.
-	Node Node
-	// Peers calls the other node.
+	Node  Node
 	Peers Peers
-	// FS of DataDir; nil means the operating system's.
-	FS vfs.FS
-	// DataDir of the store, which contains maintenance.json.
+	FS    vfs.FS // of DataDir; default is the operating system's
+	// DataDir contains maintenance.json.
 	DataDir string
 	// Defaults are the values of this node's configuration; they apply where the pair has none.
 	Defaults Defaults
-	// RewriteBytesPerSecond returns the copy rate limit of a rewrite, and is called when one starts. 0 and nil mean
-	// no limit.
+	// RewriteBytesPerSecond returns the copy rate limit of a rewrite when it starts. 0 and nil mean no limit.
 	RewriteBytesPerSecond func() int64
-	// Archive of this node's log, and its Archiver; nil for none.
+	// Archive and Archiver of this node's log; nil for none.
 	Archive  backup.Objects
 	Archiver *backup.Archiver
 	// Location opens a backup location; nil supports directories only.
 	Location func(backup.Location) (backup.Objects, error)
-	// Seal encrypts backups; nil disables encryption.
-	Seal backup.Sealer
-	// Software is the version recorded in backups.
-	Software string
-	// Logger receives the messages for operators; nil means none.
-	Logger *zap.Logger
+	Seal     backup.Sealer // encrypts backups; optional
+	Software string        // version recorded in backups
+	Logger   *zap.Logger   // optional
 	// Retry is the delay before the first retry of a failed plan step; it doubles up to 30 times that. 0 means 1 s.
 	Retry time.Duration
 	// Tick is the interval at which the schedule is checked; 0 means 500 ms.
 	Tick time.Duration
 	// Restart ends the process in order to restart it with the program currently on disk; nil if it cannot.
 	Restart func()
-	// CheckRestart returns the reason why the process would not start again; nil disables the check.
+	// CheckRestart returns the reason why the process would not start again; optional.
 	CheckRestart func(ctx context.Context) error
-	// Now is the clock of jobs; nil means time.Now.
-	Now func() time.Time
+	Now          func() time.Time // clock of jobs; default is time.Now
 }
 
 // Manager performs the maintenance of one node and, while the node is active, of the pair. It is safe for concurrent
@@ -72,8 +64,8 @@ type Manager struct {
 	// process identifies a process generation of this node.
 	process string
 
-	// committing is held from the read of an entry of the pair until its change is committed, which includes the
-	// standby's acknowledgement.
+	// committing is held from the read of an entry of the pair until its change is committed, including the standby's
+	// acknowledgement.
 	committing *semaphore.Weighted
 
 	mu        sync.Mutex // guards the fields below
@@ -95,12 +87,7 @@ func New(o Options) (*Manager, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
-	if o.Retry <= 0 {
-		o.Retry = time.Second
-	}
-	if o.Tick <= 0 {
-		o.Tick = 500 * time.Millisecond
-	}
+	o.Retry, o.Tick = cmp.Or(o.Retry, time.Second), cmp.Or(o.Tick, 500*time.Millisecond)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -118,8 +105,8 @@ func New(o Options) (*Manager, error) {
 	}, nil
 }
 
-// Run executes the pair's plan and jobs while this node is active, and the operations requested for its
-// start, until ctx ends.
+// Run executes the pair's plan and jobs while this node is active, and the operations requested for its start, until
+// ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { m.drive(ctx) })
@@ -146,10 +133,9 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 	return ctx.Err() == nil
 }
 
-// errLeft is the reason why a step or job is cancelled when its node is no longer active.
 var errLeft = errors.New("this node is no longer active")
 
-// servingContext returns a context that ends when this node stops serving, or when keep (if not nil) returns an error
+// servingContext returns a context that ends when this node stops serving, or when keep (optional) returns an error
 // after a change of the pair's entries. stop must be called.
 func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
-// operation is the operation running on this node.
 type operation struct {
 	kind   string
 	planID string
@@ -28,7 +27,6 @@ type operation struct {
 	now checkpoint.Progress
 }
 
-// The kinds of operations.
 const (
 	opScan    = "scan"
 	opRewrite = "rewrite"
@@ -75,7 +73,6 @@ func (m *Manager) refuseRewrite(role failover.Role) error {
 		"the other node", ErrRole, role)
 }
 
-// end unregisters the operation once it has ended completely.
 func (m *Manager) end(op *operation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,7 +97,7 @@ func (op *operation) activity() Activity {
 	return Activity{Operation: op.kind, Since: op.since, Progress: op.now, PlanID: op.planID}
 }
 
-// Activity returns the operation that runs on this node; ok is false if none does.
+// Activity returns the operation that runs on this node, if any.
 func (m *Manager) Activity() (a Activity, ok bool) {
 	m.mu.Lock()
 	op := m.running
@@ -134,8 +131,8 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 	}
 }
 
-// cancelRewriteTimeout is the delay after which a slow preemption of a rewrite is logged. Past its point of no return,
-// a rewrite needs a few renames.
+// cancelRewriteTimeout is the delay after which a slow cancellation is logged. Past its point of no return, a rewrite
+// needs a few renames.
 const cancelRewriteTimeout = time.Second
 
 // CancelRewrite cancels a running rewrite and prevents new ones until Following is called. It returns when the store

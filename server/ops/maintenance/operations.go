@@ -25,8 +25,8 @@ import (
 
 var _ Operations = (*Manager)(nil)
 
-// Scan reads a snapshot of this node's page file, recommends a page size and reports it to the pair. Online. A
-// maxPageSize of 0 means the setting; with any other one, nothing is reported.
+// Scan reads a snapshot of this node's page file and recommends a page size. Online. It reports the recommendation to
+// the pair if maxPageSize is 0, which means the setting.
 func (m *Manager) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
@@ -34,10 +34,7 @@ func (m *Manager) Scan(
 	if err != nil {
 		return checkpoint.ScanResult{}, err
 	}
-	limit := maxPageSize
-	if limit == 0 {
-		limit = settings.PageSizeMax
-	}
+	limit := cmp.Or(maxPageSize, settings.PageSizeMax)
 	ctx, op, err := m.begin(ctx, opScan, "", progress)
 	if err != nil {
 		return checkpoint.ScanResult{}, err
@@ -63,7 +60,6 @@ func (m *Manager) Scan(
 // LastScan returns the result of this node's last scan, also from before a restart; zero if there was none.
 func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
-// recommend reports a recommendation to the pair. It is a hint: a failure is only logged.
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
 	err := m.report(ctx, Report{Node: m.node.Pair().Self.ID, Recommended: pageSize})
 	if err != nil {
@@ -72,7 +68,6 @@ func (m *Manager) recommend(ctx context.Context, pageSize int) {
 	}
 }
 
-// report reports to the active, which may be this node.
 func (m *Manager) report(ctx context.Context, r Report) error {
 	err := m.Report(ctx, r)
 	if !errors.Is(err, replication.ErrNotActive) || m.node.Alone() {
@@ -85,8 +80,7 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 	return m.o.Peers.Report(ctx, active.Address, r)
 }
 
-// pageProgress reports the store's progress in bytes of pages, which represent the remaining work better than bytes
-// of messages.
+// pageProgress reports progress in bytes of pages, which represent the remaining work better than bytes of messages.
 func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
@@ -98,10 +92,21 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// Rewrite rewrites this node's page file. It is allowed while the node follows an active, or at the start of a
-// standalone one; a dry run always. The page file is unchanged after ErrRole, ErrBusy while another operation runs,
-// store.ErrNoSpace, store.ErrDataLoss for a corrupt page, and ErrRoleChanged, but not if recording a plan's step
-// failed.
+// backupProgress reports bytes of the backup, or of pages while it is verified.
+func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
+	pages := m.pageProgress(op)
+	return func(p checkpoint.Progress) {
+		if p.TotalPages > 0 {
+			pages(p)
+		} else {
+			op.report(p)
+		}
+	}
+}
+
+// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a standalone one
+// that starts. Other errors are ErrBusy, store.ErrNoSpace with both figures, store.ErrDataLoss for a corrupt page, and
+// ErrRoleChanged. With any error, the page file is unchanged.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {
@@ -146,7 +151,6 @@ func (m *Manager) Rewrite(
 	}, err
 }
 
-// awaitPlanLimit bounds the wait for the plan.
 const awaitPlanLimit = time.Second
 
 // awaitPlan waits until this following node has applied the plan whose step it must do: during a rewrite it applies
@@ -192,7 +196,6 @@ func (m *Manager) planRewrite(
 	}, nil
 }
 
-// unchanged returns the result of a step that was done before.
 func (m *Manager) unchanged() (RewriteResult, error) {
 	stats, err := m.store.Stats()
 	if err != nil {
@@ -231,8 +234,7 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.Maintenance().DropOld()
 }
 
-// FlushArchive archives this node's log up to now, and returns the location and status. It returns ErrNoArchive
-// without an archive.
+// FlushArchive archives this node's log up to now, and returns the location and status.
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
@@ -244,22 +246,20 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup copies a snapshot of this node to a backup. Online. It returns ErrNoBackupPath without a location.
+// Backup copies a snapshot of this node to a backup. Online.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
 	o := backup.Options{
-		KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, Archive: m.o.Archive, Seal: m.o.Seal,
+		BytesPerSecond: req.BytesPerSecond, Archive: m.o.Archive, Seal: m.o.Seal,
 		Software: m.o.Software,
 	}
 	settings, err := m.Settings()
 	if err != nil {
 		return backup.Set{}, err
 	}
-	if o.KeepGenerations == 0 {
-		o.KeepGenerations = settings.BackupKeep
-	}
-	if o.Place, err = m.location(cmp.Or(req.Path, settings.BackupPath)); err != nil {
+	o.KeepGenerations = cmp.Or(req.Keep, settings.BackupKeep)
+	if o.Place, err = m.location(req.Path); err != nil {
 		return backup.Set{}, err
 	}
 	defer closeObjects(o.Place)
@@ -268,14 +268,7 @@ func (m *Manager) Backup(
 		return backup.Set{}, err
 	}
 	defer m.end(op)
-	pages := m.pageProgress(op)
-	o.Progress = func(p checkpoint.Progress) {
-		if p.TotalPages > 0 { // verification of the backup
-			pages(p)
-		} else {
-			op.report(p)
-		}
-	}
+	o.Progress = m.backupProgress(op)
 	set, err := backup.Run(ctx, m.store, o)
 	if err != nil {
 		m.store.Repair().NoteError(err) // a backup reads pages without the store
@@ -289,80 +282,69 @@ func (m *Manager) Backup(
 
 // Backups lists this node's backups, oldest first. An empty path means the setting.
 func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error) {
-	if path == "" {
-		settings, err := m.Settings()
-		if err != nil {
-			return nil, err
-		}
-		path = settings.BackupPath
-	}
 	place, err := m.location(path)
 	if err != nil {
 		return nil, err
 	}
 	defer closeObjects(place)
-	return backup.ListIn(ctx, place)
+	return backup.List(ctx, place)
 }
 
-// location opens a backup location.
+// location opens a backup location. An empty path means the setting.
 func (m *Manager) location(path string) (backup.Objects, error) {
-	if err := m.checkBackupPath(path); err != nil {
+	settings, err := m.Settings()
+	if err != nil {
 		return nil, err
 	}
-	at, err := backup.ParseLocation(path)
-	if err == nil && m.o.Location != nil {
-		var place backup.Objects
-		if place, err = m.o.Location(at); err == nil {
-			return place, nil
-		}
-	}
+	at, err := m.checkBackupPath(cmp.Or(path, settings.BackupPath))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
+		return nil, err
+	case m.o.Location != nil:
+		place, err := m.o.Location(at)
+		if err != nil {
+			return nil, fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
+		}
+		return place, nil
 	case at.IsS3():
 		return nil, fmt.Errorf("%w: backup.path: this node supports directories only", ErrSetting)
 	}
 	return backup.Directory(nil, at.Dir), nil
 }
 
-// closeObjects closes the connections of a location, if any.
 func closeObjects(place backup.Objects) {
 	if c, ok := place.(io.Closer); ok {
 		_ = c.Close() // all writes through them were confirmed
 	}
 }
 
-// checkBackupPath refuses invalid paths: no location, a path relative to the working directory of the process, and
-// one inside the data directory, which would copy the store into itself.
-func (m *Manager) checkBackupPath(path string) error {
+// checkBackupPath refuses no location, a path relative to the working directory of the process, and one inside the data
+// directory, which would copy the store into itself.
+func (m *Manager) checkBackupPath(path string) (at backup.Location, err error) {
 	if path == "" {
-		return ErrNoBackupPath
+		return at, ErrNoBackupPath
 	}
-	at, err := backup.ParseLocation(path)
+	at, err = backup.ParseLocation(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
+		return at, fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
 	case at.IsS3():
-		return nil
+		return at, nil
 	case !filepath.IsAbs(at.Dir):
-		return fmt.Errorf("%w: backup path %q is relative; specify an absolute path on the node",
-			ErrSetting, path)
+		return at, fmt.Errorf("%w: backup path %q is relative; specify an absolute path on the node", ErrSetting, path)
 	}
-	path = at.Dir
 	data, err := filepath.Abs(m.o.DataDir)
 	if err != nil {
-		return fmt.Errorf("find the data directory: %w", err)
+		return at, fmt.Errorf("find the data directory: %w", err)
 	}
-	in, err := filepath.Rel(withoutLinks(data), withoutLinks(path))
+	in, err := filepath.Rel(withoutLinks(data), withoutLinks(at.Dir))
 	if err == nil && in != ".." && !strings.HasPrefix(in, ".."+string(filepath.Separator)) {
-		return fmt.Errorf("%w: backup path %q is in the data directory %s; a backup there is lost with "+
-			"the disk",
-			ErrSetting, path, data)
+		return at, fmt.Errorf("%w: backup path %q is in the data directory %s; a backup there is lost with the disk",
+			ErrSetting, at.Dir, data)
 	}
-	return nil
+	return at, nil
 }
 
-// withoutLinks resolves the symbolic links in the existing part of a path.
 func withoutLinks(path string) string {
 	rest := ""
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
@@ -376,13 +358,11 @@ func withoutLinks(path string) string {
 	}
 }
 
-// activityLimit bounds the query of the other node's activity.
 const activityLimit = time.Second
 
-// MaySwitchOver returns an error if a switchover should not be tried now: while the standby, this node or the other
-// one, rewrites its page file. During a rewrite it applies nothing, and it cannot serve unapplied messages. The error
-// wraps failover.ErrSwitchover. If the other node is unreachable, MaySwitchOver returns nil: failover detects that
-// itself.
+// MaySwitchOver returns a failover.ErrSwitchover while the standby, this node or the other one, rewrites its page file:
+// it applies nothing, and cannot serve unapplied messages. If the other node is unreachable, MaySwitchOver returns nil:
+// failover detects that.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, reason := m.partner(); !ok && reason == "" {
@@ -399,7 +379,6 @@ func (m *Manager) MaySwitchOver(ctx context.Context) error {
 		"over; wait for it, or cancel it", failover.ErrSwitchover, a)
 }
 
-// rewriteRate returns the current limit of a rewrite in bytes per second; 0 for no limit.
 func (m *Manager) rewriteRate() int64 {
 	if m.o.RewriteBytesPerSecond == nil {
 		return 0

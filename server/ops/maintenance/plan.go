@@ -22,15 +22,13 @@ type PlanKind string
 
 // The kinds of plans.
 const (
-	// PlanResize rewrites with another page size.
-	PlanResize PlanKind = "resize"
-	// PlanCompact rewrites with each node's current page size.
-	PlanCompact PlanKind = "compact"
+	PlanResize  PlanKind = "resize"  // with another page size
+	PlanCompact PlanKind = "compact" // with each node's current page size
 	// PlanRestart restarts the processes: for a new version of the program, or new settings.
 	PlanRestart PlanKind = "restart"
 )
 
-// PlanState is the state of a plan, for people: the next step follows from Plan.Done and from the nodes' roles.
+// PlanState is the state of a plan, for display: the next step follows from Plan.Done and from the nodes' roles.
 type PlanState string
 
 // The states of a plan. Done, failed and cancelled are final.
@@ -60,18 +58,16 @@ type Plan struct {
 	Pair        uuid.UUID `json:"pair"`
 	FirstActive uuid.UUID `json:"first_active"`
 	State       PlanState `json:"state"`
-	// Reason for State, in words.
+	// Reason for State.
 	Reason string `json:"reason,omitempty"`
-	// Done contains the stores whose page file was rewritten, or whose node has restarted, at most one for each node:
-	// the complete state for a new active. If a store has been replaced since, for example by a snapshot of the other
-	// node, the new store is not done.
-	Done []failover.Member `json:"done,omitempty"`
-	// Node of the current step.
-	Node      uuid.UUID `json:"node"`
-	StartedAt time.Time `json:"started_at"`
-	EndedAt   time.Time `json:"ended_at,omitzero"`
-	// Retries is the number of repeated steps.
-	Retries int `json:"retries,omitempty"`
+	// Done contains the stores whose page file was rewritten, or whose node has restarted, at most one for each node: all
+	// that a new active needs. A store that has replaced one of them since, for example a snapshot of the other node, is
+	// not done.
+	Done      []failover.Member `json:"done,omitempty"`
+	Node      uuid.UUID         `json:"node"`
+	StartedAt time.Time         `json:"started_at"`
+	EndedAt   time.Time         `json:"ended_at,omitzero"`
+	Retries   int               `json:"retries,omitempty"`
 
 	// Progress of the current step, as known to this node. Not stored.
 	Progress *checkpoint.Progress `json:"-"`
@@ -85,12 +81,10 @@ func (p *Plan) storeDone(store failover.Member) {
 	p.Done = append(p.Done, store)
 }
 
-// outdated reports whether one of these current stores differs from the done store of its node.
 func (p *Plan) outdated(stores ...failover.Member) bool {
 	return slices.ContainsFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
 }
 
-// removeOutdated removes the done stores that have been replaced.
 func (p *Plan) removeOutdated(stores ...failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
 }
@@ -100,7 +94,6 @@ func replaced(done failover.Member, stores []failover.Member) bool {
 	return slices.ContainsFunc(stores, func(s failover.Member) bool { return s.Node == done.Node && s != done })
 }
 
-// errPlanEnded is the reason why a step is cancelled when plan was cancelled.
 var errPlanEnded = errors.New("plan was cancelled")
 
 // Plan returns the last plan as applied on this node; nil if none was ever started.
@@ -110,7 +103,7 @@ func (m *Manager) Plan() (*Plan, error) {
 		return nil, err
 	}
 	if a, ok := m.Activity(); ok && a.PlanID == p.ID {
-		// This node executes the step and applies nothing in the meantime: the entry it has read may be outdated.
+		// This node executes the step and applies nothing in the meantime: the entry that it has read may be outdated.
 		p.State, p.Node, p.Progress = PlanRewriting, m.node.Pair().Self.ID, &a.Progress
 	} else if p.State == PlanRewriting {
 		p.Progress = m.progress.Load()
@@ -118,8 +111,8 @@ func (m *Manager) Plan() (*Plan, error) {
 	return &p, nil
 }
 
-// WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or
-// fn returns an error.
+// WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or fn
+// returns an error.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -144,8 +137,8 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
 // StartPlan starts a plan. pageSize applies to PlanResize; 0 means the recommended one. Only on the active of a pair.
-// It returns ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or ErrSetting (for an invalid page
-// size, or a node that would not start again).
+// It returns ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or ErrSetting (for an invalid page size,
+// or a node that would not start again).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {
 		return nil, fmt.Errorf("start a plan: %w: node is standalone; set resize-on-startup or compact-on-startup "+
@@ -193,7 +186,7 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 }
 
 // CancelPlan ends the plan: a running rewrite is cancelled, a switchover that has begun is not undone. Only on the
-// active. It returns ErrNoPlan if none is running.
+// active.
 func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID == "" || p.State.Ended() {
@@ -224,7 +217,6 @@ func (m *Manager) advance(ctx context.Context, id string, fn func(*Plan) error) 
 	return err
 }
 
-// enter records the state of the plan, if it has changed.
 func (m *Manager) enter(ctx context.Context, id string, state PlanState, node uuid.UUID, reason string) error {
 	return m.advance(ctx, id, func(p *Plan) error {
 		if p.State == state && p.Node == node && p.Reason == reason {

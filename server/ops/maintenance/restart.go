@@ -14,10 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// restartPoll is the interval at which the active checks whether its standby has restarted.
 const restartPoll = 100 * time.Millisecond
 
-// restartCheckLimit bounds the check of a node's settings before it restarts.
 const restartCheckLimit = 30 * time.Second
 
 // checkRestart returns ErrSetting if this node would not start again, so that it is not stopped.
@@ -34,9 +32,9 @@ func (m *Manager) checkRestart(ctx context.Context) error {
 	return nil
 }
 
-// Restart restarts this node as a step of a plan. It is allowed only while the node follows an active. It returns
-// ErrRole otherwise, also for a node that cannot restart itself, and ErrSetting if it would not start again. done is
-// true in the restarted process; until then, every call requests the restart again.
+// Restart restarts this node as a step of a plan. It returns ErrRole unless the node follows an active and can restart
+// itself, and ErrSetting if it would not start again. done is true in the restarted process; until then, every call
+// requests the restart again.
 func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err error) {
 	if planID == "" {
 		return false, fmt.Errorf("restart: %w: missing plan ID", ErrSetting)
@@ -67,7 +65,7 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 			return false, err
 		}
 	}
-	if m.o.Restart == nil { // recorded anyway: a process started manually is the next one, too
+	if m.o.Restart == nil { // recorded anyway: a process started manually is the restarted one, too
 		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process manually, then the "+
 			"plan continues", ErrRole)
 	}
@@ -76,8 +74,8 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	return false, nil
 }
 
-// restartOn restarts the other node. It repeats the request until the node confirms the restart. While the node is
-// away, the plan waits until it is in sync again.
+// restartOn repeats the request until the other node confirms the restart. While the node is away, the plan waits until
+// it is in sync again.
 func (m *Manager) restartOn(
 	ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo,
 ) (time.Duration, error) {

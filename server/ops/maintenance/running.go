@@ -10,16 +10,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file stores the settings changed at run time. They are stored with the pair's messages, so that both nodes
-// have them, also after a restart and in a new copy of the store.
-
-// KeyRunning is the key of the entry.
+// KeyRunning is the key of the settings changed at run time. They are stored with the pair's messages, so that both
+// nodes have them, also after a restart and in a new copy of the store.
 const KeyRunning = "settings/running"
 
-// RunningSettings contains setting values by name, as text. This package does not interpret them.
+// RunningSettings contains setting values by name. This package does not interpret them.
 type RunningSettings struct {
-	// Pair applies to both nodes.
-	Pair map[string]string `json:"pair,omitempty"`
+	Pair map[string]string `json:"pair,omitempty"` // for both nodes
 	// Nodes applies to one node each, and takes precedence over Pair.
 	Nodes map[uuid.UUID]map[string]string `json:"nodes,omitempty"`
 }

@@ -3,6 +3,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,19 +21,18 @@ import (
 )
 
 const (
-	// missedGrace: a run missed for less than this, because no node was active, is made up for. An older one is
-	// recorded as skipped: a backup scheduled for 2 o'clock at night must not run at noon.
+	// missedGrace: a run missed for less than this, because no node was active, is started late. An older one is recorded
+	// as skipped: a backup scheduled for 2 o'clock at night must not run at noon.
 	missedGrace = 10 * time.Minute
-	// maxAttempts bounds the attempts of a run that changes of roles interrupt.
+	// maxAttempts bounds the attempts of a run that role changes interrupt.
 	maxAttempts = 3
 )
 
-// schedule runs the pair's jobs while this node is active.
 func (m *Manager) schedule(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	term := uint64(0)     // last term with handled interrupted runs
-	active := time.Time{} // last time at which a node was active, as observed here
+	term := uint64(0)     // last term whose interrupted runs were handled
+	active := time.Time{} // when a node was last active, as observed here
 	for m.wait(ctx, nil, nil, m.o.Tick) {
 		seen := m.o.Now() // before Serving: the role may be lost right after it, and hours may pass
 		now, ok := m.node.Serving()
@@ -56,21 +56,19 @@ func (m *Manager) schedule(ctx context.Context) {
 	}
 }
 
-// otherActs reports whether the other node is live and active.
 func (m *Manager) otherActs() bool {
 	st := m.node.Pair()
 	return st.Record != nil && st.Record.Active != st.Self.ID && st.IsLive(st.Record.Active)
 }
 
-// interrupted is a run that a change of roles has ended, and that must be restarted.
 type interrupted struct {
 	job Job
 	run Run
 }
 
-// endInterrupted records the end of runs that the active of another term has started: they ended with it. It returns
-// the runs to restart, also with an error. A run is restarted if a node was active until recently (active): then a
-// switchover or a failover interrupted the run, which itself did not fail.
+// endInterrupted records the end of runs started by the active of another term: they ended with it. It returns the runs
+// to restart, also with an error: those interrupted by a switchover or failover, since a node was active until recently
+// (active).
 func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -102,22 +100,29 @@ func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.T
 	return again, nil
 }
 
-// startAgain restarts runs that a change of roles interrupted.
 func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *sync.WaitGroup) {
 	for _, i := range again {
 		if !m.claim(i.job.Name) {
 			continue // a client has just requested it
 		}
-		if err := m.recordRun(ctx, i.job.Name, i.run); err != nil {
-			m.log.Warn("job cannot be restarted", zap.String("job", i.job.Name), zap.Error(err))
-			m.release(i.job.Name)
-			continue
-		}
-		running.Go(func() {
-			defer m.release(i.job.Name)
-			_ = m.finishRun(ctx, i.job, i.run) // it is in the history
-		})
+		m.startRun(ctx, i.job, i.run, running)
 	}
+}
+
+// startRun records a run of a claimed job and executes it, unless it is skipped.
+func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.WaitGroup) {
+	err := m.recordRun(ctx, j.Name, run)
+	if err != nil {
+		m.log.Warn("job cannot be started", zap.String("job", j.Name), zap.Error(err))
+	}
+	if err != nil || run.Outcome == RunSkipped {
+		m.release(j.Name)
+		return
+	}
+	running.Go(func() {
+		defer m.release(j.Name)
+		_ = m.finishRun(ctx, j, run) // it is in the history
+	})
 }
 
 // endPlanned ends the runs whose plan has ended. The current active does that, since a rolling plan hands the role
@@ -159,7 +164,6 @@ func (m *Manager) withEnd(r Run, p *Plan) Run {
 	return r
 }
 
-// startDue starts the jobs that are due.
 func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitGroup) {
 	now, steady := m.clock() // before the jobs are read, so that they include all earlier runs
 	jobs, err := m.Jobs()
@@ -167,7 +171,7 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 		m.log.Error("jobs cannot be read", zap.Error(err))
 		return
 	}
-	slices.SortFunc(jobs, byName)
+	slices.SortFunc(jobs, func(a, b JobInfo) int { return cmp.Compare(a.Name, b.Name) })
 	for _, j := range jobs {
 		at, due := j.due(now, steady)
 		if !due || !m.claim(j.Name) {
@@ -182,23 +186,10 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 			m.release(j.Name)
 			return // the active of the next term handles due jobs, and detects missed ones
 		}
-		if err := m.recordRun(ctx, j.Name, run); err != nil {
-			m.log.Warn("job cannot be started", zap.String("job", j.Name), zap.Error(err))
-			m.release(j.Name)
-			continue
-		}
-		if run.Outcome == RunSkipped {
-			m.release(j.Name)
-			continue
-		}
-		running.Go(func() {
-			defer m.release(j.Name)
-			_ = m.finishRun(ctx, j.Job, run) // it is in the history
-		})
+		m.startRun(ctx, j.Job, run, running)
 	}
 }
 
-// claim ensures that a job runs once at a time.
 func (m *Manager) claim(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -215,8 +206,8 @@ func (m *Manager) release(name string) {
 	delete(m.jobs, name)
 }
 
-// RunJob runs a job now and returns the run when it has ended. Only on the active. It returns ErrNoJob or ErrJobRuns.
-// A failed run is not an error.
+// RunJob runs a job now and returns the run when it has ended. Only on the active. It returns ErrNoJob or ErrJobRuns. A
+// failed run is not an error.
 func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	term, ok := m.node.Serving()
 	if !ok {
@@ -240,7 +231,6 @@ func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	return m.finishRun(ctx, j.Job, run), nil
 }
 
-// finishRun executes the job and records the outcome.
 func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	jobCtx, stop := m.servingContext(ctx, nil)
 	if j.Kind == JobCompact {
@@ -251,17 +241,24 @@ func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	node, detail, err := m.perform(jobCtx, j)
 	err = cause(jobCtx, err)
 	stop()
-	run.Duration, run.Node, run.Detail, run.Outcome = max(m.o.Now().Sub(run.StartedAt), 1), node, detail, RunOK
-	switch {
-	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
-		run.Outcome, run.Detail = RunSkipped, err.Error()
-	case err != nil:
-		run.Outcome, run.Detail = RunFailed, err.Error()
+	run.Duration, run.Node, run.Detail, run.Outcome = max(m.o.Now().Sub(run.StartedAt), 1), node, detail, outcomeOf(err)
+	if err != nil {
+		run.Detail = err.Error()
 	}
 	return m.recordEnd(ctx, j, run)
 }
 
-// recordEnd records the outcome of a run, or that its plan has started.
+func outcomeOf(err error) string {
+	switch {
+	case err == nil:
+		return RunOK
+	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
+		return RunSkipped
+	default:
+		return RunFailed
+	}
+}
+
 func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
 	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
 		zap.String("node", run.Node),
@@ -275,19 +272,16 @@ func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
 	return run
 }
 
-// recordTimeout bounds the wait for the commit of a run's outcome.
 const recordTimeout = 2 * time.Second
 
 // errSkip marks the error of a skipped job.
 var errSkip = errors.New("skipped")
 
-// target is a node that a job's operation runs on.
 type target struct {
 	name string
 	ops  Operations
 }
 
-// targets returns the nodes that a job runs on.
 func (m *Manager) targets(j Job) ([]target, error) {
 	self := target{name: name(m.node.Pair().Self), ops: m}
 	if m.node.Alone() {
@@ -313,7 +307,6 @@ func (m *Manager) remote(n failover.NodeInfo) target {
 	return target{name: name(n), ops: m.o.Peers.At(n.Address)}
 }
 
-// perform executes a job, and returns the nodes and details of the result.
 func (m *Manager) perform(ctx context.Context, j Job) (node, detail string, err error) {
 	if j.Kind == JobVerify {
 		return m.performVerify(ctx)
@@ -360,8 +353,7 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	}
 }
 
-// startCompact starts a rolling plan. The run ends with it, see endPlanned: unlike other runs, the plan survives a
-// change of the active.
+// startCompact starts a rolling plan. Unlike other runs, it survives a change of the active; endPlanned ends the run.
 func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	p, err := m.StartPlan(ctx, PlanCompact, 0, false)
 	if errors.Is(err, ErrRole) {
@@ -370,15 +362,11 @@ func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	return p, cause(ctx, err)
 }
 
-// compactRun returns a run whose plan has started or failed to start.
 func compactRun(run Run, p *Plan, err error) Run {
-	switch {
-	case err == nil:
-		run.Plan, run.Detail = p.ID, "rolling plan "+p.ID+" is running"
-	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
-		run.Outcome, run.Detail, run.Duration = RunSkipped, err.Error(), 1
-	default:
-		run.Outcome, run.Detail, run.Duration = RunFailed, err.Error(), 1
+	if err != nil {
+		run.Outcome, run.Detail, run.Duration = outcomeOf(err), err.Error(), 1
+		return run
 	}
+	run.Plan, run.Detail = p.ID, "rolling plan "+p.ID+" is running"
 	return run
 }

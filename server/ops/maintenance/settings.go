@@ -18,20 +18,18 @@ type Defaults struct {
 	PageSizeMax int
 	// ResizeOnStartup and CompactOnStartup apply to this node only, once each time that they are enabled.
 	ResizeOnStartup, CompactOnStartup bool
-	// BackupPath is the backup directory; empty for none. BackupKeep is the number of backups to keep.
-	BackupPath string
-	BackupKeep int
+	BackupPath                        string // empty for none
+	BackupKeep                        int    // number of backups to keep
 }
 
-// Settings are the pair's settings as applied on a node.
+// Settings are the pair's settings as applied on a node. Page sizes are in bytes; PageSizeRecommended is 0 before the
+// first scan.
 type Settings struct {
-	// PageSizeCurrent of this node, PageSizeRecommended by the last scan (0: none yet), PageSizeMax: in bytes.
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
 	// ResizeOnStartup and CompactOnStartup are requested and not yet done by every node.
 	ResizeOnStartup, CompactOnStartup bool
-	// BackupPath is the backup directory, and BackupKeep the number of backups to keep.
-	BackupPath string
-	BackupKeep int
+	BackupPath                        string
+	BackupKeep                        int
 }
 
 // Change is a change of settings: nil fields are unchanged.
@@ -42,7 +40,6 @@ type Change struct {
 	BackupKeep                        *int
 }
 
-// pairSettings is the entry, with only the settings that were set.
 type pairSettings struct {
 	PageSizeMax *int            `json:"page_size_max,omitempty"`
 	BackupPath  *string         `json:"backup_path,omitempty"`
@@ -51,9 +48,8 @@ type pairSettings struct {
 	Startup     *startupRequest `json:"startup,omitempty"`
 }
 
-// startupRequest is a request for each node's next start.
+// startupRequest is a request for each node's next start, executed once for each ID.
 type startupRequest struct {
-	// ID ensures that each node executes it once.
 	ID string `json:"id"`
 	// Resize to the recommended size, or Compact.
 	Resize  bool `json:"resize,omitempty"`
@@ -95,14 +91,13 @@ func or[T any](v *T, def T) T {
 	return def
 }
 
-// Update changes settings of the pair. Only on the active. It returns ErrSetting for an invalid value, and then
-// changes nothing.
+// Update changes settings of the pair. Only on the active. If it returns ErrSetting, nothing is changed.
 func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 	if err := c.check(); err != nil {
 		return Settings{}, err
 	}
 	if c.BackupPath != nil && *c.BackupPath != "" {
-		if err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node checks the path at its own backup
+		if _, err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node checks the path at its own backup
 			return Settings{}, err
 		}
 	}
@@ -181,5 +176,4 @@ func (m *Manager) Report(ctx context.Context, r Report) error {
 	return nil
 }
 
-// pairSize is the number of nodes of a pair.
 const pairSize = 2

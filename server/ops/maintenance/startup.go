@@ -3,6 +3,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,14 +19,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// configID names the operations of the configuration in maintenance.json.
 const configID = "configuration"
 
-// startupWork contains the operations to execute at this start.
 type startupWork struct {
 	id              string // of the pair's request; empty if only the configuration requests it
 	resize, compact bool
-	// configResize and configCompact: requested by the configuration.
+	// configResize and configCompact are requested by the configuration.
 	configResize, configCompact bool
 }
 
@@ -46,16 +45,14 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 		defer m.mu.Unlock()
 		m.starting = false
 	}()
-	if _, err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
-		m.log.Error("requested startup operation failed; the request stays pending",
-			zap.Error(err))
+	if err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
+		m.log.Error("requested startup operation failed; the request stays pending", zap.Error(err))
 	}
 	return nil
 }
 
-// afterStart executes the operations requested for the start of a node of a pair, once it is an in-sync standby for
-// the first time. Then it reports to the active. A node that becomes active first does nothing, since it may start as
-// a standby the next time.
+// afterStart executes the operations requested for the start of a node of a pair once it is an in-sync standby, and
+// reports to the active. A node that becomes active first does nothing, since it may start as a standby the next time.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()
@@ -69,17 +66,16 @@ func (m *Manager) afterStart(ctx context.Context) {
 	}
 	if !m.node.Alone() {
 		m.awaitApplied(ctx)
-		if _, err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
-			m.log.Error("requested startup operation failed; the request stays pending",
-				zap.Error(err))
+		if err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
+			m.log.Error("requested startup operation failed; the request stays pending", zap.Error(err))
 			return
 		}
 	}
 	m.reportStartDone(ctx)
 }
 
-// awaitApplied waits until this standby has applied its log up to the current end: the request may be in it, after
-// the last checkpoint. It stops waiting when the node is no longer a standby.
+// awaitApplied waits until this standby has applied its log up to the current end, which may contain the request. It
+// stops waiting when the node is no longer a standby.
 func (m *Manager) awaitApplied(ctx context.Context) {
 	tick := time.NewTicker(standbyPoll)
 	defer tick.Stop()
@@ -92,7 +88,6 @@ func (m *Manager) awaitApplied(ctx context.Context) {
 	}
 }
 
-// startupRequested returns the operations to execute.
 func (m *Manager) startupRequested() (w startupWork, err error) {
 	w.configResize, w.configCompact, err = m.local.config(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup)
 	if err != nil {
@@ -110,24 +105,21 @@ func (m *Manager) startupRequested() (w startupWork, err error) {
 }
 
 // runStartup executes the requested operations and records that they are done.
-func (m *Manager) runStartup(ctx context.Context) (done bool, err error) {
+func (m *Manager) runStartup(ctx context.Context) error {
 	w, err := m.startupRequested()
 	if err != nil || !w.any() {
-		return false, err
+		return err
 	}
 	settings, err := m.Settings()
 	if err != nil {
-		return false, err
+		return err
 	}
-	id := w.id
-	if id == "" {
-		id = configID
-	}
+	id := cmp.Or(w.id, configID)
 	resize := w.resize || w.configResize
 	size, reason := settings.PageSizeRecommended, ""
 	if resize && size != 0 && size != settings.PageSizeCurrent {
 		if reason, err = m.lossAtStart(ctx, size); err != nil {
-			return false, fmt.Errorf("%s: %w", id, err)
+			return fmt.Errorf("%s: %w", id, err)
 		}
 	}
 	switch {
@@ -137,14 +129,14 @@ func (m *Manager) runStartup(ctx context.Context) (done bool, err error) {
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PlanID: w.id})
 	case reason != "":
 		m.log.Warn("requested startup resize skipped: page.db would grow; run a new scan",
-			zap.String("why", reason))
+			zap.String("reason", reason))
 	default:
 		m.log.Info("requested startup resize skipped: page size is already the recommended "+
 			"one, or no size is recommended",
 			zap.Int("page_size", settings.PageSizeCurrent), zap.Int("recommended", size))
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", id, err)
+		return fmt.Errorf("%s: %w", id, err)
 	}
 	if w.id != "" && !m.local.done(w.id, m.store.Identity().Incarnation) {
 		err = m.local.recordStep(doneStep{
@@ -154,23 +146,19 @@ func (m *Manager) runStartup(ctx context.Context) (done bool, err error) {
 	if w.configResize || w.configCompact {
 		err = errors.Join(err, m.local.configDone(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup))
 	}
-	return err == nil, err
+	return err
 }
 
-// lossAtStart returns the reason why a resize to the last recommendation would enlarge the current page.db, or "".
 func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
 	p, err := m.store.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: pageSize})
 	switch {
-	case errors.Is(err, index.ErrDataLoss):
+	case errors.Is(err, index.ErrDataLoss), err == nil && p.NeedBytes <= p.FileBytes:
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("plan the resize: %w", err)
-	case p.NeedBytes > p.FileBytes:
-		return fmt.Sprintf("with page size %d page.db would have %s, now %s", pageSize, units.Bytes(p.NeedBytes),
-			units.Bytes(p.FileBytes)), nil
-	default:
-		return "", nil
 	}
+	return fmt.Sprintf("with page size %d page.db would have %s, now %s", pageSize, units.Bytes(p.NeedBytes),
+		units.Bytes(p.FileBytes)), nil
 }
 
 func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (RewriteResult, error) {
@@ -184,8 +172,8 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 	return r, err
 }
 
-// reportStartDone reports to the pair that this node has executed the operations requested for its start, until the
-// report is applied.
+// reportStartDone reports that this node has executed the operations requested for its start, until the report is
+// applied.
 func (m *Manager) reportStartDone(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()

@@ -21,21 +21,18 @@ type Node interface {
 	Changed() <-chan struct{}
 	// Alone reports whether the node belongs to no pair.
 	Alone() bool
-	// Serving returns the term in which the node is active and serves clients; ok is false if it does not. While ok
-	// is true, everything ever committed is applied. The node may be blocked for a moment: then Commit waits or
-	// fails.
+	// Serving returns the term in which the node is active and serves clients; ok is false if it does not. While ok is
+	// true, everything ever committed is applied. The node may be blocked for a moment: then Commit waits or fails.
 	Serving() (term uint64, ok bool)
 	// Commit commits a transaction on the serving active. The errors are replication's.
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 	// Standby returns the progress of the connected standby; ok is false without one, or if this node is not active.
 	Standby() (s Standby, ok bool)
-	// HandOver makes the other node active.
 	HandOver(ctx context.Context) error
 }
 
 // Standby is the status of the standby on the active.
 type Standby struct {
-	// Node is its ID.
 	Node uuid.UUID
 	// Required: transactions wait for its acks.
 	Required bool
@@ -43,18 +40,13 @@ type Standby struct {
 	AppliedLSN, CommitLSN uint64
 }
 
-// Operations are the operations on a node's page file: on this node, or on the other one over the network. A progress
-// function may be nil; it is called from any goroutine, and possibly once after the operation has returned.
+// Operations are the operations on the page file of this node, or of the other one over the network. progress may be
+// nil; it is called from any goroutine, and possibly once after the operation has returned.
 type Operations interface {
-	// Scan recommends a page size.
 	Scan(ctx context.Context, maxPageSize int, progress func(checkpoint.Progress)) (checkpoint.ScanResult, error)
-	// Rewrite rewrites the page file.
 	Rewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error)
-	// Shrink releases the free space at the end of the page file.
 	Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
-	// Backup creates a backup.
 	Backup(ctx context.Context, req BackupRequest, progress func(checkpoint.Progress)) (backup.Set, error)
-	// Checkpoint writes a checkpoint.
 	Checkpoint(ctx context.Context) error
 	// Restart restarts the node, a standby, for a plan; done is true if it has already restarted.
 	Restart(ctx context.Context, planID string) (done bool, err error)
@@ -62,19 +54,17 @@ type Operations interface {
 	Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error)
 }
 
-// Peers calls other nodes.
+// Peers calls the node at an address.
 type Peers interface {
-	// At returns the operations of the node at an address.
 	At(address string) Operations
-	// Activity returns the running operation of the node at an address, or nil.
+	// Activity returns the running operation, or nil.
 	Activity(ctx context.Context, address string) (*Activity, error)
-	// Report sends a report to the active at an address.
+	// Report sends a report to the active.
 	Report(ctx context.Context, address string, r Report) error
 }
 
 // Report is a report of a node to the active.
 type Report struct {
-	// Node is the reporting node.
 	Node uuid.UUID
 	// Recommended page size of a scan, in bytes; 0 for none.
 	Recommended int
@@ -86,12 +76,9 @@ type Report struct {
 type Activity struct {
 	// Operation is "scan", "rewrite", "shrink", "backup", "verify-backup" or "drop-old".
 	Operation string
-	// Since is the start time.
-	Since time.Time
-	// Progress so far.
-	Progress checkpoint.Progress
-	// PlanID of the plan that it is a step of; empty for none.
-	PlanID string
+	Since     time.Time
+	Progress  checkpoint.Progress
+	PlanID    string // of the plan that it is a step of, if any
 }
 
 // RewriteRequest contains the parameters of a rewrite.
@@ -100,21 +87,19 @@ type RewriteRequest struct {
 	PageSize int
 	// DryRun only returns the expected result.
 	DryRun bool
-	// PlanID is the plan that it is a step of. A step of a plan is executed once.
+	// PlanID is the plan that it is a step of, if any. A step is executed once.
 	PlanID string
 }
 
 // RewriteResult is the actual or expected result of a rewrite.
 type RewriteResult struct {
-	// PageSizeBefore and PageSizeAfter in bytes.
-	PageSizeBefore, PageSizeAfter int
+	PageSizeBefore, PageSizeAfter int // in bytes
 	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
 	FileBytesBefore, FileBytesAfter uint64
 	// NeededBytes is the space needed during the rewrite, and AvailableBytes the available space.
 	NeededBytes, AvailableBytes uint64
-	// Messages is the number of messages written.
-	Messages uint64
-	// Duration is the duration; 0 if it had been done before.
+	Messages                    uint64 // written
+	// Duration is 0 if the rewrite had been done before.
 	Duration time.Duration
 }
 

@@ -11,24 +11,26 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
+// ErrTooFast is returned when no common record was found for a comparison.
+var ErrTooFast = errors.New("log grows too fast to compare both nodes; retry")
+
 // ErrDiffer is returned when the contents of the two nodes differ, which must never happen.
 var ErrDiffer = errors.New("the two nodes differ")
 
 const (
-	// verifyAhead is the distance, in records, of the record at which both nodes compute their digest. If the log
-	// passes it too early, the next distance is verifyWindow times larger.
+	// verifyAhead is the distance, in records, of the record at which both nodes compute their digest. If the log passes
+	// it too early, the next distance is verifyWindow times larger.
 	verifyAhead    = 8
 	verifyWindow   = 8
-	verifyAttempts = 5
-	// verifyPush is the interval at which entries are committed, so that an idle pair also reaches that record.
-	verifyPush = 5 * time.Millisecond
-	// verifyHeld bounds how long a node waits for it.
-	verifyHeld = 10 * time.Second
+	verifyAttempts = 6
+	verifyPush     = 5 * time.Millisecond
+	verifyHeld     = 10 * time.Second
 )
 
 // performVerify compares the digests of both nodes at a record that both apply during the call.
@@ -45,55 +47,62 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 	if err := errors.Join(m.Checkpoint(ctx), m.o.Peers.At(other.Address).Checkpoint(ctx)); err != nil {
 		return both, "", err
 	}
-	ahead := uint64(verifyAhead)
-	for range verifyAttempts {
-		at := m.store.End().LSN + ahead
-		mine, theirs, err := m.digests(ctx, m.remote(other), at)
-		if errors.Is(err, store.ErrPast) {
-			ahead *= verifyWindow
-			continue
-		}
-		if err != nil {
-			return both, "", err
-		}
-		if mine.Content != theirs.Content {
-			m.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is correct",
-				zap.Uint64("lsn", at),
-				zap.Uint64("messages", mine.Messages), zap.Uint64("messages_there", theirs.Messages))
-			return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby",
-				ErrDiffer, at,
-				mine.Content[:8], mine.Messages, theirs.Content[:8], theirs.Messages)
-		}
-		return both, fmt.Sprintf("both nodes hold the same %d messages at LSN %d, digest %x", mine.Messages, at,
-			mine.Content[:8]), nil
+	var mine, theirs checkpoint.Digest
+	there := m.o.Peers.At(other.Address)
+	at, err := m.AtCommonRecord(ctx, func(ctx context.Context, at uint64) (err error) {
+		mine, err = m.Digest(ctx, at)
+		return err
+	}, func(ctx context.Context, at uint64) (err error) {
+		theirs, err = there.Digest(ctx, at)
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrTooFast):
+		return both, "", fmt.Errorf("%w: %w", errSkip, err)
+	case err != nil:
+		return both, "", err
+	case mine.Content != theirs.Content:
+		m.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is correct", zap.Uint64("lsn", at),
+			zap.Uint64("messages", mine.Messages), zap.Uint64("messages_there", theirs.Messages))
+		return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby",
+			ErrDiffer, at, mine.Content[:8], mine.Messages, theirs.Content[:8], theirs.Messages)
 	}
-	return both, "", fmt.Errorf("%w: the log grows too fast to stop both nodes at one record",
-		errSkip)
+	return both, fmt.Sprintf("both nodes hold the same %d messages at LSN %d, digest %x", mine.Messages, at,
+		mine.Content[:8]), nil
 }
 
-// digests requests the digest of both nodes concurrently, and appends to the log until they have reached the record.
-func (m *Manager) digests(ctx context.Context, other target, at uint64) (mine, theirs checkpoint.Digest, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var asked sync.WaitGroup
-	var myErr, theirErr error
-	asked.Go(func() {
-		if mine, myErr = m.Digest(ctx, at); myErr != nil {
-			cancel()
+// AtCommonRecord calls two functions, which compute a digest of one node each, concurrently with the LSN of a record
+// that both nodes are about to apply, and returns that LSN. It commits entries until the log reaches the record. If the
+// log passes the record too early (store.ErrPast), it tries a record farther ahead. After an error of one function, the
+// context of the other one is cancelled.
+func (m *Manager) AtCommonRecord(
+	ctx context.Context, here, there func(ctx context.Context, at uint64) error,
+) (at uint64, err error) {
+	ahead := uint64(verifyAhead)
+	for range verifyAttempts {
+		at = m.store.End().LSN + ahead
+		if err = m.atRecord(ctx, at, here, there); !errors.Is(err, store.ErrPast) {
+			return at, err
 		}
-	})
-	asked.Go(func() {
-		if theirs, theirErr = other.ops.Digest(ctx, at); theirErr != nil {
-			cancel()
-		}
-	})
-	m.push(ctx, at)
-	asked.Wait()
-	// The error of a call that was only cancelled is irrelevant.
-	if errors.Is(theirErr, store.ErrPast) {
-		return mine, theirs, theirErr
+		ahead *= verifyWindow
 	}
-	return mine, theirs, errors.Join(myErr, theirErr)
+	return at, ErrTooFast
+}
+
+func (m *Manager) atRecord(ctx context.Context, at uint64, fns ...func(ctx context.Context, at uint64) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for _, fn := range fns {
+		running.Go(func() {
+			if err := fn(ctx, at); err != nil {
+				cancel(err) // only the first error is kept
+			}
+		})
+	}
+	m.push(ctx, at)
+	running.Wait()
+	return context.Cause(ctx)
 }
 
 // push commits small entries until the log has reached a record.
@@ -106,7 +115,7 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 			return
 		case <-tick.C:
 		}
-		// As many concurrently as are missing: they are committed together.
+		// Commit as many concurrently as are missing: they share a batch.
 		var commits sync.WaitGroup
 		for range min(at-min(m.store.End().LSN, at), 64) {
 			commits.Go(func() { _ = m.commit(ctx, func(b *txn.Builder) { b.DeleteMeta(keyVerify) }) })
@@ -115,8 +124,8 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 	}
 }
 
-// Digest waits for record atLSN and hashes this node's content at exactly that record; 0 means the current content.
-// It returns store.ErrPast if later records were already applied.
+// Digest waits for record atLSN and hashes this node's content at exactly that record; 0 means the current content. It
+// returns store.ErrPast if later records were already applied.
 func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	if atLSN == 0 {
 		return digestAt(ctx, m.store, store.ReadOptions{})
@@ -126,7 +135,6 @@ func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, 
 	return digestAt(ctx, m.store, store.ReadOptions{At: atLSN, MaxWait: verifyHeld})
 }
 
-// digestAt hashes the content of a checkpoint.
 func digestAt(ctx context.Context, s *store.Store, o store.ReadOptions) (d checkpoint.Digest, err error) {
 	err = s.ReadCheckpoint(ctx, o, func(c *checkpoint.Checkpoint) (err error) {
 		d, err = c.Digest(ctx)
@@ -139,4 +147,26 @@ func digestAt(ctx context.Context, s *store.Store, o store.ReadOptions) (d check
 func (m *Manager) Checkpoint(ctx context.Context) error {
 	_, err := m.store.Checkpoint(ctx)
 	return err
+}
+
+// ErrNoPartner is returned when no standby is available for a comparison.
+var ErrNoPartner = errors.New("no standby in sync")
+
+// Partner returns the standby if this node is active and the standby is in sync, or ErrNoPartner with the reason.
+func (m *Manager) Partner() (failover.NodeInfo, error) {
+	if m.node.Alone() {
+		return failover.NodeInfo{}, fmt.Errorf("%w: node is standalone", ErrNoPartner)
+	}
+	other, reason := m.partner()
+	if reason != "" {
+		return other, fmt.Errorf("%w: the active %s", ErrNoPartner, reason)
+	}
+	return other, nil
+}
+
+// CompareContent compares the content of both nodes at the same record, and returns a description. If it differs, it
+// returns ErrDiffer.
+func (m *Manager) CompareContent(ctx context.Context) (string, error) {
+	_, detail, err := m.performVerify(ctx)
+	return detail, err
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package scrub implements the integrity checks of a pair: it reads all data from disk periodically (scrub), repairs
+// corruption from the other node, and compares both nodes.
 package scrub
 
 import (
@@ -25,42 +27,34 @@ import (
 )
 
 const (
-	// guardTick is the interval of checks for a corrupt index. It is short because no pages can be written in that
-	// state.
-	guardTick = 100 * time.Millisecond
-	// repairInterval is the retry interval of failed repairs.
+	// guardTick is the interval of checks for a corrupt index, which prevents writing pages.
+	guardTick      = 100 * time.Millisecond
 	repairInterval = 2 * time.Second
-	// firstScrub is the delay of the first scrub after a start, firstVerify that of the first comparison, so that
-	// neither interferes with a restart.
-	firstScrub  = time.Minute
-	firstVerify = 10 * time.Second
-	// handOverRetry is the retry interval of a failed switchover.
+	// The first scrub and the first comparison are delayed, so that they do not interfere with a restart.
+	firstScrub    = time.Minute
+	firstVerify   = 10 * time.Second
 	handOverRetry = time.Second
 )
 
 // Options configures New.
 type Options struct {
-	// Store of this node, and its current Settings.
 	Store    *store.Store
 	Settings *settings.Settings
-	// Runner, Manager and Peers of this node.
-	Runner  *failover.Runner
-	Manager *maintenance.Manager
-	Peers   *peerclient.Peers
+	Runner   *failover.Runner
+	Manager  *maintenance.Manager
+	Peers    *peerclient.Peers
 	// Serving has the session in which transactions are committed.
 	Serving *session.Current
-	// Resync replaces the node's store with a snapshot of the active; it returns false if this node does not follow
-	// one.
+	// Resync replaces the node's store with a snapshot of the active; it returns false if this node does not follow one.
 	Resync func(cause error) bool
 	// HandOver makes the other node active.
 	HandOver func(ctx context.Context) error
 	// Compared is called after each comparison of the nodes; Difference then returns the result.
 	Compared func()
-	// Logger logs the findings.
-	Logger *zap.Logger
+	Logger   *zap.Logger
 }
 
-// Guard checks the integrity of a node's data. Its methods may be called from any goroutine.
+// Guard checks the integrity of a node's data. It is safe for concurrent use.
 type Guard struct {
 	o        Options
 	log      *zap.Logger
@@ -70,7 +64,7 @@ type Guard struct {
 	differ string     // result of the last comparison; empty: no difference
 }
 
-// New creates the guard of a node. The caller must call Run.
+// New creates a guard. The caller must call Run.
 func New(o Options) *Guard { return &Guard{o: o, log: o.Logger} }
 
 // Run scrubs, repairs and compares until ctx ends.
@@ -90,7 +84,6 @@ func (g *Guard) Run(ctx context.Context) {
 
 func (g *Guard) alone() bool { return g.o.Settings.Live().Alone() }
 
-// every calls fn after the first duration and then at the start of each interval, until ctx ends.
 func (g *Guard) every(ctx context.Context, first, interval time.Duration, fn func(context.Context)) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -166,7 +159,7 @@ func (g *Guard) watchIndex(ctx context.Context) {
 	}
 }
 
-// Difference returns the differences found by the last comparison of the nodes; empty: none.
+// Difference returns the differences found by the last comparison of the nodes, or "".
 func (g *Guard) Difference() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -198,20 +191,11 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	if dryRun || len(sequences) == 0 {
 		return sequences, nil
 	}
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	for _, sub := range info.Subscriptions {
-		b.Ack(info.ID, sub.ID, ranges...)
-	}
-	payload, err := b.Finish()
-	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	result, err := session.Primary.Commit(ctx, payload)
-	if err == nil {
-		err = result.Err()
-	}
-	if err != nil {
+	if _, err := txn.Propose(ctx, session.Primary, time.Now(), func(b *txn.Builder) {
+		for _, sub := range info.Subscriptions {
+			b.Ack(info.ID, sub.ID, ranges...)
+		}
+	}); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
 	for _, sub := range info.Subscriptions {

@@ -19,36 +19,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/throttle"
-	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const (
-	// Both nodes are compared at one record: compareAhead after the current one at first, and farther ahead after each
-	// attempt in which the log passed the record before both nodes had received the request.
-	compareAhead    = 8
-	compareWindow   = 8
-	compareAttempts = 6
-	// comparePush is the interval of filler commits, so that an idle pair reaches that record.
-	comparePush = 5 * time.Millisecond
-	// compareHeld limits the time that a node waits for the record.
-	compareHeld = 10 * time.Second
-	// comparePushKey is deleted repeatedly to advance the log; it never exists.
-	comparePushKey = "verify/push"
-	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and
-	// indexAgain the poll interval.
+	compareHeld = 10 * time.Second // time that a node waits for the record
+	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and indexAgain
+	// the poll interval.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond
 )
-
-var errTooFast = errors.New("log grows too fast to compare both nodes; retry")
 
 // QueueDigests returns the rolling digests at exactly an LSN.
 func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
 	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
-// Verify compares both nodes. A deep comparison detects corruption. Corruption of an index causes a replacement of that
-// node's store; the comparison then waits and restarts.
+// Verify compares both nodes. A deep comparison detects corruption. A corrupt index causes a replacement of that node's
+// store; the comparison then waits and restarts.
 func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if g.alone() {
 		return g.verifyAlone(ctx, deep, fullSpeed)
@@ -69,7 +56,6 @@ func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyRes
 	}
 }
 
-// isCatchingUp reports whether a standby is connected but not yet in sync.
 func (g *Guard) isCatchingUp() bool {
 	session := g.o.Serving.Get()
 	if session == nil {
@@ -79,7 +65,6 @@ func (g *Guard) isCatchingUp() bool {
 	return standby != nil && !standby.Required
 }
 
-// verifyPair is one attempt of Verify.
 func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	other, err := g.partnerOr()
 	if err != nil {
@@ -101,18 +86,14 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	}
 	resp.Differences = append(resp.Differences, differences(mine, theirs)...)
 	g.compared(resp.Differences)
-	self := g.o.Runner.Status().Self
 	resp.Nodes = []*pb.NodeVerification{
-		{
-			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.Repair().Status()),
-			Damaged: protoconv.DamagedToProto(g.o.Store.Repair().Damaged(protoconv.MaxListedDamage)),
-		},
+		g.self(),
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
 	return resp, nil
 }
 
-// verifyAlone reports the content and the corruption of a node outside a pair, which has no node to compare with.
+// verifyAlone reports the content and the corruption of a node outside a pair.
 func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if deep {
 		if _, err := g.Scrub(ctx, fullSpeed); err != nil {
@@ -123,14 +104,18 @@ func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.Veri
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	self := g.o.Runner.Status().Self
 	return &pb.VerifyResponse{
 		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
-		Nodes: []*pb.NodeVerification{{
-			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.Repair().Status()),
-			Damaged: protoconv.DamagedToProto(g.o.Store.Repair().Damaged(protoconv.MaxListedDamage)),
-		}},
+		Nodes: []*pb.NodeVerification{g.self()},
 	}, nil
+}
+
+func (g *Guard) self() *pb.NodeVerification {
+	self, repair := g.o.Runner.Status().Self, g.o.Store.Repair()
+	return &pb.NodeVerification{
+		NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(repair.Status()),
+		Damaged: protoconv.DamagedToProto(repair.Damaged(protoconv.MaxListedDamage)),
+	}
 }
 
 // readBoth reads all data of both nodes, and compares the content.
@@ -177,76 +162,17 @@ func (g *Guard) compareContent(ctx context.Context) error {
 	}
 }
 
-// compare requests the digests of both nodes at one record.
 func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
 ) {
-	ahead := uint64(compareAhead)
-	for range compareAttempts {
-		at := g.o.Store.End().LSN + ahead
-		mine, theirs, reply, err = g.compareAt(ctx, other, at)
-		if !errors.Is(err, store.ErrPast) {
-			return mine, theirs, reply, err
-		}
-		ahead *= compareWindow
-	}
-	return mine, theirs, reply, errTooFast
-}
-
-func (g *Guard) compareAt(ctx context.Context, other failover.NodeInfo, at uint64) (
-	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
-) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var asked sync.WaitGroup
-	fail := func(err error) {
-		if err != nil {
-			cancel(err) // the first error is kept; the other request is canceled
-		}
-	}
-	asked.Go(func() {
-		d, err := g.o.Store.QueueDigestsAt(ctx, at, compareHeld)
-		mine = d
-		fail(err)
+	_, err = g.o.Manager.AtCommonRecord(ctx, func(ctx context.Context, at uint64) (err error) {
+		mine, err = g.QueueDigests(ctx, at)
+		return err
+	}, func(ctx context.Context, at uint64) (err error) {
+		theirs, reply, err = g.o.Peers.QueueDigests(ctx, other.Address, at)
+		return err
 	})
-	asked.Go(func() {
-		d, r, err := g.o.Peers.QueueDigests(ctx, other.Address, at)
-		theirs, reply = d, r
-		fail(err)
-	})
-	g.push(ctx, at)
-	asked.Wait()
-	return mine, theirs, reply, context.Cause(ctx)
-}
-
-// push commits small transactions until the log has reached a record.
-func (g *Guard) push(ctx context.Context, at uint64) {
-	session := g.o.Serving.Get()
-	if session == nil {
-		return
-	}
-	var b txn.Builder
-	b.Begin(nil, time.Now().UnixMilli(), nil)
-	b.DeleteMeta(comparePushKey)
-	payload, err := b.Finish()
-	if err != nil {
-		return // unreachable
-	}
-	tick := time.NewTicker(comparePush)
-	defer tick.Stop()
-	for g.o.Store.End().LSN < at {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		// Commit as many concurrently as are missing: they share a batch.
-		var commits sync.WaitGroup
-		for range min(at-min(g.o.Store.End().LSN, at), 64) {
-			commits.Go(func() { _, _ = session.Primary.Commit(ctx, payload) })
-		}
-		commits.Wait()
-	}
+	return mine, theirs, reply, err
 }
 
 // differences lists the queues with different digests. Each rolling digest covers all transactions ever applied.
@@ -282,7 +208,6 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	return out
 }
 
-// compared stores the result of a comparison.
 func (g *Guard) compared(found []*pb.QueueDifference) {
 	text := ""
 	for i, d := range found {
@@ -308,7 +233,6 @@ func (g *Guard) compared(found []*pb.QueueDifference) {
 	g.o.Compared() // the result is available in the status
 }
 
-// verifyNow compares the rolling digests, if this node is active and has a standby in sync.
 func (g *Guard) verifyNow(ctx context.Context) {
 	if _, err := g.partnerOr(); err != nil {
 		return // only the active compares, and it will retry

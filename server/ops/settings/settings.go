@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package settings implements the current settings of a node: its configuration with the changes made at run time. The
-// changes are stored with the pair's messages, except min-in-sync, which is in the cluster record. It must be
+// changes are stored with the pair's messages, except min-in-sync, which is in the cluster record, since it must be
 // changeable while writes are refused because of it.
 package settings
 
@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -28,7 +29,6 @@ import (
 )
 
 const (
-	// pollInterval is the interval of checks for changed settings.
 	pollInterval = 250 * time.Millisecond
 	keyMinInSync = "min-in-sync"
 )
@@ -36,18 +36,16 @@ const (
 // Options configures New.
 type Options struct {
 	// Config of the node, the default for unchanged settings.
-	Config config.Config
-	// Store, Manager and Runner of the node: changes are read and stored through them.
+	Config  config.Config
 	Store   *store.Store
 	Manager *maintenance.Manager
 	Runner  *failover.Runner
 	// Use applies changed settings to the parts of the node that keep a copy.
-	Use func(*config.Config)
-	// Logger logs changes.
+	Use    func(*config.Config)
 	Logger *zap.Logger
 }
 
-// Settings of a node. Its methods may be called from any goroutine.
+// Settings contains the settings of a node. It is safe for concurrent use.
 type Settings struct {
 	o    Options
 	live atomic.Pointer[config.Config]
@@ -118,11 +116,10 @@ type Setting struct {
 	Key, Usage, Scope string
 	// Value is the current value on this node, Configured that of its configuration.
 	Value, Configured string
-	// Changed: Value was set at run time.
-	Changed bool
+	Changed           bool // Value was set at run time
 }
 
-// List returns the settings that can be changed at run time, with their values on this node.
+// List returns the settings that can be changed at run time.
 func (s *Settings) List() []Setting {
 	now := s.Live()
 	var list []Setting
@@ -151,9 +148,9 @@ type Change struct {
 	Node string
 }
 
-// Change changes settings on the active. If one of the values is invalid, nothing is changed (protoconv.ErrInvalid).
+// Change changes settings on the active. If one of the values is invalid (apierror.ErrInvalid), nothing is changed.
 func (s *Settings) Change(ctx context.Context, c Change) error {
-	node, err := s.meant(&c)
+	node, err := s.target(&c)
 	if err != nil {
 		return err
 	}
@@ -164,17 +161,19 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 		return err
 	}
 	_, err = s.o.Manager.UpdateRunning(ctx, func(r *maintenance.RunningSettings) error {
-		for key, text := range c.Set {
+		set := func(key, text string) {
 			r.Set(node, key, text)
-			if node == uuid.Nil {
-				clearNodes(r, key)
+			if node == uuid.Nil { // it applies to both nodes
+				for id := range maps.Clone(r.Nodes) {
+					r.Set(id, key, "")
+				}
 			}
 		}
+		for key, text := range c.Set {
+			set(key, text)
+		}
 		for _, key := range c.Unset {
-			r.Set(node, key, "")
-			if node == uuid.Nil {
-				clearNodes(r, key)
-			}
+			set(key, "")
 		}
 		// The change may be inconsistent with earlier changes.
 		for id := range r.Nodes {
@@ -194,20 +193,9 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	return nil
 }
 
-// clearNodes removes the node-specific values of a setting that is set for both nodes.
-func clearNodes(r *maintenance.RunningSettings, key string) {
-	for id := range maps.Clone(r.Nodes) {
-		r.Set(id, key, "")
-	}
-}
-
-// meant validates the keys and returns the node; uuid.Nil for both.
-func (s *Settings) meant(c *Change) (uuid.UUID, error) {
-	keys := append([]string{}, c.Unset...)
-	for key := range c.Set {
-		keys = append(keys, key)
-	}
-	for _, key := range keys {
+// target validates the keys and returns the node; uuid.Nil for both.
+func (s *Settings) target(c *Change) (uuid.UUID, error) {
+	for _, key := range slices.AppendSeq(slices.Clone(c.Unset), maps.Keys(c.Set)) {
 		r, err := config.FindRunning(key)
 		if err != nil {
 			return uuid.Nil, fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
@@ -229,24 +217,16 @@ func (s *Settings) meant(c *Change) (uuid.UUID, error) {
 // changeMinInSync applies the part stored in the cluster record, and removes it from the change.
 func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
 	text, set := c.Set[keyMinInSync]
+	if !set && !slices.Contains(c.Unset, keyMinInSync) {
+		return nil
+	}
 	wanted := 0
 	if set {
 		wanted, _ = strconv.Atoi(text) // validated before
 	}
-	var rest []string
-	unset := false
-	for _, key := range c.Unset {
-		if key == keyMinInSync {
-			unset = true
-			continue
-		}
-		rest = append(rest, key)
-	}
-	if !set && !unset {
-		return nil
-	}
-	c.Set, c.Unset = maps.Clone(c.Set), rest
+	c.Set, c.Unset = maps.Clone(c.Set), slices.Clone(c.Unset)
 	delete(c.Set, keyMinInSync)
+	c.Unset = slices.DeleteFunc(c.Unset, func(key string) bool { return key == keyMinInSync })
 	if s.o.Config.Alone() {
 		return fmt.Errorf("%w: %s does not apply to a single node", apierror.ErrInvalid, keyMinInSync)
 	}

@@ -221,7 +221,7 @@ func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration
 			return &reply{Message: decode(m), Delivery: k.count}, nil
 		}
 		if late {
-			return &reply{}, nil //nolint:nilerr // that nothing has come is an answer
+			return &reply{}, nil //nolint:nilerr // a timeout is a valid response
 		}
 		if !c.again(ctx, err) {
 			return nil, err
@@ -232,7 +232,7 @@ func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration
 func (k *consumer) settle(ctx context.Context, delivery uint64, how string) error {
 	m := k.open[delivery]
 	if m == nil {
-		return fmt.Errorf("delivery %d is not open: the connection was lost", delivery)
+		return fmt.Errorf("delivery %d is not open: connection lost", delivery)
 	}
 	delete(k.open, delivery)
 	switch how {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapter of Qpid Proton for the cases of test/amqp: requests as lines of JSON, as ../README.md says.
+"""The adapter of Qpid Proton for the cases of test/amqp: requests as lines of JSON (../README.md).
 
-Proton connects anew by itself, with its sessions and links; what was sent and not settled is sent again here.
+Proton reconnects automatically, with its sessions and links. This adapter resends unsettled messages.
 """
 
 import json
@@ -51,7 +51,7 @@ class Producer:
 
 
 class Client(MessagingHandler):
-    """A connection; all of it runs on the thread of the container."""
+    """A connection. All methods run on the thread of the container."""
 
     def __init__(self, program, request):
         super().__init__(prefetch=20, auto_accept=False)
@@ -80,7 +80,7 @@ class Client(MessagingHandler):
 
     def on_connection_opened(self, event):
         if (event.connection.remote_properties or {}).get(symbol("amqp:connection-establishment-failed")):
-            return  # a close follows that says why
+            return  # a close with the reason follows
         self.connected = True
         for t in self.transactions.values():
             t.declare()
@@ -104,18 +104,18 @@ class Client(MessagingHandler):
 
     def on_connection_error(self, event):
         self.denied(event.connection.remote_condition)
-        print("proton: the connection was closed: %s" % event.connection.remote_condition, file=sys.stderr)
+        print("proton: connection closed: %s" % event.connection.remote_condition, file=sys.stderr)
 
     def on_disconnected(self, event):
         self.connected = False
         for request_id in self.closing.values():
-            self.program.answer(request_id, {})  # a link does not outlast its connection
+            self.program.answer(request_id, {})  # links end with their connection
         self.closing = {}
         for p in self.producers.values():
             again = list(p.sent.values()) + list(p.waiting)
             for one in again:
                 if one["transaction"]:
-                    one["done"]({"outcome": "failed", "text": "the transaction is lost: the connection was lost"})
+                    one["done"]({"outcome": "failed", "text": "transaction lost: connection lost"})
             p.sent, p.waiting = {}, deque(one for one in again if not one["transaction"])
         for k in self.consumers.values():
             k.messages.clear()
@@ -166,7 +166,7 @@ class Client(MessagingHandler):
         self.settled(event, "released")
 
     def on_delivery(self, event):
-        # A transactional state is none of the outcomes that the handler knows.
+        # The handler has no method for a transactional state.
         d = event.delivery
         if d.link.is_sender and d.updated and d.remote_state == 0x34:
             self.settled(event, "accepted")
@@ -201,7 +201,7 @@ class Client(MessagingHandler):
         p = self.producer(r["to"], r.get("kind", "queue"))
         t = self.transactions.get(r.get("session"))
         if t and (t.lost or t.current is None):
-            self.program.answer(r["id"], None, "the transaction is lost: the connection was lost")
+            self.program.answer(r["id"], None, "transaction lost: connection lost")
             return
 
         def done(at, got):
@@ -226,7 +226,7 @@ class Client(MessagingHandler):
             options.append(DurableSubscription())
             name = r["durable"]
             if r.get("shared") and r["consumer"] != "k":
-                name += "|" + r["consumer"]  # further links of the subscription, as Qpid JMS names them
+                name += "|" + r["consumer"]  # a further link of the subscription, named as by Qpid JMS
         if r.get("selector"):
             options.append(Selector(r["selector"]))
         if r.get("no_local"):
@@ -266,7 +266,7 @@ class Client(MessagingHandler):
     def answer(self, r):
         d = self.consumers[r["consumer"]].open.pop(r["delivery"], None)
         if d is None:
-            self.program.answer(r["id"], None, "the delivery is not open: the connection was lost")
+            self.program.answer(r["id"], None, "delivery is not open: connection lost")
             return
         if r["how"] == "fail":
             d.local.failed = True
@@ -292,12 +292,12 @@ class Client(MessagingHandler):
             return
         if self.connected:
             self.closing[k.link] = r["id"]
-        else:  # it is not attached again
+        else:  # not reattached
             self.program.answer(r["id"], {})
         k.link.close()
 
     def unsubscribe(self, r):
-        # A link of the subscription that is closed, not detached, ends it.
+        # Closing a link deletes its subscription; detaching does not.
         link = self.program.container.create_receiver(
             self.connection, r["from"], name=r["durable"], options=[DurableSubscription(), SourceCapabilities(["topic"])]
         )
@@ -329,7 +329,7 @@ class Client(MessagingHandler):
 
 
 class Transacted(TransactionHandler):
-    """One transaction after the other on a connection."""
+    """Consecutive transactions on a connection."""
 
     def __init__(self, client, request_id):
         super().__init__()
@@ -343,7 +343,7 @@ class Transacted(TransactionHandler):
     def end(self, request_id, commit):
         if self.lost or self.current is None:
             self.lost = False
-            self.client.program.answer(request_id, None, "the transaction is lost: the connection was lost")
+            self.client.program.answer(request_id, None, "transaction lost: connection lost")
             self.deliveries = []
             return
         self.waiting = request_id
@@ -356,14 +356,14 @@ class Transacted(TransactionHandler):
 
     def declare(self):
         if self.declaring or self.current is not None or not self.client.connected:
-            return  # on_connection_opened comes back
+            return  # on_connection_opened calls it again
         self.declaring = True
         self.client.program.container.declare_transaction(self.client.connection, handler=self)
 
     def disconnected(self):
         self.lost, self.current, self.deliveries, self.declaring = True, None, [], False
         if self.waiting is not None:
-            self.client.program.answer(self.waiting, None, "the connection was lost")
+            self.client.program.answer(self.waiting, None, "connection lost")
             self.waiting, self.lost = None, False
 
     def done(self, why=None):
@@ -386,18 +386,18 @@ class Transacted(TransactionHandler):
         self.done()
 
     def on_transaction_aborted(self, event):
-        # What was taken in it is ours again, and is given back.
+        # Release the deliveries of the transaction.
         for d in self.deliveries:
             d.update(Delivery.RELEASED)
             d.settle()
         self.done()
 
     def on_transaction_commit_failed(self, event):
-        self.done("the commit was refused: %s" % event.delivery.remote.condition)
+        self.done("commit rejected: %s" % event.delivery.remote.condition)
 
 
 class Browser(MessagingHandler):
-    """Reads what a queue has, until its credit is drained."""
+    """Reads the messages of a queue until the credit is drained."""
 
     def __init__(self, client, request):
         super().__init__(prefetch=0, auto_accept=False)
@@ -487,7 +487,7 @@ class Program(MessagingHandler):
         r = event.subject
         try:
             self.perform(r)
-        except Exception as e:  # the runner is told whatever went wrong
+        except Exception as e:  # report any error to the runner
             self.answer(r["id"], None, repr(e))
 
     def perform(self, r):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The adapter of rhea for the cases of test/amqp: requests as lines of JSON, as ../README.md says. rhea has no transactions. It
-// connects and attaches anew by itself; what was sent and not settled is lost then, and is sent again here.
+// The adapter of rhea for the cases of test/amqp: requests as lines of JSON (../README.md). rhea has no transactions. It reconnects
+// and reattaches links automatically, but loses unsettled messages; this adapter resends them.
 'use strict';
 
 const fs = require('fs');
@@ -10,17 +10,16 @@ const rhea = require('rhea');
 
 const clients = new Map();
 
-// told is what the node has said of an error.
-function told(error) {
-  return new Error(error ? error.condition + ': ' + error.description : 'it was closed');
+// errorOf converts an error of the node.
+function errorOf(error) {
+  return new Error(error ? error.condition + ': ' + error.description : 'closed');
 }
 
-// A connection, with what is under way on it.
 class Client {
   constructor(request) {
     this.senders = new Map();
     this.consumers = new Map();
-    this.links = new Set(); // what waits for a link to open
+    this.links = new Set(); // pending until a link opens
     let attempts = 0;
     let secure;
     if (request.tls) {
@@ -30,7 +29,7 @@ class Client {
       }
     }
     this.connection = rhea.create_container().connect({
-      connection_details: () => { // each time the next one: the number that rhea gives begins anew when a standby has answered
+      connection_details: () => { // the next URL: rhea's own counter restarts after the response of a standby
         const [host, port] = request.urls[attempts++ % request.urls.length].split(':');
         return secure ? {host, port: Number(port), transport: 'tls', options: secure} : {host, port: Number(port)};
       },
@@ -47,10 +46,10 @@ class Client {
     this.connection.on('session_error', () => {});
     this.connection.on('error', (e) => console.error('rhea: ' + e));
     this.opened = new Promise((resolve, reject) => {
-      this.connection.on('connection_error', () => reject(told(this.connection.get_error())));
+      this.connection.on('connection_error', () => reject(errorOf(this.connection.get_error())));
       this.connection.on('connection_open', (context) => {
         const properties = context.connection.properties || {};
-        if (!properties['amqp:connection-establishment-failed']) { // else a close follows that says why
+        if (!properties['amqp:connection-establishment-failed']) { // otherwise a close with the reason follows
           resolve();
         }
       });
@@ -116,9 +115,9 @@ class Client {
   receiver(source, more) {
     const link = this.connection.open_receiver(Object.assign({source, autoaccept: false, credit_window: 20}, more));
     const opened = new Promise((resolve, reject) => {
-      link.once('receiver_open', () => setTimeout(() => resolve(link), 30)); // one that is refused ends at once
-      link.once('receiver_error', () => reject(told(link.error)));
-      link.once('receiver_close', () => reject(told(link.error)));
+      link.once('receiver_open', () => setTimeout(() => resolve(link), 30)); // a refused link is closed immediately
+      link.once('receiver_error', () => reject(errorOf(link.error)));
+      link.once('receiver_close', () => reject(errorOf(link.error)));
     });
     opened.catch(() => {});
     link.on('receiver_error', () => {});
@@ -142,7 +141,7 @@ class Client {
       Object.assign(source, {durable: 2, expiry_policy: 'never'});
       more.name = r.durable;
       if (r.shared && r.consumer !== 'k') {
-        more.name += '|' + r.consumer; // further links of the subscription, as Qpid JMS names them
+        more.name += '|' + r.consumer; // a further link of the subscription, named as by Qpid JMS
       }
     }
     if (this.temporary && this.temporary.address === r.from) {
@@ -190,7 +189,7 @@ class Client {
     const k = this.consumers.get(r.consumer);
     const delivery = k.open.get(r.delivery);
     if (!delivery) {
-      throw new Error('the delivery is not open: the connection was lost');
+      throw new Error('delivery is not open: connection lost');
     }
     k.open.delete(r.delivery);
     if (r.how === 'accept') {
@@ -226,7 +225,7 @@ class Client {
     return {address: link.source.address};
   }
 
-  // A detached link leaves its subscription, a closed one ends it.
+  // Closing a link deletes its subscription; detaching does not.
   consumerClose(r) {
     const k = this.consumers.get(r.consumer);
     const closed = new Promise((resolve) => k.link.once('receiver_close', () => setTimeout(resolve, 10)));

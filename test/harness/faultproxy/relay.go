@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultproxy passes TCP connections on, and can cut the link as a network does. The tests and `lockstep bench
-// failover --fault cut` put it between two nodes, and between a node and its coordinator.
+// Package faultproxy forwards TCP connections, and can cut the link like a network partition.
 package faultproxy
 
 import (
@@ -11,8 +10,7 @@ import (
 	"sync"
 )
 
-// Relay forwards TCP connections to one target, and can simulate a network partition: data is held without an error on
-// either side.
+// Relay forwards TCP connections to one target. A cut holds data without an error on either side.
 type Relay struct {
 	listener net.Listener
 	wg       sync.WaitGroup
@@ -41,7 +39,7 @@ func Listen(target string) (*Relay, error) { return ListenOn("127.0.0.1", target
 
 // ListenOn is Listen on another address of this machine.
 func ListenOn(host, target string) (*Relay, error) {
-	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0")) //nolint:noctx // listening on an own address does not block
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0")) //nolint:noctx // does not block
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
@@ -80,14 +78,13 @@ func (p *Relay) CutOneWay(d Direction) {
 	}
 }
 
-// Heal lets data flow again in both directions, and delivers the held data.
+// Heal ends all cuts and delivers the held data.
 func (p *Relay) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.healAll()
 }
 
-// healAll is Heal with mu held.
 func (p *Relay) healAll() {
 	for _, f := range p.flow {
 		if !isClosed(f) {
@@ -96,7 +93,7 @@ func (p *Relay) healAll() {
 	}
 }
 
-// Held returns how often a cut has held data or a new connection, which shows whether a cut had an effect.
+// Held returns how often a cut has held data or a new connection: whether it had an effect.
 func (p *Relay) Held() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +152,7 @@ func (p *Relay) relay(in net.Conn) {
 	p.mu.Lock()
 	target := p.target
 	p.mu.Unlock()
-	out, err := net.Dial("tcp", target) //nolint:noctx // loopback: refused or done at once
+	out, err := net.Dial("tcp", target) //nolint:noctx // loopback: does not block
 	if err != nil || !p.track(out) {
 		return
 	}

@@ -23,7 +23,7 @@ const bodyHeaderBytes = 4 + 4 + 8 + 4
 const bodyMagic = 0x6c6b7374
 
 // ErrBody is returned if a message's body differs from the result of Body.
-var ErrBody = errors.New("audit: the body of a message differs from the published one")
+var ErrBody = errors.New("message body differs from the published one")
 
 // Body returns the body of message id with sizeBytes bytes (at least 20). Every byte is derived from id and size, so
 // that a reader can verify the body without knowing the published one.

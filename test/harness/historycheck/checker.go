@@ -66,13 +66,12 @@ type Violation struct {
 // String returns "rule: text".
 func (v Violation) String() string { return string(v.Rule) + ": " + v.Text }
 
-// position is the location of a stored message.
 type position struct {
 	queue    string
 	sequence uint64
 }
 
-// checker contains the indexes that several rules need.
+// checker contains the indexes of several rules.
 type checker struct {
 	h         *History
 	published []*Publish // of all kinds
@@ -302,7 +301,6 @@ func (c *checker) deliveries() {
 	}
 }
 
-// subOf returns the subscription of "queue/sub" if it belongs to queue.
 func subOf(drained, queue string) (string, bool) {
 	if len(drained) > len(queue) && drained[:len(queue)] == queue && drained[len(queue)] == '/' {
 		return drained[len(queue)+1:], true

@@ -46,7 +46,7 @@ type Publish struct {
 	// Unordered: it may be committed after later messages of its producer, since the producer did not wait for the
 	// response.
 	Unordered bool `json:"unordered,omitempty"`
-	// Group of the message, whose messages are delivered in order; "" if it has none.
+	// Group of the message; "" if none.
 	Group string `json:"group,omitempty"`
 	// Error message, unless acked.
 	Error string `json:"error,omitempty"`
@@ -144,7 +144,7 @@ func NewHistory() *History {
 // Now returns the time since the history started.
 func (h *History) Now() time.Duration { return time.Since(h.start) }
 
-// Edit changes fields that have no method.
+// Edit changes fields without a method.
 func (h *History) Edit(change func(h *History)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -4,8 +4,7 @@ package historycheck
 
 import "time"
 
-// FirstApplication is the lowest producer number of messages published by applications. Their concurrent publishes may
-// be one batch of the client.
+// FirstApplication is the lowest producer number of applications. Their concurrent publishes may share a batch.
 const FirstApplication = 100
 
 // Kind of an Operation.
@@ -33,8 +32,7 @@ type Operation struct {
 	Sent    time.Duration `json:"sent_ns"`
 	Done    time.Duration `json:"done_ns"`
 	Outcome Outcome       `json:"outcome"`
-	// Queue that was purged, created or deleted, or whose consumed subscription contained the acknowledged message
-	// Input.
+	// Queue is the purged, created or deleted queue, or that of Input.
 	Queue string `json:"queue,omitempty"`
 	// Parts are the messages of a transaction.
 	Parts []ID `json:"parts,omitempty"`

@@ -63,7 +63,7 @@ func worked() *History {
 	return h
 }
 
-// misplaced returns a history of strays without violations: b takes over in term 2.
+// misplaced returns a history of side clients without violations: b takes over in term 2.
 func misplaced() *History {
 	h := NewHistory()
 	h.FinalRead = true

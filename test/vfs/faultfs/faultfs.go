@@ -28,7 +28,6 @@ const (
 	OpSync
 	OpTruncate
 	OpAllocate
-	OpPunchHole
 	OpRemove
 	OpRename
 	OpMkdir
@@ -44,7 +43,7 @@ const (
 func (k OpKind) String() string {
 	names := [opKinds]string{
 		OpOpen: "open", OpCreate: "create", OpRead: "read", OpWrite: "write", OpSync: "sync", OpTruncate: "truncate",
-		OpAllocate: "allocate", OpPunchHole: "punch hole", OpRemove: "remove", OpRename: "rename", OpMkdir: "mkdir",
+		OpAllocate: "allocate", OpRemove: "remove", OpRename: "rename", OpMkdir: "mkdir",
 		OpReadDir: "readdir", OpStat: "stat", OpSyncDir: "sync dir", OpLock: "lock", OpUsage: "usage",
 	}
 	if k == 0 || int(k) >= len(names) {
@@ -61,7 +60,7 @@ type Op struct {
 	Name string
 	// NewName is the new name of a rename.
 	NewName string
-	// Offset and Length are the range of a read, write, allocate or punch, in bytes; Length is the size of a truncate.
+	// Offset and Length are the range of a read, write or allocate, in bytes; Length is the size of a truncate.
 	Offset, Length int64
 	// Count numbers the operations of this kind, from 1.
 	Count uint64
@@ -278,11 +277,6 @@ func (f *faultFile) Truncate(sizeBytes int64) error {
 func (f *faultFile) Allocate(offset, length int64) error {
 	op := Op{Kind: OpAllocate, Name: f.Name(), Offset: offset, Length: length}
 	return f.fault.change(op, func() error { return f.File.Allocate(offset, length) })
-}
-
-func (f *faultFile) PunchHole(offset, length int64) error {
-	op := Op{Kind: OpPunchHole, Name: f.Name(), Offset: offset, Length: length}
-	return f.fault.change(op, func() error { return f.File.PunchHole(offset, length) })
 }
 
 func join(bufs [][]byte) []byte {

@@ -358,22 +358,6 @@ func (f *writeBackFile) Allocate(offset, length int64) error {
 	return f.File.Allocate(offset, length)
 }
 
-func (f *writeBackFile) PunchHole(offset, length int64) error {
-	f.node.mu.Lock()
-	defer f.node.mu.Unlock()
-	if err := f.File.PunchHole(offset, length); err != nil {
-		return err
-	}
-	end := offset + length
-	for s, sector := range f.node.sectors {
-		from, to := s*writeBackBlock, (s+1)*writeBackBlock
-		if from < end && to > offset {
-			clear(sector[max(offset-from, 0):min(end-from, writeBackBlock)])
-		}
-	}
-	return nil
-}
-
 func (f *writeBackFile) SizeBytes() (int64, error) {
 	f.node.mu.Lock()
 	defer f.node.mu.Unlock()

@@ -133,8 +133,6 @@ func TestWriteBackModel(t *testing.T) {
 		case 2:
 			both(func(f vfs.File) error { return f.Allocate(off, n) })
 		case 3:
-			both(func(f vfs.File) error { return f.PunchHole(off, n) })
-		case 4:
 			both(vfs.File.Sync)
 			require.Equal(t, vfstest.Content(t, w, name), vfstest.Content(t, under, name), "step %d", step)
 		default:

@@ -120,7 +120,7 @@ func (c *crash) file(old *inode) *inode {
 	return n
 }
 
-// size returns a random size for a file whose new size was not synced.
+// size returns a random size for a file with a new size that was not synced.
 func (c *crash) size(old *inode, chance float64) int64 {
 	if chance == 1 || old.sizeBytes < old.syncedSize || c.rng.Intn(2) == 0 {
 		return old.sizeBytes

@@ -290,19 +290,6 @@ func (f *file) Allocate(offset, length int64) error {
 	return nil
 }
 
-func (f *file) PunchHole(offset, length int64) error {
-	f.m.mu.Lock()
-	defer f.m.mu.Unlock()
-	if err := f.usable("punch hole", true); err != nil {
-		return err
-	}
-	if offset < 0 || length <= 0 {
-		return pathErr("punch hole", f.name, fs.ErrInvalid)
-	}
-	f.m.clear(f.node, offset, offset+length)
-	return nil
-}
-
 func (f *file) SizeBytes() (int64, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -134,12 +134,6 @@ func testTruncateAllocatePunch(t *testing.T, fsys vfs.FS, dir string) {
 	size, err = f.SizeBytes()
 	require.NoError(t, err)
 	require.EqualValues(t, 20000, size, "never shrinks")
-
-	Write(t, f, 0, string(bytes.Repeat([]byte("y"), 20000)))
-	require.NoError(t, f.PunchHole(100, 12000))
-	want := bytes.Repeat([]byte("y"), 20000)
-	clear(want[100:12100])
-	require.Equal(t, string(want), Content(t, fsys, name))
 	require.Error(t, f.Truncate(-1))
 }
 
@@ -201,7 +195,7 @@ func testClosedFile(t *testing.T, fsys vfs.FS, dir string) {
 	_, sizeErr := f.SizeBytes()
 	for what, err := range map[string]error{
 		"read": readErr, "write": writeErr, "vec": vecErr, "size": sizeErr, "close": f.Close(), "sync": f.Sync(),
-		"truncate": f.Truncate(1), "allocate": f.Allocate(0, 1), "punch": f.PunchHole(0, 1),
+		"truncate": f.Truncate(1), "allocate": f.Allocate(0, 1),
 	} {
 		require.ErrorIs(t, err, fs.ErrClosed, what)
 	}
@@ -254,7 +248,7 @@ func testAgainstModel(t *testing.T, fsys vfs.FS, dir string) {
 	}
 	for step := range 2000 {
 		at, length := rng.Intn(30000), 1+rng.Intn(9000)
-		switch rng.Intn(6) {
+		switch rng.Intn(5) {
 		case 0, 1:
 			data := make([]byte, length)
 			if rng.Intn(3) > 0 {
@@ -273,11 +267,6 @@ func testAgainstModel(t *testing.T, fsys vfs.FS, dir string) {
 			require.NoError(t, f.Allocate(int64(at), int64(length)))
 			reach(at + length)
 		case 4:
-			require.NoError(t, f.PunchHole(int64(at), int64(length)))
-			if at < len(model) {
-				clear(model[at:min(at+length, len(model))])
-			}
-		case 5:
 			require.NoError(t, f.Sync())
 		}
 		buf := make([]byte, length)

@@ -4,6 +4,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -21,10 +22,9 @@ import (
 // Command returns the `lockstep access` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := group("access", "Manage access rules, roles, tokens and quotas",
-		`Access control is off until the first rule exists, unless access.mode is deny: every client may do
-everything. After the first rule, everything that no rule grants is denied, even if all rules are revoked later.
-The principals in access.operators may always do everything. Changes take effect within a second, also on open
-streams.
+		`Until the first rule exists, every client may do everything, unless access.mode is deny. Afterwards, all
+requests that no rule grants are denied, even if all rules are revoked later. The principals in access.operators
+may always do everything. Changes take effect within a second, also on open streams.
 
 Queue rights are publish, consume, browse and manage. Pair rights are operate and audit. In principals, groups and
 queue patterns, * matches any number of characters and ? matches one.`)
@@ -40,7 +40,6 @@ func group(use, short, long string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Long: long, Args: cli.KnownSubcommand, RunE: cli.NeedsSubcommand}
 }
 
-// parseRights parses comma-separated names of rights.
 func parseRights(texts []string) (rights []pb.AccessRight, err error) {
 	for _, text := range texts {
 		for name := range strings.SplitSeq(text, ",") {
@@ -63,7 +62,6 @@ func rightNames(rights []pb.AccessRight) []string {
 	return names
 }
 
-// rule is an access rule, for programs.
 type rule struct {
 	Principal string     `json:"principal,omitempty"`
 	Group     string     `json:"group,omitempty"`
@@ -93,7 +91,6 @@ func newRules(rules []*pb.AccessRule) []rule {
 	return list
 }
 
-// who returns the subject for display.
 func (r *rule) who() string {
 	if r.Group != "" {
 		return "group " + r.Group
@@ -101,7 +98,6 @@ func (r *rule) who() string {
 	return r.Principal
 }
 
-// grants returns the granted roles or rights for display.
 func (r *rule) grants() string {
 	all := append([]string{}, r.Rights...)
 	for _, name := range r.Roles {
@@ -110,26 +106,17 @@ func (r *rule) grants() string {
 	return strings.Join(all, ", ")
 }
 
-func (r *rule) row() []any {
-	queue := r.Queue
-	if queue == "" {
-		queue = "-"
-	}
-	return []any{r.who(), r.grants(), queue}
-}
-
 func ruleTable(env *cli.Env, rules []rule) error {
 	if len(rules) == 0 {
 		return env.Print.Sentence("no rules")
 	}
 	rows := make([][]any, 0, len(rules))
 	for i := range rules {
-		rows = append(rows, rules[i].row())
+		rows = append(rows, []any{rules[i].who(), rules[i].grants(), cmp.Or(rules[i].Queue, "-")})
 	}
-	return env.Print.Table([]string{"Who", "May", "Queues"}, rows)
+	return env.Print.Table([]string{"Principal", "Grants", "Queues"}, rows)
 }
 
-// ruleFlags select the rule to grant or revoke.
 type ruleFlags struct {
 	group, queue string
 	roles        []string
@@ -147,7 +134,7 @@ func addLockOut(cmd *cobra.Command, lockOut *bool) {
 	cmd.Flags().BoolVar(lockOut, "lock-out", false, "allow the caller to lose its own operate right")
 }
 
-// rule parses the arguments: a principal, unless there is a group, and rights.
+// rule parses [PRINCIPAL] [RIGHT...]; the principal is omitted if there is a group.
 func (f *ruleFlags) rule(args []string) (*pb.AccessRule, error) {
 	r := &pb.AccessRule{Group: f.group, Queue: f.queue, Roles: f.roles}
 	if f.group == "" {
@@ -183,10 +170,7 @@ operate.`,
 					return err
 				}
 				j := newRule(got)
-				if err := env.Print.Object(j); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s may %s%s", j.who(), j.grants(), onQueues(j.Queue))
+				return env.Print.Result(j, "%s has %s%s", j.who(), j.grants(), onQueues(j.Queue))
 			})
 		},
 	}
@@ -230,7 +214,7 @@ role is given, the whole rule is deleted. Open streams that used a revoked right
 				if len(j.Rights)+len(j.Roles) == 0 {
 					return env.Print.Sentence("deleted the rule of %s%s", j.who(), onQueues(j.Queue))
 				}
-				return env.Print.Sentence("%s may still %s%s", j.who(), j.grants(), onQueues(j.Queue))
+				return env.Print.Sentence("%s still has %s%s", j.who(), j.grants(), onQueues(j.Queue))
 			})
 		},
 	}
@@ -238,7 +222,6 @@ role is given, the whole rule is deleted. Open streams that used a revoked right
 	return cmd
 }
 
-// table is all access settings, for programs.
 type table struct {
 	Version   uint64   `json:"version"`
 	Mode      string   `json:"mode"`
@@ -270,7 +253,6 @@ func newTable(r *pb.ListAccessResponse) table {
 	return t
 }
 
-// withTable requests all access settings and passes them to show.
 func withTable(ctx context.Context, env *cli.Env, show func(t table) error) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		all, err := admin.New(c).ListAccess(ctx)
@@ -284,9 +266,9 @@ func withTable(ctx context.Context, env *cli.Env, show func(t table) error) erro
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List rules, roles, tokens and quotas",
-		Long: `List all rules with the caller that last changed them, roles, tokens without secrets, and quotas
-with their usage. This requires the operate right. To list your own rights, use "lockstep access
-whoami".`,
+		Long: `List all rules, roles, tokens without their secrets, and quotas with their usage. With --output json,
+rules include the caller that last changed them. This requires the operate right. To list your own rights, use
+lockstep access whoami.`,
 		Example: "  lockstep access list\n  lockstep access list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -326,7 +308,6 @@ func showRest(env *cli.Env, t *table) error {
 	return nil
 }
 
-// answer is the result of a permission test, for programs.
 type answer struct {
 	Allowed   bool     `json:"allowed"`
 	Open      bool     `json:"open"`
@@ -338,7 +319,7 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var principal string
 	var groups []string
 	cmd := &cobra.Command{
-		Use: "test RIGHT [QUEUE]", Short: "Test who has a right",
+		Use: "test RIGHT [QUEUE]", Short: "Show who has a right",
 		Long: `List who has a right and by which rules. With --principal and --group, report whether that caller
 has it. The command changes nothing. The queue rights publish, consume, browse and manage require the queue name.
 The command requires the operate right.`,
@@ -389,7 +370,8 @@ func showAnswer(env *cli.Env, req *pb.TestAccessRequest, label string, got *pb.T
 	case j.Open:
 		return env.Print.Sentence("all clients may %s: there are no rules", label)
 	case !j.Allowed && req.GetPrincipal()+strings.Join(req.GetGroups(), "") != "":
-		return env.Print.Sentence("no: %s may not %s", req.GetPrincipal(), label)
+		return env.Print.Sentence("no: %s may not %s",
+			cmp.Or(req.GetPrincipal(), "group "+strings.Join(req.GetGroups(), ", ")), label)
 	case !j.Allowed:
 		return env.Print.Sentence("no one may %s", label)
 	}
@@ -404,7 +386,6 @@ func showAnswer(env *cli.Env, req *pb.TestAccessRequest, label string, got *pb.T
 	return ruleTable(env, j.Rules)
 }
 
-// self is the identity of the caller, for programs.
 type self struct {
 	Principal string   `json:"principal"`
 	Groups    []string `json:"groups"`
@@ -456,7 +437,6 @@ that apply to it. This requires no right. Use it first when a request is denied.
 	}
 }
 
-// stamp formats a time for display.
 func stamp(t *time.Time) string {
 	if t == nil {
 		return "never"

@@ -13,7 +13,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// resetDone is the requested reset, for programs.
 type resetDone struct {
 	DataDir string `json:"data_dir"`
 	Marker  string `json:"marker"`
@@ -24,10 +23,10 @@ func resetCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "reset", Short: "Delete all access rules of a stopped node",
-		Long: `Recovers access if operators are locked out. The command writes a file into the data directory of a
-stopped node and changes nothing else. When the node becomes active, it deletes all rules through the log, so that
-both nodes agree, logs this, and removes the file. Afterwards all clients may do everything until a new first rule
-exists, unless access.mode is deny. Roles, tokens and quotas are kept.
+		Long: `Recover access if operators are locked out. The command writes a file into the data directory of a
+stopped node and changes nothing else. When the node becomes active, it deletes all rules on both nodes, logs this,
+and removes the file. Afterwards, all clients may do everything until a new first rule exists, unless access.mode
+is deny. Roles, tokens and quotas are kept.
 
 The node must become active: stop the other node while this one starts, or run the command on both nodes.`,
 		Example: "  lockstep access reset --data-dir /var/lib/lockstep\n" +
@@ -56,11 +55,8 @@ The node must become active: stop the other node while this one starts, or run t
 			if err := vfs.WriteFileAtomic(vfs.OS(), marker, []byte("delete all access rules\n")); err != nil {
 				return fmt.Errorf("access reset: %w", err)
 			}
-			if err := env.Print.Object(resetDone{DataDir: dir, Marker: marker}); err != nil {
-				return err
-			}
-			return env.Print.Sentence("the node in %s will delete all rules when it becomes active; to cancel, remove %s", dir,
-				marker)
+			return env.Print.Result(resetDone{DataDir: dir, Marker: marker},
+				"the node in %s will delete all rules when it becomes active; to cancel, remove %s", dir, marker)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "data-dir", "", "data directory of a stopped node")

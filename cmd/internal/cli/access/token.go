@@ -18,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// token is a token, for programs.
 type token struct {
 	Name      string     `json:"name"`
 	Principal string     `json:"principal"`
@@ -26,7 +25,7 @@ type token struct {
 	ExpiresAt *time.Time `json:"expires_at"`
 	CreatedBy string     `json:"created_by,omitempty"`
 	CreatedAt *time.Time `json:"created_at,omitempty"`
-	// Token is the secret. It is set only when the token is created.
+	// Token is set only when the token is created.
 	Token string `json:"token,omitempty"`
 }
 
@@ -48,7 +47,9 @@ func tokenCommand(env *cli.Env) *cobra.Command {
 	cmd := group("token", "Create, list and revoke tokens",
 		`A token is a secret that authenticates a caller without a certificate. The pair stores only its SHA-256
 hash; the token is printed once, when it is created.`)
-	cmd.AddCommand(tokenCreateCommand(env), tokenListCommand(env), tokenRevokeCommand(env))
+	cmd.AddCommand(tokenCreateCommand(env), listPart(env, "token", "List tokens",
+		"List token names, principals and expiry times. Secrets are not stored: revoke a lost token and create a new one.",
+		func(t table) []token { return t.Tokens }, tokenTable), tokenRevokeCommand(env))
 	return cmd
 }
 
@@ -68,7 +69,7 @@ hash. The name is not secret; use it to revoke the token.`,
 				return cli.Usage("--principal is required")
 			}
 			if expires < 0 {
-				return cli.Usage("--expires is in the past")
+				return cli.Usage("--expires must not be negative")
 			}
 			info := &pb.AccessToken{Name: args[0], Principal: principal, Groups: groups}
 			if expires > 0 {
@@ -91,14 +92,14 @@ hash. The name is not secret; use it to revoke the token.`,
 				if err := env.Print.Sentence("%s", secret); err != nil {
 					return err
 				}
-				return env.Print.Sentence("Token %q of %s, expires: %s. It is not shown again.", j.Name, j.Principal,
+				return env.Print.Sentence("token %q of %s, expires: %s; it is not shown again", j.Name, j.Principal,
 					stamp(j.ExpiresAt))
 			})
 		},
 	}
 	cmd.Flags().StringVar(&principal, "principal", "", "principal of the token")
 	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the principal")
-	cmd.Flags().DurationVar(&expires, "expires", 0, "lifetime, such as 2160h; 0: until revoked")
+	cmd.Flags().DurationVar(&expires, "expires", 0, "lifetime, such as 2160h; 0: unlimited")
 	return cmd
 }
 
@@ -110,28 +111,30 @@ func tokenTable(env *cli.Env, tokens []token) error {
 	return env.Print.Table([]string{"Token", "Principal", "Groups", "Expires", "Created by"}, rows)
 }
 
-func tokenListCommand(env *cli.Env) *cobra.Command {
+// listPart returns the command that lists one part of the access settings.
+func listPart[T any](
+	env *cli.Env, kind, short, long string, part func(table) []T, show func(*cli.Env, []T) error,
+) *cobra.Command {
+	path := "  lockstep access " + kind + " list"
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List tokens",
-		Long: `List token names, principals and expiry times. The secrets are not stored: revoke a lost token and
-create a new one.`,
-		Example: "  lockstep access token list\n  lockstep access token list --output json",
+		Use: "list", Aliases: []string{"ls"}, Short: short, Long: long,
+		Example: path + "\n" + path + " --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withTable(cmd.Context(), env, func(t table) error {
-				if err := env.Print.Object(t.Tokens); err != nil {
+				list := part(t)
+				if len(list) == 0 {
+					return env.Print.Result(list, "no %ss", kind)
+				}
+				if err := env.Print.Object(list); err != nil {
 					return err
 				}
-				if len(t.Tokens) == 0 {
-					return env.Print.Sentence("no tokens")
-				}
-				return tokenTable(env, t.Tokens)
+				return show(env, list)
 			})
 		},
 	}
 }
 
-// removedResult is a removed object, for programs.
 type removedResult struct {
 	Removed string `json:"removed"`
 }
@@ -153,7 +156,6 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// removed removes an object and prints the result.
 func removed(
 	ctx context.Context, env *cli.Env, label, name string, remove func(context.Context, *client.Client) error,
 ) error {
@@ -161,14 +163,10 @@ func removed(
 		if err := remove(ctx, c); err != nil {
 			return err
 		}
-		if err := env.Print.Object(removedResult{Removed: name}); err != nil {
-			return err
-		}
-		return env.Print.Sentence("deleted %s %q", label, name)
+		return env.Print.Result(removedResult{Removed: name}, "deleted %s %q", label, name)
 	})
 }
 
-// role is a role, for programs.
 type role struct {
 	Name   string   `json:"name"`
 	Rights []string `json:"rights"`
@@ -208,31 +206,14 @@ queues of the rule.`,
 					return err
 				}
 				j := newRole(got)
-				if err := env.Print.Object(j); err != nil {
-					return err
-				}
-				return env.Print.Sentence("role %q is %s", j.Name, strings.Join(j.Rights, ", "))
+				return env.Print.Result(j, "role %q grants %s", j.Name, strings.Join(j.Rights, ", "))
 			})
 		},
 	}
 	addLockOut(put, &lockOut)
-	cmd.AddCommand(put, &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List roles",
-		Long:    `List each role with its rights and the caller that last changed it. Rules refer to roles by name.`,
-		Example: "  lockstep access role list\n  lockstep access role list --output json",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withTable(cmd.Context(), env, func(t table) error {
-				if err := env.Print.Object(t.Roles); err != nil {
-					return err
-				}
-				if len(t.Roles) == 0 {
-					return env.Print.Sentence("no roles")
-				}
-				return roleTable(env, t.Roles)
-			})
-		},
-	}, &cobra.Command{
+	list := listPart(env, "role", "List roles", "List each role with its rights. Rules refer to roles by name.",
+		func(t table) []role { return t.Roles }, roleTable)
+	cmd.AddCommand(put, list, &cobra.Command{
 		Use: "delete NAME", Short: "Delete an unused role",
 		Long: `Delete a role. This is refused while a rule refers to the role: find it with lockstep access list
 and remove the role from it with lockstep access revoke.`,
@@ -247,7 +228,7 @@ and remove the role from it with lockstep access revoke.`,
 	return cmd
 }
 
-// quota is a quota, for programs. 0: unlimited.
+// 0: unlimited
 type quota struct {
 	Queue             string     `json:"queue"`
 	Queues            uint64     `json:"queues"`
@@ -297,30 +278,16 @@ func quotaTable(env *cli.Env, quotas []quota) error {
 			bound(used.Connections, q.Connections, count),
 		})
 	}
-	return env.Print.Table([]string{"Quota of", "Queues", "Bytes", "Messages", "Connections"}, rows)
+	return env.Print.Table([]string{"Quota", "Queues", "Bytes", "Messages", "Connections"}, rows)
 }
 
 func quotaCommand(env *cli.Env) *cobra.Command {
 	cmd := group("quota", "Manage quotas of queue patterns",
 		"A quota limits the total usage of all queues whose names match a pattern.")
-	cmd.AddCommand(quotaPutCommand(env), &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List quotas and their usage",
-		Long: `List each quota with the current usage of the queues that match its pattern. Several quotas can
-apply to a queue.`,
-		Example: "  lockstep access quota list\n  lockstep access quota list --output json",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withTable(cmd.Context(), env, func(t table) error {
-				if err := env.Print.Object(t.Quotas); err != nil {
-					return err
-				}
-				if len(t.Quotas) == 0 {
-					return env.Print.Sentence("no quotas")
-				}
-				return quotaTable(env, t.Quotas)
-			})
-		},
-	}, &cobra.Command{
+	list := listPart(env, "quota", "List quotas and their usage",
+		"List each quota with the current usage of the queues that match its pattern. Several quotas can apply to a queue.",
+		func(t table) []quota { return t.Quotas }, quotaTable)
+	cmd.AddCommand(quotaPutCommand(env), list, &cobra.Command{
 		Use: "delete PATTERN", Short: "Delete the quota of a pattern",
 		Long: `Delete the quota with exactly this pattern. Messages are kept, and quotas of other patterns still
 apply. To list the patterns, use lockstep access quota list.`,
@@ -362,10 +329,7 @@ the message rate is exceeded. The quota takes effect within a second.`,
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(newQuota(got, nil)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("set the quota of %q", args[0])
+				return env.Print.Result(newQuota(got, nil), "set the quota of %q", args[0])
 			})
 		},
 	}

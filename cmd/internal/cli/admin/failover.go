@@ -4,8 +4,8 @@ package admin
 
 import (
 	"bufio"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -25,10 +25,8 @@ import (
 // forceTime is added to --timeout, since the lease of a node that has just failed takes a few seconds to expire.
 const forceTime = 40 * time.Second
 
-// errNoForce is returned if the flags that confirm the operation are missing.
-var errNoForce = errors.New(`aborted, no changes made. If the active fails and the standby is in sync, failover is
-automatic. If both nodes run, use "lockstep switchover". To activate a node that is not in sync, because the node
-with all messages is permanently lost, add --force --accept-data-loss. To see what may be lost, use --dry-run`)
+var errNoForce = cli.WithHint(cli.ErrNotConfirmed, "lockstep switchover, if both nodes run; lockstep failover "+
+	"--dry-run, to show what may be lost; --force --accept-data-loss, if the node with all messages is permanently lost")
 
 type forceFlags struct {
 	force, accept, dryRun, yes bool
@@ -113,8 +111,8 @@ func nodeToForce(
 		case 0:
 			return nil, cli.NoAnswer(ctx, status)
 		default:
-			return nil, fmt.Errorf("several nodes respond (%s); failover cannot be forced unless the other node is down: stop "+
-				"the failed node, or the node that holds less (lockstep status), and retry", strings.Join(answer, ", "))
+			return nil, fmt.Errorf("several nodes respond (%s); a failover can only be forced if the other node is down: "+
+				"stop the failed node, or the node that holds less (lockstep status), and retry", strings.Join(answer, ", "))
 		}
 	}
 	if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); f.other == "" && i >= 0 {
@@ -123,7 +121,6 @@ func nodeToForce(
 	return cli.NodeAt(c, target)
 }
 
-// forceFailover prints the expected loss, asks for confirmation, and forces the failover.
 func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *admin.Node, f *forceFlags) error {
 	req := &pb.ForceFailoverRequest{OtherAddress: f.other, By: currentUser(), Reason: f.reason}
 	plan, err := n.ForceFailover(ctx, req)
@@ -156,7 +153,7 @@ func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *adm
 func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return cli.ErrNotConfirmed
+		return cli.ErrNeedsYes
 	}
 	word := forcedName(plan)
 	if _, err := fmt.Fprintf(cmd.ErrOrStderr(),
@@ -165,12 +162,11 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	}
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != word {
-		return errors.New("aborted, no changes made")
+		return cli.ErrNotConfirmed
 	}
 	return nil
 }
 
-// currentUser returns the name of the operator according to this machine.
 func currentUser() string {
 	identity := "unknown"
 	if u, err := user.Current(); err == nil {
@@ -182,14 +178,8 @@ func currentUser() string {
 	return identity[:min(len(identity), 200)]
 }
 
-func forcedName(r *pb.ForceFailoverResponse) string {
-	if r.GetNodeName() != "" {
-		return r.GetNodeName()
-	}
-	return r.GetNodeId()
-}
+func forcedName(r *pb.ForceFailoverResponse) string { return cmp.Or(r.GetNodeName(), r.GetNodeId()) }
 
-// printForce prints the expected loss.
 func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 	if env.Print.JSON() {
 		return env.Print.Object(map[string]any{
@@ -206,10 +196,7 @@ func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 			"warnings":    r.GetWarnings(),
 		})
 	}
-	lost := r.GetLostNodeName()
-	if lost == "" {
-		lost = r.GetLostNodeId()
-	}
+	lost := cmp.Or(r.GetLostNodeName(), r.GetLostNodeId())
 	lines := []string{fmt.Sprintf("pair %s, config %d, term %d; in sync: %s", r.GetPairId(), r.GetConfig(), r.GetTerm(),
 		strings.Join(r.GetInSync(), ", "))}
 	if lost != "" {
@@ -225,7 +212,6 @@ func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
 
-// lostRange describes the range of records that may be lost.
 func lostRange(r *pb.ForceFailoverResponse) string {
 	text := fmt.Sprintf("MAY BE LOST: everything acknowledged from LSN %d ", r.GetLostFromLsn())
 	switch {

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
@@ -47,28 +46,19 @@ func ResumeCommand(env *cli.Env) *cobra.Command {
 // setPaused calls the nodes one after the other, since the active may be unreachable.
 func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
-		addrs, err := env.Addresses()
-		if err != nil {
-			return err
-		}
-		for i, addr := range addrs {
-			var n *admin.Node
-			if n, err = cli.NodeAt(c, addr); err != nil {
-				return err
-			}
-			if _, err = n.SetPaused(ctx, paused, reason); err == nil || i == len(addrs)-1 {
+		nodes, err := env.Nodes(c)
+		for _, n := range nodes {
+			if _, err = n.SetPaused(ctx, paused, reason); err == nil {
 				break
 			}
 		}
 		if err != nil {
 			return err
 		}
-		if err := env.Print.Object(map[string]any{"paused": paused, "reason": reason}); err != nil {
-			return err
-		}
+		text := "automatic failover is enabled"
 		if paused {
-			return env.Print.Sentence("automatic failover is disabled until lockstep resume")
+			text = "automatic failover is disabled until lockstep resume"
 		}
-		return env.Print.Sentence("automatic failover is enabled")
+		return env.Print.Result(map[string]any{"paused": paused, "reason": reason}, "%s", text)
 	})
 }

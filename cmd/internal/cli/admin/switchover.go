@@ -6,6 +6,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -104,27 +105,21 @@ func alreadyActive(
 	}, true, nil
 }
 
-// is reports whether a node has the name, ID or address.
 func is(node *pb.NodeStatus, called string) bool {
 	return called != "" && (node.GetNodeId() == called || node.GetName() == called)
 }
 
 func printSwitchover(env *cli.Env, r *pb.SwitchoverResponse) error {
 	pause := r.GetPause().AsDuration()
-	err := env.Print.Object(map[string]any{
-		"active_node": r.GetActiveNode(), "active_address": r.GetActiveAddress(), "term": r.GetTerm(),
-		"pause_ms": output.Milliseconds(pause),
-		"already":  r.GetAlready(),
-	})
-	if err != nil {
-		return err
-	}
-	if r.GetAlready() {
-		return env.Print.Sentence("%s is already active in term %d: no changes made", r.GetActiveAddress(),
-			r.GetTerm())
-	}
-	return env.Print.Sentence("%s is active now in term %d; clients paused for %v", r.GetActiveAddress(), r.GetTerm(),
+	text := fmt.Sprintf("%s is active now in term %d; clients paused for %v", r.GetActiveAddress(), r.GetTerm(),
 		pause.Round(100*time.Microsecond))
+	if r.GetAlready() {
+		text = fmt.Sprintf("%s is already active in term %d: no changes made", r.GetActiveAddress(), r.GetTerm())
+	}
+	return env.Print.Result(map[string]any{
+		"active_node": r.GetActiveNode(), "active_address": r.GetActiveAddress(), "term": r.GetTerm(),
+		"pause_ms": output.Milliseconds(pause), "already": r.GetAlready(),
+	}, "%s", text)
 }
 
 // CheckpointCommand returns the `lockstep checkpoint` command.
@@ -154,14 +149,9 @@ func CheckpointCommand(env *cli.Env) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					if err := env.Print.Object(map[string]any{
-						"address": addr, "checkpoint": r.GetCheckpoint(),
-						"lsn": r.GetLsn(),
-					}); err != nil {
-						return err
-					}
-					if err := env.Print.Sentence("%s: checkpoint %d at LSN %d", addr, r.GetCheckpoint(),
-						r.GetLsn()); err != nil {
+					if err := env.Print.Result(
+						map[string]any{"address": addr, "checkpoint": r.GetCheckpoint(), "lsn": r.GetLsn()},
+						"%s: checkpoint %d at LSN %d", addr, r.GetCheckpoint(), r.GetLsn()); err != nil {
 						return err
 					}
 				}

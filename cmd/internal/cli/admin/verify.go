@@ -30,11 +30,11 @@ from disk, repair corruption, and compare the contents of all messages.
 
 Messages that a node cannot read are listed. Messages that are corrupt on one node are repaired from the other
 node. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS, consumers skip them, and
-"lockstep queue drop-corrupt" discards them.
+lockstep queue drop-corrupt discards them.
 
 The exit code is 1 if the nodes differ or messages cannot be read.`,
-		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --output json | jq " +
-			"'.differences'",
+		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n" +
+			"  lockstep verify --output json | jq '.differences'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.OnActive(cmd.Context(), func(ctx context.Context, n *admin.Node) error {
@@ -56,7 +56,6 @@ The exit code is 1 if the nodes differ or messages cannot be read.`,
 	return cmd
 }
 
-// verification is a comparison of the nodes, for programs.
 type verification struct {
 	OK           bool           `json:"ok"`
 	Deep         bool           `json:"deep"`
@@ -68,13 +67,11 @@ type verification struct {
 	Nodes        []verifiedNode `json:"nodes"`
 }
 
-// difference is a queue that differs between the nodes.
 type difference struct {
 	Queue  string `json:"queue,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// verifiedNode is the corruption found on a node.
 type verifiedNode struct {
 	NodeID     string                `json:"node_id"`
 	Name       string                `json:"name"`
@@ -82,7 +79,6 @@ type verifiedNode struct {
 	Corrupt    []corruptMessage      `json:"damaged"`
 }
 
-// corruptMessage is a message that cannot be read.
 type corruptMessage struct {
 	Queue    string    `json:"queue"`
 	Sequence uint64    `json:"sequence"`
@@ -139,8 +135,8 @@ func printVerificationText(env *cli.Env, j *verification) error {
 		if len(j.Nodes) == 1 {
 			label = "no other node to compare with"
 		}
-		err := env.Print.Sentence("%s at LSN %d: %s, %s", label, j.LSN, output.Plural(j.Queues, "queue"),
-			output.Plural(j.Messages, "message"))
+		err := env.Print.Sentence("%s: %s, %s at LSN %d", label, output.Plural(j.Queues, "queue"),
+			output.Plural(j.Messages, "message"), j.LSN)
 		if err != nil {
 			return err
 		}
@@ -155,8 +151,7 @@ func printVerificationText(env *cli.Env, j *verification) error {
 		}
 	}
 	if j.ContentError != "" {
-		if err := env.Print.Sentence("message contents could not be compared: %s",
-			j.ContentError); err != nil {
+		if err := env.Print.Sentence("message contents could not be compared: %s", j.ContentError); err != nil {
 			return err
 		}
 	}

@@ -69,30 +69,25 @@ If access rules exist, this requires the audit right.`,
 	return cmd
 }
 
-// answer is a response of one node.
 type answer struct {
 	address string
 	resp    *pb.TailAuditResponse
 	err     error
 }
 
-// query queries all nodes concurrently. The channel is closed when all queries have ended.
+// query queries all nodes concurrently. It closes the channel when all queries have ended.
 func query(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
-	addresses, err := env.Addresses()
+	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
 	answers := make(chan answer)
 	var requests sync.WaitGroup
-	for _, address := range addresses {
-		n, err := cli.NodeAt(c, address)
-		if err != nil {
-			return nil, err
-		}
+	for _, n := range nodes {
 		requests.Go(func() {
 			for resp, err := range n.TailAudit(ctx, req) {
 				select {
-				case answers <- answer{address, resp, err}:
+				case answers <- answer{n.Address(), resp, err}:
 				case <-ctx.Done():
 					return
 				}
@@ -106,7 +101,6 @@ func query(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAudi
 	return answers, nil
 }
 
-// newest prints the existing records, by time.
 func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
 	answers, err := query(ctx, env, c, req)
 	if err != nil {
@@ -116,7 +110,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	var failed []error
 	for a := range answers {
 		if a.err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
+			failed = append(failed, a.err)
 		}
 		for _, r := range a.resp.GetRecords() {
 			records = append(records, audit.FromProto(r))
@@ -131,7 +125,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 		}
 	}
 	if len(records) == 0 && len(failed) == 0 {
-		return env.Print.Sentence("No matching records.")
+		return env.Print.Sentence("no matching records")
 	}
 	return errors.Join(failed...)
 }
@@ -145,10 +139,10 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	var failed []error
 	for a := range answers {
 		if a.err != nil && ctx.Err() == nil {
-			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
+			failed = append(failed, a.err)
 		}
 		if n := a.resp.GetMissed(); n > 0 {
-			if err := env.Print.Sentence("%d records of %s were skipped: the client was too slow; see its audit file", n,
+			if err := env.Print.Sentence("%d records of %s skipped: this client is too slow; see the audit file of the node", n,
 				a.address); err != nil {
 				return err
 			}
@@ -163,7 +157,6 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	return errors.Join(failed...)
 }
 
-// show prints one record as a line.
 func show(env *cli.Env, r *audit.Record) error {
 	if env.Print.JSON() {
 		return env.Print.Object(r)

@@ -39,5 +39,5 @@ func TestTail(t *testing.T) {
 	require.Contains(t, text, `"reason":"a test"`)
 	require.NotContains(t, text, "a body")
 	require.NotContains(t, text, "Publish", "message calls are not administrative")
-	require.Contains(t, c.OK("audit", "tail", "--principal", "ann"), "No matching records")
+	require.Contains(t, c.OK("audit", "tail", "--principal", "ann"), "no matching records")
 }

@@ -44,15 +44,15 @@ func Commands(env *cli.Env) []*cobra.Command {
 }
 
 // Long is the help of all benchmarks.
-const Long = `Benchmarks run on this machine, by default against a pair that they start with its data in a
-temporary directory. With --addr they load running nodes, in queues named bench-0, bench-1 and so on, which are
-deleted afterwards.
+const Long = `Benchmarks run on this machine. By default, they start a pair with its data in a temporary directory. With
+--addr, they load running nodes, in queues named bench-0, bench-1 and so on, which are deleted afterwards.
 
 Each benchmark runs several rounds; the last line is the round with the median rate. With --output json, each round
 is one JSON object. Latencies are in milliseconds. MB are 10^6 bytes of message bodies. CPU and memory are the sum
-of the nodes and the client (JSON has each process). Disk is the number of bytes written to the disk with the data.`
+of the nodes and the client; JSON includes each process. Disk is the number of bytes written to the disk that
+contains the data.`
 
-// Flags are the flags of the measurements through the client.
+// Flags are the flags shared by benchmarks.
 type Flags struct {
 	Pair, Standalone bool
 	Raft             bool
@@ -149,10 +149,7 @@ func WithTarget(
 ) (err error) {
 	if cmd.Flags().Changed("addr") && !f.Pair && !f.Standalone {
 		return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
-			ctx, cancel := context.WithTimeout(ctx, env.Timeout)
-			_, err := c.WaitActive(ctx)
-			cancel()
-			if err != nil {
+			if _, err := env.WaitActive(ctx, c); err != nil {
 				return err
 			}
 			return fn(bench.Target{Client: c, Setup: "remote"})

@@ -35,8 +35,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 			}
 			if o.Producers < 1 || o.Window < 1 || f.Queues < 1 || o.Publishers < 0 || o.Publishers > 0 &&
 				o.Publishers < o.Producers {
-				return cli.Usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least " +
-					"--producers")
+				return cli.Usage("--producers, --window and --queues must be at least 1; --publishers 0 or at least --producers")
 			}
 			measure := func(t bench.Target, size int) (bench.Result, error) {
 				o := o
@@ -52,9 +51,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	f.Register(cmd)
-	cmd.Flags().
-		BoolVar(&f.TLS, "tls", false, "measure nodes with TLS on all connections and access rules for the client, and "+
-			"the same without, in turn")
+	cmd.Flags().BoolVar(&f.TLS, "tls", false, "measure nodes with TLS and access rules, and without, in turn")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "duration of a round, instead of --messages")
 	RateFlag(cmd, &o)
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of concurrent producers")
@@ -109,7 +106,6 @@ ends when all acknowledgements are confirmed. The latency is the time that a con
 	return cmd
 }
 
-// errGroups is returned for an invalid number of groups.
 var errGroups = cli.Usage("--groups must be at least 0")
 
 // orderFlags adds the flags for ordering properties of messages beyond the queue's order.

@@ -67,13 +67,10 @@ Freeze and cut are detected after failover.timeout.`,
 	}
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
 	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
-	cmd.Flags().IntVar(&o.Times, "kills", 50, "how often")
-	cmd.Flags().DurationVar(&o.Settle, "settle", 0,
-		"time in sync before each fault")
-	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill,
-		"fault: kill, freeze, cut or switchover")
-	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd",
-		"coordinator: etcd, or raft with a witness process")
+	cmd.Flags().IntVar(&o.Times, "kills", 50, "number of faults")
+	cmd.Flags().DurationVar(&o.Settle, "settle", 0, "time in sync before each fault")
+	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill, "fault: kill, freeze, cut or switchover")
+	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd", "coordinator: etcd, or raft with a witness process")
 	f.PageSize, f.Memory, f.Sizes, f.Messages, f.Rounds, f.Queues = "2KiB", "128MiB", []string{"512"}, 1, 1, 1
 	return cmd
 }

@@ -20,13 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// principal of the measuring client.
 const principal = "bench"
 
-// plainNote labels the baseline of the measurement with TLS.
 const plainNote = "without TLS and rules"
 
-// secured enables TLS for the nodes and their client, with generated certificates.
 func secured(dir string, o *harness.Options, c *client.Options) error {
 	dir = filepath.Join(dir, "certs")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -75,7 +72,7 @@ func withPlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p
 	})
 }
 
-// rule adds an access rule that grants the measuring client its rights and all other clients none.
+// rule grants the measuring client its rights. As the first rule, it denies all others.
 func rule(ctx context.Context, c *client.Client) error {
 	_, err := admin.New(c).Grant(ctx, &pb.AccessRule{
 		Principal: principal, Queue: "bench-*", Rights: []pb.AccessRight{
@@ -121,5 +118,5 @@ func alternate(env *cli.Env, rounds int, without, with bench.Target,
 	if err := PrintResults(env, all); err != nil {
 		return err
 	}
-	return env.Print.Sentence("With TLS and rules: %.2f of the rate without.", secure.Ratio)
+	return env.Print.Sentence("with TLS and rules: %.2f × the rate without", secure.Ratio)
 }

@@ -33,13 +33,11 @@ const (
 	typeKey   = "PRIVATE KEY"
 )
 
-// caFiles is a CA that issues certificates.
 type caFiles struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// request is a certificate request.
 type request struct {
 	name string
 	peer bool
@@ -49,7 +47,6 @@ type request struct {
 	uris []*url.URL
 }
 
-// add adds a name: a URI, an IP address or a DNS name.
 func (r *request) add(name string) error {
 	if strings.Contains(name, "://") {
 		u, err := url.Parse(name)
@@ -70,7 +67,6 @@ func (r *request) add(name string) error {
 	return nil
 }
 
-// newCA creates a CA and writes its files.
 func newCA(dir string, days int) (*caFiles, made, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -95,11 +91,10 @@ func newCA(dir string, days int) (*caFiles, made, error) {
 	return &caFiles{cert: cert, key: key}, m, err
 }
 
-// openCA reads the files of a CA.
 func openCA(dir string) (*caFiles, error) {
 	pair, err := tls.LoadX509KeyPair(certFile(dir, caName), keyFile(dir, caName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w; create a CA with `lockstep cert init`, or set its directory with --dir", err)
+		return nil, cli.WithHint(err, "lockstep cert init, to create a CA; or --dir, to set its directory")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the CA in %s: %w", dir, err)
@@ -115,7 +110,6 @@ func openCA(dir string) (*caFiles, error) {
 	return &caFiles{cert: pair.Leaf, key: key}, nil
 }
 
-// issue creates a certificate and writes its files.
 func (a *caFiles) issue(dir string, r *request) (made, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -149,7 +143,6 @@ func (a *caFiles) issue(dir string, r *request) (made, error) {
 	return m, err
 }
 
-// template returns the common fields of all certificates.
 func template(name string, days int) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialLen-1))
 	if err != nil {
@@ -162,7 +155,7 @@ func template(name string, days int) (*x509.Certificate, error) {
 	}, nil
 }
 
-// mayWrite creates the directory, and returns an error if one of the files exists.
+// mayWrite creates the directory. It returns an error if a file exists.
 func mayWrite(dir string, names []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the directory: %w", err)
@@ -177,7 +170,6 @@ func mayWrite(dir string, names []string) error {
 	return nil
 }
 
-// write writes the files of a certificate. They must not exist.
 func write(dir, name string, cert *x509.Certificate, key *ecdsa.PrivateKey) (made, error) {
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -206,7 +198,6 @@ func writeNew(file, kind string, raw []byte, mode os.FileMode) error {
 	return nil
 }
 
-// namesIn returns all subject alternative names of a certificate.
 func namesIn(cert *x509.Certificate) []string {
 	names := make([]string, 0, len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.URIs))
 	for _, u := range cert.URIs {

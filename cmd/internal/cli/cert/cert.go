@@ -28,8 +28,7 @@ const (
 	thisMachineNames = "localhost,127.0.0.1,::1"
 )
 
-// errExists is returned if a file would be overwritten.
-var errExists = errors.New("it already exists, and files are not overwritten")
+var errExists = errors.New("file exists and is not overwritten")
 
 // Command returns the `lockstep cert` command.
 func Command(env *cli.Env) *cobra.Command {
@@ -46,12 +45,10 @@ of any other CA work as well.`,
 	return cmd
 }
 
-// made is a created certificate, for programs.
 type made struct {
-	// Name of the certificate, and its use: "authority", "peer" or "client".
+	// For is "authority", "peer" or "client".
 	Name string `json:"name"`
 	For  string `json:"for"`
-	// Cert and Key are the paths of the files.
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
 	// Names are the subject alternative names.
@@ -59,7 +56,6 @@ type made struct {
 	Ends  time.Time `json:"ends"`
 }
 
-// result is the result of init and issue, for programs.
 type result struct {
 	Directory    string `json:"directory"`
 	Certificates []made `json:"certificates"`
@@ -73,8 +69,8 @@ func initCommand(env *cli.Env) *cobra.Command {
 		Long: `Create a CA (ca.pem, ca-key.pem) and certificates for the two nodes, the witness and a client in a
 directory, by default "` + defaultDir + `". The keys are ECDSA on P-256, and readable by this user only. Files are
 never overwritten. The certificates of nodes and witness are valid for servers and clients; the client certificate
-contains no host, so that it is not accepted as a node. Copy ca.pem and its own two files to each machine; keep
-ca-key.pem here.`,
+contains no host, so that it is not accepted as that of a node. Copy ca.pem and the two files of a machine to that
+machine; keep ca-key.pem here.`,
 		Example: `  lockstep cert init
   lockstep cert init certs --node-a node-a.example.net,10.0.0.1 --node-b node-b.example.net,10.0.0.2 --witness node-c.example.net
   lockstep serve --config node.yaml --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem`,
@@ -165,7 +161,7 @@ names that others connect to.`,
 	return cmd
 }
 
-// issue creates certificates, writes them and prints the result. first are certificates created before.
+// issue creates and prints certificates. first are certificates created before.
 func issue(env *cli.Env, ca *caFiles, dir string, wanted []request, first ...made) error {
 	r := result{Directory: dir, Certificates: first}
 	for i := range wanted {
@@ -180,12 +176,15 @@ func issue(env *cli.Env, ca *caFiles, dir string, wanted []request, first ...mad
 	}
 	rows := make([][]any, 0, len(r.Certificates))
 	for _, m := range r.Certificates {
-		rows = append(rows, []any{m.Name, m.For, strings.Join(m.Names, " "), m.Ends.Format(time.DateOnly), m.Cert, m.Key})
+		use := m.For
+		if m.Name == caName {
+			use = "CA"
+		}
+		rows = append(rows, []any{m.Name, use, strings.Join(m.Names, " "), m.Ends.Format(time.DateOnly), m.Cert, m.Key})
 	}
-	return env.Print.Table([]string{"name", "for", "names", "ends", "certificate", "key"}, rows)
+	return env.Print.Table([]string{"Name", "For", "Names", "Expires", "Certificate", "Key"}, rows)
 }
 
-// newRequest validates the arguments of a certificate request.
 func newRequest(name string, hosts []string, peer bool, days int) (request, error) {
 	if name == "" || name == caName || strings.HasSuffix(name, "-key") || name != filepath.Base(name) ||
 		strings.HasPrefix(name, ".") {
@@ -222,3 +221,38 @@ func certFile(dir, name string) string { return filepath.Join(dir, name+".pem") 
 func keyFile(dir, name string) string  { return filepath.Join(dir, name+"-key.pem") }
 
 func exists(file string) error { return fmt.Errorf("%s: %w", file, errExists) }
+
+// Files are the PEM files of a pair on one machine.
+type Files struct {
+	// CA is the file of the CA certificate.
+	CA string
+	// NodeCert and NodeKey are for both nodes, ClientCert and ClientKey for a client.
+	NodeCert, NodeKey, ClientCert, ClientKey string
+}
+
+// Make creates a CA, a certificate for nodes on the given hosts and one for a client with the given name. They are
+// valid for a day. The directory must exist.
+func Make(dir string, hosts []string, client string) (Files, error) {
+	const name = "node"
+	ca, _, err := newCA(dir, 1)
+	if err != nil {
+		return Files{}, err
+	}
+	for _, one := range []struct {
+		name  string
+		hosts []string
+		peer  bool
+	}{{name, hosts, true}, {client, nil, false}} {
+		r, err := newRequest(one.name, one.hosts, one.peer, 1)
+		if err != nil {
+			return Files{}, err
+		}
+		if _, err := ca.issue(dir, &r); err != nil {
+			return Files{}, err
+		}
+	}
+	return Files{
+		CA: certFile(dir, caName), NodeCert: certFile(dir, name), NodeKey: keyFile(dir, name),
+		ClientCert: certFile(dir, client), ClientKey: keyFile(dir, client),
+	}, nil
+}

@@ -72,7 +72,7 @@ func TestInit(t *testing.T) {
 	require.NoError(t, err)
 	_, stderr, code := c.Run("", "cert", "init", dir)
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "files are not overwritten")
+	require.Contains(t, stderr, "is not overwritten")
 	after, err := os.ReadFile(filepath.Join(dir, "node-b.pem"))
 	require.NoError(t, err)
 	require.Equal(t, before, after)
@@ -99,7 +99,7 @@ func TestIssue(t *testing.T) {
 		args []string
 		code int
 	}{
-		{"files are not overwritten", []string{"--name", "app", "--client"}, cli.ExitError},
+		{"is not overwritten", []string{"--name", "app", "--client"}, cli.ExitError},
 		{"cert init", []string{"--name", "x", "--client", "--dir", t.TempDir()}, cli.ExitError},
 		{"--peer requires --hosts", []string{"--name", "x", "--peer"}, cli.ExitUsage},
 		{"client peer", []string{"--name", "x"}, cli.ExitUsage},
@@ -130,7 +130,7 @@ func TestShow(t *testing.T) {
 	} {
 		require.Contains(t, text, want)
 	}
-	require.Contains(t, c.OK("cert", "show", filepath.Join(dir, "ca.pem")), "authority")
+	require.Contains(t, c.OK("cert", "show", filepath.Join(dir, "ca.pem")), "CA\n")
 
 	pair, err := tls.LoadX509KeyPair(node, filepath.Join(dir, "node-a-key.pem"))
 	require.NoError(t, err)

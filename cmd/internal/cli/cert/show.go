@@ -19,23 +19,20 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// errNone is returned if a source contains no certificate.
 var errNone = errors.New("no certificate found")
 
-// shown is a certificate, for programs.
 type shown struct {
-	// Source is the file or address. Number is the index of the certificate in it, from 1.
+	// Source is the file or address. Number is the index in it, from 1.
 	Source string `json:"source"`
 	Number int    `json:"number"`
-	// Subject and Issuer are distinguished names; Names are the subject alternative names.
-	Subject string   `json:"subject"`
-	Names   []string `json:"names"`
-	Issuer  string   `json:"issuer"`
-	// Begins and Ends bound its validity. Valid reports whether it is valid now.
-	Begins time.Time `json:"begins"`
-	Ends   time.Time `json:"ends"`
-	Valid  bool      `json:"valid"`
-	// CA reports whether it is a CA certificate. Usage is "server", "client", or both.
+	// Names are the subject alternative names.
+	Subject string    `json:"subject"`
+	Names   []string  `json:"names"`
+	Issuer  string    `json:"issuer"`
+	Begins  time.Time `json:"begins"`
+	Ends    time.Time `json:"ends"`
+	Valid   bool      `json:"valid"`
+	// Usage is "server", "client", or both.
 	CA     bool     `json:"authority"`
 	Usage  []string `json:"usage"`
 	Serial string   `json:"serial"`
@@ -43,10 +40,9 @@ type shown struct {
 
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "show FILE|HOST:PORT…", Short: "Show certificates of files or a process",
-		Long: `Show subject, names, issuer, validity and usage of the certificates in PEM files, or of the process
-at an address. Certificates are not verified: they are shown regardless of their issuer. The address can be that of
-a node, a voter or the metrics.`,
+		Use: "show FILE|HOST:PORT...", Short: "Show certificates in files or of a server",
+		Long: `Show subject, names, issuer, validity and usage of the certificates in PEM files, or of the server at
+an address, such as a node, a voter or the metrics. Certificates are shown without verification.`,
 		Example: `  lockstep cert show certs/node-a.pem
   lockstep cert show node-a.example.net:7420
   lockstep cert show certs/*.pem --output json`,
@@ -63,7 +59,6 @@ a node, a voter or the metrics.`,
 	}
 }
 
-// show prints the certificates of one file or address.
 func show(ctx context.Context, env *cli.Env, source string, now time.Time) error {
 	list, err := read(ctx, source)
 	if err != nil {
@@ -84,7 +79,7 @@ func show(ctx context.Context, env *cli.Env, source string, now time.Time) error
 	return nil
 }
 
-// read reads a file, or queries an address if no such file exists.
+// read queries an address if no such file exists.
 func read(ctx context.Context, source string) ([]*x509.Certificate, error) {
 	raw, err := os.ReadFile(source)
 	if err == nil {
@@ -115,7 +110,6 @@ func decode(source string, raw []byte) (list []*x509.Certificate, err error) {
 	return list, nil
 }
 
-// ask connects to an address and returns the certificates of the server.
 func ask(ctx context.Context, address string) (list []*x509.Certificate, err error) {
 	d := tls.Dialer{Config: &tls.Config{
 		//nolint:gosec // G402: it is shown and not trusted; nothing is sent
@@ -133,7 +127,7 @@ func ask(ctx context.Context, address string) (list []*x509.Certificate, err err
 		return list, nil // the server may still require a client certificate
 	}
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w; it may not use TLS", address, err)
+		return nil, fmt.Errorf("connect to %s: %w; the server may not use TLS", address, err)
 	}
 	return nil, fmt.Errorf("%s: %w", address, errNone)
 }
@@ -162,9 +156,9 @@ func describe(c *x509.Certificate, source string, number int, now time.Time) sho
 func (s *shown) pairs(now time.Time) [][2]string {
 	use := strings.Join(s.Usage, ", ")
 	if s.CA {
-		use = "authority"
+		use = "CA"
 	}
-	left := "ended"
+	left := "expired"
 	switch {
 	case now.Before(s.Begins):
 		left = "not valid yet"

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,9 +22,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
-
-// ratesAfter is the time after the first request at which rates are available.
-const ratesAfter = 1100 * time.Millisecond
 
 // Command returns the `lockstep connection` command.
 func Command(env *cli.Env) *cobra.Command {
@@ -39,7 +37,6 @@ a connection. If access rules exist, this requires the operate right.`,
 	return cmd
 }
 
-// connectionState is a connection, for programs.
 type connectionState struct {
 	Node           string        `json:"node"`
 	ID             uint64        `json:"id"`
@@ -57,7 +54,6 @@ type connectionState struct {
 	Streams        []streamState `json:"streams"`
 }
 
-// trafficState is the traffic in one direction, for programs.
 type trafficState struct {
 	Bytes             uint64   `json:"bytes"`
 	Messages          uint64   `json:"messages"`
@@ -65,7 +61,6 @@ type trafficState struct {
 	MessagesPerSecond *float64 `json:"messages_per_second,omitempty"`
 }
 
-// streamState is a stream, for programs.
 type streamState struct {
 	Kind           string    `json:"kind"`
 	Queues         []string  `json:"queues"`
@@ -120,15 +115,11 @@ published to and consumed from, and throughput, which is measured over one secon
 }
 
 func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest) error {
-	if _, err := queryAll(ctx, env, c, req); err != nil { // starts the measurement of rates
+	if states, err := queryAll(ctx, env, c, req); len(states) == 0 && err != nil { // starts the measurement of rates
 		return err
 	}
-	timer := time.NewTimer(ratesAfter)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return fmt.Errorf("measure rates: %w", context.Cause(ctx))
+	if err := cli.WaitRates(ctx); err != nil {
+		return err
 	}
 	states, failed := queryAll(ctx, env, c, req)
 	if len(states) == 0 && failed != nil {
@@ -150,47 +141,30 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 		return env.Print.Sentence("no connections")
 	}
 	if err := env.Print.Table([]string{
-		"Node", "ID", "Who", "From", "Protocol", "TLS", "Client", "Since", "Streams", "In/s", "Out/s",
+		"Node", "ID", "Principal", "Address", "Protocol", "TLS", "Client", "Since", "Streams", "In/s", "Out/s",
 	}, rows); err != nil {
 		return err
 	}
 	return failed
 }
 
-// queryAll requests all connections from all nodes. It returns the results of the nodes that answer together with the
-// errors of the others.
+// queryAll returns the results of the nodes that answer together with the errors of the others.
 func queryAll(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest,
 ) ([]connectionState, error) {
-	addresses, err := env.Addresses()
+	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
-	lists, failed := make([][]connectionState, len(addresses)), make([]error, len(addresses))
+	lists, failed := make([][]connectionState, len(nodes)), make([]error, len(nodes))
 	var requests sync.WaitGroup
-	for i, address := range addresses {
-		n, err := cli.NodeAt(c, address)
-		if err != nil {
-			return nil, err
-		}
-		requests.Go(func() {
-			if lists[i], err = query(ctx, n, req); err != nil {
-				failed[i] = fmt.Errorf("%s: %w", address, err)
-			}
-		})
+	for i, n := range nodes {
+		requests.Go(func() { lists[i], failed[i] = query(ctx, n, req) })
 	}
 	requests.Wait()
-	states := []connectionState{}
-	for _, l := range lists {
-		states = append(states, l...)
-	}
-	if len(states) == 0 {
-		return nil, errors.Join(failed...)
-	}
-	return states, errors.Join(failed...)
+	return append([]connectionState{}, slices.Concat(lists...)...), errors.Join(failed...)
 }
 
-// query requests the connections of one node, page by page.
 func query(ctx context.Context, n *admin.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
 	for after := uint64(0); ; {
 		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Queue: req.GetQueue(), AfterId: after})
@@ -207,7 +181,6 @@ func query(ctx context.Context, n *admin.Node, req *pb.ListConnectionsRequest) (
 	}
 }
 
-// identityText describes the owner of a connection.
 func identityText(s *connectionState) string {
 	if s.Peer {
 		return "the other node"
@@ -215,13 +188,12 @@ func identityText(s *connectionState) string {
 	return s.Principal
 }
 
-// activityText describes the streams of a connection.
 func activityText(s *connectionState) string {
 	var texts []string
 	for _, stream := range s.Streams {
 		text := stream.Kind + " " + strings.Join(stream.Queues, " ")
 		if stream.Kind == "consume" {
-			text += fmt.Sprintf("/%s (%s)", stream.Subscription, output.Plural(stream.Unacknowledged, "message")+" out")
+			text += fmt.Sprintf("/%s (%s)", stream.Subscription, output.Plural(stream.Unacknowledged, "message")+" in flight")
 		}
 		texts = append(texts, text)
 	}
@@ -231,7 +203,6 @@ func activityText(s *connectionState) string {
 	return strings.Join(texts, ", ")
 }
 
-// perSecond formats the traffic in one direction.
 func perSecond(t trafficState) string {
 	if t.BytesPerSecond == nil {
 		return ""
@@ -248,7 +219,7 @@ func closeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "close ID", Short: "Close a client connection",
 		Long: `Close a client connection on the active node, or on the node in --node. Its unacknowledged messages
-are redelivered. The client reconnects automatically: to keep it out, revoke its rights or its token (lockstep
+are redelivered. The client reconnects automatically; to prevent this, revoke its rights or its token (lockstep
 access).`,
 		Example: "  lockstep connection list\n  lockstep connection close 17\n" +
 			"  lockstep connection close 4 --node b",
@@ -256,8 +227,7 @@ access).`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 64)
 			if err != nil || id == 0 {
-				return fmt.Errorf("%w: invalid connection ID %q; see \"lockstep connection list\"", cli.ErrUsage,
-					args[0])
+				return cli.Usage("invalid connection ID %q; to list the IDs, use lockstep connection list", args[0])
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				n, err := nodeCalled(ctx, env, c, node)
@@ -268,10 +238,7 @@ access).`,
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(newConnectionState("", closed)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("closed connection %d of %s from %s", id,
+				return env.Print.Result(newConnectionState("", closed), "closed connection %d of %s from %s", id,
 					cmp.Or(closed.GetPrincipal(), "unauthenticated"),
 					closed.GetAddress())
 			})
@@ -281,7 +248,7 @@ access).`,
 	return cmd
 }
 
-// nodeCalled returns the node with a name among the nodes in --addr; the active one if the name is empty.
+// An empty name selects the active node.
 func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string) (*admin.Node, error) {
 	if name == "" {
 		active, err := c.WaitActive(ctx)
@@ -290,24 +257,20 @@ func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string
 		}
 		return cli.NodeAt(c, active.Address)
 	}
-	addresses, err := env.Addresses()
+	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
 	var failed []error
-	for _, address := range addresses {
-		n, err := cli.NodeAt(c, address)
-		if err != nil {
-			return nil, err
-		}
+	for _, n := range nodes {
 		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Limit: 1})
 		switch {
 		case err != nil:
-			failed = append(failed, fmt.Errorf("%s: %w", address, err))
+			failed = append(failed, err)
 		case resp.GetNode() == name:
 			return n, nil
 		}
 	}
-	failed = append(failed, fmt.Errorf("%w: no node in --addr is named %q", cli.ErrUsage, name))
+	failed = append(failed, cli.Usage("no node in --addr is named %q", name))
 	return nil, errors.Join(failed...)
 }

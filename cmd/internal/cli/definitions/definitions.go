@@ -21,14 +21,10 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// maxFileBytes bounds a definitions file.
 const maxFileBytes = 64 << 20
 
-// Errors of the commands; the exit code is 1.
 var (
-	// errDiffers is returned by diff if the pair differs from the file.
-	errDiffers = errors.New("the pair differs from the file")
-	// errConflicts is returned by import if the file requires a change that is not possible.
+	errDiffers   = errors.New("the pair differs from the file")
 	errConflicts = errors.New("aborted, no changes made: the file changes immutable settings")
 )
 
@@ -173,7 +169,6 @@ func list(ctx context.Context, c *client.Client, prefix string) (queues []admin.
 	return queues, nil
 }
 
-// readFile reads a definitions file, or standard input.
 func readFile(env *cli.Env, name, prefix string) ([]queue, error) {
 	in := env.Stdin
 	if name == "-" {
@@ -209,14 +204,12 @@ func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted []queue
 	return compare(wanted, there), nil
 }
 
-// result is the result of import and diff, for programs.
 type result struct {
-	// Changes are the steps. LeftAlone are deletions that were not requested.
+	// LeftAlone are deletions that were not requested.
 	Changes   []step   `json:"changes"`
 	LeftAlone []step   `json:"left_alone,omitempty"`
 	Conflicts []string `json:"conflicts,omitempty"`
-	// Applied is the number of steps that were executed.
-	Applied int `json:"applied"`
+	Applied   int      `json:"applied"`
 }
 
 func (p *plan) result(steps, left []step, applied int) result {
@@ -237,7 +230,6 @@ func printSteps(env *cli.Env, p *plan, steps []step) error {
 	return nil
 }
 
-// printLeft prints the deletions that were not requested.
 func printLeft(env *cli.Env, left []step) error {
 	var names []string
 	for i := range left {
@@ -248,7 +240,7 @@ func printLeft(env *cli.Env, left []step) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return env.Print.Sentence("not in the file, and kept without --prune: %s", strings.Join(names, ", "))
+	return env.Print.Sentence("not in the file (kept without --prune): %s", strings.Join(names, ", "))
 }
 
 type importOptions struct{ yes, prune, dryRun bool }
@@ -281,7 +273,7 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 			err := steps[i].do(step, c)
 			cancel()
 			if err != nil {
-				return fmt.Errorf("step %d of %d (%s) failed, the steps before it are applied: %w",
+				return fmt.Errorf("step %d of %d (%s) failed; the previous steps are applied: %w",
 					i+1, len(steps), steps[i].text(), err)
 			}
 			done++
@@ -302,7 +294,6 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 	return env.Print.Sentence("applied %s", output.Plural(uint64(done), "change"))
 }
 
-// question returns the confirmation prompt.
 func question(steps []step) string {
 	deletes, messages := uint64(0), uint64(0)
 	for i := range steps {
@@ -313,7 +304,7 @@ func question(steps []step) string {
 	}
 	text := "Apply " + output.Plural(uint64(len(steps)), "change")
 	if deletes > 0 {
-		text += fmt.Sprintf(", of which %s delete data with %s permanently", output.Count(deletes),
+		text += fmt.Sprintf(" (%s, deleting %s permanently)", output.Plural(deletes, "deletion"),
 			output.Plural(messages, "message"))
 	}
 	return text

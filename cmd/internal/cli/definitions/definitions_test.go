@@ -63,7 +63,7 @@ func TestDefinitions(t *testing.T) {
 
 	stdout = c.OK("definitions", "import", file)
 	require.Contains(t, stdout, "applied 6 changes")
-	require.Contains(t, stdout, "kept without --prune: queue old\n")
+	require.Contains(t, stdout, "(kept without --prune): queue old\n")
 	require.Contains(t, c.OK("definitions", "import", file), "no changes")
 	q := c.Lines("queue", "show", "orders")[0]
 	require.Equal(t, "poison", q["dead_letter"])
@@ -84,7 +84,7 @@ func TestDefinitions(t *testing.T) {
 	// The prompt lists the objects to be deleted.
 	_, stderr, code = c.Answering("n\n", "definitions", "import", file, "--prune")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "Apply 4 changes, of which 2 delete data with 2 messages permanently?")
+	require.Contains(t, stderr, "Apply 4 changes (2 deletions, deleting 2 messages permanently)?")
 	stdout, stderr, code = c.Answering("y\n", "definitions", "import", file, "--prune")
 	require.Equal(t, cli.ExitOK, code, stderr)
 	require.Contains(t, stdout, "applied 4 changes")

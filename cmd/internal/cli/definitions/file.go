@@ -20,17 +20,13 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
-// version of the file format.
 const version = 1
 
-// errFile is returned for an invalid file. The wrapping error contains file and line.
 var errFile = errors.New("invalid definitions file")
 
-// subscription is the definition of a subscription.
 type subscription struct {
 	name, filter string
-	// policy contains the fields that the subscription overrides in its queue's configuration. own contains their
-	// names, each followed by a space, in order.
+	// policy contains the fields that the subscription overrides, own their names, each followed by a space.
 	policy admin.QueueConfig
 	own    string
 }
@@ -38,14 +34,12 @@ type subscription struct {
 // plain reports whether it is created together with its queue.
 func (s *subscription) plain() bool { return s.filter == "" && s.own == "" }
 
-// has reports whether it overrides a field.
 func (s *subscription) has(field string) bool { return slices.Contains(strings.Fields(s.own), field) }
 
 func (s *subscription) options() admin.SubscriptionOptions {
 	return admin.SubscriptionOptions{Filter: s.filter, Redelivery: admin.PolicyOf(s.policy, strings.Fields(s.own))}
 }
 
-// setOwn sets the overridden fields.
 func (s *subscription) setOwn(fields []string) {
 	s.own = ""
 	for _, f := range queueconfig.PolicyFields() {
@@ -63,7 +57,6 @@ func subscriptionOf(s admin.Subscription) subscription {
 	return sub
 }
 
-// queue is the definition of a queue.
 type queue struct {
 	name          string
 	config        admin.QueueConfig
@@ -71,12 +64,11 @@ type queue struct {
 	forwards      []admin.Forward
 }
 
-// isDefault reports whether the subscriptions are those of a queue that was created without naming any.
+// isDefault reports whether subs are those of a queue created without naming any.
 func isDefault(subs []subscription) bool {
 	return len(subs) == 1 && subs[0] == subscription{name: client.DefaultSubscription}
 }
 
-// fromClient returns the definition of a queue.
 func fromClient(q admin.Queue) queue {
 	d := queue{name: q.Name, config: q.Config, forwards: slices.Clone(q.Forwards)}
 	for _, s := range q.Subscriptions {
@@ -86,7 +78,6 @@ func fromClient(q admin.Queue) queue {
 	return d
 }
 
-// sort sorts everything by name.
 func (q *queue) sort() {
 	slices.SortFunc(q.subscriptions, func(a, b subscription) int { return cmp.Compare(a.name, b.name) })
 	slices.SortFunc(q.forwards, func(a, b admin.Forward) int { return cmp.Compare(a.To, b.To) })
@@ -141,7 +132,6 @@ func (q *queue) object() object {
 	return append(o, entry{"forwards", list})
 }
 
-// whole returns the file for the queues.
 func whole(queues []queue) object {
 	list := []object{}
 	for i := range queues {
@@ -150,7 +140,7 @@ func whole(queues []queue) object {
 	return object{{"version", uint64(version)}, {"queues", list}}
 }
 
-// MarshalJSON implements json.Marshaler. It keeps the order of the entries.
+// MarshalJSON keeps the order of the entries.
 func (o object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -176,7 +166,6 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return one.Bytes(), nil
 }
 
-// node converts a value to YAML.
 func node(v any) *yaml.Node {
 	switch v := v.(type) {
 	case object:
@@ -203,7 +192,6 @@ func node(v any) *yaml.Node {
 	}
 }
 
-// encode returns the file as YAML.
 func encode(queues []queue) ([]byte, error) {
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
@@ -214,7 +202,7 @@ func encode(queues []queue) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decode parses a YAML or JSON file and checks its consistency, without a pair. The error wraps errFile.
+// decode parses YAML or JSON and checks its consistency, without a pair.
 func decode(name string, content []byte) ([]queue, error) {
 	var document, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(content))
@@ -280,7 +268,6 @@ func (d *decoder) document(n *yaml.Node) (queues []queue) {
 
 func (d *decoder) queue(n *yaml.Node) queue {
 	q := queue{subscriptions: []subscription{{name: client.DefaultSubscription}}}
-	fields := queueconfig.Fields()
 	d.mapping(n, "a queue", func(key string, v *yaml.Node) bool {
 		switch key {
 		case "name":
@@ -290,13 +277,7 @@ func (d *decoder) queue(n *yaml.Node) queue {
 		case "forwards":
 			q.forwards = d.forwards(v)
 		default:
-			at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
-			if at < 0 {
-				return false
-			}
-			if err := fields[at].Set(&q.config, d.scalar(v)); err != nil {
-				d.fail(v, "%v", err)
-			}
+			return d.field(queueconfig.Fields(), key, &q.config, v)
 		}
 		return true
 	})
@@ -307,7 +288,6 @@ func (d *decoder) queue(n *yaml.Node) queue {
 	return q
 }
 
-// subscriptions parses a list of names, or of names with options.
 func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 	list := []subscription{}
 	for _, e := range d.sequence(n) {
@@ -323,15 +303,8 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 				case "filter":
 					s.filter = d.scalar(v)
 				default:
-					fields := queueconfig.PolicyFields()
-					at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
-					if at < 0 {
-						return false
-					}
 					own = append(own, key)
-					if err := fields[at].Set(&s.policy, d.scalar(v)); err != nil {
-						d.fail(v, "%v", err)
-					}
+					return d.field(queueconfig.PolicyFields(), key, &s.policy, v)
 				}
 				return true
 			})
@@ -346,6 +319,18 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 		list = append(list, s)
 	}
 	return list
+}
+
+// field sets the field of a configuration named by a key. It reports whether there is one.
+func (d *decoder) field(fields []queueconfig.Field, key string, config *admin.QueueConfig, v *yaml.Node) bool {
+	at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
+	if at < 0 {
+		return false
+	}
+	if err := fields[at].Set(config, d.scalar(v)); err != nil {
+		d.fail(v, "%v", err)
+	}
+	return true
 }
 
 func (d *decoder) forwards(n *yaml.Node) (list []admin.Forward) {
@@ -378,7 +363,7 @@ func (d *decoder) forwards(n *yaml.Node) (list []admin.Forward) {
 	return list
 }
 
-// mapping calls take for each key. take reports whether the key is known.
+// take reports whether the key is known.
 func (d *decoder) mapping(n *yaml.Node, label string, take func(key string, v *yaml.Node) bool) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
@@ -421,7 +406,6 @@ func (d *decoder) scalar(n *yaml.Node) string {
 	return n.Value
 }
 
-// resolve follows an alias.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias

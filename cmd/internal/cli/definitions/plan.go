@@ -15,7 +15,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
-// Kinds of steps, in the output for programs.
 const (
 	createQueue        = "create-queue"
 	alterQueue         = "alter-queue"
@@ -26,15 +25,12 @@ const (
 	deleteQueue        = "delete-queue"
 )
 
-// step is one change that makes the pair match the file.
 type step struct {
-	// Action is the operation; Queue and Subscription are its object.
-	Action       string `json:"action"`
-	Queue        string `json:"queue"`
-	Subscription string `json:"subscription,omitempty"`
-	// Changes are the fields that are set.
-	Changes []change `json:"changes,omitempty"`
-	// Messages is the number of messages that a deletion removes.
+	Action       string   `json:"action"`
+	Queue        string   `json:"queue"`
+	Subscription string   `json:"subscription,omitempty"`
+	Changes      []change `json:"changes,omitempty"`
+	// deleted with it
 	Messages uint64 `json:"messages,omitempty"`
 
 	want queue // of a queue or its forwards
@@ -50,7 +46,7 @@ type change struct {
 
 // plan is the difference between a pair and a file, as steps in an executable order.
 type plan struct {
-	// steps create and change the file's objects; prune deletes objects that the file does not have.
+	// steps create and change objects; prune deletes objects that the file does not have.
 	steps, prune []step
 	// conflicts are differences that cannot be altered.
 	conflicts []string
@@ -58,10 +54,8 @@ type plan struct {
 
 func (p *plan) empty() bool { return len(p.steps)+len(p.prune)+len(p.conflicts) == 0 }
 
-// deletes reports whether a step deletes messages or objects.
 func (s *step) deletes() bool { return s.Action == deleteSubscription || s.Action == deleteQueue }
 
-// text formats the step for display.
 func (s *step) text() string {
 	sign := "~"
 	switch s.Action {
@@ -84,7 +78,6 @@ func (s *step) text() string {
 	return strings.TrimRight(fmt.Sprintf("%s %s  %s", sign, s.what(), strings.Join(parts, ", ")), " ")
 }
 
-// what returns the name of the step's object.
 func (s *step) what() string {
 	switch {
 	case s.Action == setForwards:
@@ -96,8 +89,8 @@ func (s *step) what() string {
 	}
 }
 
-// compare returns the plan that changes the existing queues into the wanted ones. Both lists are sorted by name.
-// Temporary queues that the file does not name belong to their clients and are ignored.
+// compare returns the plan that changes there into wanted. Both are sorted by name. Temporary queues that the file does
+// not name belong to their clients and are ignored.
 func compare(wanted []queue, there []admin.Queue) plan {
 	byName := make(map[string]admin.Queue, len(there))
 	for _, q := range there {
@@ -144,8 +137,8 @@ func compare(wanted []queue, there []admin.Queue) plan {
 	return p
 }
 
-// targetsFirst sorts dead-letter queues before the queues that name them, themselves or in a subscription. Otherwise
-// the order is stable. The order within cycles, which no pair accepts, is unspecified.
+// targetsFirst sorts dead-letter queues before the queues that name them. The order within cycles, which no pair
+// accepts, is unspecified.
 func targetsFirst(queues []queue) []queue {
 	byName := make(map[string]int, len(queues))
 	for i, q := range queues {
@@ -171,7 +164,6 @@ func targetsFirst(queues []queue) []queue {
 	return ordered
 }
 
-// deadLetters returns the dead-letter queues that a queue and its subscriptions name.
 func (q *queue) deadLetters() []string {
 	names := []string{q.config.DeadLetter}
 	for _, s := range q.subscriptions {
@@ -199,7 +191,7 @@ func (p *plan) create(want queue) {
 	}
 }
 
-// plain returns the names of the subscriptions without options. They are created together with the queue.
+// plain returns the subscriptions without options. They are created together with the queue.
 func (q *queue) plain() (names []string) {
 	for _, sub := range q.subscriptions {
 		if sub.plain() {
@@ -325,7 +317,6 @@ func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// do executes the step.
 func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 	switch s.Action {
 	case createQueue:

@@ -31,11 +31,11 @@ func Command(env *cli.Env) *cobra.Command {
 		Short: "Kill the active node and verify all messages",
 		Long: `Start etcd (or a witness) and two nodes on this machine with data in a temporary directory, publish
 and consume messages, kill the active node with SIGKILL, restart it, wait until it has caught up, and compare both
-nodes. Takes 20 seconds.
+nodes. This takes 20 seconds.
 
 The exit code is 0 only if no acknowledged message was lost or duplicated and both stores are identical.`,
-		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n  lockstep " +
-			"demo --keep",
+		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n" +
+			"  lockstep demo --keep",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Duration < time.Second || o.Rate < 1 || o.Rate > 1_000_000 {
@@ -46,10 +46,9 @@ The exit code is 0 only if no acknowledged message was lost or duplicated and bo
 				return err
 			}
 			if keep {
-				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+				if err := keepRunning(cmd.Context(), env, &o); err != nil {
 					return err
 				}
-				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
 			}
 			return runDemo(cmd.Context(), env, o)
 		},
@@ -77,7 +76,6 @@ func runDemo(ctx context.Context, env *cli.Env, o demo.Options) error {
 	})
 }
 
-// demoOptions sets the options that all demos have in common.
 func demoOptions(env *cli.Env, o *demo.Options) error {
 	if o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32()) //nolint:gosec // any number will do; a short one is easier to type
@@ -90,10 +88,7 @@ func demoOptions(env *cli.Env, o *demo.Options) error {
 	// Both nodes and the load share this machine, so a slow node must not be considered dead. A killed process is
 	// detected by its closed port, regardless of these timeouts.
 	o.Settings["failover.timeout"], o.Settings["failover.drop-timeout"] = "10s", "8s"
-	w := env.Stdout
-	if env.Print.JSON() {
-		w = env.Stderr
-	}
+	w := screen(env)
 	o.Screen = demo.NewScreen(w, output.IsTerminal(w))
 	return nil
 }
@@ -148,27 +143,36 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 	}, violations(v)...))
 }
 
-// violations returns rows with the first violated rules.
 func violations(v demo.Verdict) (rows [][]any) {
 	const most = 10
 	for _, broken := range v.Violations[:min(most, len(v.Violations))] {
-		rows = append(rows, []any{"broken rule", broken.String()})
+		rows = append(rows, []any{"violated rule", broken.String()})
 	}
 	return rows
 }
 
-// keepRunning prints how to use a pair and waits for Ctrl-C.
-func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, ports served) {
-	// The events are printed to the demo's screen. Errors are ignored: if the terminal is closed, ctx ends.
-	w := env.Stdout
-	if env.Print.JSON() {
-		w = env.Stderr
+// keepRunning makes a demo print how to use its pair, and wait for Ctrl-C.
+func keepRunning(ctx context.Context, env *cli.Env, o *demo.Options) error {
+	ports := make(served)
+	if err := ports.listen(ctx, "--console", consoleSetting, consoleAddress); err != nil {
+		return err
 	}
-	printPair(w, p, ports)
-	<-ctx.Done()
+	o.NodeSettings = ports
+	o.Keep = func(ctx context.Context, p *harness.Pair) {
+		printPair(screen(env), p, ports)
+		<-ctx.Done()
+	}
+	return nil
 }
 
-// printPair prints the addresses of a pair and examples.
+// screen returns the output for people.
+func screen(env *cli.Env) io.Writer {
+	if env.Print.JSON() {
+		return env.Stderr
+	}
+	return env.Stdout
+}
+
 func printPair(w io.Writer, p *harness.Pair, ports served) {
 	addrs := p.Addresses()[0]
 	if len(p.Nodes) > 1 {

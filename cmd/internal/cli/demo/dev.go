@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// restartAfter is the delay before `dev` restarts a killed node. It is long enough to observe the other node alone.
+// long enough to observe the other node alone
 const restartAfter = 5 * time.Second
 
 // DevCommand returns the `lockstep dev` command.
@@ -64,9 +64,9 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	p, err := harness.Start(ctx, o)
 	switch {
 	case errors.Is(err, harness.ErrInUse):
-		return fmt.Errorf("%w; stop that process, or choose another directory with --dir", err)
+		return cli.WithHint(err, "stopping that process, or --dir with another directory")
 	case errors.Is(err, harness.ErrAddressInUse):
-		return fmt.Errorf("%w; stop the process, or choose other addresses with --listen-a and --listen-b", err)
+		return cli.WithHint(err, "stopping that process, or --listen-a and --listen-b with other addresses")
 	case err != nil:
 		return err
 	}
@@ -90,7 +90,6 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	return nil
 }
 
-// supervise restarts nodes and the witness when they exit, until ctx ends.
 func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	done := make(chan struct{})
 	all := p.Processes()
@@ -105,7 +104,7 @@ func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	}
 }
 
-// restart restarts a node each time it exits, until ctx ends. Failed starts are retried.
+// Failed starts are retried.
 func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
 	for {
 		select {
@@ -113,7 +112,7 @@ func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Dura
 		case <-ctx.Done():
 			return
 		}
-		fmt.Fprintf(env.Stdout, "node %s ended; restarting it in %v\n", n.Name, after)
+		fmt.Fprintf(env.Stdout, "node %s exited; restarting it in %v\n", n.Name, after)
 		for started := false; !started; {
 			timer := time.NewTimer(after)
 			select {

@@ -14,28 +14,18 @@ import (
 )
 
 const (
-	// consoleAddress is the first candidate for the console of the first node, near the ports of the nodes.
+	// first candidate for node a, near the ports of the nodes
 	consoleAddress = "127.0.0.1:7480"
-	// amqpAddress is the first candidate for the AMQP 1.0 listener of the first node: the standard port.
-	amqpAddress = "127.0.0.1:5672"
-	// portTries is the number of candidate ports.
-	portTries = 100
-	// consoleSetting and amqpSetting are the node settings for these addresses.
+	// first candidate for node a: the standard port
+	amqpAddress    = "127.0.0.1:5672"
+	portTries      = 100
 	consoleSetting = "console.listen"
 	amqpSetting    = "amqp.listen"
 )
 
-// served maps node names to settings.
 type served map[string]map[string]string
 
-// consoles returns the settings for consoles of the nodes, on the first free ports from an address on.
-func consoles(ctx context.Context, first string) (served, error) {
-	s := make(served)
-	return s, s.listen(ctx, "--console", consoleSetting, first)
-}
-
-// listen adds a listener setting for each node, on the first free ports from an address on. If the address is empty, it
-// adds none.
+// listen adds a listener setting for each node, on the first free ports from an address on; none if it is empty.
 func (s served) listen(ctx context.Context, flag, setting, first string) error {
 	if first == "" {
 		return nil
@@ -73,7 +63,7 @@ func (s served) listen(ctx context.Context, flag, setting, first string) error {
 	return nil
 }
 
-// jmsURL returns the failover URL for Qpid JMS; empty if AMQP is disabled.
+// jmsURL returns a failover URL; empty if AMQP is disabled.
 func (s served) jmsURL(p *harness.Pair) string {
 	var list []string
 	for _, n := range p.Nodes {

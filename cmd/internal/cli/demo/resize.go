@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 func resizeCommand(env *cli.Env) *cobra.Command {
@@ -48,10 +47,9 @@ and each message was acknowledged by two nodes, except from the kill until the k
 				return cli.Usage("--rate must be 1 to 1000000 and --fill at least 1MiB")
 			}
 			if keep {
-				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+				if err := keepRunning(cmd.Context(), env, &o.Options); err != nil {
 					return err
 				}
-				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
 			}
 			return demoResize(cmd.Context(), env, o)
 		},
@@ -79,7 +77,7 @@ func demoResize(ctx context.Context, env *cli.Env, o demo.ResizeOptions) error {
 	})
 }
 
-// showScan prints the result of a scan for display, in addition to the output for programs.
+// showScan prints a table in every output format, to stderr if the output is for programs.
 func showScan(env *cli.Env, node string, r *pb.ScanResult) {
 	printer := env.Print
 	if printer.JSON() {

@@ -11,7 +11,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/demo"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
-	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 func transactionCommand(env *cli.Env) *cobra.Command {
@@ -40,10 +39,9 @@ The exit code is 0 only if each acknowledged order has exactly one invoice and b
 				return err
 			}
 			if keep {
-				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+				if err := keepRunning(cmd.Context(), env, &o.Options); err != nil {
 					return err
 				}
-				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
 			}
 			return demoTransaction(cmd.Context(), env, o)
 		},
@@ -85,14 +83,14 @@ func printChainVerdict(env *cli.Env, v demo.ChainVerdict) error {
 	}
 	rows := [][]any{
 		{"orders published", output.Count(v.Published)},
-		{"times that an order was processed", output.Count(v.Processed)},
+		{"attempts to process an order", output.Count(v.Processed)},
 		{"  refused as already processed", output.Count(v.Refused)},
 		{"invoices stored", output.Count(v.Stored)},
 		{"  missing", output.Count(v.Missing)},
-		{"  doubled", output.Count(v.Doubled)},
-		{"orders left", output.Count(v.Left)},
+		{"  duplicated", output.Count(v.Doubled)},
+		{"orders not processed", output.Count(v.Left)},
 		{"kills of the active", output.Count(v.Kills)},
-		{"workers that were stopped", output.Count(v.LostWorkers)},
+		{"stopped workers", output.Count(v.LostWorkers)},
 	}
 	for i, n := range []string{"a", "b"} {
 		rows = append(rows, []any{"digest of node " + n, fmt.Sprintf("%.16s… at LSN %d", v.Digests[i], v.LSN)})

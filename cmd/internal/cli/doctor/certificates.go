@@ -16,20 +16,17 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// soon is how long before its expiry a certificate should be replaced.
 const soon = 14 * 24 * time.Hour
 
-// use is a purpose of certificate files of a node.
 type use struct {
 	name  string // prefix of the settings
 	files tlsfiles.Files
-	// host by which clients reach it; empty: the certificate is not a server certificate.
+	// by which clients reach it; empty: not a server certificate
 	host string
-	// usages that the certificate must have.
+	// the certificate must have
 	usages []x509.ExtKeyUsage
 }
 
-// uses returns the purposes for which the configuration has certificates.
 func uses(c *config.Config) []use {
 	host := func(addresses ...string) string {
 		for _, a := range addresses {
@@ -64,7 +61,7 @@ func uses(c *config.Config) []use {
 	})
 }
 
-// checkCertificates checks that the files of each use match, are valid now, and contain the node's name.
+// checkCertificates checks that files match, are valid now, and contain the node's name.
 func checkCertificates(_ context.Context, in *inspector) []Finding {
 	var all []Finding
 	for _, u := range uses(&in.cfg) {
@@ -89,7 +86,6 @@ func checkCertificates(_ context.Context, in *inspector) []Finding {
 	return all
 }
 
-// check checks the files of one use.
 func (u *use) check(now time.Time) Finding {
 	problem := func(measured, meaning, do string) Finding {
 		return Finding{Verdict: Problem, Measured: measured, Meaning: meaning, Do: do}
@@ -145,7 +141,7 @@ func (u *use) check(now time.Time) Finding {
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
 }
 
-// chain checks that a certificate is signed by the CAs and has the required key usages; nil if so.
+// chain checks the issuer and key usages; nil: valid.
 func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *Finding {
 	if roots == nil {
 		return nil
@@ -190,7 +186,7 @@ func namesOf(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// secured opens the files of a use for outgoing connections; nil if not configured.
+// nil if not configured
 func secured(files tlsfiles.Files) (*tlsfiles.Source, error) {
 	if files.Empty() {
 		return nil, nil //nolint:nilnil // no TLS is no error

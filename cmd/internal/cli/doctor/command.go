@@ -16,9 +16,8 @@ import (
 )
 
 // ErrProblems is returned if a check found a problem.
-var ErrProblems = errors.New("after the fix, run lockstep doctor again")
+var ErrProblems = errors.New("run lockstep doctor again after the fix")
 
-// report is the result of all checks, for programs.
 type report struct {
 	Problems   int       `json:"problems"`
 	Warnings   int       `json:"warnings"`
@@ -99,12 +98,11 @@ func printReport(env *cli.Env, found []Finding) error {
 	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", output.Plural(r.Problems, "problem"),
 		output.Plural(r.Warnings, "warning"), r.NotChecked, output.Plural(len(found), "check"))
 	if err == nil && r.Problems > 0 {
-		err = fmt.Errorf("%s found: %w", output.Plural(r.Problems, "problem"), ErrProblems)
+		err = fmt.Errorf("%s found; %w", output.Plural(r.Problems, "problem"), ErrProblems)
 	}
 	return err
 }
 
-// text formats a finding: the measured value on one line, its meaning and the recommended action below it.
 func text(f *Finding) string {
 	verdict := strings.ToUpper(string(f.Verdict))
 	if f.Verdict == OK {

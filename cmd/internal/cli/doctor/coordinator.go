@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	etcdserver "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
@@ -28,7 +30,6 @@ const (
 	slowEtcd = 100 * time.Millisecond // a role takeover requires one write
 )
 
-// checkEtcd queries each endpoint, and requests the members and the cluster record from the cluster.
 func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	if in.cfg.Coordinator.Type != config.CoordinatorEtcd {
 		return nil
@@ -65,7 +66,6 @@ func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	return append(append(all, membersOf(ctx, client, len(e.Endpoints))), in.recordIn(ctx, client))
 }
 
-// queryEndpoint measures the response time of one endpoint.
 func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) Finding {
 	var times []time.Duration
 	var st *clientv3.StatusResponse
@@ -116,7 +116,6 @@ func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string
 	return f
 }
 
-// membersOf returns the size of the quorum.
 func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Finding {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -143,7 +142,6 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 	return f
 }
 
-// recordIn reads the cluster record, if it exists.
 func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Finding {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -171,7 +169,6 @@ func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Find
 	return f
 }
 
-// checkVoters queries the quorum of a pair with the raft coordinator.
 func checkVoters(ctx context.Context, in *inspector) []Finding {
 	r := &in.cfg.Coordinator.Raft
 	if in.cfg.Coordinator.Type != config.CoordinatorRaft {
@@ -186,10 +183,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 		o.TLS = &raft.TLS{Receive: source.Receive, Dial: source.Dial, Names: r.TLS.Names}
 	}
 	var all []Finding
-	own := r.Advertise
-	if own == "" {
-		own = r.Listen
-	}
+	own := cmp.Or(r.Advertise, r.Listen)
 	for _, v := range r.Voters {
 		if v == own {
 			continue
@@ -218,6 +212,9 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 	switch {
 	case err != nil:
 		f.Verdict, f.Measured = Warning, shortest(err)
+		if errors.Is(err, raft.ErrNoQuorum) {
+			f.Measured = "no leader within " + queryTimeout.String()
+		}
 		f.Meaning = "no quorum yet: no node gets a role before two of the three voters run"
 		f.Do = "start the other voters; to list them, use lockstep pair voters"
 	case len(members) != len(r.Voters):
@@ -230,10 +227,15 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 	return append(all, f)
 }
 
-// shortest returns the last part of an error, on one line.
+// shortest returns an error on one line.
 func shortest(err error) string {
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") {
+	text := err.Error()
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		text = e.Message
+	}
+	text = strings.Join(strings.Fields(text), " ")
+	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") ||
+		strings.Contains(text, context.DeadlineExceeded.Error()) {
 		return "no response within " + queryTimeout.String()
 	}
 	return text

@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Parameters of the disk checks.
 const (
 	syncs           = 300
 	concurrentSyncs = 30 // with a running node, which should not be affected
@@ -25,7 +24,7 @@ const (
 	verySlowSync    = 200 * time.Millisecond
 )
 
-// nearest returns the directory, or its nearest existing parent.
+// nearest returns the directory or its nearest existing parent.
 func nearest(dir string) (location string, made bool) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -38,7 +37,6 @@ func nearest(dir string) (location string, made bool) {
 	}
 }
 
-// checkSpace compares the free space with the expected needs of the node.
 func checkSpace(_ context.Context, in *inspector) []Finding {
 	u, err := vfs.OS().Usage(in.place)
 	if err != nil {
@@ -61,7 +59,6 @@ func checkSpace(_ context.Context, in *inspector) []Finding {
 		output.Bytes(wanted)), "")
 }
 
-// checkDirectory checks that this user can use the data directory, and other users cannot.
 func checkDirectory(_ context.Context, in *inspector) []Finding {
 	dir := in.cfg.Data.Dir
 	if !in.made {
@@ -97,7 +94,6 @@ func checkDirectory(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// tryFile creates a file and removes it.
 func tryFile(dir string) error {
 	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
@@ -110,7 +106,7 @@ func tryFile(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// checkSync measures the latency of small synced writes: each commit waits for one on each node.
+// Each commit waits for a small synced write on each node.
 func checkSync(ctx context.Context, in *inspector) []Finding {
 	count := syncs
 	if in.owner != 0 {
@@ -143,7 +139,6 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 		1/p50.Seconds()), "")
 }
 
-// measureSyncs writes and syncs, and returns the times in ascending order.
 func measureSyncs(ctx context.Context, dir string, count int) (times []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor checks a machine and the settings of a node before the node is used. It finds problems that would
-// prevent its start, slow it down, or cause data loss later. It writes only a small file in the data directory's
-// filesystem, which it removes, and takes no locks. A node running on that directory is not disturbed.
+// Package doctor checks a machine and the settings of a node for problems that would prevent its start, slow it down,
+// or lose data later. It takes no locks and writes only a small temporary file next to the data, so that it does not
+// disturb a running node.
 package doctor
 
 import (
@@ -27,17 +27,16 @@ const (
 	Warning Verdict = "warning"
 	// Problem prevents the start or the safe operation of the node.
 	Problem Verdict = "problem"
-	// NotChecked means that the check was not possible; Means contains the reason.
+	// NotChecked means that the check was not possible; Meaning contains the reason.
 	NotChecked Verdict = "not checked"
 )
 
 // Finding is the result of one check.
 type Finding struct {
-	// Check is its name. Subject is the checked object, if there are several.
 	Check   string  `json:"check"`
 	Subject string  `json:"subject,omitempty"`
 	Verdict Verdict `json:"verdict"`
-	// Measured is the observed value, Means its meaning, and Do the recommended action.
+	// Measured is the observed value, and Do the recommended action.
 	Measured string `json:"measured,omitempty"`
 	Meaning  string `json:"means,omitempty"`
 	Do       string `json:"do,omitempty"`
@@ -45,21 +44,17 @@ type Finding struct {
 
 // Options of Run.
 type Options struct {
-	// Config of the node.
 	Config config.Config
-	// Peer is the address of the other node, host:port; empty: from the cluster record.
-	Peer string
-	// Version of this program.
+	// Peer is the host:port of the other node; empty: from the cluster record.
+	Peer    string
 	Version string
 }
 
-// timeouts of the checks.
 const (
 	queryTimeout = 3 * time.Second
 	syncLimit    = 3 * time.Second
 )
 
-// inspector is the shared state of the checks.
 type inspector struct {
 	o   Options
 	cfg config.Config
@@ -74,18 +69,17 @@ type inspector struct {
 	recordQueried bool             // it was requested from etcd
 }
 
-// check is a check with its name.
 type check struct {
 	name string
 	run  func(context.Context, *inspector) []Finding
 }
 
-// checks returns the checks in the order of their output. Those of a later stage use results of earlier ones.
+// checks returns the stages in the order of their output. A stage uses results of earlier ones.
 func checks() [][]check {
 	return [][]check{
 		{
 			{"clock", checkClock},
-			{"file system", checkFilesystem},
+			{"filesystem", checkFilesystem},
 			{"free space", checkSpace},
 			{"data directory", checkDirectory},
 			{"disk sync", checkSync},
@@ -127,18 +121,6 @@ func Run(ctx context.Context, o Options) []Finding {
 	return all
 }
 
-// Worst returns the most severe verdict.
-func Worst(all []Finding) Verdict {
-	worst := OK
-	for _, f := range all {
-		if f.Verdict == Problem || f.Verdict == Warning && worst != Problem {
-			worst = f.Verdict
-		}
-	}
-	return worst
-}
-
-// one returns the finding of a check with a single finding.
 func one(v Verdict, measured, meaning, do string) []Finding {
 	return []Finding{{Verdict: v, Measured: measured, Meaning: meaning, Do: do}}
 }
@@ -147,7 +129,6 @@ func notChecked(format string, args ...any) []Finding {
 	return []Finding{{Verdict: NotChecked, Meaning: fmt.Sprintf(format, args...)}}
 }
 
-// keepRecord stores the cluster record for later stages.
 func (in *inspector) keepRecord(r *failover.Record) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -14,16 +14,15 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// reservedFiles is the number of open files of a node in addition to connections.
+// open files of a node in addition to connections
 const reservedFiles = 256
 
-// checkMemory compares memory.budget with the memory available to the process.
 func checkMemory(_ context.Context, in *inspector) []Finding {
 	machine, group := memoryLimits()
 	return memoryFinding(uint64(in.cfg.Memory.Budget.Bytes()), machine, group)
 }
 
-// memoryFinding checks a budget against the known limits; 0: unknown.
+// 0: unknown limit
 func memoryFinding(budget, machine, group uint64) []Finding {
 	limit, of := machine, "the machine"
 	if group > 0 && (machine == 0 || group < machine) {
@@ -44,7 +43,6 @@ func memoryFinding(budget, machine, group uint64) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// checkOpenFiles compares the limit of open files with limits.connections.
 func checkOpenFiles(_ context.Context, in *inspector) []Finding {
 	limit, err := openFiles()
 	if err != nil {
@@ -60,7 +58,6 @@ func checkOpenFiles(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// checkPorts checks whether the node can listen on its configured addresses.
 func checkPorts(ctx context.Context, in *inspector) []Finding {
 	var all []Finding
 	for _, key := range []string{"listen", "metrics.listen", "coordinator.raft.listen", "console.listen", "amqp.listen"} {
@@ -75,7 +72,7 @@ func checkPorts(ctx context.Context, in *inspector) []Finding {
 	return all
 }
 
-// port checks one address. It binds it briefly, and only if no process listens on that port.
+// port binds the address briefly, and only if no process listens on the port.
 func (in *inspector) port(ctx context.Context, address string) Finding {
 	host, text, err := net.SplitHostPort(address)
 	port, errPort := strconv.Atoi(text)
@@ -89,7 +86,7 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 	if listening && pid != 0 && pid == in.owner {
 		return Finding{
 			Verdict: OK, Measured: fmt.Sprintf("%s, in use by process %d", address, pid),
-			Meaning: "it is the node with this data directory",
+			Meaning: "by the node with this data directory",
 		}
 	}
 	if !listening {

@@ -26,7 +26,6 @@ const (
 	clockMaximum = 1_000_000
 )
 
-// dataSync waits until the data of a file is on the disk.
 func dataSync(f *os.File) error {
 	if err := unix.Fdatasync(int(f.Fd())); err != nil {
 		return fmt.Errorf("fdatasync: %w", err)
@@ -34,7 +33,6 @@ func dataSync(f *os.File) error {
 	return nil
 }
 
-// checkClock checks whether the kernel's clock is synchronized.
 func checkClock(context.Context, *inspector) []Finding {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
@@ -53,7 +51,6 @@ func checkClock(context.Context, *inspector) []Finding {
 	return one(OK, "synchronized, "+measured, "", "")
 }
 
-// filesystems returns names by magic number.
 func filesystems() map[int64]string {
 	return map[int64]string{
 		unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
@@ -64,7 +61,6 @@ func filesystems() map[int64]string {
 	}
 }
 
-// checkFilesystem checks the filesystem of the data directory.
 func checkFilesystem(_ context.Context, in *inspector) []Finding {
 	var st unix.Statfs_t
 	if err := unix.Statfs(in.place, &st); err != nil {
@@ -99,7 +95,6 @@ func checkFilesystem(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// directWrites reports whether files in dir can be opened with direct I/O.
 func directWrites(dir string) bool {
 	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
@@ -174,9 +169,13 @@ func portOwner(port int) (pid int, listening bool) {
 	return 0, true
 }
 
-// nameOfProcess returns the name of a process.
 func nameOfProcess(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return readText(fmt.Sprintf("/proc/%d/comm", pid))
+}
+
+// readText returns "" if the file cannot be read.
+func readText(name string) string {
+	b, err := os.ReadFile(name)
 	if err != nil {
 		return ""
 	}
@@ -215,14 +214,13 @@ func groupFile(second, first string) string {
 		}
 	}
 	for _, name := range append(names, filepath.Join(root, second), filepath.Join(root, first)) {
-		if b, err := os.ReadFile(name); err == nil {
-			return strings.TrimSpace(string(b))
+		if text := readText(name); text != "" {
+			return text
 		}
 	}
 	return ""
 }
 
-// checkProcessors reports the number of available processors.
 func checkProcessors(context.Context, *inspector) []Finding {
 	n := runtime.NumCPU()
 	measured := output.Plural(n, "processor")
@@ -239,20 +237,12 @@ func checkProcessors(context.Context, *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// checkKernel checks kernel settings that slow a node down or cause it to be killed.
 func checkKernel(context.Context, *inspector) []Finding {
 	var all []Finding
 	add := func(subject string, v Verdict, measured, meaning, do string) {
 		all = append(all, Finding{Subject: subject, Verdict: v, Measured: measured, Meaning: meaning, Do: do})
 	}
-	read := func(name string) string {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(b))
-	}
-	switch v := read("/proc/sys/vm/overcommit_memory"); v {
+	switch v := readText("/proc/sys/vm/overcommit_memory"); v {
 	case "":
 		add("vm.overcommit_memory", NotChecked, "", "it cannot be read", "")
 	case "2":
@@ -262,7 +252,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 		add("vm.overcommit_memory", OK, v, "", "")
 	}
 	swap := swapBytes()
-	switch v, err := strconv.Atoi(read("/proc/sys/vm/swappiness")); {
+	switch v, err := strconv.Atoi(readText("/proc/sys/vm/swappiness")); {
 	case err != nil:
 		add("vm.swappiness", NotChecked, "", "it cannot be read", "")
 	case swap > 0 && v > 10:
@@ -271,7 +261,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 	default:
 		add("vm.swappiness", OK, fmt.Sprintf("%d, with %s of swap", v, output.Bytes(swap)), "", "")
 	}
-	switch v := chosenOf(read("/sys/kernel/mm/transparent_hugepage/enabled")); v {
+	switch v := chosenOf(readText("/sys/kernel/mm/transparent_hugepage/enabled")); v {
 	case "":
 		add("transparent huge pages", NotChecked, "", "the kernel does not report it", "")
 	case "always":
@@ -280,7 +270,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 	default:
 		add("transparent huge pages", OK, v, "", "")
 	}
-	switch v, err := strconv.Atoi(read("/proc/sys/net/core/somaxconn")); {
+	switch v, err := strconv.Atoi(readText("/proc/sys/net/core/somaxconn")); {
 	case err != nil:
 		add("net.core.somaxconn", NotChecked, "", "it cannot be read", "")
 	case v < 1024:
@@ -318,7 +308,6 @@ func swapBytes() (total uint64) {
 	return total
 }
 
-// openFiles returns the maximum number of open files of this process.
 func openFiles() (uint64, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -3,11 +3,14 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -22,10 +25,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// offClock is the maximum clock difference between two nodes.
 const offClock = 500 * time.Millisecond
 
-// checkPair compares the data directory with the cluster record.
 func checkPair(_ context.Context, in *inspector) []Finding {
 	id, err := datadir.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +44,7 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 		measured += "of pair " + id.PairID.String()
 	}
 	switch {
-	case in.cfg.Coordinator.Type == config.CoordinatorNone && id.PairID != uuid.Nil:
+	case in.cfg.Coordinator.Type == config.CoordinatorNone && id.PairID != uuid.Nil && !in.standalone():
 		return one(Problem, measured, "the store belongs to a pair: the node does not start without a coordinator",
 			"set coordinator.type as on the other node, or use another data.dir")
 	case !asked:
@@ -65,12 +66,17 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// foreignFiles counts the nodes of a pair other than this one.
+// standalone reports whether the store belongs to a standalone node, which also has a pair ID.
+func (in *inspector) standalone() bool {
+	_, err := os.Stat(filepath.Join(in.cfg.Data.Dir, datadir.StandaloneName))
+	return err == nil
+}
+
 func foreignFiles(r *failover.Record, id uuid.UUID) int {
 	return len(slices.DeleteFunc(slices.Clone(r.Nodes), func(n failover.NodeInfo) bool { return n.ID == id }))
 }
 
-// checkPeer checks whether the other node is reachable with this node's credentials, and whether both are compatible.
+// checkPeer checks whether the other node is reachable with this node's credentials and compatible.
 func checkPeer(ctx context.Context, in *inspector) []Finding {
 	if in.cfg.Coordinator.Type == config.CoordinatorNone {
 		return nil
@@ -87,16 +93,12 @@ func checkPeer(ctx context.Context, in *inspector) []Finding {
 	return []Finding{f}
 }
 
-// peerAddress returns the address of the other node: the given one, or that in the cluster record.
 func (in *inspector) peerAddress() (address, name string) {
 	record, _ := in.pairRecord()
 	if in.o.Peer != "" || record == nil {
 		return in.o.Peer, ""
 	}
-	own := in.cfg.Advertise
-	if own == "" {
-		own = in.cfg.Listen
-	}
+	own := cmp.Or(in.cfg.Advertise, in.cfg.Listen)
 	id, err := datadir.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
 	for _, n := range record.Nodes {
 		if err == nil && n.ID == id.NodeID || n.Address == own || n.Address == "" {
@@ -107,7 +109,6 @@ func (in *inspector) peerAddress() (address, name string) {
 	return "", ""
 }
 
-// queryPeer requests the status of one node, with this node's certificate.
 func (in *inspector) queryPeer(ctx context.Context, address string) Finding {
 	files := in.cfg.TLS.Files()
 	c, err := client.OpenWith(ctx, client.Options{
@@ -147,7 +148,6 @@ func (in *inspector) queryPeer(ctx context.Context, address string) Finding {
 	return in.checkPeer(st, start, took)
 }
 
-// checkPeer compares the status of the other node with this one.
 func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took time.Duration) Finding {
 	f := Finding{Verdict: OK, Measured: fmt.Sprintf("%s, %s, responds in %v", st.GetNode().GetName(), st.GetVersion(),
 		took.Round(10*time.Microsecond))}
@@ -180,7 +180,6 @@ func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took t
 	return f
 }
 
-// dial returns an error if no process listens on an address.
 func dial(ctx context.Context, address string) error {
 	d := net.Dialer{Timeout: queryTimeout}
 	conn, err := d.DialContext(ctx, "tcp", address)

@@ -27,7 +27,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "job", GroupID: "operate",
 		Short: "Schedule maintenance jobs",
 		Long: `Jobs are stored by the pair and run on the node with the given role. A job does not start again
-while it is still running. Jobs are scans, shrinks, backups, compacts and verifications.`,
+while it is still running. A job is a scan, shrink, backup, compact or verification.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -35,7 +35,6 @@ while it is still running. Jobs are scans, shrinks, backups, compacts and verifi
 	return cmd
 }
 
-// jobState is a scheduled job.
 type jobState struct {
 	Name     string    `json:"name"`
 	Schedule string    `json:"schedule"`
@@ -46,7 +45,6 @@ type jobState struct {
 	LastRun  *jobRun   `json:"last_run,omitempty"`
 }
 
-// jobRun is one run of a job.
 type jobRun struct {
 	Job       string    `json:"job,omitempty"`
 	StartedAt time.Time `json:"started_at"`
@@ -105,8 +103,8 @@ node, as configured; they are stored by the pair and survive a failover.`,
 					rows = append(rows, []any{j.Name, j.Kind, j.On, j.Schedule, next, last})
 				}
 				if len(rows) == 0 {
-					return env.Print.Sentence("There are no jobs. To create one, use: lockstep job put nightly --kind " +
-						"backup --schedule \"0 2 * * *\"")
+					return env.Print.Sentence("no jobs; to create one, use lockstep job put nightly --kind backup " +
+						"--schedule \"0 2 * * *\"")
 				}
 				return env.Print.Table([]string{"Job", "Kind", "On", "Schedule", "Next run", "Last run"}, rows)
 			})
@@ -114,7 +112,6 @@ node, as configured; they are stored by the pair and survive a failover.`,
 	}
 }
 
-// Kinds of jobs, and the nodes on which they can run.
 func jobKinds() []string { return []string{"scan", "shrink", "backup", "compact", "verify"} }
 func jobNodes() []string { return []string{"", pairstatus.Standby, pairstatus.Active, "both"} }
 
@@ -149,17 +146,15 @@ time of the active node. A compact job rewrites one node after the other.`,
 					return err
 				}
 				if j.Paused {
-					return env.Print.Sentence("job %s is stored and paused", j.Name)
+					return env.Print.Sentence("stored job %s, paused", j.Name)
 				}
 				return env.Print.Sentence("job %s runs next at %s", j.Name, output.LocalTime(j.NextRun))
 			})
 		},
 	}
-	cmd.Flags().StringVar(&job.Schedule, "schedule", "",
-		"schedule: cron expression with five fields, or @daily and similar")
+	cmd.Flags().StringVar(&job.Schedule, "schedule", "", "cron expression with five fields, or @daily and similar")
 	cmd.Flags().StringVar(&job.Kind, "kind", "", "operation: "+strings.Join(jobKinds(), ", "))
-	cmd.Flags().StringVar(&job.On, "on", "",
-		"node to run on: standby, active or both; default: depends on the kind")
+	cmd.Flags().StringVar(&job.On, "on", "", "node to run on: standby, active or both; default: depends on the kind")
 	cmd.Flags().BoolVar(&job.Paused, "paused", false, "store the job without running it")
 	return cmd
 }
@@ -175,10 +170,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 				if err := admin.New(c).DeleteJob(ctx, args[0]); err != nil {
 					return err
 				}
-				if err := env.Print.Object(map[string]string{"deleted": args[0]}); err != nil {
-					return err
-				}
-				return env.Print.Sentence("deleted job %s", args[0])
+				return env.Print.Result(map[string]string{"deleted": args[0]}, "deleted job %s", args[0])
 			})
 		},
 	}
@@ -188,18 +180,15 @@ func runCommand(env *cli.Env) *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
 		Use: "run NAME", Short: "Run a job now and wait",
-		Long: `Run a job now, regardless of its schedule, and wait until it ends; for a compact, until its rolling
-plan ends, which lockstep store plan --watch shows. If the active role moves, the run is repeated, and the command
-waits for that run. The exit code is 1 if the job failed. The command is refused if the job is already running.
-With --detach it does not wait for a compact.`,
+		Long: `Run a job now, regardless of its schedule, and wait until it ends. A compact job ends with its rolling
+plan (lockstep store plan --watch). If the active role moves, the run is restarted, and the command waits for it.
+The exit code is 1 if the job failed. The command is refused if the job is already running. With --detach, it does
+not wait for a compact.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				find, cancel := context.WithTimeout(ctx, env.Timeout)
-				_, err := c.WaitActive(find)
-				cancel()
-				if err != nil {
+				if _, err := env.WaitActive(ctx, c); err != nil {
 					return err
 				}
 				before, err := lastRun(ctx, c, args[0], env.Timeout)
@@ -227,7 +216,11 @@ func printRun(env *cli.Env, j jobRun) error {
 	if err := env.Print.Object(j); err != nil {
 		return err
 	}
-	if err := env.Print.Sentence("job %s: %s in %.1f s: %s", j.Job, j.Outcome, j.Seconds, j.Detail); err != nil {
+	text := fmt.Sprintf("job %s: %s in %.1f s", j.Job, j.Outcome, j.Seconds)
+	if j.Detail != "" {
+		text += ": " + j.Detail
+	}
+	if err := env.Print.Sentence("%s", text); err != nil {
 		return err
 	}
 	if j.Outcome == "failed" {
@@ -239,11 +232,9 @@ func printRun(env *cli.Env, j jobRun) error {
 const (
 	outcomeRunning = "running"
 	outcomeSkipped = "skipped"
-	// runPoll is the polling interval for the end of a job run.
-	runPoll = 500 * time.Millisecond
+	runPoll        = 500 * time.Millisecond
 )
 
-// lastRun returns the last run of a job; nil if it has not run yet.
 func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*pb.JobRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -261,8 +252,7 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 	return jobs[i].GetHistory()[0], nil
 }
 
-// followRun waits for the end of the run that started after another one. cause is the error of the start request, if it
-// failed; then the run may not exist.
+// followRun waits for the end of the run after before. cause is the error of the start request: the run may not exist.
 func followRun(
 	ctx context.Context, env *cli.Env, c *client.Client, name string, before *pb.JobRun, cause error,
 ) (*pb.JobRun, error) {
@@ -295,7 +285,7 @@ func followRun(
 func historyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "history NAME", Short: "List the last runs of a job",
-		Long:    `List the last runs of a job, latest first: start, end, node, and result or error.`,
+		Long:    `List the last runs of a job, latest first, with outcome, duration, node and details.`,
 		Example: "  lockstep job history nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -45,10 +45,7 @@ that this subscription has not acknowledged. The command stops at the end of the
 func browse(
 	ctx context.Context, env *cli.Env, c *client.Client, queue string, o client.BrowseOptions, bodies bool,
 ) error {
-	wait, cancel := context.WithTimeout(ctx, env.Timeout)
-	_, err := c.WaitActive(wait)
-	cancel()
-	if err != nil {
+	if _, err := env.WaitActive(ctx, c); err != nil {
 		return err
 	}
 	const rowsPerTable = 1000 // a long listing is printed in parts to bound memory
@@ -86,8 +83,7 @@ func browse(
 	if err := flush(); err != nil || len(corrupt) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: %s of %s could not be read on any node and were skipped, first sequence %d; "+
-		"to list them, use lockstep verify; "+
-		"to discard them, lockstep queue drop-corrupt %s", client.ErrDataLoss, output.Plural(len(corrupt), "message"), queue,
-		corrupt[0], queue)
+	return cli.WithHint(fmt.Errorf("%w: %s of %s skipped, which no node can read; first sequence: %d", client.ErrDataLoss,
+		output.Plural(len(corrupt), "message"), queue, corrupt[0]),
+		"lockstep verify, to list them; lockstep queue drop-corrupt %s, to discard them", queue)
 }

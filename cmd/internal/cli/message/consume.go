@@ -35,12 +35,11 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 		Short: "Consume messages and print their bodies",
 		Long: `Print message bodies, one per line, and acknowledge each message after printing it. Messages that
 cannot be printed, because standard output is closed or full, are not acknowledged. The command stops after --count
-messages, or after --wait without a message; with --follow it runs until Ctrl-C. With --no-ack messages stay in the
-queue. With --reject each message is rejected: it is moved to the queue's dead-letter queue, or discarded if there
-is none.
+messages, or after --wait without a message; with --follow it runs until Ctrl-C. With --no-ack, messages stay in the
+queue. With --reject, each message is rejected: it is moved to the dead-letter queue, or discarded if there is none.
 
-With --filter only messages that match are consumed: a CEL expression as in subscription create. Other messages
-stay for other consumers.
+With --filter, only messages that match a CEL expression are consumed (see lockstep subscription create). Other
+messages stay for other consumers.
 
 ` + formatHelp + `
 
@@ -80,10 +79,8 @@ stay for other consumers.
 	cmd.Flags().Uint64Var(&f.count, "max", 0, "same as --count")
 	cmd.MarkFlagsMutuallyExclusive("count", "max")
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for new messages until Ctrl-C")
-	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
-		"do not acknowledge messages; they are redelivered")
-	cmd.Flags().BoolVar(&f.reject, "reject", false,
-		"reject messages: they are dead-lettered or discarded")
+	cmd.Flags().BoolVar(&f.noAck, "no-ack", false, "do not acknowledge messages; they are redelivered")
+	cmd.Flags().BoolVar(&f.reject, "reject", false, "reject messages: they are dead-lettered or discarded")
 	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
 		"command to run for each message; its exit code decides the acknowledgement")
 	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject", "ack-after-command")
@@ -118,7 +115,6 @@ func consume(
 	return errors.Join(err, co.Flush(flush))
 }
 
-// takeDeliveries prints and settles deliveries until none are left or the requested count is reached.
 func takeDeliveries(
 	ctx context.Context, env *cli.Env, co *client.Consumer, f consumeFlags, format *formatter,
 ) error {
@@ -155,7 +151,6 @@ func takeDeliveries(
 	return nil
 }
 
-// printMessage prints one message: its body as a line, the whole message as an object, or with the format template.
 func printMessage(env *cli.Env, queue string, m client.Stored, body bool, format *formatter) error {
 	if format != nil {
 		return format.print(env, queue, &m)

@@ -16,16 +16,13 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// formatHelp is the help text for --format.
-const formatHelp = `With --format, each message is printed with a template of Go's text/template that uses the
+const formatHelp = `With --format, each message is printed with a Go template (text/template) that uses the
 fields of --output json: {{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex
 .body}} and {{base64 .body}} encode a value. A missing field or property is an error, and the message stays in the
 queue; {{index .properties "region"}} prints an empty text instead.`
 
-// formatter prints messages with a template.
 type formatter struct{ template *template.Template }
 
-// newFormatter parses a template; nil for "".
 func newFormatter(env *cli.Env, text string) (*formatter, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // there is nothing to format
@@ -78,7 +75,6 @@ func fields(queue string, m *client.Stored) (map[string]any, error) {
 	return all, nil
 }
 
-// print prints one message and a newline.
 func (f *formatter) print(env *cli.Env, queue string, m *client.Stored) error {
 	all, err := fields(queue, m)
 	if err != nil {
@@ -86,7 +82,7 @@ func (f *formatter) print(env *cli.Env, queue string, m *client.Stored) error {
 	}
 	var b bytes.Buffer
 	if err := f.template.Execute(&b, all); err != nil {
-		return fmt.Errorf("print message %d (not acknowledged): %w; field names are those of --output json",
+		return fmt.Errorf("print message %d (not acknowledged): %w; the fields are those of --output json",
 			m.Sequence, err)
 	}
 	b.WriteByte('\n')

@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// handlerHelp is the help text for --ack-after-command.
 const handlerHelp = `With --ack-after-command 'COMMAND', a shell runs the command for each message, one after
 another. The body is its standard input; the fields are in the variables LOCKSTEP_QUEUE, LOCKSTEP_SEQUENCE,
 LOCKSTEP_DELIVERY_COUNT, LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID, LOCKSTEP_CORRELATION_ID, LOCKSTEP_REPLY_TO,
@@ -28,26 +27,22 @@ property. Exit code 0 acknowledges the message, 100 rejects it, 126 and 127 (com
 with an error, and all others nack it, so that it is redelivered. Messages are not printed unless --format is
 given.`
 
-// Exit codes of a command with a special meaning.
 const (
 	exitReject        = 100
 	exitNotExecutable = 126
 	exitNotFound      = 127
 )
 
-// interruptWait bounds the time that a command may take to exit when consume is interrupted.
+// time for a command to exit when consume is interrupted
 const interruptWait = 5 * time.Second
 
-// errHandler is returned if the command of --ack-after-command cannot be started.
 var errHandler = errors.New("cannot run the command of --ack-after-command")
 
-// handler runs a command for each message.
 type handler struct {
 	env     *cli.Env
 	command string
 }
 
-// handle runs the command for one message and settles the message.
 func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
 	code, err := h.run(ctx, d)
 	switch {
@@ -89,7 +84,6 @@ func (h *handler) run(ctx context.Context, d *client.Delivery) (code int, err er
 	return 0, nil
 }
 
-// variables returns the environment of the command, in addition to that of this process.
 func variables(d *client.Delivery) []string {
 	set := map[string]string{
 		"QUEUE": d.Queue(), "SUBSCRIPTION": d.Subscription(), "SEQUENCE": fmt.Sprint(d.Sequence),
@@ -118,8 +112,6 @@ func variables(d *client.Delivery) []string {
 	return list
 }
 
-// variableName converts a key to a shell variable name: letters and digits in upper case, and _ for all other
-// characters.
 func variableName(key string) string {
 	return strings.Map(func(r rune) rune {
 		if r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) {

@@ -8,12 +8,11 @@ import (
 	"os"
 )
 
-// errOutputClosed is returned, before a message is consumed, if messages could not be printed.
 var errOutputClosed = errors.New("standard output is closed, or is /dev/null opened for reading and writing; " +
 	"no message was consumed. To discard the output, use > /dev/null")
 
-// checkOutput returns errOutputClosed if writes to w are silently lost. The Go runtime opens /dev/null in place of a
-// standard file that was closed when the process started.
+// checkOutput returns errOutputClosed, before a message is consumed, if writes to w are silently lost. The Go runtime
+// opens /dev/null in place of a standard file that was closed when the process started.
 func checkOutput(w io.Writer) error {
 	if f, ok := w.(*os.File); ok && replaced(f) {
 		return errOutputClosed

@@ -6,7 +6,6 @@ package message
 
 import "os"
 
-// replaced reports whether f is closed.
 func replaced(f *os.File) bool {
 	_, err := f.Stat()
 	return err != nil

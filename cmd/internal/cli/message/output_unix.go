@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// replaced reports whether f is closed, or is the null device as opened by the Go runtime: for reading and writing. A
-// shell opens it for writing only.
+// replaced reports whether f is closed, or is /dev/null opened for reading and writing, as by the Go runtime. A shell
+// opens it for writing only.
 func replaced(f *os.File) bool {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// maxLineBytes bounds one line of standard input; it is the default limit of a message.
+// the default limit of a message
 const maxLineBytes = 64 << 20
 
 // PublishCommand returns the `lockstep publish` command.
@@ -34,10 +34,10 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages",
 		Long: `Publish each argument as one message, or each file with --file, or each line of standard input, in
-order. The command returns when all messages are acknowledged, that is, durable on both nodes. If the pair refuses
-writes because fewer nodes are in sync than min-in-sync requires, it fails immediately with exit code 1 and stores
-nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the error states
-how many, and how to check.`,
+order. The command returns when all messages are acknowledged, that is, durable on both nodes. If the pair rejects
+writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit code 1
+and stores nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the
+error states how many, and how to check.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
@@ -75,15 +75,13 @@ how many, and how to check.`,
 			})
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
-		"publish the content of a file as one message; may be repeated")
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "publish the content of a file as one message; may be repeated")
 	given.register(cmd)
 	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "queue for the reply")
 	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it does not exist")
 	return cmd
 }
 
-// messageFlags are the flags for the message properties.
 type messageFlags struct {
 	message           client.Message
 	properties, typed []string
@@ -92,8 +90,7 @@ type messageFlags struct {
 
 func (f *messageFlags) register(cmd *cobra.Command) {
 	m := &f.message
-	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil,
-		"message property, KEY=VALUE; may be repeated")
+	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil, "message property, KEY=VALUE; may be repeated")
 	cmd.Flags().StringArrayVar(&f.typed, "typed-property", nil,
 		"typed message property, KEY=VALUE: true, false, an integer, or a floating-point number; may be repeated")
 	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "application-defined message ID")
@@ -108,7 +105,7 @@ func (f *messageFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "delivery delay; 0: the default of the queue")
 }
 
-// parse returns a message with the properties given by the flags, without a body.
+// The message has no body yet.
 func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	m = f.message
 	if m.Properties, err = parseProperties(f.properties); err != nil {
@@ -126,7 +123,6 @@ func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	return m, nil
 }
 
-// parsePairs parses the values of a KEY=VALUE flag.
 func parsePairs[V any](flag string, list []string, value func(text string) (V, error)) (map[string]V, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -150,7 +146,6 @@ func parseProperties(list []string) (map[string]string, error) {
 	return parsePairs("property", list, func(text string) (string, error) { return text, nil })
 }
 
-// errNotTyped completes the error message of parsePairs.
 var errNotTyped = errors.New("is not a boolean or number; use --property for text")
 
 // parseTyped derives the type of each value from its spelling.
@@ -201,10 +196,8 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 		}
 	}
 	if errors.Is(s.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("standard input: line %d is longer than %s, the maximum message size: "+
-			"publish it with --file, "+
-			"if the node limits allow it; the lines before it were published", lines+1,
-			output.Bytes(uint64(maxLineBytes)))
+		return cli.WithHint(fmt.Errorf("standard input: line %d is longer than %s; the lines before it were published",
+			lines+1, output.Bytes(uint64(maxLineBytes))), "--file, if the node accepts larger messages")
 	}
 	if err := s.Err(); err != nil {
 		return fmt.Errorf("standard input: %w", err)
@@ -212,7 +205,6 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 	return nil
 }
 
-// publisher counts the acknowledgements and failures.
 type publisher struct {
 	env     *cli.Env
 	queue   string
@@ -227,7 +219,6 @@ type publisher struct {
 	err         error // first failure
 }
 
-// published is an acknowledged message, for programs.
 type published struct {
 	Queue     string `json:"queue"`
 	Sequence  uint64 `json:"sequence"`
@@ -235,16 +226,11 @@ type published struct {
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
-// inOrder is the number of publishes without a result that run keeps.
 const inOrder = 4096
 
-// run publishes the bodies from source and waits for all acknowledgements.
 func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
 	// Fail if no node is active within the timeout. Later on, the producer waits for failovers.
-	wait, cancel := context.WithTimeout(ctx, p.env.Timeout)
-	_, err := c.WaitActive(wait)
-	cancel()
-	if err != nil {
+	if _, err := p.env.WaitActive(ctx, c); err != nil {
 		return err
 	}
 	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
@@ -293,11 +279,9 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused
 	p.mu.Unlock()
 	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
-		err = fmt.Errorf("%w\n%s may or may not be stored, in input order after the %d that were "+
-			"acknowledged. "+
-			"Check with `lockstep browse %s --from %d` and publish only the missing messages: "+
-			"publishing all of them again may "+
-			"store duplicates", err, output.Plural(unknown, "message"), count, p.queue, last+1)
+		err = fmt.Errorf("%w\n%s may or may not be stored, in input order after the %d that were acknowledged. Check with "+
+			"`lockstep browse %s --from %d` and publish only the missing messages: publishing all of them again may store "+
+			"duplicates", err, output.Plural(unknown, "message"), count, p.queue, last+1)
 	}
 	if err != nil && refused > 0 && count > 0 {
 		err = fmt.Errorf("%w\n%s refused; later messages were not sent", err, output.Plural(refused, "message"))
@@ -308,8 +292,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 			sequences = fmt.Sprintf("sequences %d to %d", first, last)
 		}
 		if err == nil && p.storesNothing(ctx, c) {
-			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; "+
-				"create one with lockstep subscription create %s NAME\n", p.queue, p.queue)
+			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; to create one, use lockstep "+
+				"subscription create %s NAME\n", p.queue, p.queue)
 			return p.env.Print.Sentence("discarded %s: queue %s has no subscription", output.Plural(count, "message"), p.queue)
 		}
 		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", output.Plural(count, "message"), p.queue,
@@ -320,8 +304,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	return err
 }
 
-// storesNothing reports whether the queue discards published messages: it has no subscription, no retention and no
-// forwards. It returns false if the caller may only publish and therefore cannot read the queue.
+// storesNothing reports whether the queue discards published messages. It returns false if the caller may only publish
+// and cannot read the queue.
 func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	defer cancel()
@@ -339,7 +323,6 @@ func (p *publisher) failure() error {
 	return p.err
 }
 
-// answered records a result, in order.
 func (p *publisher) answered(r client.Receipt, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

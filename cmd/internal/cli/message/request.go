@@ -18,12 +18,10 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// replyGrace is how long the reply queue is kept without its consumer: during a failover, or after this command was
-// killed.
+// how long the reply queue is kept without its consumer: during a failover, or after this command was killed
 const replyGrace = 30 * time.Second
 
-// errNoAnswer is returned if the request was published and no response arrived in time; the exit code is 1.
-var errNoAnswer = errors.New("no reply received in time; the request is published and may still be answered")
+var errNoAnswer = errors.New("no reply received in time; the request is stored and may still be processed")
 
 type requestFlags struct {
 	message messageFlags
@@ -76,7 +74,6 @@ invalid command line, and 3 if it is unknown whether the request was published.
 	return cmd
 }
 
-// requestBody returns the argument, the content of the file, or standard input.
 func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 	switch {
 	case len(args) > 0 && file != "":
@@ -97,7 +94,6 @@ func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 	return b, nil
 }
 
-// request publishes m and prints the responses.
 func request(
 	ctx context.Context, env *cli.Env, c *client.Client, queue string, m client.Message, format *formatter,
 ) (err error) {

@@ -3,6 +3,7 @@
 package pair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func rebuildCommand(env *cli.Env) *cobra.Command {
 		Short: "Rebuild the cluster record after coordinator data loss",
 		Long: `The coordinator stores the cluster record, which defines the node that may be active. If the record
 is lost, or was restored from an old copy, it is unknown which node holds all messages, and nodes that start wait
-(` + "`lockstep status`" + ` shows this). If the correct record can be restored, restore it; the nodes then continue automatically.
+(lockstep status shows this). If the correct record can be restored, restore it; the nodes then continue automatically.
 
 Otherwise, choose a node: the node at ADDRESS (default: the first of --addr) writes a new record with itself as the
 active and the only node in sync, and the other node catches up from it. The node first queries the other node, and
@@ -45,8 +46,7 @@ Without --yes, the command only prints the new record.`,
 			if len(args) > 0 {
 				target = args[0]
 			}
-			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" &&
-				i >= 0 {
+			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" && i >= 0 {
 				req.OtherAddress = addrs[i]
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -68,14 +68,13 @@ Without --yes, the command only prints the new record.`,
 	return cmd
 }
 
-// rebuild requests the record that the node would write, and writes it after the operator's confirmation.
 func rebuild(ctx context.Context, env *cli.Env, n *admin.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
 	plan, err := n.AdoptRecord(ctx, req)
 	if err != nil {
 		return err
 	}
 	if !confirmed {
-		return errors.Join(printRebuild(env, plan), cli.ErrNotConfirmed)
+		return errors.Join(printRebuild(env, plan), cli.ErrNeedsYes)
 	}
 	if !env.Print.JSON() {
 		if err := printRebuild(env, plan); err != nil {
@@ -94,15 +93,10 @@ func rebuild(ctx context.Context, env *cli.Env, n *admin.Node, req *pb.AdoptReco
 		done.GetPairId(), done.GetConfig(), done.GetTerm())
 }
 
-// nameOf returns the name of the adopting node.
 func nameOf(r *pb.AdoptRecordResponse) string {
-	if r.GetNodeName() != "" {
-		return "node " + r.GetNodeName()
-	}
-	return "node " + r.GetNodeId()
+	return "node " + cmp.Or(r.GetNodeName(), r.GetNodeId())
 }
 
-// printRebuild prints the effects of an adoption.
 func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	if env.Print.JSON() {
 		return env.Print.Object(rebuildObject(r))
@@ -134,7 +128,6 @@ func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
 
-// rebuildObject returns an adoption for programs.
 func rebuildObject(r *pb.AdoptRecordResponse) map[string]any {
 	out := map[string]any{
 		"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),

@@ -14,9 +14,9 @@ import (
 // A voter that does not answer its leader, for example after a disk wipe, is not reported as a follower.
 func TestRoleOf(t *testing.T) {
 	now := time.Now()
-	require.Equal(t, "leads", roleOf(raft.Member{Leader: true, Voter: true, LastContact: now}, now))
-	require.Equal(t, "follows", roleOf(raft.Member{Voter: true, LastContact: now.Add(-time.Second)}, now))
-	require.Equal(t, "catches up", roleOf(raft.Member{LastContact: now}, now))
+	require.Equal(t, "leader", roleOf(raft.Member{Leader: true, Voter: true, LastContact: now}, now))
+	require.Equal(t, "follower", roleOf(raft.Member{Voter: true, LastContact: now.Add(-time.Second)}, now))
+	require.Equal(t, "catching up", roleOf(raft.Member{LastContact: now}, now))
 	for _, m := range []raft.Member{{Voter: true}, {Voter: true, LastContact: now.Add(-time.Minute)}} {
 		require.Contains(t, roleOf(m, now), "lockstep pair replace")
 	}

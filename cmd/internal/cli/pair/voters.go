@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package pair implements the commands for the pair itself: its cluster record, the voters that store it, and the
+// witness as the third voter.
 package pair
 
 import (
@@ -20,7 +22,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// withAdmin runs fn with a connection to the quorum.
 func withAdmin(
 	ctx context.Context, env *cli.Env, f *raftFlags, fn func(context.Context, *raft.Admin) error,
 ) (err error) {
@@ -45,8 +46,14 @@ func withAdmin(
 	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
 	err = fn(ctx, admin)
-	if errors.Is(err, raft.ErrNoQuorum) && f.ca == "" {
-		return fmt.Errorf("%w. If the voters use TLS, set --raft-ca, --raft-cert and --raft-key", err)
+	if !errors.Is(err, raft.ErrNoQuorum) {
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no response within %v: %w", env.Timeout, raft.ErrNoQuorum)
+	}
+	if f.ca == "" {
+		err = cli.WithHint(err, "--raft-ca, --raft-cert and --raft-key, if the voters use TLS")
 	}
 	return err
 }
@@ -69,25 +76,24 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 		}
 		rows = append(rows, []any{m.ID, m.Address, string(m.Kind), roleOf(m, now), contact})
 	}
-	return env.Print.Table([]string{"Id", "Address", "Kind", "In the quorum", "Last contact"}, rows)
+	return env.Print.Table([]string{"ID", "Address", "Kind", "State", "Last contact"}, rows)
 }
 
-// noResponseAfter is the maximum time since the last answer of a following voter to its leader. A voter answers several
-// times per second.
+// A voter answers its leader several times per second.
 const noResponseAfter = 5 * time.Second
 
-// roleOf describes the role of a voter. One that does not answer is down, partitioned, or restarted with an empty disk.
-// In the last case it has a new ID, and the leader waits for the old one.
+// roleOf describes the role of a voter. A voter restarted with an empty disk has a new ID, and the leader waits for the
+// old one.
 func roleOf(m raft.Member, now time.Time) string {
 	switch {
 	case m.Leader:
-		return "leads"
+		return "leader"
 	case now.Sub(m.LastContact) > noResponseAfter:
 		return "DOES NOT RESPOND; if its disk is new: lockstep pair replace"
 	case !m.Voter:
-		return "catches up"
+		return "catching up"
 	default:
-		return "follows"
+		return "follower"
 	}
 }
 
@@ -148,10 +154,7 @@ func removeCommand(env *cli.Env) *cobra.Command {
 				if err := admin.Remove(ctx, args[0]); err != nil {
 					return err
 				}
-				if err := env.Print.Object(map[string]string{"removed": args[0]}); err != nil {
-					return err
-				}
-				return env.Print.Sentence("removed voter %s from the quorum", args[0])
+				return env.Print.Result(map[string]string{"removed": args[0]}, "removed voter %s from the quorum", args[0])
 			})
 		},
 	}
@@ -163,9 +166,9 @@ func replaceCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "replace OLD NEW-ADDRESS", Short: "Replace a lost or wiped voter",
-		Long: `Replace the voter OLD (an ID or an address) by the voter that runs at NEW-ADDRESS with an empty
+		Long: `Replace the voter OLD (an ID or an address) with the voter that runs at NEW-ADDRESS with an empty
 directory. If a witness or node returns with an empty disk, both addresses are the same: it is a new voter with a
-new ID, and does not have the votes of the old one. The command can be repeated until it succeeds.`,
+new ID, and does not have the votes of the old one. If the command fails, repeat it.`,
 		Example: `  lockstep pair replace 10.0.0.3:7430 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430
   lockstep pair replace 10.0.0.3:7430 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430`,
 		Args: cobra.ExactArgs(2),
@@ -203,30 +206,27 @@ started with their old directories again: both quorums could activate a node. Th
 			}
 			if !yes {
 				return fmt.Errorf("this may lose the last changes of the record, and must not be done while another "+
-					"voter can be recovered: %w", cli.ErrNotConfirmed)
+					"voter can be recovered: %w", cli.ErrNeedsYes)
 			}
 			r, err := raft.Recover(o)
 			if err != nil {
 				return err
 			}
-			if err := env.Print.Object(r); err != nil {
-				return err
-			}
-			return env.Print.Sentence("the voter in %s is now the only voter; start it, and add the others", o.Dir)
+			return env.Print.Result(r, "the voter in %s is now the only voter; start it, and add the others", o.Dir)
 		},
 	}
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "data directory of the voter")
 	cmd.Flags().StringVar(&o.Address, "address", "", "new address of the voter; default: unchanged")
 	cmd.Flags().StringVar(&o.By, "by", "", "operator, recorded in the log")
 	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, recorded in the log")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	cmd.Flags().BoolVar(&yes, "yes", false, "rebuild the quorum")
 	for _, name := range []string{"dir", "by", "reason"} {
 		_ = cmd.MarkFlagRequired(name)
 	}
 	return cmd
 }
 
-// votersOfPair requests the voter addresses from the nodes, and whether the voters use TLS.
+// votersOfPair also reports whether the voters use TLS.
 func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured bool, err error) {
 	addrs, err := env.Addresses()
 	if err != nil {
@@ -260,4 +260,19 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 		return fmt.Errorf("the voter addresses are unknown; set --voters: %w", last)
 	})
 	return voters, secured, err
+}
+
+// Command returns the `lockstep pair` command.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pair", GroupID: "operate",
+		Short: "Manage the cluster record and raft voters",
+		Args:  cli.KnownSubcommand,
+		RunE:  cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(
+		rebuildCommand(env), votersCommand(env), addCommand(env), removeCommand(env), replaceCommand(env),
+		recoverCommand(env),
+	)
+	return cmd
 }

@@ -4,7 +4,6 @@ package pair
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -29,14 +28,13 @@ type raftFlags struct {
 func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.voters, "voters", nil,
 		"voter addresses, comma-separated; default: as reported by the nodes in --addr")
-	cmd.Flags().StringVar(&f.ca, "raft-ca", "",
-		"CA certificates of the voters; enables TLS between voters")
+	cmd.Flags().StringVar(&f.ca, "raft-ca", "", "CA certificates of the voters; enables TLS between voters")
 	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "certificate file, valid for servers and clients")
 	cmd.Flags().StringVar(&f.key, "raft-key", "", "file with the key of that certificate")
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-// tls reads the certificate files; nil: TLS is disabled. told is called after a reload.
+// tls returns nil if TLS is disabled. responses is called after a reload.
 func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
 	if f.ca == "" {
 		return nil, nil, nil
@@ -52,14 +50,13 @@ func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfil
 	}, source, nil
 }
 
-// Warning period and check interval for the expiry of certificates.
 const (
 	expiryWarning  = 14 * 24 * time.Hour
 	expiryInterval = 12 * time.Hour
 )
 
-// watchExpiry logs certificates of a witness that expire soon, until ctx ends. The nodes also report the certificate
-// that the witness presents to them.
+// watchExpiry logs certificates that expire soon, until ctx ends. The nodes report the certificate that the witness
+// presents to them.
 func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logger) {
 	ticker := time.NewTicker(expiryInterval)
 	defer ticker.Stop()
@@ -83,7 +80,6 @@ func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logge
 	}
 }
 
-// responsesIn returns a function that logs the result of a reload.
 func responsesIn(logger *zap.Logger) func(error) {
 	return func(err error) {
 		if err == nil {
@@ -112,12 +108,12 @@ one machine.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger, _, err := serve.NewLogger(env.Stderr, level, format)
 			if err != nil {
-				return errors.Join(cli.ErrUsage, err)
+				return cli.Usage("%w", err)
 			}
 			if f.ca == "" && !insecure && !config.OnlyThisMachine(listen) {
 				return cli.Usage("--listen %s is reachable from other machines, and TLS is not configured: any client can "+
-					"change the cluster record. Set --raft-ca, --raft-cert and --raft-key (lockstep cert init creates "+
-					"certificates for a start), or, if the network is trusted, --insecure", listen)
+					"change the cluster record. Set --raft-ca, --raft-cert and --raft-key (to create certificates, use lockstep "+
+					"cert init), or --insecure if the network is trusted", listen)
 			}
 			secure, source, err := f.tls(responsesIn(logger))
 			if err != nil {

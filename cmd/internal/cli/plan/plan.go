@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ a completed node stays completed, and the pair stays in sync throughout.`,
 					return noPlan(env)
 				case watch && !admin.PlanEnded(p):
 					if p, err = followPlan(ctx, env, c, p); errors.Is(err, context.Canceled) {
-						return env.Print.Sentence("The plan continues; to show it, use lockstep store plan.")
+						return env.Print.Sentence("the plan continues; to show it, use lockstep store plan")
 					}
 					if err != nil {
 						return err
@@ -62,10 +63,8 @@ a completed node stays completed, and the pair stays in sync throughout.`,
 }
 
 func noPlan(env *cli.Env) error {
-	if err := env.Print.Object(map[string]any{"state": "none"}); err != nil {
-		return err
-	}
-	return env.Print.Sentence("There is no rolling operation. To start one, use lockstep store resize --rolling")
+	return env.Print.Result(map[string]any{"state": "none"},
+		"no rolling operation; to start one, use lockstep store resize --rolling")
 }
 
 func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
@@ -78,14 +77,10 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 		ended = fmt.Sprintf("%s, after %v", j.EndedAt.Local().Format(time.DateTime),
 			j.EndedAt.Sub(j.StartedAt).Round(100*time.Millisecond))
 	}
-	done := strings.Join(j.DoneNodes, ", ")
-	if done == "" {
-		done = "none yet"
-	}
 	rows := [][2]string{
 		{"Plan", j.ID},
 		{"State", progress.DescribePlan(p, name)},
-		{"Nodes done", done},
+		{"Nodes done", cmp.Or(strings.Join(j.DoneNodes, ", "), "none yet")},
 		{"First active", j.FirstActive},
 		{"Started", j.StartedAt.Local().Format(time.DateTime)},
 		{"Ended", ended},
@@ -106,14 +101,15 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 	p, err := admin.New(c).StartPlan(find, req)
 	switch {
 	case errors.Is(err, admin.ErrBusy):
-		return fmt.Errorf("%w; see `lockstep store plan --watch`, and `lockstep store plan --cancel`", err)
+		return cli.WithHint(err, "lockstep store plan --watch, to follow the running plan; lockstep store plan --cancel, to "+
+			"cancel it")
 	case err != nil:
 		return err
 	case detach:
 		if err := printPlan(env, p, env.NodeNamer(ctx, c)); err != nil {
 			return err
 		}
-		return env.Print.Sentence("The plan continues; to follow it, use lockstep store plan --watch.")
+		return env.Print.Sentence("the plan continues; to follow it, use lockstep store plan --watch")
 	}
 	p, err = followPlan(ctx, env, c, p)
 	if errors.Is(err, context.Canceled) {
@@ -126,13 +122,13 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 		return err
 	}
 	if p.GetState() != pb.PlanState_PLAN_STATE_DONE {
-		return fmt.Errorf("the plan is %s; no messages are lost, and it can be started again",
+		return fmt.Errorf("plan %s; no messages are lost, and it can be started again",
 			progress.PlanState(p.GetState()))
 	}
 	return nil
 }
 
-// cancelAndFollow cancels the plan and waits until it has ended. The next Ctrl-C exits the program.
+// The next Ctrl-C exits the program.
 func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; press Ctrl-C again to exit immediately.")
 	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
@@ -151,11 +147,10 @@ func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.
 	return followPlan(ctx, env, c, p)
 }
 
-// planPollEvery is the polling interval while following a plan.
 const planPollEvery = 150 * time.Millisecond
 
-// followPlan displays both nodes' progress until the plan has ended, and returns the plan. It continues through
-// failovers, and while no node answers. When ctx ends it returns the last state of the plan and the context's error.
+// followPlan displays both nodes' progress until the plan has ended. It continues through failovers, and while no node
+// answers. When ctx ends it returns the last state of the plan and the context's error.
 func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	addrs, err := env.Addresses()
 	if err != nil {
@@ -188,10 +183,7 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 func namesByAddress(ctx context.Context, env *cli.Env, c *client.Client) map[string]string {
 	names := make(map[string]string)
 	for _, n := range env.QueryNodes(ctx, c, time.Second).Nodes {
-		names[n.Address] = n.Name
-		if n.Name == "" {
-			names[n.Address] = n.Address
-		}
+		names[n.Address] = cmp.Or(n.Name, n.Address)
 	}
 	return names
 }

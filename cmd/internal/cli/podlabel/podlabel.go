@@ -27,11 +27,10 @@ import (
 )
 
 const (
-	// requestLimit bounds a request to the node or the API server.
 	requestLimit = 2 * time.Second
-	// again is the interval at which the label is set without a role change, in case another client removed it.
+	// the label is set without a role change, in case another client removed it
 	again = time.Minute
-	// answerLimit is the maximum number of bytes read from a response.
+	// bytes of a response
 	answerLimit = 64 << 10
 )
 
@@ -95,7 +94,6 @@ func value(given string, env *cli.Env, name string) string {
 	return given
 }
 
-// labeller sets the label of one pod.
 type labeller struct {
 	flags
 
@@ -131,7 +129,7 @@ func newLabeller(f *flags, lookup func(string) (string, bool)) (*labeller, error
 	}, nil
 }
 
-// clientFor returns a client that trusts the CAs in a file, or the system's CAs if file is empty.
+// clientFor trusts the CAs in a file, or the system's CAs if file is empty.
 func clientFor(file string) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if file != "" {
@@ -147,8 +145,8 @@ func clientFor(file string) (*http.Client, error) {
 	return &http.Client{Timeout: requestLimit, Transport: &http.Transport{TLSClientConfig: secure}}, nil
 }
 
-// run sets the label on each role change, until ctx ends. It calls told for each change, and once for consecutive equal
-// errors.
+// run sets the label on each role change, until ctx ends. It calls reported for each change, and once for consecutive
+// equal errors.
 func (l *labeller) run(ctx context.Context, reported func(role string, err error)) error {
 	ticker := time.NewTicker(l.interval)
 	defer ticker.Stop()
@@ -180,7 +178,7 @@ func (l *labeller) run(ctx context.Context, reported func(role string, err error
 	}
 }
 
-// role returns the role of the node. A node that does not answer is not considered active.
+// A node that does not answer is not considered active.
 func (l *labeller) role(ctx context.Context) string {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.probe, http.NoBody)
 	if err != nil {
@@ -197,7 +195,6 @@ func (l *labeller) role(ctx context.Context) string {
 	return "active"
 }
 
-// set patches the label of the pod.
 func (l *labeller) set(ctx context.Context, role string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{l.label: role}}})
 	if err != nil {

@@ -21,10 +21,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// defaultName is the profile name if none is given.
 const defaultName = "default"
 
-// maxTokenBytes bounds the input for a token.
 const maxTokenBytes = 64 << 10
 
 // LoginCommand returns the `lockstep login` command.
@@ -69,7 +67,6 @@ another program renews.`,
 	return cmd
 }
 
-// ask reads the token if it was not given by flags.
 func ask(env *cli.Env, c *cli.Connection, stdin bool) error {
 	switch {
 	case stdin && (c.Token != "" || c.TokenFile != ""):
@@ -92,7 +89,6 @@ func ask(env *cli.Env, c *cli.Connection, stdin bool) error {
 	return nil
 }
 
-// typed prompts for a token at a terminal, without echo.
 func typed(env *cli.Env) (string, error) {
 	if _, err := fmt.Fprint(env.Stderr, "Token (not shown; empty for none): "); err != nil {
 		return "", fmt.Errorf("prompt for the token: %w", err)
@@ -111,7 +107,6 @@ func typed(env *cli.Env) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// login is one login.
 type login struct {
 	env        *cli.Env
 	name       string
@@ -156,12 +151,11 @@ func (l *login) run(ctx context.Context) error {
 	}
 	s := newShown(l.name, &p, l.name)
 	if identity == nil {
-		return notices(l.env, s, "profile %s is the current profile; it was not verified", l.name)
+		return l.env.Print.Result(s, "profile %s is the current profile; it was not verified", l.name)
 	}
-	return notices(l.env, s, "profile %s is the current profile; authenticated as %s", l.name, identity.GetPrincipal())
+	return l.env.Print.Result(s, "profile %s is the current profile; authenticated as %s", l.name, identity.GetPrincipal())
 }
 
-// verify checks that the pair accepts the credentials, and returns the caller's identity.
 func (l *login) verify(ctx context.Context) (identity *pb.WhoAmIResponse, err error) {
 	err = l.env.With(ctx, l.connection, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, l.env.Timeout)
@@ -204,7 +198,7 @@ lockstep access token revoke.`,
 			if err := f.Save(); err != nil {
 				return err
 			}
-			return notices(env, newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer current",
+			return env.Print.Result(newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer current",
 				name)
 		},
 	}

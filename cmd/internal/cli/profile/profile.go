@@ -31,7 +31,7 @@ file in LOCKSTEP_PROFILES. Only the user can read the file.`,
 	return cmd
 }
 
-// shown is a profile, for programs. It never contains the token.
+// shown never contains the token itself.
 type shown struct {
 	Name        string   `json:"name"`
 	Current     bool     `json:"current"`
@@ -50,7 +50,6 @@ func newShown(name string, p *profiles.Profile, current string) shown {
 	}
 }
 
-// token describes the credentials.
 func (s *shown) token() string {
 	switch {
 	case s.Token != "":
@@ -61,7 +60,6 @@ func (s *shown) token() string {
 	return "none"
 }
 
-// tls describes the TLS settings.
 func (s *shown) tls() string {
 	switch {
 	case s.Certificate != "":
@@ -94,7 +92,7 @@ Profiles are stored on this machine only; lockstep profile show prints the file 
 				rows = append(rows, []any{s.Name, output.YesNo(s.Current), strings.Join(s.Addresses, ","), s.tls(), s.token()})
 			}
 			if len(rows) == 0 {
-				return env.Print.Sentence("No profiles. To create one, use lockstep login.")
+				return env.Print.Sentence("no profiles; to create one, use lockstep login")
 			}
 			return env.Print.Table([]string{"Profile", "Current", "Addresses", "TLS", "Token"}, rows)
 		},
@@ -113,13 +111,12 @@ func useCommand(env *cli.Env) *cobra.Command {
 				if err := f.Save(); err != nil {
 					return err
 				}
-				return notices(env, newShown(args[0], &p, f.Current), "profile %s is the current profile", args[0])
+				return env.Print.Result(newShown(args[0], &p, f.Current), "profile %s is the current profile", args[0])
 			})
 		},
 	}
 }
 
-// namedOrCurrent returns the named profile, or the current one without a name.
 func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Profile, err error) {
 	name = f.Current
 	if len(args) > 0 {
@@ -182,13 +179,12 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 				if err := f.Save(); err != nil {
 					return err
 				}
-				return notices(env, newShown(args[0], &p, f.Current), "deleted profile %s", args[0])
+				return env.Print.Result(newShown(args[0], &p, f.Current), "deleted profile %s", args[0])
 			})
 		},
 	}
 }
 
-// change runs fn with an existing profile.
 func change(env *cli.Env, name string, fn func(*profiles.File, profiles.Profile) error) error {
 	f, err := env.Profiles()
 	if err != nil {
@@ -199,12 +195,4 @@ func change(env *cli.Env, name string, fn func(*profiles.File, profiles.Profile)
 		return err
 	}
 	return fn(f, p)
-}
-
-// notices prints the result of a change.
-func notices(env *cli.Env, s shown, format string, args ...any) error {
-	if err := env.Print.Object(s); err != nil {
-		return err
-	}
-	return env.Print.Sentence(format, args...)
 }

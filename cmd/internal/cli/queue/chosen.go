@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// movedMessages is the result of move, for programs.
 type movedMessages struct {
 	Moved   uint64 `json:"moved"`
 	Skipped uint64 `json:"skipped"`
@@ -30,7 +29,7 @@ func moveCommand(env *cli.Env) *cobra.Command {
 		Long: `Move messages of a queue to another queue in one transaction. They become new messages at its end.
 Messages that no longer exist are skipped. Without --to, dead letters are moved to their original queues. Messages
 in flight are moved as well. The command can be repeated after an error without moving a message twice. To list
-sequences, use "lockstep browse".`,
+sequences, use lockstep browse.`,
 		Example: `  lockstep queue move orders --to orders.repair --sequence 17
   lockstep queue move orders --to orders.repair --sequence 17,20-25 --sequence 31
   lockstep queue move prices --subscription audit --to audit.later --sequence 3
@@ -61,7 +60,7 @@ sequences, use "lockstep browse".`,
 	addSequences(cmd, &sequences)
 	f.StringVar(&o.To, "to", "", "destination queue; default: the original queue of each dead letter")
 	f.StringVarP(&o.Subscription, "subscription", "s", "",
-		"remove them from this subscription only; default: from all subscriptions")
+		"remove messages from this subscription only; default: from all subscriptions")
 	return cmd
 }
 
@@ -73,7 +72,7 @@ func removeCommand(env *cli.Env) *cobra.Command {
 		Use: "remove NAME", Short: "Delete messages by sequence",
 		Long: `Delete messages of a queue, or acknowledge them for one subscription. Messages kept by a retention
 setting can still be read by other subscriptions. On a terminal, the command asks for confirmation. To list
-sequences, use "lockstep browse".`,
+sequences, use lockstep browse.`,
 		Example: `  lockstep queue remove orders --sequence 17
   lockstep queue remove orders --sequence 17,20-25 --yes
   lockstep queue remove prices --subscription audit --sequence 3`,
@@ -102,7 +101,7 @@ sequences, use "lockstep browse".`,
 	}
 	addSequences(cmd, &sequences)
 	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
-		"only from this subscription; default: from all subscriptions")
+		"remove messages from this subscription only; default: from all subscriptions")
 	cli.AddYes(cmd, &yes)
 	return cmd
 }
@@ -112,11 +111,10 @@ func addSequences(cmd *cobra.Command, sequences *[]string) {
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 }
 
-// parseSequences parses sequences and ranges, and counts the messages.
+// parseSequences also counts the messages.
 func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
-		return nil, 0, fmt.Errorf("%w: --sequence is required; to list sequences, use \"lockstep browse\"",
-			cli.ErrUsage)
+		return nil, 0, cli.Usage("--sequence is required; to list sequences, use lockstep browse")
 	}
 	for _, text := range texts {
 		first, last, ranged := strings.Cut(strings.TrimSpace(text), "-")
@@ -126,9 +124,8 @@ func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64
 		from, err := strconv.ParseUint(first, 10, 64)
 		to, errTo := strconv.ParseUint(last, 10, 64)
 		if err != nil || errTo != nil || from == 0 || to < from {
-			return nil, 0, fmt.Errorf("%w: --sequence %q is neither a sequence such as 17 nor a range such as 20-25; "+
-				"sequences "+
-				"begin at 1", cli.ErrUsage, text)
+			return nil, 0, cli.Usage("--sequence %q is neither a sequence such as 17 nor a range such as 20-25; sequences "+
+				"begin at 1", text)
 		}
 		list = append(list, admin.SequenceRange{First: from, Last: to})
 		messages += to - from + 1

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
-// configJSON returns the configuration for programs. Values of a new queue are omitted, except the limits.
+// configJSON omits values of a new queue, except the limits.
 func configJSON(c *admin.QueueConfig) map[string]any {
 	out := make(map[string]any)
 	for _, f := range queueconfig.Fields() {
@@ -36,7 +36,7 @@ func configJSON(c *admin.QueueConfig) map[string]any {
 	return out
 }
 
-// configPairs returns the settings for display, except limits and dead letters.
+// configPairs omits limits and dead letters, which showQueue prints.
 func configPairs(c *admin.QueueConfig) (pairs [][2]string) {
 	add := func(name, text string) {
 		if text != "" {
@@ -54,10 +54,10 @@ func configPairs(c *admin.QueueConfig) (pairs [][2]string) {
 		case "redelivery_delay":
 			add("Redelivered", redelivery(c))
 		case "retention_age":
-			add("Kept", retention(c))
+			add("Retained", retention(c))
 		case "temporary_grace":
 			if c.TemporaryGrace != 0 {
-				add("Temporary", "deleted after no consumer for "+output.Span(c.TemporaryGrace))
+				add("Temporary", "deleted after "+output.Span(c.TemporaryGrace)+" without a consumer")
 			}
 		default:
 			if value := f.Get(c); value == true {
@@ -91,7 +91,6 @@ func redelivery(c *admin.QueueConfig) string {
 	return text
 }
 
-// retention describes how long acknowledged messages are retained.
 func retention(c *admin.QueueConfig) string {
 	var until []string
 	if c.RetentionAge > 0 {
@@ -106,7 +105,6 @@ func retention(c *admin.QueueConfig) string {
 	return strings.Join(until, ", ")
 }
 
-// configFlags are the flags of a queue's configuration, with the given values.
 type configFlags struct{ config admin.QueueConfig }
 
 func configFlagNames() []string {
@@ -117,16 +115,14 @@ func configFlagNames() []string {
 	return names
 }
 
-// configFlag implements pflag.Value for a field of a configuration.
 type configFlag struct {
 	field  queueconfig.Field
 	config *admin.QueueConfig
 }
 
-// Set implements pflag.Value.
 func (v configFlag) Set(text string) error { return v.field.Set(v.config, text) }
 
-// String implements pflag.Value. It returns "" for a zero without a name.
+// String returns "" for a zero without a name.
 func (v configFlag) String() string {
 	if v.config == nil {
 		return ""
@@ -143,7 +139,7 @@ func (v configFlag) String() string {
 	return ""
 }
 
-// Type implements pflag.Value: the name of the value in help texts.
+// Type returns the name of the value in help texts.
 func (v configFlag) Type() string {
 	switch v.field.Value(v.config).Interface().(type) {
 	case time.Duration:
@@ -166,7 +162,6 @@ func (f *configFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// change applies the given flags to c.
 func (f *configFlags) change(cmd *cobra.Command, c *admin.QueueConfig) {
 	for _, field := range queueconfig.Fields() {
 		if cmd.Flags().Changed(field.Flag()) {
@@ -175,7 +170,6 @@ func (f *configFlags) change(cmd *cobra.Command, c *admin.QueueConfig) {
 	}
 }
 
-// showQueue prints all details of one queue.
 func showQueue(env *cli.Env, q admin.Queue) error {
 	if err := env.Print.Object(newQueueState(q)); err != nil {
 		return err
@@ -191,7 +185,7 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 		deadLetters = "to " + q.Config.DeadLetter
 	}
 	pairs := [][2]string{
-		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
+		{"Queue", fmt.Sprintf("%s (ID %d)", q.Name, q.ID)},
 		{"Messages", fmt.Sprintf("%s, %s", output.Count(q.Messages), output.Bytes(q.Bytes))},
 		{"Next sequence", fmt.Sprint(q.NextSequence)},
 		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries per message: %s",

@@ -29,7 +29,7 @@ func TestAsksBeforeMessagesGo(t *testing.T) {
 			_, stderr, code := c.Answering(no, args...)
 			require.Equal(t, cli.ExitError, code, args)
 			require.Contains(t, stderr, "3 messages will be deleted permanently. [y/N]", args)
-			require.Contains(t, stderr, cli.ErrNotMeant.Error(), args)
+			require.Contains(t, stderr, cli.ErrNotConfirmed.Error(), args)
 		}
 	}
 	require.InDelta(t, 3, c.Lines("queue", "show", "q")[0]["messages"], 0)

@@ -17,10 +17,9 @@ func dropCorruptCommand(env *cli.Env) *cobra.Command {
 	var dry, yes bool
 	cmd := &cobra.Command{
 		Use: "drop-corrupt NAME", Aliases: []string{"drop-damaged"}, Short: "Discard messages that cannot be read",
-		Long: `Acknowledge, for all subscriptions, the messages of a queue that cannot be read on either node, or
-on the only node. To list them, use "lockstep verify". The messages are lost permanently and no longer counted in
-the queue. Messages that can still be repaired are kept. A restarted node has to find corrupt messages again:
-"lockstep verify --deep" reads all data.`,
+		Long: `Discard the messages of a queue that no node can read: they are acknowledged for all subscriptions, lost
+permanently and no longer counted. To list them, use lockstep verify. Messages that can still be repaired are kept.
+A restarted node must find corrupt messages again: lockstep verify --deep reads all data.`,
 		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,7 +39,7 @@ the queue. Messages that can still be repaired are kept. A restarted node has to
 					return err
 				}
 				if len(sequences) == 0 {
-					return env.Print.Sentence("no unrepairable messages known in %s", args[0])
+					return env.Print.Sentence("no unrepairable messages found in %s", args[0])
 				}
 				did := "discarded"
 				if dry {
@@ -56,8 +55,7 @@ the queue. Messages that can still be repaired are kept. A restarted node has to
 	return cmd
 }
 
-// confirmDropCorrupt asks for confirmation if messages would be discarded, and returns those messages; none if no
-// operator was prompted.
+// confirmDropCorrupt returns the messages to discard; none if no operator was prompted.
 func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool) ([]uint64, error) {
 	if yes || !env.Asks() {
 		return nil, nil
@@ -69,6 +67,6 @@ func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *admin.Node, queue 
 		return nil, err
 	}
 	return r.GetSequences(), env.Confirm(ctx, yes,
-		"Discard %s of queue %s? They can no longer be repaired afterwards.",
+		"Discard %s of queue %s? They cannot be repaired afterwards.",
 		output.Plural(len(r.GetSequences()), "message"), queue)
 }

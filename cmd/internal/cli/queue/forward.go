@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// forwardState is a forward of a queue, for programs.
 type forwardState struct {
 	To     string `json:"to"`
 	Move   bool   `json:"move,omitempty"`
@@ -32,7 +31,7 @@ func forwardStates(q admin.Queue) []forwardState {
 func describeForward(f admin.Forward) string {
 	label, how := "all messages", "are copied"
 	if f.Filter != "" {
-		label = "messages with " + f.Filter
+		label = "messages that match " + f.Filter
 	}
 	if f.Move {
 		how = "are moved"
@@ -83,14 +82,13 @@ are refused.`,
 	return cmd
 }
 
-// changeForwards returns the forwards of a queue with one added or removed.
 func changeForwards(q admin.Queue, f admin.Forward, remove string) ([]admin.Forward, error) {
 	rules := slices.Clone(q.Forwards)
 	at := slices.IndexFunc(rules, func(r admin.Forward) bool { return r.To == f.To || remove != "" && r.To == remove })
 	switch {
 	case remove != "" && at < 0:
-		return nil, fmt.Errorf("queue %s has no forward to %s; for its rules, see `lockstep queue show %s`", q.Name, remove,
-			q.Name)
+		return nil, cli.WithHint(fmt.Errorf("queue %s has no forward to %s", q.Name, remove),
+			"lockstep queue show %s, to list its forwards", q.Name)
 	case remove != "":
 		return slices.Delete(rules, at, at+1), nil
 	case at >= 0:

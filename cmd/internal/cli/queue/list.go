@@ -4,7 +4,6 @@ package queue
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -17,10 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// ratesAfter is the time after the first request at which rates are available.
-const ratesAfter = 1100 * time.Millisecond
-
-// activityState is the activity of a queue, for programs.
 type activityState struct {
 	Published    *float64   `json:"published_per_second,omitempty"`
 	Delivered    *float64   `json:"delivered_per_second,omitempty"`
@@ -56,8 +51,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues",
 		Long: `List the queues whose name begins with PREFIX. With --sort, --activity, --contains, --limit or
 --offset, the node searches and sorts, and returns at most --limit queues with their activity. Rates are measured
-over one second. Names are sorted in ascending order; all other orders begin with the largest or the oldest.
---descending and --descending=false set the direction.`,
+over one second. Names are sorted in ascending order; all other orders begin with the largest value or the oldest
+message. --descending and --descending=false set the direction.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json
   lockstep queue list --sort age --limit 10
@@ -81,8 +76,7 @@ over one second. Names are sorted in ascending order; all other orders begin wit
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(admin.QueueOrders(), ", "))
-	f.BoolVar(&given.options.Descending, "descending", false, "largest, oldest or last name first; default, "+
-		"except for --sort name")
+	f.BoolVar(&given.options.Descending, "descending", false, "sort in descending order; default, except for --sort name")
 	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this text, ignoring case")
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
@@ -93,7 +87,6 @@ over one second. Names are sorted in ascending order; all other orders begin wit
 	return cmd
 }
 
-// listAll lists all queues by name.
 func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		list, rows := []queueState{}, [][]any{}
@@ -121,11 +114,10 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 	})
 }
 
-// listOrdered lists some queues, with their activity.
 func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	order, err := admin.ParseQueueOrder(given.sort)
 	if err != nil {
-		return fmt.Errorf("%w: --sort: %w", cli.ErrUsage, err)
+		return cli.Usage("--sort: %w", err)
 	}
 	given.options.Order = order
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
@@ -161,23 +153,18 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	})
 }
 
-// measured lists queues with their rates. It takes a second if the rates were not requested recently.
+// measured takes a second if the rates were not requested recently.
 func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin.QueueList, error) {
 	list, err := admin.New(c).ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {
 		return list, err
 	}
-	timer := time.NewTimer(ratesAfter)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return list, fmt.Errorf("measure rates: %w", context.Cause(ctx))
+	if err := cli.WaitRates(ctx); err != nil {
+		return list, err
 	}
 	return admin.New(c).ListQueues(ctx, o)
 }
 
-// rate formats a rate; empty if unknown.
 func rate(a *admin.QueueActivity, perSecond float64) string {
 	if !a.Rates {
 		return ""
@@ -185,7 +172,6 @@ func rate(a *admin.QueueActivity, perSecond float64) string {
 	return units.Rate(perSecond)
 }
 
-// age formats the age of the oldest message; empty if the queue is empty.
 func age(at time.Time) string {
 	if at.IsZero() {
 		return ""

@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,7 +18,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// policyState is the overridden fields of a subscription, for programs.
 type policyState struct {
 	MaxDeliveries        *uint32  `json:"max_deliveries,omitempty"`
 	DeadLetter           *string  `json:"dead_letter,omitempty"`
@@ -43,7 +43,6 @@ func newPolicyState(p admin.RedeliveryPolicy) *policyState {
 	}
 }
 
-// policyText describes the overridden fields of a subscription.
 func policyText(p admin.RedeliveryPolicy) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
@@ -55,7 +54,7 @@ func policyText(p admin.RedeliveryPolicy) string {
 		add("max deliveries %s", most)
 	}
 	if p.DeadLetter != nil {
-		add("dead letters %s", orNone(*p.DeadLetter))
+		add("dead letters %s", cmp.Or(*p.DeadLetter, "none"))
 	}
 	if p.RedeliveryDelay != nil {
 		add("redelivery delay %s", spanText(*p.RedeliveryDelay))
@@ -69,21 +68,8 @@ func policyText(p admin.RedeliveryPolicy) string {
 	return strings.Join(parts, ", ")
 }
 
-func spanText(d time.Duration) string {
-	if d == 0 {
-		return "0s"
-	}
-	return output.Span(d)
-}
+func spanText(d time.Duration) string { return cmp.Or(output.Span(d), "0s") }
 
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}
-
-// activeText formats the active consumer.
 func activeText(a *admin.ActiveConsumer) string {
 	if a == nil {
 		return ""
@@ -91,15 +77,13 @@ func activeText(a *admin.ActiveConsumer) string {
 	return fmt.Sprintf("%s since %s", a.Address, a.Since.UTC().Format(time.RFC3339))
 }
 
-// policyFlags are the flags for fields that a subscription can override.
 type policyFlags struct{ config admin.QueueConfig }
 
 func (f *policyFlags) register(cmd *cobra.Command) {
 	cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
 		"maximum deliveries of a message; overrides the queue; 0: unlimited")
 	cmd.Flags().StringVar(&f.config.DeadLetter, "dead-letter", "",
-		"dead-letter queue for failed messages; overrides the queue; if \"\", messages are "+
-			"are dropped")
+		"dead-letter queue for failed messages; overrides the queue; if \"\", messages are discarded")
 	cmd.Flags().DurationVar(&f.config.RedeliveryDelay, "redelivery-delay", 0,
 		"delay before a nacked message is redelivered; overrides the queue")
 	cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
@@ -108,10 +92,8 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 		"maximum redelivery delay; overrides the queue; 0: unlimited")
 }
 
-// flagOf returns the flag of a field.
 func flagOf(field string) string { return strings.ReplaceAll(field, "_", "-") }
 
-// given returns the policy given by the flags.
 func (f *policyFlags) given(cmd *cobra.Command) admin.RedeliveryPolicy {
 	var set []string
 	for _, field := range admin.PolicyFields() {
@@ -160,10 +142,7 @@ skipped are acknowledged and are not delivered later. With --filter "" the subsc
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(newSubscriptionState(s)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("altered subscription %s of %s", s.Name, args[0])
+				return env.Print.Result(newSubscriptionState(s), "altered subscription %s of %s", s.Name, args[0])
 			})
 		},
 	}

@@ -32,7 +32,6 @@ func Command(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// queueState is a queue, for programs.
 type queueState struct {
 	Name          string              `json:"name"`
 	ID            uint64              `json:"id"`
@@ -64,7 +63,6 @@ func (q queueState) MarshalJSON() ([]byte, error) {
 	return append(append(state[:len(state)-1], ','), config[1:]...), nil
 }
 
-// subscriptionState is a subscription, for programs.
 type subscriptionState struct {
 	Name      string `json:"name"`
 	Floor     uint64 `json:"floor"`
@@ -72,13 +70,11 @@ type subscriptionState struct {
 	InFlight  uint64 `json:"in_flight"`
 	Consumers uint32 `json:"consumers"`
 	Filter    string `json:"filter,omitempty"`
-	// Redelivery is the overridden part of the queue's policy; nil if none.
+	// nil if nothing is overridden
 	Redelivery *policyState `json:"redelivery,omitempty"`
-	// Active is the consumer of an exclusive queue that receives messages.
-	Active *activeState `json:"active_consumer,omitempty"`
+	Active     *activeState `json:"active_consumer,omitempty"`
 }
 
-// activeState is the active consumer, for programs.
 type activeState struct {
 	Address string    `json:"address"`
 	Since   time.Time `json:"since"`
@@ -228,7 +224,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 	var ifEmpty, yes bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all messages",
-		Long:    "Delete a queue with all messages. On a terminal, the command asks for confirmation if the queue has messages.",
+		Long:    "Delete a queue with all messages. On a terminal, the command asks for confirmation if it has messages.",
 		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -285,10 +281,7 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// countResult prints a number of messages: in a sentence that contains %s, or as an object.
+// The sentence contains %s for the number of messages.
 func countResult(env *cli.Env, sentence string, n uint64) error {
-	if err := env.Print.Object(map[string]uint64{"messages": n}); err != nil {
-		return err
-	}
-	return env.Print.Sentence(sentence, output.Plural(n, "message"))
+	return env.Print.Result(map[string]uint64{"messages": n}, sentence, output.Plural(n, "message"))
 }

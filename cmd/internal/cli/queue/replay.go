@@ -13,7 +13,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// replayed is the result of replay-dead, for programs.
 type replayed struct {
 	Moved   uint64 `json:"moved"`
 	Skipped uint64 `json:"skipped"`
@@ -34,10 +33,7 @@ messages.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				wait, cancel := context.WithTimeout(ctx, env.Timeout)
-				_, err := c.WaitActive(wait)
-				cancel()
-				if err != nil {
+				if _, err := env.WaitActive(ctx, c); err != nil {
 					return err
 				}
 				r, err := admin.New(c).ReplayDeadLetters(ctx, args[0], o) // many messages may take longer than the timeout

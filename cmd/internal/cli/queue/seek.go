@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// moved is the new position of a subscription, for programs.
 type moved struct {
 	Sequence uint64 `json:"sequence"`
 	Backlog  uint64 `json:"backlog"`
@@ -38,7 +37,7 @@ acknowledged them, or longer in a queue with retention (--retention-age, --reten
   TIME        the first stored message published at or after this time:
               RFC 3339, 2026-11-21 09:30:00 in local time, or an age such as 36h
 
-Attached consumers continue at the new position. Stop them first, so that none of them acknowledges messages that
+Attached consumers continue at the new position. Stop them first, so that they do not acknowledge messages that
 should be delivered again.`,
 		Example: `  lockstep queue seek events --to earliest
   lockstep queue seek events --subscription audit --to 2h
@@ -55,21 +54,16 @@ should be delivered again.`,
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(moved(r)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s continues at %s, backlog %s", args[0], output.Count(r.Sequence),
+				return env.Print.Result(moved(r), "%s continues at sequence %s, backlog: %s", args[0], output.Count(r.Sequence),
 					output.Plural(r.Backlog, "message"))
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
-		"subscription to move; default: \"default\"")
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "subscription to move; default: \"default\"")
 	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a sequence or a time")
 	return cmd
 }
 
-// parsePosition parses a position in a queue: earliest, latest, a sequence, a time, or an age.
 func parsePosition(flag, text string) (admin.Place, error) {
 	switch text {
 	case "earliest":

@@ -23,19 +23,21 @@ func TestSeek(t *testing.T) {
 		return strings.Join(strings.Fields(c.OK("consume", "events", "-n", []string{"0", "1", "2", "3"}[n])), " ")
 	}
 	require.Equal(t, "one two", consume(2))
-	require.Equal(t, "events continues at 1, backlog 2 messages\n", c.OK("queue", "seek", "events", "--to", "earliest"))
+	require.Equal(t, "events continues at sequence 1, backlog: 2 messages\n",
+		c.OK("queue", "seek", "events", "--to", "earliest"))
 	require.Equal(t, "one two", consume(2))
-	require.Equal(t, "events continues at 2, backlog 1 message\n", c.OK("queue", "seek", "events", "--to", "2"))
+	require.Equal(t, "events continues at sequence 2, backlog: 1 message\n", c.OK("queue", "seek", "events", "--to", "2"))
 	require.Equal(t, "two", consume(1))
 	for _, position := range []string{"1h", time.Now().Add(-time.Hour).Format(time.RFC3339), "2026-01-01 10:00:00"} {
 		moved := c.Lines("queue", "seek", "events", "-s", "default", "--to", position)[0]
 		require.InDelta(t, 1, moved["sequence"], 0, position)
 		require.InDelta(t, 2, moved["backlog"], 0, position)
 	}
-	require.Equal(t, "events continues at 3, backlog 0 messages\n", c.OK("queue", "seek", "events", "--to", "latest"))
-	require.Equal(t, "created subscription old of events, backlog 2 messages\n",
+	require.Equal(t, "events continues at sequence 3, backlog: 0 messages\n",
+		c.OK("queue", "seek", "events", "--to", "latest"))
+	require.Equal(t, "created subscription old of events, backlog: 2 messages\n",
 		c.OK("subscription", "create", "events", "old", "--start", "1h"))
-	require.Equal(t, "created subscription late of events, backlog 1 message\n",
+	require.Equal(t, "created subscription late of events, backlog: 1 message\n",
 		c.OK("subscription", "create", "events", "late", "--start", "2"))
 	for _, refused := range []struct {
 		says string

@@ -63,15 +63,14 @@ them for a consumer, and are part of the backlog until then.
 				if !created {
 					return env.Print.Sentence("subscription %s of %s already exists", s.Name, args[0])
 				}
-				return env.Print.Sentence("created subscription %s of %s, backlog %s", s.Name, args[0],
+				return env.Print.Sentence("created subscription %s of %s, backlog: %s", s.Name, args[0],
 					output.Plural(s.Backlog, "message"))
 			})
 		},
 	}
 	cmd.Flags().StringVar(&start, "start", "latest",
-		"start position: latest, for messages published from now on; earliest, for all messages that are retained or in "+
-			"the backlog of another "+
-			"subscription; or a sequence or time, as for queue seek")
+		"start position: latest, for messages published from now on; earliest, for all stored messages; or a sequence or "+
+			"time, as for queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	given.register(cmd)
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the subscription already exists")
@@ -83,8 +82,8 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
 		Short: "Delete a subscription and its backlog",
-		Long: "Delete a subscription. Messages that no other subscription needs are deleted. On a terminal, the command asks " +
-			"for confirmation if there is a backlog.",
+		Long: "Delete a subscription. Messages that no other subscription needs are deleted. On a terminal, the command " +
+			"asks for confirmation if there is a backlog.",
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -98,10 +97,7 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 				if err := admin.New(c).DeleteSubscription(ctx, args[0], args[1]); err != nil {
 					return err
 				}
-				if err := env.Print.Object(map[string]bool{"deleted": true}); err != nil {
-					return err
-				}
-				return env.Print.Sentence("deleted subscription %s of %s", args[1], args[0])
+				return env.Print.Result(map[string]bool{"deleted": true}, "deleted subscription %s of %s", args[1], args[0])
 			})
 		},
 	}
@@ -138,7 +134,6 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// listAllSubscriptions lists the subscriptions of all queues, with queue names.
 func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) error {
 	var rows [][]any
 	for q, err := range admin.New(c).Queues(ctx, "") {

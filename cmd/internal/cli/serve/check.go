@@ -16,10 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// flagCheck is the --check flag of serve. Releases before 0.2.0 do not have it.
+// Releases before 0.2.0 do not have it.
 const flagCheck = "--check"
 
-// checkNode implements --check.
 func checkNode(env *cli.Env, cfg config.Config) error {
 	if _, _, err := NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format); err != nil {
 		return err
@@ -33,8 +32,8 @@ func checkNode(env *cli.Env, cfg config.Config) error {
 	return env.Print.Sentence("the settings of node %s are valid", cfg.Node.Name)
 }
 
-// checkRestart validates the settings of this process with the current program on the disk and the arguments of this
-// process. The check is skipped for an older release without --check.
+// checkRestart validates the settings with the current program on the disk and the arguments of this process. An older
+// release without --check is accepted.
 func checkRestart(ctx context.Context, program string, args []string) error {
 	cmd := exec.CommandContext(ctx, program, append(slices.Clone(args), flagCheck)...) //nolint:gosec // this very program
 	var stderr bytes.Buffer

@@ -17,8 +17,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// NewLogger creates the logger of a node, with text or one JSON object per line. It also returns a function that
-// changes its level.
+// NewLogger creates a logger with text or one JSON object per line, and a function that changes its level.
 func NewLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel func(string), err error) {
 	lowest, err := zap.ParseAtomicLevel(level)
 	if err != nil {
@@ -51,8 +50,8 @@ func LimitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	}
 }
 
-// OnHangup calls reload for each SIGHUP until stop is called, and keeps the signal from terminating this process.
-// Operators expect SIGHUP to reload the configuration, and closing terminals send it, too.
+// OnHangup calls reload for each SIGHUP until stop is called. The signal no longer terminates this process: operators
+// expect it to reload the configuration, and closing terminals send it, too.
 func OnHangup(ctx context.Context, log *zap.Logger, reload func()) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)

@@ -6,7 +6,6 @@ package serve
 
 import "errors"
 
-// canRestart is false: this system cannot replace the program of a process.
 const canRestart = false
 
 func beginAnew(string, string) error {

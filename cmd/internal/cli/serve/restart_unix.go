@@ -10,12 +10,11 @@ import (
 	"syscall"
 )
 
-// canRestart is true: this system supports exec.
 const canRestart = true
 
 // beginAnew replaces this process with the current program on the disk, with the same arguments, environment and
-// process ID. The restart is invisible to a supervisor and requires no additional rights. It keeps the node's listen
-// address, in case the system chose it. It returns only on failure.
+// process ID, so that a supervisor notices nothing. It keeps the listen address, in case the system chose it. It
+// returns only on failure.
 func beginAnew(program, address string) error {
 	args := append(append([]string{}, os.Args...), "--listen="+address) // the last one takes precedence
 	if err := syscall.Exec(program, args, os.Environ()); err != nil {   //nolint:gosec // this very program

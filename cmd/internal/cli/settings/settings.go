@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,7 +27,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "settings", GroupID: "operate",
 		Short: "Show and change settings at run time",
 		Long: `Some settings can be changed without a restart: log level, rates, limits, the disk watermark,
-min-in-sync and the fraction of deliveries. Values set here take precedence over the configuration files, take effect
+min-in-sync and the delivery share. Values set here take precedence over the configuration files, take effect
 within a second, and survive restarts, until lockstep settings unset. The pair stores them with its messages, and
 min-in-sync in the cluster record.
 
@@ -40,7 +41,6 @@ settings, see lockstep store settings.`,
 	return cmd
 }
 
-// runningSetting is one setting, for programs.
 type runningSetting struct {
 	Name       string            `json:"name"`
 	KeptBy     string            `json:"kept_by"` // pair or node
@@ -51,38 +51,29 @@ type runningSetting struct {
 	Usage      string            `json:"usage"`
 }
 
-// text returns the value for display, or the value of each node.
+// text returns the common value, or the value of each node.
 func (r *runningSetting) text(values map[string]string) string {
-	var names, texts []string
-	for name := range values {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	var texts []string
+	names := slices.Sorted(maps.Keys(values))
+	equal := true
 	for _, name := range names {
 		texts = append(texts, name+": "+values[name])
+		equal = equal && values[name] == values[names[0]]
 	}
-	first := ""
-	for _, name := range names {
-		if first = values[name]; first != values[names[0]] {
-			return strings.Join(texts, ", ")
-		}
+	if equal && len(names) > 0 {
+		return values[names[0]]
 	}
-	return first
+	return strings.Join(texts, ", ")
 }
 
-// queryRunning requests the settings of all nodes that answer.
 func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
-	addrs, err := env.Addresses()
+	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
 	var list []*runningSetting
 	var last error
-	for _, addr := range addrs {
-		n, err := cli.NodeAt(c, addr)
-		if err != nil {
-			return nil, err
-		}
+	for _, n := range nodes {
 		st, err := n.Status(ctx)
 		if err != nil {
 			last = err
@@ -117,8 +108,7 @@ func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runni
 
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List settings that can be changed without a " +
-			"restart",
+		Use: "list", Aliases: []string{"ls"}, Short: "List settings that need no restart",
 		Long: `List the settings that can be changed without a restart, with their current values and whether these
 come from the configuration or were set at run time. docs/reference/configuration.md lists all settings.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
@@ -136,11 +126,11 @@ come from the configuration or were set at run time. docs/reference/configuratio
 					}
 					from := "configuration"
 					if r.Changed {
-						from = "changed from " + r.text(r.Configured)
+						from = "run time; configured: " + r.text(r.Configured)
 					}
 					rows = append(rows, []any{r.Name, r.Value, r.KeptBy, from})
 				}
-				return env.Print.Table([]string{"Setting", "Value", "Scope", "From"}, rows)
+				return env.Print.Table([]string{"Setting", "Value", "Scope", "Source"}, rows)
 			})
 		},
 	}
@@ -155,7 +145,7 @@ value. To list the names, use lockstep settings list.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := config.FindRunning(args[0]); err != nil {
-				return fmt.Errorf("%w: %w", cli.ErrUsage, err)
+				return cli.Usage("%w", err)
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				list, err := queryRunning(ctx, env, c)
@@ -166,10 +156,7 @@ value. To list the names, use lockstep settings list.`,
 				if i < 0 {
 					return fmt.Errorf("unknown setting %s: the nodes run an older release", args[0])
 				}
-				if err := env.Print.Object(list[i]); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s", list[i].Value)
+				return env.Print.Result(list[i], "%s", list[i].Value)
 			})
 		},
 	}
@@ -190,8 +177,7 @@ unset.`,
 				&pb.ChangeSettingsRequest{Set: map[string]string{args[0]: args[1]}, Node: node})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "",
-		"name or UUID of the node, for a node setting; default: both")
+	cmd.Flags().StringVar(&node, "node", "", "name or UUID of the node, for a node setting; default: both")
 	return cmd
 }
 
@@ -208,15 +194,14 @@ immediately.`,
 				&pb.ChangeSettingsRequest{Unset: []string{args[0]}, Node: node})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "",
-		"name or UUID of the node, for a node setting; default: both")
+	cmd.Flags().StringVar(&node, "node", "", "name or UUID of the node, for a node setting; default: both")
 	return cmd
 }
 
 func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.ChangeSettingsRequest) error {
 	r, err := config.FindRunning(name)
 	if err != nil {
-		return fmt.Errorf("%w: %w", cli.ErrUsage, err)
+		return cli.Usage("%w", err)
 	}
 	if r.Scope == config.ScopePair && req.GetNode() != "" {
 		return cli.Usage("%s is a setting of the pair: omit --node", name)
@@ -246,7 +231,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 		}
 		switch text, set := req.GetSet()[name]; {
 		case !set:
-			return env.Print.Sentence("%s is reset to the nodes' configurations", name)
+			return env.Print.Sentence("%s is reset to the configured value", name)
 		case req.GetNode() != "":
 			return env.Print.Sentence("%s is %s on node %s", name, text, req.GetNode())
 		default:
@@ -255,20 +240,12 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 	})
 }
 
-// changeAnywhere sends the change to the first node that answers, since no node is active while min-in-sync refuses
-// writes.
+// changeAnywhere calls the first node that answers: no node is active while min-in-sync refuses writes.
 func changeAnywhere(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
 ) (now []*pb.RunningSetting, err error) {
-	addrs, err := env.Addresses()
-	if err != nil {
-		return nil, err
-	}
-	for _, addr := range addrs {
-		n, nodeErr := cli.NodeAt(c, addr)
-		if nodeErr != nil {
-			return nil, nodeErr
-		}
+	nodes, err := env.Nodes(c)
+	for _, n := range nodes {
 		if now, err = n.ChangeRunningSettings(ctx, req); err == nil || !errors.Is(err, client.ErrUnavailable) {
 			return now, err
 		}

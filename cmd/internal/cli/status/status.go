@@ -8,10 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
-	"github.com/spf13/cobra"
 )
 
 // Command returns the `lockstep status` command.
@@ -79,4 +81,41 @@ func printStatus(env *cli.Env, s pairstatus.Status) error {
 		return err
 	}
 	return env.Print.Sentence("%s", s.PlanText)
+}
+
+// printChanges prints forced operations that are not settled, and the time of an automatic failback.
+func printChanges(env *cli.Env, s pairstatus.Status) error {
+	if f := s.Pair.Forced; f != nil && !f.Settled {
+		if err := env.Print.Sentence("FORCED: node %s was made active %s", s.NodeName(f.NodeID), f); err != nil {
+			return err
+		}
+	}
+	if s.Pair.FailbackAt.IsZero() {
+		return nil
+	}
+	left := max(time.Until(s.Pair.FailbackAt), 0).Round(time.Second)
+	return env.Print.Sentence("failback to the preferred node in %s", left)
+}
+
+func printConditions(env *cli.Env, all []pairstatus.Condition) error {
+	for i := range all {
+		c := &all[i]
+		text := strings.ToUpper(c.Severity) + " " + c.Condition
+		if c.Node != "" {
+			text += " on " + c.Node
+		}
+		text += " since " + output.LocalTime(c.Since)
+		if c.Details != "" {
+			text += ": " + c.Details
+		}
+		for _, line := range []string{c.Meaning, c.Do} {
+			if line != "" {
+				text += "\n  " + line
+			}
+		}
+		if err := env.Print.Sentence("%s", text); err != nil {
+			return err
+		}
+	}
+	return nil
 }

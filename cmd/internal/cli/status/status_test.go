@@ -48,7 +48,7 @@ func TestRates(t *testing.T) {
 			MessageBytes: 2048,
 		}}}
 	}
-	require.Equal(t, "\nnode a: 50/s transactions, -5/s messages more, 2.0 KiB stored\n",
+	require.Equal(t, "\nnode a: 50/s transactions, -5/s message growth, 2.0 KiB stored\n",
 		rates(look("active", 100, 20), look("active-alone", 200, 10), 2*time.Second))
 	require.Empty(t, rates(nil, look("active", 1, 1), time.Second))
 	require.Empty(t, rates(look("standby", 1, 1), look("active", 1, 1), time.Second))

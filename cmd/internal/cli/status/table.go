@@ -14,14 +14,14 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// The node table fits a terminal of statusColumns. The notes get the remaining width, but at least minNote columns.
+// The node table fits a terminal of statusColumns. The notes get the remaining width.
 const (
 	statusColumns = 120
 	minNote       = 12
 )
 
-// printNodes prints one row for each node. A reason that does not fit is cut. Its full text follows below the table,
-// unless a condition contains it.
+// printNodes prints one row per node. A note that does not fit is cut, and printed in full below the table unless a
+// condition contains it.
 func printNodes(env *cli.Env, s pairstatus.Status) error {
 	header := []string{
 		"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", ">Queues", ">Messages",
@@ -65,7 +65,7 @@ func printNodes(env *cli.Env, s pairstatus.Status) error {
 	return nil
 }
 
-// certificatesOf describes when the certificates of a node expire: for each use, the one that expires first.
+// certificatesOf shows, for each use, the certificate that expires first.
 func certificatesOf(n *pairstatus.Node) string {
 	var uses []string
 	first := make(map[string]*pairstatus.Certificate)
@@ -85,7 +85,6 @@ func certificatesOf(n *pairstatus.Node) string {
 	return "certificates expire: " + strings.Join(texts, ", ")
 }
 
-// notesOf returns why a node waits, the state of its standby, and its page file maintenance.
 func notesOf(n *pairstatus.Node) string {
 	var all []string
 	if n.Standby != "" {
@@ -100,7 +99,6 @@ func notesOf(n *pairstatus.Node) string {
 	return strings.Join(all, "; ")
 }
 
-// conditionLines reports whether a condition displayed below the table contains a note.
 func conditionLines(s *pairstatus.Status, note string) bool {
 	for i := range s.Conditions {
 		if strings.Contains(s.Conditions[i].Details, note) {
@@ -110,7 +108,6 @@ func conditionLines(s *pairstatus.Status, note string) bool {
 	return false
 }
 
-// noteRoom returns the width that the other columns leave to the last one.
 func noteRoom(header []string, rows [][]any) int {
 	room := statusColumns - 2 // the last column has padding, too
 	for i, h := range header[:len(header)-1] {
@@ -123,7 +120,7 @@ func noteRoom(header []string, rows [][]any) int {
 	return max(room, minNote)
 }
 
-// cutNote cuts a note to a number of columns, between two words if possible.
+// cutNote cuts between two words if possible.
 func cutNote(note string, room int) string {
 	if utf8.RuneCountInString(note) <= room {
 		return note

@@ -17,8 +17,7 @@ import (
 
 const clearScreen = "\x1b[H\x1b[2J"
 
-// watchStatus displays the status until ctx ends. On a terminal it redraws it in place, with rates. Otherwise it prints
-// the status on each change.
+// On a terminal, watchStatus redraws in place, with rates. Otherwise it prints the status on each change.
 func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval time.Duration) error {
 	if interval <= 0 {
 		return cli.Usage("--interval must be positive")
@@ -57,7 +56,7 @@ func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval t
 	return nil
 }
 
-// drawStatus replaces the content of the terminal in a single write, to avoid flicker.
+// drawStatus writes once, to avoid flicker.
 func drawStatus(env *cli.Env, s pairstatus.Status, now time.Time, rates string) error {
 	var b bytes.Buffer
 	b.WriteString(clearScreen + now.Format(time.TimeOnly) + "\n")
@@ -76,7 +75,7 @@ func drawStatus(env *cli.Env, s pairstatus.Status, now time.Time, rates string) 
 	return env.Print.Raw(b.Bytes())
 }
 
-// rates formats the rates of the active since the last poll; empty for the first poll and after a role change.
+// rates is empty for the first poll and after a role change.
 func rates(before, now *pairstatus.Status, passed time.Duration) string {
 	if before == nil || passed <= 0 {
 		return ""
@@ -90,7 +89,7 @@ func rates(before, now *pairstatus.Status, passed time.Duration) string {
 				continue
 			}
 			per := func(d float64) string { return units.Rate(d/passed.Seconds()) + "/s" }
-			return fmt.Sprintf("\nnode %s: %s transactions, %s messages more, %s stored\n", n.Name,
+			return fmt.Sprintf("\nnode %s: %s transactions, %s message growth, %s stored\n", n.Name,
 				per(float64(n.Commit-old.Commit)),
 				per(float64(n.Messages)-float64(old.Messages)),
 				output.Bytes(n.MessageBytes))

@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// archived is the range of an archive, for programs.
 type archived struct {
 	Node      string    `json:"node"`
 	Directory string    `json:"directory"`
@@ -49,8 +48,7 @@ wal.archive-interval. A restore can then reach this point in time.`,
 					return err
 				}
 				if j.Former != "" {
-					if err := env.Print.Sentence("%s: the archive in %s belongs to another history", j.Node,
-						j.Former); err != nil {
+					if err := env.Print.Sentence("%s: moved the archive of another history to %s", j.Node, j.Former); err != nil {
 						return err
 					}
 				}

@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// saveSet is a backup, for programs.
 type saveSet struct {
 	Name      string           `json:"name"`
 	Path      string           `json:"path"`
@@ -31,10 +30,9 @@ type saveSet struct {
 	Complete  bool             `json:"complete"`
 	Problem   string           `json:"problem,omitempty"`
 	Verified  bool             `json:"verified,omitempty"`
-	// Recipients of an encrypted backup: age public keys.
-	Recipients []string `json:"recipients,omitempty"`
-	// Check is the result of a node's verification of the backup.
-	Check *verified `json:"check,omitempty"`
+	// age public keys
+	Recipients []string  `json:"recipients,omitempty"`
+	Check      *verified `json:"check,omitempty"`
 }
 
 func backupCommand(env *cli.Env) *cobra.Command {
@@ -70,24 +68,21 @@ is configured by the node setting backup.s3.`,
 				var set *pb.SaveSet
 				start := time.Now()
 				err := withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
-					set, err = t.Backup(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
+					set, err = t.Backup(ctx, req, func(p *pb.Progress) { show(progress.StepOf(p)) })
 					return err
 				})
 				if err != nil {
 					return err
 				}
 				j := newBackup(set)
-				if err := env.Print.Object(j); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s: %s, %s, in %v", t.label(), j.Path, output.Bytes(j.Bytes),
+				return env.Print.Result(j, "%s: %s, %s, in %v", t.label(), j.Path, output.Bytes(j.Bytes),
 					time.Since(start).Round(time.Millisecond))
 			})
 		},
 	}
 	w.register(cmd, false)
-	cmd.Flags().StringVar(&path, "path", "", "backup directory on the node, or "+
-		"s3://BUCKET/PREFIX; default: the setting backup.path")
+	cmd.Flags().StringVar(&path, "path", "",
+		"backup directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
 		"number of backups to keep; 0: the setting backup.keep-generations")
 	cmd.Flags().StringVar(&speed, "rate", "", "maximum read and write rate per second, such as 50MiB")
@@ -109,7 +104,6 @@ func newBackup(s *pb.SaveSet) saveSet {
 	return j
 }
 
-// newLocalBackup describes a backup on this machine.
 func newLocalBackup(s backup.Set) saveSet {
 	j := saveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
 	if s.Problem != nil {
@@ -139,8 +133,7 @@ type restoreFlags struct {
 func restoreCommand(env *cli.Env) *cobra.Command {
 	var f restoreFlags
 	cmd := &cobra.Command{
-		Use: "restore BACKUP", Short: "Restore a backup, optionally to a " +
-			"point in time",
+		Use: "restore BACKUP", Short: "Restore a backup, optionally to a point in time",
 		Long: `Verify a backup and restore it to an empty data directory; the page size stays the same. BACKUP is
 its directory on this machine, or s3://BUCKET/PREFIX/NAME, or the directory or prefix that contains all backups:
 then the latest backup from which the requested point can be reached is used. Backups in a bucket are streamed
@@ -158,8 +151,7 @@ the first node of a new pair.`,
 	}
 	f.locations.register(cmd, env)
 	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "new data directory; must be empty or not exist")
-	cmd.Flags().StringVar(&f.archive, "archive", "", "log archive directory, or "+
-		"s3://BUCKET/PREFIX/NODE")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "log archive directory, or s3://BUCKET/PREFIX/NODE")
 	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "last record to restore")
 	cmd.Flags().StringVar(&f.toTime, "to-time", "",
 		"time up to which transactions are restored: RFC 3339, or 2026-11-21 09:30:00 in local time")
@@ -168,7 +160,6 @@ the first node of a new pair.`,
 	return cmd
 }
 
-// parseTime parses a time flag; empty returns the zero time.
 func parseTime(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -181,10 +172,9 @@ func parseTime(flag, text string) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, cli.Usage("%s %q is neither RFC 3339 nor like 2026-11-21 09:30:00", flag, text)
+	return time.Time{}, cli.Usage("%s %q: must be RFC 3339, or local time such as 2026-11-21 09:30:00", flag, text)
 }
 
-// restored is the result of a restore or a dry run.
 type restored struct {
 	Set            saveSet         `json:"set"`
 	DataDir        string          `json:"data_dir"`
@@ -251,7 +241,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if r.Records > 0 {
 		content += ", and " + output.Plural(r.Records, "later log record") + ", which add and remove messages"
 	}
-	err = env.Print.Sentence("%s: %s %s; up to LSN %s of %s", set.Name, verb, content, fmt.Sprint(r.End.LSN),
+	err = env.Print.Sentence("%s: %s %s; up to LSN %s, %s", set.Name, verb, content, fmt.Sprint(r.End.LSN),
 		r.EndTime.Local().Format(time.DateTime))
 	if err != nil {
 		return err
@@ -260,10 +250,10 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 		return env.Print.Sentence("  space required: %s, available: %s", output.Bytes(r.NeededBytes),
 			output.Bytes(r.AvailableBytes))
 	}
-	return env.Print.Sentence("%s is ready to start; it belongs to no pair.", f.dataDir)
+	return env.Print.Sentence("%s is ready to start; it belongs to no pair", f.dataDir)
 }
 
-// chooseSet returns the backup in a directory, or the newest suitable one of those in it, and its location.
+// chooseSet returns the backup at path, or the newest suitable one in it, and its location.
 func chooseSet(
 	ctx context.Context, locations *locationFlags, path string, toLSN uint64, toTime time.Time,
 ) (backup.Objects, backup.Set, error) {
@@ -274,7 +264,7 @@ func chooseSet(
 	one := fmt.Errorf("%w: %s is an entire bucket", backup.ErrIncomplete, path)
 	if parent != nil {
 		var set backup.Set
-		if set, one = backup.LoadFrom(ctx, parent, name); one == nil {
+		if set, one = backup.Load(ctx, parent, name); one == nil {
 			return parent, set, nil
 		}
 	}
@@ -285,7 +275,7 @@ func chooseSet(
 	if err != nil {
 		return nil, backup.Set{}, err
 	}
-	sets, err := backup.ListIn(ctx, location)
+	sets, err := backup.List(ctx, location)
 	if err != nil || len(sets) == 0 {
 		return nil, backup.Set{}, errors.Join(one, err)
 	}

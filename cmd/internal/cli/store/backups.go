@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
-// listFlags select the backups to list.
 type listFlags struct {
 	location
 
@@ -74,7 +73,6 @@ files.`,
 	return cmd
 }
 
-// verified is the result of a backup verification.
 type verified struct {
 	Restorable  bool             `json:"restorable"`
 	Messages    uint64           `json:"messages,omitempty"`
@@ -85,7 +83,6 @@ type verified struct {
 	ReachTime   time.Time        `json:"reach_time,omitzero"`
 }
 
-// nodeBackups lists the backups of a running node.
 func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) error {
 	asked, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
@@ -111,18 +108,17 @@ func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) erro
 		list = append(list, j)
 	}
 	if f.set != "" && !found {
-		return fmt.Errorf("%w: %q is not in the backups of %s (lockstep store backups)", admin.ErrBackupNotFound, f.set,
+		return fmt.Errorf("%w: %q is not a backup of %s (lockstep store backups)", admin.ErrBackupNotFound, f.set,
 			t.label())
 	}
 	return endSets(env, t.label(), list, broken)
 }
 
-// verifyOnNode requests verification of a backup from a node.
 func verifyOnNode(ctx context.Context, env *cli.Env, t target, f *listFlags, j *saveSet) error {
 	var r *pb.VerifyBackupResult
 	err := withProgress(ctx, env, j.Name, func(show func(progress.Step)) (err error) {
 		r, err = t.VerifyBackup(ctx, &pb.VerifyBackupRequest{Path: f.path, Name: j.Name, FullSpeed: f.full},
-			func(p *pb.Progress) { show(toStep(p)) })
+			func(p *pb.Progress) { show(progress.StepOf(p)) })
 		return err
 	})
 	if err != nil {
@@ -132,7 +128,6 @@ func verifyOnNode(ctx context.Context, env *cli.Env, t target, f *listFlags, j *
 	return nil
 }
 
-// recordVerified stores a node's verification result.
 func recordVerified(j *saveSet, r *pb.VerifyBackupResult) {
 	j.Verified = r.GetRestorable()
 	j.Check = &verified{Restorable: r.GetRestorable()}
@@ -151,7 +146,7 @@ func recordVerified(j *saveSet, r *pb.VerifyBackupResult) {
 	}
 }
 
-// endSets prints backups. It returns an error if some cannot be restored.
+// endSets returns an error if some backups cannot be restored.
 func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
 	if err := printSets(env, label, list); err != nil {
 		return err
@@ -162,7 +157,6 @@ func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
 	return nil
 }
 
-// localBackups lists the backups in a local directory or in a bucket.
 func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) error {
 	if err := checkThere(path); err != nil {
 		return err
@@ -175,7 +169,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 	if err != nil {
 		return err
 	}
-	sets, err := backup.ListIn(ctx, location)
+	sets, err := backup.List(ctx, location)
 	if err != nil {
 		return err
 	}
@@ -209,7 +203,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 	return endSets(env, path, list, broken)
 }
 
-// showBackup adapts a backup's progress for display. Verification counts pages, not their bytes.
+// Verification counts pages, not their bytes.
 func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
 	return func(p checkpoint.Progress) {
 		if p.Phase == "check" {
@@ -222,10 +216,8 @@ func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
 
 func printSets(env *cli.Env, label string, list []saveSet) error {
 	if env.Print.JSON() {
-		for _, j := range list {
-			if err := env.Print.Object(j); err != nil {
-				return err
-			}
+		if err := output.Objects(env.Print, list); err != nil {
+			return err
 		}
 		return nil
 	}
@@ -256,10 +248,10 @@ func printSets(env *cli.Env, label string, list []saveSet) error {
 		}
 		rows = append(rows, []any{j.Name, made, lsn, size, output.Bytes(j.Bytes), state})
 	}
-	return env.Print.Table([]string{"Backup", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
+	return env.Print.Table([]string{"Backup", "Created", ">LSN", ">Page size", ">Size", "State"}, rows)
 }
 
-// reachText describes the range of restorable times after a backup, or why the archive is not usable beyond it.
+// reachText describes the point in time up to which the archive extends a backup.
 func reachText(v *verified) string {
 	switch {
 	case v == nil || v.Archive == "":
@@ -267,7 +259,7 @@ func reachText(v *verified) string {
 	case v.Gap != "":
 		return fmt.Sprintf("; with the archive up to LSN %s: %s", output.Count(v.Reach.LSN), v.Gap)
 	default:
-		return fmt.Sprintf("; with the archive up to LSN %s of %s", output.Count(v.Reach.LSN),
+		return fmt.Sprintf("; with the archive up to LSN %s, %s", output.Count(v.Reach.LSN),
 			v.ReachTime.Local().Format(time.DateTime))
 	}
 }

@@ -28,14 +28,12 @@ type locationFlags struct {
 
 func (p *locationFlags) register(cmd *cobra.Command, env *cli.Env) {
 	p.env, p.flags = env, cmd.Flags()
-	cmd.Flags().StringVar(&p.config, "config", "", "node configuration file with backup.s3 settings for the "+
-		"S3 server")
+	cmd.Flags().StringVar(&p.config, "config", "", "node configuration file with backup.s3 settings for the S3 server")
 	cmd.Flags().StringArrayVar(&p.identities, "identity", nil, "file with age secret keys (age-keygen) for decrypting an "+
 		"encrypted backup or archive; may be repeated")
 	config.RegisterBackupFlags(cmd.Flags())
 }
 
-// opener returns an opener configured by flags, environment and file.
 func (p *locationFlags) opener() (objectstore.Opener, error) {
 	s3, err := config.LoadBackup(p.config, p.env.Environ, p.flags)
 	if err != nil {
@@ -44,7 +42,6 @@ func (p *locationFlags) opener() (objectstore.Opener, error) {
 	return objectstore.New(s3, 0, zap.NewNop()), nil
 }
 
-// open opens a location: a path or a URL.
 func (p *locationFlags) open(text string) (backup.Objects, error) {
 	o, err := p.opener()
 	if err != nil {
@@ -57,7 +54,7 @@ func (p *locationFlags) open(text string) (backup.Objects, error) {
 	return location, nil
 }
 
-// openParent opens the location that contains a backup, and returns the backup's name there.
+// openParent opens the location that contains a backup, and returns the name of the backup.
 func (p *locationFlags) openParent(text string) (location backup.Objects, name string, err error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -84,7 +81,6 @@ func (p *locationFlags) openParent(text string) (location backup.Objects, name s
 	return location, name, nil
 }
 
-// unseal reads the identities.
 func (p *locationFlags) unseal() (backup.Unsealer, error) {
 	with, err := objectstore.ReadIdentities(p.identities...)
 	if err != nil {
@@ -118,8 +114,7 @@ func onNodePath(text string) error {
 		return cli.Usage("--path: %v", err)
 	}
 	if !at.IsS3() && !filepath.IsAbs(at.Dir) {
-		return cli.Usage("--path %q must be absolute: it is a directory on the node, whose working directory is "+
-			"its own", text)
+		return cli.Usage("--path %q must be absolute: it is a directory on the node", text)
 	}
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// pageMap is the map of a page file.
 type pageMap struct {
 	Store    string       `json:"store"`
 	PageSize uint32       `json:"page_size"`
@@ -24,7 +23,6 @@ type pageMap struct {
 	Regions  []pageRegion `json:"regions"`
 }
 
-// pageRegion is the page usage of a region of the file.
 type pageRegion struct {
 	FirstPage      uint64 `json:"first_page"`
 	Pages          uint64 `json:"pages"`
@@ -52,8 +50,8 @@ func mapCommand(env *cli.Env) *cobra.Command {
 free, or were freed and are held for a checkpoint or a reader, such as a backup. A lower-case letter marks a region
 that is partly free or held. The command does not block the node, and reads no messages.
 
-Free pages at the end are released by ` + "`lockstep store shrink`" + `; free pages between others are reused, and are
-removed by ` + "`lockstep store compact`" + `.`,
+Free pages at the end are released by lockstep store shrink; free pages between others are reused, and are removed
+by lockstep store compact.`,
 		Example: `  lockstep store map
   lockstep store map --node active --regions 1024
   lockstep store map --node a --output json`,
@@ -75,10 +73,8 @@ removed by ` + "`lockstep store compact`" + `.`,
 	return cmd
 }
 
-// mapLine is the number of regions per line.
 const mapLine = 64
 
-// printMap prints a letter for each region, and the totals.
 func printMap(p *output.Printer, label string, m *pb.GetPageMapResponse) error {
 	j := pageMap{
 		Store: label, PageSize: m.GetPageSize(), FreeTail: m.GetFreeTail(), Readers: m.GetReaders(),
@@ -111,22 +107,20 @@ func printMap(p *output.Printer, label string, m *pb.GetPageMapResponse) error {
 	return p.Table([]string{"", "Use", ">Pages", ">Size"}, j.rows())
 }
 
-// rows returns the legend of the letters.
 func (m *pageMap) rows() [][]any {
 	size, t := uint64(m.PageSize), &m.Total
 	row := func(letter, label string, pages uint64) []any {
 		return []any{letter, label, output.Count(pages), output.Bytes(pages * size)}
 	}
 	return [][]any{
-		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "map of used pages", t.Bitmap),
+		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "bitmap of used pages", t.Bitmap),
 		row("C", "freed, held for a checkpoint", t.HeldCheckpoint),
 		row("R", fmt.Sprintf("freed, held for readers (%d now)", m.Readers), t.HeldReader),
-		row(".", "free", t.Free), row("", "of these at the end", m.FreeTail),
+		row(".", "free", t.Free), row("", "free at the end", m.FreeTail),
 	}
 }
 
-// letter returns the letter of the most frequent use in the region. It is lower case if the region also has free or
-// held pages.
+// letter returns the letter of the most frequent use, in lower case if the region also has free or held pages.
 func (r *pageRegion) letter() byte {
 	most, letter := uint64(0), byte('.')
 	for _, of := range []struct {

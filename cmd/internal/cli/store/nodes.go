@@ -3,6 +3,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// location selects the page file of a maintenance command: that of a running node, or of a stopped one.
+// location selects the page file of a running or a stopped node.
 type location struct {
 	node    string
 	dataDir string
@@ -36,22 +36,15 @@ func (w *location) register(cmd *cobra.Command, offline bool) {
 	}
 }
 
-// target is a selected node.
 type target struct {
 	*admin.Node
 	status pairstatus.Node
 }
 
-// label returns its name for display.
 func (t target) label() string {
-	name := t.status.Name
-	if name == "" {
-		name = t.Address()
-	}
-	return fmt.Sprintf("node %s (%s)", name, t.status.Role)
+	return fmt.Sprintf("node %s (%s)", cmp.Or(t.status.Name, t.Address()), t.status.Role)
 }
 
-// onNode calls fn with the node selected by --node.
 func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Context, target) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		t, err := chooseNode(ctx, env, c, want)
@@ -62,8 +55,7 @@ func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Cont
 	})
 }
 
-// chooseNode returns the node selected by --node. Without a standby it is the active, which rejects operations that
-// only a standby can perform.
+// Without a standby, chooseNode returns the active, which rejects operations that only a standby can perform.
 func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
 	s := env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second))
 	i := slices.IndexFunc(s.Nodes, func(n pairstatus.Node) bool {
@@ -72,8 +64,7 @@ func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string
 	})
 	if i < 0 && want == pairstatus.Standby {
 		active := func(n pairstatus.Node) bool { return pairstatus.BaseRole(n.Role) == pairstatus.Active }
-		if i = slices.IndexFunc(s.Nodes, active); i >= 0 &&
-			s.Pair != nil {
+		if i = slices.IndexFunc(s.Nodes, active); i >= 0 && s.Pair != nil {
 			fmt.Fprintf(env.Stderr, "No standby is available; using the active, node %s.\n", s.Nodes[i].Name)
 		}
 	}
@@ -110,16 +101,8 @@ func nodeNames(s pairstatus.Status) []string {
 	return names
 }
 
-// toStep converts a node's progress for display.
-func toStep(p *pb.Progress) progress.Step {
-	return progress.Step{
-		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
-		Left: p.GetEta().AsDuration(),
-	}
-}
-
-// withProgress runs a long operation and displays its progress. The first Ctrl-C cancels it safely and waits. A second
-// one exits the program immediately; the node still cancels safely.
+// The first Ctrl-C cancels the operation safely and waits. A second one exits the program immediately; the node still
+// cancels safely.
 func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show func(progress.Step)) error) error {
 	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
 	bar := d.Bar(label)
@@ -140,7 +123,7 @@ func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show 
 	return err
 }
 
-// sizeChange describes how a file changed: "669 MiB → 610 MiB (-9%)".
+// "669 MiB → 610 MiB (-9%)"
 func sizeChange(before, after uint64) string {
 	s := fmt.Sprintf("%s → %s", output.Bytes(before), output.Bytes(after))
 	if before > 0 {
@@ -149,7 +132,6 @@ func sizeChange(before, after uint64) string {
 	return s
 }
 
-// percentChange formats a relative change: "-9%".
 func percentChange(before, after uint64) string {
 	if before == 0 {
 		return ""

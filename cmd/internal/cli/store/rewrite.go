@@ -4,6 +4,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,7 +36,7 @@ func (f *rewriteFlags) register(cmd *cobra.Command) {
 	f.location.register(cmd, true)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only report the result and the required space")
 	cmd.Flags().BoolVar(&f.rolling, "rolling", false,
-		"both nodes, one after the other, with a switchover between them")
+		"rewrite both nodes, one after the other, with a switchover in between")
 	cmd.Flags().BoolVar(&f.switchBack, "switch-back", false, "with --rolling: switch the active role back at the end")
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "with --rolling: start the plan and return immediately")
 	cmd.MarkFlagsMutuallyExclusive("rolling", "node")
@@ -87,7 +88,6 @@ details, see lockstep store resize --help.`,
 	return cmd
 }
 
-// rewriteOnline implements resize and compact of running nodes.
 func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	pageSize, err := cli.ParsePageSize("--page-size", f.pageSize)
 	switch {
@@ -126,7 +126,6 @@ func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	})
 }
 
-// rewriteNode rewrites the page file of one node, or performs a dry run.
 func rewriteNode(
 	ctx context.Context, env *cli.Env, t target, f rewriteFlags, pageSize uint32,
 ) (r *pb.RewriteResult, err error) {
@@ -136,19 +135,18 @@ func rewriteNode(
 			return nil, err
 		}
 		if pageSize = s.GetPageSizeRecommended(); pageSize == 0 {
-			return nil, fmt.Errorf("no page size is recommended yet: run `lockstep store scan` first, or set one " +
-				"with --page-size")
+			return nil, cli.WithHint(errors.New("no page size is recommended yet"),
+				"lockstep store scan, to get a recommendation; or --page-size, to set one")
 		}
 	}
 	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
 		r, err = t.Rewrite(ctx, &pb.RewriteRequest{PageSize: pageSize, DryRun: f.dryRun},
-			func(p *pb.Progress) { show(toStep(p)) })
+			func(p *pb.Progress) { show(progress.StepOf(p)) })
 		return err
 	})
 	return r, err
 }
 
-// dryRunBoth performs a dry run of a rolling operation on each node.
 func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFlags, pageSize uint32) error {
 	f.dryRun = true
 	for _, role := range []string{pairstatus.Standby, pairstatus.Active} {
@@ -157,8 +155,8 @@ func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFl
 			return err
 		}
 		if pairstatus.BaseRole(t.status.Role) != role {
-			return fmt.Errorf("a rolling operation requires both nodes in sync, and there is no %s; see lockstep "+
-				"status", role)
+			return cli.WithHint(fmt.Errorf("a rolling operation requires both nodes in sync, and there is no %s", role),
+				"lockstep status, to show the nodes")
 		}
 		r, err := rewriteNode(ctx, env, t, f, pageSize)
 		if err != nil {
@@ -171,7 +169,6 @@ func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFl
 	return nil
 }
 
-// rewritten is the result of a rewrite or a dry run.
 type rewritten struct {
 	Store           string  `json:"store"`
 	DryRun          bool    `json:"dry_run"`
@@ -211,10 +208,10 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 		if took > 0 {
 			label += fmt.Sprintf(", in %v (%.0f MB/s)", took.Round(time.Millisecond), j.MBPerSecond)
 		}
-		return env.Print.Sentence("%s: %s\nThe old file is kept as page.db_old; to delete it, use lockstep store drop-old.",
+		return env.Print.Sentence("%s: %s\nthe old file is kept as page.db_old; to delete it, use lockstep store drop-old",
 			j.Store, label)
 	}
-	if err := env.Print.Sentence("%s: would be: %s", j.Store, label); err != nil {
+	if err := env.Print.Sentence("%s: dry run: %s", j.Store, label); err != nil {
 		return err
 	}
 	if err := env.Print.Sentence("  temporary space required: %s, available: %s", output.Bytes(j.NeededBytes),
@@ -228,7 +225,7 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 	return nil
 }
 
-// planOffline performs a dry run of a rewrite of a stopped node's page file. pageSize 0: the current one.
+// planOffline is a dry run for a stopped node. pageSize 0: the current one.
 func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) error {
 	var p rewrite.Plan
 	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
@@ -275,11 +272,11 @@ compact.`,
 				}
 				would := ""
 				if dryRun {
-					would = "would be: "
+					would = "dry run: "
 				}
 				before, after := r.GetFileBytesBefore(), r.GetFileBytesAfter()
 				if after >= before { // its checkpoints may need some space
-					return env.Print.Sentence("%s: no free space to release, page.db has %s", t.label(),
+					return env.Print.Sentence("%s: no free space to release; page.db has %s", t.label(),
 						output.Bytes(after))
 				}
 				return env.Print.Sentence("%s: %spage.db %s", t.label(), would, sizeChange(before, after))
@@ -298,8 +295,8 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 		Use: "drop-old", Short: "Delete page.db_old after a rewrite",
 		Long: "Delete the files that the last rewrite or installed snapshot of a node replaced. The current store is not " +
 			"affected. On a terminal, the command asks for confirmation.",
-		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n  lockstep store drop-old " +
-			"--data-dir /var/lib/lockstep",
+		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n" +
+			"  lockstep store drop-old --data-dir /var/lib/lockstep",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			show := func(label string, n uint64) error {

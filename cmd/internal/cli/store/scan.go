@@ -21,7 +21,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// scanned is the result of a scan.
 type scanned struct {
 	Store        string      `json:"store"`
 	Time         time.Time   `json:"time,omitzero"`
@@ -39,7 +38,6 @@ type scanned struct {
 	pair bool // both nodes of a pair, so that a rolling operation is possible
 }
 
-// bucket counts messages of similar size.
 type bucket struct {
 	FromBytes uint64 `json:"from_bytes"`
 	ToBytes   uint64 `json:"to_bytes"`
@@ -47,7 +45,6 @@ type bucket struct {
 	Bytes     uint64 `json:"bytes"`
 }
 
-// candidate is a page size and the estimated file.
 type candidate struct {
 	PageSize   uint32 `json:"page_size"`
 	FileBytes  uint64 `json:"file_bytes"`
@@ -107,7 +104,6 @@ result of its last scan, regardless of how it was started: --last shows it for a
 	return cmd
 }
 
-// lastScans prints the results of the last scans of the selected node, or of all nodes if want is empty.
 func lastScans(ctx context.Context, env *cli.Env, want string) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		targets, err := answering(ctx, env, c, want)
@@ -138,7 +134,7 @@ func lastScans(ctx context.Context, env *cli.Env, want string) error {
 	})
 }
 
-// answering returns the selected node, or all nodes that answer if want is empty.
+// answering returns all nodes that answer if want is empty.
 func answering(ctx context.Context, env *cli.Env, c *client.Client, want string) ([]target, error) {
 	if want != "" {
 		t, err := chooseNode(ctx, env, c, want)
@@ -162,7 +158,6 @@ func answering(ctx context.Context, env *cli.Env, c *client.Client, want string)
 	return targets, nil
 }
 
-// printLast prints the result of an earlier scan.
 func printLast(p *output.Printer, j scanned, more bool) error {
 	if more {
 		if err := p.Sentence(""); err != nil {
@@ -178,15 +173,13 @@ func printLast(p *output.Printer, j scanned, more bool) error {
 	return printScan(p, j)
 }
 
-// inPair reports whether the node is part of a pair.
 func (t target) inPair() bool {
 	return pairstatus.BaseRole(t.status.Role) != pairstatus.Active || t.status.Standby != ""
 }
 
-// scanNode scans a running node.
 func scanNode(ctx context.Context, env *cli.Env, t target, req *pb.ScanRequest) (j scanned, err error) {
 	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) error {
-		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
+		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(progress.StepOf(p)) })
 		j = newScanned(t.label(), r)
 		return err
 	})
@@ -218,7 +211,6 @@ func newScanned(store string, r *pb.ScanResult) scanned {
 	return j
 }
 
-// scanOffline scans the files of a stopped node.
 func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) error {
 	var r checkpoint.ScanResult
 	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
@@ -239,7 +231,6 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 	return printScan(env.Print, j)
 }
 
-// showStore displays the progress of an operation on the files of a stopped node.
 func showStore(show func(progress.Step), p checkpoint.Progress) {
 	if p.Phase != "done" {
 		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes, Left: p.Left})
@@ -257,13 +248,13 @@ func printScan(p *output.Printer, j scanned) error {
 	if p.JSON() {
 		return p.Object(j)
 	}
-	err := p.Sentence("%s: %s, %s; page.db has %s in pages of %s\n", j.Store, output.Plural(j.Messages, "message"),
+	err := p.Sentence("%s: %s, %s; page.db: %s in pages of %s\n", j.Store, output.Plural(j.Messages, "message"),
 		output.Bytes(j.MessageBytes), output.Bytes(j.FileBytes), output.Bytes(uint64(j.PageSize)))
 	if err != nil {
 		return err
 	}
 	for _, problem := range j.Problems {
-		if err := p.Sentence("damaged: %s", problem); err != nil {
+		if err := p.Sentence("corrupt: %s", problem); err != nil {
 			return err
 		}
 	}
@@ -276,18 +267,16 @@ func printScan(p *output.Printer, j scanned) error {
 			return err
 		}
 	}
-	if err := p.Table([]string{">Page size", ">page.db", ">To now", ">Pages", ">Unused", ""},
+	if err := p.Table([]string{">Page size", ">page.db", ">Change", ">Pages", ">Unused", ""},
 		candidateRows(j)); err != nil {
 		return err
 	}
 	return p.Sentence("\n%s", j.advice())
 }
 
-// chartWidth is the longest bar of the histogram.
 const chartWidth = 40
 
-// histogramRows draws a bar for each size, proportional to its fraction of the messages. Every non-zero count is
-// visible.
+// histogramRows draws bars. Every non-zero count is visible.
 func histogramRows(buckets []bucket) [][]any {
 	most := uint64(1)
 	for _, b := range buckets {
@@ -303,7 +292,7 @@ func histogramRows(buckets []bucket) [][]any {
 	return rows
 }
 
-// chart draws a bar in eighths of a character.
+// in eighths of a character
 func chart(n, most uint64) string {
 	eighths := int(float64(n) / float64(most) * chartWidth * 8)
 	if n > 0 {
@@ -321,7 +310,7 @@ func candidateRows(j scanned) [][]any {
 	for _, c := range j.Candidates {
 		var marks []string
 		if c.PageSize == j.PageSize {
-			marks = append(marks, "present")
+			marks = append(marks, "current")
 		}
 		if c.PageSize == j.Recommended {
 			marks = append(marks, "← recommended")
@@ -335,7 +324,6 @@ func candidateRows(j scanned) [][]any {
 	return rows
 }
 
-// advice returns the recommended action.
 func (j scanned) advice() string {
 	if j.Messages == 0 {
 		return fmt.Sprintf("Recommended: pages of %s; no messages are stored.", output.Bytes(uint64(j.Recommended)))

@@ -18,7 +18,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// setting is one of the pair's maintenance settings.
 type setting struct {
 	name string
 	get  func(*pb.MaintenanceSettings) any
@@ -26,7 +25,6 @@ type setting struct {
 	help string
 }
 
-// text returns the value for display.
 func (s setting) text(all *pb.MaintenanceSettings) string {
 	v := s.get(all)
 	text := fmt.Sprint(v)
@@ -39,7 +37,6 @@ func (s setting) text(all *pb.MaintenanceSettings) string {
 	return text
 }
 
-// settings returns all maintenance settings.
 func settings() []setting {
 	return []setting{
 		{"page-size-current", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeCurrent() }, nil, "read-only"},
@@ -106,7 +103,7 @@ func setNumber(dst **uint32, text string) error {
 func findSetting(name string) (setting, error) {
 	var names []string
 	for _, s := range settings() {
-		if s.name == name || s.name == "maintenance."+name {
+		if name == s.name || name == "maintenance."+s.name {
 			return s, nil
 		}
 		names = append(names, s.name)
@@ -150,10 +147,7 @@ of the nodes.`,
 				case one.get == nil:
 					return printSettings(env, s)
 				}
-				if err := env.Print.Object(map[string]any{one.name: one.get(s)}); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s", one.text(s))
+				return env.Print.Result(map[string]any{one.name: one.get(s)}, "%s", one.text(s))
 			})
 		},
 	}
@@ -199,10 +193,7 @@ precedence over the configuration files, and survives restarts. To list settings
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(settingsMap(now)); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s is %s", s.name, s.text(now))
+				return env.Print.Result(settingsMap(now), "%s is %s", s.name, s.text(now))
 			})
 		},
 	}
@@ -224,5 +215,5 @@ func printSettings(env *cli.Env, now *pb.MaintenanceSettings) error {
 	for _, s := range settings() {
 		rows = append(rows, []any{s.name, s.text(now), s.help})
 	}
-	return env.Print.Table([]string{"Setting", "Value", ""}, rows)
+	return env.Print.Table([]string{"Setting", "Value", "Description"}, rows)
 }

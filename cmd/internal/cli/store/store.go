@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package store implements the commands for the files of a store: scan, resize, compact, shrink, backup, restore and
-// the maintenance settings. Read-only commands are in package inspect, the rolling plan is in package plan.
+// the maintenance settings. Read-only commands are in package storetool, the rolling plan is in package plan.
 package store
 
 import (
@@ -19,7 +19,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Long: `Maintenance runs on running nodes, by default on the standby, without interrupting clients. With
 --data-dir, some commands read the files of a stopped node: the directory in its setting data.dir.
 
-` + "`check`, `digest` and the `dump` commands" + ` read the files of a stopped node without changes; ` + "`check` and `digest`" + ` without a
+The commands check, digest and dump-* read the files of a stopped node without changes; check and digest without a
 directory use the running nodes.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,

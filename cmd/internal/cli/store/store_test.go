@@ -29,7 +29,7 @@ func TestMaintenance(t *testing.T) {
 	require.Contains(t, stderr, "lockstep store scan")
 	text := c.OK("store", "scan")
 	for _, want := range []string{
-		"(standby): 2,000 messages", "4.0 KiB – 6.0 KiB", "████", "← recommended", "present",
+		"(standby): 2,000 messages", "4.0 KiB – 6.0 KiB", "████", "← recommended", "current",
 		"lockstep store resize --rolling",
 	} {
 		require.Contains(t, text, want)

@@ -45,7 +45,6 @@ func Commands(env *cli.Env) []*cobra.Command {
 	return all
 }
 
-// checked is the result of a check, for programs.
 type checked struct {
 	Store      string   `json:"store"`
 	Sound      bool     `json:"sound"`
@@ -63,8 +62,8 @@ func checkCommand(env *cli.Env) *cobra.Command {
 		Long: `Read everything that the last checkpoint refers to, and check that each page is used once or free,
 that all pages and messages have valid checksums, and that no unacknowledged message is missing. The exit code is 1
 if the check fails.`,
-		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n  lockstep store " +
-			"check --full-speed",
+		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n" +
+			"  lockstep store check --full-speed",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -101,24 +100,16 @@ if the check fails.`,
 
 // onEachNode calls fn for each node, and continues after an error.
 func onEachNode(ctx context.Context, env *cli.Env, fn func(context.Context, *admin.Node) error) error {
-	addrs, err := env.Addresses()
-	if err != nil {
-		return err
-	}
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
-		var errs []error
-		for _, addr := range addrs {
-			n, err := cli.NodeAt(c, addr)
-			if err == nil {
-				err = fn(ctx, n)
-			}
-			errs = append(errs, err)
+		nodes, err := env.Nodes(c)
+		errs := []error{err}
+		for _, n := range nodes {
+			errs = append(errs, fn(ctx, n))
 		}
 		return errors.Join(errs...)
 	})
 }
 
-// checkProgress displays the progress of a check on a terminal.
 func checkProgress(env *cli.Env) func(done, total uint64) {
 	if !output.IsTerminal(env.Stderr) {
 		return func(uint64, uint64) {}
@@ -149,8 +140,8 @@ func printCheck(env *cli.Env, c checked) error {
 		}
 	}
 	if !c.Sound {
-		return fmt.Errorf("%s: %s; restore the store from the other node: stop this node, move its directory away "+
-			"and start it", c.Store, output.Plural(len(c.Problems), "problem"))
+		return cli.WithHint(fmt.Errorf("%s: %s found", c.Store, output.Plural(len(c.Problems), "problem")),
+			"stopping this node, moving its directory away and starting it: it copies the store from the other node")
 	}
 	return env.Print.Sentence("%s is valid: %s in %s", c.Store, output.Plural(c.Messages, "message"),
 		output.Plural(c.Pages, "page"))
@@ -166,10 +157,7 @@ acknowledgements and messages. The digest of a directory is that of its last che
 		RunE: func(cmd *cobra.Command, args []string) error {
 			show := func(location, content string, lsn, messages uint64) error {
 				v := map[string]any{"store": location, "content": content, "lsn": lsn, "messages": messages}
-				if err := env.Print.Object(v); err != nil {
-					return err
-				}
-				return env.Print.Sentence("%s  %s  LSN %d, %s", content, location, lsn, output.Plural(messages, "message"))
+				return env.Print.Result(v, "%s  %s  LSN %d, %s", content, location, lsn, output.Plural(messages, "message"))
 			}
 			if len(args) > 0 {
 				var d checkpoint.Digest
@@ -193,7 +181,6 @@ acknowledgements and messages. The digest of a directory is that of its last che
 	}
 }
 
-// metaDump is the metadata of a store.
 type metaDump struct {
 	Path        string          `json:"path"`
 	NodeID      string          `json:"node_id"`
@@ -260,7 +247,7 @@ For a running node, use lockstep status.`,
 				{"Store", fmt.Sprintf("%s, incarnation %d", j.StoreID, j.Incarnation)},
 				{"Pair", j.PairID},
 				{"Fence", fmt.Sprintf("config %d, term %d", j.FenceConfig, j.FenceTerm)},
-				{"May have lost", output.YesNo(j.MayHaveLost)},
+				{"May have lost data", output.YesNo(j.MayHaveLost)},
 				{"Page size", output.Bytes(j.PageSize)},
 				{"Pages", fmt.Sprintf("%s, %s in use", output.Count(j.Pages), output.Count(j.PagesUsed))},
 				{"Checkpoint", fmt.Sprintf("%d, created %s, in slot %d", j.Checkpoint,
@@ -274,7 +261,6 @@ For a running node, use lockstep status.`,
 	}
 }
 
-// pageDump is an extent of pages.
 type pageDump struct {
 	Page         uint64           `json:"page"`
 	Pages        uint32           `json:"pages"`
@@ -325,10 +311,36 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 			if err != nil || len(rows) == 0 {
 				return err
 			}
-			if err := env.Print.Sentence("messages of queue number %d:", d.Queue); err != nil {
+			if err := env.Print.Sentence("messages of the queue with ID %d:", d.Queue); err != nil {
 				return err
 			}
 			return env.Print.Table([]string{"Sequence", "Published", "Size", "Properties", "Body"}, rows)
 		},
+	}
+}
+
+// takeDir accepts the directory of a stopped node as --data-dir or, for compatibility, as the first argument. need: the
+// directory is required. rest is the number of arguments after the directory.
+func takeDir(cmd *cobra.Command, need bool, rest int) {
+	var dir string
+	run := cmd.RunE
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of a stopped node; same as the argument DIR")
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		switch n := len(args); {
+		case dir != "" && n > rest:
+			return cli.Usage("the directory is given twice, as an argument and as --data-dir")
+		case dir != "" && n == rest, dir == "" && n == rest+1, dir == "" && n == 0 && !need:
+			return nil
+		case dir == "" && n <= rest:
+			return cli.Usage("%s requires a directory: --data-dir", cmd.CommandPath())
+		default:
+			return cli.Usage("%s: invalid number of arguments; see --help", cmd.CommandPath())
+		}
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if dir != "" {
+			args = append([]string{dir}, args...)
+		}
+		return run(cmd, args)
 	}
 }

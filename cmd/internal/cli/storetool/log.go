@@ -22,10 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// progressOf is a step of a check.
 type progressOf = *pb.CheckResponse
 
-// toStored converts a message from a file to the client's type.
 func toStored(sequence uint64, m txn.Message) client.Stored {
 	s := client.Stored{Sequence: sequence, PublishedAt: time.UnixMilli(m.TimestampMS), Message: content(m)}
 	if l := m.DeadLetter(); l != nil {
@@ -37,7 +35,6 @@ func toStored(sequence uint64, m txn.Message) client.Stored {
 	return s
 }
 
-// reasonOf returns the client's name of a reason.
 func reasonOf(r txn.DeadReason) string {
 	name := strings.TrimPrefix(pb.DeadLetterReason(r).String(), "DEAD_LETTER_REASON_")
 	return strings.ToLower(strings.ReplaceAll(name, "_", "-"))
@@ -59,7 +56,6 @@ func content(m txn.Message) client.Message {
 	return c
 }
 
-// timeOf converts milliseconds since 1970; 0 is the zero time.
 func timeOf(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -67,7 +63,6 @@ func timeOf(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// logFlags select the output of dump-log.
 type logFlags struct {
 	from, to uint64
 	limit    uint64
@@ -85,7 +80,7 @@ corrupt log is printed up to the corruption; the exit code is then 1.
 
 FILE is a single segment: of a log, or a cut-*.seg in which a node kept records that are not part of the pair,
 because another node became active without them. With --messages, the messages in the records are printed as well.
-Queues are shown by number, since publish records do not contain the names.`,
+Queues are shown by ID, since publish records do not contain their names.`,
 		Example: `  lockstep store dump-log --data-dir /var/lib/lockstep --from 1000 --limit 20
   lockstep store dump-log --data-dir /var/lib/lockstep --segments
   lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg --messages`,
@@ -102,7 +97,6 @@ Queues are shown by number, since publish records do not contain the names.`,
 	return cmd
 }
 
-// recordDump is a log record.
 type recordDump struct {
 	output.Position
 	Segment    string `json:"segment"`
@@ -110,7 +104,7 @@ type recordDump struct {
 	Kind       string `json:"kind"`
 	Bytes      int    `json:"bytes"`
 	DurableLSN uint64 `json:"durable_lsn"`
-	// CommittedLSN is the committed position stored in the block; omitted if the block has none.
+	// omitted if the block has no committed position
 	CommittedLSN uint64 `json:"committed_lsn,omitempty"`
 
 	Time       time.Time `json:"time,omitzero"`
@@ -123,7 +117,7 @@ type recordDump struct {
 	Messages []messageDump `json:"messages,omitempty"`
 }
 
-// messageDump is a message in a log record. It has no sequence, since that is assigned when the record is applied.
+// messageDump has no sequence: it is assigned when the record is applied.
 type messageDump struct {
 	Queue       uint64    `json:"queue"`
 	PublishedAt time.Time `json:"published_at"`
@@ -202,7 +196,7 @@ func printRecord(env *cli.Env, reader *txn.Reader, it wal.Item, messages bool) e
 		text)
 }
 
-// loggedMessages decodes the messages of a publish, as many as possible.
+// loggedMessages stops at the first invalid message.
 func loggedMessages(op *txn.Op) (list []messageDump) {
 	for rec := range op.Records {
 		m, err := txn.DecodeMessage(rec)
@@ -241,7 +235,6 @@ func describeTxn(reader *txn.Reader, payload []byte, j *recordDump, messages boo
 	}
 }
 
-// describeOp describes an operation.
 func describeOp(op *txn.Op) string {
 	s := op.Code.String()
 	if op.Queue != 0 {
@@ -305,7 +298,6 @@ func describeOp(op *txn.Op) string {
 	return s
 }
 
-// segmentDump is a segment of the log.
 type segmentDump struct {
 	Segment string `json:"segment"`
 	First   uint64 `json:"first"`
@@ -342,7 +334,7 @@ func printSegments(env *cli.Env, r wal.Report) error {
 	if err != nil {
 		return err
 	}
-	if err := env.Print.Table([]string{"Segment", "First", "Last", "Records", "Used", "Size", "Ends with"},
+	if err := env.Print.Table([]string{"Segment", "First", "Last", "Records", "Used", "Size", "Problem"},
 		rows); err != nil {
 		return err
 	}
@@ -352,7 +344,6 @@ func printSegments(env *cli.Env, r wal.Report) error {
 	return env.Print.Sentence("the log ends at LSN %d, term %d, and is complete", r.End.LSN, r.End.Term)
 }
 
-// optionsText describes the options of a subscription.
 func optionsText(o txn.SubscriptionOptions) (s string) {
 	if o.Filter != "" {
 		s = fmt.Sprintf(" with filter %q", o.Filter)

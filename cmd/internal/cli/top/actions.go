@@ -13,20 +13,17 @@ import (
 )
 
 const (
-	// switchoverLimit bounds a switchover. A rollback of it may take as long again.
+	// A rollback may take as long again.
 	switchoverLimit = 10 * time.Second
-	// pauseReason is shown to other operators.
-	pauseReason = "from lockstep top"
+	pauseReason     = "from lockstep top"
 )
 
-// actions are the operations that the model can start.
 type actions struct {
 	want       func(query)
 	switchover func() tea.Cmd
 	pause      func(bool) tea.Cmd
 }
 
-// doneMsg is the result of an action.
 type doneMsg struct {
 	text string
 	err  error

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// listQueues requests a sorted and filtered page from the active. An active of an older release lists all queues by
-// name, without activity; they are sorted and filtered here.
+// listQueues requests a page from the active. An active of an older release lists all queues by name, without activity;
+// they are sorted and filtered here.
 func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
 	list, err := admin.New(c).ListQueues(ctx, admin.ListOptions{
 		Contains: q.contains, Order: q.order.ofClient(), Descending: q.reversed == (q.order == byName),
@@ -42,7 +42,6 @@ func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
 	return p, nil
 }
 
-// ofClient converts the order for the client.
 func (o order) ofClient() admin.QueueOrder {
 	return [...]admin.QueueOrder{
 		admin.OrderMessages, admin.OrderPublished, admin.OrderDelivered, admin.OrderAcknowledged, admin.OrderAge,
@@ -50,7 +49,6 @@ func (o order) ofClient() admin.QueueOrder {
 	}[o]
 }
 
-// activityFrom converts the activity that the active reports; nil if it reports none.
 func activityFrom(a *admin.QueueActivity) *Activity {
 	if a == nil {
 		return nil
@@ -66,7 +64,6 @@ func activityFrom(a *admin.QueueActivity) *Activity {
 	return j
 }
 
-// pageOf filters and sorts queues locally.
 func pageOf(queues []Queue, q query) page {
 	queues = slices.DeleteFunc(queues, func(x Queue) bool {
 		return !strings.Contains(strings.ToLower(x.Name), strings.ToLower(q.contains))
@@ -93,7 +90,6 @@ func queueOf(q *admin.Queue) Queue {
 	return j
 }
 
-// factsOf returns the settings and counters of a queue, without unset ones.
 func factsOf(q *admin.Queue) []fact {
 	facts := []fact{{"published", output.Count(q.NextSequence-1) + " since creation"}}
 	add := func(is bool, name, format string, args ...any) {

@@ -14,24 +14,22 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// window is the number of queues per request: the visible ones and some before and after them.
+// queues per request: the visible ones and some before and after them
 const window = 200
 
-// screen is the view that is displayed.
 type screen int
 
 const (
-	ofPair   screen = iota // both nodes and the queues
-	ofQueue                // one queue
-	ofAlarms               // all conditions, in full
-	ofKeys                 // all keys
+	ofPair screen = iota
+	ofQueue
+	ofAlarms // all conditions, in full
+	ofKeys
 )
 
-// question is a confirmation prompt for an action.
 type question struct {
 	text string
 	yes  func() tea.Cmd
-	busy string // displayed while the action runs
+	busy string
 }
 
 // model holds the last status and the operator's input. It does no I/O.
@@ -58,17 +56,16 @@ type model struct {
 	asking    *question
 	busy      string
 	shownText string
-	failed    bool // said is an error
+	failed    bool // shownText is an error
 }
 
 func newModel(do actions) model {
 	return model{do: do, width: 80, height: 24, query: query{limit: window}, names: make(map[string]string)}
 }
 
-// Init implements tea.Model.
 func (m model) Init() tea.Cmd { return nil }
 
-// Update implements tea.Model. It handles messages of the source, keys and window sizes.
+// Update handles messages of the source, keys and window sizes.
 func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -100,7 +97,6 @@ func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// takeQueues stores a page if it belongs to the current query.
 func (m *model) takeQueues(msg queuesMsg) {
 	if msg.page.query != m.wanted() {
 		return
@@ -110,7 +106,7 @@ func (m *model) takeQueues(msg queuesMsg) {
 	}
 }
 
-// wanted returns the query for the current screen. The queue screen requests only its queue.
+// The queue screen requests only its queue.
 func (m *model) wanted() query {
 	if m.screen == ofQueue {
 		return query{contains: m.queue, order: byName, limit: window}
@@ -133,7 +129,6 @@ func (m *model) follow() {
 	}
 }
 
-// chosen returns the selected queue, or nil.
 func (m *model) chosen() *Queue {
 	if i := m.cursor - m.page.query.offset; m.listed && i >= 0 && i < len(m.page.queues) {
 		return &m.page.queues[i]
@@ -141,7 +136,7 @@ func (m *model) chosen() *Queue {
 	return nil
 }
 
-// shown returns the queue of the queue screen; nil if it was deleted or is not listed yet.
+// shown returns nil if the queue was deleted or is not listed yet.
 func (m *model) shown() *Queue {
 	if i := slices.IndexFunc(m.page.queues, func(q Queue) bool { return q.Name == m.queue }); i >= 0 {
 		return &m.page.queues[i]
@@ -179,7 +174,6 @@ func (m model) key(msg tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	return m, cmd
 }
 
-// openPage switches to a screen, or back to the pair if the screen is already displayed.
 func (m *model) openPage(s screen) {
 	if m.screen == s {
 		s = ofPair
@@ -199,7 +193,6 @@ func (m *model) back() {
 	}
 }
 
-// listKey handles a key in the queue list: move, sort or select.
 func (m *model) listKey(name string) {
 	switch name {
 	case "/":
@@ -223,7 +216,6 @@ func (m *model) listKey(name string) {
 	}
 }
 
-// move returns the number of rows that a key moves.
 func move(name string, page int) int {
 	switch name {
 	case "up", "k":
@@ -252,7 +244,6 @@ func (m *model) filter(contains string) {
 	m.toStart()
 }
 
-// typed handles a key while the operator types a filter.
 func (m *model) typed(name, text string) {
 	switch name {
 	case "enter":
@@ -270,7 +261,7 @@ func (m *model) typed(name, text string) {
 	}
 }
 
-// prompt prompts for confirmation if the action is possible and the operator may perform it.
+// prompt asks for confirmation if the action is possible and permitted.
 func (m *model) prompt(name string) {
 	refuse := func(reason string) { m.shownText, m.failed = reason, true }
 	pair := m.status.status.Pair
@@ -303,7 +294,6 @@ func (m *model) prompt(name string) {
 	}
 }
 
-// otherNode returns the name of the node that would become active.
 func otherNode(s *pairstatus.Status) string {
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; n.Name != "" && n.Name != s.Pair.Active {
@@ -318,7 +308,7 @@ func otherNode(s *pairstatus.Status) string {
 	return "the other node"
 }
 
-// answer handles a key while a prompt is displayed. Only y confirms.
+// Only y confirms.
 func (m *model) answer(name string) tea.Cmd {
 	q := m.asking
 	m.asking = nil
@@ -330,5 +320,4 @@ func (m *model) answer(name string) tea.Cmd {
 	return q.yes()
 }
 
-// at returns the time of the displayed status, in whole seconds.
 func (m *model) at() string { return m.status.at.Format(time.TimeOnly) }

@@ -40,7 +40,6 @@ func (p painter) critical(text string) string {
 	return p.with(lipgloss.NewStyle().Bold(true).Foreground(lipgloss.Red), text)
 }
 
-// bySeverity styles a text by the severity of a condition.
 func (p painter) bySeverity(severity, text string) string {
 	switch severity {
 	case "critical":
@@ -51,7 +50,6 @@ func (p painter) bySeverity(severity, text string) string {
 	return text
 }
 
-// fit cuts a text to a number of columns.
 func fit(text string, columns int) string {
 	if utf8.RuneCountInString(text) <= columns {
 		return text
@@ -70,7 +68,6 @@ type column struct {
 	least int // minimum width in terminal columns, so that the table does not jump as numbers grow
 }
 
-// shortestName is the minimum width of the first column.
 const shortestName = 8
 
 // table lays out a header and rows in the given width. The first column gets the remaining width, and is cut if

@@ -12,7 +12,7 @@ import (
 type Screen struct {
 	At     time.Time         `json:"at"`
 	Status pairstatus.Status `json:"status"`
-	// Rates of the active; nil if no node is active, or if it became active just now.
+	// nil if no node is active, or if it became active just now
 	Rates *pairstatus.Rates `json:"rates"`
 	// Queues are the requested queues; the next field counts all of them.
 	Queues      []Queue `json:"queues"`
@@ -21,7 +21,7 @@ type Screen struct {
 	QueuesError string `json:"queues_error,omitempty"`
 }
 
-// Queue is a queue in a picture.
+// Queue is a queue on the screen.
 type Queue struct {
 	Name      string `json:"name"`
 	Messages  uint64 `json:"messages"`
@@ -54,10 +54,8 @@ type Subscription struct {
 	Filter    string `json:"filter,omitempty"`
 }
 
-// fact is a line of the queue screen.
 type fact struct{ name, value string }
 
-// order is the sort key of queues.
 type order int
 
 // The orders, in the sequence that the keys cycle through.
@@ -78,7 +76,6 @@ func (o order) String() string {
 	}[o]
 }
 
-// query selects the queues to list.
 type query struct {
 	contains string
 	order    order
@@ -87,7 +84,6 @@ type query struct {
 	limit    int
 }
 
-// page is the response to a query.
 type page struct {
 	query  query
 	queues []Queue

@@ -15,32 +15,27 @@ import (
 )
 
 const (
-	// statusLimit bounds a status request to one node.
 	statusLimit = 2 * time.Second
-	// queuesLimit bounds the lookup of the active and its listing of queues.
+	// finding the active and listing its queues
 	queuesLimit = 5 * time.Second
-	// rightsEvery is the interval of permission checks.
 	rightsEvery = 10 * time.Second
 )
 
 // Messages from the source to the model.
 type (
-	// statusMsg is the status of both nodes.
 	statusMsg struct {
 		at     time.Time
 		status pairstatus.Status
 		rates  *pairstatus.Rates
 	}
-	// queuesMsg is a page of queues or an error.
 	queuesMsg struct {
 		page page
 		err  error
 	}
-	// rightsMsg reports whether the operator may switch over and pause.
+	// the operator may switch over and pause
 	rightsMsg struct{ operate bool }
 )
 
-// source polls the nodes.
 type source struct {
 	client    *client.Client
 	addresses []string
@@ -58,7 +53,7 @@ func newSource(c *client.Client, addresses []string, interval time.Duration) *so
 	}
 }
 
-// run polls the nodes and passes the results to tell until ctx ends. It then closes the returned channel.
+// run polls the nodes until ctx ends, and then closes the returned channel.
 func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{}) {
 	var running sync.WaitGroup
 	answers := make(chan answer)
@@ -76,13 +71,12 @@ func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{})
 	return ended
 }
 
-// answer is the status of one node.
 type answer struct {
 	node int
 	pairstatus.Answer
 }
 
-// queryNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the other.
+// Each node has its own loop, so that an unresponsive node does not delay the other.
 func (s *source) queryNode(ctx context.Context, i int, answers chan<- answer) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
@@ -96,7 +90,7 @@ func (s *source) queryNode(ctx context.Context, i int, answers chan<- answer) {
 	}
 }
 
-// reportStatus combines the answers once per interval. If a role changes or a node disappears, it does so immediately.
+// reportStatus combines the answers once per interval, and immediately if a role changes or a node disappears.
 func (s *source) reportStatus(ctx context.Context, answers <-chan answer, tell func(any)) {
 	all := make([]pairstatus.Answer, len(s.addresses))
 	for i, address := range s.addresses {
@@ -144,7 +138,6 @@ func (k *rateTracker) take(now *pairstatus.Status) *pairstatus.Rates {
 	return k.last
 }
 
-// activeOf returns the active node, or nil.
 func activeOf(s *pairstatus.Status) *pairstatus.Node {
 	if s == nil {
 		return nil
@@ -157,8 +150,7 @@ func activeOf(s *pairstatus.Status) *pairstatus.Node {
 	return nil
 }
 
-// reportQueues lists the queried queues. It reduces the frequency of slow listings, so that they take at most about a
-// tenth of the time.
+// reportQueues lists the requested queues. Slow listings take at most about a tenth of the time.
 func (s *source) reportQueues(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -176,7 +168,6 @@ func (s *source) reportQueues(ctx context.Context, tell func(any)) {
 	}
 }
 
-// want replaces the query.
 func (s *source) want(q query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +179,6 @@ func (s *source) want(q query) {
 	s.asked = make(chan struct{})
 }
 
-// reportRights periodically checks the permissions of the operator.
 func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, queuesLimit)
@@ -204,8 +194,7 @@ func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	}
 }
 
-// mayOperate reports whether the caller may switch over. For a role, whose permissions are not known here, it returns
-// true and the node decides.
+// mayOperate returns true for a role, whose rights are not known here: the node decides.
 func mayOperate(me *pb.WhoAmIResponse) bool {
 	if me.GetOpen() || me.GetBootstrapOperator() {
 		return true
@@ -223,7 +212,7 @@ func mayOperate(me *pb.WhoAmIResponse) bool {
 	return false
 }
 
-// once polls twice, one interval apart, and returns the picture.
+// once polls twice, one interval apart.
 func (s *source) once(ctx context.Context) (*Screen, error) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()

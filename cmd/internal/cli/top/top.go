@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// shortest is the minimum interval. Nodes update the reported values only a few times per second.
+// Nodes update the reported values only a few times per second.
 const shortest = 100 * time.Millisecond
 
 // Command returns the `lockstep top` command.
@@ -64,7 +64,6 @@ because rates need two samples. The exit code is then 1 if no node responds.`,
 	return cmd
 }
 
-// printOnce prints one picture, with rates between two polls.
 func printOnce(ctx context.Context, env *cli.Env, s *source) error {
 	p, err := s.once(ctx)
 	if err != nil {
@@ -81,7 +80,6 @@ func printOnce(ctx context.Context, env *cli.Env, s *source) error {
 	return err
 }
 
-// live displays the picture until the operator quits or ctx ends.
 func live(ctx context.Context, env *cli.Env, s *source) error {
 	ctx, cancel := context.WithCancel(ctx)
 	program := tea.NewProgram(newModel(s.actions(ctx)), tea.WithContext(ctx), tea.WithInput(env.Stdin),

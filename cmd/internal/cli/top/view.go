@@ -15,23 +15,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// Minimum size of the terminal.
 const (
 	minWidth  = 40
 	minHeight = 10
 )
 
-// View implements tea.Model.
 func (m model) View() tea.View {
 	v := tea.NewView(m.frame())
 	v.AltScreen, v.WindowTitle = true, "lockstep top"
 	return v
 }
 
-// frame returns the lines of the screen, as many as the terminal has.
 func (m *model) frame() string {
 	if m.width < minWidth || m.height < minHeight {
-		lines := output.Wrap(fmt.Sprintf("%d×%d is too small: lockstep top needs %d×%d. q: leave", m.width, m.height,
+		lines := output.Wrap(fmt.Sprintf("terminal too small: %d×%d instead of %d×%d; q: quit", m.width, m.height,
 			minWidth, minHeight), max(m.width, 1))
 		return strings.Join(lines[:min(len(lines), max(m.height, 1))], "\n")
 	}
@@ -53,20 +50,17 @@ func (m *model) frame() string {
 	return strings.Join(append(lines, m.footer()...), "\n")
 }
 
-// scrolled removes the lines above the scroll offset.
 func (m *model) scrolled(lines []string) []string {
 	room := m.height - m.footerHeight()
 	return lines[min(m.scroll, max(len(lines)-room, 0)):]
 }
 
-// head returns the part above the queues: nodes, conditions and rates.
 func (m *model) head() []string {
 	lines := append([]string{m.titleLine()}, m.nodeLines()...)
 	lines = append(lines, m.conditionLines()...)
 	return append(lines, m.rateLines()...)
 }
 
-// titleLine contains the pair and the time.
 func (m *model) titleLine() string {
 	left := "lockstep top"
 	paused := ""
@@ -93,7 +87,6 @@ func (m *model) titleLine() string {
 
 func columnsOf(text string) int { return len([]rune(text)) }
 
-// nodeLines returns a row for each node.
 func (m *model) nodeLines() []string {
 	if !m.reported {
 		return []string{"connecting to the nodes …"}
@@ -141,7 +134,6 @@ func (m *model) nodeLines() []string {
 	return append([]string{m.paint.dim(header)}, lines...)
 }
 
-// lagOf returns the lag of the active's standby.
 func lagOf(n *pairstatus.Node) string {
 	switch {
 	case n.Standby == "":
@@ -171,7 +163,7 @@ func memoryOf(n *pairstatus.Node) string {
 	return output.Bytes(n.Activity.MemoryBytes) + " of " + output.Bytes(n.Activity.MemoryBudgetBytes)
 }
 
-// conditionLines returns the conditions and their actions, limited to a third of the screen.
+// conditionLines is limited to a third of the screen.
 func (m *model) conditionLines() []string {
 	all := m.status.status.Conditions
 	room := max(m.height/3-2, 2)
@@ -202,7 +194,6 @@ func conditionTitle(c *pairstatus.Condition) string {
 	return text
 }
 
-// alarmLines returns all conditions in full.
 func (m *model) alarmLines() []string {
 	lines := []string{""}
 	all := m.status.status.Conditions
@@ -229,7 +220,6 @@ func (m *model) alarmLines() []string {
 	return lines
 }
 
-// rateLines returns the rates of the active.
 func (m *model) rateLines() []string {
 	if !m.reported {
 		return nil
@@ -238,7 +228,7 @@ func (m *model) rateLines() []string {
 	if active == nil {
 		return []string{m.paint.critical(fit("no node is active: no messages are published or delivered", m.width))}
 	}
-	parts := []string{"published, delivered and acknowledged per second: not known yet"}
+	parts := []string{"published, delivered and acknowledged per second: not available yet"}
 	if r := m.status.rates; r != nil {
 		parts = []string{
 			"published " + units.Rate(r.Published) + "/s", "delivered " + units.Rate(r.Delivered) + "/s",
@@ -282,7 +272,6 @@ func milliseconds(ms float64) string {
 
 func (m *model) footerHeight() int { return len(m.footer()) }
 
-// footer returns the prompt or the last message, and the keys.
 func (m *model) footer() []string {
 	var lines []string
 	switch {
@@ -291,7 +280,7 @@ func (m *model) footer() []string {
 			lines = append(lines, m.paint.warning(line))
 		}
 	case m.filtering:
-		lines = append(lines, m.paint.bold(fit("filter: "+m.query.contains+"▏ (enter: keep, esc: drop)", m.width)))
+		lines = append(lines, m.paint.bold(fit("filter: "+m.query.contains+"▏ (enter: keep, esc: clear)", m.width)))
 	case m.busy != "":
 		lines = append(lines, m.paint.warning(fit(m.busy, m.width)))
 	case m.shownText != "":

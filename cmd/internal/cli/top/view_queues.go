@@ -11,7 +11,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// rows returns the number of queues that fit on the screen.
 func (m *model) rows() int {
 	return max(m.height-m.footerHeight()-len(m.head())-2, 1) // below a title and a header
 }
@@ -40,7 +39,7 @@ func (m *model) listLines() []string {
 	return lines
 }
 
-// listTitle contains the range of the visible queues, and their age if the active does not answer.
+// listTitle contains the age of the list if the active does not answer.
 func (m *model) listTitle() string {
 	q := m.page.query
 	text := fmt.Sprintf("%s by %s", output.Plural(m.page.total, "queue"), q.order)
@@ -55,12 +54,11 @@ func (m *model) listTitle() string {
 	}
 	text = fit(text, m.width)
 	if m.listErr != nil {
-		return m.paint.bold(text) + m.paint.critical(fit("  old: "+m.listErr.Error(), m.width-columnsOf(text)))
+		return m.paint.bold(text) + m.paint.critical(fit("  outdated: "+m.listErr.Error(), m.width-columnsOf(text)))
 	}
 	return m.paint.bold(text)
 }
 
-// queueTable lays out queues and marks the sort column.
 func queueTable(queues []Queue, width int, by order) (header string, lines []string) {
 	columns := []column{
 		{title: "QUEUE", least: 24},
@@ -89,7 +87,6 @@ func queueTable(queues []Queue, width int, by order) (header string, lines []str
 	return table(columns, rows, width, true)
 }
 
-// activityOf formats the activity of a queue; "-" for unknown values.
 func activityOf(q *Queue) (published, delivered, acknowledged, oldest string) {
 	a := q.Activity
 	if a == nil {
@@ -105,7 +102,6 @@ func activityOf(q *Queue) (published, delivered, acknowledged, oldest string) {
 		known(a.OldestSeconds, func(s float64) string { return units.Age(time.Duration(s * float64(time.Second))) })
 }
 
-// queueLines returns all details of one queue.
 func (m *model) queueLines() []string {
 	q := m.shown()
 	switch {
@@ -147,7 +143,6 @@ func (m *model) queueLines() []string {
 	return lines
 }
 
-// helpLines returns all keys.
 func (m *model) helpLines() []string {
 	lines := []string{m.paint.bold("lockstep top: keys"), ""}
 	for _, k := range [][2]string{
@@ -161,8 +156,8 @@ func (m *model) helpLines() []string {
 		{"S", "switch over: the standby becomes active; asks for confirmation"},
 		{"P", "pause or resume the pair; asks for confirmation"},
 		{"esc", "back"},
-		{"?", "these keys"},
-		{"q ctrl+c", "leave"},
+		{"?", "show these keys"},
+		{"q ctrl+c", "quit"},
 	} {
 		lines = append(lines, fit(fmt.Sprintf("%s%s  %s", k[0], strings.Repeat(" ", 14-columnsOf(k[0])), k[1]), m.width))
 	}
@@ -172,7 +167,6 @@ func (m *model) helpLines() []string {
 	return lines
 }
 
-// printed formats a picture as text, with all of its queues.
 func printed(p *Screen) string {
 	m := newModel(actions{})
 	m.paint.plain = true

@@ -32,7 +32,6 @@ can decide instead. The coordinator is notified when it decides later.`,
 	return cmd
 }
 
-// prepared is a prepared transaction, for programs.
 type prepared struct {
 	XID        string          `json:"xid"`
 	LSN        uint64          `json:"lsn"`
@@ -42,7 +41,6 @@ type prepared struct {
 	Bytes      uint64          `json:"bytes"`
 }
 
-// preparedQueue is the effect on one queue.
 type preparedQueue struct {
 	Queue     string `json:"queue"`
 	Publishes uint64 `json:"publishes"`
@@ -60,7 +58,6 @@ func newPrepared(p admin.PreparedTransaction, now time.Time) prepared {
 	return j
 }
 
-// what summarizes the effects of a transaction.
 func (p *prepared) what() string {
 	parts := make([]string, 0, len(p.Queues))
 	for _, q := range p.Queues {
@@ -79,9 +76,8 @@ func (p *prepared) what() string {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List prepared transactions",
-		Long: `List transactions that are prepared and wait for their coordinator, oldest first: age, messages
-held, and the client that prepared them. If the coordinator is permanently lost, decide with lockstep txn commit or
-lockstep txn rollback.`,
+		Long: `List prepared transactions that wait for their coordinator, oldest first, with age, effect and size. If
+the coordinator is permanently lost, decide with lockstep txn commit or lockstep txn rollback.`,
 		Example: "  lockstep txn list\n  lockstep txn list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -102,13 +98,12 @@ lockstep txn rollback.`,
 				if len(rows) == 0 {
 					return env.Print.Sentence("no prepared transactions")
 				}
-				return env.Print.Table([]string{"XID", "Age", "Will", "Size"}, rows)
+				return env.Print.Table([]string{"XID", "Age", "Effect", "Size"}, rows)
 			})
 		},
 	}
 }
 
-// decision is the result of a commit or rollback, for programs.
 type decision struct {
 	XID       string `json:"xid"`
 	Committed bool   `json:"committed"`
@@ -167,9 +162,6 @@ func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool
 		if _, err := call(ctx, xid); err != nil {
 			return err
 		}
-		if err := env.Print.Object(decision{XID: xid, Committed: commit}); err != nil {
-			return err
-		}
-		return env.Print.Sentence("%s %q", done, xid)
+		return env.Print.Result(decision{XID: xid, Committed: commit}, "%s transaction %q", done, xid)
 	})
 }

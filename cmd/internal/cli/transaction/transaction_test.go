@@ -34,7 +34,7 @@ func TestTxn(t *testing.T) {
 	require.Contains(t, stderr, "cannot be undone. [y/N]")
 	_, _, code = c.Answering("y\n", "txn", "commit", "order/1")
 	require.Equal(t, cli.ExitOK, code)
-	require.Contains(t, c.OK("txn", "rollback", "order/2", "--yes"), `rolled back "order/2"`)
+	require.Contains(t, c.OK("txn", "rollback", "order/2", "--yes"), `rolled back transaction "order/2"`)
 	require.Equal(t, []map[string]any{{"committed": true, "xid": "order/1"}}, c.Lines("txn", "commit", "order/1", "--yes"))
 	_, stderr, code = c.Run("", "txn", "rollback", "order/1", "--yes")
 	require.Equal(t, cli.ExitError, code)

@@ -30,7 +30,6 @@ const (
 	TCP Transport = "tcp"
 )
 
-// maxMessage is the maximum message size in bytes.
 const maxMessage = 64 << 20
 
 // A conn transfers whole messages in both directions. One goroutine may send while another one receives.
@@ -38,7 +37,6 @@ type conn interface {
 	io.Closer
 	// send sends a message. It may be buffered until flush.
 	send(m message) error
-	// flush sends all buffered messages.
 	flush() error
 	// receive waits for a message, which is valid until the next call.
 	receive() (message, error)
@@ -46,7 +44,6 @@ type conn interface {
 	waiting() bool
 }
 
-// listener accepts the connections of a transport.
 type listener interface {
 	// serve calls handle for each connection, in a new goroutine, until close.
 	serve(handle func(conn)) error
@@ -71,7 +68,7 @@ func dial(ctx context.Context, t Transport, address string) (conn, error) {
 	return dialGRPC(ctx, address)
 }
 
-// isEnd reports whether an error only means that the other side has closed the connection.
+// The other side has closed the connection.
 func isEnd(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || status.Code(err) == codes.Canceled
 }

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// windowBytes is the flow control window.
 const windowBytes = 16 << 20
 
 // message is a byte string, contiguous or in the buffers in which it was received.
@@ -56,7 +55,6 @@ func (asItIs) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// The stream that a relay serves.
 const (
 	serviceName = "bench.Bound"
 	streamName  = "Relay"
@@ -96,7 +94,6 @@ func (l *grpcListener) serve(handle func(conn)) error {
 	return nil
 }
 
-// stream is the common interface of both ends of a gRPC stream.
 type stream interface {
 	SendMsg(m any) error
 	RecvMsg(m any) error

@@ -14,14 +14,12 @@ import (
 type LoadOptions struct {
 	Transport Transport
 	// Address of the first relay, host:port.
-	Address string
-	// Connections is the number of concurrent connections.
+	Address     string
 	Connections int
-	// Window is the number of messages in flight per connection; 1 is synchronous.
+	// messages in flight per connection; 1 is synchronous
 	Window int
-	// Body is the body of each message.
-	Body []byte
-	// Duration is the time during which messages are sent.
+	Body   []byte
+	// during which messages are sent
 	Duration time.Duration
 	// Record is called with the time from sending each message to its answer, by one goroutine at a time.
 	Record func(time.Duration)
@@ -64,7 +62,6 @@ func Load(ctx context.Context, o LoadOptions) (messages int, took time.Duration,
 	return messages, time.Since(start), err
 }
 
-// loadAll sends on each connection until the given time.
 func loadAll(ctx context.Context, conns []conn, o LoadOptions, until time.Time) (messages int, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -95,7 +92,6 @@ func loadAll(ctx context.Context, conns []conn, o LoadOptions, until time.Time) 
 	return messages, nil
 }
 
-// sender sends on one connection.
 type sender struct {
 	conn  conn
 	o     LoadOptions
@@ -110,7 +106,6 @@ type sender struct {
 	at       []time.Time // when message n was sent, at n modulo the window
 }
 
-// one sends a message and waits for its answer.
 func (s *sender) one() error {
 	if err := errors.Join(s.conn.send(plain(s.o.Body)), s.conn.flush()); err != nil {
 		return err
@@ -119,7 +114,6 @@ func (s *sender) one() error {
 	return err
 }
 
-// each sends messages synchronously.
 func (s *sender) each(ctx context.Context) error {
 	for start := time.Now(); start.Before(s.until); start = time.Now() {
 		if err := ctx.Err(); err != nil {
@@ -133,7 +127,6 @@ func (s *sender) each(ctx context.Context) error {
 	return nil
 }
 
-// pipelined keeps Window messages in flight.
 func (s *sender) pipelined() error {
 	var receiver sync.WaitGroup
 	receiver.Go(s.receive)
@@ -156,7 +149,7 @@ func (s *sender) pipelined() error {
 	return s.failed
 }
 
-// next waits until another message may be sent, and reports whether it is the last one.
+// next also reports whether it is the last message.
 func (s *sender) next() (last bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,10 +171,9 @@ func (s *sender) next() (last bool, err error) {
 	return s.done, nil
 }
 
-// full reports whether the window is full. The caller holds mu.
+// The caller holds mu.
 func (s *sender) full() bool { return s.failed == nil && s.sent-s.answered >= uint64(s.o.Window) }
 
-// receive processes answers until the last one.
 func (s *sender) receive() {
 	for {
 		m, err := s.conn.receive()

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// logBytes is the size of a relay's file. Writing wraps around, since the file is never read.
+// Writing wraps around, since the file is never read.
 const logBytes = 64 << 20
 
 // log is the log of a relay that syncs. Without a file, it does nothing.
@@ -48,7 +48,6 @@ func openLog(o RelayOptions, number int64) (*log, error) {
 	return l, nil
 }
 
-// add buffers a message for sync.
 func (l *log) add(m message) {
 	if l.file == nil {
 		return
@@ -58,7 +57,6 @@ func (l *log) add(m message) {
 	}
 }
 
-// sync writes the buffered messages, and syncs the file.
 func (l *log) sync() error {
 	if l.file == nil {
 		return nil

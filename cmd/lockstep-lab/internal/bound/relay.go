@@ -52,8 +52,7 @@ func Serve(o RelayOptions, stop <-chan struct{}, ready func(address string) erro
 	}
 }
 
-// relay serves one connection. It answers with the number of messages that are safe on this relay and all following
-// ones.
+// relay answers with the number of messages that are safe on this relay and all following ones.
 func relay(from conn, o RelayOptions, number int64) error {
 	log, err := openLog(o, number)
 	if err != nil {
@@ -88,7 +87,6 @@ func relay(from conn, o RelayOptions, number int64) error {
 	return pass(from, to, log, a)
 }
 
-// pass forwards, writes and counts received messages.
 func pass(from, to conn, log *log, a *answers) error {
 	for n := uint64(1); ; n++ {
 		m, err := from.receive()
@@ -118,7 +116,7 @@ func pass(from, to conn, log *log, a *answers) error {
 	}
 }
 
-// never is a count that does not limit the answers.
+// does not limit the answers
 const never = 1 << 62
 
 // answers sends the number of messages that are safe on all relays to the sender.
@@ -134,7 +132,6 @@ type answers struct {
 	closed   bool
 }
 
-// local records that the first n messages are safe here.
 func (a *answers) local(n uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +139,6 @@ func (a *answers) local(n uint64) error {
 	return a.notify()
 }
 
-// follow processes the answers of the next relay.
 func (a *answers) follow(to conn) {
 	for {
 		m, err := to.receive()
@@ -204,7 +200,6 @@ func (a *answers) close() {
 	a.wake.Signal()
 }
 
-// number encodes an answer: a count.
 func number(n uint64) message { return plain(binary.BigEndian.AppendUint64(nil, n)) }
 
 func count(m message) uint64 {

@@ -10,10 +10,8 @@ import (
 	"net"
 )
 
-// bufferBytes is the buffer size for reads and writes.
 const bufferBytes = 256 << 10
 
-// lengthBytes is the size of the length prefix.
 const lengthBytes = 4
 
 type tcpListener struct{ net.Listener }
@@ -104,7 +102,6 @@ func (c *tcpConn) receive() (message, error) {
 	return plain(whole[lengthBytes:]), nil
 }
 
-// receiveLong receives a message that exceeds the reader's buffer.
 func (c *tcpConn) receiveLong(n int) (message, error) {
 	if _, err := c.r.Discard(lengthBytes); err != nil {
 		return message{}, err //nolint:wrapcheck // as above

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// part is one measurement of `lockstep-lab all`: a command line of `bench`, and its short form.
+// part is a command line of a benchmark, and its short form.
 type part struct{ short, long string }
 
-// parts returns all parts except the comparisons with peers, which run first.
+// The comparisons with peers run first.
 func parts() []part {
 	return []part{
 		{
@@ -44,7 +44,6 @@ func parts() []part {
 	}
 }
 
-// names of what `lockstep-lab all` measures.
 func names() []string {
 	all := []string{measure.PeerNATS, measure.PeerChronicle}
 	for _, p := range parts() {
@@ -107,7 +106,6 @@ After a failed measurement, its error is printed, the others still run, and the 
 	return cmd
 }
 
-// everything runs all parts and returns the failed ones.
 func (c *comparer) everything(ctx context.Context, long bool, only []string) (failed error) {
 	try := func(name string, run func(context.Context) error) {
 		if ctx.Err() != nil || len(only) > 0 && !slices.Contains(only, name) {
@@ -133,7 +131,7 @@ func (c *comparer) everything(ctx context.Context, long bool, only []string) (fa
 	return failed
 }
 
-// bothChronicles runs the comparison without and with sync. A sync is slow, so it uses a tenth of the messages with it.
+// A sync is slow, so the comparison with sync uses a tenth of the messages.
 func (c *comparer) bothChronicles(ctx context.Context) error {
 	messages := c.f.Messages
 	defer func() { c.f.Messages = messages }()
@@ -145,7 +143,6 @@ func (c *comparer) bothChronicles(ctx context.Context) error {
 	return c.chronicleRounds(ctx)
 }
 
-// part runs one command line in its own process.
 func (c *comparer) part(ctx context.Context, args []string) error {
 	return c.alone(ctx, func() error {
 		c.logf("%s", strings.Join(args, " "))

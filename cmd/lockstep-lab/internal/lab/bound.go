@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/bound"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 )
@@ -135,10 +136,8 @@ func boundPoint(ctx context.Context, env *cli.Env, f benchcli.Flags, size, windo
 		m.Ratio, m.Comment = pair.Rate/m.Rate, "fraction reached by the pair"
 		medians = append(medians, m)
 	}
-	for _, m := range medians {
-		if err := env.Print.Object(m); err != nil {
-			return err
-		}
+	if err := output.Objects(env.Print, medians); err != nil {
+		return err
 	}
 	return printBounds(env, medians)
 }
@@ -160,7 +159,6 @@ func printBounds(env *cli.Env, medians []bench.Result) error {
 	}, rows)
 }
 
-// relayCommand runs a relay process.
 func relayCommand(env *cli.Env) *cobra.Command {
 	var o bound.RelayOptions
 	var transport string

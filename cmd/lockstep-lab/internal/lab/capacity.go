@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// leastSection is the minimum time per message, in µs, of a printed section.
+// µs per message of a printed section
 const leastSection = 0.01
 
 func capacityCommand(env *cli.Env) *cobra.Command {
@@ -81,7 +81,7 @@ locks.`,
 	return cmd
 }
 
-// capacity measures one pair whose nodes may use the given number of processors; 0: all.
+// processors 0: all
 func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, processors int) (err error) {
 	metrics := map[string]string{}
 	f.NodeSettings = map[string]map[string]string{}
@@ -128,7 +128,6 @@ func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Par
 	})
 }
 
-// restoreEnvironment returns a function that restores a variable.
 func restoreEnvironment(name string) func() {
 	before, was := os.LookupEnv(name)
 	return func() {
@@ -178,7 +177,6 @@ func printCapacity(env *cli.Env, c measure.Capacity) error {
 	return printSizes(env, c)
 }
 
-// printLocks prints the functions that held contended locks.
 func printLocks(env *cli.Env, c measure.Capacity) error {
 	if len(c.Locks) == 0 {
 		return nil
@@ -190,7 +188,6 @@ func printLocks(env *cli.Env, c measure.Capacity) error {
 	return env.Print.Table([]string{"Node", "Held the lock", ">Waiting for it"}, rows)
 }
 
-// printSizes prints estimates for larger machines.
 func printSizes(env *cli.Env, c measure.Capacity) error {
 	if len(c.Sizes) == 0 {
 		return nil

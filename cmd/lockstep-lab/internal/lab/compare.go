@@ -25,10 +25,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// envPeers names the directory of the benchmarks of other products: one directory with a program `run` for each.
+// directory with a program `run` for each peer
 const envPeers = "LOCKSTEP_PEERS"
 
-// compareFlags are the flags of compare and all.
 type compareFlags struct {
 	benchcli.Flags
 	peersDir string // contains a directory for each peer
@@ -50,7 +49,7 @@ func (f *compareFlags) register(cmd *cobra.Command, env *cli.Env) {
 		"file locked during measurements; empty: none")
 }
 
-// check parses and validates the flags. limit is the text of --memory-limit.
+// limit is the text of --memory-limit.
 func (f *compareFlags) check(limit string) (p benchcli.Parsed, err error) {
 	if len(f.syncs) == 0 {
 		return p, cli.Usage("--sync is empty")
@@ -77,7 +76,7 @@ func (f *compareFlags) check(limit string) (p benchcli.Parsed, err error) {
 	return p, nil
 }
 
-// find searches the peers with the given names. Missing ones are only logged.
+// Missing peers are only logged.
 func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) error {
 	f.peers = map[string]measure.Peer{}
 	for _, name := range names {
@@ -171,7 +170,6 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// comparer runs both sides and collects their results.
 type comparer struct {
 	env   *cli.Env
 	cmd   *cobra.Command
@@ -181,7 +179,6 @@ type comparer struct {
 	round int
 }
 
-// ourCase is one Lockstep measurement that is compared with nats.
 type ourCase struct {
 	name    string
 	only    int // message size it is measured with; 0: all
@@ -203,12 +200,10 @@ func ourCases() []ourCase {
 	}
 }
 
-// logf prints progress, since the comparison takes long.
 func (c *comparer) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(c.env.Stderr, "round %d: %s\n", c.round, fmt.Sprintf(format, args...)) // only a hint
 }
 
-// alone runs fn while no other benchmark runs.
 func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
 	unlock, err := measure.Lock(ctx, c.f.lock, func() { c.logf("another benchmark is running; waiting for %s", c.f.lock) })
 	if err != nil {
@@ -218,7 +213,7 @@ func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
 	return fn()
 }
 
-// natsRounds measures alternately: r1, ours, r3, r1, ours, r3 and so on.
+// r1, ours, r3, r1, ours, r3 and so on
 func (c *comparer) natsRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {
@@ -240,7 +235,7 @@ func (c *comparer) natsRounds(ctx context.Context) error {
 	return nil
 }
 
-// nats runs one nats configuration. Its program acquires the lock.
+// The program of the peer acquires the lock.
 func (c *comparer) nats(ctx context.Context, configuration, sync string) (err error) {
 	p, ok := c.f.peers[measure.PeerNATS]
 	if !ok {
@@ -319,7 +314,7 @@ func (c *comparer) ourCase(
 	return bench.Consume(ctx, t, o.consume)
 }
 
-// chronicleRounds measures alternately: peer, ours, peer and so on.
+// peer, ours, peer and so on
 func (c *comparer) chronicleRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {
@@ -335,7 +330,7 @@ func (c *comparer) chronicleRounds(ctx context.Context) error {
 	return nil
 }
 
-// embedded runs one side in a fresh directory. Before that, it writes and deletes as much data there as the side will
+// embedded runs one side in a fresh directory, after it has written and deleted as much data there as the side will
 // use.
 func (c *comparer) embedded(
 	ctx context.Context, sync string, size int, side func(ctx context.Context, dir, sync string, size int) error,
@@ -380,7 +375,7 @@ func (c *comparer) chronicle(ctx context.Context, dir, sync string, size int) er
 	return nil
 }
 
-// ourStore runs `bench store` in its own process, like the peer's program.
+// ourStore uses its own process, like the peer's program.
 func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) error {
 	c.logf("lockstep embedded, sync=%s, %d bytes", sync, size)
 	args := []string{
@@ -410,7 +405,6 @@ func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) err
 	return nil
 }
 
-// benchProcess runs `lockstep-lab …` as another process and returns its results.
 func benchProcess(ctx context.Context, stderr io.Writer, args ...string) (results []bench.Result, err error) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -435,7 +429,6 @@ func benchProcess(ctx context.Context, stderr io.Writer, args ...string) (result
 	}
 }
 
-// print prints the comparisons: one line each, with a column for each peer.
 func (c *comparer) print() error {
 	list := c.c.List()
 	for _, x := range list {

@@ -74,7 +74,6 @@ With --by message, each message has its own expiry time, and --fill is the time 
 	return cmd
 }
 
-// printExpire prints a table of the latencies and a sentence with the other figures.
 func printExpire(env *cli.Env, r *measure.ExpireResult) error {
 	if err := env.Print.Object(*r); err != nil {
 		return err

@@ -85,7 +85,7 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	return cmd
 }
 
-// fanoutOfEach measures each number of subscriptions, and compares the publish rate with that of the first.
+// fanoutOfEach compares the publish rate of each number of subscriptions with that of the first.
 func fanoutOfEach(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int, subscriptions []int,
 ) error {
@@ -120,11 +120,10 @@ func fanoutOfEach(
 	return nil
 }
 
-// filterParts is the number of distinct property values with --filter; a filter matches one of them.
+// distinct property values; a filter matches one of them
 const filterParts = 100
 
-// compareFilters prints the cost of filtered subscriptions, compared with unfiltered ones, until the last message was
-// processed.
+// compareFilters prints the cost of filters until the last message was processed.
 func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
 		"rate without, all messages processed in %.2f × the time, with %.2f × the CPU time",
@@ -132,13 +131,11 @@ func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 		some.seconds/all.seconds, some.cpu/all.cpu)
 }
 
-// fanoutMedians are the medians by which numbers of subscriptions are compared.
 type fanoutMedians struct {
 	published    bench.Result
 	seconds, cpu float64 // until all was delivered, without --backlog
 }
 
-// parseSizeRange parses a size, or a range of sizes.
 func parseSizeRange(sizes []string) (least, most int, err error) {
 	text := strings.Join(sizes, ",")
 	from, to, isRange := strings.Cut(text, "-")
@@ -154,7 +151,6 @@ func parseSizeRange(sizes []string) (least, most int, err error) {
 	return least, most, nil
 }
 
-// fanoutRounds measures one number of subscriptions and returns the medians.
 func fanoutRounds(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int,
 ) (medians fanoutMedians, err error) {

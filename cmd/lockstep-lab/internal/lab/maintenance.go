@@ -126,7 +126,6 @@ func checkMaintenance(o measure.MaintenanceOptions, publishers []int) error {
 	return nil
 }
 
-// maintenanceRounds measures one number of publishers and prints a table of the medians.
 func maintenanceRounds(env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.MaintenanceOptions) error {
 	results := make(map[string][]measure.MaintenanceResult)
 	err := measure.Maintenance(cmd.Context(), t, o, func(r measure.MaintenanceResult) error {

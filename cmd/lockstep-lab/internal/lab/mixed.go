@@ -10,6 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 )
 
@@ -69,17 +70,13 @@ func mixedRounds(
 		}
 		p.Round, d.Round = round+1, round+1
 		published, delivered = append(published, p), append(delivered, d)
-		for _, r := range []bench.Result{p, d} {
-			if err := env.Print.Object(r); err != nil {
-				return err
-			}
+		if err := output.Objects(env.Print, []bench.Result{p, d}); err != nil {
+			return err
 		}
 	}
 	medians := []bench.Result{bench.Median(published), bench.Median(delivered)}
-	for _, r := range medians {
-		if err := env.Print.Object(r); err != nil {
-			return err
-		}
+	if err := output.Objects(env.Print, medians); err != nil {
+		return err
 	}
 	return benchcli.PrintResults(env, append(append(published, delivered...), medians...))
 }

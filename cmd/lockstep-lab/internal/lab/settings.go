@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 )
 
-// setting is a setting that is measured with several values.
+// setting is measured with several values.
 type setting struct {
 	setting string
 	values  []string
@@ -25,8 +25,7 @@ type setting struct {
 	loads   []bench.PublishOptions
 }
 
-// settings returns the settings that can be measured. The values of each span two orders of magnitude and include the
-// default; the loads are those that the setting affects.
+// The values of each setting span two orders of magnitude and include the default.
 func settings() []setting {
 	return []setting{
 		{
@@ -134,7 +133,6 @@ func chooseSettings(names, values []string) ([]setting, error) {
 	return chosen, nil
 }
 
-// varySetting measures all values of one setting in each round, and prints the medians.
 func varySetting(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k setting, size int) error {
 	results := map[string][]bench.Result{} // by value and load
 	key := func(load int, value string) string { return fmt.Sprint(load, " ", value) }
@@ -167,7 +165,6 @@ func varySetting(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.
 	return printSettings(env, medians)
 }
 
-// settingPoint starts nodes with one value and measures one load.
 func settingPoint(
 	ctx context.Context, env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k setting, value string,
 	load bench.PublishOptions,
@@ -202,7 +199,6 @@ func printSettings(env *cli.Env, results []bench.Result) error {
 	}, rows)
 }
 
-// load describes how messages were published.
 func load(r *bench.Result) string {
 	switch {
 	case r.Window > 1:
@@ -213,7 +209,6 @@ func load(r *bench.Result) string {
 	return fmt.Sprintf("%d publishers", max(r.Publishers, r.Producers))
 }
 
-// spread formats the range of the rate over all rounds.
 func spread(r *bench.Result) string {
 	if r.RateMax == 0 || r.RateMin == r.RateMax {
 		return ""

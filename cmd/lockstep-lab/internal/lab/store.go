@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
@@ -125,7 +126,7 @@ checkpoint. The heap per queue is reported as well. With --pair or --standalone,
 	return cmd
 }
 
-// nodeQueues measures many queues, on fresh nodes in each round.
+// nodeQueues starts fresh nodes in each round.
 func nodeQueues(
 	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, load bench.PublishOptions, queues int,
 ) error {
@@ -149,10 +150,8 @@ func nodeQueues(
 			}
 		}
 		medians := mediansOf(all, []string{"one queue", "create", "one each", "round robin", "start"})
-		for i := range medians {
-			if err := env.Print.Object(medians[i]); err != nil {
-				return err
-			}
+		if err := output.Objects(env.Print, medians); err != nil {
+			return err
 		}
 		if err := printEmbedded(env, append(all, medians...)); err != nil {
 			return err
@@ -161,8 +160,7 @@ func nodeQueues(
 	return nil
 }
 
-// embeddedRounds measures each size in rounds, with the given number of stores open at the same time. Each round has
-// its own directory. It prints the results, the medians and a comparison.
+// embeddedRounds measures each size in rounds, with the given number of stores open at the same time.
 func embeddedRounds(
 	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, batch, stores int, phases []string,
 	run func(context.Context, measure.EmbeddedOptions, func(bench.Result) error) error,
@@ -191,10 +189,8 @@ func embeddedRounds(
 			continue // nothing to take a median of
 		}
 		medians := mediansOf(all, phases)
-		for i := range medians {
-			if err := env.Print.Object(medians[i]); err != nil {
-				return err
-			}
+		if err := output.Objects(env.Print, medians); err != nil {
+			return err
 		}
 		if err := printEmbedded(env, medians); err != nil {
 			return err
@@ -221,8 +217,7 @@ func embeddedRound(
 	return results, err
 }
 
-// mediansOf returns the median of each phase at each number of stored messages. The median of bursts is over all of
-// them.
+// mediansOf returns the median of each phase at each number of stored messages, or over all bursts.
 func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 	type key struct {
 		phase  string
@@ -256,7 +251,6 @@ func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 	return medians
 }
 
-// printTrends compares the last bursts with the first ones.
 func printTrends(env *cli.Env, results []bench.Result) error {
 	for _, phase := range []string{"write", "read"} {
 		var frames []bench.Result
@@ -294,7 +288,6 @@ func peak(results []bench.Result) (mb float64) {
 	return mb
 }
 
-// printEmbedded prints results as a table.
 func printEmbedded(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {

@@ -20,11 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/bound"
 )
 
-// Bounds are two relays in place of active and standby. They store nothing, or only append to a file that they sync.
+// Bounds are two relays in place of active and standby. They store nothing, or append to a file that they sync.
 type Bounds struct {
 	Transport bound.Transport
-	// Sync reports whether they write and sync received messages.
-	Sync bool
+	Sync      bool
 
 	relays    []*exec.Cmd
 	pipes     []io.Closer
@@ -83,7 +82,7 @@ func (b *Bounds) Close() (err error) {
 	return err
 }
 
-// Measure sends messages of that size through the relays for the given time, with window messages in flight.
+// Measure keeps window messages in flight.
 func (b *Bounds) Measure(ctx context.Context, sizeBytes, window int, d time.Duration) (bench.Result, error) {
 	r := bench.Result{
 		Workload: "bound", Phase: string(b.Transport), Setup: "two relays", Sync: "off", SizeBytes: sizeBytes,

@@ -19,30 +19,30 @@ import (
 // CapacityOptions configure a capacity measurement.
 type CapacityOptions struct {
 	SizeBytes int
-	// Messages published to Queues, and then again to one queue, which is drained.
+	// published to Queues, and then again to one queue, which is drained
 	Messages int
 	Queues   int
-	// Profile is the duration of the CPU profile: the whole time of one of the two phases.
+	// must cover each of the two phases
 	Profile time.Duration
-	// Metrics are the addresses of the nodes' metrics, by node name.
+	// addresses by node name
 	Metrics map[string]string
-	// Locks enables recording of lock waits, which takes some processor time.
+	// records lock waits, which takes some processor time
 	Locks bool
 }
 
 // Capacity is the usage of each kind of goroutine of a pair.
 type Capacity struct {
-	// Result of the load, of which Phase is "publish" or "consume".
+	// Phase is "publish" or "consume".
 	bench.Result
-	// Processors that each node may use; 0: all.
+	// per node; 0: all
 	Processors int `json:"processors,omitempty"`
-	// Sections of both nodes, the longest first.
+	// the longest first
 	Sections []Section `json:"sections"`
-	// LockWait is the time that goroutines of each node waited for locks, in µs per message.
+	// µs per message, by node
 	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
-	// Locks are the most contended locks of each node, if they were recorded.
+	// the most contended ones, if they were recorded
 	Locks []HeldLock `json:"locks,omitempty"`
-	// Sizes are derived from Sections.
+	// derived from Sections
 	Sizes []Size `json:"sizes"`
 }
 
@@ -59,15 +59,10 @@ func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (pu
 	err = bench.WithQueues(ctx, t.Client, queues, func() error {
 		publish, err = profiled(ctx, t, o, nodes, func(r *bench.Result) error {
 			r.Phase, r.Queues, r.Producers, r.Window = "publish", o.Queues, p.Producers, p.Window
-			producers, err := bench.NewProducers(ctx, t.Client, p.Producers)
-			if err != nil {
-				return err
-			}
 			start := time.Now()
-			h, err := bench.PublishAll(ctx, producers, queues, p)
-			r.Duration(time.Since(start), o.Messages, h)
-			for _, p := range producers {
-				err = errors.Join(err, p.Close())
+			h, err := bench.PublishNew(ctx, t.Client, queues, p)
+			if err == nil {
+				r.Duration(time.Since(start), o.Messages, h)
 			}
 			return err
 		})
@@ -91,7 +86,7 @@ func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (pu
 	return publish, consume, err
 }
 
-// inspectors returns the inspectors of the nodes by role: "active" and "standby".
+// by role: "active" and "standby"
 func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[string]inspector, error) {
 	active, err := t.Client.WaitActive(ctx)
 	if err != nil {
@@ -108,11 +103,11 @@ func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[str
 	return out, nil
 }
 
-// countInterval is the time between two goroutine counts, which take processor time on the nodes.
+// Counting takes processor time on the nodes.
 const countInterval = 500 * time.Millisecond
 
-// countWhile counts the goroutines of the nodes repeatedly until the load is done, and returns the load's error. A
-// single count is not representative: at the start not all producers are connected, and at the end some have closed.
+// countWhile counts goroutines until the load is done. A single count is not representative: at the start not all
+// producers are connected, and at the end some have closed.
 func countWhile(
 	ctx context.Context, nodes map[string]inspector, loaded <-chan error,
 ) (map[string]map[string]int, error) {
@@ -139,7 +134,6 @@ func countWhile(
 	}
 }
 
-// profiled runs a load while the nodes are profiled.
 func profiled(ctx context.Context, t bench.Target, o CapacityOptions, nodes map[string]inspector,
 	load func(*bench.Result) error,
 ) (c Capacity, err error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// Comparison contains all rounds of one case: ours, and those of peers.
+// Comparison contains all rounds of one case.
 type Comparison struct {
 	Workload  string `json:"workload"` // "compare"
 	Case      string `json:"case"`
@@ -22,8 +22,8 @@ type Comparison struct {
 	peers map[string][]bench.Result
 }
 
-// Side is the median rate of one side, the latencies of that round, and the spread over all rounds. Of two middle
-// rounds, the lower is the median.
+// Side is the median of one side, and the spread over all rounds. Of two middle rounds, the latencies are those of the
+// lower.
 type Side struct {
 	Name    string  `json:"name"`
 	Rounds  int     `json:"rounds"`
@@ -32,16 +32,14 @@ type Side struct {
 	RateMax float64 `json:"rate_max_per_s"`
 	P50     float64 `json:"p50_ms,omitempty"`
 	P99     float64 `json:"p99_ms,omitempty"`
-	// Remark describes further properties of that round.
-	Remark string `json:"remark,omitempty"`
-	// Ratio of our rate to the rate of this side.
+	Remark  string  `json:"remark,omitempty"`
+	// of our rate to that of this side
 	Ratio float64 `json:"ratio,omitempty"`
 }
 
 // Comparisons groups results by case, sync mode and size, in the order of their first occurrence.
 type Comparisons struct{ list []*Comparison }
 
-// find returns the comparison that r belongs to.
 func (c *Comparisons) find(name, sync string, size int) *Comparison {
 	i := slices.IndexFunc(c.list, func(x *Comparison) bool {
 		return x.Case == name && x.Sync == sync &&

@@ -14,11 +14,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// ioBytes is the size of plain reads and writes.
 const ioBytes = 1 << 20
 
-// Warm writes a file of the given size and deletes it. In a virtual machine, the first access to memory and disk blocks
-// that were unused for a while is slow, which would dominate the results.
+// Warm writes a file and deletes it. In a virtual machine, the first access to memory and disk blocks that were unused
+// for a while is slow, which would dominate the results.
 func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 	if u, err := vfs.OS().Usage(dir); err == nil && uint64(bytes) > u.AvailableBytes/10*9 {
 		return fmt.Errorf("warm: %d MB required, %d free in %s", bytes/1e6, u.AvailableBytes/1e6, dir)
@@ -40,7 +39,6 @@ func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 	return nil
 }
 
-// dropFromCache writes a file to the disk and evicts it from the page cache, if the system supports it.
 func dropFromCache(name string) error {
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
@@ -53,7 +51,6 @@ func dropFromCache(name string) error {
 	return adviseDontNeed(f)
 }
 
-// coldRead reads a whole file from the disk and returns MB/s.
 func coldRead(ctx context.Context, name string) (float64, error) {
 	if err := dropFromCache(name); err != nil {
 		return 0, err
@@ -75,16 +72,4 @@ func coldRead(ctx context.Context, name string) (float64, error) {
 		}
 	}
 	return float64(total) / 1e6 / time.Since(start).Seconds(), ctx.Err()
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

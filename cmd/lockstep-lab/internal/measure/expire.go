@@ -4,7 +4,6 @@ package measure
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -13,15 +12,13 @@ import (
 )
 
 const (
-	// expireBound bounds the removal of the messages.
-	expireBound = 15 * time.Minute
-	// expirePollInterval is the polling interval for the number of remaining messages.
+	// for the removal of all messages
+	expireBound        = 15 * time.Minute
 	expirePollInterval = 50 * time.Millisecond
-	// checkpointEvery is the interval of forced checkpoints in their phase.
-	checkpointEvery = time.Second
+	checkpointEvery    = time.Second
 )
 
-// Kinds of expiry, in ExpireOptions.By.
+// Values of ExpireOptions.By.
 const (
 	ExpireByMessage = "message" // each message has an expiry time
 	ExpireByQueue   = "queue"   // their queue gets a TTL
@@ -29,16 +26,15 @@ const (
 
 // ExpireOptions configure an expiry measurement.
 type ExpireOptions struct {
-	// Messages that expire, with bodies of ExpiringBytes. By is the kind of expiry.
+	// Messages expire, with bodies of ExpiringBytes.
 	Messages, ExpiringBytes int
 	By                      string
-	// Fill is the maximum time for publishing them, if each message has an expiry time. They expire after
-	// Fill and the preceding phases.
+	// Fill is the maximum time for publishing them, with ExpireByMessage. They expire after Fill and the preceding phases.
 	Fill time.Duration
-	// SizeBytes, PerSecond and Publishers define the concurrent load: message size, total rate, and the number of
-	// publishers, each of which waits for its acknowledgements.
+	// SizeBytes, PerSecond (in total) and Publishers define the concurrent load. Each publisher waits for its
+	// acknowledgements.
 	SizeBytes, PerSecond, Publishers int
-	// Phase is the duration of the idle phases before and after, and of the phase with checkpoints.
+	// duration of each phase without expiry
 	Phase time.Duration
 }
 
@@ -52,16 +48,15 @@ type ExpireResult struct {
 	Messages  int    `json:"messages"`
 	SizeBytes int    `json:"size_bytes"`
 	PerSecond int    `json:"per_second"`
-	// Before and After are idle phases. In Checkpoints each node writes a checkpoint every second. Expiring lasts from
-	// the expiry time until the last expired message is removed.
+	// Before and After are idle. In Checkpoints each node writes a checkpoint every second. Expiring ends when the last
+	// expired message is removed.
 	Before      ExpirePhase `json:"before"`
 	Checkpoints ExpirePhase `json:"checkpoints"`
 	Expiring    ExpirePhase `json:"expiring"`
 	After       ExpirePhase `json:"after"`
-	// ExpiredRate is the number of messages removed per second.
+	// messages removed per second
 	ExpiredRate float64 `json:"expired_per_s"`
-	// P50Ratio and P99Ratio are the latencies in Expiring, divided by the mean of those in Before and After.
-	// CheckpointP99Ratio is the same for Checkpoints.
+	// divided by the mean of Before and After
 	P50Ratio           float64 `json:"p50_ratio"`
 	P99Ratio           float64 `json:"p99_ratio"`
 	CheckpointP99Ratio float64 `json:"checkpoint_p99_ratio"`
@@ -71,13 +66,12 @@ type ExpireResult struct {
 type ExpirePhase struct {
 	Latencies
 
-	// Written is the number of checkpoints that the active wrote; 0 if unknown.
+	// by the active; 0 if unknown
 	Written int `json:"checkpoints_written"`
-	// CPU time of all processes, in seconds; 0 if unknown.
+	// of all processes; 0 if unknown
 	CPU float64 `json:"cpu_s"`
 }
 
-// expiring is one measurement.
 type expiring struct {
 	ExpireOptions
 	t      bench.Target
@@ -108,32 +102,24 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 	return x.result, err
 }
 
-// Fill publishes the messages that will expire, and returns their expiry time if each message has one.
+// fill returns the expiry time, if each message has one.
 func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 	if x.By == ExpireByMessage {
 		over = time.Now().Add(x.Fill + x.warm() + 2*x.Phase).Truncate(time.Millisecond)
 	}
-	producers, err := bench.NewProducers(ctx, x.t.Client, 2)
-	if err != nil {
-		return over, err
-	}
-	_, err = bench.PublishAll(ctx, producers, []string{x.queue}, bench.PublishOptions{
-		Messages: x.Messages, SizeBytes: x.ExpiringBytes, Producers: len(producers), Window: 1000, Queues: 1,
-		ExpiresAt: over,
+	_, err = bench.PublishNew(ctx, x.t.Client, []string{x.queue}, bench.PublishOptions{
+		Messages: x.Messages, SizeBytes: x.ExpiringBytes, Producers: 2, Window: 1000, Queues: 1, ExpiresAt: over,
 	})
-	for _, p := range producers {
-		err = errors.Join(err, p.Close())
-	}
 	if err != nil {
 		return over, err
 	}
 	return over, x.checkpoint(ctx)
 }
 
-// warm is the duration of publishing to warm up connections and caches.
+// to warm up connections and caches
 func (x *expiring) warm() time.Duration { return x.Phase / 4 }
 
-// measure runs the phases. over is the expiry time of the messages; zero if their queue gets a TTL.
+// over is the expiry time of the messages; zero if their queue gets a TTL.
 func (x *expiring) measure(ctx context.Context, over time.Time) error {
 	if err := elapse(ctx, x.warm()); err != nil {
 		return err
@@ -165,7 +151,6 @@ func (x *expiring) measure(ctx context.Context, over time.Time) error {
 	return nil
 }
 
-// phase measures the published messages while fn runs.
 func (x *expiring) phase(ctx context.Context, p *ExpirePhase, fn func() error) error {
 	before, err := x.checkpointsWritten(ctx)
 	if err != nil {
@@ -185,8 +170,7 @@ func (x *expiring) phase(ctx context.Context, p *ExpirePhase, fn func() error) e
 	return err
 }
 
-// checkpointsWritten returns the number of the active's last checkpoint; 0 if the nodes were not started for the
-// measurement.
+// checkpointsWritten returns the number of the active's last checkpoint; 0 if the nodes were already running.
 func (x *expiring) checkpointsWritten(ctx context.Context) (uint64, error) {
 	if x.t.Pair == nil {
 		return 0, nil
@@ -195,7 +179,6 @@ func (x *expiring) checkpointsWritten(ctx context.Context) (uint64, error) {
 	return s.GetCheckpoint(), err
 }
 
-// checkpoints forces checkpoints during a phase.
 func (x *expiring) checkpoints(ctx context.Context) error {
 	for end := time.Now().Add(x.Phase); time.Now().Before(end); {
 		if err := x.checkpoint(ctx); err != nil {
@@ -208,7 +191,7 @@ func (x *expiring) checkpoints(ctx context.Context) error {
 	return nil
 }
 
-// checkpoint forces a checkpoint on each known node; of nodes that were already running, only on the active.
+// checkpoint forces a checkpoint on each node, or only on the active if the nodes were already running.
 func (x *expiring) checkpoint(ctx context.Context) error {
 	var addresses []string
 	if x.t.Pair == nil {
@@ -234,7 +217,6 @@ func (x *expiring) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// expire returns when the last message is removed.
 func (x *expiring) expire(ctx context.Context) error {
 	if x.By == ExpireByQueue {
 		if _, err := admin.New(x.t.Client).AlterQueue(ctx, x.queue, admin.QueueConfig{TTL: time.Millisecond}); err != nil {

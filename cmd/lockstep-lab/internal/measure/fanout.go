@@ -20,50 +20,47 @@ import (
 
 // FanoutOptions configure the load on one queue with many subscriptions.
 type FanoutOptions struct {
-	// Subscriptions of the queue: each receives every message, which is stored once.
+	// Each subscription receives every message, which is stored once.
 	Subscriptions int
-	// Producers publish concurrently, with Window messages of each in flight.
+	// Window is per producer.
 	Producers, Window int
-	// Consumers at the same time. If there are fewer than Subscriptions, they take turns. Each reads at most Turn
-	// messages of a subscription and continues with the one that has waited longest. The subscriptions therefore have
-	// different positions.
+	// If there are fewer Consumers than Subscriptions, each reads at most Interval messages of a subscription and
+	// continues with the one that has waited longest. The subscriptions therefore have different positions.
 	Consumers, Interval, Prefetch int
-	// Messages in total, with bodies of SizeMin to SizeMax bytes.
+	// Bodies have SizeMin to SizeMax bytes.
 	Messages, SizeMin, SizeMax int
 	// Backlog publishes everything before the consumers start.
 	Backlog bool
-	// Parts is the number of values of a message property; 0: the messages do not have it. If Filtered, each
-	// subscription has a filter that matches one value.
+	// Parts is the number of values of a message property; 0: none. With Filtered, each subscription has a filter that
+	// matches one value.
 	Parts    int
 	Filtered bool
-	// Drain is the maximum duration of deliveries after the last publish; 0: until all messages are delivered.
+	// maximum duration of deliveries after the last publish; 0: until all are delivered
 	Drain time.Duration
 }
 
-// emptyTimeout is how long a consumer waits for a message before it leaves a subscription that seems empty. It is
-// longer than the delivery of existing messages takes on a busy machine.
+// A consumer leaves a subscription that seems empty after this time, which is longer than the delivery of existing
+// messages takes on a busy machine.
 const emptyTimeout = time.Second
 
-// fanout is one measurement.
 type fanout struct {
 	FanoutOptions
 	client *client.Client
 	queue  string
-	// free contains the subscriptions without a consumer, in the order in which they became free.
+	// without a consumer, in the order in which they became free
 	free      chan int
 	delivered []atomic.Int64     // by subscription
 	expected  []int64            // by subscription
 	left      atomic.Int64       // deliveries outstanding
 	published atomic.Bool        // all messages were published
 	over      context.CancelFunc // stops the consumers
-	// waits of each consumer for a message, during and after publishing.
+	// by consumer, during and after publishing
 	waits [][2]*hdrhistogram.Histogram
 }
 
 // Fanout measures publishing to a queue with many subscriptions, and the concurrent deliveries. It reports up to three
-// results. In "publish", a latency is the time to the acknowledgement. "deliver" contains the deliveries during
-// publishing, and "drain" those after it; there a latency is the time that a consumer waited for its next message.
-// Share, of "deliver", is the minimum number of deliveries of a subscription, as a fraction of the maximum.
+// results: "publish", where a latency is the time to the acknowledgement, "deliver" during publishing, and "drain"
+// after it, where a latency is the time that a consumer waited for its next message.
 func Fanout(ctx context.Context, t bench.Target, o FanoutOptions, report func(bench.Result) error) error {
 	f := &fanout{
 		FanoutOptions: o, client: t.Client, queue: bench.QueueNames(1)[0], free: make(chan int, o.Subscriptions),
@@ -84,7 +81,6 @@ func Fanout(ctx context.Context, t bench.Target, o FanoutOptions, report func(be
 	return err
 }
 
-// expect computes the number of messages of each subscription.
 func (f *fanout) expect() {
 	f.expected = make([]int64, f.Subscriptions)
 	for i := range f.expected {
@@ -97,7 +93,6 @@ func (f *fanout) expect() {
 	}
 }
 
-// measure runs producers and consumers.
 func (f *fanout) measure(ctx context.Context, t bench.Target) ([]bench.Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -155,7 +150,6 @@ func (f *fanout) measure(ctx context.Context, t bench.Target) ([]bench.Result, e
 	return []bench.Result{publish, deliver, drain}, nil
 }
 
-// deliveries returns the total of all subscriptions.
 func (f *fanout) deliveries() (n int) {
 	for _, e := range f.expected {
 		n += int(e)
@@ -172,7 +166,6 @@ func (f *fanout) result(t bench.Target, phase string) bench.Result {
 	}
 }
 
-// waited merges the waits of all consumers.
 func (f *fanout) waited(phase int) *hdrhistogram.Histogram {
 	all := bench.NewHistogram()
 	for _, w := range f.waits {
@@ -181,7 +174,6 @@ func (f *fanout) waited(phase int) *hdrhistogram.Histogram {
 	return all
 }
 
-// withQueue runs fn with the queue and its subscriptions.
 func (f *fanout) withQueue(ctx context.Context, fn func() error) error {
 	names := make([]string, f.Subscriptions)
 	for i := range names {
@@ -201,7 +193,6 @@ func (f *fanout) withQueue(ctx context.Context, fn func() error) error {
 	return err
 }
 
-// createQueue creates the queue with its subscriptions.
 func (f *fanout) createQueue(ctx context.Context, names []string) error {
 	o := admin.CreateQueueOptions{Subscriptions: names}
 	if f.Filtered {
@@ -228,22 +219,12 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	for i := range sizes {
 		sizes[i] = f.SizeMin + rng.IntN(f.SizeMax-f.SizeMin+1)
 	}
-	producers, err := bench.NewProducers(ctx, f.client, f.Producers)
-	if err != nil {
-		return nil, err
-	}
-	h, err := bench.PublishAll(ctx, producers, []string{f.queue},
-		bench.PublishOptions{
-			Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes, Order: bench.Order{Parts: f.Parts},
-		})
-	for _, p := range producers {
-		err = errors.Join(err, p.Close())
-	}
-	return h, err
+	return bench.PublishNew(ctx, f.client, []string{f.queue}, bench.PublishOptions{
+		Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes, Order: bench.Order{Parts: f.Parts},
+	})
 }
 
-// read runs one consumer. It reads one subscription after the other until limited ends, which happens when all messages
-// are delivered.
+// read reads one subscription after the other until limited ends.
 func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histogram) error {
 	for {
 		select {
@@ -260,7 +241,7 @@ func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histo
 	}
 }
 
-// turn reads at most Turn messages of one subscription.
+// turn reads at most Interval messages of one subscription.
 func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistogram.Histogram) (err error) {
 	c, err := f.client.Consume(ctx, f.queue,
 		client.ConsumerOptions{Subscription: subscriptionName(sub), Prefetch: f.Prefetch})
@@ -268,8 +249,7 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	// A timer that is reset occasionally, instead of one for each message, since this process shares the machine with
-	// the nodes.
+	// One timer that is reset occasionally, not one for each message: this process shares the machine with the nodes.
 	limit, leave := context.WithCancel(limited)
 	defer leave()
 	timer, set := time.AfterFunc(emptyTimeout, leave), time.Now()
@@ -306,7 +286,7 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 	return c.Flush(ctx)
 }
 
-// share returns the minimum number of deliveries of a subscription as a fraction of the maximum.
+// of the least and the most served subscription
 func (f *fanout) share() float64 {
 	least, most := f.delivered[0].Load(), int64(1)
 	for i := range f.delivered {

@@ -18,25 +18,22 @@ import (
 // GrowthOptions configure the sizes of the compared stores.
 type GrowthOptions struct {
 	EmbeddedOptions
-	// Levels are the numbers of messages stored before the measurement, each in a separate store. All stores are open
-	// at the same time.
+	// Levels are the numbers of messages stored before the measurement, each in its own store. All stores are open.
 	Levels []int
-	// Messages published in a slice, and Acks of randomly chosen messages. Each slice includes a checkpoint at its end,
-	// which writes the pages and the tree.
+	// per slice. Acks are of randomly chosen messages. A slice includes a checkpoint at its end.
 	Messages, Acks int
-	// Slices of each level. The levels take turns.
+	// per level; the levels take turns
 	Slices int
 }
 
-// fillBatch is the number of messages per transaction while filling the store.
+// messages per transaction while filling the store
 const fillBatch = 1000
 
-// Growth measures the cost of publishing, and of acknowledging in random order, with different numbers of stored
-// messages. The levels alternate slice by slice, so that they share the same disk conditions. The messages published in
-// a slice replace as many of the oldest messages. It reports two results for each level, "publish" and "ack random".
-// Rate is the median of the slices; CPU and bytes are over all slices. Ratio is the median of the ratios of each
-// slice's rate to that of the first level's slice of the same turn. CPURatio is the ratio of the total CPU time per
-// message.
+// Growth measures publishing, and acknowledging in random order, with different numbers of stored messages. The levels
+// alternate slice by slice, so that they share the same disk conditions. Published messages replace as many of the
+// oldest. It reports two results for each level, "publish" and "ack random". Rate is the median of the slices; CPU and
+// bytes are over all slices. Ratio is the median of the ratios of each slice's rate to that of the first level's slice
+// of the same turn, CPURatio the ratio of the CPU time per message.
 func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) error) (err error) {
 	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
 	defer func() {
@@ -86,7 +83,6 @@ func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) erro
 	return nil
 }
 
-// growthLevel is a store with one queue that contains a number of messages.
 type growthLevel struct {
 	turner
 	stored      int
@@ -111,7 +107,6 @@ func (l *growthLevel) publish(ctx context.Context, messages int, out *bench.Resu
 	return l.e.withCheckpoint(ctx, messages, out, func(r *bench.Result) error { return l.e.write(ctx, messages, r) })
 }
 
-// drop acknowledges the oldest messages.
 func (l *growthLevel) drop(ctx context.Context, messages int) error {
 	last := l.first + uint64(messages) - 1
 	if err := l.e.commit(func() {
@@ -143,7 +138,7 @@ func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *benc
 	})
 }
 
-// Fill writes messages outside the measurement, and a checkpoint.
+// fill writes messages and a checkpoint outside the measurement.
 func (e *embedded) fill(ctx context.Context, messages int) error {
 	batch := e.Batch
 	defer func() { e.Batch = batch }()
@@ -155,7 +150,7 @@ func (e *embedded) fill(ctx context.Context, messages int) error {
 	return err
 }
 
-// randomOrder returns count distinct numbers from 1 to n in a deterministic random order.
+// count distinct numbers from 1 to n in a deterministic random order
 func randomOrder(n, count int) []uint64 {
 	rng := rand.New(rand.NewPCG(3, 4))
 	// Fisher–Yates shuffle that stores only the moved elements.

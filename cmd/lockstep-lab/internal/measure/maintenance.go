@@ -33,22 +33,18 @@ const (
 // Works returns all operations, in the order in which they are measured.
 func Works() []string { return []string{WorkNothing, WorkResize, WorkBackup, WorkScan, WorkRejoin} }
 
-// workBound bounds one operation.
 const workBound = 30 * time.Minute
 
 // MaintenanceOptions configure the stored data, the load and the operations.
 type MaintenanceOptions struct {
-	// StoreBytes is the total size of the bodies in the store.
+	// total size of the bodies in the store
 	StoreBytes int64
-	// SizeBytes, PerSecond and Publishers define the load: message size, total rate, and the number of publishers, each
-	// of which waits for its acknowledgements.
+	// PerSecond is the total rate. Each publisher waits for its acknowledgements.
 	SizeBytes, PerSecond, Publishers int
-	// Quiet is the duration of the idle measurement before each operation. Settle is the pause without measurement
-	// after each operation.
+	// Quiet is the idle measurement before each operation, Settle a pause after it.
 	Quiet, Settle time.Duration
-	// Works are the operations to run, of those in the function Works.
-	Works []string
-	// PageSizes between which a resize alternates.
+	Works         []string
+	// A resize alternates between them.
 	PageSizes [2]int
 	Rounds    int
 }
@@ -64,27 +60,24 @@ type MaintenanceResult struct {
 	SizeBytes  int     `json:"size_bytes"`
 	Publishers int     `json:"publishers"`
 	PerSecond  int     `json:"per_second"`
-	// Quiet is directly before the operation, While during it.
-	Quiet Latencies `json:"quiet"`
-	While Latencies `json:"while"`
-	// Ratios of While to Quiet.
-	P50Ratio float64 `json:"p50_ratio"`
-	P99Ratio float64 `json:"p99_ratio"`
-	// MB read or copied by both nodes together, in Seconds.
+	// before and during the operation
+	Quiet    Latencies `json:"quiet"`
+	While    Latencies `json:"while"`
+	P50Ratio float64   `json:"p50_ratio"`
+	P99Ratio float64   `json:"p99_ratio"`
+	// by both nodes together, in Seconds
 	MB      float64 `json:"mb"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
-	// Slowest periods of While.
-	Slowest []Slow `json:"slowest"`
-	// Median is set for the round with the median P99Ratio. It has the spread and the longest latency over all rounds.
+	Slowest []Slow  `json:"slowest"`
+	// Median is set for the round with the median P99Ratio. The following fields cover all rounds.
 	Median      bool    `json:"median,omitempty"`
 	P99RatioMin float64 `json:"p99_ratio_min,omitempty"`
 	P99RatioMax float64 `json:"p99_ratio_max,omitempty"`
 	MaxOfAll    float64 `json:"max_ms_of_all,omitempty"`
 }
 
-// MedianWork returns the round with the median ratio, with the spread over all rounds. Of two middle rounds it returns
-// the higher. rounds must not be empty.
+// MedianWork returns the round with the median ratio, the higher of two. rounds must not be empty.
 func MedianWork(rounds []MaintenanceResult) MaintenanceResult {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b MaintenanceResult) int {
 		return cmp.Compare(a.P99Ratio, b.P99Ratio)
@@ -97,7 +90,6 @@ func MedianWork(rounds []MaintenanceResult) MaintenanceResult {
 	return m
 }
 
-// maintenanceWork is one measurement in progress.
 type maintenanceWork struct {
 	MaintenanceOptions
 	t    bench.Target
@@ -105,7 +97,7 @@ type maintenanceWork struct {
 }
 
 // Maintenance fills the store, publishes at a constant rate, and runs each operation in each round, after a quiet
-// period as the baseline. It calls report for each result.
+// period as the baseline.
 func Maintenance(
 	ctx context.Context, t bench.Target, o MaintenanceOptions, report func(MaintenanceResult) error,
 ) error {
@@ -135,7 +127,6 @@ func Maintenance(
 	})
 }
 
-// measure measures a quiet period and one operation.
 func (u *maintenanceWork) measure(ctx context.Context, work string) (MaintenanceResult, error) {
 	r := MaintenanceResult{
 		Workload: "maintenance", Phase: work, Sync: u.t.Sync, StoreMB: float64(u.StoreBytes) / 1e6,
@@ -167,7 +158,7 @@ func (u *maintenanceWork) measure(ctx context.Context, work string) (Maintenance
 	return r, after()
 }
 
-// do runs an operation. seconds is 0 if its total duration is meant. after cleans up.
+// seconds 0: the total duration. after cleans up.
 func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
 	after = func() error { return nil }
 	switch work {
@@ -187,7 +178,6 @@ func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds floa
 	return mb, seconds, after, err
 }
 
-// resize rewrites both page files of the pair.
 func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 	s, err := admin.New(u.t.Client).MaintenanceSettings(ctx)
 	if err != nil {
@@ -219,7 +209,6 @@ func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 	return 2 * float64(u.StoreBytes) / 1e6, nil
 }
 
-// standby returns the standby node and its client.
 func (u *maintenanceWork) standby(ctx context.Context) (*harness.Node, *admin.Node, error) {
 	active, err := bench.ActiveNode(ctx, u.t)
 	if err != nil {
@@ -248,8 +237,8 @@ func (u *maintenanceWork) scan(ctx context.Context) (mb float64, err error) {
 	return float64(found.GetFileBytes()) / 1e6, err
 }
 
-// rejoin removes the standby's disk and waits until the pair is in sync again. mb and seconds are those of the snapshot
-// and its installation.
+// rejoin deletes the standby's disk and waits until the pair is in sync. mb and seconds are those of the snapshot and
+// its installation.
 func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, after func() error, err error) {
 	n, _, err := u.standby(ctx)
 	if err != nil {
@@ -258,13 +247,13 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 	if err := n.Kill(); err != nil {
 		return 0, 0, nil, err
 	}
-	// The files are deleted later, since a lost disk does not load the other machine with deletions.
+	// Deleted later: a lost disk does not load the other machine with deletions.
 	lost := n.DataDir() + ".lost"
 	if err := os.Rename(n.DataDir(), lost); err != nil {
 		return 0, 0, nil, fmt.Errorf("wipe the standby: %w", err)
 	}
 	after = func() error { return os.RemoveAll(lost) }
-	// bench failover measures the loss itself. The publishers are measured after it has been handled.
+	// bench failover measures the loss itself.
 	if err := elapse(ctx, u.Settle); err != nil {
 		return 0, 0, nil, errors.Join(err, after())
 	}
@@ -280,7 +269,7 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 	return mb, seconds, after, err
 }
 
-// readSnapshot returns the size of the received snapshot from the standby's log, in MB, and its duration.
+// readSnapshot reads the size of the received snapshot in MB, and its duration, from the standby's log.
 func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err error) {
 	f, err := os.Open(n.LogFile())
 	if err != nil {

@@ -17,21 +17,18 @@ import (
 // MixedOptions configure concurrent publishing and consuming.
 type MixedOptions struct {
 	SizeBytes int
-	// Queues over which Producers and Consumers are distributed. The consumers of a queue share its messages.
+	// The consumers of a queue share its messages.
 	Queues, Producers, Consumers int
-	// Window is the number of messages in flight per producer; 1 is synchronous.
-	Window int
-	// Prefetch of each consumer.
+	// messages in flight per producer; 1 is synchronous
+	Window   int
 	Prefetch int
-	// Backlog is the number of messages published before.
-	Backlog int
-	// Duration of the measurement.
+	// messages published before
+	Backlog  int
 	Duration time.Duration
 }
 
-// Mixed measures concurrent publishing and consuming. In the result "publish", a latency is the time to the
-// acknowledgement. In "deliver", it is the time that a consumer waited for its next message. Delivered messages are
-// acknowledged and confirmed before the queues are deleted.
+// Mixed measures concurrent publishing and consuming. A latency of "publish" is the time to the acknowledgement, of
+// "deliver" the time that a consumer waited for its next message.
 func Mixed(ctx context.Context, t bench.Target, o MixedOptions) (publish, deliver bench.Result, err error) {
 	publish = bench.Result{
 		Workload: "mixed", Phase: "publish", Setup: t.Setup, Sync: t.Sync, SizeBytes: o.SizeBytes, Queues: o.Queues,

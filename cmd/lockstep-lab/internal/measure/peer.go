@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// Peers with supported benchmarks.
+// Supported peers.
 const (
 	PeerNATS      = "nats"
 	PeerChronicle = "chronicle"
@@ -29,16 +29,14 @@ var ErrNoPeer = errors.New("not installed")
 
 // Peer is another product's benchmark: a program that starts the product, loads it, and prints tab-separated lines.
 type Peer struct {
-	// Name is PeerNATS or PeerChronicle.
 	Name string
-	// Command is the program and its first arguments.
+	// program and its first arguments
 	Command []string
-	// Stderr receives its diagnostic output; nil discards it.
+	// nil discards the diagnostic output
 	Stderr io.Writer
 }
 
-// FindPeer returns a peer's program: the given one, or `run` in the directory. It returns ErrNoPeer if the program does
-// not exist.
+// FindPeer returns the given command, or `run` in the directory, or ErrNoPeer.
 func FindPeer(name, dir, command string) (Peer, error) {
 	if command != "" {
 		return Peer{Name: name, Command: strings.Fields(command)}, nil
@@ -53,10 +51,9 @@ func FindPeer(name, dir, command string) (Peer, error) {
 	return Peer{Name: name, Command: []string{run}}, nil
 }
 
-// peerStop bounds the cleanup of a peer's program after it was signalled to stop.
+// for the cleanup of a peer's program after it was signalled to stop
 const peerStop = 20 * time.Second
 
-// run runs the program and returns its output.
 func (p Peer) run(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	args = append(append([]string{}, p.Command[1:]...), args...)
 	cmd := exec.CommandContext(ctx, p.Command[0], args...)
@@ -79,7 +76,7 @@ func lastLines(s string) string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// Cases that are measured on both sides.
+// measured on both sides
 const (
 	CasePub1      = "1 publisher"
 	CasePub64     = "64 publishers"
@@ -93,17 +90,14 @@ const (
 
 // NATSOptions configure the NATS benchmark.
 type NATSOptions struct {
-	// Config is r1, r1-always, r3 or r3-always: the number of servers, and the sync mode.
-	Config string
-	// Sizes of bodies.
-	Sizes []int
-	// Duration of each publishing workload.
+	// r1, r1-always, r3 or r3-always: servers and sync mode
+	Config   string
+	Sizes    []int
 	Duration time.Duration
-	// Dir for its data.
-	Dir string
+	Dir      string
 }
 
-// NATS runs its benchmark. Its program acquires the benchmark lock itself.
+// NATS runs the benchmark, which acquires the benchmark lock itself.
 func NATS(ctx context.Context, p Peer, o NATSOptions) ([]bench.Result, error) {
 	sizes := make([]string, len(o.Sizes))
 	for i, s := range o.Sizes {
@@ -164,7 +158,7 @@ func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 	return results, nil
 }
 
-// noted returns a number from the note, the last column.
+// number from the note in the last column
 func noted(columns []string, key string) int {
 	for _, word := range strings.Fields(columns[len(columns)-1]) {
 		if v, ok := strings.CutPrefix(word, key); ok {
@@ -179,19 +173,19 @@ func noted(columns []string, key string) int {
 
 // ChronicleOptions configure the Chronicle Queue benchmark.
 type ChronicleOptions struct {
-	// SizeBytes of a body, Messages of each of the Bursts.
+	// Messages is per burst.
 	SizeBytes, Messages, PublishFrames int
-	// Batch is the number of messages between two syncs; 0 for no syncs.
+	// messages between two syncs; 0: no syncs
 	Batch int
-	// Pause between bursts; whole seconds.
+	// between bursts, in whole seconds
 	Pause time.Duration
-	// MemoryLimit of the process and its page cache, in bytes; 0 for none.
+	// of the process and its page cache, in bytes; 0: none
 	MemoryLimit int64
-	// Dir for its data, which must not exist.
+	// must not exist
 	Dir string
 }
 
-// Chronicle runs its benchmark and returns two results for each burst.
+// Chronicle returns two results for each burst.
 func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result, error) {
 	args := []string{
 		fmt.Sprintf("MSG_SIZE=%d", o.SizeBytes), fmt.Sprintf("BATCH=%d", o.Messages), fmt.Sprintf("GB=%d", o.PublishFrames),

@@ -16,17 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inGroup starts the command in a new process group, and interrupts the whole group when the context ends.
+// inGroup interrupts the whole process group when the context ends.
 func inGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 }
 
-// lockPoll is the interval between attempts to acquire a held lock.
 const lockPoll = 200 * time.Millisecond
 
-// Lock acquires the lock shared by all benchmarks on this machine, so that they do not run at the same time. It waits
-// until ctx ends. An empty name disables locking. waits is called once if Lock has to wait.
+// Lock acquires the lock shared by all benchmarks on this machine; an empty name disables locking. waits is called once
+// if Lock has to wait.
 func Lock(ctx context.Context, name string, waits func()) (unlock func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil
@@ -46,7 +45,7 @@ func Lock(ctx context.Context, name string, waits func()) (unlock func() error, 
 		if first {
 			waits()
 		}
-		if err := pause(ctx, lockPoll); err != nil {
+		if err := elapse(ctx, lockPoll); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 	}

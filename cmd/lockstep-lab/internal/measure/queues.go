@@ -17,18 +17,18 @@ import (
 // QueuesOptions configure the load on a store with many queues.
 type QueuesOptions struct {
 	EmbeddedOptions
-	// Queues to create. Each gets one message; then Messages are distributed over all of them in each of the Slices.
+	// Each queue gets one message; then Messages are distributed over all of them in each of the Slices.
 	Queues, Messages, Slices int
 }
 
-// createAtOnce is the number of queues created with one sync.
+// queues created with one sync
 const createAtOnce = 1000
 
-// Queues compares a store with one queue with a store with many queues. Results: "create" creates the queues. "one
-// each" publishes one message to each. "one queue" publishes Messages in each of several slices to the only queue.
-// "round robin" does the same, each message to the next queue. The last two alternate, and each slice includes a
-// checkpoint at its end; Ratio and CPURatio compare them as in Growth. QueueBytes of "round robin" is the heap per
-// queue at that time; QueueBytes of "start", which reopens the store, is the heap per queue after a start.
+// Queues compares a store with one queue with a store with many queues. "create" creates the queues, and "one each"
+// publishes one message to each. "one queue" publishes Messages per slice to the only queue, "round robin" each message
+// to the next queue. These two alternate, and each slice includes a checkpoint; Ratio and CPURatio compare them as in
+// Growth. QueueBytes of "round robin" is the heap per queue at that time; of "start", which reopens the store, after a
+// start.
 func Queues(ctx context.Context, o QueuesOptions, report func(bench.Result) error) (err error) {
 	if o.Queues < 1 || o.Slices < 1 {
 		return errors.New("at least one queue and one slice are required")
@@ -85,7 +85,7 @@ func Queues(ctx context.Context, o QueuesOptions, report func(bench.Result) erro
 	})
 }
 
-// publishInTurns publishes to one queue and to many queues alternately. It then closes the store with one queue.
+// publishInTurns closes the store with one queue.
 func publishInTurns(
 	ctx context.Context, o QueuesOptions, one, many *turner, empty uint64, report func(bench.Result) error,
 ) error {
@@ -117,7 +117,6 @@ func publishInTurns(
 	return report(round)
 }
 
-// createQueues creates queues 1 to n, each in a separate transaction.
 func (e *embedded) createQueues(ctx context.Context, n int, out *bench.Result) error {
 	h, start := bench.NewHistogram(), time.Now()
 	for done := 0; done < n; done += createAtOnce {
@@ -137,7 +136,6 @@ func (e *embedded) createQueues(ctx context.Context, n int, out *bench.Result) e
 	return nil
 }
 
-// roundRobin publishes each message to the next queue.
 func (e *embedded) roundRobin(ctx context.Context, queues, messages int, out *bench.Result) error {
 	return e.transactions(ctx, messages, out, func(now int64, done, n int) {
 		for i := range n {
@@ -148,7 +146,6 @@ func (e *embedded) roundRobin(ctx context.Context, queues, messages int, out *be
 	})
 }
 
-// reopen closes the store with a checkpoint, and opens it again.
 func (e *embedded) reopen(ctx context.Context) error {
 	if _, err := e.store.Checkpoint(ctx); err != nil {
 		return err
@@ -163,7 +160,6 @@ func (e *embedded) reopen(ctx context.Context) error {
 	return nil
 }
 
-// heapInUse returns the bytes of live objects.
 func heapInUse() uint64 {
 	runtime.GC()
 	runtime.GC() // the second one frees objects that had a finalizer

@@ -17,12 +17,11 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// createQueuesAtOnce is the number of concurrent requests that create queues.
 const createQueuesAtOnce = 64
 
-// NodeQueues is Queues through the client, on nodes that were started for the measurement. load configures publishing:
-// its Messages go to one queue and then round n queues. The heap per queue is not measured here; RSS is that of the
-// processes. "start" is the time from restarting all nodes until they serve and are in sync.
+// NodeQueues is Queues through the client, on nodes that were started for the measurement. load.Messages go to one
+// queue and then to all n in turn. RSS is that of the processes. "start" is the time from restarting all nodes until
+// they are in sync.
 func NodeQueues(
 	ctx context.Context, t bench.Target, load bench.PublishOptions, n int, report func(bench.Result) error,
 ) error {
@@ -75,27 +74,18 @@ func NodeQueues(
 	return nil
 }
 
-// publishRound publishes each message to the next queue.
 func publishRound(
 	ctx context.Context, t bench.Target, queues []string, o bench.PublishOptions, out *bench.Result,
 ) error {
 	o.EachToNext = true
-	producers, err := bench.NewProducers(ctx, t.Client, o.Producers)
-	if err != nil {
-		return err
-	}
 	start := time.Now()
-	h, err := bench.PublishAll(ctx, producers, queues, o)
+	h, err := bench.PublishNew(ctx, t.Client, queues, o)
 	if err == nil {
 		out.Duration(time.Since(start), int(h.TotalCount()), h)
-	}
-	for _, p := range producers {
-		err = errors.Join(err, p.Close())
 	}
 	return err
 }
 
-// createAll creates queues concurrently.
 func createAll(ctx context.Context, c *client.Client, names []string, out *bench.Result) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -127,7 +117,6 @@ func createAll(ctx context.Context, c *client.Client, names []string, out *bench
 	return nil
 }
 
-// restartAll restarts all nodes, and measures the time until they are ready.
 func restartAll(ctx context.Context, t bench.Target, out *bench.Result) error {
 	for _, n := range t.Pair.Nodes {
 		if err := n.Stop(); err != nil {

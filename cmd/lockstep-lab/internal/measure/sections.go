@@ -21,29 +21,24 @@ import (
 type Section struct {
 	// Node is "active" or "standby".
 	Node string `json:"node"`
-	// Function in which the goroutines start, without the module path.
+	// start function, without the module path
 	Function string `json:"function"`
-	// Goroutines of this kind during the measurement. The work of a single goroutine is serial: more processors do not
-	// speed it up.
+	// The work of a single goroutine is serial: more processors do not speed it up.
 	Goroutines int `json:"goroutines"`
-	// CPU time of all of them, in µs per message.
+	// of all goroutines
 	CPU float64 `json:"cpu_us_per_message"`
-	// Ceiling is the maximum number of messages per second of one goroutine. It assumes that the goroutine has its own
-	// processor, and that the goroutines of its kind share the work evenly.
+	// maximum messages per second if each goroutine has its own processor and they share the work evenly
 	Ceiling float64 `json:"ceiling_per_s,omitempty"`
 }
 
-// modulePath is removed from function names.
 const modulePath = "github.com/lockstep-mq/lockstep/"
 
-// runtimeSection is the work of the Go runtime in its own goroutines and threads, such as garbage collection. Ceilings
-// do not apply to it.
+// garbage collection and other work of the Go runtime, to which ceilings do not apply
 const runtimeSection = "runtime"
 
-// startsDispatcher starts both goroutines of a queue's dispatcher, which do different work.
+// starts both goroutines of a queue's dispatcher, which do different work
 const startsDispatcher = modulePath + "server/delivery/dispatch.(*Registry).start."
 
-// sections groups a CPU profile by the start function of each goroutine.
 func sections(node string, cpu *profile.Profile, goroutines map[string]int, messages int) []Section {
 	nanos := map[string]int64{}
 	for _, s := range cpu.Sample {
@@ -68,7 +63,7 @@ func sections(node string, cpu *profile.Profile, goroutines map[string]int, mess
 	return out
 }
 
-// root returns the start function of a sample's goroutine. It skips functions that only start another one.
+// root skips functions that only start another one.
 func root(s *profile.Sample) string {
 	for i := len(s.Location) - 1; i >= 0; i-- {
 		lines := s.Location[i].Line
@@ -88,7 +83,6 @@ func root(s *profile.Sample) string {
 	return runtimeSection
 }
 
-// count groups a goroutine profile by start function.
 func count(goroutines *profile.Profile) map[string]int {
 	out := map[string]int{}
 	for _, s := range goroutines.Sample {
@@ -97,8 +91,7 @@ func count(goroutines *profile.Profile) map[string]int {
 	return out
 }
 
-// usual returns the median of several counts for each kind; of two middle values, the higher. A kind that is missing
-// from a count counts as 0.
+// usual returns the median of the counts of each kind, the higher of two. A missing kind counts as 0.
 func usual(counts []map[string]int) map[string]int {
 	out := map[string]int{}
 	for _, c := range counts {
@@ -117,7 +110,6 @@ func usual(counts []map[string]int) map[string]int {
 	return out
 }
 
-// inspector reads a node's profiles and metrics.
 type inspector struct{ address string }
 
 func (n inspector) get(ctx context.Context, path string, read func(io.Reader) error) error {
@@ -147,7 +139,6 @@ func (n inspector) profile(ctx context.Context, path string) (p *profile.Profile
 	return p, nil
 }
 
-// cpu records a CPU profile of the node.
 func (n inspector) cpu(ctx context.Context, d time.Duration) (*profile.Profile, error) {
 	return n.profile(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(d.Seconds())))
 }
@@ -160,7 +151,7 @@ func (n inspector) goroutines(ctx context.Context) (map[string]int, error) {
 	return count(p), nil
 }
 
-// waited is the total time in seconds that the node's goroutines have waited for locks since its start.
+// total of all goroutines since the start of the node
 const waited = "go_sync_mutex_wait_total_seconds_total"
 
 func (n inspector) waited(ctx context.Context) (seconds float64, err error) {
@@ -177,4 +168,53 @@ func (n inspector) waited(ctx context.Context) (seconds float64, err error) {
 		return 0, fmt.Errorf("how long a node waited for locks: %w", err)
 	}
 	return seconds, nil
+}
+
+// HeldLock is a function that held a contended lock.
+type HeldLock struct {
+	// Node is "active" or "standby".
+	Node string `json:"node"`
+	// Function released the lock, without the module path.
+	Function string `json:"function"`
+	// fraction of the time that goroutines of the node waited for locks
+	Share float64 `json:"share"`
+}
+
+const mostLocks = 5
+
+// locks groups a profile of waits by the function that held the lock.
+func locks(node string, p *profile.Profile) []HeldLock {
+	nanos, all := map[string]int64{}, int64(0)
+	for _, s := range p.Sample {
+		ns := s.Value[len(s.Value)-1]
+		nanos[holder(s)] += ns
+		all += ns
+	}
+	out := make([]HeldLock, 0, len(nanos))
+	for name, ns := range nanos {
+		if ns > 0 {
+			out = append(out, HeldLock{Node: node, Function: name, Share: float64(ns) / float64(all)})
+		}
+	}
+	slices.SortFunc(out, func(a, b HeldLock) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Function, b.Function))
+	})
+	return out[:min(len(out), mostLocks)]
+}
+
+func holder(s *profile.Sample) string {
+	for _, at := range s.Location {
+		for _, line := range at.Line {
+			name := line.Function.Name
+			if !strings.HasPrefix(name, "sync.") && !strings.HasPrefix(name, "internal/sync.") &&
+				!strings.HasPrefix(name, "runtime.") {
+				return strings.TrimPrefix(name, modulePath)
+			}
+		}
+	}
+	return runtimeSection
+}
+
+func (n inspector) contention(ctx context.Context, d time.Duration) (*profile.Profile, error) {
+	return n.profile(ctx, fmt.Sprintf("/debug/pprof/mutex?seconds=%d", int(d.Seconds())))
 }

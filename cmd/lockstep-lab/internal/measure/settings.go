@@ -11,8 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// SettingVariant measures publishing to nodes that were started with one changed setting. The result includes the
-// number of the active's checkpoints and the size of its log at the end. The setting is only copied to the result.
+// SettingVariant measures publishing to nodes that were started with one changed setting, which is only copied to the
+// result.
 func SettingVariant(ctx context.Context, t bench.Target, o bench.PublishOptions, setting,
 	value string,
 ) (bench.Result, error) {
@@ -38,7 +38,6 @@ func SettingVariant(ctx context.Context, t bench.Target, o bench.PublishOptions,
 	return r, err
 }
 
-// storeStatus requests the store status of the active.
 func storeStatus(ctx context.Context, t bench.Target) (*pb.StoreStatus, error) {
 	active, err := t.Client.WaitActive(ctx)
 	if err != nil {

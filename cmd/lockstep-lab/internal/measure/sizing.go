@@ -2,23 +2,21 @@
 
 package measure
 
-// Size is the estimated maximum rate of a pair whose nodes each have a machine with the given number of processors. It
-// is derived from the processor time of a measurement, and assumes the same processors. It was not measured on such
-// machines: it ignores the bandwidth of memory, disk and network, lock waits and scheduling.
+// Size is the estimated maximum rate of a pair with the given number of processors per node, derived from the processor
+// time of a measurement. It ignores the bandwidth of memory, disk and network, lock waits and scheduling.
 type Size struct {
 	Processors int `json:"processors"`
-	// ByProcessors is the maximum number of messages per second by the processor time of the busier node.
+	// messages per second that the processor time of the busier node allows
 	ByProcessors float64 `json:"processors_allow_per_s"`
-	// BySerial is the maximum number of messages per second of the longest section that has a single goroutine.
+	// messages per second of the longest section with a single goroutine
 	BySerial float64 `json:"serial_allows_per_s"`
-	// Limit is the limiting resource: "active" or "standby" for that node's processors, else the section's function.
+	// "active" or "standby" for that node's processors, else the section's function
 	Limit string `json:"limit"`
 }
 
 // Rate returns the lower of both limits.
 func (s Size) Rate() float64 { return min(s.ByProcessors, s.BySerial) }
 
-// sizing derives sizes from the sections of both nodes.
 func sizing(sections []Section) []Size {
 	cpu := map[string]float64{}
 	var serial Section

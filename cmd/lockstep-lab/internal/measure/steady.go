@@ -18,9 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// Publishing at a constant rate during other operations, with separate measurements for each phase.
-
-// slotTime is the resolution of slow periods, and slowest the number of reported ones.
+// slotTime is the resolution of slow periods.
 const (
 	slotTime = 100 * time.Millisecond
 	slowest  = 5
@@ -34,11 +32,11 @@ type Latencies struct {
 	P99      float64 `json:"p99_ms"`
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
-	// BySecond is the longest latency of the messages acknowledged in each second of the phase.
+	// maximum of each second of the phase
 	BySecond []float64 `json:"max_ms_by_second"`
 }
 
-// steadyLoad publishes at a constant rate, and measures the phases separately.
+// steadyLoad publishes at a constant rate during other operations, and measures the phases separately.
 type steadyLoad struct {
 	mu    sync.Mutex // guards the fields below
 	phase *hdrhistogram.Histogram
@@ -50,22 +48,18 @@ type steadyLoad struct {
 
 // Slow is a period in which messages were slow.
 type Slow struct {
-	// At is when the first of them was acknowledged, in seconds since the start of the phase. P100 is the longest
-	// latency.
+	// At is the time of the first acknowledgement since the start of the phase.
 	At   float64 `json:"at_s"`
 	P100 float64 `json:"max_ms"`
-	// Step of the operation, if it has several.
-	Step string `json:"step,omitempty"`
+	Step string  `json:"step,omitempty"`
 }
 
-// during sets the current step of the operation.
 func (p *steadyLoad) during(step string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.step = step
 }
 
-// slowMoments returns the slowest periods of the current or last phase, the slowest first.
 func (p *steadyLoad) slowMoments() []Slow {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,14 +100,12 @@ func (p *steadyLoad) Duration(d time.Duration) {
 	}
 }
 
-// steady configures the load.
 type steady struct {
 	queue                            string
 	sizeBytes, perSecond, publishers int
 }
 
-// publishSteadily publishes while fn runs. If publishing fails, it cancels the context of fn and returns the publish
-// error.
+// publishSteadily publishes while fn runs. A failure cancels the context of fn and is returned.
 func publishSteadily(
 	ctx context.Context, t bench.Target, o steady, fn func(context.Context, *steadyLoad) error,
 ) error {
@@ -147,8 +139,7 @@ func publishSteadily(
 	return err
 }
 
-// run publishes one message per interval, starting at first, until ctx ends. The latency of a message that was delayed
-// by the previous one is measured from the time at which it was due.
+// The latency of a message that was delayed by the previous one is measured from the time at which it was due.
 func (p *steadyLoad) run(
 	ctx context.Context, producer *client.Producer, queue string, m client.Message, first time.Time,
 	interval time.Duration,
@@ -172,10 +163,8 @@ func (p *steadyLoad) run(
 	}
 }
 
-// fillBytes is the size of the messages that fill the store.
 const fillBytes = 4096
 
-// elapse waits for d, or until ctx ends.
 func elapse(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -185,19 +174,11 @@ func elapse(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fillStore publishes until the store has the given size, and writes checkpoints on both nodes.
+// fillStore also writes checkpoints on both nodes.
 func fillStore(ctx context.Context, t bench.Target, queue string, storeBytes int64) error {
-	producers, err := bench.NewProducers(ctx, t.Client, 2)
-	if err != nil {
-		return err
-	}
-	_, err = bench.PublishAll(ctx, producers, []string{queue}, bench.PublishOptions{
-		SizeBytes: fillBytes, Messages: int(storeBytes / fillBytes), Producers: len(producers), Window: 500, Queues: 1,
-	})
-	for _, p := range producers {
-		err = errors.Join(err, p.Close())
-	}
-	if err != nil {
+	if _, err := bench.PublishNew(ctx, t.Client, []string{queue}, bench.PublishOptions{
+		SizeBytes: fillBytes, Messages: int(storeBytes / fillBytes), Producers: 2, Window: 500, Queues: 1,
+	}); err != nil {
 		return err
 	}
 	for _, n := range t.Pair.Nodes {

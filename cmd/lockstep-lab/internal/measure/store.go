@@ -19,42 +19,36 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// EmbeddedOptions configure the embedded store and its load: no gRPC, no replication, one goroutine.
+// EmbeddedOptions configure the embedded store and its load in one goroutine.
 type EmbeddedOptions struct {
-	// Dir for the data; it must be empty.
-	Dir string
-	// SizeBytes of a body.
+	// must be empty
+	Dir       string
 	SizeBytes int
-	// Batch is the number of messages per transaction.
+	// messages per transaction
 	Batch int
-	// Sync mode: "always", "interval" or "off".
-	Sync string
-	// PageSize and the MemoryBudget of the process, in bytes; 0 for the defaults.
+	Sync  string
+	// in bytes; 0: the defaults
 	PageSize     int
 	MemoryBudget int64
-	// PageCache configures the use of the system's page cache.
-	PageCache store.PageCache
+	PageCache    store.PageCache
 }
 
 // StoreOptions configure the load with bursts.
 type StoreOptions struct {
 	EmbeddedOptions
-	// Messages of each of the Bursts. Each burst is read before the next one. Nothing is acknowledged, so the store
-	// grows.
+	// per burst. Nothing is acknowledged, so the store grows.
 	Messages, PublishFrames int
-	// Pause between two bursts.
+	// between bursts
 	Pause time.Duration
-	// Warm writes as much data as the run will use, and deletes it, before the measurement.
+	// write and delete as much data as the run will use before the measurement
 	Warm bool
-	// MemoryLimit of this process and its page cache, in bytes; 0 for none. It requires root and a memory cgroup. If it
-	// cannot be set, the Note of the results contains the reason.
+	// of this process and its page cache; 0: none. It requires root and a memory cgroup. If it cannot be set, the Comment
+	// of the results contains the reason.
 	MemoryLimit int64
-	// SlowLink closes the store after the bursts. It measures opening it, and a reader that starts at the first message,
-	// compared with a plain read of the page file.
+	// measure opening the store, and a reader that starts at the first message, compared with a plain read
 	SlowLink bool
 }
 
-// embedded is an open store under load.
 type embedded struct {
 	EmbeddedOptions
 	store   *store.Store
@@ -65,7 +59,6 @@ type embedded struct {
 	note    string
 }
 
-// The queue of most runs, and its subscription.
 const (
 	firstQueue = 1
 	firstSub   = 1
@@ -97,7 +90,6 @@ func (e *embedded) open() error {
 	return err
 }
 
-// budget returns the memory budget of the process, like memory.budget of a node.
 func (e *embedded) budget() int64 {
 	if e.MemoryBudget == 0 {
 		return config.Default().Memory.Budget.Bytes()
@@ -115,7 +107,6 @@ func (e *embedded) close() error {
 	return s.Close()
 }
 
-// result returns a new result.
 func (e *embedded) result(workload, phase string) bench.Result {
 	return bench.Result{
 		Workload: workload, Phase: phase, Setup: "embedded", Sync: e.Sync, SizeBytes: e.SizeBytes, Batch: e.Batch,
@@ -123,7 +114,6 @@ func (e *embedded) result(workload, phase string) bench.Result {
 	}
 }
 
-// measure runs fn and sets the resource usage of this process.
 func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error {
 	bench.ResetPeaks(bench.Self())
 	m := bench.NewMeter(nil, e.Dir)
@@ -137,10 +127,9 @@ func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error 
 	return nil
 }
 
-// Store measures writing bursts and reading them back. It reports two results for each burst. A latency of "write" is
-// that of one transaction, readable and durable according to the sync mode. A latency of "read" is that of one read of
-// up to 1000 messages or 1 MiB. Reads from pages verify checksums, and every body is accessed. With Far there are two
-// more results: "start" and "read far".
+// Store measures writing bursts and reading them back, with two results for each burst. A latency of "write" is that of
+// one transaction, readable and durable according to the sync mode; of "read", that of one read of up to 1000 messages
+// or 1 MiB. Reads from pages verify checksums, and every body is accessed. SlowLink adds "start" and "read far".
 func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error) (err error) {
 	if o.Warm {
 		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.PublishFrames, o.SizeBytes)); err != nil {
@@ -172,7 +161,7 @@ func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error)
 	}
 	for frame := range o.PublishFrames {
 		if frame > 0 {
-			if err := pause(ctx, o.Pause); err != nil {
+			if err := elapse(ctx, o.Pause); err != nil {
 				return err
 			}
 		}
@@ -210,7 +199,7 @@ func (e *embedded) publishFrame(ctx context.Context, frame, messages int, report
 	return nil
 }
 
-// slowLink measures a start, and a reader that starts at the first message with an empty page cache.
+// The page cache is empty.
 func (e *embedded) slowLink(ctx context.Context, messages int, report func(bench.Result) error) error {
 	file := datadir.PageFile(e.Dir)
 	if _, err := e.store.Checkpoint(ctx); err != nil {
@@ -266,12 +255,11 @@ func joinNotes(a, b string) string {
 	return a + "; " + b
 }
 
-// createQueue creates a queue with one subscription.
 func (e *embedded) createQueue(name string) error {
 	return e.commit(func() { e.builder.CreateQueue(name, txn.Config{}, "default") })
 }
 
-// commit executes one transaction: log, sync, apply.
+// log, sync, apply
 func (e *embedded) commit(fill func()) error {
 	return e.commitMany(1, func(int) { fill() })
 }
@@ -303,7 +291,6 @@ func (e *embedded) commitMany(transactions int, fill func(i int)) (err error) {
 	return errors.Join(err, refused)
 }
 
-// write publishes to the first queue.
 func (e *embedded) write(ctx context.Context, messages int, out *bench.Result) error {
 	return e.transactions(ctx, messages, out, func(now int64, _, n int) {
 		e.builder.BeginPublish(firstQueue)
@@ -314,8 +301,7 @@ func (e *embedded) write(ctx context.Context, messages int, out *bench.Result) e
 	})
 }
 
-// transactions commits count items in transactions of Batch items. fill receives the time, the number of items before,
-// and the number to add to the transaction.
+// fill receives the time, the number of items before, and the number to add to the transaction.
 func (e *embedded) transactions(
 	ctx context.Context, count int, out *bench.Result, fill func(nowMS int64, done, n int),
 ) error {
@@ -334,7 +320,7 @@ func (e *embedded) transactions(
 	return nil
 }
 
-// read continues reading the first queue after the end of the last read.
+// read continues after the end of the last read.
 func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) error {
 	h, start := bench.NewHistogram(), time.Now()
 	var batch []store.Delivery
@@ -370,7 +356,7 @@ func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) er
 }
 
 // Trend returns the ratio of the rate of the last half of the bursts to that of the first two. ok is false for fewer
-// than four bursts. With 16 bursts the last half is 8.
+// than four bursts.
 func Trend(frames []bench.Result) (ratio float64, ok bool) {
 	if len(frames) < 4 {
 		return 0, false

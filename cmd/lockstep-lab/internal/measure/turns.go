@@ -10,15 +10,13 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// turner is a store that is measured in slices, alternating with others, so that all have the same disk and machine
-// conditions.
+// turner is measured in slices, alternating with others, so that all have the same disk and machine conditions.
 type turner struct {
 	e      *embedded
 	slices []bench.Result
 }
 
-// takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. The first store of a turn is
-// the last one in the next turn.
+// The first store of a turn is the last one in the next turn. tidy is called after each slice.
 func takeTurns(
 	stores []*turner, workload, phase string, turns int, slice func(*turner, *bench.Result) error,
 	tidy func(*turner) error,
@@ -45,9 +43,8 @@ func takeTurns(
 	return nil
 }
 
-// total combines the slices: Rate is the median; CPU and bytes are totals. If first is not nil, Ratio is the median of
-// the ratios of each slice's rate to that of first's slice of the same turn. CPURatio is the ratio of the total CPU
-// time per message.
+// total combines the slices: Rate is the median; CPU and bytes are totals. Ratio is the median of the ratios to first's
+// slice of the same turn, CPURatio the ratio of the CPU time per message.
 func (t *turner) total(first *turner) bench.Result {
 	out := bench.Median(t.slices)
 	out.Median = false // of rounds
@@ -81,7 +78,7 @@ func (t *turner) total(first *turner) bench.Result {
 	return out
 }
 
-// withCheckpoint measures fn, which processes count items, and a checkpoint after it.
+// fn processes count items.
 func (e *embedded) withCheckpoint(
 	ctx context.Context, count int, out *bench.Result, fn func(*bench.Result) error,
 ) error {

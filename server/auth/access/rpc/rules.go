@@ -19,16 +19,11 @@ import (
 // Grant adds rights and roles to a rule.
 func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantResponse, error) {
 	asked := req.GetRule()
-	err := checkSubject(asked)
-	if err == nil {
-		err = checkRights(asked.GetRights())
-	}
+	err := checkRule(asked)
 	var granted *pb.AccessRule
 	var version uint64
 	if err == nil {
-		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, t *access.Table) (
-			[]txn.AccessChange, error,
-		) {
+		version, err = s.change(ctx, req, req.GetLockOut(), func(t *access.Table) ([]txn.AccessChange, error) {
 			granted, err = grant(t, asked)
 			if err != nil {
 				return nil, err
@@ -50,7 +45,6 @@ func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantRes
 	return &pb.GrantResponse{Rule: granted, Version: version}, nil
 }
 
-// grant returns the existing rule with the requested rights added.
 func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	rule := proto.CloneOf(t.Rule(asked))
 	if rule == nil {
@@ -80,15 +74,10 @@ func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 // Revoke removes rights and roles from a rule.
 func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.RevokeResponse, error) {
 	asked := req.GetRule()
-	err := checkSubject(asked)
-	if err == nil {
-		err = checkRights(asked.GetRights())
-	}
+	err := checkRule(asked)
 	var version uint64
 	if err == nil {
-		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, t *access.Table) (
-			[]txn.AccessChange, error,
-		) {
+		version, err = s.change(ctx, req, req.GetLockOut(), func(t *access.Table) ([]txn.AccessChange, error) {
 			left, err := revoke(t, asked)
 			if err != nil {
 				return nil, err
@@ -106,7 +95,6 @@ func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.Revoke
 	return &pb.RevokeResponse{Rule: s.o.Rules.Table().Rule(asked), Version: version}, nil
 }
 
-// revoke returns the existing rule with the requested rights removed.
 func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	rule := proto.CloneOf(t.Rule(asked))
 	if rule == nil {
@@ -119,8 +107,7 @@ func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	}
 	rights, has := access.RightsFromProto(asked.GetRights()), access.RightsFromProto(rule.GetRights())
 	if missing := rights &^ has; missing != 0 {
-		return nil, fmt.Errorf("%w: rule for %s does not grant %s, only %s", access.ErrNotFound, subject(asked),
-			missing, has)
+		return nil, fmt.Errorf("%w: rule for %s does not grant %s, only %s", access.ErrNotFound, subject(asked), missing, has)
 	}
 	for _, name := range asked.GetRoles() {
 		if !slices.Contains(rule.GetRoles(), name) {
@@ -132,7 +119,6 @@ func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	return rule, nil
 }
 
-// subject describes the subject and queue pattern of a rule.
 func subject(r *pb.AccessRule) string {
 	s := fmt.Sprintf("principal %q", r.GetPrincipal())
 	if r.GetGroup() != "" {
@@ -144,7 +130,7 @@ func subject(r *pb.AccessRule) string {
 	return s + fmt.Sprintf(" and queue %q", r.GetQueue())
 }
 
-func checkSubject(r *pb.AccessRule) error {
+func checkRule(r *pb.AccessRule) error {
 	if (r.GetPrincipal() == "") == (r.GetGroup() == "") {
 		return fmt.Errorf("%w: specify either a principal or a group", access.ErrInvalid)
 	}
@@ -155,10 +141,9 @@ func checkSubject(r *pb.AccessRule) error {
 			return err
 		}
 	}
-	return nil
+	return checkRights(r.GetRights())
 }
 
-// checkText rejects invalid names and patterns.
 func checkText(label, text string, mayBeEmpty bool) error {
 	switch {
 	case text == "" && !mayBeEmpty:
@@ -193,9 +178,7 @@ func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutR
 	var version uint64
 	if err == nil {
 		role.Rights = access.RightsToProto(access.RightsFromProto(role.GetRights()))
-		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, _ *access.Table) (
-			[]txn.AccessChange, error,
-		) {
+		version, err = s.change(ctx, req, req.GetLockOut(), func(_ *access.Table) ([]txn.AccessChange, error) {
 			role.ChangedBy, role.ChangedAt = by(ctx)
 			return put(access.KindRole, role.GetName(), role)
 		})
@@ -208,14 +191,13 @@ func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutR
 
 // DeleteRole removes a role that no rule refers to.
 func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*pb.DeleteRoleResponse, error) {
-	version, err := s.change(ctx, req, false, func(_ context.Context, t *access.Table) ([]txn.AccessChange, error) {
+	version, err := s.change(ctx, req, false, func(t *access.Table) ([]txn.AccessChange, error) {
 		if t.Roles()[req.GetName()] == nil {
 			return nil, fmt.Errorf("%w: no role %q", access.ErrNotFound, req.GetName())
 		}
 		for _, r := range t.Rules() {
 			if slices.Contains(r.GetRoles(), req.GetName()) {
-				return nil, fmt.Errorf("%w: rule for %s has role %q; revoke it first", access.ErrInUse, subject(r),
-					req.GetName())
+				return nil, fmt.Errorf("%w: rule for %s has role %q; revoke it first", access.ErrInUse, subject(r), req.GetName())
 			}
 		}
 		return remove(access.KindRole, req.GetName()), nil
@@ -226,7 +208,6 @@ func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*p
 	return &pb.DeleteRoleResponse{Version: version}, nil
 }
 
-// sorted returns the values of a map, sorted by key.
 func sorted[V any](m map[string]V) []V {
 	list := make([]V, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package rpc implements lockstep.v1.AccessService, the management of access rules. The active makes changes one at a
+// time. A change is committed only if the access table is unchanged since it was read.
 package rpc
 
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +18,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
@@ -26,23 +28,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// peerSecretBytes is the length of the shared secret of the two nodes.
 const peerSecretBytes = 32
 
 // Options configures New.
 type Options struct {
-	// Serving reports whether this node is the active.
-	Serving *session.Current
-	// Store stores the access table.
-	Store *store.Store
-	// Rules in force on this node.
-	Rules *access.Rules
-	// Load updates Rules from the applied state of the store.
-	Load func()
-	// Used returns the current usage of the queues of a pattern.
-	Used func(pattern string) *pb.AccessQuota
-	// Alone: the node is not in a pair.
-	Alone bool
+	Serving *session.Current // has a session while this node is the active
+	Store   *store.Store
+	Rules   *access.Rules
+	Load    func()                               // updates Rules from the store
+	Used    func(pattern string) *pb.AccessQuota // returns the usage of the queues of a pattern
+	Alone   bool                                 // standalone, not in a pair
 }
 
 // Service implements lockstep.v1.AccessService.
@@ -56,14 +51,12 @@ type Service struct {
 // New creates the service.
 func New(o Options) *Service { return &Service{o: o} }
 
-// request is a request that changes rules.
 type request interface {
 	proto.Message
 	GetProducer() *pb.Producer
 }
 
-// plan returns the changes for a request, based on the current table.
-type plan func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error)
+type plan func(t *access.Table) ([]txn.AccessChange, error)
 
 // change executes a request, unless it was executed before (INV-10), and returns the version of the table.
 func (s *Service) change(ctx context.Context, req request, lockOut bool, decide plan) (version uint64, err error) {
@@ -74,7 +67,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	if err := s.o.Serving.Require(session, failover.FeatureAccess); err != nil {
 		return 0, err
 	}
-	producer, err := producerOf(req.GetProducer())
+	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
 		return 0, err
 	}
@@ -96,7 +89,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	if err != nil {
 		return 0, fmt.Errorf("%w; upgrade this node before changing rules", err)
 	}
-	changes, err := decide(ctx, table)
+	changes, err := decide(table)
 	if err != nil {
 		return 0, err
 	}
@@ -132,7 +125,6 @@ func result(r *txn.Result, kept bool) (uint64, error) {
 	return r.LSN, nil
 }
 
-// checkLockOut rejects a change that removes the caller's right to operate.
 func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.AccessEntry, changes []txn.AccessChange,
 ) error {
 	id := access.FromContext(ctx)
@@ -141,8 +133,9 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 		return err
 	}
 	if s.o.Rules.WithTable(next).May(id, access.Operate, "") == nil {
-		if id.Method != access.MethodToken || tokenKept(next, id) {
-			return nil
+		owns := func(t *pb.AccessToken) bool { return t.GetPrincipal() == id.Principal }
+		if id.Method != access.MethodToken || slices.ContainsFunc(sorted(next.Tokens()), owns) {
+			return nil // a caller with a token of the pair still has one
 		}
 	}
 	if id.Principal == access.Anonymous {
@@ -154,17 +147,6 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 		"the change with --lock-out", access.ErrLockOut, id.Principal, id.Principal)
 }
 
-// tokenKept reports whether a caller with a token of the pair still has one.
-func tokenKept(t *access.Table, id *access.Identity) bool {
-	for _, token := range t.Tokens() {
-		if token.GetPrincipal() == id.Principal {
-			return true
-		}
-	}
-	return false
-}
-
-// after returns the table with the changes applied.
 func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.AccessEntry {
 	type name struct {
 		kind byte
@@ -187,18 +169,6 @@ func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.Acce
 	return next
 }
 
-// producerOf converts a request's producer for a transaction; nil if it has none.
-func producerOf(p *pb.Producer) (*txn.Producer, error) {
-	if p == nil {
-		return nil, nil //nolint:nilnil // no producer is no error
-	}
-	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
-	if err := txn.CheckProducer(producer); err != nil {
-		return nil, err
-	}
-	return &producer, nil
-}
-
 // checksum identifies the content of a request, independent of its sender.
 func checksum(req request) uint32 {
 	bare := proto.Clone(req).ProtoReflect()
@@ -211,7 +181,7 @@ func checksum(req request) uint32 {
 	return max(sum, 1) // 0 means unknown
 }
 
-// checkSame rejects a different request with the same sequence, as far as the earlier one is still known.
+// checkSame rejects a different request with the same sequence, if the earlier one is still known.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -225,20 +195,11 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) e
 		"same request, a new request takes the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
 }
 
-// status converts an error for the response; a node that is not active names the active node.
+// status adds the address of the active to the error of a node that is not active.
 func (s *Service) status(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	var has *apierror.NotActiveError
-	if errors.Is(err, replication.ErrNotActive) && !errors.Is(err, replication.ErrOutcomeUnknown) &&
-		!errors.As(err, &has) {
-		err = s.o.Serving.NotActive()
-	}
-	return apierror.ToStatus(fmt.Errorf("%s: %w", op, err))
+	return apierror.ToStatus(fmt.Errorf("%s: %w", op, apierror.WithRedirect(err, s.o.Serving.NotActive)))
 }
 
-// put returns the change that sets an entry.
 func put(kind byte, name string, m proto.Message) ([]txn.AccessChange, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -255,7 +216,6 @@ func remove(kind byte, name string) []txn.AccessChange {
 	return []txn.AccessChange{{Kind: kind, Name: []byte(name), Remove: true}}
 }
 
-// by returns the author and the time of a change.
 func by(ctx context.Context) (string, *timestamppb.Timestamp) {
 	return access.FromContext(ctx).Principal, timestamppb.New(time.Now().Truncate(time.Millisecond))
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -15,8 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxGroups is the maximum number of groups of a token.
-const maxGroups = 32
+const maxGroups = 32 // of a token
 
 // CreateToken stores a token.
 func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (*pb.CreateTokenResponse, error) {
@@ -24,10 +24,9 @@ func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (
 	err := checkToken(token)
 	var version uint64
 	if err == nil {
-		version, err = s.change(ctx, req, false, func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error) {
+		version, err = s.change(ctx, req, false, func(t *access.Table) ([]txn.AccessChange, error) {
 			if at := token.GetExpiresAt(); at != nil && !at.AsTime().After(time.Now()) {
-				return nil, fmt.Errorf("%w: expires_at %s is in the past", access.ErrInvalid,
-					at.AsTime().Format(time.RFC3339))
+				return nil, fmt.Errorf("%w: expires_at %s is in the past", access.ErrInvalid, at.AsTime().Format(time.RFC3339))
 			}
 			if t.Tokens()[token.GetName()] != nil {
 				return nil, fmt.Errorf("%w: token %q exists; revoke it first, or use another name",
@@ -82,9 +81,7 @@ func withoutHash(t *pb.AccessToken) *pb.AccessToken {
 
 // RevokeToken invalidates a token.
 func (s *Service) RevokeToken(ctx context.Context, req *pb.RevokeTokenRequest) (*pb.RevokeTokenResponse, error) {
-	version, err := s.change(ctx, req, req.GetLockOut(), func(_ context.Context, t *access.Table) (
-		[]txn.AccessChange, error,
-	) {
+	version, err := s.change(ctx, req, req.GetLockOut(), func(t *access.Table) ([]txn.AccessChange, error) {
 		if t.Tokens()[req.GetName()] == nil {
 			return nil, fmt.Errorf("%w: no token %q", access.ErrNotFound, req.GetName())
 		}
@@ -102,12 +99,11 @@ func (s *Service) PutQuota(ctx context.Context, req *pb.PutQuotaRequest) (*pb.Pu
 	err := checkText("queue", quota.GetQueue(), false)
 	if err == nil &&
 		quota.GetQueues()|quota.GetBytes()|quota.GetMessagesPerSecond()|quota.GetConnections() == 0 {
-		err = fmt.Errorf("%w: empty quota; set queues, bytes, messages_per_second or connections",
-			access.ErrInvalid)
+		err = fmt.Errorf("%w: empty quota; set queues, bytes, messages_per_second or connections", access.ErrInvalid)
 	}
 	var version uint64
 	if err == nil {
-		version, err = s.change(ctx, req, false, func(ctx context.Context, _ *access.Table) ([]txn.AccessChange, error) {
+		version, err = s.change(ctx, req, false, func(_ *access.Table) ([]txn.AccessChange, error) {
 			quota.ChangedBy, quota.ChangedAt = by(ctx)
 			return put(access.KindQuota, quota.GetQueue(), quota)
 		})
@@ -120,13 +116,11 @@ func (s *Service) PutQuota(ctx context.Context, req *pb.PutQuotaRequest) (*pb.Pu
 
 // DeleteQuota removes a quota.
 func (s *Service) DeleteQuota(ctx context.Context, req *pb.DeleteQuotaRequest) (*pb.DeleteQuotaResponse, error) {
-	version, err := s.change(ctx, req, false, func(_ context.Context, t *access.Table) ([]txn.AccessChange, error) {
-		for _, q := range t.Quotas() {
-			if q.GetQueue() == req.GetQueue() {
-				return remove(access.KindQuota, req.GetQueue()), nil
-			}
+	version, err := s.change(ctx, req, false, func(t *access.Table) ([]txn.AccessChange, error) {
+		if !slices.ContainsFunc(t.Quotas(), func(q *pb.AccessQuota) bool { return q.GetQueue() == req.GetQueue() }) {
+			return nil, fmt.Errorf("%w: no quota for %q", access.ErrNotFound, req.GetQueue())
 		}
-		return nil, fmt.Errorf("%w: no quota for %q", access.ErrNotFound, req.GetQueue())
+		return remove(access.KindQuota, req.GetQueue()), nil
 	})
 	if err != nil {
 		return nil, s.status("delete the quota", err)

@@ -23,7 +23,7 @@ func (s *Service) WhoAmI(ctx context.Context, req *pb.WhoAmIRequest) (*pb.WhoAmI
 	}, nil
 }
 
-// ListAccess returns all entries without hashes.
+// ListAccess returns all entries, without hashes.
 func (s *Service) ListAccess(context.Context, *pb.ListAccessRequest) (*pb.ListAccessResponse, error) {
 	if _, err := s.o.Serving.Session(); err != nil {
 		return nil, s.status("list", err)
@@ -45,7 +45,6 @@ func (s *Service) ListAccess(context.Context, *pb.ListAccessRequest) (*pb.ListAc
 	return resp, nil
 }
 
-// byName sorts rules by subject and queue pattern.
 func byName(rules []*pb.AccessRule) []*pb.AccessRule {
 	rules = slices.Clone(rules)
 	slices.SortFunc(rules, func(a, b *pb.AccessRule) int {
@@ -62,11 +61,9 @@ func (s *Service) TestAccess(_ context.Context, req *pb.TestAccessRequest) (*pb.
 	case right == 0:
 		return nil, s.status("test", fmt.Errorf("%w: unknown right %d", access.ErrInvalid, req.GetRight()))
 	case right&access.QueueRights != 0 && req.GetQueue() == "":
-		return nil, s.status("test", fmt.Errorf("%w: right %s requires a queue", access.ErrInvalid,
-			right))
+		return nil, s.status("test", fmt.Errorf("%w: right %s requires a queue", access.ErrInvalid, right))
 	case right&access.QueueRights == 0 && req.GetQueue() != "":
-		return nil, s.status("test", fmt.Errorf("%w: right %s does not apply to queues", access.ErrInvalid,
-			right))
+		return nil, s.status("test", fmt.Errorf("%w: right %s does not apply to queues", access.ErrInvalid, right))
 	}
 	resp := &pb.TestAccessResponse{Open: s.o.Rules.Open(), Operators: s.o.Rules.Setting().Operators}
 	rules := s.o.Rules.Table().Granting(right, req.GetQueue())

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -20,13 +19,11 @@ import (
 )
 
 const (
-	// maxPage is the maximum number of connections per response.
-	maxPage = 1000
-	// maxStreams and maxQueues limit the description of one connection.
-	maxStreams = 100
+	maxPage    = 1000 // connections per response
+	maxStreams = 100  // described per connection
 	maxQueues  = 10
-	// sampleEvery is the interval of rate samples while the connections are being polled; rates are reported only if
-	// the last poll is at most sampleMax ago.
+	// sampleEvery is the interval of rate samples while connections are polled. Rates are reported only if the last poll
+	// is at most sampleMax ago.
 	sampleEvery = time.Second
 	sampleMax   = 10 * time.Second
 )
@@ -43,7 +40,6 @@ type Service struct {
 	rates map[uint64]rates
 }
 
-// rates is the rates of one connection, from its counters at two times.
 type rates struct {
 	received, sent admission.Traffic // the counters
 	known          bool              // in and out are valid
@@ -96,14 +92,13 @@ func (s *Service) CloseConnection(
 	return &pb.CloseConnectionResponse{Connection: s.toProto(&info)}, nil
 }
 
-// uses reports whether a stream of a connection uses a queue.
 func uses(info *admission.Info, queue string) bool {
 	return slices.ContainsFunc(info.Streams, func(stream admission.StreamInfo) bool {
 		return slices.Contains(stream.Queues, queue)
 	})
 }
 
-// sample updates the rates if the last sample is old enough. mu is held.
+// sample requires that mu is held.
 func (s *Service) sample(all []admission.Info) {
 	now := time.Now()
 	elapsed := now.Sub(s.at)
@@ -128,19 +123,17 @@ func perSecond(before, now admission.Traffic, seconds float64) [2]float64 {
 	return [2]float64{float64(now.Bytes-before.Bytes) / seconds, float64(now.Messages-before.Messages) / seconds}
 }
 
-// toProto converts the description of a connection. mu is held.
+// toProto requires that mu is held.
 func (s *Service) toProto(info *admission.Info) *pb.Connection {
 	out := &pb.Connection{
 		Id: info.ID, Address: info.Address, Since: timestamppb.New(info.Since), Principal: info.Principal,
-		Authentication: info.Authentication, Client: info.Client, Tls: info.TLS, Peer: info.Peer,
-		Protocol:     info.Protocol,
-		Received:     &pb.Traffic{Bytes: info.Received.Bytes, Messages: info.Received.Messages},
-		Sent:         &pb.Traffic{Bytes: info.Sent.Bytes, Messages: info.Sent.Messages},
-		StreamsTotal: uint32(len(info.Streams)),
+		Authentication: info.Authentication, Client: info.Client, Tls: info.TLS, Peer: info.Peer, Protocol: info.Protocol,
+		Received: &pb.Traffic{Bytes: info.Received.Bytes, Messages: info.Received.Messages},
+		Sent:     &pb.Traffic{Bytes: info.Sent.Bytes, Messages: info.Sent.Messages}, StreamsTotal: uint32(len(info.Streams)),
 	}
 	if r := s.rates[info.ID]; r.known {
-		out.Received.BytesPerSecond, out.Received.MessagesPerSecond = proto.Float64(r.in[0]), proto.Float64(r.in[1])
-		out.Sent.BytesPerSecond, out.Sent.MessagesPerSecond = proto.Float64(r.out[0]), proto.Float64(r.out[1])
+		out.Received.BytesPerSecond, out.Received.MessagesPerSecond = new(r.in[0]), new(r.in[1])
+		out.Sent.BytesPerSecond, out.Sent.MessagesPerSecond = new(r.out[0]), new(r.out[1])
 	}
 	for i := range info.Streams[:min(len(info.Streams), maxStreams)] {
 		stream := &info.Streams[i]

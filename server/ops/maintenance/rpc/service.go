@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package rpc implements MaintenanceService, for operators and for the other node. It forwards calls that concern the
+// pair to the active.
 package rpc
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -26,7 +30,6 @@ import (
 )
 
 const (
-	// progressInterval is the interval at which a long operation reports its progress.
 	progressInterval = 200 * time.Millisecond
 	// passedOn marks a call that a node has forwarded to the active: it is not forwarded again.
 	passedOn = "lockstep-passed-on"
@@ -34,7 +37,6 @@ const (
 
 // Options of New.
 type Options struct {
-	// Runner, Manager and Peers of the node, and its Settings.
 	Runner   *failover.Runner
 	Manager  *maintenance.Manager
 	Peers    *peerclient.Peers
@@ -43,7 +45,7 @@ type Options struct {
 	Closing <-chan struct{}
 }
 
-// Service implements lockstep.v1.MaintenanceService. It forwards calls that concern the pair to the active.
+// Service implements lockstep.v1.MaintenanceService.
 type Service struct {
 	pb.UnimplementedMaintenanceServiceServer
 
@@ -344,4 +346,78 @@ func (s *Service) ReportNode(ctx context.Context, req *pb.ReportNodeRequest) (*p
 		}
 		return &pb.ReportNodeResponse{}, nil
 	}, pb.MaintenanceServiceClient.ReportNode)
+}
+
+// RestartNode restarts this node as a step of a plan.
+func (s *Service) RestartNode(
+	ctx context.Context, req *pb.RestartNodeRequest,
+) (*pb.RestartNodeResponse, error) {
+	done, err := s.manager.Restart(ctx, req.GetPlanId())
+	if err != nil {
+		return nil, apierror.ToStatus(err)
+	}
+	return &pb.RestartNodeResponse{Done: done}, nil
+}
+
+// ListSettings returns the settings that can be changed at run time, with their values on this node.
+func (s *Service) ListSettings(context.Context, *pb.ListSettingsRequest) (*pb.ListSettingsResponse, error) {
+	return &pb.ListSettingsResponse{Settings: runningToProto(s.o.Settings.List())}, nil
+}
+
+// ChangeSettings changes settings at run time.
+func (s *Service) ChangeSettings(
+	ctx context.Context, req *pb.ChangeSettingsRequest,
+) (*pb.ChangeSettingsResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.ChangeSettingsRequest) (
+		*pb.ChangeSettingsResponse, error,
+	) {
+		if len(req.GetSet())+len(req.GetUnset()) == 0 {
+			return nil, fmt.Errorf("%w: no setting to change", apierror.ErrInvalid)
+		}
+		if err := s.o.Settings.Change(ctx, settings.Change{
+			Set: req.GetSet(), Unset: req.GetUnset(),
+			Node: req.GetNode(),
+		}); err != nil {
+			return nil, err
+		}
+		return &pb.ChangeSettingsResponse{Settings: runningToProto(s.o.Settings.List())}, nil
+	}, pb.MaintenanceServiceClient.ChangeSettings)
+}
+
+func runningToProto(list []settings.Setting) []*pb.RunningSetting {
+	out := make([]*pb.RunningSetting, 0, len(list))
+	for _, r := range list {
+		out = append(out, &pb.RunningSetting{
+			Name: r.Key, Usage: r.Usage, Scope: r.Scope, Value: r.Value, Configured: r.Configured, Changed: r.Changed,
+		})
+	}
+	return out
+}
+
+// VerifyBackup reports whether a backup of this node can be restored.
+func (s *Service) VerifyBackup(
+	req *pb.VerifyBackupRequest, out grpc.ServerStreamingServer[pb.VerifyBackupResponse],
+) error {
+	start := time.Now()
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (
+		maintenance.VerifyReport, error,
+	) {
+		return s.manager.VerifyBackup(protoconv.Paced(ctx, req),
+			maintenance.VerifyRequest{Path: req.GetPath(), Name: req.GetName()}, progress)
+	}, func(p *pb.Progress) error { return out.Send(&pb.VerifyBackupResponse{Progress: p}) })
+	if err != nil {
+		return apierror.ToStatus(err)
+	}
+	result := protoconv.VerifiedToProto(&r)
+	result.Took = durationpb.New(time.Since(start))
+	return out.Send(&pb.VerifyBackupResponse{Result: result})
+}
+
+// GetPageMap returns the usage of this node's page file.
+func (s *Service) GetPageMap(ctx context.Context, req *pb.GetPageMapRequest) (*pb.GetPageMapResponse, error) {
+	m, err := s.manager.PageMap(ctx, req.GetRegions())
+	if err != nil {
+		return nil, apierror.ToStatus(err)
+	}
+	return protoconv.PageMapToProto(&m), nil
 }

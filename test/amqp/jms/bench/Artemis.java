@@ -7,8 +7,8 @@ import org.apache.activemq.artemis.core.server.ActiveMQServer;
 import org.apache.activemq.artemis.core.server.embedded.EmbeddedActiveMQ;
 
 /**
- * One broker of a replicated Artemis pair, with the defaults of its configuration for what decides about durability: it syncs its
- * journal, and a write is answered when the backup has it.
+ * A broker of a replicated Artemis pair with the default durability: it syncs its journal, and answers a write when the backup has
+ * stored it.
  */
 public final class Artemis {
   /** Usage: Artemis primary|backup|single DIRECTORY AMQP-PORT CLUSTER-PORT OTHER-CLUSTER-PORT. Prints "ready". */
@@ -32,7 +32,7 @@ public final class Artemis {
       }
     }
     System.out.println("ready, journal " + server.getConfiguration().getJournalType());
-    Thread.currentThread().join(); // until it is killed
+    Thread.currentThread().join(); // until killed
   }
 
   private static String configuration(String role, Path dir, String amqp, String cluster, String other) {

@@ -17,9 +17,9 @@ import javax.jms.Session;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
 /**
- * A load of persistent messages through Qpid JMS, the same for every broker. It prints one line: messages a second produced (each
- * producer has a window of unanswered sends), messages a second consumed and acknowledged one by one, and the 99th percentile of the
- * time from a synchronous send to its receipt at a steady rate, in milliseconds.
+ * A load of persistent messages through Qpid JMS, for any broker. It prints one line: messages per second produced (each producer
+ * has a window of outstanding sends), messages per second consumed and acknowledged individually, and the 99th percentile of the
+ * latency from a synchronous send to its receipt at a constant rate, in milliseconds.
  */
 public final class Load {
   private static final int CLIENTS = 4;
@@ -160,7 +160,7 @@ public final class Load {
       Session giving = out.createSession(false, Session.AUTO_ACKNOWLEDGE);
       MessageProducer p = giving.createProducer(giving.createQueue(queue));
       long begin = System.nanoTime();
-      for (int n = -rate; n < messages; n++) { // those below 0 warm up
+      for (int n = -rate; n < messages; n++) { // warm-up below 0
         long due = begin + (n + rate) * 1_000_000_000L / rate;
         while (System.nanoTime() < due) {
           Thread.sleep(0, 200_000);

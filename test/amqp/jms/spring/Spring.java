@@ -8,8 +8,8 @@ import org.springframework.jms.listener.DefaultMessageListenerContainer;
 import org.springframework.jms.listener.SessionAwareMessageListener;
 
 /**
- * An application of Spring, as docs/reference/amqp.md has it: a listener moves messages from the queue spring.in to spring.out in transacted
- * sessions, and a JmsTemplate sends 50 to spring.sent. Its argument is the URL; it ends when its input does.
+ * A Spring application as in docs/reference/amqp.md: a listener moves messages from the queue spring.in to spring.out in transacted
+ * sessions, and a JmsTemplate sends 50 to spring.sent. Its argument is the URL; it exits at the end of its input.
  */
 public final class Spring {
   public static void main(String[] args) throws Exception {

@@ -46,8 +46,8 @@ import javax.jms.Topic;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
 /**
- * The adapter of Qpid JMS for the cases of test/amqp: requests as lines of JSON, as ../../README.md says. The runner compiles it
- * twice: as it is for Qpid JMS 1.x, and with jakarta.jms for 2.x.
+ * The adapter of Qpid JMS for the cases of test/amqp: requests as lines of JSON (../../README.md). The runner compiles it for Qpid
+ * JMS 1.x, and with jakarta.jms for 2.x.
  */
 public final class Adapter {
   /** Qpid's own mode, in which a message is acknowledged by itself, and in which manner a property says. */
@@ -83,7 +83,7 @@ public final class Adapter {
 
   public static void main(String[] args) throws Exception {
     Adapter a = new Adapter();
-    System.setOut(System.err); // of what the library prints: PN_TRACE_FRM=1 has it show every frame
+    System.setOut(System.err); // for output of the library: PN_TRACE_FRM=1 logs every frame
     a.run();
   }
 

@@ -15,8 +15,8 @@ import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
 
 /**
- * Runs Joram's JMS tests. On standard output each line is a tab-separated record: "admin" and an operation, which is answered with a
- * line on standard input (see LockstepAdmin); "test", the test's name, "passed" or "failed", and why.
+ * Runs Joram's JMS tests. Each line of standard output is a tab-separated record: "admin" and an operation, with the response as a
+ * line of standard input (see LockstepAdmin); or "test", the test's name, "passed" or "failed", and the reason.
  */
 public final class Joram {
   /** Usage: Joram URL JAR [PART-OF-A-NAME...]. The tests are all classes of the jar whose names end in Test. */
@@ -86,7 +86,7 @@ public final class Joram {
     @Override
     public void testFailure(Failure f) {
       if (f.getDescription().getMethodName() == null || f.getDescription().getMethodName().startsWith("initializationError")) {
-        return; // a class of which no test was chosen
+        return; // no test of the class was selected
       }
       failure = f;
     }

@@ -18,8 +18,8 @@ import org.apache.qpid.jms.JmsTopic;
 import org.objectweb.jtests.jms.admin.Admin;
 
 /**
- * What Joram's tests ask an administrator for. Queues and topics are made by the process that started this one: a line "admin",
- * the operation and the name on standard output, answered by "ok" or the error on standard input.
+ * The administrator of Joram's tests. The parent process creates queues and topics: a line "admin", the operation and the name on
+ * standard output; "ok" or the error on standard input.
  */
 public final class LockstepAdmin implements Admin {
   private static final Map<String, Object> BOUND = new ConcurrentHashMap<>();

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // limitMemory moves this process into a new memory cgroup, which includes its page cache. leave moves it back and
@@ -47,8 +49,8 @@ func writeControl(file string, value int64) error {
 	return nil
 }
 
-// memoryCgroup finds the hierarchy with the memory controller. It returns its mount point, the directory of this
-// process's own group, and the name of the limit file. Version 2 has a single hierarchy, version 1 one for memory.
+// memoryCgroup returns the mount point of the hierarchy with the memory controller, the directory of this process's
+// group, and the name of the limit file. Version 2 has a single hierarchy, version 1 one for memory.
 func memoryCgroup() (mount, home, limit string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -83,8 +85,7 @@ func memoryCgroup() (mount, home, limit string, err error) {
 	return "", "", "", errors.New("the process has no cgroup in " + mount)
 }
 
-// findMemoryMount parses mountinfo. A version 1 hierarchy with the memory controller takes precedence, since version 2
-// does not have the controller then.
+// A version 1 hierarchy takes precedence: version 2 does not have the controller then.
 func findMemoryMount(mountinfo string) (mount string, v2 bool) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
@@ -103,4 +104,12 @@ func findMemoryMount(mountinfo string) (mount string, v2 bool) {
 		}
 	}
 	return mount, v2
+}
+
+// Dirty pages stay in the page cache.
+func adviseDontNeed(f *os.File) error {
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return fmt.Errorf("evict %s from the page cache: %w", f.Name(), err)
+	}
+	return nil
 }

@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package rpc implements lockstep.v1.AccessService, the management of access rules. Changes are made on the active, one
-// at a time. A change is committed only if the access table is unchanged since it was read.
-package rpc

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// ofConnection returns the identity of the connection's client certificate, verified against tls.ca, or nil. Its groups
+// are the organizational units of the subject.
+func ofConnection(ctx context.Context) (*access.Identity, error) {
+	cert := access.Certificate(ctx)
+	if cert == nil {
+		return nil, nil //nolint:nilnil // none was sent
+	}
+	id := &access.Identity{
+		Principal: access.CertificateName(cert), Method: access.MethodCertificate, Groups: cert.Subject.OrganizationalUnit,
+	}
+	if err := nameable(id.Principal); err != "" {
+		return nil, wrong(CheckCertificate, "URI, DNS name or common name of the certificate "+err)
+	}
+	if i := slices.IndexFunc(id.Groups, func(g string) bool { return nameable(g) != "" }); i >= 0 {
+		return nil, wrong(CheckCertificate, "organizational unit of the certificate "+nameable(id.Groups[i]))
+	}
+	return id, nil
+}
+
+const maxNameBytes = 255 // of a principal or group
+
+// nameable returns why a principal or group is invalid, or an empty string.
+func nameable(name string) string {
+	switch {
+	case name == "":
+		return "is empty"
+	case len(name) > maxNameBytes:
+		return "has more than 255 bytes"
+	case name == access.Anonymous:
+		return "is " + access.Anonymous + ", reserved for callers without credentials"
+	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\ufffd' }):
+		return "has invalid characters"
+	}
+	return ""
+}
+
+// maxTokenBytes limits a token, since the signature covers all of it.
+const maxTokenBytes = 16 << 10
+
+const header = "authorization" // metadata key of the token
+
+// shown returns the token in a call's metadata, or an empty string.
+func shown(ctx context.Context) (string, error) {
+	values := metadata.ValueFromIncomingContext(ctx, header)
+	switch len(values) {
+	case 0:
+		return "", nil
+	case 1:
+		return parseHeader(values[0])
+	}
+	return "", wrong(CheckHeader, "metadata key authorization is repeated")
+}
+
+// parseHeader parses an authorization header (RFC 6750): the scheme Bearer, case-insensitive, spaces, and a b64token.
+func parseHeader(value string) (string, error) {
+	scheme, token, found := strings.Cut(value, " ")
+	token = strings.Trim(token, " ")
+	switch {
+	case !strings.EqualFold(scheme, "Bearer"):
+		return "", wrong(CheckHeader, "authorization header must have the form: Bearer TOKEN")
+	case !found || token == "":
+		return "", wrong(CheckHeader, "authorization header has no token after Bearer")
+	case len(token) > maxTokenBytes:
+		return "", wrong(CheckHeader, "token has more than 16 KiB")
+	}
+	for i := range len(token) {
+		if !isTokenByte(token[i]) {
+			return "", wrong(CheckHeader, "token has an invalid character")
+		}
+	}
+	return token, nil
+}
+
+func isTokenByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~+/=", c) >= 0
+}

@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package rpc implements MaintenanceService on top of package maintenance, for operators and for the other node. It
-// forwards calls that concern the pair to the active.
-package rpc

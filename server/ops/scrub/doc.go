@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package scrub implements the integrity checks of a pair: it reads all data from disk periodically (scrub), repairs
-// corruption from the other node, compares both nodes, and reports problems.
-package scrub

@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package peerclient implements the client for the other node of the pair: its status, maintenance, digests and intact
-// copies of messages.
-package peerclient

@@ -1,6 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package index implements the storage format of messages in a page file: the index entries with their positions, and
-// the extents that contain them. It uses packages page and tree, and is shared by the live engine and packages
-// checkpoint and rewrite.
-package index

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package txn
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Committer commits encoded transactions; *replication.Primary is one.
+type Committer interface {
+	// Commit returns when the transaction is committed and applied, or will never be.
+	Commit(ctx context.Context, payload []byte) (*Result, error)
+}
+
+// Build encodes a transaction of the given time. The errors are those of Builder.Finish.
+func Build(now time.Time, fill func(*Builder)) ([]byte, error) {
+	var b Builder
+	b.Begin(nil, now.UnixMilli(), nil)
+	fill(&b)
+	return b.Finish()
+}
+
+// Propose builds and commits a transaction. If the transaction was refused, the error is its Code.
+func Propose(ctx context.Context, c Committer, now time.Time, fill func(*Builder)) (*Result, error) {
+	payload, err := Build(now, fill)
+	if err != nil {
+		return nil, fmt.Errorf("encode a transaction: %w", err)
+	}
+	result, err := c.Commit(ctx, payload)
+	if err != nil {
+		return nil, err
+	}
+	err = result.Err()
+	return result, err
+}
