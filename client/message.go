@@ -158,7 +158,7 @@ func (m *Message) checkFields() error {
 		case string:
 			return fmt.Errorf("%w: the value of %q is a string: use Properties", ErrInvalid, k)
 		default:
-			return fmt.Errorf("%w: the value of %q is a %T; must be bool, int64, float64 or []byte", ErrInvalid, k, v)
+			return fmt.Errorf("%w: the value of %q has type %T; use bool, int64, float64 or []byte", ErrInvalid, k, v)
 		}
 	}
 	if total > maxPropertiesBytes {
@@ -184,11 +184,11 @@ const (
 func (m *Message) checkDelivery() error {
 	switch {
 	case m.Priority != nil && *m.Priority > maxPriority:
-		return fmt.Errorf("%w: Priority is %d; must be 0 to %d", ErrInvalid, *m.Priority, maxPriority)
+		return fmt.Errorf("%w: Priority is %d, must be 0 to %d", ErrInvalid, *m.Priority, maxPriority)
 	case m.TTL != 0 && (m.TTL < minTTL || m.TTL > maxDuration):
-		return fmt.Errorf("%w: TTL is %s; must be 1ms to 100 years", ErrInvalid, m.TTL)
+		return fmt.Errorf("%w: TTL is %s, must be 1ms to 100 years", ErrInvalid, m.TTL)
 	case m.Delay < 0 || m.Delay > maxDuration:
-		return fmt.Errorf("%w: Delay is %s; must be 0 to 100 years", ErrInvalid, m.Delay)
+		return fmt.Errorf("%w: Delay is %s, must be 0 to 100 years", ErrInvalid, m.Delay)
 	case m.TTL != 0 && !m.ExpiresAt.IsZero():
 		return fmt.Errorf("%w: a message has ExpiresAt or TTL, not both", ErrInvalid)
 	case m.Delay != 0 && !m.DeliverAt.IsZero():
