@@ -48,35 +48,26 @@ func (i *Item) bytes() int {
 // SubmitAll submits several transactions that arrived together. Each has a separate outcome; an error means that none
 // was logged.
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
-	alone, err := p.submit(ctx, items, p.o.CommitDelay <= 0 && !p.o.Store.SyncsCommits())
-	if alone {
-		p.commitLocal() // a write to the page cache; a sync would delay the caller's next transaction
-	}
-	return err
-}
-
-// submit implements SubmitAll. With mayCommit the caller may run the commit; if alone is true, it must.
-func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alone bool, err error) {
 	weight := int64(0)
 	for i := range items {
 		size := items[i].bytes()
 		if size > p.o.MaxTxnBytes {
-			return false, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, size, p.o.MaxTxnBytes)
+			return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, size, p.o.MaxTxnBytes)
 		}
 		weight += int64(size) + itemOverheadBytes
 	}
 	if err := p.queue.refused(); err != nil {
-		return false, err
+		return err
 	}
 	weight = min(weight, p.o.QueueBytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
-		return false, fmt.Errorf("too many transactions wait for commit: %w", err)
+		return fmt.Errorf("too many transactions wait for commit: %w", err)
 	}
-	alone, err = p.queue.add(ctx, wal.KindTxn, items, weight, mayCommit)
+	err := p.queue.add(ctx, wal.KindTxn, items, weight)
 	if err != nil {
 		p.room.Release(weight)
 	}
-	return alone, err
+	return err
 }
 
 // CommitResult is the outcome of a transaction, as passed to Done.
@@ -101,64 +92,22 @@ func newWaiter() *waiter {
 // context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	w, _ := p.waiters.Get().(*waiter)
-	alone, err := p.submit(ctx, []Item{{Payload: payload, Done: w.done, Span: p.spanOf(ctx)}}, p.o.CommitDelay <= 0)
-	if err != nil {
+	if err := p.SubmitAll(ctx, []Item{{Payload: payload, Done: w.done, Span: p.spanOf(ctx)}}); err != nil {
 		p.waiters.Put(w)
 		return nil, err
 	}
-	if alone {
-		p.commitLocal()
-	}
-	o, err := p.Await(ctx, w.ch)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // the transaction still references the waiter
-	}
-	p.waiters.Put(w)
-	return o.Result, o.Err
-}
-
-// Await waits for the outcome of a transaction, which its Done sends to c. If ctx ends first, it returns the
-// context's error. The Done is still called later, so c needs a free buffer slot.
-//
-// The waiting goroutine may do the applier's work, which avoids waking another goroutine. Await may therefore call
-// the Done of other transactions.
-func (p *Primary) Await(ctx context.Context, c <-chan CommitResult) (CommitResult, error) {
-	for {
-		select {
-		case o := <-c:
-			return o, nil
-		case <-p.applyTurns:
-			p.takeApplyTurn()
-		case <-ctx.Done():
-			return CommitResult{}, ctx.Err()
-		}
+	select {
+	case o := <-w.ch:
+		p.waiters.Put(w)
+		return o.Result, o.Err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err()) // the transaction still references the waiter
 	}
 }
 
-// commitLocal commits a lone transaction in the goroutine that waits for it. Waking the committer would take longer
-// than the commit.
-func (p *Primary) commitLocal() {
-	if p.commitMu.TryLock() {
-		p.commitWaiting()
-		p.commitMu.Unlock()
-	}
-	p.queue.wakeCommitter() // for transactions that arrived since, and for this one if another goroutine was committing
-}
-
-// takeApplyTurn runs the applier's work once. It calls the Done of each completed transaction.
-func (p *Primary) takeApplyTurn() {
-	if p.applyMu.TryLock() {
-		p.applyCommitted(p.commit.Load())
-		p.applyMu.Unlock()
-	}
-	if p.applied.Load() < p.commit.Load() {
-		signal(p.applyWake)
-	}
-}
-
-// runCommitter appends to the log, except for commits by commitLocal.
+// runCommitter appends to the log until a failure or the end of the role. Only this goroutine does (decision 0028).
 func (p *Primary) runCommitter(ctx context.Context) {
-	defer p.wg.Done()
+	var batches []batch
 	for {
 		select {
 		case <-ctx.Done():
@@ -166,31 +115,19 @@ func (p *Primary) runCommitter(ctx context.Context) {
 		case <-p.queue.wake:
 		}
 		p.awaitMore(ctx)
-		for more := true; more; {
-			p.commitMu.Lock()
-			more = p.commitWaiting()
-			p.commitMu.Unlock()
+		for !p.isStopped() {
+			batches = p.queue.take(batches[:0])
+			if len(batches) == 0 {
+				break
+			}
+			err := p.commitBatches(batches)
+			clear(batches)
+			if err != nil {
+				p.fail(err)
+				return
+			}
 		}
 	}
-}
-
-// commitWaiting commits queued transactions. It reports whether there were any; it commits nothing after a failure or
-// the end of the role. commitMu is held.
-func (p *Primary) commitWaiting() bool {
-	if p.commitEnded || p.isStopped() {
-		return false
-	}
-	p.batches = p.queue.take(p.batches[:0])
-	if len(p.batches) == 0 {
-		return false
-	}
-	err := p.commitBatches(p.batches)
-	clear(p.batches)
-	if err != nil {
-		p.commitEnded = true
-		p.fail(err)
-	}
-	return err == nil
 }
 
 func (p *Primary) awaitMore(ctx context.Context) {
@@ -262,59 +199,51 @@ func (p *Primary) advance() {
 	if len(p.traces) > 0 {
 		p.traceCommitted(n)
 	}
-	select {
-	case p.applyTurns <- struct{}{}: // a goroutine in Await, which must run anyway
-	default:
-		signal(p.applyWake)
-	}
+	signal(p.applyWake)
 	if s := p.session; s != nil && !s.polls.Load() {
 		signal(s.wake)
 	}
 }
 
-// runApplier applies records and completes transactions with a result, except for turns taken by takeApplyTurn.
+// runApplier applies committed records and completes transactions with a result, until a failure or the end of the
+// role. Only this goroutine applies.
 func (p *Primary) runApplier(ctx context.Context) {
-	defer p.wg.Done()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.applyWake:
 		}
-		for more := true; more; {
-			p.applyMu.Lock()
-			more = p.applyCommitted(p.commit.Load())
-			p.applyMu.Unlock()
+		if err := p.applyCommitted(); err != nil {
+			p.fail(fmt.Errorf("apply committed records: %w", err))
+			return
 		}
 	}
 }
 
-// applyCommitted applies up to a committed record, in steps. It reports whether anything was applied; it applies
-// nothing after a failure or the end of the role. applyMu is held.
-func (p *Primary) applyCommitted(upTo uint64) (some bool) {
-	for p.applied.Load() < upTo && !p.applyEnded && !p.isStopped() {
-		step := min(upTo, p.applied.Load()+applyStep)
+// applyCommitted applies up to the commit LSN, in steps.
+func (p *Primary) applyCommitted() error {
+	for p.applied.Load() < p.commit.Load() && !p.isStopped() {
+		step := min(p.commit.Load(), p.applied.Load()+applyStep)
 		err := p.o.Store.ApplyUntil(p.stopped, step, p.answer)
 		if errors.Is(err, store.ErrInterrupted) {
-			return false
+			return nil
 		}
 		if err != nil {
-			p.applyEnded = true
-			p.fail(fmt.Errorf("apply committed records: %w", err))
-			return false
+			return err
 		}
 		p.applied.Store(step)
 		p.tail.release(step)
 		if p.tracing.Load() {
 			p.traceApplied(step)
 		}
-		if some = true; !p.ready && step >= p.termStart {
+		if !p.ready && step >= p.termStart {
 			p.ready = true
 			p.events.post(ActiveReady{})
 		}
 	}
 	signal(p.progress)
-	return some
+	return nil
 }
 
 func (p *Primary) answer(n uint64, r *txn.Result) {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/identity"
-	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -67,8 +66,6 @@ type Primary struct {
 	commit    atomic.Uint64
 	applied   atomic.Uint64
 	applyWake chan struct{}
-	// applyTurns: a goroutine in Await that receives from it must apply.
-	applyTurns chan struct{}
 	// progress is signalled on events that may complete Drain.
 	progress chan struct{}
 
@@ -79,15 +76,9 @@ type Primary struct {
 
 	snapshots snapshotService
 
-	commitMu    iolock.Mutex // held during appends to the log; guards the two below
-	commitEnded bool         // by a failure or by Stop
-	batches     []batch
+	ready bool // ActiveReady was posted; belongs to the applier
 
-	applyMu    iolock.Mutex // held during applies; guards the two below
-	applyEnded bool         // by a failure or by Stop
-	ready      bool         // ActiveReady was posted
-
-	mu      sync.Mutex // guards the fields below; may be locked while one of the two above is held
+	mu      sync.Mutex // guards the fields below
 	cfg     PrimaryConfig
 	ended   bool
 	durable uint64
@@ -144,7 +135,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p := &Primary{
 		o: o, log: o.Logger, queue: newQueue(o.Term, o.BatchBytes, end), tail: newTail(o.TailBytes, end),
 		room: semaphore.NewWeighted(o.QueueBytes), events: startEventQueue(o.Events),
-		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), applyTurns: make(chan struct{}),
+		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1),
 		progress: make(chan struct{}, 1),
 		stop:     cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,
 	}
@@ -155,7 +146,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p.applied.Store(applied)
 	p.syncTarget, p.absentSince = applied, time.Now()
 	// No other goroutine has access to the queue yet, so the term-start record is the first of its term.
-	if _, err := p.queue.add(ctx, wal.KindTermStart, []Item{{Payload: id.NodeID[:]}}, 0, false); err != nil {
+	if err := p.queue.add(ctx, wal.KindTermStart, []Item{{Payload: id.NodeID[:]}}, 0); err != nil {
 		cancel()
 		p.events.close()
 		return nil, err
@@ -163,10 +154,9 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	if !o.Config.Serve {
 		p.queue.block(blockedBy(o.Config.Reason))
 	}
-	p.wg.Add(3)
-	go p.runCommitter(ctx)
-	go p.runApplier(ctx)
-	go p.runWatch(ctx)
+	p.wg.Go(func() { p.runCommitter(ctx) })
+	p.wg.Go(func() { p.runApplier(ctx) })
+	p.wg.Go(func() { p.runWatch(ctx) })
 	p.log.Info("active", zap.Uint64("term", o.Term), zap.Uint64("config", o.Config.Config),
 		zap.Stringer("log_end", end))
 	return p, nil
@@ -245,12 +235,6 @@ func (p *Primary) Stop() {
 		p.stop()
 	})
 	p.wg.Wait()
-	p.commitMu.Lock() // a caller may be in commitLocal
-	p.commitEnded = true
-	p.commitMu.Unlock()
-	p.applyMu.Lock() // or in takeApplyTurn
-	p.applyEnded = true
-	p.applyMu.Unlock()
 	p.abandon(ErrNotActive, ErrNotActive)
 	p.endTraces(ErrNotActive)
 	p.snapshots.close()
@@ -397,7 +381,6 @@ func (p *Primary) isStopped() bool {
 
 // runWatch detects conditions that no message reports: a stalled disk, and a required standby that does not connect.
 func (p *Primary) runWatch(ctx context.Context) {
-	defer p.wg.Done()
 	t := time.NewTicker(p.o.Heartbeat)
 	defer t.Stop()
 	stalled := false

@@ -77,22 +77,18 @@ func (q *queue) refused() error {
 	return q.refuse
 }
 
-// add encodes records into the open batch. It waits while the gate is closed. If mayCommit is set and no other
-// transaction is unanswered, alone is true and the committer is not woken.
-func (q *queue) add(
-	ctx context.Context, kind wal.Kind, items []Item, weight int64, mayCommit bool,
-) (alone bool, err error) {
+// add encodes records into the open batch. It waits while the gate is closed.
+func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int64) error {
 	for {
 		q.mu.Lock()
 		switch {
 		case q.refuse != nil:
 			err := q.refuse
 			q.mu.Unlock()
-			return false, err
+			return err
 		case q.gate == nil:
-			alone = mayCommit && len(q.waiting) == 0 && len(q.flight) == 0
 			for i := range items {
-				q.encode(kind, &items[i], !alone)
+				q.encode(kind, &items[i])
 				if items[i].Span != nil {
 					g := q.waiting[len(q.waiting)-1]
 					g.trace = g.trace.with(items[i].Span)
@@ -100,21 +96,21 @@ func (q *queue) add(
 			}
 			q.waiting[len(q.waiting)-1].weight += weight // for all items: the last one is answered last
 			q.mu.Unlock()
-			return alone, nil
+			return nil
 		}
 		gate := q.gate
 		q.mu.Unlock()
 		select {
 		case <-gate:
 		case <-ctx.Done():
-			return false, fmt.Errorf("%w: waiting for a switchover: %w", ErrBlocked, ctx.Err())
+			return fmt.Errorf("%w: waiting for a switchover: %w", ErrBlocked, ctx.Err())
 		}
 	}
 }
 
 // encode appends the frame. mu is held, because copying and checksumming a payload is cheaper than a handoff to
 // another goroutine. A blocked caller would have to wait for that handoff, too.
-func (q *queue) encode(kind wal.Kind, item *Item, wake bool) {
+func (q *queue) encode(kind wal.Kind, item *Item) {
 	size := item.bytes()
 	first := len(q.waiting) == 0
 	var g *group
@@ -134,7 +130,7 @@ func (q *queue) encode(kind wal.Kind, item *Item, wake bool) {
 	}
 	g.end = q.end
 	g.waiters = append(g.waiters, item.Done)
-	if wake && (first || len(g.frames) >= q.batchBytes) {
+	if first || len(g.frames) >= q.batchBytes {
 		signal(q.wake)
 	}
 }
@@ -188,14 +184,6 @@ func (q *queue) take(dst []batch) []batch {
 	clear(q.waiting)
 	q.waiting = q.waiting[:0]
 	return dst
-}
-
-func (q *queue) wakeCommitter() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.waiting) > 0 {
-		signal(q.wake)
-	}
 }
 
 // answer returns the waiter of record n, or nil, and the released capacity. Records are answered in order.

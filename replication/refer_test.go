@@ -23,10 +23,10 @@ func TestQueueReferences(t *testing.T) {
 	}}
 	whole := bytes.Join([][]byte{item.Payload[:5], one, item.Payload[5:15], two, item.Payload[15:]}, nil)
 	q := newQueue(1, 1<<20, lsn.Position{})
-	q.encode(wal.KindTxn, &item, false)
-	q.encode(wal.KindTxn, &Item{Payload: whole}, false)
+	q.encode(wal.KindTxn, &item)
+	q.encode(wal.KindTxn, &Item{Payload: whole})
 	two[77] ^= 1
-	q.encode(wal.KindTxn, &item, false)
+	q.encode(wal.KindTxn, &item)
 	want, end := wal.AppendFrame(nil, lsn.Position{}, 1, wal.KindTxn, whole)
 	var frames []byte
 	for _, b := range q.take(nil) {

@@ -150,45 +150,26 @@ func TestJoinCopiesOnlySmallBatches(t *testing.T) {
 
 // addTo adds a transaction for the committer.
 func addTo(ctx context.Context, q *queue, payload []byte, done Done) error {
-	_, err := q.add(ctx, wal.KindTxn, []Item{{Payload: payload, Done: done}}, 1, false)
-	return err
+	return q.add(ctx, wal.KindTxn, []Item{{Payload: payload, Done: done}}, 1)
 }
 
-// A caller commits its own transaction only if no other one is queued or in flight. Otherwise the committer is woken
-// and takes them together.
-func TestQueueAlone(t *testing.T) {
+// The committer is woken by the first transaction, and again when a batch is full.
+func TestQueueWakesTheCommitter(t *testing.T) {
 	q := newQueue(1, 1000, lsn.Position{})
-	add := func(mayCommit bool) (alone, woken bool) {
-		alone, err := q.add(t.Context(), wal.KindTxn, []Item{{Done: func(*txn.Result, error) {}}}, 1, mayCommit)
-		require.NoError(t, err)
+	woken := func(bytes int) bool {
+		require.NoError(t, addTo(t.Context(), q, make([]byte, bytes), func(*txn.Result, error) {}))
 		select {
 		case <-q.wake:
-			woken = true
+			return true
 		default:
+			return false
 		}
-		return alone, woken
 	}
-	for _, c := range []struct{ mayCommit, alone, woken bool }{
-		{mayCommit: false, woken: true},
-		{mayCommit: true}, // the committer is already awake
-	} {
-		alone, woken := add(c.mayCommit)
-		require.Equal(t, c.alone, alone)
-		require.Equal(t, c.woken, woken)
-	}
-	q.wakeCommitter()
-	<-q.wake
+	require.True(t, woken(0))
+	require.False(t, woken(0), "the committer is already awake")
+	require.True(t, woken(1000), "the batch is full")
 	q.take(nil)
-	q.wakeCommitter()
-	require.Empty(t, q.wake, "nothing waits")
-	alone, woken := add(true)
-	require.False(t, alone, "others are in flight")
-	require.True(t, woken)
-	q.take(nil)
-	q.answer(3)
-	alone, woken = add(true)
-	require.True(t, alone)
-	require.False(t, woken)
+	require.True(t, woken(0))
 }
 
 func TestQueueAnswersEachOnce(t *testing.T) {

@@ -443,15 +443,17 @@ func (p *publishStream) endReason() error {
 
 // response returns an error only if the stream must end.
 func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
-	o, err := p.session.Primary.Await(p.stream.Context(), call.done)
-	if err != nil {
-		return nil, fmt.Errorf("publish stream: %w", err)
+	var o replication.CommitResult
+	select {
+	case o = <-call.done:
+	case <-p.stream.Context().Done():
+		return nil, fmt.Errorf("publish stream: %w", p.stream.Context().Err())
 	}
 	if call.weight > 0 {
 		p.room.Release(call.weight)
 	}
-	resp := &pb.PublishStreamResponse{Correlation: call.correlation}
-	if err = o.Err; err == nil {
+	resp, err := &pb.PublishStreamResponse{Correlation: call.correlation}, o.Err
+	if err == nil {
 		resp.Published, err = published(call.queue, call.producer, o.Result)
 	}
 	if err != nil {
