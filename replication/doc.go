@@ -16,9 +16,8 @@
 //	           delivered only up to this LSN (INV-2).
 //	applier    applies up to the commit LSN and completes transactions in commit order.
 //
-// These run as goroutines under load. Waking a goroutine costs more than processing a small transaction, so three fast
-// paths avoid it: the goroutine that waits for a lone transaction commits it; the committer sends a small batch; and
-// one of the waiting goroutines applies for all of them.
+// Committer and applier are one goroutine each (decision 0028). The committer sends a small batch itself, without waking
+// the session's sender.
 //
 // # Control
 //
