@@ -16,8 +16,8 @@
 //	           delivered only up to this LSN (INV-2).
 //	applier    applies up to the commit LSN and completes transactions in commit order.
 //
-// Committer and applier are one goroutine each (decision 0028). The committer sends a small batch itself, without waking
-// the session's sender.
+// Committer and applier are one goroutine each (decision 0028). The committer sends a small batch itself, without
+// waking the session's sender.
 //
 // # Control
 //
