@@ -422,7 +422,7 @@ func sendBatch(
 	if err != nil {
 		return err
 	}
-	resp := &pb.BrowseResponse{Damaged: corrupt}
+	resp := &pb.BrowseResponse{Corrupt: corrupt}
 	for {
 		n := len(messages)
 		if limit := int(req.GetMaxResponseBytes()); limit > 0 {
