@@ -173,8 +173,8 @@ type Conn interface {
 
 // Dialer connects to an active.
 type Dialer interface {
-	// Dial returns an error that wraps ErrRefused if the address is reachable and no process listens on it: the process
-	// has terminated.
+	// Dial returns an error that wraps ErrRefused if the address is reachable and no process listens on it, because
+	// the process has terminated.
 	Dial(ctx context.Context, address string) (Conn, error)
 }
 

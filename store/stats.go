@@ -35,6 +35,7 @@ func (r Room) NearlyLow(watermark uint64) bool {
 }
 
 // Held reports whether a standby that must write the given bytes has less than half of the watermark left.
+// need is the free space that it requires.
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need
@@ -66,7 +67,7 @@ type Stats struct {
 	// End and Durable are the last record in the log and the last durable one.
 	End, Durable lsn.Position
 	Applied      lsn.Position
-	// FirstLSN is the oldest record in the log.
+	// FirstLSN is the LSN of the oldest record in the log.
 	FirstLSN                  uint64
 	LogBytes                  int64
 	Checkpoint, CheckpointLSN uint64

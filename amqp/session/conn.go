@@ -210,7 +210,7 @@ func (c *Conn) endSessions() {
 	c.channels, c.due = nil, nil
 }
 
-// Next returns the next event; it returns false without one.
+// Next returns the next event; it returns false if no event is queued.
 func (c *Conn) Next() (Event, bool) { return c.events.next() }
 
 // Output returns the frames to be written, and uses the memory of spare for later ones. The caller owns the result. It

@@ -61,7 +61,7 @@ func NewReader(r io.Reader, maxFrame uint32) *Reader {
 	return &Reader{from: r, maxFrame: maxFrame, buf: make([]byte, readAhead)}
 }
 
-// Buffered returns the number of bytes that were read and not consumed.
+// Buffered returns the number of bytes read but not yet consumed.
 func (r *Reader) Buffered() int { return r.end - r.next - r.taken }
 
 // Whole reports whether the next frame is buffered, so that Next does not read.

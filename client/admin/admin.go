@@ -46,7 +46,7 @@ var (
 	ErrRoleChanged = link.ErrRoleChanged
 	// ErrCanceled is returned when another call or an operator canceled a rewrite. The page file is unchanged.
 	ErrCanceled = link.ErrCanceled
-	// ErrNoSpace is returned when free disk space is insufficient; the message contains both figures.
+	// ErrNoSpace is returned when free disk space is insufficient. The message contains the required and free bytes.
 	ErrNoSpace        = link.ErrNoSpace
 	ErrBackupNotFound = link.ErrBackupNotFound
 	ErrNoConnection   = link.ErrNoConnection

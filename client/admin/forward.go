@@ -11,9 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Forward is a rule of a queue that publishes its messages, or those that match Filter, to another queue as well, in
-// the same transaction. Forwarded messages are not forwarded again; dead letters and replayed messages are not
-// forwarded.
+// Forward is a queue's forwarding rule. Messages that match Filter are also published to another queue, in the same
+// transaction. Forwarded messages, dead letters and replayed messages are not forwarded.
 type Forward struct {
 	// To is the target queue, which must not have forwards and cannot be deleted while it is referenced here. While it
 	// is full, publishes with messages for it are rejected as a whole with [client.ErrLimit].

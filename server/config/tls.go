@@ -24,8 +24,8 @@ const (
 	TLS12 = "1.2"
 )
 
-// NodeTLS configures TLS of the node's own port, for clients, the CLI and the other node, and of connections to the
-// other node.
+// NodeTLS configures TLS of the node's main listener, which serves clients, the CLI and the other node, and of
+// connections to the other node.
 type NodeTLS struct {
 	Cert       string   `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
 	Key        string   `key:"key" usage:"file with the key of the certificate"`
@@ -38,7 +38,7 @@ type NodeTLS struct {
 // On reports whether TLS is configured.
 func (t NodeTLS) On() bool { return t.Cert != "" }
 
-// Files returns the files of the node's own port.
+// Files returns the certificate, key and CA files of the node's main listener.
 func (t NodeTLS) Files() tlsfiles.Files { return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key} }
 
 // Version returns tls.min-version as a crypto/tls constant.

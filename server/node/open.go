@@ -205,8 +205,8 @@ func logKeepBytes(cfg config.Config) int64 {
 	return -1
 }
 
-// Check returns the reason why a node with these settings would not start, as far as the settings and the files with
-// certificates, keys and secrets show. It opens neither the data directory nor a port.
+// Check validates the settings, and the certificate, key and secret files. It does not open the data directory or a
+// port.
 func Check(cfg config.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err

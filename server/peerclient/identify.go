@@ -69,7 +69,7 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 	return nil, nil //nolint:nilnil // see above
 }
 
-// NonPeer returns why the caller is not accepted as the other node, with a suggested action. It matches
+// NonPeer returns an error that explains why the caller is not accepted as the other node. It matches
 // access.ErrNotPeer.
 func (i *Identification) NonPeer(ctx context.Context) error {
 	var reason []string

@@ -146,7 +146,7 @@ func (f *File) ReadGuard() *Guard {
 	return &Guard{file: f, epoch: f.readers.add(f.readers.guards, f.building.Load)}
 }
 
-// Release can be called repeatedly.
+// Release releases the guard. It is idempotent.
 func (g *Guard) Release() {
 	if g.done.CompareAndSwap(false, true) {
 		g.file.readers.remove(g.file.readers.guards, g.epoch)

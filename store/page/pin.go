@@ -25,7 +25,7 @@ func (f *File) Pin() *Pin {
 // Meta returns the pinned checkpoint.
 func (p *Pin) Meta() Meta { return p.meta }
 
-// Release can be called repeatedly.
+// Release releases the pin. It is idempotent.
 func (p *Pin) Release() {
 	if p.done.CompareAndSwap(false, true) {
 		p.file.readers.remove(p.file.readers.pins, p.meta.Checkpoint)

@@ -49,8 +49,8 @@ type Engine interface {
 	// CollectAll takes all changes after a checkpoint out of the state, up to record at. logBytes is their size in the
 	// log. If nothing was applied after it and force is not set, the batch is nil.
 	CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64)
-	// Publish calls commit, which publishes the index, and discards the messages of b, which may be nil, in memory, in one
-	// step for readers.
+	// Publish calls commit to publish the index, and discards the messages of b from memory, atomically for readers.
+	// b may be nil.
 	Publish(commit func() error, b *queue.Batch) error
 	// Checkpointed reports that a checkpoint contains logBytes more of the log, which is no longer needed up to upTo.
 	Checkpointed(logBytes int64, upTo uint64)

@@ -154,10 +154,10 @@ func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	return d
 }
 
-// Group is the number of sequences of a group, which starts at a multiple of it.
+// Group is the number of sequences in a group. Each group starts at a multiple of it.
 const Group = 64
 
-// GroupsOfChunk is the number of groups of a chunk.
+// GroupsOfChunk is the number of groups in a chunk.
 const GroupsOfChunk = chunkWords
 
 // Single reports whether the range covers a single chunk with live messages, and returns its number.

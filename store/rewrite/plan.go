@@ -27,7 +27,7 @@ type Plan struct {
 	// space.
 	AvailableBytes uint64 `json:"available_bytes"`
 	OldFileBytes   uint64 `json:"old_file_bytes"`
-	// Messages would be copied; DeadMessages would be omitted.
+	// Messages is the number of messages to copy, DeadMessages the number to omit.
 	Messages     uint64               `json:"messages"`
 	MessageBytes uint64               `json:"message_bytes"`
 	DeadMessages uint64               `json:"dead_messages"`

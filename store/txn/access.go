@@ -24,11 +24,11 @@ const (
 type AccessChange struct {
 	// Kind of the entry; each kind has a separate name space.
 	Kind byte
-	// Name of 1 to MaxAccessNameBytes bytes. From an Op it aliases the payload.
+	// Name has 1 to MaxAccessNameBytes bytes. In an Op, it aliases the payload.
 	Name []byte
 	// Remove removes the entry; otherwise it is set. Removing a missing entry is not an error.
 	Remove bool
-	// Value to set, at most MaxAccessValueBytes bytes. From an Op it aliases the payload.
+	// Value is the value to set, at most MaxAccessValueBytes bytes. In an Op, it aliases the payload.
 	Value []byte
 }
 

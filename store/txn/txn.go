@@ -107,7 +107,7 @@ const (
 
 // Producer identifies a transaction so that it can be retried safely (INV-10).
 type Producer struct {
-	// ID has 1 to MaxProducerIDBytes bytes. From a Reader it aliases the payload.
+	// ID has 1 to MaxProducerIDBytes bytes. If returned by a Reader, it aliases the payload.
 	ID []byte
 	// Epoch fences all lower epochs of the same ID.
 	Epoch uint32

@@ -14,8 +14,8 @@
 // # Recovery
 //
 // Open reads the log up to the first invalid byte. The data after it is either a torn tail, the remains of unsynced
-// writes at a power failure, or corruption in records that were durable. A torn tail must be cut, a corrupt middle
-// must never be cut. Each block header contains the LSN up to which the log was durable when it was written. If one
+// writes at a power failure, or corruption in records that were durable. A torn tail must be truncated, durable
+// records must never be. Each block header contains the LSN up to which the log was durable when it was written. If one
 // of these LSNs is beyond the invalid byte, the log is corrupt and Open fails with a *CorruptError. To cover the last
 // records of a busy period too, an empty block, a seal, is written when the log is idle, and on Close.
 //

@@ -89,8 +89,8 @@ type recovery struct {
 	finishedTruncate bool // set if an interrupted TruncateAfter or Reset was completed
 }
 
-// Open opens or creates the log in a directory. It completes an interrupted cut, cuts a torn tail, and makes all found
-// records durable. It returns a *CorruptError for a corrupt middle.
+// Open opens or creates the log in a directory. It completes an interrupted truncation, truncates a torn tail, and
+// syncs all recovered records. It returns a *CorruptError if durable records are corrupt.
 func Open(options Options) (*Log, error) {
 	o, err := options.withDefaults()
 	if err != nil {

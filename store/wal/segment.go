@@ -89,7 +89,7 @@ const FirstSegment = "00000000000000000001" + segmentSuffix
 
 func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }
 
-// IsLogFile reports whether a file name in the log's directory is the log's.
+// IsLogFile reports whether name is the name of a file of the log.
 func IsLogFile(name string) bool {
 	for _, suffix := range []string{segmentSuffix, spareSuffix, unfinishedSuffix} {
 		if _, ok := parseName(name, suffix); ok {

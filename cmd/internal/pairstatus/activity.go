@@ -26,7 +26,7 @@ func newActivity(a *pb.Activity) *Activity {
 	return j
 }
 
-// Rates are the rates of the active node, between two answers of the same process.
+// Rates are the rates of the active node, between two responses of the same process.
 type Rates struct {
 	Published    float64 `json:"published_per_second"`
 	Delivered    float64 `json:"delivered_per_second"`
@@ -37,8 +37,8 @@ type Rates struct {
 	CommitP99MS float64 `json:"commit_p99_ms"`
 }
 
-// RatesBetween returns the rates of the node that is active in both. It returns nil if there is no such node, after a
-// role change or a restart, and if both contain the same answer.
+// RatesBetween returns the rates of the node that is active in both statuses. It returns nil if no node is, after a
+// restart of that node, and if both statuses contain the same response.
 func RatesBetween(before, now *Status) *Rates {
 	if before == nil || now == nil {
 		return nil

@@ -65,7 +65,7 @@ type Definition struct {
 	Scope    Scope
 	// After is the uninterrupted duration after which the condition is raised.
 	After time.Duration
-	// Alarm is its name in GetStatusResponse.alarms, if that differs from Kind. Alarms preceded conditions in the API.
+	// Alarm is the name in GetStatusResponse.alarms, if it differs from Kind. Alarms preceded conditions in the API.
 	Alarm string
 	// Cause explains the condition and its consequences, Action suggests an action.
 	Cause  string

@@ -47,8 +47,8 @@ const (
 // Job is a scheduled operation of the pair, as stored.
 type Job struct {
 	Name string `json:"name"`
-	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h", in local time of the
-	// active.
+	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h", in the active's
+	// local time.
 	Schedule string `json:"schedule"`
 	Kind     string `json:"kind"`
 	// On is the node where it runs; empty means the default of its kind.

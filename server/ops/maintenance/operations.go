@@ -104,9 +104,9 @@ func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a standalone one
-// that starts. Other errors are ErrBusy, store.ErrNoSpace with both figures, store.ErrDataLoss for a corrupt page, and
-// ErrRoleChanged. With any error, the page file is unchanged.
+// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a starting
+// standalone node. Other errors are ErrBusy, store.ErrNoSpace with the required and the available space,
+// store.ErrDataLoss for a corrupt page, and ErrRoleChanged. After any error, the page file is unchanged.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {

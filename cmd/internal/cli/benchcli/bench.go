@@ -108,7 +108,7 @@ func (f *Flags) RegisterCommon(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
 }
 
-// Parsed are the checked flags.
+// Parsed holds the validated flag values.
 type Parsed struct {
 	Sizes            []int
 	PageSize, Memory config.Size

@@ -50,8 +50,8 @@ func LimitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	}
 }
 
-// OnHangup calls reload for each SIGHUP until stop is called. The signal no longer terminates this process: operators
-// expect it to reload the configuration, and closing terminals send it, too.
+// OnHangup calls reload for each SIGHUP until stop is called. The signal no longer terminates the process: operators
+// use it to reload the configuration, and a closing terminal sends it.
 func OnHangup(ctx context.Context, log *zap.Logger, reload func()) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
