@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// refusal returns a node's error with a reason, as created by server.ToStatus.
+// refusal returns a node's error with a reason, as created by apierror.ToStatus.
 func refusal(t *testing.T, code codes.Code, reason string) error {
 	st, err := status.New(code, "injected").WithDetails(
 		&errdetails.ErrorInfo{Reason: reason, Domain: "lockstep.v1"})

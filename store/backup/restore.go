@@ -65,14 +65,14 @@ type RestoreResult struct {
 // page file has been checked. The page size is that of the backup.
 //
 // The directory target must be empty, missing, or the leftover of an interrupted Restore, which is then restarted.
-// Until Restore is complete, store.Open rejects the directory with store.ErrRestoring. After an error the directory is
-// empty again, as far as possible.
+// Until Restore is complete, store.Open rejects the directory with datadir.ErrRestoring. After an error the directory
+// is empty again, as far as possible.
 //
 // Node and store UUID are new, and there is no pair and no fence: the result is not a member of a pair, and can seed a
 // new one.
 //
-// Errors: store.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the archive
-// does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
+// Errors: datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
+// archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
 // ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the context's.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
 	if o.FS == nil {

@@ -105,8 +105,8 @@ func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
 }
 
 // Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a starting
-// standalone node. Other errors are ErrBusy, store.ErrNoSpace with the required and the available space,
-// store.ErrDataLoss for a corrupt page, and ErrRoleChanged. After any error, the page file is unchanged.
+// standalone node. Other errors are ErrBusy, rewrite.ErrNoSpace with the required and the available space,
+// index.ErrDataLoss for a corrupt page, and ErrRoleChanged. After any error, the page file is unchanged.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {
