@@ -51,7 +51,7 @@ var (
 var ErrForce = errors.New("no forced failover")
 
 // ErrSwitchover is returned if a planned switchover failed. The role is unchanged, unless a takeover moved it.
-var ErrSwitchover = errors.New("no switchover")
+var ErrSwitchover = errors.New("switchover failed")
 
 // Settings of the machine. Zero fields use the default.
 type Settings struct {

@@ -180,7 +180,7 @@ type BackupS3 struct {
 	Region           string   `key:"region" usage:"region of the bucket; default: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1"`
 	PathStyle        bool     `key:"path-style" usage:"use path-style requests (bucket in the path, not in the host); always on for servers other than Amazon's"`
 	CA               string   `key:"ca" usage:"CA file for the S3 server's certificate; default: the system's CAs"`
-	AccessKeyFile    string   `key:"access-key-file" usage:"file with the access key, reloaded every minute; default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the credentials file of the AWS tools, or with Amazon's endpoint the machine's role"`
+	AccessKeyFile    string   `key:"access-key-file" usage:"file with the access key, reloaded every minute; default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared AWS credentials file or, with Amazon's endpoint, the IAM role of the instance"`
 	SecretKeyFile    string   `key:"secret-key-file" usage:"file with the secret key"`
 	SessionTokenFile string   `key:"session-token-file" usage:"file with the session token of temporary keys, if required"`
 	PartSize         Size     `key:"part-size" range:"5MiB to 1GiB" usage:"part size of multipart uploads; larger for very large files, because an upload has at most 10,000 parts"`

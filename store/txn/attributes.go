@@ -37,7 +37,7 @@ const (
 // lastText is the highest tag of a text attribute.
 const lastText = AttributeGroup
 
-// Attributes are the standard fields of a message and its typed properties. An empty text is not set.
+// Attributes are the standard fields of a message and its typed properties. An empty string is not set.
 type Attributes struct {
 	// MessageID, CorrelationID, ReplyTo, ContentType and Subject have at most MaxAttributeBytes bytes each.
 	MessageID, CorrelationID, ReplyTo, ContentType, Subject string

@@ -30,7 +30,7 @@ func ShapeFlags(cmd *cobra.Command) {
 			}
 			given := "no arguments"
 			if len(args) > 0 {
-				given = fmt.Sprintf("%q", args)
+				given = strings.Trim(fmt.Sprintf("%q", args), "[]")
 			}
 			return Usage("expected %s, got %s", cmd.UseLine(), given)
 		}

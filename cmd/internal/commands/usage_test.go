@@ -17,8 +17,8 @@ import (
 func TestUsageErrors(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	for args, want := range map[string][]string{
-		"queue seek d 1":            {"expected lockstep queue seek NAME [flags]", `got ["d" "1"]`, "queue seek --help"},
-		"store resize 4KiB":         {"expected lockstep store resize [flags]", `got ["4KiB"]`},
+		"queue seek d 1":            {"expected lockstep queue seek NAME [flags]", `got "d" "1"`, "queue seek --help"},
+		"store resize 4KiB":         {"expected lockstep store resize [flags]", `got "4KiB"`},
 		"publish":                   {"expected lockstep publish QUEUE [MESSAGE...] [flags]", "got no arguments"},
 		"access test --queue q":     {"unknown flag: --queue", "Try `lockstep access test --help`."},
 		"pair":                      {"lockstep pair requires a command: ", "voters"},

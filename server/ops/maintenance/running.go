@@ -31,7 +31,7 @@ func (r *RunningSettings) Of(node uuid.UUID) map[string]string {
 	return values
 }
 
-// Set changes a value of one node, or, with uuid.Nil, of the pair. An empty text removes it.
+// Set changes a value of one node, or, with uuid.Nil, of the pair. An empty string removes it.
 func (r *RunningSettings) Set(node uuid.UUID, key, text string) {
 	values := r.Pair
 	if node != uuid.Nil {

@@ -277,7 +277,7 @@ lockstep access whoami.`,
 					return err
 				}
 				if len(t.Operators) > 0 {
-					if err := env.Print.Sentence("access.operators (may do everything): %s",
+					if err := env.Print.Sentence("access.operators (all rights): %s",
 						strings.Join(t.Operators, ", ")); err != nil {
 						return err
 					}
@@ -418,7 +418,10 @@ that apply to it. This requires no right. Use it first when a request is denied.
 				if env.Print.JSON() {
 					return nil
 				}
-				identity := fmt.Sprintf("%s, authenticated by %s", j.Principal, j.Method)
+				identity := j.Principal + ", not authenticated"
+				if j.Method != "none" {
+					identity = fmt.Sprintf("%s, authenticated by %s", j.Principal, j.Method)
+				}
 				if len(j.Groups) > 0 {
 					identity += ", groups: " + strings.Join(j.Groups, ", ")
 				}
@@ -427,9 +430,9 @@ that apply to it. This requires no right. Use it first when a request is denied.
 				}
 				switch {
 				case j.Open:
-					return env.Print.Sentence("may do everything: there are no rules")
+					return env.Print.Sentence("all rights: no access rules exist")
 				case j.Operator:
-					return env.Print.Sentence("may do everything: listed in access.operators")
+					return env.Print.Sentence("all rights: listed in access.operators")
 				}
 				return ruleTable(env, j.Rules)
 			})

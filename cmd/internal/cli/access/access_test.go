@@ -18,7 +18,7 @@ import (
 func TestAccess(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	require.Contains(t, c.OK("access", "list"), "no rules")
-	require.Contains(t, c.OK("access", "whoami"), "may do everything: there are no rules")
+	require.Contains(t, c.OK("access", "whoami"), "all rights: no access rules exist")
 	require.Contains(t, c.OK("access", "test", "publish", "orders.eu"), "all clients may publish orders.eu")
 
 	_, stderr, code := c.Run("", "access", "grant", "alice", "publish", "--queue", "orders.*")

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -25,8 +26,9 @@ import (
 // forceTime is added to --timeout, since the lease of a node that has just failed takes a few seconds to expire.
 const forceTime = 40 * time.Second
 
-var errNoForce = cli.WithHint(cli.ErrNotConfirmed, "lockstep switchover, if both nodes run; lockstep failover "+
-	"--dry-run, to show what may be lost; --force --accept-data-loss, if the node with all messages is permanently lost")
+var errNoForce = cli.WithHint(errors.New("no changes made: --force and --accept-data-loss are required"),
+	"lockstep switchover, if both nodes run; lockstep failover --dry-run, to show what may be lost; --force "+
+		"--accept-data-loss, if the node with all messages is permanently lost")
 
 type forceFlags struct {
 	force, accept, dryRun, yes bool

@@ -182,8 +182,8 @@ func runCommand(env *cli.Env) *cobra.Command {
 		Use: "run NAME", Short: "Run a job now and wait",
 		Long: `Run a job now, regardless of its schedule, and wait until it ends. A compact job ends with its rolling
 plan (lockstep store plan --watch). If the active role moves, the run is restarted, and the command waits for it.
-The exit code is 1 if the job failed. The command is refused if the job is already running. With --detach, it does
-not wait for a compact.`,
+The exit code is 1 if the job failed. The command is refused if the job is already running. With --detach, the
+command does not wait for the plan of a compact job.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -208,7 +208,7 @@ not wait for a compact.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the plan of a compact")
+	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the plan of a compact job")
 	return cmd
 }
 

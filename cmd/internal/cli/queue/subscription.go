@@ -18,8 +18,9 @@ func SubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "subscription", Aliases: []string{"sub"}, GroupID: "use",
 		Short: "Manage subscriptions of a queue",
-		Long: `A subscription is a durable cursor on a queue: it receives every message once, independently of
-other subscriptions. A message is stored once, and kept until all subscriptions have acknowledged it.`,
+		Long: `A subscription is a durable cursor on a queue: it receives all messages that match its filter,
+independently of other subscriptions. A message is stored once, and kept until all subscriptions that receive
+it have acknowledged it.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
