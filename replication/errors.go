@@ -25,7 +25,7 @@ var (
 	ErrProtocol  = errors.New("replication protocol error")
 	// ErrStale is returned for a message with a lower configuration than this node's fence (INV-1).
 	ErrStale = errors.New("message of an older configuration")
-	// ErrAhead is returned to a standby whose fence is higher than the active's configuration (INV-1).
+	// ErrAhead is returned to a standby with a higher fence than the configuration of the active (INV-1).
 	ErrAhead    = errors.New("standby obeys a higher configuration than this active")
 	ErrReplaced = errors.New("replaced by a newer connection of the standby")
 	// ErrSecondStandby is returned to a standby while another one is connected.
