@@ -90,7 +90,7 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 		if err != nil {
 			return isEOF(err), err
 		}
-		for _, sequence := range resp.GetCorrupt() {
+		for _, sequence := range resp.GetDamaged() {
 			if b.damaged == nil {
 				b.yield(Stored{}, fmt.Errorf("%s: message %d is corrupt on all reachable nodes: %w", b.op,
 					sequence, ErrDataLoss))

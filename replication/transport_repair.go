@@ -63,7 +63,7 @@ func FetchMessages(
 			}
 			found.Messages = append(found.Messages, repair.Message{Sequence: m.GetSequence(), Record: m.GetRecord()})
 		}
-		found.Damaged = append(found.Damaged, r.GetCorrupt()...)
+		found.Damaged = append(found.Damaged, r.GetDamaged()...)
 		if !r.GetFinished() {
 			continue
 		}
@@ -113,7 +113,7 @@ func (s *server) fetchMessages(
 	if err != nil && !errors.Is(err, store.ErrNoQueue) {
 		return fmt.Errorf("copy messages: %w", err)
 	}
-	last.Corrupt, last.LastSequence = found.Damaged, max(found.Last, req.GetFirstSequence())
+	last.Damaged, last.LastSequence = found.Damaged, max(found.Last, req.GetFirstSequence())
 	if err != nil {
 		last.LastSequence = req.GetLastSequence()
 	}

@@ -55,7 +55,7 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	st := n.s.Repair().Status()
 	require.Positive(t, st.RepairedPages)
-	require.Zero(t, st.CorruptMessages)
+	require.Zero(t, st.DamagedMessages)
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	_, err = n.s.Repair().Scrub(context.Background(), 0)
 	require.NoError(t, err)

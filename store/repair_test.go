@@ -51,7 +51,7 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 			require.Equal(t, want.Content, mustDigest(t, n.s).Content, "page %d, %s", no, kind)
 			n.check()
 		}
-		require.Zero(t, after.CorruptMessages)
+		require.Zero(t, after.DamagedMessages)
 	}
 	stats, err := n.s.Stats()
 	require.NoError(t, err)
@@ -167,7 +167,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	require.Len(t, append(got, lost...), 40, "all other messages are readable")
 	status := n.s.Repair().Status()
 	require.Equal(t, uint64(len(lost)), status.LostMessages)
-	require.Equal(t, uint64(len(lost)), status.CorruptMessages)
+	require.Equal(t, uint64(len(lost)), status.DamagedMessages)
 	require.Positive(t, status.RepairedPages)
 	for i, d := range n.s.Repair().Damaged(100) {
 		require.Equal(t, lost[i], d.Sequence)
@@ -191,7 +191,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 			b.Ack(1, 1, txn.Range{First: seq, Last: seq})
 		}
 	})
-	require.Zero(t, n.s.Repair().Status().CorruptMessages)
+	require.Zero(t, n.s.Repair().Status().DamagedMessages)
 	got, lost = readMarked(t, n.s)
 	require.Empty(t, lost)
 	n.commit(func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: 40}) })
@@ -262,13 +262,13 @@ func TestDamagedLog(t *testing.T) {
 		require.NoError(t, err)
 		st := n.s.Repair().Status()
 		require.Equal(t, uint64(i+1), st.FoundLog, name)
-		if st.CorruptLogLSN != 0 { // in the current segment: the next transaction starts another one
+		if st.DamagedLogLSN != 0 { // in the current segment: the next transaction starts another one
 			n.commit(func(b *txn.Builder) { b.CreateQueue("another", txn.Config{}, "default") })
 			_, err = n.s.Repair().RepairAll(context.Background())
 			require.NoError(t, err)
 		}
 		st = n.s.Repair().Status()
-		require.Zero(t, st.CorruptLogLSN)
+		require.Zero(t, st.DamagedLogLSN)
 		require.Equal(t, uint64(i+1), st.RepairedLog)
 		_, err = n.s.Repair().Scrub(context.Background(), 0)
 		require.NoError(t, err)

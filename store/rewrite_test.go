@@ -182,7 +182,7 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 	scan, err := scanStore(ctx, n.s, checkpoint.ScanOptions{})
 	require.NoError(t, err)
 	require.Len(t, scan.Problems, 1)
-	require.Equal(t, uint64(4), scan.CorruptMessages)
+	require.Equal(t, uint64(4), scan.DamagedMessages)
 	require.Equal(t, clean.Messages+1-4, scan.Messages)
 	_ = n.s.Close()
 }

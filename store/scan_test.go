@@ -207,7 +207,7 @@ func TestScanDamaged(t *testing.T) {
 			refused++ // the state itself: the node could not start either
 		case len(r.Problems) > 0:
 			reported++
-			require.LessOrEqual(t, r.Messages+r.CorruptMessages, clean.Messages)
+			require.LessOrEqual(t, r.Messages+r.DamagedMessages, clean.Messages)
 		default:
 			require.Equal(t, clean.Messages, r.Messages)
 		}

@@ -221,9 +221,9 @@ func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRespon
 	return resp, n.fail(ctx, "scrub", err)
 }
 
-// DropCorrupt acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes; they are
+// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes; they are
 // lost. It must be called on the active node. Errors: [client.ErrQueueNotFound].
-func (n *Node) DropCorrupt(ctx context.Context, req *pb.DropCorruptRequest) (*pb.DropCorruptResponse, error) {
-	resp, err := n.admin().DropCorrupt(ctx, req)
+func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+	resp, err := n.admin().DropDamaged(ctx, req)
 	return resp, n.fail(ctx, "drop damaged messages", err)
 }

@@ -44,7 +44,7 @@ func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 			return sequences, corrupt
 		}
 		require.NoError(n.t, err)
-		corrupt = append(corrupt, resp.GetCorrupt()...)
+		corrupt = append(corrupt, resp.GetDamaged()...)
 		for _, m := range resp.GetMessages() {
 			sequences = append(sequences, m.GetSequence())
 		}
@@ -78,11 +78,11 @@ func testCorruptMessagesStandalone(t *testing.T) {
 	r, err := n.admin.Verify(t.Context(), &pb.VerifyRequest{Deep: true, FullSpeed: true})
 	require.NoError(t, err)
 	require.Len(t, r.GetNodes(), 1)
-	require.Len(t, r.GetNodes()[0].GetCorrupt(), 2)
-	require.True(t, r.GetNodes()[0].GetCorrupt()[0].GetLost())
+	require.Len(t, r.GetNodes()[0].GetDamaged(), 2)
+	require.True(t, r.GetNodes()[0].GetDamaged()[0].GetLost())
 
 	drop := func(dry bool, only ...uint64) []uint64 {
-		d, err := n.admin.DropCorrupt(t.Context(), &pb.DropCorruptRequest{Queue: "orders", DryRun: dry, Only: only})
+		d, err := n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: "orders", DryRun: dry, Only: only})
 		require.NoError(t, err)
 		return d.GetSequences()
 	}

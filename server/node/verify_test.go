@@ -83,7 +83,7 @@ func testVerify(t *testing.T) {
 		require.Len(t, r.GetNodes(), 2)
 		require.Equal(t, []string{"a", "b"}, []string{r.GetNodes()[0].GetName(), r.GetNodes()[1].GetName()})
 		if deep {
-			require.Positive(t, r.GetNodes()[1].GetCorruption().GetScrubbedPages())
+			require.Positive(t, r.GetNodes()[1].GetDamage().GetScrubbedPages())
 		}
 	}
 	require.Empty(t, active.status().GetAlarms())

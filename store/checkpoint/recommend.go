@@ -14,7 +14,7 @@ import (
 // resize; a larger current size is kept if changing it has a cost. A gain below one percent is not worth the I/O.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
-	if r.Messages+r.CorruptMessages == 0 {
+	if r.Messages+r.DamagedMessages == 0 {
 		r.recommendEmpty(current)
 		return
 	}

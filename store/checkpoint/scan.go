@@ -49,9 +49,9 @@ type ScanResult struct {
 	// GainBytes is the reduction of page.db by a rewrite with the recommended size: a resize or, for the current size, a
 	// compact.
 	GainBytes int64 `json:"gain_bytes"`
-	// CorruptMessages are needed but unreadable, with positions in Problems. They are counted with the mean size of their
+	// DamagedMessages are needed but unreadable, with positions in Problems. They are counted with the mean size of their
 	// page.
-	CorruptMessages uint64   `json:"corrupt_messages"`
+	DamagedMessages uint64   `json:"damaged_messages"`
 	Problems        []string `json:"problems,omitempty"`
 }
 
@@ -111,7 +111,7 @@ func (c *Checkpoint) Scan(ctx context.Context, o ScanOptions) (ScanResult, error
 		Messages: v.found.Messages, MessageBytes: v.found.MessageBytes,
 		DeadMessages: v.found.DeadMessages, DeadBytes: v.found.DeadBytes,
 		Histogram: v.histogram.buckets(), Candidates: v.found.Candidates,
-		CorruptMessages: v.corruptMessages, Problems: v.problems,
+		DamagedMessages: v.damagedMessages, Problems: v.problems,
 	}
 	r.recommend()
 	return r, nil

@@ -29,7 +29,7 @@ type survey struct {
 	found     SurveyResult
 	alive     AliveSet
 
-	corruptMessages uint64
+	damagedMessages uint64
 	mu              sync.Mutex // guards problems
 	problems        []string
 }
@@ -152,7 +152,7 @@ func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
 		return err
 	}
 	v.problem("%v", err)
-	v.corruptMessages += v.alive.n - found
+	v.damagedMessages += v.alive.n - found
 	if found > 0 {
 		return nil
 	}

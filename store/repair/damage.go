@@ -79,10 +79,10 @@ type Status struct {
 	RepairedPages, RepairedMessages, RepairedLog uint64
 	// SuspectPages are corrupt pages not yet assigned to an extent.
 	SuspectPages uint64
-	// CorruptMessages are needed but cannot be read. LostMessages of them are also corrupt on the other node.
-	CorruptMessages, LostMessages uint64
-	// CorruptLogLSN is a log record that cannot be read and is not yet discarded; 0 if none.
-	CorruptLogLSN uint64
+	// DamagedMessages are needed but cannot be read. LostMessages of them are also corrupt on the other node.
+	DamagedMessages, LostMessages uint64
+	// DamagedLogLSN is a log record that cannot be read and is not yet discarded; 0 if none.
+	DamagedLogLSN uint64
 	// Index is set if data other than messages is corrupt. Only a copy of the other node's store repairs that.
 	Index error
 }
@@ -398,9 +398,9 @@ func (r *Repairer) Status() Status {
 	all := r.Damaged(maxDamaged)
 	r.mu.Lock()
 	st := r.status
-	st.CorruptLogLSN, st.SuspectPages = r.log, uint64(len(r.suspects))
+	st.DamagedLogLSN, st.SuspectPages = r.log, uint64(len(r.suspects))
 	r.mu.Unlock()
-	st.CorruptMessages, st.Index = uint64(len(all)), r.Index()
+	st.DamagedMessages, st.Index = uint64(len(all)), r.Index()
 	for i := range all {
 		if all[i].Lost {
 			st.LostMessages++

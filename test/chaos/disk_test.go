@@ -205,7 +205,7 @@ func TestFailedRead(t *testing.T) {
 			setDisk(t, active, healthyDisk)
 			require.Eventually(t, func() bool {
 				st := statusOf(t, active)
-				return st.GetCorruption().GetCorruptMessages() == 0 && len(st.GetAlarms()) == 0
+				return st.GetDamage().GetDamagedMessages() == 0 && len(st.GetAlarms()) == 0
 			}, bound, 20*time.Millisecond)
 			backlog.check(t)
 			inSync(t, p)

@@ -132,7 +132,7 @@ func (m *matrix) flipBits(t *testing.T) bool {
 	require.Eventually(t, func() bool {
 		inSync(t, m.p) // a standby with a corrupt index gets a snapshot first
 		_, err := scrub(t, victim)
-		return err == nil && statusOf(t, victim).GetCorruption().GetCorruptMessages() == 0 &&
+		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 &&
 			len(statusOf(t, victim).GetAlarms()) == 0
 	}, bound, 50*time.Millisecond, "corrupt data is not repaired")
 	return injected

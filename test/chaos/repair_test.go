@@ -141,23 +141,23 @@ func TestRepairUnderLoad(t *testing.T) {
 	flipMessages(t, standby, spread(backlog, 20)...)
 	r, err := scrub(t, standby)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, r.GetCorruption().GetRepairedPages(), uint64(20))
-	require.Eventually(t, func() bool { return statusOf(t, standby).GetCorruption().GetCorruptMessages() == 0 }, bound,
+	require.GreaterOrEqual(t, r.GetDamage().GetRepairedPages(), uint64(20))
+	require.Eventually(t, func() bool { return statusOf(t, standby).GetDamage().GetDamagedMessages() == 0 }, bound,
 		20*time.Millisecond)
 
 	// On the active a reader finds it.
 	flipMessages(t, active, spread(backlog, 17)...)
 	backlog.check(t)
 	st := statusOf(t, active)
-	require.GreaterOrEqual(t, st.GetCorruption().GetRepairedPages(), uint64(17))
-	require.Zero(t, st.GetCorruption().GetCorruptMessages())
+	require.GreaterOrEqual(t, st.GetDamage().GetRepairedPages(), uint64(17))
+	require.Zero(t, st.GetDamage().GetDamagedMessages())
 	require.Empty(t, st.GetAlarms())
 
 	// All data is valid, and both nodes are equal.
 	v := compare(t, p, true)
 	require.Empty(t, v.GetContentError())
 	for _, n := range v.GetNodes() {
-		require.Empty(t, n.GetCorrupt())
+		require.Empty(t, n.GetDamaged())
 	}
 	acked(t, w)
 	verify(t, p, w)
@@ -217,9 +217,9 @@ func TestBothCopiesCorrupt(t *testing.T) {
 	require.NoError(t, err)
 	v := compare(t, p, false)
 	for _, n := range v.GetNodes() {
-		require.Len(t, n.GetCorrupt(), 1, n.GetName())
-		require.Equal(t, large, n.GetCorrupt()[0].GetSequence())
-		require.True(t, n.GetCorrupt()[0].GetLost())
+		require.Len(t, n.GetDamaged(), 1, n.GetName())
+		require.Equal(t, large, n.GetDamaged()[0].GetSequence())
+		require.True(t, n.GetDamaged()[0].GetLost())
 	}
 	st := statusOf(t, active)
 	require.True(t, slices.ContainsFunc(st.GetAlarms(),
@@ -375,7 +375,7 @@ func TestCorruptLogOfTheActive(t *testing.T) {
 	require.True(t, said(t, standby, "snapshot installed", since))
 	require.Eventually(t, func() bool {
 		st := statusOf(t, active)
-		return st.GetCorruption().GetRepairedLog() > 0 && len(st.GetAlarms()) == 0
+		return st.GetDamage().GetRepairedLog() > 0 && len(st.GetAlarms()) == 0
 	}, bound, 20*time.Millisecond)
 	require.Empty(t, compare(t, p, true).GetContentError())
 	backlog.check(t)

@@ -95,7 +95,7 @@ type Node struct {
 	Activity          *Activity `json:"activity,omitempty"` // nil for a node up to 0.1.0
 
 	Maintenance  *Maintenance  `json:"maintenance,omitempty"`
-	Corruption   Corruption    `json:"corruption"`
+	Corruption   Corruption    `json:"damage"`
 	Alarms       []Alarm       `json:"alarms"`
 	LeftBehind   []Left        `json:"left_behind"`
 	Certificates []Certificate `json:"certificates"`
@@ -360,7 +360,7 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 		PageSize:      s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(),
 		Messages:     s.GetMessages(),
 		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
-		Corruption: NewCorruption(r.GetCorruption()), Alarms: []Alarm{}, LeftBehind: []Left{}, Certificates: []Certificate{},
+		Corruption: NewCorruption(r.GetDamage()), Alarms: []Alarm{}, LeftBehind: []Left{}, Certificates: []Certificate{},
 		DiskSize: s.GetDiskSize(), Activity: newActivity(r.GetActivity()),
 		conditions: reportedConditions(r), now: r.GetNow().AsTime(),
 	}
@@ -439,18 +439,18 @@ type Corruption struct {
 	RepairedPages    uint64 `json:"repaired_pages"`
 	RepairedLog      uint64 `json:"repaired_log"`
 	RepairedMessages uint64 `json:"repaired_messages"`
-	CorruptMessages  uint64 `json:"corrupt_messages"`
+	CorruptMessages  uint64 `json:"damaged_messages"`
 	LostMessages     uint64 `json:"lost_messages"`
 	Index            string `json:"index,omitempty"`
 }
 
 // NewCorruption converts the counters reported by a node.
-func NewCorruption(d *pb.CorruptionStatus) Corruption {
+func NewCorruption(d *pb.DamageStatus) Corruption {
 	return Corruption{
 		ScrubbedPages: d.GetScrubbedPages(), ScrubbedLogBytes: d.GetScrubbedLogBytes(), Scrubs: d.GetScrubs(),
 		FoundPages: d.GetFoundPages(),
 		FoundLog:   d.GetFoundLog(), RepairedPages: d.GetRepairedPages(), RepairedLog: d.GetRepairedLog(),
 		RepairedMessages: d.GetRepairedMessages(),
-		CorruptMessages:  d.GetCorruptMessages(), LostMessages: d.GetLostMessages(), Index: d.GetIndex(),
+		CorruptMessages:  d.GetDamagedMessages(), LostMessages: d.GetLostMessages(), Index: d.GetIndex(),
 	}
 }

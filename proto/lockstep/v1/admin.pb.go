@@ -1123,7 +1123,7 @@ type GetStatusResponse struct {
 	// Last rolling plan of the pair, running or finished; absent if there was none.
 	Plan *Plan `protobuf:"bytes,10,opt,name=plan,proto3" json:"plan,omitempty"`
 	// Corruption found and repaired on this node.
-	Corruption *CorruptionStatus `protobuf:"bytes,11,opt,name=corruption,proto3" json:"corruption,omitempty"`
+	Damage *DamageStatus `protobuf:"bytes,11,opt,name=damage,proto3" json:"damage,omitempty"`
 	// Conditions with severity warning or critical, in the format that preceded conditions. Use `conditions`.
 	Alarms []*Alarm `protobuf:"bytes,12,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	// Conditions of this node, its pair, and the other node as far as known; ordered by severity. The health service
@@ -1244,9 +1244,9 @@ func (x *GetStatusResponse) GetPlan() *Plan {
 	return nil
 }
 
-func (x *GetStatusResponse) GetCorruption() *CorruptionStatus {
+func (x *GetStatusResponse) GetDamage() *DamageStatus {
 	if x != nil {
-		return x.Corruption
+		return x.Damage
 	}
 	return nil
 }
@@ -2711,8 +2711,8 @@ func (x *AdoptedPeer) GetConfig() uint64 {
 	return 0
 }
 
-// CorruptionStatus counts the corruption found since the start of the node.
-type CorruptionStatus struct {
+// DamageStatus counts the corruption found since the start of the node.
+type DamageStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Pages read by the scrub.
 	ScrubbedPages uint64 `protobuf:"varint,1,opt,name=scrubbed_pages,json=scrubbedPages,proto3" json:"scrubbed_pages,omitempty"`
@@ -2733,7 +2733,7 @@ type CorruptionStatus struct {
 	// Messages fetched from the other node for repairs.
 	RepairedMessages uint64 `protobuf:"varint,9,opt,name=repaired_messages,json=repairedMessages,proto3" json:"repaired_messages,omitempty"`
 	// Unacknowledged messages that are currently unreadable.
-	CorruptMessages uint64 `protobuf:"varint,10,opt,name=corrupt_messages,json=corruptMessages,proto3" json:"corrupt_messages,omitempty"`
+	DamagedMessages uint64 `protobuf:"varint,10,opt,name=damaged_messages,json=damagedMessages,proto3" json:"damaged_messages,omitempty"`
 	// Messages that are corrupt on both nodes.
 	LostMessages uint64 `protobuf:"varint,11,opt,name=lost_messages,json=lostMessages,proto3" json:"lost_messages,omitempty"`
 	// Why the store must be replaced by a copy of the other node; empty if not required.
@@ -2742,20 +2742,20 @@ type CorruptionStatus struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CorruptionStatus) Reset() {
-	*x = CorruptionStatus{}
+func (x *DamageStatus) Reset() {
+	*x = DamageStatus{}
 	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CorruptionStatus) String() string {
+func (x *DamageStatus) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CorruptionStatus) ProtoMessage() {}
+func (*DamageStatus) ProtoMessage() {}
 
-func (x *CorruptionStatus) ProtoReflect() protoreflect.Message {
+func (x *DamageStatus) ProtoReflect() protoreflect.Message {
 	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2767,89 +2767,89 @@ func (x *CorruptionStatus) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CorruptionStatus.ProtoReflect.Descriptor instead.
-func (*CorruptionStatus) Descriptor() ([]byte, []int) {
+// Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
+func (*DamageStatus) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
-func (x *CorruptionStatus) GetScrubbedPages() uint64 {
+func (x *DamageStatus) GetScrubbedPages() uint64 {
 	if x != nil {
 		return x.ScrubbedPages
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetScrubbedLogBytes() uint64 {
+func (x *DamageStatus) GetScrubbedLogBytes() uint64 {
 	if x != nil {
 		return x.ScrubbedLogBytes
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetScrubs() uint64 {
+func (x *DamageStatus) GetScrubs() uint64 {
 	if x != nil {
 		return x.Scrubs
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetLastScrub() *timestamppb.Timestamp {
+func (x *DamageStatus) GetLastScrub() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LastScrub
 	}
 	return nil
 }
 
-func (x *CorruptionStatus) GetFoundPages() uint64 {
+func (x *DamageStatus) GetFoundPages() uint64 {
 	if x != nil {
 		return x.FoundPages
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetFoundLog() uint64 {
+func (x *DamageStatus) GetFoundLog() uint64 {
 	if x != nil {
 		return x.FoundLog
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetRepairedPages() uint64 {
+func (x *DamageStatus) GetRepairedPages() uint64 {
 	if x != nil {
 		return x.RepairedPages
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetRepairedLog() uint64 {
+func (x *DamageStatus) GetRepairedLog() uint64 {
 	if x != nil {
 		return x.RepairedLog
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetRepairedMessages() uint64 {
+func (x *DamageStatus) GetRepairedMessages() uint64 {
 	if x != nil {
 		return x.RepairedMessages
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetCorruptMessages() uint64 {
+func (x *DamageStatus) GetDamagedMessages() uint64 {
 	if x != nil {
-		return x.CorruptMessages
+		return x.DamagedMessages
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetLostMessages() uint64 {
+func (x *DamageStatus) GetLostMessages() uint64 {
 	if x != nil {
 		return x.LostMessages
 	}
 	return 0
 }
 
-func (x *CorruptionStatus) GetIndex() string {
+func (x *DamageStatus) GetIndex() string {
 	if x != nil {
 		return x.Index
 	}
@@ -3039,8 +3039,8 @@ func (x *Alarm) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// CorruptMessage is an unreadable message.
-type CorruptMessage struct {
+// DamagedMessage is an unreadable message.
+type DamagedMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
@@ -3056,20 +3056,20 @@ type CorruptMessage struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CorruptMessage) Reset() {
-	*x = CorruptMessage{}
+func (x *DamagedMessage) Reset() {
+	*x = DamagedMessage{}
 	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CorruptMessage) String() string {
+func (x *DamagedMessage) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CorruptMessage) ProtoMessage() {}
+func (*DamagedMessage) ProtoMessage() {}
 
-func (x *CorruptMessage) ProtoReflect() protoreflect.Message {
+func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3081,40 +3081,40 @@ func (x *CorruptMessage) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CorruptMessage.ProtoReflect.Descriptor instead.
-func (*CorruptMessage) Descriptor() ([]byte, []int) {
+// Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
+func (*DamagedMessage) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
-func (x *CorruptMessage) GetQueue() string {
+func (x *DamagedMessage) GetQueue() string {
 	if x != nil {
 		return x.Queue
 	}
 	return ""
 }
 
-func (x *CorruptMessage) GetSequence() uint64 {
+func (x *DamagedMessage) GetSequence() uint64 {
 	if x != nil {
 		return x.Sequence
 	}
 	return 0
 }
 
-func (x *CorruptMessage) GetReason() string {
+func (x *DamagedMessage) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-func (x *CorruptMessage) GetLost() bool {
+func (x *DamagedMessage) GetLost() bool {
 	if x != nil {
 		return x.Lost
 	}
 	return false
 }
 
-func (x *CorruptMessage) GetSince() *timestamppb.Timestamp {
+func (x *DamagedMessage) GetSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Since
 	}
@@ -3340,9 +3340,9 @@ type NodeVerification struct {
 	// Name of the node.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Corruption found since the start of the node.
-	Corruption *CorruptionStatus `protobuf:"bytes,3,opt,name=corruption,proto3" json:"corruption,omitempty"`
+	Damage *DamageStatus `protobuf:"bytes,3,opt,name=damage,proto3" json:"damage,omitempty"`
 	// Unreadable messages; at most 1000.
-	Corrupt       []*CorruptMessage `protobuf:"bytes,4,rep,name=corrupt,proto3" json:"corrupt,omitempty"`
+	Damaged       []*DamagedMessage `protobuf:"bytes,4,rep,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3391,16 +3391,16 @@ func (x *NodeVerification) GetName() string {
 	return ""
 }
 
-func (x *NodeVerification) GetCorruption() *CorruptionStatus {
+func (x *NodeVerification) GetDamage() *DamageStatus {
 	if x != nil {
-		return x.Corruption
+		return x.Damage
 	}
 	return nil
 }
 
-func (x *NodeVerification) GetCorrupt() []*CorruptMessage {
+func (x *NodeVerification) GetDamaged() []*DamagedMessage {
 	if x != nil {
-		return x.Corrupt
+		return x.Damaged
 	}
 	return nil
 }
@@ -3461,9 +3461,9 @@ type GetQueueDigestsResponse struct {
 	// All queues, ordered by number.
 	Queues []*QueueDigest `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
 	// Corruption found on this node.
-	Corruption *CorruptionStatus `protobuf:"bytes,4,opt,name=corruption,proto3" json:"corruption,omitempty"`
+	Damage *DamageStatus `protobuf:"bytes,4,opt,name=damage,proto3" json:"damage,omitempty"`
 	// Unreadable messages of this node; at most 1000.
-	Corrupt       []*CorruptMessage `protobuf:"bytes,5,rep,name=corrupt,proto3" json:"corrupt,omitempty"`
+	Damaged       []*DamagedMessage `protobuf:"bytes,5,rep,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3519,16 +3519,16 @@ func (x *GetQueueDigestsResponse) GetQueues() []*QueueDigest {
 	return nil
 }
 
-func (x *GetQueueDigestsResponse) GetCorruption() *CorruptionStatus {
+func (x *GetQueueDigestsResponse) GetDamage() *DamageStatus {
 	if x != nil {
-		return x.Corruption
+		return x.Damage
 	}
 	return nil
 }
 
-func (x *GetQueueDigestsResponse) GetCorrupt() []*CorruptMessage {
+func (x *GetQueueDigestsResponse) GetDamaged() []*DamagedMessage {
 	if x != nil {
-		return x.Corrupt
+		return x.Damaged
 	}
 	return nil
 }
@@ -3669,9 +3669,9 @@ type ScrubResponse struct {
 	// Bytes of log read.
 	LogBytes uint64 `protobuf:"varint,2,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
 	// Counters since the start of the node.
-	Corruption *CorruptionStatus `protobuf:"bytes,3,opt,name=corruption,proto3" json:"corruption,omitempty"`
+	Damage *DamageStatus `protobuf:"bytes,3,opt,name=damage,proto3" json:"damage,omitempty"`
 	// Unreadable messages; at most 1000.
-	Corrupt       []*CorruptMessage `protobuf:"bytes,4,rep,name=corrupt,proto3" json:"corrupt,omitempty"`
+	Damaged       []*DamagedMessage `protobuf:"bytes,4,rep,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3720,22 +3720,22 @@ func (x *ScrubResponse) GetLogBytes() uint64 {
 	return 0
 }
 
-func (x *ScrubResponse) GetCorruption() *CorruptionStatus {
+func (x *ScrubResponse) GetDamage() *DamageStatus {
 	if x != nil {
-		return x.Corruption
+		return x.Damage
 	}
 	return nil
 }
 
-func (x *ScrubResponse) GetCorrupt() []*CorruptMessage {
+func (x *ScrubResponse) GetDamaged() []*DamagedMessage {
 	if x != nil {
-		return x.Corrupt
+		return x.Damaged
 	}
 	return nil
 }
 
-// DropCorruptRequest selects the messages to drop.
-type DropCorruptRequest struct {
+// DropDamagedRequest selects the messages to drop.
+type DropDamagedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
@@ -3748,20 +3748,20 @@ type DropCorruptRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DropCorruptRequest) Reset() {
-	*x = DropCorruptRequest{}
+func (x *DropDamagedRequest) Reset() {
+	*x = DropDamagedRequest{}
 	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DropCorruptRequest) String() string {
+func (x *DropDamagedRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DropCorruptRequest) ProtoMessage() {}
+func (*DropDamagedRequest) ProtoMessage() {}
 
-func (x *DropCorruptRequest) ProtoReflect() protoreflect.Message {
+func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3773,34 +3773,34 @@ func (x *DropCorruptRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DropCorruptRequest.ProtoReflect.Descriptor instead.
-func (*DropCorruptRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
+func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
-func (x *DropCorruptRequest) GetQueue() string {
+func (x *DropDamagedRequest) GetQueue() string {
 	if x != nil {
 		return x.Queue
 	}
 	return ""
 }
 
-func (x *DropCorruptRequest) GetDryRun() bool {
+func (x *DropDamagedRequest) GetDryRun() bool {
 	if x != nil {
 		return x.DryRun
 	}
 	return false
 }
 
-func (x *DropCorruptRequest) GetOnly() []uint64 {
+func (x *DropDamagedRequest) GetOnly() []uint64 {
 	if x != nil {
 		return x.Only
 	}
 	return nil
 }
 
-// DropCorruptResponse lists the acknowledged messages.
-type DropCorruptResponse struct {
+// DropDamagedResponse lists the acknowledged messages.
+type DropDamagedResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ascending sequences.
 	Sequences     []uint64 `protobuf:"varint,1,rep,packed,name=sequences,proto3" json:"sequences,omitempty"`
@@ -3808,20 +3808,20 @@ type DropCorruptResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DropCorruptResponse) Reset() {
-	*x = DropCorruptResponse{}
+func (x *DropDamagedResponse) Reset() {
+	*x = DropDamagedResponse{}
 	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DropCorruptResponse) String() string {
+func (x *DropDamagedResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DropCorruptResponse) ProtoMessage() {}
+func (*DropDamagedResponse) ProtoMessage() {}
 
-func (x *DropCorruptResponse) ProtoReflect() protoreflect.Message {
+func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3833,12 +3833,12 @@ func (x *DropCorruptResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DropCorruptResponse.ProtoReflect.Descriptor instead.
-func (*DropCorruptResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
+func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
-func (x *DropCorruptResponse) GetSequences() []uint64 {
+func (x *DropDamagedResponse) GetSequences() []uint64 {
 	if x != nil {
 		return x.Sequences
 	}
@@ -3936,7 +3936,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1b\n" +
 	"\tlag_bytes\x18\x05 \x01(\x04R\blagBytes\x124\n" +
 	"\blag_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\alagTime\"\x12\n" +
-	"\x10GetStatusRequest\"\xe2\x06\n" +
+	"\x10GetStatusRequest\"\xd6\x06\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -3949,10 +3949,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12B\n" +
 	"\vmaintenance\x18\t \x01(\v2 .lockstep.v1.MaintenanceActivityR\vmaintenance\x12%\n" +
 	"\x04plan\x18\n" +
-	" \x01(\v2\x11.lockstep.v1.PlanR\x04plan\x12=\n" +
-	"\n" +
-	"corruption\x18\v \x01(\v2\x1d.lockstep.v1.CorruptionStatusR\n" +
-	"corruption\x12*\n" +
+	" \x01(\v2\x11.lockstep.v1.PlanR\x04plan\x121\n" +
+	"\x06damage\x18\v \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x12*\n" +
 	"\x06alarms\x18\f \x03(\v2\x12.lockstep.v1.AlarmR\x06alarms\x126\n" +
 	"\n" +
 	"conditions\x18\r \x03(\v2\x16.lockstep.v1.ConditionR\n" +
@@ -4072,8 +4070,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12%\n" +
 	"\x04role\x18\x05 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12.\n" +
 	"\alog_end\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x12\x16\n" +
-	"\x06config\x18\a \x01(\x04R\x06config\"\xd5\x03\n" +
-	"\x10CorruptionStatus\x12%\n" +
+	"\x06config\x18\a \x01(\x04R\x06config\"\xd1\x03\n" +
+	"\fDamageStatus\x12%\n" +
 	"\x0escrubbed_pages\x18\x01 \x01(\x04R\rscrubbedPages\x12,\n" +
 	"\x12scrubbed_log_bytes\x18\x02 \x01(\x04R\x10scrubbedLogBytes\x12\x16\n" +
 	"\x06scrubs\x18\x03 \x01(\x04R\x06scrubs\x129\n" +
@@ -4085,8 +4083,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x0erepaired_pages\x18\a \x01(\x04R\rrepairedPages\x12!\n" +
 	"\frepaired_log\x18\b \x01(\x04R\vrepairedLog\x12+\n" +
 	"\x11repaired_messages\x18\t \x01(\x04R\x10repairedMessages\x12)\n" +
-	"\x10corrupt_messages\x18\n" +
-	" \x01(\x04R\x0fcorruptMessages\x12#\n" +
+	"\x10damaged_messages\x18\n" +
+	" \x01(\x04R\x0fdamagedMessages\x12#\n" +
 	"\rlost_messages\x18\v \x01(\x04R\flostMessages\x12\x14\n" +
 	"\x05index\x18\f \x01(\tR\x05index\"\xa3\x02\n" +
 	"\tCondition\x12\x12\n" +
@@ -4104,7 +4102,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xa0\x01\n" +
-	"\x0eCorruptMessage\x12\x14\n" +
+	"\x0eDamagedMessage\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
@@ -4124,24 +4122,20 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\rcontent_error\x18\a \x01(\tR\fcontentError\"?\n" +
 	"\x0fQueueDifference\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb5\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xa9\x01\n" +
 	"\x10NodeVerification\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12=\n" +
-	"\n" +
-	"corruption\x18\x03 \x01(\v2\x1d.lockstep.v1.CorruptionStatusR\n" +
-	"corruption\x125\n" +
-	"\acorrupt\x18\x04 \x03(\v2\x1b.lockstep.v1.CorruptMessageR\acorrupt\"/\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x121\n" +
+	"\x06damage\x18\x03 \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x125\n" +
+	"\adamaged\x18\x04 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"/\n" +
 	"\x16GetQueueDigestsRequest\x12\x15\n" +
-	"\x06at_lsn\x18\x01 \x01(\x04R\x05atLsn\"\xeb\x01\n" +
+	"\x06at_lsn\x18\x01 \x01(\x04R\x05atLsn\"\xdf\x01\n" +
 	"\x17GetQueueDigestsResponse\x12\x10\n" +
 	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\x06R\x06digest\x120\n" +
-	"\x06queues\x18\x03 \x03(\v2\x18.lockstep.v1.QueueDigestR\x06queues\x12=\n" +
-	"\n" +
-	"corruption\x18\x04 \x01(\v2\x1d.lockstep.v1.CorruptionStatusR\n" +
-	"corruption\x125\n" +
-	"\acorrupt\x18\x05 \x03(\v2\x1b.lockstep.v1.CorruptMessageR\acorrupt\"\x8a\x01\n" +
+	"\x06queues\x18\x03 \x03(\v2\x18.lockstep.v1.QueueDigestR\x06queues\x121\n" +
+	"\x06damage\x18\x04 \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x125\n" +
+	"\adamaged\x18\x05 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"\x8a\x01\n" +
 	"\vQueueDigest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -4150,19 +4144,17 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\bmessages\x18\x05 \x01(\x04R\bmessages\"-\n" +
 	"\fScrubRequest\x12\x1d\n" +
 	"\n" +
-	"full_speed\x18\x01 \x01(\bR\tfullSpeed\"\xb8\x01\n" +
+	"full_speed\x18\x01 \x01(\bR\tfullSpeed\"\xac\x01\n" +
 	"\rScrubResponse\x12\x14\n" +
 	"\x05pages\x18\x01 \x01(\x04R\x05pages\x12\x1b\n" +
-	"\tlog_bytes\x18\x02 \x01(\x04R\blogBytes\x12=\n" +
-	"\n" +
-	"corruption\x18\x03 \x01(\v2\x1d.lockstep.v1.CorruptionStatusR\n" +
-	"corruption\x125\n" +
-	"\acorrupt\x18\x04 \x03(\v2\x1b.lockstep.v1.CorruptMessageR\acorrupt\"W\n" +
-	"\x12DropCorruptRequest\x12\x14\n" +
+	"\tlog_bytes\x18\x02 \x01(\x04R\blogBytes\x121\n" +
+	"\x06damage\x18\x03 \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x125\n" +
+	"\adamaged\x18\x04 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"W\n" +
+	"\x12DropDamagedRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x12\n" +
 	"\x04only\x18\x03 \x03(\x04R\x04only\"3\n" +
-	"\x13DropCorruptResponse\x12\x1c\n" +
+	"\x13DropDamagedResponse\x12\x1c\n" +
 	"\tsequences\x18\x01 \x03(\x04R\tsequences*\xdf\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -4195,7 +4187,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x06Verify\x12\x1a.lockstep.v1.VerifyRequest\x1a\x1b.lockstep.v1.VerifyResponse\x12\\\n" +
 	"\x0fGetQueueDigests\x12#.lockstep.v1.GetQueueDigestsRequest\x1a$.lockstep.v1.GetQueueDigestsResponse\x12>\n" +
 	"\x05Scrub\x12\x19.lockstep.v1.ScrubRequest\x1a\x1a.lockstep.v1.ScrubResponse\x12P\n" +
-	"\vDropCorrupt\x12\x1f.lockstep.v1.DropCorruptRequest\x1a .lockstep.v1.DropCorruptResponse\x12P\n" +
+	"\vDropDamaged\x12\x1f.lockstep.v1.DropDamagedRequest\x1a .lockstep.v1.DropDamagedResponse\x12P\n" +
 	"\vAdoptRecord\x12\x1f.lockstep.v1.AdoptRecordRequest\x1a .lockstep.v1.AdoptRecordResponse\x12V\n" +
 	"\rForceFailover\x12!.lockstep.v1.ForceFailoverRequest\x1a\".lockstep.v1.ForceFailoverResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
@@ -4245,10 +4237,10 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*ForceFailoverRequest)(nil),    // 28: lockstep.v1.ForceFailoverRequest
 	(*ForceFailoverResponse)(nil),   // 29: lockstep.v1.ForceFailoverResponse
 	(*AdoptedPeer)(nil),             // 30: lockstep.v1.AdoptedPeer
-	(*CorruptionStatus)(nil),        // 31: lockstep.v1.CorruptionStatus
+	(*DamageStatus)(nil),            // 31: lockstep.v1.DamageStatus
 	(*Condition)(nil),               // 32: lockstep.v1.Condition
 	(*Alarm)(nil),                   // 33: lockstep.v1.Alarm
-	(*CorruptMessage)(nil),          // 34: lockstep.v1.CorruptMessage
+	(*DamagedMessage)(nil),          // 34: lockstep.v1.DamagedMessage
 	(*VerifyRequest)(nil),           // 35: lockstep.v1.VerifyRequest
 	(*VerifyResponse)(nil),          // 36: lockstep.v1.VerifyResponse
 	(*QueueDifference)(nil),         // 37: lockstep.v1.QueueDifference
@@ -4258,8 +4250,8 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*QueueDigest)(nil),             // 41: lockstep.v1.QueueDigest
 	(*ScrubRequest)(nil),            // 42: lockstep.v1.ScrubRequest
 	(*ScrubResponse)(nil),           // 43: lockstep.v1.ScrubResponse
-	(*DropCorruptRequest)(nil),      // 44: lockstep.v1.DropCorruptRequest
-	(*DropCorruptResponse)(nil),     // 45: lockstep.v1.DropCorruptResponse
+	(*DropDamagedRequest)(nil),      // 44: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 45: lockstep.v1.DropDamagedResponse
 	(*timestamppb.Timestamp)(nil),   // 46: google.protobuf.Timestamp
 	(*Position)(nil),                // 47: lockstep.v1.Position
 	(*durationpb.Duration)(nil),     // 48: google.protobuf.Duration
@@ -4286,7 +4278,7 @@ var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	46, // 16: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	49, // 17: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
 	50, // 18: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	31, // 19: lockstep.v1.GetStatusResponse.corruption:type_name -> lockstep.v1.CorruptionStatus
+	31, // 19: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
 	33, // 20: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
 	32, // 21: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
 	46, // 22: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
@@ -4303,20 +4295,20 @@ var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	47, // 33: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
 	0,  // 34: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
 	47, // 35: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	46, // 36: lockstep.v1.CorruptionStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	46, // 36: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
 	1,  // 37: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
 	46, // 38: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
 	46, // 39: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	46, // 40: lockstep.v1.CorruptMessage.since:type_name -> google.protobuf.Timestamp
+	46, // 40: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
 	37, // 41: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
 	38, // 42: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	31, // 43: lockstep.v1.NodeVerification.corruption:type_name -> lockstep.v1.CorruptionStatus
-	34, // 44: lockstep.v1.NodeVerification.corrupt:type_name -> lockstep.v1.CorruptMessage
+	31, // 43: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	34, // 44: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
 	41, // 45: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	31, // 46: lockstep.v1.GetQueueDigestsResponse.corruption:type_name -> lockstep.v1.CorruptionStatus
-	34, // 47: lockstep.v1.GetQueueDigestsResponse.corrupt:type_name -> lockstep.v1.CorruptMessage
-	31, // 48: lockstep.v1.ScrubResponse.corruption:type_name -> lockstep.v1.CorruptionStatus
-	34, // 49: lockstep.v1.ScrubResponse.corrupt:type_name -> lockstep.v1.CorruptMessage
+	31, // 46: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	34, // 47: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	31, // 48: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	34, // 49: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
 	11, // 50: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
 	16, // 51: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
 	18, // 52: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
@@ -4327,7 +4319,7 @@ var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	35, // 57: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
 	39, // 58: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
 	42, // 59: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	44, // 60: lockstep.v1.AdminService.DropCorrupt:input_type -> lockstep.v1.DropCorruptRequest
+	44, // 60: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
 	26, // 61: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
 	28, // 62: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
 	12, // 63: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
@@ -4340,7 +4332,7 @@ var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	36, // 70: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
 	40, // 71: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
 	43, // 72: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	45, // 73: lockstep.v1.AdminService.DropCorrupt:output_type -> lockstep.v1.DropCorruptResponse
+	45, // 73: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
 	27, // 74: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
 	29, // 75: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
 	63, // [63:76] is the sub-list for method output_type

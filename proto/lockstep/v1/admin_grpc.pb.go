@@ -33,7 +33,7 @@ const (
 	AdminService_Verify_FullMethodName          = "/lockstep.v1.AdminService/Verify"
 	AdminService_GetQueueDigests_FullMethodName = "/lockstep.v1.AdminService/GetQueueDigests"
 	AdminService_Scrub_FullMethodName           = "/lockstep.v1.AdminService/Scrub"
-	AdminService_DropCorrupt_FullMethodName     = "/lockstep.v1.AdminService/DropCorrupt"
+	AdminService_DropDamaged_FullMethodName     = "/lockstep.v1.AdminService/DropDamaged"
 	AdminService_AdoptRecord_FullMethodName     = "/lockstep.v1.AdminService/AdoptRecord"
 	AdminService_ForceFailover_FullMethodName   = "/lockstep.v1.AdminService/ForceFailover"
 )
@@ -67,9 +67,9 @@ type AdminServiceClient interface {
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.
 	Scrub(ctx context.Context, in *ScrubRequest, opts ...grpc.CallOption) (*ScrubResponse, error)
-	// DropCorrupt acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
+	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
 	// standalone node, on that node. Sent to the active.
-	DropCorrupt(ctx context.Context, in *DropCorruptRequest, opts ...grpc.CallOption) (*DropCorruptResponse, error)
+	DropDamaged(ctx context.Context, in *DropDamagedRequest, opts ...grpc.CallOption) (*DropDamagedResponse, error)
 	// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
 	// from an older copy. FAILED_PRECONDITION in any other case, or if the other node is known to have newer data.
 	AdoptRecord(ctx context.Context, in *AdoptRecordRequest, opts ...grpc.CallOption) (*AdoptRecordResponse, error)
@@ -205,10 +205,10 @@ func (c *adminServiceClient) Scrub(ctx context.Context, in *ScrubRequest, opts .
 	return out, nil
 }
 
-func (c *adminServiceClient) DropCorrupt(ctx context.Context, in *DropCorruptRequest, opts ...grpc.CallOption) (*DropCorruptResponse, error) {
+func (c *adminServiceClient) DropDamaged(ctx context.Context, in *DropDamagedRequest, opts ...grpc.CallOption) (*DropDamagedResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DropCorruptResponse)
-	err := c.cc.Invoke(ctx, AdminService_DropCorrupt_FullMethodName, in, out, cOpts...)
+	out := new(DropDamagedResponse)
+	err := c.cc.Invoke(ctx, AdminService_DropDamaged_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -264,9 +264,9 @@ type AdminServiceServer interface {
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.
 	Scrub(context.Context, *ScrubRequest) (*ScrubResponse, error)
-	// DropCorrupt acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
+	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
 	// standalone node, on that node. Sent to the active.
-	DropCorrupt(context.Context, *DropCorruptRequest) (*DropCorruptResponse, error)
+	DropDamaged(context.Context, *DropDamagedRequest) (*DropDamagedResponse, error)
 	// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
 	// from an older copy. FAILED_PRECONDITION in any other case, or if the other node is known to have newer data.
 	AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error)
@@ -314,8 +314,8 @@ func (UnimplementedAdminServiceServer) GetQueueDigests(context.Context, *GetQueu
 func (UnimplementedAdminServiceServer) Scrub(context.Context, *ScrubRequest) (*ScrubResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Scrub not implemented")
 }
-func (UnimplementedAdminServiceServer) DropCorrupt(context.Context, *DropCorruptRequest) (*DropCorruptResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DropCorrupt not implemented")
+func (UnimplementedAdminServiceServer) DropDamaged(context.Context, *DropDamagedRequest) (*DropDamagedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropDamaged not implemented")
 }
 func (UnimplementedAdminServiceServer) AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AdoptRecord not implemented")
@@ -510,20 +510,20 @@ func _AdminService_Scrub_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
-func _AdminService_DropCorrupt_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DropCorruptRequest)
+func _AdminService_DropDamaged_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropDamagedRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(AdminServiceServer).DropCorrupt(ctx, in)
+		return srv.(AdminServiceServer).DropDamaged(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: AdminService_DropCorrupt_FullMethodName,
+		FullMethod: AdminService_DropDamaged_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).DropCorrupt(ctx, req.(*DropCorruptRequest))
+		return srv.(AdminServiceServer).DropDamaged(ctx, req.(*DropDamagedRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -604,8 +604,8 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdminService_Scrub_Handler,
 		},
 		{
-			MethodName: "DropCorrupt",
-			Handler:    _AdminService_DropCorrupt_Handler,
+			MethodName: "DropDamaged",
+			Handler:    _AdminService_DropDamaged_Handler,
 		},
 		{
 			MethodName: "AdoptRecord",

@@ -3139,7 +3139,7 @@ type BrowseResponse struct {
 	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Ascending sequences of corrupt messages that were skipped: all before the last of `messages`, or, if `messages` is
 	// empty, up to the current browse position. Nodes before 0.2.0 end the stream with DATA_LOSS instead.
-	Corrupt       []uint64 `protobuf:"varint,2,rep,packed,name=corrupt,proto3" json:"corrupt,omitempty"`
+	Damaged       []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3181,9 +3181,9 @@ func (x *BrowseResponse) GetMessages() []*StoredMessage {
 	return nil
 }
 
-func (x *BrowseResponse) GetCorrupt() []uint64 {
+func (x *BrowseResponse) GetDamaged() []uint64 {
 	if x != nil {
-		return x.Corrupt
+		return x.Damaged
 	}
 	return nil
 }
@@ -4299,7 +4299,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06filter\x18\a \x01(\tR\x06filter\"b\n" +
 	"\x0eBrowseResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
-	"\acorrupt\x18\x02 \x03(\x04R\acorrupt\"\x96\x02\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged\"\x96\x02\n" +
 	"\x17SeekSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x128\n" +

@@ -1112,7 +1112,7 @@ type FetchMessagesResponse struct {
 	// Requested messages, ordered by sequence.
 	Messages []*RawMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Sequences of messages that are corrupt on this node as well.
-	Corrupt []uint64 `protobuf:"varint,2,rep,packed,name=corrupt,proto3" json:"corrupt,omitempty"`
+	Damaged []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
 	// Last sequence that was checked. Only in the last response.
 	LastSequence uint64 `protobuf:"varint,3,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
 	// Last record that this node has applied, to be found in the log of the requesting node. Only in the last response.
@@ -1161,9 +1161,9 @@ func (x *FetchMessagesResponse) GetMessages() []*RawMessage {
 	return nil
 }
 
-func (x *FetchMessagesResponse) GetCorrupt() []uint64 {
+func (x *FetchMessagesResponse) GetDamaged() []uint64 {
 	if x != nil {
-		return x.Corrupt
+		return x.Damaged
 	}
 	return nil
 }
@@ -1351,7 +1351,7 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\aapplied\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\aapplied\"\xd8\x01\n" +
 	"\x15FetchMessagesResponse\x123\n" +
 	"\bmessages\x18\x01 \x03(\v2\x17.lockstep.v1.RawMessageR\bmessages\x12\x18\n" +
-	"\acorrupt\x18\x02 \x03(\x04R\acorrupt\x12#\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged\x12#\n" +
 	"\rlast_sequence\x18\x03 \x01(\x04R\flastSequence\x12/\n" +
 	"\aapplied\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\aapplied\x12\x1a\n" +
 	"\bfinished\x18\x05 \x01(\bR\bfinished\"\\\n" +

@@ -83,7 +83,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
 		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
 		Maintenance: protoconv.ActivityToProto(st.Maintenance), Plan: protoconv.PlanToProto(st.Plan),
-		Corruption: protoconv.DamageToProto(a.store.Repair().Status()),
+		Damage:     protoconv.DamageToProto(a.store.Repair().Status()),
 		Alarms:     protoconv.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
 		Conditions: protoconv.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
 		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats), Console: st.Console,

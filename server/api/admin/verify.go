@@ -29,8 +29,8 @@ func (a *Service) GetQueueDigests(
 		return nil, apierror.ToStatus(err)
 	}
 	out := &pb.GetQueueDigestsResponse{
-		Lsn: d.LSN, Digest: d.Digest, Corruption: protoconv.DamageToProto(a.store.Repair().Status()),
-		Corrupt: protoconv.DamagedToProto(a.store.Repair().Damaged(protoconv.MaxListedDamage)),
+		Lsn: d.LSN, Digest: d.Digest, Damage: protoconv.DamageToProto(a.store.Repair().Status()),
+		Damaged: protoconv.DamagedToProto(a.store.Repair().Damaged(protoconv.MaxListedDamage)),
 	}
 	for _, q := range d.Queues {
 		out.Queues = append(out.Queues, &pb.QueueDigest{
@@ -47,16 +47,16 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 		return nil, apierror.ToStatus(fmt.Errorf("scrub: %w", err))
 	}
 	return &pb.ScrubResponse{
-		Pages: r.Pages, LogBytes: r.LogBytes, Corruption: protoconv.DamageToProto(a.store.Repair().Status()),
-		Corrupt: protoconv.DamagedToProto(a.store.Repair().Damaged(protoconv.MaxListedDamage)),
+		Pages: r.Pages, LogBytes: r.LogBytes, Damage: protoconv.DamageToProto(a.store.Repair().Status()),
+		Damaged: protoconv.DamagedToProto(a.store.Repair().Damaged(protoconv.MaxListedDamage)),
 	}, nil
 }
 
-// DropCorrupt acknowledges corrupt messages that cannot be repaired.
-func (a *Service) DropCorrupt(ctx context.Context, req *pb.DropCorruptRequest) (*pb.DropCorruptResponse, error) {
-	sequences, err := a.o.Guard.DropCorrupt(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
+// DropDamaged acknowledges corrupt messages that cannot be repaired.
+func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+	sequences, err := a.o.Guard.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
 	if err != nil {
 		return nil, apierror.ToStatus(fmt.Errorf("drop corrupt messages of %q: %w", req.GetQueue(), err))
 	}
-	return &pb.DropCorruptResponse{Sequences: sequences}, nil
+	return &pb.DropDamagedResponse{Sequences: sequences}, nil
 }

@@ -115,7 +115,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 		})
 	}
 	if len(r.Problems) > 0 {
-		out.Note += fmt.Sprintf(" %d messages are corrupt; first problem: %s", r.CorruptMessages, r.Problems[0])
+		out.Note += fmt.Sprintf(" %d messages are corrupt; first problem: %s", r.DamagedMessages, r.Problems[0])
 	}
 	return out
 }

@@ -111,11 +111,11 @@ func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 }
 
 // DamageToProto converts the corruption counters of a store.
-func DamageToProto(st repair.Status) *pb.CorruptionStatus {
-	out := &pb.CorruptionStatus{
+func DamageToProto(st repair.Status) *pb.DamageStatus {
+	out := &pb.DamageStatus{
 		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs, FoundPages: st.FoundPages,
 		FoundLog: st.FoundLog, RepairedPages: st.RepairedPages, RepairedLog: st.RepairedLog,
-		RepairedMessages: st.RepairedMessages, CorruptMessages: st.CorruptMessages, LostMessages: st.LostMessages,
+		RepairedMessages: st.RepairedMessages, DamagedMessages: st.DamagedMessages, LostMessages: st.LostMessages,
 		LastScrub: timeToProto(st.LastScrub),
 	}
 	if st.Index != nil {
@@ -125,11 +125,11 @@ func DamageToProto(st repair.Status) *pb.CorruptionStatus {
 }
 
 // DamagedToProto converts corrupt messages.
-func DamagedToProto(all []repair.CorruptMessage) []*pb.CorruptMessage {
-	out := make([]*pb.CorruptMessage, 0, len(all))
+func DamagedToProto(all []repair.CorruptMessage) []*pb.DamagedMessage {
+	out := make([]*pb.DamagedMessage, 0, len(all))
 	for i := range all {
 		m := &all[i]
-		out = append(out, &pb.CorruptMessage{
+		out = append(out, &pb.DamagedMessage{
 			Queue: m.Name, Sequence: m.Sequence, Reason: m.Reason, Lost: m.Lost, Since: timestamppb.New(m.Since),
 		})
 	}

@@ -422,7 +422,7 @@ func sendBatch(
 	if err != nil {
 		return err
 	}
-	resp := &pb.BrowseResponse{Corrupt: corrupt}
+	resp := &pb.BrowseResponse{Damaged: corrupt}
 	for {
 		n := len(messages)
 		if limit := int(req.GetMaxResponseBytes()); limit > 0 {

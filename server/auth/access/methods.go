@@ -60,7 +60,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AdminService_Verify_FullMethodName:          operates(true),
 	pb.AdminService_GetQueueDigests_FullMethodName: operates(false),
 	pb.AdminService_Scrub_FullMethodName:           operates(true),
-	pb.AdminService_DropCorrupt_FullMethodName:     operates(true),
+	pb.AdminService_DropDamaged_FullMethodName:     operates(true),
 	pb.AdminService_AdoptRecord_FullMethodName:     operates(true),
 	pb.AdminService_ForceFailover_FullMethodName:   operates(true),
 

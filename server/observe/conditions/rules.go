@@ -139,10 +139,10 @@ func DiskAdvice(room *store.Room, mark uint64) string {
 
 func (f *findings) content(in *Input) {
 	st := &in.Damage
-	f.node(st.CorruptMessages > 0, CorruptMessages, "%s messages are corrupt, %s of them on both nodes",
-		units.Count(st.CorruptMessages), units.Count(st.LostMessages))
+	f.node(st.DamagedMessages > 0, CorruptMessages, "%s messages are corrupt, %s of them on both nodes",
+		units.Count(st.DamagedMessages), units.Count(st.LostMessages))
 	f.node(st.Index != nil, CorruptPageFile, "%v", st.Index)
-	f.node(st.CorruptLogLSN != 0, CorruptLog, "record %d is corrupt", st.CorruptLogLSN)
+	f.node(st.DamagedLogLSN != 0, CorruptLog, "record %d is corrupt", st.DamagedLogLSN)
 	f.pair(in.Difference != "", DigestsDiffer, "%s", in.Difference)
 }
 

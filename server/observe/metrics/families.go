@@ -306,7 +306,7 @@ func corruptionFamilies() []family {
 		gauge("nodes_differ", "1 if the last comparison found different content on the two nodes.",
 			func(s *snapshot) float64 { return boolValue(s.isSo(conditions.DigestsDiffer)) }),
 		gauge("corrupt_messages", "Unacknowledged messages that are corrupt on this node.",
-			func(s *snapshot) float64 { return float64(s.corruption.CorruptMessages) }),
+			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),
 		gauge("lost_messages", "Messages that are corrupt on both nodes.",
 			func(s *snapshot) float64 { return float64(s.corruption.LostMessages) }),
 		gauge("index_corrupt", "1 if the page file is corrupt and must be replaced with a copy of the other node's.",

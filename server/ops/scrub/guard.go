@@ -101,7 +101,7 @@ func (g *Guard) every(ctx context.Context, first, interval time.Duration, fn fun
 
 func (g *Guard) repair(ctx context.Context) {
 	st := g.o.Store.Repair().Status()
-	if st.CorruptMessages > 0 || st.CorruptLogLSN != 0 || st.SuspectPages > 0 {
+	if st.DamagedMessages > 0 || st.DamagedLogLSN != 0 || st.SuspectPages > 0 {
 		if _, err := g.o.Store.Repair().RepairAll(ctx); err != nil && ctx.Err() == nil {
 			g.log.Warn("repair of corrupt data failed", zap.Error(err))
 		}
@@ -166,9 +166,9 @@ func (g *Guard) Difference() string {
 	return g.differ
 }
 
-// DropCorrupt acknowledges the messages of a queue that are corrupt on both nodes or, outside a pair, on this one. If
+// DropDamaged acknowledges the messages of a queue that are corrupt on both nodes or, outside a pair, on this one. If
 // only is not empty, it is restricted to those sequences.
-func (g *Guard) DropCorrupt(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
+func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := g.o.Serving.Session()
 	if err != nil {
 		return nil, err

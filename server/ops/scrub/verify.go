@@ -88,7 +88,7 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	g.compared(resp.Differences)
 	resp.Nodes = []*pb.NodeVerification{
 		g.self(),
-		{NodeId: other.ID.String(), Name: other.Name, Corruption: reply.GetCorruption(), Corrupt: reply.GetCorrupt()},
+		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
 	return resp, nil
 }
@@ -113,8 +113,8 @@ func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.Veri
 func (g *Guard) self() *pb.NodeVerification {
 	self, repair := g.o.Runner.Status().Self, g.o.Store.Repair()
 	return &pb.NodeVerification{
-		NodeId: self.ID.String(), Name: self.Name, Corruption: protoconv.DamageToProto(repair.Status()),
-		Corrupt: protoconv.DamagedToProto(repair.Damaged(protoconv.MaxListedDamage)),
+		NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(repair.Status()),
+		Damaged: protoconv.DamagedToProto(repair.Damaged(protoconv.MaxListedDamage)),
 	}
 }
 

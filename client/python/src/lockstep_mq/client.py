@@ -310,9 +310,9 @@ class Client:
                 page = await caller.read(op, pages.next, timeout)
                 if page is None:
                     return
-                if page.corrupt:
+                if page.damaged:
                     raise errors.DataLoss(
-                        f"{op}: sequence {page.corrupt[0]} cannot be read on either node", reason="DATA_LOSS"
+                        f"{op}: sequence {page.damaged[0]} cannot be read on either node", reason="DATA_LOSS"
                     )
                 for stored in page.messages:
                     yield StoredMessage(stored)
@@ -361,7 +361,7 @@ class _Pages:
             self._call = _rpc.browse(channel, self._request, metadata)
         call, self._call = self._call, None  # after any error, the next attempt opens another stream
         async for response in call:
-            if response.messages or response.corrupt:
+            if response.messages or response.damaged:
                 self._call = call
                 self._left -= len(response.messages)
                 if response.messages:

@@ -75,8 +75,8 @@ type difference struct {
 type verifiedNode struct {
 	NodeID     string                `json:"node_id"`
 	Name       string                `json:"name"`
-	Corruption pairstatus.Corruption `json:"corruption"`
-	Corrupt    []corruptMessage      `json:"corrupt"`
+	Corruption pairstatus.Corruption `json:"damage"`
+	Corrupt    []corruptMessage      `json:"damaged"`
 }
 
 type corruptMessage struct {
@@ -98,10 +98,10 @@ func newVerification(r *pb.VerifyResponse) verification {
 	}
 	for _, n := range r.GetNodes() {
 		node := verifiedNode{
-			NodeID: n.GetNodeId(), Name: n.GetName(), Corruption: pairstatus.NewCorruption(n.GetCorruption()),
+			NodeID: n.GetNodeId(), Name: n.GetName(), Corruption: pairstatus.NewCorruption(n.GetDamage()),
 			Corrupt: []corruptMessage{},
 		}
-		for _, m := range n.GetCorrupt() {
+		for _, m := range n.GetDamaged() {
 			node.Corrupt = append(node.Corrupt, corruptMessage{
 				Queue: m.GetQueue(), Sequence: m.GetSequence(), Lost: m.GetLost(), Since: m.GetSince().AsTime(),
 				Reason: m.GetReason(),

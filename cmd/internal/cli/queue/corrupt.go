@@ -30,7 +30,7 @@ A restarted node must find corrupt messages again: lockstep verify --deep reads 
 				}
 				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 				defer cancel()
-				r, err := n.DropCorrupt(ctx, &pb.DropCorruptRequest{Queue: args[0], DryRun: dry, Only: seen})
+				r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry, Only: seen})
 				if err != nil {
 					return err
 				}
@@ -62,7 +62,7 @@ func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *admin.Node, queue 
 	}
 	look, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	r, err := n.DropCorrupt(look, &pb.DropCorruptRequest{Queue: queue, DryRun: true})
+	r, err := n.DropDamaged(look, &pb.DropDamagedRequest{Queue: queue, DryRun: true})
 	if err != nil || len(r.GetSequences()) == 0 {
 		return nil, err
 	}

@@ -215,7 +215,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("node", "role", "reason", "pair", "store", "standby", "version", "started_at", "maintenance", "plan", "corruption", "alarms", "conditions", "now", "disk_low_watermark", "certificates", "activity", "console")
+    __slots__ = ("node", "role", "reason", "pair", "store", "standby", "version", "started_at", "maintenance", "plan", "damage", "alarms", "conditions", "now", "disk_low_watermark", "certificates", "activity", "console")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -226,7 +226,7 @@ class GetStatusResponse(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     MAINTENANCE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
-    CORRUPTION_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
     ALARMS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
@@ -244,7 +244,7 @@ class GetStatusResponse(_message.Message):
     started_at: _timestamp_pb2.Timestamp
     maintenance: _maintenance_pb2.MaintenanceActivity
     plan: _maintenance_pb2.Plan
-    corruption: CorruptionStatus
+    damage: DamageStatus
     alarms: _containers.RepeatedCompositeFieldContainer[Alarm]
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     now: _timestamp_pb2.Timestamp
@@ -252,7 +252,7 @@ class GetStatusResponse(_message.Message):
     certificates: _containers.RepeatedCompositeFieldContainer[CertificateStatus]
     activity: Activity
     console: str
-    def __init__(self, node: _Optional[_Union[NodeStatus, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., pair: _Optional[_Union[PairStatus, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., maintenance: _Optional[_Union[_maintenance_pb2.MaintenanceActivity, _Mapping]] = ..., plan: _Optional[_Union[_maintenance_pb2.Plan, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionStatus, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., disk_low_watermark: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateStatus, _Mapping]]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ..., console: _Optional[str] = ...) -> None: ...
+    def __init__(self, node: _Optional[_Union[NodeStatus, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., pair: _Optional[_Union[PairStatus, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., maintenance: _Optional[_Union[_maintenance_pb2.MaintenanceActivity, _Mapping]] = ..., plan: _Optional[_Union[_maintenance_pb2.Plan, _Mapping]] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., disk_low_watermark: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateStatus, _Mapping]]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ..., console: _Optional[str] = ...) -> None: ...
 
 class Activity(_message.Message):
     __slots__ = ("published", "published_bytes", "delivered", "acknowledged", "transactions", "commits", "consumers", "connections", "memory_bytes", "memory_budget_bytes")
@@ -489,8 +489,8 @@ class AdoptedPeer(_message.Message):
     config: int
     def __init__(self, address: _Optional[str] = ..., reached: bool = ..., node_id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., log_end: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., config: _Optional[int] = ...) -> None: ...
 
-class CorruptionStatus(_message.Message):
-    __slots__ = ("scrubbed_pages", "scrubbed_log_bytes", "scrubs", "last_scrub", "found_pages", "found_log", "repaired_pages", "repaired_log", "repaired_messages", "corrupt_messages", "lost_messages", "index")
+class DamageStatus(_message.Message):
+    __slots__ = ("scrubbed_pages", "scrubbed_log_bytes", "scrubs", "last_scrub", "found_pages", "found_log", "repaired_pages", "repaired_log", "repaired_messages", "damaged_messages", "lost_messages", "index")
     SCRUBBED_PAGES_FIELD_NUMBER: _ClassVar[int]
     SCRUBBED_LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
     SCRUBS_FIELD_NUMBER: _ClassVar[int]
@@ -500,7 +500,7 @@ class CorruptionStatus(_message.Message):
     REPAIRED_PAGES_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_LOG_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    CORRUPT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     LOST_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     scrubbed_pages: int
@@ -512,10 +512,10 @@ class CorruptionStatus(_message.Message):
     repaired_pages: int
     repaired_log: int
     repaired_messages: int
-    corrupt_messages: int
+    damaged_messages: int
     lost_messages: int
     index: str
-    def __init__(self, scrubbed_pages: _Optional[int] = ..., scrubbed_log_bytes: _Optional[int] = ..., scrubs: _Optional[int] = ..., last_scrub: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., found_pages: _Optional[int] = ..., found_log: _Optional[int] = ..., repaired_pages: _Optional[int] = ..., repaired_log: _Optional[int] = ..., repaired_messages: _Optional[int] = ..., corrupt_messages: _Optional[int] = ..., lost_messages: _Optional[int] = ..., index: _Optional[str] = ...) -> None: ...
+    def __init__(self, scrubbed_pages: _Optional[int] = ..., scrubbed_log_bytes: _Optional[int] = ..., scrubs: _Optional[int] = ..., last_scrub: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., found_pages: _Optional[int] = ..., found_log: _Optional[int] = ..., repaired_pages: _Optional[int] = ..., repaired_log: _Optional[int] = ..., repaired_messages: _Optional[int] = ..., damaged_messages: _Optional[int] = ..., lost_messages: _Optional[int] = ..., index: _Optional[str] = ...) -> None: ...
 
 class Condition(_message.Message):
     __slots__ = ("kind", "severity", "details", "since", "cause", "action", "node_id", "node_name", "reported_by")
@@ -549,7 +549,7 @@ class Alarm(_message.Message):
     since: _timestamp_pb2.Timestamp
     def __init__(self, kind: _Optional[str] = ..., message: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
-class CorruptMessage(_message.Message):
+class DamagedMessage(_message.Message):
     __slots__ = ("queue", "sequence", "reason", "lost", "since")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -598,16 +598,16 @@ class QueueDifference(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeVerification(_message.Message):
-    __slots__ = ("node_id", "name", "corruption", "corrupt")
+    __slots__ = ("node_id", "name", "damage", "damaged")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    CORRUPTION_FIELD_NUMBER: _ClassVar[int]
-    CORRUPT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     name: str
-    corruption: CorruptionStatus
-    corrupt: _containers.RepeatedCompositeFieldContainer[CorruptMessage]
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., corruption: _Optional[_Union[CorruptionStatus, _Mapping]] = ..., corrupt: _Optional[_Iterable[_Union[CorruptMessage, _Mapping]]] = ...) -> None: ...
+    damage: DamageStatus
+    damaged: _containers.RepeatedCompositeFieldContainer[DamagedMessage]
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., damaged: _Optional[_Iterable[_Union[DamagedMessage, _Mapping]]] = ...) -> None: ...
 
 class GetQueueDigestsRequest(_message.Message):
     __slots__ = ("at_lsn",)
@@ -616,18 +616,18 @@ class GetQueueDigestsRequest(_message.Message):
     def __init__(self, at_lsn: _Optional[int] = ...) -> None: ...
 
 class GetQueueDigestsResponse(_message.Message):
-    __slots__ = ("lsn", "digest", "queues", "corruption", "corrupt")
+    __slots__ = ("lsn", "digest", "queues", "damage", "damaged")
     LSN_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
-    CORRUPTION_FIELD_NUMBER: _ClassVar[int]
-    CORRUPT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     lsn: int
     digest: int
     queues: _containers.RepeatedCompositeFieldContainer[QueueDigest]
-    corruption: CorruptionStatus
-    corrupt: _containers.RepeatedCompositeFieldContainer[CorruptMessage]
-    def __init__(self, lsn: _Optional[int] = ..., digest: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueDigest, _Mapping]]] = ..., corruption: _Optional[_Union[CorruptionStatus, _Mapping]] = ..., corrupt: _Optional[_Iterable[_Union[CorruptMessage, _Mapping]]] = ...) -> None: ...
+    damage: DamageStatus
+    damaged: _containers.RepeatedCompositeFieldContainer[DamagedMessage]
+    def __init__(self, lsn: _Optional[int] = ..., digest: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueDigest, _Mapping]]] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., damaged: _Optional[_Iterable[_Union[DamagedMessage, _Mapping]]] = ...) -> None: ...
 
 class QueueDigest(_message.Message):
     __slots__ = ("id", "name", "digest", "next_sequence", "messages")
@@ -650,18 +650,18 @@ class ScrubRequest(_message.Message):
     def __init__(self, full_speed: bool = ...) -> None: ...
 
 class ScrubResponse(_message.Message):
-    __slots__ = ("pages", "log_bytes", "corruption", "corrupt")
+    __slots__ = ("pages", "log_bytes", "damage", "damaged")
     PAGES_FIELD_NUMBER: _ClassVar[int]
     LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
-    CORRUPTION_FIELD_NUMBER: _ClassVar[int]
-    CORRUPT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     pages: int
     log_bytes: int
-    corruption: CorruptionStatus
-    corrupt: _containers.RepeatedCompositeFieldContainer[CorruptMessage]
-    def __init__(self, pages: _Optional[int] = ..., log_bytes: _Optional[int] = ..., corruption: _Optional[_Union[CorruptionStatus, _Mapping]] = ..., corrupt: _Optional[_Iterable[_Union[CorruptMessage, _Mapping]]] = ...) -> None: ...
+    damage: DamageStatus
+    damaged: _containers.RepeatedCompositeFieldContainer[DamagedMessage]
+    def __init__(self, pages: _Optional[int] = ..., log_bytes: _Optional[int] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., damaged: _Optional[_Iterable[_Union[DamagedMessage, _Mapping]]] = ...) -> None: ...
 
-class DropCorruptRequest(_message.Message):
+class DropDamagedRequest(_message.Message):
     __slots__ = ("queue", "dry_run", "only")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -671,7 +671,7 @@ class DropCorruptRequest(_message.Message):
     only: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, queue: _Optional[str] = ..., dry_run: bool = ..., only: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class DropCorruptResponse(_message.Message):
+class DropDamagedResponse(_message.Message):
     __slots__ = ("sequences",)
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     sequences: _containers.RepeatedScalarFieldContainer[int]

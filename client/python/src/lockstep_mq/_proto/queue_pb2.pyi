@@ -506,12 +506,12 @@ class BrowseRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., from_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., headers_only: bool = ..., max_response_bytes: _Optional[int] = ..., filter: _Optional[str] = ...) -> None: ...
 
 class BrowseResponse(_message.Message):
-    __slots__ = ("messages", "corrupt")
+    __slots__ = ("messages", "damaged")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    CORRUPT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_types_pb2.StoredMessage]
-    corrupt: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., corrupt: _Optional[_Iterable[int]] = ...) -> None: ...
+    damaged: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., damaged: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SeekSubscriptionRequest(_message.Message):
     __slots__ = ("queue", "subscription", "position", "sequence", "time", "producer")
