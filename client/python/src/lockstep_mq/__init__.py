@@ -53,6 +53,7 @@ from lockstep_mq.errors import (
 )
 from lockstep_mq.message import DeadLetter, Message, Publishable, Receipt, StoredMessage, Value
 from lockstep_mq.producer import Producer
+from lockstep_mq.queue_config import QueueConfig
 from lockstep_mq.queues import (
     ActiveConsumer,
     Forward,
@@ -61,7 +62,6 @@ from lockstep_mq.queues import (
     PreparedTransaction,
     Queue,
     QueueActivity,
-    QueueConfig,
     QueueList,
     RedeliveryPolicy,
     Subscription,

@@ -12,7 +12,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from lockstep_mq import _rpc, errors, message, queues
 from lockstep_mq._calls import Caller, Request
 from lockstep_mq._proto import queue_pb2
-from lockstep_mq.queues import Forward, Order, Queue, QueueConfig, QueueList, RedeliveryPolicy, Start, Subscription
+from lockstep_mq.queue_config import QueueConfig
+from lockstep_mq.queues import Forward, Order, Queue, QueueList, RedeliveryPolicy, Start, Subscription
 
 if TYPE_CHECKING:
     from typing import TypeVar

@@ -15,7 +15,8 @@ from lockstep_mq._locator import Node
 from lockstep_mq._proto import admin_pb2, connection_pb2, queue_pb2
 from lockstep_mq._queue_calls import QueueCalls
 from lockstep_mq.connections import Connection
-from lockstep_mq.queues import Moved, PreparedTransaction, Queue, QueueConfig, Subscription
+from lockstep_mq.queue_config import QueueConfig
+from lockstep_mq.queues import Moved, PreparedTransaction, Queue, Subscription
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
