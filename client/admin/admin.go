@@ -32,7 +32,7 @@ type Client struct {
 	request *Request // may be nil
 }
 
-// New returns a Client that uses the connections of c. It is not closed.
+// New returns a Client that uses the connections of c. It needs no Close.
 func New(c *client.Client) *Client { return &Client{conns: link.Of(c)} }
 
 // Errors of administrative calls, in addition to those of package client.
