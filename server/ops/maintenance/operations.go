@@ -259,10 +259,10 @@ func (m *Manager) Backup(
 		return backup.Set{}, err
 	}
 	o.KeepGenerations = cmp.Or(req.Keep, settings.BackupKeep)
-	if o.Place, err = m.location(req.Path); err != nil {
+	if o.Location, err = m.location(req.Path); err != nil {
 		return backup.Set{}, err
 	}
-	defer closeObjects(o.Place)
+	defer closeObjects(o.Location)
 	ctx, op, err := m.begin(ctx, opBackup, "", progress)
 	if err != nil {
 		return backup.Set{}, err
