@@ -248,7 +248,7 @@ type SubscriptionOptions struct {
 	Start Start
 	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future
 	// is rejected with [client.ErrInvalid]; both with [client.ErrRefused] while one of the nodes runs release 0.1.0.
-	At Place
+	At Position
 	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match: `properties.region ==
 	// "eu" && priority >= 5`. See docs/reference/queues/filters.md. It is rejected with [client.ErrInvalid] if invalid,
 	// and with [client.ErrRefused] while one of the nodes runs release 0.1.0.
@@ -276,7 +276,7 @@ func (c *Client) CreateSubscription(
 	if o.Start == StartEarliest {
 		req.Start = pb.StartPosition_START_POSITION_EARLIEST
 	}
-	if o.At != (Place{}) {
+	if o.At != (Position{}) {
 		req.Start, req.StartSequence = o.At.position, o.At.sequence
 		if !o.At.time.IsZero() {
 			req.StartTime = timestamppb.New(o.At.time)
