@@ -6,7 +6,7 @@
 // The files are checked when a connection starts, at most once per second, and on each call of Check or Reload. They
 // are opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret) counts as
 // a change. Invalid new content is rejected as a whole: the previous content stays in use, Refused returns the reason,
-// and Options.Told is called.
+// and Options.Changed is called.
 package tlsfiles
 
 import (
@@ -56,9 +56,9 @@ type Options struct {
 	Files
 	// MinVersion of TLS, such as tls.VersionTLS12; 0 is TLS 1.3.
 	MinVersion uint16
-	// Told, if not nil, is called once per change, with nil when new content is used, and with the error when it is
+	// Changed, if not nil, is called once per change, with nil when new content is used, and with the error when it is
 	// invalid. It must not call the source.
-	Told func(error)
+	Changed func(error)
 }
 
 // Source is the last valid content of the files. It is safe for concurrent use.
@@ -70,7 +70,7 @@ type Source struct {
 	mu      sync.Mutex // held while the files are read; guards the fields below
 	seen    content    // found by the last check, valid or not
 	trouble error      // why seen is not used
-	told    bool       // Told was called with trouble
+	told    bool       // Changed was called with trouble
 	refused atomic.Pointer[error]
 }
 
@@ -185,8 +185,8 @@ func (s *Source) read(atOnce bool) {
 	}
 	s.current.Store(m)
 	s.refused.Store(nil)
-	if s.o.Told != nil {
-		s.o.Told(nil)
+	if s.o.Changed != nil {
+		s.o.Changed(nil)
 	}
 }
 
@@ -197,8 +197,8 @@ func (s *Source) report(now bool) {
 	}
 	err := s.trouble
 	s.refused.Store(&err)
-	if !s.told && s.o.Told != nil {
-		s.o.Told(err)
+	if !s.told && s.o.Changed != nil {
+		s.o.Changed(err)
 	}
 	s.told = true
 }

@@ -68,7 +68,7 @@ func newEnd(t *testing.T, by, trusted *certs.CA) *end {
 	e := &end{t: t, mounted: mount(t), told: make(chan error, 16)}
 	e.give(by, trusted.File)
 	var err error
-	e.Source, err = tlsfiles.Open(tlsfiles.Options{Files: e.files(), Told: func(err error) { e.told <- err }})
+	e.Source, err = tlsfiles.Open(tlsfiles.Options{Files: e.files(), Changed: func(err error) { e.told <- err }})
 	require.NoError(t, err)
 	return e
 }
