@@ -42,9 +42,10 @@ var (
 
 // Files are the names of PEM files.
 type Files struct {
-	// CA contains the CAs for certificates of others. Default: the system's.
+	// CA is the file with the CAs that verify peer certificates. Default: the CAs of the system.
 	CA string
-	// Cert, if any, is a certificate followed by its intermediate CAs.
+	// Cert, if not empty, is the file with a certificate, followed by its intermediate CAs. Key is the file with its
+	// private key.
 	Cert, Key string
 }
 
@@ -54,7 +55,7 @@ func (f Files) Empty() bool { return f == Files{} }
 // Options configures Open.
 type Options struct {
 	Files
-	// MinVersion of TLS, such as tls.VersionTLS12; 0 is TLS 1.3.
+	// MinVersion is the minimum TLS version, such as tls.VersionTLS12; 0 is TLS 1.3.
 	MinVersion uint16
 	// Changed, if not nil, is called once per change, with nil when new content is used, and with the error when it is
 	// invalid. It must not call the source.
@@ -95,7 +96,7 @@ type material struct {
 type Certificate struct {
 	File      string
 	Authority bool
-	// Subject and Ends are those of the certificate that expires first.
+	// Subject and Ends are the subject and the expiry of the certificate that expires first.
 	Subject string
 	Ends    time.Time
 }
@@ -131,7 +132,7 @@ func Open(o Options) (*Source, error) {
 func (s *Source) Files() Files { return s.o.Files }
 
 // Check reads the files again if the last check is at least lookInterval ago. Invalid content is reported only if two
-// consecutive checks find it: certificate and key may be replaced one after the other.
+// consecutive checks find it: certificate and key may be replaced separately.
 func (s *Source) Check() {
 	now := time.Now().UnixNano()
 	if now-s.looked.Load() < int64(lookInterval) {
