@@ -26,7 +26,7 @@ type operation struct {
 	name string
 	// begin prepares the operation and returns the call, which may be retried after an error.
 	begin func(ctx context.Context, c *client.Client) (call func(context.Context) error, err error)
-	// once: a second call is another request.
+	// once states that a second call is another request.
 	once bool
 	// parts are the changes of the operation, each executed 0 or 1 times.
 	parts func(w *world) []int

@@ -60,7 +60,7 @@ func protocolTable(t *testing.T) string {
 		case errors.Is(e.kind, ErrUnauthenticated):
 			then = "retry with another token"
 		case e.forgotten():
-			then = "retry as a new producer if not in doubt, with a random id"
+			then = "retry as a new producer with a random id, unless the outcome is unknown"
 		case e.retry():
 			then = "retry"
 		}
