@@ -30,12 +30,12 @@ def explain(message: str) -> tuple[str, int]:
         return "the node does not use TLS, and this client does: remove ca, or enable TLS on the node", SURE
     if "Unwrap failed" in cause or "ALERT_" in cause:
         return (
-            "TLS: the node closes the connection: it requires a client certificate from a CA that it trusts: set cert "
+            "TLS: the node closes the connection and requires a client certificate from a CA that it trusts: set cert "
             f"and key ({cause})"
         ), SURE
     if "Socket closed" in cause or "GOAWAY" in cause:
         return (
-            "the node closes the connection immediately: if it requires TLS, set ca. Or the port is not for clients, "
+            "the node closes the connection immediately: if it requires TLS, set ca. Or the port is not a client port, "
             "but for a raft voter"
         ), PERHAPS
     if "Connection refused" in cause:
