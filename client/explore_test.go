@@ -32,7 +32,7 @@ type operation struct {
 	parts func(w *world) []int
 	// answers are moves after which the client knows that the attempt was not executed.
 	answers []move
-	// impossible are moves that the operation cannot meet.
+	// impossible are moves that cannot occur in the operation.
 	impossible []move
 }
 
@@ -125,9 +125,9 @@ func operations() []operation {
 	}
 }
 
-// TestExplore enumerates all fates of the attempts of one request, up to a depth. The application retries after errors,
-// or stops after any number of calls. Success means stored exactly once, an unknown outcome at most once. Any other
-// error means that nothing is ever stored. Transactions are atomic.
+// TestExplore enumerates all outcomes of the attempts of one request, up to a depth. The application retries after
+// errors, or stops after any number of calls. Success means stored exactly once, an unknown outcome at most once. Any
+// other error means that nothing is ever stored. Transactions are atomic.
 func TestExplore(t *testing.T) {
 	depth := *exploreDepth
 	if testing.Short() {

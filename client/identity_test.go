@@ -34,7 +34,8 @@ func briefly(t *testing.T) context.Context {
 	return ctx
 }
 
-// losesReply makes the active commit the next transaction, send no response, and lose its role; no node is active then.
+// losesReply makes the active commit the next transaction, send no response, and lose its role. After that, no node is
+// active.
 func (p *fakePair) losesReply() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -185,7 +185,7 @@ func usable(token string, expiry time.Time, err error) (string, error) {
 	return "", status.Error(codes.Unavailable, "no valid token: "+err.Error())
 }
 
-// renewed reports whether a newer token is available than the one rejected in an attempt that began at that time.
+// renewed reports whether a token is available that is newer than the one rejected in an attempt that started at began.
 func (t *tokens) renewed(ctx context.Context, began time.Time) bool {
 	if t == nil || t.source == nil {
 		return false
@@ -201,8 +201,8 @@ func (t *tokens) renewed(ctx context.Context, began time.Time) bool {
 	return err == nil && fresh != old
 }
 
-// isFresh is renewed for a retry loop that counts consecutive rejected tokens: it returns false above the limit. Any
-// other result of an attempt resets the count.
+// isFresh is renewed for a retry loop. It counts consecutive rejected tokens in refused, and returns false above the
+// limit. Any other result of an attempt resets the count.
 func (t *tokens) isFresh(ctx context.Context, e *Error, began time.Time, refused *int) bool {
 	if !errors.Is(e.kind, ErrUnauthenticated) {
 		*refused = 0

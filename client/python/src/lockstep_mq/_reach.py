@@ -10,11 +10,11 @@ _BEFORE_THE_CAUSE = re.compile(r"^.*?last error: \w+: (?:ipv[46]:[^ ]+: |unix:[^
 
 
 NONE, PERHAPS, SURE = 0, 1, 2
-"""Whether the two ends disagree about TLS, which a retry cannot fix."""
+"""Whether client and node disagree about TLS, which a retry cannot fix."""
 
 
 def explain(message: str) -> tuple[str, int]:
-    """Return why the connection failed, and whether the ends disagree about TLS: NONE, PERHAPS or SURE.
+    """Return why the connection failed, and whether client and node disagree about TLS: NONE, PERHAPS or SURE.
 
     Unknown messages are returned unchanged. gRPC reports the cause as text only.
     """
