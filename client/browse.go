@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// BrowseOptions are the options of [Client.Browse]. The zero value reads all stored messages.
+// BrowseOptions configures [Client.Browse]. The zero value reads all stored messages.
 type BrowseOptions struct {
 	// Subscription, if not empty, restricts the result to messages that it has not acknowledged.
 	Subscription string

@@ -108,9 +108,9 @@ func (c *Client) unregister(s stopper) {
 
 // Active is the active node of a pair, or a standalone node.
 type Active struct {
-	// host:port
+	// Address is the address of the node, host:port.
 	Address string
-	// Term of the pair; 0 for a standalone node.
+	// Term is the term of the pair; 0 for a standalone node.
 	Term uint64
 }
 
@@ -126,7 +126,7 @@ func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	var e *Error
 	if errors.As(cause, &e) { // the nodes refuse this client
-		return (&doubt{unknown: unknown}).refused(op, e)
+		return (&attempts{unknown: unknown}).refused(op, e)
 	}
 	if last == nil {
 		last = c.locator.explain()
@@ -136,10 +136,12 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 
 // do calls fn on the active node until it receives a response, and records attempts without a response in d, which is
 // nil for a read-only request. While the outcome is unknown, every error is also ErrOutcomeUnknown.
-func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Context, *grpc.ClientConn) error) error {
+func (c *Client) do(
+	ctx context.Context, op string, d *attempts, fn func(context.Context, *grpc.ClientConn) error,
+) error {
 	reads := d == nil
 	if reads {
-		d = &doubt{}
+		d = &attempts{}
 	}
 	retry := c.opts.newBackoff()
 	var last error

@@ -16,7 +16,7 @@ const DefaultSubscription = "default"
 
 // ConsumerOptions configures a [Consumer].
 type ConsumerOptions struct {
-	// Subscription to consume. Default DefaultSubscription.
+	// Subscription is the subscription to consume from. Default DefaultSubscription.
 	Subscription string
 	// Filter, if not empty, is a CEL expression that messages must match, as in admin.SubscriptionOptions. Other
 	// messages remain available to other consumers.
@@ -120,7 +120,7 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 		return nil, err
 	}
 	if o.Prefetch > maxPrefetch {
-		return nil, fmt.Errorf("%w: a prefetch of %d messages, the limit is %d", ErrInvalid, o.Prefetch, maxPrefetch)
+		return nil, fmt.Errorf("%w: Prefetch is %d, must be 1 to %d", ErrInvalid, o.Prefetch, maxPrefetch)
 	}
 	setDefault(&o.Prefetch, defaultPrefetch)
 	if o.Subscription == "" {
@@ -246,9 +246,9 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 // Ack acknowledges the message asynchronously, in batches. If the process fails before the confirmation, the message is
 // redelivered. [Consumer.Flush] waits for the confirmation.
 //
-// An error of Ack, Nack, NackAfter or Reject means that the answer is not recorded: [ErrInvalid] if the message has
-// another answer or a Seek moved the subscription; [ErrClosed] or an error of [Consumer.Receive] if the consumer has
-// ended, in which case the message is redelivered.
+// An error of Ack, Nack, NackAfter or Reject means that the answer is not recorded. It is [ErrInvalid] if the message
+// has another answer or a Seek moved the subscription. It is [ErrClosed] or an error of [Consumer.Receive] if the
+// consumer has ended; the message is then redelivered.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called

@@ -168,7 +168,8 @@ func (co *Consumer) send(
 }
 
 // reattach returns the first request of a new stream. Unconfirmed acknowledgements are retried; this is no error if
-// they were committed. Nacked messages are redelivered in any case, and so are rejected ones, unless they were moved.
+// they were committed. Nacked messages are redelivered in any case; rejected messages are redelivered unless they were
+// moved.
 func (co *Consumer) reattach() *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -193,7 +194,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 }
 
 // forget discards all deliveries after a seek: messages from the new position on are redelivered regardless of earlier
-// answers. To the application, all earlier deliveries are answered.
+// answers. For the application, all earlier deliveries count as answered.
 func (co *Consumer) forget() {
 	co.mu.Lock()
 	defer co.mu.Unlock()

@@ -13,15 +13,16 @@ import (
 
 // DeadLetter describes the origin of a dead letter and the reason for the move.
 type DeadLetter struct {
-	// Queue and Subscription that the message came from, by their names at the time of the move.
+	// Queue and Subscription are the names of the original queue and subscription at the time of the move.
 	Queue, Subscription string
-	// Sequence of the message in that queue.
+	// Sequence is the sequence of the message in that queue.
 	Sequence uint64
-	// Reason for the move: "max-deliveries", "rejected", "expired" or "overflow". Later releases may send others.
+	// Reason is the reason for the move: "max-deliveries", "rejected", "expired" or "overflow". Later releases may add
+	// others.
 	Reason string
 	// Deliveries is the number of deliveries by that subscription.
 	Deliveries uint32
-	// MovedAt is by the clock of the active node.
+	// MovedAt is the time of the move, by the clock of the active node.
 	MovedAt time.Time
 }
 

@@ -20,11 +20,11 @@ var errUnreachable = errors.New("no node responds")
 type dialError struct {
 	why    string // description
 	reason string // Error.Reason; may be empty
-	// final means that a retry fails in the same way in the current state of the network: nothing listens, the name does
-	// not exist, or the two ends disagree about TLS.
+	// final means that a retry fails in the same way until something changes: nothing listens, the name does not exist, or
+	// the two ends disagree about TLS.
 	final bool
-	// there: a process accepted the connection but closed it without a response.
-	there bool
+	// accepted means that a process accepted the connection but closed it without a response.
+	accepted bool
 }
 
 // dialErrorOf returns the cause of a failed connection. ok is false for other errors.
@@ -65,14 +65,14 @@ func dialErrorOf(message string) (o dialError, ok bool) {
 	case has("error reading server preface"):
 		// A node with TLS closes a plaintext connection.
 		return mismatch("TLS_REQUIRED", "the node closed the connection: it requires TLS, and this client does not use "+
-			"it: set the CA of its certificate. Or it is not a client port, such as that of AMQP or of a raft voter"), true
+			"it: set the CA of its certificate. Or the port is not a client port, but for AMQP or a raft voter"), true
 	default:
-		return dialError{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
+		return dialError{why: lastPart(cause), accepted: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}
 }
 
 func mismatch(reason, why string) dialError {
-	return dialError{why: why, reason: reason, final: true, there: true}
+	return dialError{why: why, reason: reason, final: true, accepted: true}
 }
 
 // lastPart returns the part after gRPC's own prefixes.
@@ -96,7 +96,7 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// unreachable reports whether no node has ever responded and none is reachable now. mu is held.
+// unreachable reports whether no node has responded so far and none is reachable now. mu is held.
 func (l *locator) unreachable() bool {
 	if !l.opts.FailFast || l.answered {
 		return false

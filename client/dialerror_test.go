@@ -106,8 +106,8 @@ func TestFailFast(t *testing.T) {
 	}
 }
 
-// A process that accepts connections without a response, such as a stopped or hung one, is waited for. The error does
-// not mention certificates.
+// The client waits for a process that accepts connections without a response, such as a stopped or hung one. The error
+// does not mention certificates.
 func TestSilentNode(t *testing.T) { synctest.Test(t, testSilentNode) }
 
 func testSilentNode(t *testing.T) {

@@ -13,7 +13,8 @@
 //	defer c.Close()
 //	receipt, err := c.Publish(ctx, "orders", client.Message{Body: []byte("hello")})
 //
-// Consume: a nil result of the handler acknowledges the message, an error requeues it, [Reject] dead-letters it.
+// Consume messages with a handler. A nil result acknowledges the message, an error requeues it, and [Reject]
+// dead-letters it.
 //
 //	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
 //	if err != nil {

@@ -28,9 +28,9 @@ var (
 	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers
 	// or 256 later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
 	ErrOutcomeLost = errors.New("the outcome can no longer be determined")
-	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request: another producer used the
-	// same ID and epoch. The message was NOT stored. Use a higher epoch. Together with ErrOutcomeUnknown it means that a
-	// retry differs from the first attempt: a body was changed in the meantime.
+	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request, because another producer
+	// used the same ID and epoch. The message was not stored. Use a higher epoch. With ErrOutcomeUnknown, it means that a
+	// retry differs from the first attempt, because a body was changed in the meantime.
 	ErrSequenceReused = errors.New("producer id and epoch were used before")
 )
 
@@ -46,7 +46,7 @@ var (
 	ErrInvalid = errors.New("invalid request")
 	// ErrFenced is returned when a producer with the same ID and a higher epoch took over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")
-	// ErrTooOld is returned when a retry is too old for the store to know whether it was committed.
+	// ErrTooOld is returned for a retry if the nodes no longer retain the result of the original request.
 	ErrTooOld = errors.New("retry is too old")
 	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
 	ErrRefused = errors.New("not allowed in the current state")
@@ -57,7 +57,7 @@ var (
 	ErrDataLoss = errors.New("stored data is corrupt")
 	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.
 	ErrInternal = errors.New("node failed")
-	// ErrDenied is returned when the client lacks the permission for the request.
+	// ErrDenied is returned when the client does not have the permission for the request.
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when a node rejects the credentials of the client; the error text names the failed
 	// check. With a TokenFile or TokenSource the client has already tried newer tokens. The request was not executed.
@@ -66,7 +66,7 @@ var (
 
 // Error is an error response of a node. It unwraps to one of the Err variables of this package.
 type Error struct {
-	// Address of the node that responded, host:port.
+	// Address is the address of the node that responded, host:port.
 	Address string
 	// Code is the gRPC status code.
 	Code codes.Code
@@ -86,12 +86,12 @@ type Error struct {
 
 	unreached bool // no connection: Message contains the reason
 	final     bool // … and a retry would fail for the same reason
-	there     bool // a process accepted the connection and closed it
+	accepted  bool // a process accepted the connection and closed it
 }
 
 // ended reports whether a process accepted the connection and closed it without a response.
 func (e *Error) ended() bool {
-	return e.there || !e.unreached && e.Code == codes.Unavailable && e.Reason == ""
+	return e.accepted || !e.unreached && e.Code == codes.Unavailable && e.Reason == ""
 }
 
 // after returns the error to report: e, or the previous failure if e is only the timeout of an attempt.

@@ -26,13 +26,13 @@ type operation struct {
 	name string
 	// begin prepares the operation and returns the call, which may be retried after an error.
 	begin func(ctx context.Context, c *client.Client) (call func(context.Context) error, err error)
-	// once: a second call is another request.
+	// once states that a second call is another request.
 	once bool
 	// parts are the changes of the operation, each executed 0 or 1 times.
 	parts func(w *world) []int
 	// answers are moves after which the client knows that the attempt was not executed.
 	answers []move
-	// impossible are moves that the operation cannot meet.
+	// impossible are moves that cannot occur in the operation.
 	impossible []move
 }
 
@@ -125,9 +125,9 @@ func operations() []operation {
 	}
 }
 
-// TestExplore enumerates all fates of the attempts of one request, up to a depth. The application retries after errors,
-// or stops after any number of calls. Success means stored exactly once, an unknown outcome at most once. Any other
-// error means that nothing is ever stored. Transactions are atomic.
+// TestExplore enumerates all outcomes of the attempts of one request, up to a depth. The application retries after
+// errors, or stops after any number of calls. Success means stored exactly once, an unknown outcome at most once. Any
+// other error means that nothing is ever stored. Transactions are atomic.
 func TestExplore(t *testing.T) {
 	depth := *exploreDepth
 	if testing.Short() {

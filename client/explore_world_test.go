@@ -18,7 +18,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// move is the fate of one attempt of the client.
+// move is the outcome of one attempt of the client.
 type move int
 
 const (
@@ -45,8 +45,8 @@ func (m move) String() string {
 	}[m]
 }
 
-// world is one node behind an interceptor, without a network, so that each attempt meets exactly the next move of the
-// script. After the end of the script, every attempt succeeds. The node's state machine maps sequences to results, as
+// world is one node behind an interceptor, without a network. Each attempt has the outcome of the next move of the
+// script; after the end of the script, every attempt succeeds. The node's state machine maps sequences to results, as
 // in store/queue.
 type world struct {
 	mu      sync.Mutex // guards the fields below

@@ -57,7 +57,7 @@ type fakePair struct {
 	commits int
 	// rejected are the sequences that consumers rejected.
 	rejected map[string][]uint64
-	// noRoom: rejected messages wait for space in the dead-letter queue.
+	// noRoom makes rejected messages wait for space in the dead-letter queue.
 	noRoom bool
 	// leaves are the last requests of consumers that have left.
 	leaves []*pb.Leave
@@ -275,8 +275,8 @@ func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 	return resp
 }
 
-// handOver makes the active commit, send no response and hand over at the same moment, after every given number of
-// requests.
+// handOver makes the active hand over after every given number of requests: it commits the last one and sends no
+// response.
 func (p *fakePair) handOver(every int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,11 +22,11 @@ func (l conns) Read(ctx context.Context, op string, call link.Call) error {
 }
 
 func (l conns) Repeat(ctx context.Context, op string, call link.Call) error {
-	return l.c.do(ctx, op, new(doubt), call)
+	return l.c.do(ctx, op, new(attempts), call)
 }
 
 func (l conns) Once(ctx context.Context, op string, call link.Call) error {
-	return l.c.do(ctx, op, new(doubt), func(attempt context.Context, cc *grpc.ClientConn) error {
+	return l.c.do(ctx, op, new(attempts), func(attempt context.Context, cc *grpc.ClientConn) error {
 		err := call(attempt, cc)
 		if err == nil {
 			return nil

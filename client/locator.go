@@ -29,7 +29,7 @@ type locator struct {
 	changed chan struct{} // closed and replaced when target changes
 	waiters int           // callers that wait for a target
 	pairID  string        // pair that maxTerm belongs to
-	maxTerm uint64        // highest active one: lower ones are stale
+	maxTerm uint64        // highest term of an active node so far; nodes with lower terms are stale
 	closed  bool
 
 	answered bool // a node has responded since Open
@@ -73,7 +73,7 @@ func (l *locator) addLocked(address string) error {
 	if err != nil {
 		return err
 	}
-	n := &node{address: address, locator: l, cc: cc, kick: make(chan struct{}, 1), again: make(chan struct{}, 1)}
+	n := &node{address: address, locator: l, cc: cc, trigger: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 	l.nodes = append(l.nodes, n)
 	l.newNode <- n // never blocks: its capacity is maxAddresses
 	return nil
@@ -103,7 +103,7 @@ func (l *locator) node(address string) (*node, error) {
 	if n := l.find(address); n != nil {
 		return n, nil
 	}
-	return nil, fmt.Errorf("%w: %s would be the %dth address, at most %d are followed", ErrInvalid, address,
+	return nil, fmt.Errorf("%w: %s would be the %dth address, the limit is %d", ErrInvalid, address,
 		maxAddresses+1, maxAddresses)
 }
 
@@ -205,7 +205,7 @@ func (l *locator) askNow() {
 	nodes := l.nodes[:len(l.nodes):len(l.nodes)]
 	l.mu.Unlock()
 	for _, n := range nodes {
-		signal(n.kick)
+		signal(n.trigger)
 	}
 }
 

@@ -44,8 +44,8 @@ type Message struct {
 	// Priority is 0 to 9; nil means 4. A queue with QueueConfig.Priorities delivers messages of a higher priority
 	// first.
 	Priority *uint8
-	// ExpiresAt is when the message expires, by the clock of the active node. An expired message is not delivered.
-	// Resolution 1 ms, from 1970 to 9999; the zero value means no expiry.
+	// ExpiresAt is the time when the message expires, by the clock of the active node, from 1970 to 9999, with millisecond
+	// resolution. An expired message is not delivered. The zero value means no expiry.
 	ExpiresAt time.Time
 	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years; 0 means no expiry. TTL and
 	// ExpiresAt are mutually exclusive. Consumers receive ExpiresAt.
@@ -68,7 +68,7 @@ type Stored struct {
 	Message
 	// Sequence is the position in the queue. It starts at 1 and is never reused.
 	Sequence uint64
-	// PublishedAt is when the active accepted the message, with millisecond resolution.
+	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
 	// DeliveryCount is the number of earlier deliveries that were not acknowledged.
 	DeliveryCount uint32
@@ -78,13 +78,13 @@ type Stored struct {
 
 // Receipt is the result of a committed publish.
 type Receipt struct {
-	// Sequence of the message, or of the first message of a batch.
+	// Sequence is the sequence of the message, or of the first message of a batch.
 	Sequence uint64
-	// LSN of the transaction in the store's log.
+	// LSN is the LSN of the transaction in the store's log.
 	LSN uint64
-	// Duplicate: the first attempt was committed and a retry returned its result.
+	// Duplicate reports whether an earlier attempt was committed, and a retry returned its result.
 	Duplicate bool
-	// Address of the node that acknowledged the publish.
+	// Address is the address of the node that acknowledged the publish.
 	Address string
 }
 

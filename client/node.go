@@ -19,7 +19,7 @@ import (
 type node struct {
 	address string
 	locator *locator
-	kick    chan struct{} // capacity 1: request the status now
+	trigger chan struct{} // capacity 1: request the status now
 	again   chan struct{} // capacity 1: reopen the watch now, after a refusal
 	users   atomic.Int64  // operations in progress on this node
 
@@ -27,7 +27,7 @@ type node struct {
 	cc     *grpc.ClientConn
 	closed bool // cc is no longer replaced
 
-	// Guarded by locator.mu.
+	// The following fields are guarded by locator.mu.
 	observed uint64
 	role     pb.Role
 	term     uint64
@@ -82,7 +82,7 @@ func (n *node) close() {
 
 // watch keeps a WatchStatus stream open until ctx ends. A node that is down is retried within milliseconds while no
 // other node is active, and with a longer backoff otherwise. The longer backoff also applies to a node that accepts
-// connections but closes them without a response, as on a TLS mismatch: dozens of attempts per second would exhaust the
+// connections but closes them without a response, as on a TLS mismatch. Dozens of attempts per second would exhaust the
 // node's rate limit for all clients at the same address.
 func (n *node) watch(ctx context.Context) {
 	retry, dialBackoff := n.locator.opts.newBackoff(), n.locator.opts.newBackoff()
@@ -166,7 +166,7 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 	return delivered, fresh, e
 }
 
-// pollWhenAsked requests the status when kicked, frequently while a caller searches for the active, and every
+// pollWhenAsked requests the status when triggered, frequently while a caller searches for the active, and every
 // ProbeInterval while operations are pending on this node.
 func (n *node) pollWhenAsked(ctx context.Context) {
 	for {
@@ -177,7 +177,7 @@ func (n *node) pollWhenAsked(ctx context.Context) {
 		}
 		timer := time.NewTimer(wait)
 		select {
-		case <-n.kick:
+		case <-n.trigger:
 			n.poll(ctx)
 		case <-timer.C:
 			if searching || n.users.Load() > 0 {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// A connection that is replaced while its client is closed is closed, too. Otherwise its goroutines would keep the
+// A connection that is replaced while its client is closed is also closed. Otherwise its goroutines would keep the
 // bubble from ending.
 func TestReplaceAfterClose(t *testing.T) { synctest.Test(t, testReplaceAfterClose) }
 

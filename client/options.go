@@ -19,10 +19,10 @@ import (
 
 // Options configures a [Client]. Only Addresses is required.
 type Options struct {
-	// Addresses of the nodes, host:port, in any order: both nodes of a pair, or one standalone node.
+	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node.
 	Addresses []string
-	// ProbeInterval is the interval and the timeout of probes to a node that has pending calls. Default 1 s. A node
-	// that was killed or lost its role is detected without a probe.
+	// ProbeInterval is the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that was
+	// killed or that lost its role is detected without a probe.
 	ProbeInterval time.Duration
 	// RetryMin and RetryMax limit the time between two attempts. Defaults 2 ms and 50 ms.
 	RetryMin, RetryMax time.Duration
@@ -104,7 +104,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.tokens != nil {
 		for _, a := range o.Addresses {
-			if err := mayShow(a, o.secured(), o.AllowPlaintextToken); err != nil {
+			if err := maySend(a, o.secured(), o.AllowPlaintextToken); err != nil {
 				return o, err
 			}
 		}
@@ -154,7 +154,7 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes)),
 	}
 	if o.tokens != nil {
-		if err := mayShow(address, o.secured(), o.AllowPlaintextToken); err != nil {
+		if err := maySend(address, o.secured(), o.AllowPlaintextToken); err != nil {
 			return nil, err
 		}
 		opts = append(opts, grpc.WithPerRPCCredentials(perRPC{o.tokens}))

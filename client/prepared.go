@@ -18,7 +18,7 @@ import (
 // 16 MiB and 262,144 messages.
 //
 // After ErrOutcomeUnknown, Prepare may be called again with the same xid. Errors: those of [Txn.Commit];
-// [ErrProcessed]; [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many
+// [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many
 // transactions are prepared; [ErrRefused] while a node runs release 0.1.0.
 func (t *Txn) Prepare(ctx context.Context, xid string) error {
 	if err := t.ready("prepare"); err != nil {
@@ -34,7 +34,7 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 		})
 	t.xid = ""
 	if err != nil {
-		if t.identity.InDoubt() {
+		if t.identity.OutcomeUnknown() {
 			t.xid = xid
 		}
 		return err

@@ -15,8 +15,8 @@ import (
 
 // ProducerOptions configures a [Producer].
 type ProducerOptions struct {
-	// ID of the producer, 1 to 64 bytes; random by default. An application that sets an ID must increase Epoch at each
-	// start, because sequences start at 1 again.
+	// ID is the ID of the producer, 1 to 64 bytes; random by default. An application that sets an ID must increase Epoch
+	// at each start, because sequences start at 1 again.
 	ID string
 	// Epoch fences producers with the same ID and a lower epoch. Default 1.
 	Epoch uint32
@@ -47,9 +47,9 @@ const (
 func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 	switch {
 	case o.ID == "" && o.Epoch != 0:
-		return o, fmt.Errorf("%w: an epoch needs a producer ID", ErrInvalid)
+		return o, fmt.Errorf("%w: an epoch requires a producer ID", ErrInvalid)
 	case o.ID != "" && o.Epoch == 0:
-		return o, fmt.Errorf("%w: a producer ID needs an epoch, one higher at each start", ErrInvalid)
+		return o, fmt.Errorf("%w: a producer ID requires an epoch, which must be higher at each start", ErrInvalid)
 	case len(o.ID) > maxProducerIDBytes:
 		return o, fmt.Errorf("%w: the producer ID has %d bytes, the limit is %d", ErrInvalid, len(o.ID),
 			maxProducerIDBytes)

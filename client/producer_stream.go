@@ -208,7 +208,7 @@ func (p *Producer) nextFrame() *frame {
 	b, last := &frame{}, r
 	p.addTo(b, r)
 	messages, bytes := r.messages, r.bytes
-	// A fraction of the window, so that another frame is always in flight.
+	// Use a fraction of the window, so that another frame is always in flight.
 	for most := max(p.opts.Window/eagerFrames, 1); p.more && len(b.parts) < most; last = r {
 		if r = p.nextRequest(messages, bytes); r == nil {
 			break
@@ -267,14 +267,14 @@ func (p *Producer) fits(messages, bytes int) bool {
 
 // form creates a request from publishes to one queue at the head of pending, which must not be withdrawn. The given
 // messages and bytes are already in the frame. mu is held.
-func (p *Producer) form(besideMessages, besideBytes int) *request {
+func (p *Producer) form(otherMessages, otherBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
 	entries, messages, bytes := []*Pending{first}, int(first.count), first.bytes
 	alone := p.isSingle(first.queue)
 	for p.dropWithdrawn(); p.pending.len() > 0 && !alone; p.dropWithdrawn() {
 		e := *p.pending.at(0)
-		if e.queue != first.queue || !p.fits(besideMessages+messages+int(e.count), besideBytes+bytes+e.bytes) {
+		if e.queue != first.queue || !p.fits(otherMessages+messages+int(e.count), otherBytes+bytes+e.bytes) {
 			break
 		}
 		messages += int(e.count)
@@ -351,7 +351,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	queue, done := r.queue, resp.GetPublished()
 	switch {
 	case refused != nil:
-		d := doubt{unknown: r.repeated}
+		d := attempts{unknown: r.repeated}
 		p.answer(r.entries, Receipt{}, d.refused("publish to "+queue, refused))
 	case done.GetDuplicate() && !r.repeated:
 		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w (id %q, epoch %d)", queue, ErrSequenceReused,
@@ -384,9 +384,9 @@ func (p *Producer) renew() bool {
 func (p *Producer) failInFlight(err error, s *pb.Submitted) {
 	p.mu.Lock()
 	n := p.unsubmitted(s)
-	inDoubt, refused := p.takeInFlight(p.inFlight.len()-n), p.takeInFlight(n)
+	unknown, refused := p.takeInFlight(p.inFlight.len()-n), p.takeInFlight(n)
 	p.sent = 0
 	p.mu.Unlock()
-	p.answer(inDoubt, Receipt{}, fmt.Errorf("%w; %w", err, ErrOutcomeUnknown))
+	p.answer(unknown, Receipt{}, fmt.Errorf("%w; %w", err, ErrOutcomeUnknown))
 	p.answer(refused, Receipt{}, err)
 }

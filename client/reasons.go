@@ -129,7 +129,7 @@ func (e *Error) refused() *Error {
 	return &final
 }
 
-// blocked reports whether the active may not acknowledge at the moment.
+// blocked reports whether the active cannot acknowledge at the moment.
 func (e *Error) blocked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED }
 
 // unchecked reports whether the node did not verify the credentials and did not execute the request.
@@ -173,7 +173,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 	}
 	if st.Code() == codes.Unavailable {
 		if o, ok := dialErrorOf(st.Message()); ok {
-			e.Message, e.Reason, e.unreached, e.final, e.there = o.why, o.reason, true, o.final, o.there
+			e.Message, e.Reason, e.unreached, e.final, e.accepted = o.why, o.reason, true, o.final, o.accepted
 		}
 	}
 	e.classify(ctx)

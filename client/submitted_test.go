@@ -36,7 +36,7 @@ func (p *fakePair) endsStreams(with func(*pb.PublishStreamRequest) error) {
 
 // A request that a blocked node reports as not submitted has a definite outcome. If an older node does not report it,
 // the outcome is unknown.
-func TestNotSubmittedIsNoDoubt(t *testing.T) {
+func TestNotSubmittedOutcomeIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		err     error
 		unknown bool
@@ -100,9 +100,9 @@ func testNotSubmittedKeepsTheOrder(t *testing.T) {
 }
 
 // A request of an earlier stream may be stored, regardless of the status of the last stream.
-func TestEarlierDoubtStays(t *testing.T) { synctest.Test(t, testEarlierDoubtStays) }
+func TestEarlierOutcomeStaysUnknown(t *testing.T) { synctest.Test(t, testEarlierOutcomeStaysUnknown) }
 
-func testEarlierDoubtStays(t *testing.T) {
+func testEarlierOutcomeStaysUnknown(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()

@@ -11,9 +11,9 @@ import (
 // TLSFiles names PEM files. They are checked when a connection is made, at most once a second, and reloaded if they
 // have changed, including a changed symbolic link. Open connections are not affected. The zero value disables TLS.
 type TLSFiles struct {
-	// CA is the file of the CA certificates that verify the nodes; if empty, the system's CAs are used.
+	// CA is the file with the CA certificates that verify the nodes; if empty, the CAs of the system are used.
 	CA string
-	// Cert and Key are the files of the client certificate, if any.
+	// Cert and Key are the files with the client certificate and its private key, if any.
 	Cert, Key string
 	// MinVersion is the minimum TLS version, such as tls.VersionTLS12; 0 means TLS 1.3.
 	MinVersion uint16
@@ -31,7 +31,7 @@ func (o *Options) readFiles() error {
 		return fmt.Errorf("%w: TLS and TLSFiles are both set; set one of them", ErrInvalid)
 	}
 	source, err := tlsfiles.Open(tlsfiles.Options{
-		Files: f, MinVersion: o.TLSFiles.MinVersion, Told: o.TLSFiles.Changed,
+		Files: f, MinVersion: o.TLSFiles.MinVersion, Changed: o.TLSFiles.Changed,
 	})
 	if err != nil {
 		return fmt.Errorf("%w: TLSFiles: %w", ErrInvalid, err)

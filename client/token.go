@@ -28,13 +28,13 @@ const (
 	// tokenReread is the interval at which a token file is checked, and the minimum interval between calls of a source.
 	tokenReread  = time.Second
 	tokenTimeout = 30 * time.Second
-	// maxTokenBytes: a node accepts no larger header.
+	// maxTokenBytes is the maximum size of a header that a node accepts.
 	maxTokenBytes = 16 << 10
 	// maxRenewals is the number of consecutive rejected tokens after which an operation fails.
 	maxRenewals = 3
 )
 
-// tokens holds the client's current token. A nil *tokens sends none.
+// tokens contains the current token of the client. A nil *tokens sends no token.
 type tokens struct {
 	source TokenSource // nil: the token is fixed
 
@@ -94,7 +94,7 @@ func fileSource(path string) TokenSource {
 func checkToken(token string) error {
 	switch {
 	case token == "":
-		return errors.New("it is empty")
+		return errors.New("token is empty")
 	case len(token) > maxTokenBytes:
 		return fmt.Errorf("token has %d bytes; the maximum is %d", len(token), maxTokenBytes)
 	}
@@ -143,7 +143,7 @@ func (t *tokens) fetch(ctx context.Context, refused bool) (string, error) {
 	fresh, expiry, err := t.source(fetch)
 	if err == nil {
 		if err = checkToken(fresh); err != nil {
-			err = fmt.Errorf("TokenSource: the token: %w", err)
+			err = fmt.Errorf("TokenSource: %w", err)
 		}
 	}
 	return t.take(fresh, expiry, err, refused)
@@ -185,7 +185,7 @@ func usable(token string, expiry time.Time, err error) (string, error) {
 	return "", status.Error(codes.Unavailable, "no valid token: "+err.Error())
 }
 
-// renewed reports whether a newer token is available than the one rejected in an attempt that began at that time.
+// renewed reports whether a token is available that is newer than the one rejected in an attempt that started at began.
 func (t *tokens) renewed(ctx context.Context, began time.Time) bool {
 	if t == nil || t.source == nil {
 		return false
@@ -201,8 +201,8 @@ func (t *tokens) renewed(ctx context.Context, began time.Time) bool {
 	return err == nil && fresh != old
 }
 
-// isFresh is renewed for a retry loop that counts consecutive rejected tokens: it returns false above the limit. Any
-// other result of an attempt resets the count.
+// isFresh is renewed for a retry loop. It counts consecutive rejected tokens in refused, and returns false above the
+// limit. Any other result of an attempt resets the count.
 func (t *tokens) isFresh(ctx context.Context, e *Error, began time.Time, refused *int) bool {
 	if !errors.Is(e.kind, ErrUnauthenticated) {
 		*refused = 0
@@ -222,11 +222,11 @@ func (p perRPC) GetRequestMetadata(ctx context.Context, _ ...string) (map[string
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// RequireTransportSecurity returns false, since mayShow has checked the connection.
+// RequireTransportSecurity returns false, since maySend has checked the connection.
 func (perRPC) RequireTransportSecurity() bool { return false }
 
-// mayShow returns nil if a token may be sent to an address: the connection is encrypted or local.
-func mayShow(address string, secure, plaintext bool) error {
+// maySend returns nil if a token may be sent to an address: the connection must be encrypted or local.
+func maySend(address string, secure, plaintext bool) error {
 	host, _, err := net.SplitHostPort(address)
 	if secure || plaintext || err != nil {
 		return nil //nolint:nilerr // checkAddress rejects it

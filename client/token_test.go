@@ -180,7 +180,8 @@ func testLetInLater(t *testing.T) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-// Streams that end because of an expired token continue with the next one. No message is lost, duplicated or in doubt.
+// Streams that end because of an expired token continue with the next one. No message is lost or duplicated, and no
+// outcome is unknown.
 func TestTokenIsRenewed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(token string) {

@@ -19,9 +19,9 @@ import (
 
 // A Prepare without a response is retried under the same xid and sequence. Until then, no other operation is allowed on
 // the transaction.
-func TestPrepareStaysInDoubt(t *testing.T) { synctest.Test(t, testPrepareStaysInDoubt) }
+func TestPrepareOutcomeUnknown(t *testing.T) { synctest.Test(t, testPrepareOutcomeUnknown) }
 
-func testPrepareStaysInDoubt(t *testing.T) {
+func testPrepareOutcomeUnknown(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.losesReply()

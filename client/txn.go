@@ -16,8 +16,8 @@ import (
 // Txn is a transaction: it collects operations over any number of queues and commits them atomically. It is not safe
 // for concurrent use.
 //
-// With [Txn.Take], the results of each message are published exactly once, even if the message is delivered several
-// times or to several consumers, after a failover, and after a Commit with an unknown outcome:
+// With [Txn.Take], the results of each message are published exactly once. This also applies if the message is
+// delivered to several consumers, after a failover, and after a Commit with an unknown outcome:
 //
 //	err := consumer.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
 //		_, err := c.Begin().Take(d).Publish("invoices", invoiceOf(d)).Commit(ctx)
@@ -37,11 +37,11 @@ type Txn struct {
 
 // TxnResult is the result of a transaction.
 type TxnResult struct {
-	// LSN of the transaction in the store's log.
+	// LSN is the LSN of the transaction in the store's log.
 	LSN uint64
 	// Results contains one element per operation, in the order of the calls.
 	Results []OpResult
-	// Duplicate: an earlier attempt was committed.
+	// Duplicate reports whether an earlier attempt was committed.
 	Duplicate bool
 }
 
@@ -124,7 +124,7 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 // add adds an operation, unless the outcome of a Commit is unknown: the operation would be sent under the sequence of
 // another transaction and receive its result.
 func (t *Txn) add(op *pb.Operation) bool {
-	if t.identity.InDoubt() || t.ended {
+	if t.identity.OutcomeUnknown() || t.ended {
 		t.late = fmt.Errorf("%w: an operation was added after Commit and is not part of the transaction; Commit again "+
 			"retries what was sent; use another transaction for new operations", ErrInvalid)
 		return false
@@ -135,7 +135,7 @@ func (t *Txn) add(op *pb.Operation) bool {
 
 // fail records an invalid operation. An operation that is too late to be added has no effect.
 func (t *Txn) fail(err error) {
-	if t.err == nil && !t.identity.InDoubt() {
+	if t.err == nil && !t.identity.OutcomeUnknown() {
 		t.err = err
 	}
 }
@@ -167,7 +167,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 			return err
 		})
 	if err != nil {
-		if errors.Is(err, ErrProcessed) && !t.identity.InDoubt() {
+		if errors.Is(err, ErrProcessed) && !t.identity.OutcomeUnknown() {
 			t.Rollback()
 		}
 		return TxnResult{}, err

@@ -51,12 +51,12 @@ var (
 	ErrBackupNotFound = link.ErrBackupNotFound
 	ErrNoConnection   = link.ErrNoConnection
 	ErrNoJob          = link.ErrNoJob
-	// ErrNoTransaction is returned when no transaction with that XID is prepared or remembered.
+	// ErrNoTransaction is returned when no transaction with that XID is prepared or among the last 10,000 decided ones.
 	ErrNoTransaction = link.ErrNoTransaction
-	// ErrDecided is returned when the coordinator made the opposite decision on the prepared transaction.
+	// ErrDecided is returned when the coordinator has made the opposite decision on the prepared transaction.
 	ErrDecided = link.ErrDecided
-	// ErrHeuristic is returned when an operator or txn.prepared-timeout made the opposite decision. The error text has
-	// the details.
+	// ErrHeuristic is returned when an operator or txn.prepared-timeout has made the opposite decision. The error text
+	// contains the details.
 	ErrHeuristic = link.ErrHeuristic
 	ErrNoPlan    = link.ErrNoPlan
 )

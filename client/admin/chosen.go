@@ -11,12 +11,12 @@ import (
 // SequenceRange is an inclusive range of sequences. First is at least 1, and Last is at least First.
 type SequenceRange struct{ First, Last uint64 }
 
-// MoveOptions are the options of [Client.MoveMessages].
+// MoveOptions configures [Client.MoveMessages].
 type MoveOptions struct {
-	// Subscription that the messages are moved from; other subscriptions keep them. If empty, they are moved from all,
-	// and the target receives each message once.
+	// Subscription is the subscription that the messages are moved from; other subscriptions keep them. If empty, they are
+	// moved from all subscriptions, and the target receives each message once.
 	Subscription string
-	// To is the target queue; if empty, each dead letter is moved to the queue that it came from.
+	// To is the target queue; if empty, each dead letter is moved to its original queue.
 	To string
 	// QueueID, if not 0, is the required ID of the queue, so that a later queue of the same name is not changed.
 	QueueID uint64
@@ -26,14 +26,14 @@ type MoveOptions struct {
 type MoveResult struct {
 	// Moved is the number of messages moved by the attempt that received a response.
 	Moved uint64
-	// Skipped is the number of messages that were acknowledged, held by a prepared transaction, corrupt, moved by an
-	// attempt without a response or, if To is empty, no dead letters.
+	// Skipped is the number of messages that were not moved. They were acknowledged, held by a prepared transaction,
+	// corrupt, or moved by an attempt without a response. If To is empty, it includes messages that are not dead letters.
 	Skipped uint64
 }
 
-// MoveMessages moves up to 10,000 messages of a queue to another queue, or dead letters to their origin, in one
-// transaction, even if a consumer holds them. A moved message is a new message at the end of the target queue, for all
-// subscriptions. The call can be retried after any error: each message is moved at most once.
+// MoveMessages moves up to 10,000 messages of a queue to another queue, or dead letters to their original queues, in
+// one transaction, even if they are in flight to a consumer. A moved message is a new message at the end of the target
+// queue, for all subscriptions. The call can be retried after any error: each message is moved at most once.
 //
 // Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the
 // target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.

@@ -16,8 +16,8 @@ import (
 
 // QueueActivity contains the rates and the lag of a queue.
 type QueueActivity struct {
-	// Rates: the three rates below are known, because a client requested the activity of queues within the previous 10
-	// seconds. They are averages over one or two seconds.
+	// Rates reports whether the following three rates are known: a client must have requested the activity of queues
+	// within the previous 10 seconds. They are averages over one or two seconds.
 	Rates bool
 	// Published is the number of messages published, moved or forwarded to the queue per second.
 	Published float64
@@ -26,8 +26,8 @@ type QueueActivity struct {
 	// Acknowledged is the number of messages per second that all subscriptions have acknowledged, or that were purged,
 	// expired or moved.
 	Acknowledged float64
-	// OldestAt is when the active accepted the oldest message that a subscription has not acknowledged; zero without
-	// such a message, or while it is unknown.
+	// OldestAt is the time when the active accepted the oldest message that a subscription has not acknowledged; zero
+	// without such a message, or while the time is unknown.
 	OldestAt  time.Time
 	Consumers uint32
 }
@@ -80,14 +80,14 @@ func ParseQueueOrder(name string) (QueueOrder, error) {
 	return 0, fmt.Errorf("%w: order %q is none of %s", client.ErrInvalid, name, strings.Join(queueOrders[:], ", "))
 }
 
-// ListOptions are the options of [Client.ListQueues]. The zero value returns the first 1,000 queues by name.
+// ListOptions configures [Client.ListQueues]. The zero value lists the first 1,000 queues by name.
 type ListOptions struct {
-	// Contains is a case-insensitive substring.
+	// Prefix and Contains restrict the names of the queues: to a prefix, and to a substring, ignoring case.
 	Prefix, Contains string
 	// Ties are sorted by name.
 	Order      QueueOrder
 	Descending bool
-	// Limit is 1 to 1,000; 0 means 1,000.
+	// Offset is the number of queues to skip. Limit is the maximum number of queues, 1 to 1,000; 0 means 1,000.
 	Offset, Limit uint32
 }
 
@@ -96,7 +96,8 @@ type QueueList struct {
 	Queues []Queue
 	// Total is the number of matching queues, including those on other pages.
 	Total int
-	// Uncertain: the list is ordered by age, and some ages are not yet known. Retry the call.
+	// Uncertain reports that the order may be wrong: the list is ordered by age, and some ages are not yet known. Retry
+	// the call.
 	Uncertain bool
 }
 

@@ -154,9 +154,10 @@ func (c *Client) UpdateMaintenanceSettings(
 	return resp.GetSettings(), err
 }
 
-// StartPlan starts a rolling operation: standby, switchover, the other node. The pair completes it independently of the
-// client; see [Client.WatchPlan]. If the connection broke in the meantime, [ErrBusy] may mean that the plan was
-// started. Errors: ErrBusy while another plan runs, [client.ErrRefused], [client.ErrInvalid].
+// StartPlan starts a rolling operation: first on the standby and then, after a switchover, on the other node. The pair
+// completes it independently of the client; see [Client.WatchPlan]. If the connection broke during the call, [ErrBusy]
+// may mean that the plan was started. Errors: ErrBusy while another plan runs, [client.ErrRefused],
+// [client.ErrInvalid].
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)
 	return resp.GetPlan(), err

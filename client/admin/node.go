@@ -116,17 +116,17 @@ func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb
 	return resp, n.fail(ctx, "switchover", err)
 }
 
-// AdoptRecord rebuilds the cluster record from this node after the coordinator lost it or was restored from an older
-// copy. Without Confirm it is a dry run: the response describes the changes. Errors: [client.ErrRefused] if nothing is
-// missing, or if the other node has more data.
+// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
+// from an older copy. Without Confirm it is a dry run: the response describes the changes. Errors: [client.ErrRefused]
+// if nothing is missing, or if the other node has more data.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
 	return resp, n.fail(ctx, "adopt the pair", err)
 }
 
-// ForceFailover makes this node active although it may lack acknowledged messages, because the node that has them is
-// lost permanently. Without Confirm it is a dry run: the response describes the data that would be lost. Errors:
-// [client.ErrRefused] if a safe alternative exists.
+// ForceFailover makes this node active although acknowledged messages may be missing on it, because the node that has
+// them is permanently lost. Without Confirm it is a dry run: the response describes the data that would be lost.
+// Errors: [client.ErrRefused] if a safe alternative exists.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
 	return resp, n.fail(ctx, "force a failover", err)
@@ -145,7 +145,7 @@ func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
 }
 
 // Check verifies the whole store of this node online, and returns the final message, which contains the result.
-// progress, if not nil, is called for the others.
+// progress, if not nil, is called for the other messages.
 func (n *Node) Check(
 	ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse),
 ) (*pb.CheckResponse, error) {
@@ -225,5 +225,5 @@ func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRespon
 // lost. It must be called on the active node. Errors: [client.ErrQueueNotFound].
 func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	resp, err := n.admin().DropDamaged(ctx, req)
-	return resp, n.fail(ctx, "drop damaged messages", err)
+	return resp, n.fail(ctx, "drop corrupt messages", err)
 }

@@ -15,9 +15,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Decided describes the decision of a prepared transaction.
+// Decided describes the decision on a prepared transaction.
 type Decided struct {
-	// Heuristic: an operator or the timeout made the same decision before the coordinator.
+	// Heuristic reports whether an operator or the timeout had made the same decision before the coordinator.
 	Heuristic bool
 }
 
@@ -36,8 +36,8 @@ func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, err
 		pb.QueueServiceClient.RollbackPrepared)
 }
 
-// HeuristicCommitPrepared commits a prepared transaction instead of its coordinator, which is notified in the response
-// to its own decision. It is idempotent. Errors are those of [Client.CommitPrepared].
+// HeuristicCommitPrepared commits a prepared transaction in place of its coordinator. The response to the decision of
+// the coordinator reports this. The call is idempotent. Errors are those of [Client.CommitPrepared].
 func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true},
 		pb.QueueServiceClient.CommitPrepared)
@@ -70,20 +70,20 @@ func decide[Req any, Resp interface{ GetHeuristic() bool }](
 // PreparedTransaction is a transaction that waits for a decision.
 type PreparedTransaction struct {
 	XID string
-	// LSN of its Prepare in the store's log.
+	// LSN is the LSN of its Prepare in the store's log.
 	LSN uint64
-	// PreparedAt is by the clock of the active node.
+	// PreparedAt is the time of its Prepare, by the clock of the active node.
 	PreparedAt time.Time
-	// Queues that it publishes to or acknowledges in, sorted by name.
+	// Queues contains its operations by queue, sorted by name.
 	Queues []PreparedQueue
-	// Bytes is the storage used by it.
+	// Bytes is its size in the store.
 	Bytes uint64
 }
 
 // PreparedQueue contains the operations of a prepared transaction in one queue.
 type PreparedQueue struct {
 	Queue string
-	// Publishes and Acks are numbers of messages; Acks over all subscriptions.
+	// Publishes and Acks are the numbers of messages to publish and, over all subscriptions, to acknowledge.
 	Publishes, Acks uint64
 }
 

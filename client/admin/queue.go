@@ -75,7 +75,7 @@ func (c QueueConfig) check() error {
 type Queue struct {
 	// Name has 1 to 255 characters of [A-Za-z0-9._/-] and begins with a letter or digit.
 	Name string
-	// ID is new for a queue that is deleted and created again.
+	// ID identifies the queue. A queue that is deleted and created again has a new ID.
 	ID     uint64
 	Config QueueConfig
 	// NextSequence is the sequence of the next message.
@@ -83,7 +83,7 @@ type Queue struct {
 	// Messages is the number of messages that are retained or that a subscription has not acknowledged; Bytes is their
 	// size.
 	Messages, Bytes uint64
-	// Subscriptions, sorted by name.
+	// Subscriptions are sorted by name.
 	Subscriptions []Subscription
 	// Delayed is the number of messages that are not yet deliverable to any subscription.
 	Delayed uint64
@@ -92,7 +92,7 @@ type Queue struct {
 	// creation of the queue.
 	Dropped, Expired uint64
 	Forwards         []Forward
-	// Digest of all operations ever applied to the queue; equal on both nodes at the same LSN.
+	// Digest is a digest of all operations ever applied to the queue. It is equal on both nodes at the same LSN.
 	Digest uint64
 	// Activity is nil unless requested.
 	Activity *QueueActivity
@@ -122,7 +122,7 @@ type Subscription struct {
 type ActiveConsumer struct {
 	// Address is the remote address of its connection, host:port.
 	Address string
-	// Since is by the clock of the active node.
+	// Since is the time when it became the active consumer, by the clock of the active node.
 	Since time.Time
 }
 
@@ -137,14 +137,14 @@ const (
 	StartEarliest
 )
 
-// CreateQueueOptions are the options of [Client.CreateQueue].
+// CreateQueueOptions configures [Client.CreateQueue].
 type CreateQueueOptions struct {
 	Config QueueConfig
 	// Subscriptions are the names of the initial subscriptions. Default client.DefaultSubscription.
 	Subscriptions []string
 	// Topic creates the queue without a subscription: messages are kept only for subscriptions created later.
 	Topic bool
-	// IfNotExists succeeds without a change when the queue already exists.
+	// IfNotExists makes the call succeed without a change if the queue already exists.
 	IfNotExists bool
 }
 
@@ -242,13 +242,14 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 	}
 }
 
-// SubscriptionOptions are the options of [Client.CreateSubscription].
+// SubscriptionOptions configures [Client.CreateSubscription].
 type SubscriptionOptions struct {
 	// Start applies unless At is set.
 	Start Start
-	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future
-	// is rejected with [client.ErrInvalid]; both with [client.ErrRefused] while one of the nodes runs release 0.1.0.
-	At Place
+	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future is
+	// rejected with [client.ErrInvalid]; any sequence or time is rejected with [client.ErrRefused] while one of the nodes
+	// runs release 0.1.0.
+	At Position
 	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match: `properties.region ==
 	// "eu" && priority >= 5`. See docs/reference/queues/filters.md. It is rejected with [client.ErrInvalid] if invalid,
 	// and with [client.ErrRefused] while one of the nodes runs release 0.1.0.
@@ -256,7 +257,7 @@ type SubscriptionOptions struct {
 	// Redelivery overrides the configuration of the queue. It is rejected with [client.ErrRefused] while one of the
 	// nodes runs release 0.1.0.
 	Redelivery RedeliveryPolicy
-	// IfNotExists succeeds without a change when the subscription already exists.
+	// IfNotExists makes the call succeed without a change if the subscription already exists.
 	IfNotExists bool
 }
 
@@ -276,7 +277,7 @@ func (c *Client) CreateSubscription(
 	if o.Start == StartEarliest {
 		req.Start = pb.StartPosition_START_POSITION_EARLIEST
 	}
-	if o.At != (Place{}) {
+	if o.At != (Position{}) {
 		req.Start, req.StartSequence = o.At.position, o.At.sequence
 		if !o.At.time.IsZero() {
 			req.StartTime = timestamppb.New(o.At.time)

@@ -13,13 +13,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ReplayOptions are the options of [Client.ReplayDeadLetters]. The zero value moves each dead letter of
-// client.DefaultSubscription to the queue that it came from.
+// ReplayOptions configures [Client.ReplayDeadLetters]. The zero value moves each dead letter of
+// client.DefaultSubscription to its original queue.
 type ReplayOptions struct {
-	// Subscription of the dead-letter queue. Default client.DefaultSubscription.
+	// Subscription is the subscription of the dead-letter queue. Default client.DefaultSubscription.
 	Subscription string
-	// To is the target queue; if empty, each message is moved to the queue that it came from, and messages that are not
-	// dead letters stay.
+	// To is the target queue; if empty, each dead letter is moved to its original queue, and other messages remain.
 	To string
 	// From is the first sequence to move; 0 means the oldest.
 	From uint64
@@ -32,13 +31,13 @@ type ReplayOptions struct {
 // ReplayResult is the result of [Client.ReplayDeadLetters].
 type ReplayResult struct {
 	Moved uint64
-	// Skipped is the number of messages that remain because they are not dead letters or their queue no longer exists.
+	// Skipped is the number of messages that remain because they are not dead letters, or because their original queue no
+	// longer exists.
 	Skipped uint64
 }
 
-// ReplayDeadLetters moves messages from a dead-letter queue to the queues that they came from, or to another queue,
-// even if a consumer holds them. A moved message is a new message at the end of the target queue, for all
-// subscriptions.
+// ReplayDeadLetters moves messages from a dead-letter queue to their original queues, or to another queue, even if they
+// are in flight to a consumer. A moved message is a new message at the end of the target queue, for all subscriptions.
 //
 // Each message is moved at most once, in transactions of several messages. With any error, some messages may have been
 // moved. An attempt without a response could exceed Limit if it were retried: the call returns

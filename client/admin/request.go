@@ -27,9 +27,9 @@ import (
 //		_, err = adm.As(&r).PurgeQueue(anotherContext(), "orders", "")
 //	}
 //
-// The zero Request is ready for use, for one call of one client and its retries with the same arguments. A refused call
-// may be retried as a new attempt. A Request is not safe for concurrent use. Nodes up to release 0.1.0 do not support
-// it: they execute a retry again.
+// The zero Request is ready for use. It is for one call of one client, and its retries with the same arguments. A
+// refused call may be retried as a new attempt. A Request is not safe for concurrent use. Nodes up to release 0.1.0 do
+// not support it: they execute a retry again.
 type Request struct {
 	conns    link.Conns
 	identity link.Identity
@@ -49,7 +49,7 @@ func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	case r.done:
 		return fmt.Errorf("%s: %w: the Request was already executed; use a new one for each call", op,
 			client.ErrInvalid)
-	case !r.identity.InDoubt():
+	case !r.identity.OutcomeUnknown():
 		r.conns, r.sent = c.conns, req
 	case r.conns != c.conns || !proto.Equal(r.sent, req):
 		return fmt.Errorf("%s: %w: the Request belongs to another call with an unknown outcome: retry that call, or "+

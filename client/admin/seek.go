@@ -13,29 +13,30 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Place is a position from which a subscription reads. The zero value is no position.
-type Place struct {
+// Position is the position from which a subscription reads. The zero value is not a position.
+type Position struct {
 	position pb.StartPosition
 	sequence uint64
 	time     time.Time
 }
 
-// Earliest is the oldest stored message.
-func Earliest() Place { return Place{position: pb.StartPosition_START_POSITION_EARLIEST} }
+// Earliest returns the position of the oldest stored message.
+func Earliest() Position { return Position{position: pb.StartPosition_START_POSITION_EARLIEST} }
 
-// Latest is the next message to be published.
-func Latest() Place { return Place{position: pb.StartPosition_START_POSITION_LATEST} }
+// Latest returns the position of the next message to be published.
+func Latest() Position { return Position{position: pb.StartPosition_START_POSITION_LATEST} }
 
-// AtSequence is the first stored message with the sequence or a higher one: 1 to the queue's NextSequence.
-func AtSequence(sequence uint64) Place { return Place{sequence: sequence} }
+// AtSequence returns the position of the first stored message with the sequence or a higher one. The sequence must be 1
+// to the NextSequence of the queue.
+func AtSequence(sequence uint64) Position { return Position{sequence: sequence} }
 
-// Since is the first stored message that was published at t or later, by the clocks of the nodes that accepted the
-// messages. t must not be in the future.
-func Since(t time.Time) Place { return Place{time: t} }
+// Since returns the position of the first stored message that was published at t or later, by the clocks of the nodes
+// that accepted the messages. t must not be in the future.
+func Since(t time.Time) Position { return Position{time: t} }
 
 // SeekResult is the new position of a subscription.
 type SeekResult struct {
-	// Sequence of the next message to be delivered; the queue's NextSequence if no message is stored.
+	// Sequence is the sequence of the next message to be delivered; the queue's NextSequence if no message is stored.
 	Sequence uint64
 	// Backlog is the number of messages that are not acknowledged.
 	Backlog uint64
@@ -53,7 +54,7 @@ type SeekResult struct {
 // [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid] for a position beyond the end or in
 // the future, [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) Seek(
-	ctx context.Context, queue, subscription string, to Place,
+	ctx context.Context, queue, subscription string, to Position,
 ) (SeekResult, error) {
 	if err := checkName("queue", queue); err != nil {
 		return SeekResult{}, err

@@ -169,7 +169,7 @@ func (d delivery) Answered(how string) {
 	d.span.End()
 }
 
-// DialOptions implements client.Tracer: unary calls, such as the commit of a transaction, have spans, too.
+// DialOptions implements client.Tracer: unary calls, such as Commit, also have spans.
 func (t *tracer) DialOptions() []grpc.DialOption {
 	streams := make(map[string]bool)
 	for _, service := range []*grpc.ServiceDesc{

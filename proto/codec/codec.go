@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package codec implements the gRPC codec of Lockstep's servers and clients, for standard protobuf. Messages that carry
-// message bodies (publish requests, deliveries, log records, pages) are decoded with a few allocations each: the bodies
+// message bodies (publish requests, deliveries, log records, pages) are decoded with a few allocations each. The bodies
 // are slices of one buffer, and the surrounding objects are allocated in slabs. Messages are encoded into pooled
 // buffers, and may encode themselves (Appender). Large fields are sent without a copy, and log records are received
 // directly into their final memory (BulkDialOptions).

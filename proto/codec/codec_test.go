@@ -98,7 +98,7 @@ func TestSameAsTheLibrary(t *testing.T) {
 	b, err := protobuf.Marshal(&pb.CreateQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	decodeBoth(t, b, &pb.CreateQueueRequest{})
-	// And so is encoding.
+	// The encoding equals that of the library.
 	out, err := New().Marshal(examples()[0])
 	require.NoError(t, err)
 	decodeBoth(t, out.Materialize(), &pb.PublishRequest{})

@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// delivery holds all parts of a delivered message except its body.
+// delivery contains all parts of a delivered message except its body.
 type delivery struct {
 	stored  pb.StoredMessage
 	message pb.Message
@@ -32,7 +32,7 @@ type Received struct {
 	list []*pb.StoredMessage
 }
 
-// ProtoReflect returns that of the response.
+// ProtoReflect returns the reflection of the response.
 func (r *Received) ProtoReflect() protoreflect.Message { return r.Response.ProtoReflect() }
 
 // Reset releases the response. It must be called before the next one is received.

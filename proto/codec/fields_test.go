@@ -25,7 +25,8 @@ var touched = []proto.Message{
 // filler sets fields to random values, based on the descriptors.
 type filler struct {
 	rng *rand.Rand
-	// strange is the number of messages to skip before one gets a field that no descriptor has; below 0: none gets one.
+	// strange is the number of messages to skip before one gets a field that no descriptor has; if negative, none gets
+	// one.
 	strange int
 	met     int
 }

@@ -126,7 +126,7 @@ func (c codec) encode(size int, appendTo func(o *Output) error) (mem.BufferSlice
 	case err != nil:
 		err = fmt.Errorf("protobuf: %w", err)
 	case len(o.B) != size:
-		err = fmt.Errorf("protobuf: a message of %d bytes was encoded in %d; it was changed meanwhile", size, len(o.B))
+		err = fmt.Errorf("protobuf: message changed during encoding: %d bytes instead of %d", len(o.B), size)
 	case buf == nil:
 		return o.pieces(mem.SliceBuffer(o.B)), nil
 	default:
@@ -164,7 +164,7 @@ func (p *buffers) Get(length int) *[]byte {
 	return &b
 }
 
-// poisoned: freed buffers are overwritten, so that tests detect use after free.
+// poisoned states whether freed buffers are overwritten, so that tests detect a use after free.
 var poisoned bool //nolint:gochecknoglobals // for a test
 
 // Poison enables overwriting of freed buffers. It is for tests, and must be called before any connection is made.

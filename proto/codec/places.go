@@ -19,8 +19,8 @@ const maxFrame = 16 << 10
 // records. The memory of a message larger than a frame is its place: all frames except the first are received there
 // contiguously. Only the first frame is copied: its header contains the length of the message.
 //
-// Places are never reused. Only the memory of first frames of maxFrame bytes is. Its capacity, firstCap, is larger than
-// its length, which distinguishes it from all other memory.
+// Places are never reused. Only the memory of first frames of maxFrame bytes is reused. Its capacity, firstCap, is
+// larger than its length, which distinguishes it from all other memory.
 //
 // This relies on how gRPC sends messages on one stream: the frames of a message are consecutive, and begin with the
 // gRPC header. In other cases (several concurrent streams, an exhausted window) the message is copied.
@@ -33,7 +33,7 @@ type places struct {
 	// first is the last frame, if it may be the first of a message; it is filled before the next Get.
 	first *[]byte
 	// placed lists the messages that have a place and were not taken, oldest first; placedBytes is their total size.
-	// open: the newest may receive further frames.
+	// open states whether the newest may receive further frames.
 	placed      []place
 	placedBytes int
 	open        bool

@@ -246,8 +246,9 @@ type received struct {
 	want    *pb.ReplicateResponse
 }
 
-// receiveAnyhow receives frames of several streams in a random order, mostly as gRPC would. Some messages are, or end
-// with, strange. Each must equal the result of the protobuf library, also at the end.
+// receiveAnyhow receives frames of several streams in a random order, mostly in the way of gRPC. Some messages consist
+// of strange, or end with it. Each decoded message must equal the result of the protobuf library, and must stay
+// unchanged until the end.
 func receiveAnyhow(t *testing.T, rng *rand.Rand, frames int, strange []byte) {
 	c, w := inPlaces()
 	calls := make([]stream, 1+rng.IntN(2))

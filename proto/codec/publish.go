@@ -77,7 +77,7 @@ type ReceivedPublish struct {
 
 // receive returns data in one piece, valid until Reset.
 func (r *ReceivedPublish) receive(data mem.BufferSlice, pool mem.BufferPool) []byte {
-	r.letGo()
+	r.freeBuffers()
 	if isCounted(data) {
 		data[0].Ref()
 		r.received = data[0]
@@ -103,20 +103,20 @@ func isCounted(data mem.BufferSlice) bool {
 	return !lent
 }
 
-func (r *ReceivedPublish) letGo() {
+func (r *ReceivedPublish) freeBuffers() {
 	if r.received != nil {
 		r.received.Free()
 		r.received = nil
 	}
 }
 
-// ProtoReflect returns that of the request.
+// ProtoReflect returns the reflection of the request.
 func (r *ReceivedPublish) ProtoReflect() protoreflect.Message { return r.Request.ProtoReflect() }
 
 // Reset releases the request. It must be called before the next one is received.
 func (r *ReceivedPublish) Reset() {
 	r.Request.Reset()
-	r.letGo()
+	r.freeBuffers()
 	if r.memory != nil {
 		r.memory.release()
 		r.memory = nil

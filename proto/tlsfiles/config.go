@@ -67,7 +67,7 @@ func (s *Source) Credentials(accept func(*x509.Certificate) error) credentials.T
 	return &dialCredentials{source: s, accept: accept}
 }
 
-// CheckOnly returns Credentials that present no certificate and only verify that of the server.
+// CheckOnly returns Credentials that present no certificate and only verify the certificate of the server.
 func (s *Source) CheckOnly() credentials.TransportCredentials {
 	return &dialCredentials{source: s, checkOnly: true}
 }
@@ -98,7 +98,7 @@ func (c *dialCredentials) ClientHandshake(
 	}
 	conn, info, err := credentials.NewTLS(config).ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // gRPC looks at it, and says which connection
+		return nil, nil, err //nolint:wrapcheck // gRPC checks its type, and adds the connection
 	}
 	return conn, info, nil
 }

@@ -6,7 +6,7 @@
 // The files are checked when a connection starts, at most once per second, and on each call of Check or Reload. They
 // are opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret) counts as
 // a change. Invalid new content is rejected as a whole: the previous content stays in use, Refused returns the reason,
-// and Options.Told is called.
+// and Options.Changed is called.
 package tlsfiles
 
 import (
@@ -42,9 +42,10 @@ var (
 
 // Files are the names of PEM files.
 type Files struct {
-	// CA contains the CAs for certificates of others. Default: the system's.
+	// CA is the file with the CAs that verify peer certificates. Default: the CAs of the system.
 	CA string
-	// Cert, if any, is a certificate followed by its intermediate CAs.
+	// Cert, if not empty, is the file with a certificate, followed by its intermediate CAs. Key is the file with its
+	// private key.
 	Cert, Key string
 }
 
@@ -54,11 +55,11 @@ func (f Files) Empty() bool { return f == Files{} }
 // Options configures Open.
 type Options struct {
 	Files
-	// MinVersion of TLS, such as tls.VersionTLS12; 0 is TLS 1.3.
+	// MinVersion is the minimum TLS version, such as tls.VersionTLS12; 0 is TLS 1.3.
 	MinVersion uint16
-	// Told, if not nil, is called once per change, with nil when new content is used, and with the error when it is
+	// Changed, if not nil, is called once per change, with nil when new content is used, and with the error when it is
 	// invalid. It must not call the source.
-	Told func(error)
+	Changed func(error)
 }
 
 // Source is the last valid content of the files. It is safe for concurrent use.
@@ -70,7 +71,7 @@ type Source struct {
 	mu      sync.Mutex // held while the files are read; guards the fields below
 	seen    content    // found by the last check, valid or not
 	trouble error      // why seen is not used
-	told    bool       // Told was called with trouble
+	told    bool       // Changed was called with trouble
 	refused atomic.Pointer[error]
 }
 
@@ -95,7 +96,7 @@ type material struct {
 type Certificate struct {
 	File      string
 	Authority bool
-	// Subject and Ends are those of the certificate that expires first.
+	// Subject and Ends are the subject and the expiry of the certificate that expires first.
 	Subject string
 	Ends    time.Time
 }
@@ -131,7 +132,7 @@ func Open(o Options) (*Source, error) {
 func (s *Source) Files() Files { return s.o.Files }
 
 // Check reads the files again if the last check is at least lookInterval ago. Invalid content is reported only if two
-// consecutive checks find it: certificate and key may be replaced one after the other.
+// consecutive checks find it: certificate and key may be replaced separately.
 func (s *Source) Check() {
 	now := time.Now().UnixNano()
 	if now-s.looked.Load() < int64(lookInterval) {
@@ -185,8 +186,8 @@ func (s *Source) read(atOnce bool) {
 	}
 	s.current.Store(m)
 	s.refused.Store(nil)
-	if s.o.Told != nil {
-		s.o.Told(nil)
+	if s.o.Changed != nil {
+		s.o.Changed(nil)
 	}
 }
 
@@ -197,8 +198,8 @@ func (s *Source) report(now bool) {
 	}
 	err := s.trouble
 	s.refused.Store(&err)
-	if !s.told && s.o.Told != nil {
-		s.o.Told(err)
+	if !s.told && s.o.Changed != nil {
+		s.o.Changed(err)
 	}
 	s.told = true
 }

@@ -68,7 +68,7 @@ func newEnd(t *testing.T, by, trusted *certs.CA) *end {
 	e := &end{t: t, mounted: mount(t), told: make(chan error, 16)}
 	e.give(by, trusted.File)
 	var err error
-	e.Source, err = tlsfiles.Open(tlsfiles.Options{Files: e.files(), Told: func(err error) { e.told <- err }})
+	e.Source, err = tlsfiles.Open(tlsfiles.Options{Files: e.files(), Changed: func(err error) { e.told <- err }})
 	require.NoError(t, err)
 	return e
 }
@@ -219,7 +219,7 @@ func TestBrokenFiles(t *testing.T) {
 	require.NoError(t, server.Refused())
 }
 
-// Replacing a certificate and its key one after the other reports no error.
+// Replacing a certificate and its key separately reports no error.
 func TestOneAfterTheOther(t *testing.T) {
 	ca := certs.New(t, "ours")
 	server := newEnd(t, ca, ca)
@@ -277,7 +277,7 @@ func TestOpen(t *testing.T) {
 	require.Equal(t, uint16(tls.VersionTLS13), s.Dial().MinVersion)
 }
 
-// A process that starts while certificate and key are replaced one after the other waits for the second one.
+// A process that starts between the replacement of a certificate and of its key waits for the key.
 func TestOpenBetween(t *testing.T) {
 	authority := certs.New(t, "authority")
 	dir := t.TempDir()

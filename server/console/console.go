@@ -35,9 +35,9 @@ var ErrNotForwarded = errors.New("the session uses a client certificate, which t
 
 // Options configures Listen.
 type Options struct {
-	// Address to listen on, host:port; port 0 selects a free port.
+	// Address is the address to listen on, host:port; port 0 selects a free port.
 	Address string
-	// Listen binds the address; nil: a TCP port of the host.
+	// Listen binds the address; if nil, a TCP port of the host.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	TLS    *tls.Config // nil: plain HTTP
 	Node   string      // name of this node
@@ -52,8 +52,8 @@ type Options struct {
 	// OtherStatus queries the node at an address with the credentials of this node, for sessions that may read the status
 	// of this node.
 	OtherStatus func(ctx context.Context, address string) (*pb.GetStatusResponse, error)
-	// Anonymous: no sign-in is required while access is unrestricted. It must be false if that would allow more than is
-	// allowed without the console.
+	// Anonymous permits access without sign-in while access is unrestricted. It must be false if anonymous clients of the
+	// node do not have that access.
 	Anonymous bool
 	// SignInWait returns the number of seconds before an address may try to sign in again; 0: immediately.
 	SignInWait func(from net.Addr) (seconds float64)

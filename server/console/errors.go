@@ -43,11 +43,11 @@ func advice(c codes.Code) (code int, title, action string) {
 	case codes.AlreadyExists:
 		return http.StatusConflict, "Already exists", "Choose another name, or change the existing one."
 	case codes.FailedPrecondition:
-		return http.StatusConflict, "Not possible in the current state", "See the error for what to do first."
+		return http.StatusConflict, "Not possible in the current state", "The error states what to do first."
 	case codes.Aborted:
-		return http.StatusConflict, "Interrupted", "No partial changes; retry."
+		return http.StatusConflict, "Interrupted", "Nothing was changed. Retry the operation."
 	case codes.ResourceExhausted:
-		return http.StatusTooManyRequests, "Limit reached", "The error names the limit; wait, or raise it."
+		return http.StatusTooManyRequests, "Limit reached", "The error states the limit: wait, or raise it."
 	case codes.Unavailable:
 		return http.StatusServiceUnavailable, "Node unavailable",
 			"A failover may be in progress: check the page Pair, and retry."
@@ -56,7 +56,7 @@ func advice(c codes.Code) (code int, title, action string) {
 			"The outcome is unknown: check the result before you retry."
 	case codes.DataLoss:
 		return http.StatusInternalServerError, "Data corrupt",
-			"See the page Alarms and its runbook links for the repair."
+			"Follow the runbook links on the page Alarms to repair it."
 	case codes.Unimplemented:
 		return http.StatusNotImplemented, "Not supported by the node",
 			"The node runs an older version: upgrade it (lockstep restart --rolling)."

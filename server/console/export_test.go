@@ -16,7 +16,7 @@ func Asset(name string) string {
 	return string(all[name].body)
 }
 
-// Sessions is the sessions of a console with a test clock.
+// Sessions contains the sessions of a console with a test clock.
 type Sessions struct{ s *sessions }
 
 // NewSessions creates Sessions.
@@ -25,8 +25,8 @@ func NewSessions(now func() time.Time) Sessions { return Sessions{newSessions(no
 // Begin creates a session and returns its ID.
 func (s Sessions) Begin(principal string) string { return s.s.begin(&session{principal: principal}) }
 
-// Use reports whether a session exists; byPerson: as a request by the user.
-func (s Sessions) Use(id string, byPerson bool) bool { return s.s.find(id, byPerson) != nil }
+// Use reports whether a session exists. byUser states whether the request was made by the user.
+func (s Sessions) Use(id string, byUser bool) bool { return s.s.find(id, byUser) != nil }
 
 // Len returns the number of sessions.
 func (s Sessions) Len() int { return len(s.s.all) }

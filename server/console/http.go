@@ -80,7 +80,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 func (s *Server) foreign(r *http.Request) string {
 	if s.o.Anonymous && !namesThisHost(r.Host) {
 		return "The console accepts only local requests, but the host name was " + host(r.Host) +
-			". Use http://localhost or http://127.0.0.1; this prevents requests from other sites."
+			". Use http://localhost or http://127.0.0.1. This check blocks requests from other sites."
 	}
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
@@ -178,7 +178,7 @@ func errStaleForm() failure {
 	}
 }
 
-// sessionOf returns the session of a request, or nil if it has none or lacks the certificate of the session.
+// sessionOf returns the session of a request, or nil if it has none or does not present the certificate of the session.
 func (s *Server) sessionOf(r *http.Request) *session {
 	c, err := r.Cookie(s.cookieName(sessionCookie))
 	if err != nil {

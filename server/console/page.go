@@ -21,18 +21,18 @@ const (
 
 // Page is one page of the console.
 type Page struct {
-	// Path of the page, such as "/pair". Parameters are in the query.
+	// Path is the path of the page, such as "/pair". Parameters are in the query.
 	Path  string
 	Title string // in the menu and in the heading
 	Key   string // keyboard shortcut after "g"
-	// Right that the session needs to see the page: "any" (at least one), "browse", "operate" or "audit". The services
-	// check it, not the console; it is shown when a page is refused, and in docs/how-to/console.md.
+	// Right is the right that the page requires: "any" (at least one), "browse", "operate" or "audit". The services check
+	// it, not the console; it is shown when a page is refused, and in docs/how-to/console.md.
 	Right string
 	// Template is the name of its file in templates, without ".html". The file defines "content", which gets a *pageData,
 	// and, if Live, "live", which gets the result of Load.
 	Template string
-	// Live: "live" is rendered again every second while a browser shows the page, and replaces the content of the element
-	// with the identifier "live".
+	// Live renders "live" again every second while a browser shows the page, and replaces the content of the element with
+	// the ID "live".
 	Live bool
 	// Watch, if not nil, replaces Load for the live part only: the rest of the page stays as loaded. An action reloads the
 	// page.
@@ -57,12 +57,12 @@ type Action struct {
 	Title string // of the dialog and of its submit button
 	Right string
 	// Dialog is the name of the template, in the file of the page, with the fields of the form; it gets a *dialogData.
-	// Empty: a form or button of the page submits the action directly.
+	// If empty, a form or button of the page submits the action directly.
 	Dialog string
 	// Danger marks actions that can lose data; their button has a warning style.
 	Danger bool
-	// Confirm: the dialog has an input with data-confirm. Its submit button is rendered disabled, and the script of the
-	// page enables it while the input has that text. Do must check the text.
+	// Confirm disables the submit button of the dialog until the user has typed a text: the dialog must have an input with
+	// that text as data-confirm. Do must check the text.
 	Confirm bool
 	// Load returns the data of the dialog; optional.
 	Load func(ctx context.Context, v *View) (any, error)
@@ -125,7 +125,7 @@ type pageData struct {
 // dialogData is the argument of the template of a dialog.
 type dialogData struct {
 	D any // result of the action's Load
-	// Form has the submitted values if the dialog is shown again.
+	// Form contains the submitted values if the dialog is shown again.
 	Form url.Values
 
 	Query url.Values
@@ -167,7 +167,7 @@ func (s *Server) view(one *session, from inprocgrpc.Caller, key inprocgrpc.Key, 
 	}
 }
 
-// viewOf returns the view for a request and a context with a time limit. end must be called.
+// viewOf returns the view for a request and a context with a time limit. The caller must call end.
 func (s *Server) viewOf(
 	ctx context.Context, r *http.Request, one *session, form url.Values, limit time.Duration,
 ) (_ context.Context, v *View, end func()) {

@@ -83,13 +83,13 @@ func loadBackups(ctx context.Context, v *View) (any, error) {
 
 func doBackup(ctx context.Context, v *View) (Done, error) {
 	err := v.beginOnNode(ctx, task{Title: "Backup", Link: "/backups"}, func(
-		ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),
+		ctx context.Context, m pb.MaintenanceServiceClient, report func(*pb.Progress),
 	) (string, error) {
 		in, err := m.Backup(ctx, &pb.BackupRequest{FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
 			return "", err
 		}
-		set, err := result(in, tell, (*pb.BackupResponse).GetSet)
+		set, err := result(in, report, (*pb.BackupResponse).GetSet)
 		if err != nil {
 			return "", err
 		}
@@ -109,13 +109,13 @@ func doCheckSet(ctx context.Context, v *View) (Done, error) {
 		title = "Check of the newest backup"
 	}
 	err := v.beginOnNode(ctx, task{Title: title, Link: "/backups", Set: set}, func(
-		ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),
+		ctx context.Context, m pb.MaintenanceServiceClient, report func(*pb.Progress),
 	) (string, error) {
 		in, err := m.VerifyBackup(ctx, &pb.VerifyBackupRequest{Name: set, FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
 			return "", err
 		}
-		r, err := result(in, tell, (*pb.VerifyBackupResponse).GetResult)
+		r, err := result(in, report, (*pb.VerifyBackupResponse).GetResult)
 		switch {
 		case err != nil:
 			return "", err

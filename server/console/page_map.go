@@ -77,7 +77,7 @@ func loadMap(ctx context.Context, v *View) (any, error) {
 
 func regionUses(r *pb.PageRegion) []mapUse {
 	return []mapUse{
-		{"messages", "Messages", "extents of messages, several small ones per page", r.GetMessages()},
+		{"messages", "Messages", "message bodies; a page can contain several small messages", r.GetMessages()},
 		{"index", "Index", "message locations, queues, subscriptions, producers", r.GetIndex()},
 		{"bitmap", "Allocation map", "stored in the page file", r.GetBitmap()},
 		{

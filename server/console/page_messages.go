@@ -311,7 +311,7 @@ func loadMessage(ctx context.Context, v *View, queues pb.QueueServiceClient) (an
 	name := v.Query.Get("name")
 	sequence, err := strconv.ParseUint(v.Query.Get("sequence"), 10, 64)
 	if err != nil || sequence == 0 {
-		return nil, invalid("The address has no sequence.")
+		return nil, invalid("The address contains no sequence.")
 	}
 	found, err := browse(ctx, queues, &pb.BrowseRequest{
 		Queue: name, FromSequence: sequence, Limit: 1, MaxResponseBytes: maxMessageBytes,

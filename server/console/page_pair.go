@@ -57,14 +57,14 @@ type pairView struct {
 	Link            link
 	Totals          *nodeView // source of the queue totals
 	Rates, Depth    chart
-	// NoActive: no node serves clients; a forced failover may be required.
+	// NoActive reports whether no node serves clients; a forced failover may then be required.
 	NoActive bool
 }
 
 type link struct {
 	State   label
 	Lag     []string
-	ToFirst bool // the stream goes to the first node
+	ToFirst bool // the first node receives the stream
 }
 
 func loadPair(ctx context.Context, v *View) (*pairView, error) {
@@ -211,7 +211,7 @@ func doSwitchover(ctx context.Context, v *View) (Done, error) {
 	if r.GetAlready() {
 		return Done{Message: "The node is already active; nothing was done."}, nil
 	}
-	return Done{Message: fmt.Sprintf("Switched over: %s is active in term %d. No transaction could be acknowledged "+
+	return Done{Message: fmt.Sprintf("Switched over: %s is active in term %d. Acknowledgements were interrupted "+
 		"for %s.", r.GetActiveAddress(), r.GetTerm(), durationText(r.GetPause()))}, nil
 }
 
@@ -240,7 +240,7 @@ func loadForce(ctx context.Context, v *View) (any, error) {
 	})
 }
 
-// by names the user who requested an operation, for display to others.
+// by returns the name of the user who requested an operation, for display to other operators.
 func (v *View) by() string {
 	by := v.Principal + " (console)"
 	return by[:min(len(by), maxReasonBytes)]

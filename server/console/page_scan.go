@@ -78,7 +78,7 @@ func (d *scanView) Share(c *pb.PageSizeCandidate) int {
 	return percent(c.GetFileBytes(), most)
 }
 
-// Waste describes the part of a candidate's file that holds no messages.
+// Waste returns the percentage of a candidate's file that contains no messages.
 func (*scanView) Waste(c *pb.PageSizeCandidate) string {
 	return fmt.Sprintf("%d %%", percent(c.GetWasteBytes(), c.GetFileBytes()))
 }

@@ -231,13 +231,13 @@ func doScan(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	err = v.beginOnNode(ctx, task{Title: "Scan", Link: to}, func(
-		ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),
+		ctx context.Context, m pb.MaintenanceServiceClient, report func(*pb.Progress),
 	) (string, error) {
 		in, err := m.Scan(ctx, &pb.ScanRequest{FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
 			return "", err
 		}
-		r, err := result(in, tell, (*pb.ScanResponse).GetResult)
+		r, err := result(in, report, (*pb.ScanResponse).GetResult)
 		if err != nil {
 			return "", err
 		}
@@ -293,7 +293,7 @@ func doCompact(ctx context.Context, v *View) (Done, error) {
 
 func startPlan(ctx context.Context, v *View, req *pb.StartPlanRequest) (Done, error) {
 	_, err := pb.NewMaintenanceServiceClient(v.Own()).StartPlan(ctx, req)
-	return Done{Message: "Plan started with the standby.", Goto: "/store"}, err
+	return Done{Message: "Plan started; the standby is first.", Goto: "/store"}, err
 }
 
 func doCancelPlan(ctx context.Context, v *View) (Done, error) {

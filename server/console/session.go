@@ -18,8 +18,8 @@ const (
 	sessionIdle = 30 * time.Minute
 	sessionLife = 12 * time.Hour
 	idBytes     = 32
-	// sessionCookie holds the session ID, entryCookie the secret of the sign-in form. The page sets themeCookie: dark or
-	// light. Over TLS the first two have a prefix that makes browsers accept them from this host only.
+	// sessionCookie contains the session ID, entryCookie the secret of the sign-in form. The page sets themeCookie: dark
+	// or light. Over TLS the first two have a prefix that makes browsers accept them from this host only.
 	sessionCookie = "lockstep_console"
 	entryCookie   = "lockstep_entry"
 	themeCookie   = "lockstep_theme"
@@ -66,7 +66,7 @@ func (s *session) holds(csrf string) bool { return equal(s.csrf, csrf) }
 // equal compares secrets in constant time.
 func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// sessions are in memory. After a restart of the node, users sign in again.
+// sessions contains all sessions. They are in memory: after a restart of the node, users must sign in again.
 type sessions struct {
 	now func() time.Time
 
@@ -124,7 +124,7 @@ func (s *session) ended(now time.Time) (used time.Time, over bool) {
 
 // find returns the session with an ID, or nil. A request by the user extends the session; automatic requests of a page
 // do not.
-func (s *sessions) find(id string, byPerson bool) *session {
+func (s *sessions) find(id string, byUser bool) *session {
 	key, now := sha256.Sum256([]byte(id)), s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *sessions) find(id string, byPerson bool) *session {
 		delete(s.all, key)
 		return nil
 	}
-	if byPerson {
+	if byUser {
 		one.mu.Lock()
 		one.used = now
 		one.mu.Unlock()

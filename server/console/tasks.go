@@ -84,7 +84,7 @@ func (t *tasks) stop(id string) error {
 	return invalid("The operation is already finished.")
 }
 
-type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error)
+type operation func(ctx context.Context, v *View, report func(*pb.Progress)) (string, error)
 
 // begin starts a task. It checks the right to operate first: all operations need it, and the error must be returned to
 // the caller.
@@ -148,19 +148,19 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 // beginOnNode is begin for an operation of the node that the form names.
 func (v *View) beginOnNode(
 	ctx context.Context, what task,
-	do func(ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress)) (string, error),
+	do func(ctx context.Context, m pb.MaintenanceServiceClient, report func(*pb.Progress)) (string, error),
 ) error {
 	n, _, err := v.nodeAndMaintenance(ctx)
 	if err != nil {
 		return err
 	}
 	what.Node = n.Name()
-	return v.begin(ctx, what, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
+	return v.begin(ctx, what, func(ctx context.Context, v *View, report func(*pb.Progress)) (string, error) {
 		m, err := v.maintenance(ctx)
 		if err != nil {
 			return "", err
 		}
-		return do(ctx, m, tell)
+		return do(ctx, m, report)
 	})
 }
 
@@ -169,16 +169,16 @@ type progressed[R any] interface {
 	GetProgress() *pb.Progress
 }
 
-// result reads the responses of an operation until the one with its result.
+// result reads the responses of an operation until one contains its result.
 func result[R any, P progressed[R], T any](
-	in interface{ Recv() (*R, error) }, tell func(*pb.Progress), get func(P) *T,
+	in interface{ Recv() (*R, error) }, report func(*pb.Progress), get func(P) *T,
 ) (*T, error) {
 	for {
 		r, err := in.Recv()
 		if err != nil {
 			return nil, fmt.Errorf("read response: %w", err)
 		}
-		tell(P(r).GetProgress())
+		report(P(r).GetProgress())
 		if out := get(r); out != nil {
 			return out, nil
 		}

@@ -30,7 +30,7 @@ var errNoActive = errors.New("no active node")
 // View is the context of a page or an action: the request, and connections for calls with exactly the rights of the
 // session.
 type View struct {
-	// Form has the submitted values of an action.
+	// Form contains the submitted values of an action.
 	Query, Form url.Values
 	Principal   string
 
@@ -82,7 +82,7 @@ func withQueues[T any](
 	return withActive(pb.NewQueueServiceClient, fn)
 }
 
-// withAccess: the active node stores the rules.
+// withAccess is withActive with a client of AccessService.
 func withAccess[T any](
 	fn func(context.Context, *View, pb.AccessServiceClient) (T, error),
 ) func(context.Context, *View) (T, error) {
@@ -175,7 +175,7 @@ func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterfa
 }
 
 // forOther returns the credentials of the session for calls to the other node: its token or, for a session signed in
-// with a certificate, the principal as authenticated by this node now.
+// with a certificate, its principal, which this node authenticates again.
 func (v *View) forOther(ctx context.Context) (as func(context.Context) context.Context, err error) {
 	if v.token != "" || v.Principal == "anonymous" {
 		return func(ctx context.Context) context.Context { return withToken(ctx, v.token) }, nil

@@ -43,7 +43,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 	}
 	n.archiveDir = at.Dir
 	a, err := backup.StartArchiver(n.store, backup.ArchiveOptions{
-		Place: n.archive, Seal: n.seal, Interval: n.cfg.WAL.ArchiveEvery.Std(),
+		Location: n.archive, Seal: n.seal, Interval: n.cfg.WAL.ArchiveEvery.Std(),
 		MaxHoldBytes: n.cfg.WAL.ArchiveHold.Bytes(), Logger: n.log.Named("archive"),
 	})
 	if err != nil {

@@ -82,7 +82,7 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 		if !f.isNeeded || f.files.Empty() {
 			continue
 		}
-		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, Told: logReload(log, f.key)})
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, Changed: logReload(log, f.key)})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
 		}

@@ -35,9 +35,9 @@ type ArchiveOptions struct {
 	// Dir, in FS (by default the operating system's), is the archive of this node, created if missing.
 	FS  vfs.FS
 	Dir string
-	// Place is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be temporarily
-	// unreachable: the Archiver starts without it, holds the log, and continues when it is available.
-	Place Objects
+	// Location is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be
+	// temporarily unreachable: the Archiver starts without it, holds the log, and continues when it is available.
+	Location Objects
 	// Seal encrypts the records, if not nil.
 	Seal Sealer
 	// Interval is the maximum loss with the data directory; by default DefaultArchiveInterval.
@@ -92,11 +92,11 @@ type Archiver struct {
 // or restored to an older state, is moved to a subdirectory, other-<time>, which a restore can use, and a new archive
 // is started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
-	if o.Dir == "" && o.Place == nil {
+	if o.Dir == "" && o.Location == nil {
 		return nil, errors.New("log archive: no directory configured")
 	}
-	if o.Place == nil {
-		o.Place = Directory(o.FS, o.Dir)
+	if o.Location == nil {
+		o.Location = Directory(o.FS, o.Dir)
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -112,7 +112,7 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openLimit)
 	defer cancel()
 	var err error
-	if a.lock, a.exclusive, err = o.Place.Lock(ctx); err != nil {
+	if a.lock, a.exclusive, err = o.Location.Lock(ctx); err != nil {
 		a.hold.Release()
 		return nil, err
 	}
@@ -129,10 +129,10 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 
 // open determines the end of the archive. The caller must hold work, except at the start.
 func (a *Archiver) open(ctx context.Context) error {
-	if err := a.o.Place.Sweep(ctx, "", time.Time{}); err != nil {
+	if err := a.o.Location.Sweep(ctx, "", time.Time{}); err != nil {
 		return err
 	}
-	names, err := listNames(ctx, a.o.Place)
+	names, err := listNames(ctx, a.o.Location)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (a *Archiver) open(ctx context.Context) error {
 		a.known, a.opened = true, true
 		return nil
 	}
-	if a.last, err = readEnds(ctx, a.o.Place, names[len(names)-1].name); err != nil {
+	if a.last, err = readEnds(ctx, a.o.Location, names[len(names)-1].name); err != nil {
 		return err
 	}
 	a.setStatus(func(st *ArchiveStatus) { st.Last, st.LastTime = a.last.Last, a.last.LastTime })
@@ -325,9 +325,9 @@ func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ Archiv
 		return f, err
 	}
 	f.name = archiveName(f.First(), f.Last.LSN)
-	f.Path = a.o.Place.Path(f.name)
+	f.Path = a.o.Location.Path(f.name)
 	o := PutOptions{AboutBytes: uint64(f.Bytes)}
-	err = a.o.Place.Put(ctx, f.name, o, func(w io.Writer) error {
+	err = a.o.Location.Put(ctx, f.name, o, func(w io.Writer) error {
 		again := f
 		count := counting{to: w}
 		if err := a.seal(ctx, &again, &count, f.Last); err != nil {
@@ -344,7 +344,7 @@ func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ Archiv
 
 // present returns the existing file of that name, if it has the same records.
 func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (ArchiveFile, error) {
-	there, err := readEnds(ctx, a.o.Place, f.name)
+	there, err := readEnds(ctx, a.o.Location, f.name)
 	if err != nil {
 		return f, errors.Join(why, err)
 	}
@@ -443,7 +443,7 @@ func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 }
 
 // Dir returns the path of the archive.
-func (a *Archiver) Dir() string { return a.o.Place.Path("") }
+func (a *Archiver) Dir() string { return a.o.Location.Path("") }
 
 // Status returns the current status.
 func (a *Archiver) Status() ArchiveStatus {

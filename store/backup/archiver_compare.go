@@ -25,24 +25,24 @@ const previousPrefix = "other-"
 // not be mixed, and neither may be lost. A crash leaves complete files in both directories.
 func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; moving it away failed: %w", why, err) }
-	names, err := listNames(ctx, a.o.Place)
+	names, err := listNames(ctx, a.o.Location)
 	if err != nil {
 		return fail(err)
 	}
 	to := previousPrefix + time.Now().UTC().Format("20060102T150405.000000000")
 	for _, n := range names {
-		if err := a.o.Place.Move(ctx, n.name, inFolder(to, n.name)); err != nil {
+		if err := a.o.Location.Move(ctx, n.name, inFolder(to, n.name)); err != nil {
 			return fail(err)
 		}
 	}
 	a.last, a.known = ArchiveFile{}, true
 	a.setStatus(func(st *ArchiveStatus) {
-		st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0, a.o.Place.Path(to)
+		st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0, a.o.Location.Path(to)
 	})
 	a.o.Logger.Warn("log archive has another history than the store, which was wiped, restored or replaced; "+
 		"moved the archive away and "+
 		"started a new one: make a backup now, which the new one can continue", zap.String("archive", a.Dir()),
-		zap.String("moved_to", a.o.Place.Path(to)), zap.Error(why))
+		zap.String("moved_to", a.o.Location.Path(to)), zap.Error(why))
 	return nil
 }
 
@@ -50,7 +50,7 @@ func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 	applied := a.s.Applied()
 	at := min(a.last.Last.LSN, applied.LSN)
 	mine, have := a.s.PositionOf(at)
-	theirs, archived, err := archivedPosition(ctx, a.o.Place, names, at)
+	theirs, archived, err := archivedPosition(ctx, a.o.Location, names, at)
 	if err != nil {
 		return err
 	}

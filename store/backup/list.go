@@ -150,18 +150,18 @@ type begun struct {
 // removeLeftovers removes the leftovers of interrupted backups; without an exclusive lock, only this node's, and old
 // ones of other nodes.
 func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive bool) error {
-	entries, err := o.Place.List(ctx, "")
+	entries, err := o.Location.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("list backups in %s: %w", o.Place.Path(""), err)
+		return fmt.Errorf("list backups in %s: %w", o.Location.Path(""), err)
 	}
 	for _, e := range entries {
 		if !isLeftover(e.Name) || !exclusive && !isOwnOrStale(ctx, o, e.Name, node) {
 			continue
 		}
-		if err := removeLeftover(ctx, o.Place, e.Name); err != nil {
+		if err := removeLeftover(ctx, o.Location, e.Name); err != nil {
 			return fmt.Errorf("remove files of an interrupted backup: %w", err)
 		}
 	}
@@ -175,11 +175,11 @@ func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) b
 		return true
 	}
 	var b begun
-	raw, err := readObject(ctx, o.Place, inFolder(mark, partialMarkerName), manifestMaxBytes)
+	raw, err := readObject(ctx, o.Location, inFolder(mark, partialMarkerName), manifestMaxBytes)
 	if err == nil && json.Unmarshal(raw, &b) == nil && b.NodeID == node {
 		return true
 	}
-	entries, err := o.Place.List(ctx, mark)
+	entries, err := o.Location.List(ctx, mark)
 	return err == nil && !slices.ContainsFunc(entries, func(e Entry) bool {
 		return o.Now().Sub(e.Changed) < foreignMaxAge
 	})
@@ -225,7 +225,7 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	if o.KeepGenerations == 0 {
 		return nil
 	}
-	sets, err := List(ctx, o.Place)
+	sets, err := List(ctx, o.Location)
 	if err != nil {
 		return err
 	}
@@ -233,9 +233,9 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	for len(same) > o.KeepGenerations {
 		if same[0].Manifest.Name == newest.Name {
 			return fmt.Errorf("clock went backwards: %d backups in %s are newer than the one just made; remove them manually",
-				len(same)-1, o.Place.Path(""))
+				len(same)-1, o.Location.Path(""))
 		}
-		if err := Remove(ctx, o.Place, same[0].Name); err != nil {
+		if err := Remove(ctx, o.Location, same[0].Name); err != nil {
 			return err
 		}
 		same = same[1:]

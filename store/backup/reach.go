@@ -65,7 +65,7 @@ func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (
 		r.Problem = r.Set.Problem
 		return r, nil
 	}
-	r.Verified, err = Verify(ctx, r.Set.Name, VerifyOptions{Place: place, Pace: o.Pace, Progress: o.Progress})
+	r.Verified, err = Verify(ctx, r.Set.Name, VerifyOptions{Location: place, Pace: o.Pace, Progress: o.Progress})
 	if isProblem(err) {
 		r.Problem = err
 		return r, nil
@@ -92,7 +92,7 @@ func isProblem(err error) bool {
 
 func (r *CheckReport) reach(ctx context.Context, place Objects, o CheckOptions) error {
 	j := restoreJob{
-		o: RestoreOptions{FS: vfs.OS(), Place: place, Archive: o.Archive, Progress: o.Progress}, set: r.Set.Name,
+		o: RestoreOptions{FS: vfs.OS(), Location: place, Archive: o.Archive, Progress: o.Progress}, set: r.Set.Name,
 	}
 	m := &r.Verified.Manifest
 	j.res.Manifest, j.res.End, j.res.EndTime = *m, m.Position, m.LastTime

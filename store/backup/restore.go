@@ -26,8 +26,8 @@ import (
 // RestoreOptions are the options of Restore.
 type RestoreOptions struct {
 	FS vfs.FS // by default the operating system's filesystem
-	// Place, if not nil, is the location of the backup, which is then given by name.
-	Place Objects
+	// Location, if not nil, is the location of the backup, which is then given by name.
+	Location Objects
 	// ArchiveDir, or Archive if not nil, is a log archive that continues the backup.
 	ArchiveDir string
 	Archive    Objects
@@ -85,8 +85,8 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 		return RestoreResult{}, err
 	}
 	j := restoreJob{o: o, set: dir, dir: target, limit: newLimiter(o.BytesPerSecond)}
-	if j.o.Place == nil {
-		j.o.Place, j.set = setIn(o.FS, dir)
+	if j.o.Location == nil {
+		j.o.Location, j.set = setIn(o.FS, dir)
 	}
 	if j.o.Archive == nil && o.ArchiveDir != "" {
 		j.o.Archive = Directory(o.FS, o.ArchiveDir)
@@ -120,7 +120,7 @@ type restoreJob struct {
 
 func (j *restoreJob) prepare(ctx context.Context) error {
 	found, err := Verify(ctx, j.set, VerifyOptions{
-		Place: j.o.Place, Unseal: j.o.Unseal, ChecksumsOnly: !j.o.DryRun, BytesPerSecond: j.o.BytesPerSecond,
+		Location: j.o.Location, Unseal: j.o.Unseal, ChecksumsOnly: !j.o.DryRun, BytesPerSecond: j.o.BytesPerSecond,
 		Progress: j.o.Progress,
 	})
 	j.res.Manifest = found.Manifest
@@ -286,12 +286,12 @@ func (j *restoreJob) fill(ctx context.Context, t *datadir.RestoreTarget) error {
 	if err != nil {
 		return fmt.Errorf("check restored store: %w", err)
 	}
-	return reportError(j.o.Place.Path(j.set), &j.res.Manifest, &found)
+	return reportError(j.o.Location.Path(j.set), &j.res.Manifest, &found)
 }
 
 func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (err error) {
 	m := &j.res.Manifest
-	r, err := openPack(ctx, j.o.Place, j.set, m, j.o.Unseal)
+	r, err := openPack(ctx, j.o.Location, j.set, m, j.o.Unseal)
 	if err != nil {
 		return err
 	}

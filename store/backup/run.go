@@ -34,10 +34,10 @@ type Options struct {
 	// Path, in FS (by default the operating system's), is the directory of the backups, created if missing.
 	FS   vfs.FS
 	Path string
-	// Place is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be active
-	// at a time.
-	Place Objects
-	Seal  Sealer
+	// Location is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be
+	// active at a time.
+	Location Objects
+	Seal     Sealer
 	// KeepGenerations is the number of complete backups to keep of this pair (or of this store, without a pair). Older
 	// ones are removed when the new one is durable. 0 keeps all.
 	KeepGenerations int
@@ -58,7 +58,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Path == "" && o.Place == nil {
+	if o.Path == "" && o.Location == nil {
 		return o, errors.New("backup: no path configured")
 	}
 	if o.Verify && o.Seal != nil {
@@ -68,8 +68,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("backup: invalid options: %d generations, %d bytes per second", o.KeepGenerations,
 			o.BytesPerSecond)
 	}
-	if o.Place == nil {
-		o.Place = Directory(o.FS, o.Path)
+	if o.Location == nil {
+		o.Location = Directory(o.FS, o.Path)
 	}
 	if o.Archive == nil && o.ArchiveDir != "" {
 		o.Archive = Directory(o.FS, o.ArchiveDir)
@@ -109,7 +109,7 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	lock, exclusive, err := o.Place.Lock(ctx)
+	lock, exclusive, err := o.Location.Lock(ctx)
 	if err != nil {
 		return Set{}, fmt.Errorf("backup: %w", err)
 	}
@@ -148,7 +148,7 @@ func (j *job) run(ctx context.Context) (Set, error) {
 	if err := j.describe(ctx, snap); err != nil {
 		return Set{}, err
 	}
-	if err := checkSpace(ctx, j.o.Place, snap.Header.DataBytes+spareBytes); err != nil {
+	if err := checkSpace(ctx, j.o.Location, snap.Header.DataBytes+spareBytes); err != nil {
 		return Set{}, err
 	}
 	mark, err := json.Marshal(begun{NodeID: j.m.NodeID, Begun: j.m.Created, Software: j.m.Software})
@@ -156,15 +156,15 @@ func (j *job) run(ctx context.Context) (Set, error) {
 		return Set{}, fmt.Errorf("backup: %w", err)
 	}
 	marker := inFolder(partialPrefix+j.m.Name, partialMarkerName)
-	if err := putObject(ctx, j.o.Place, marker, mark); err != nil {
+	if err := putObject(ctx, j.o.Location, marker, mark); err != nil {
 		return Set{}, fmt.Errorf("begin backup: %w", err)
 	}
 	if err := j.write(ctx, snap); err != nil {
 		j.clean(ctx)
 		return Set{}, err
 	}
-	_ = j.o.Place.Delete(ctx, marker) // the backup is complete despite the marker, which the next Run removes
-	return Set{Name: j.m.Name, Path: j.o.Place.Path(j.m.Name), Complete: true, Manifest: j.m}, nil
+	_ = j.o.Location.Delete(ctx, marker) // the backup is complete despite the marker, which the next Run removes
+	return Set{Name: j.m.Name, Path: j.o.Location.Path(j.m.Name), Complete: true, Manifest: j.m}, nil
 }
 
 // cleanLimit limits the cleanup after a failed backup, whose context may have ended.
@@ -175,8 +175,8 @@ const cleanLimit = 10 * time.Second
 func (j *job) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
-	if removeFolder(ctx, j.o.Place, j.m.Name, manifestName) == nil {
-		_ = removeFolder(ctx, j.o.Place, partialPrefix+j.m.Name)
+	if removeFolder(ctx, j.o.Location, j.m.Name, manifestName) == nil {
+		_ = removeFolder(ctx, j.o.Location, partialPrefix+j.m.Name)
 	}
 }
 
@@ -215,7 +215,7 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	if j.m.Messages, err = snap.Messages(ctx); err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
-	entries, err := j.o.Place.List(ctx, "")
+	entries, err := j.o.Location.List(ctx, "")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("choose backup name: %w", err)
 	}
@@ -261,12 +261,12 @@ func (j *job) write(ctx context.Context, snap *store.Snapshot) error {
 		return err
 	}
 	if j.o.Verify {
-		_, err := verify(ctx, j.o.Place, j.m.Name, &j.m, VerifyOptions{Progress: j.o.Progress})
+		_, err := verify(ctx, j.o.Location, j.m.Name, &j.m, VerifyOptions{Progress: j.o.Progress})
 		if err != nil {
 			return err
 		}
 	}
-	if err := putObject(ctx, j.o.Place, inFolder(j.m.Name, manifestName), raw); err != nil {
+	if err := putObject(ctx, j.o.Location, inFolder(j.m.Name, manifestName), raw); err != nil {
 		return fmt.Errorf("write backup manifest: %w", err)
 	}
 	return nil
@@ -280,7 +280,7 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 	}
 	var stored FileSum
 	o := PutOptions{AboutBytes: estimatePackBytes(snap.Header.DataBytes, j.m.PageSize), Paced: paced}
-	err := j.o.Place.Put(ctx, inFolder(j.m.Name, name), o, func(to io.Writer) error {
+	err := j.o.Location.Put(ctx, inFolder(j.m.Name, name), o, func(to io.Writer) error {
 		write := func(to io.Writer) (FileSum, error) {
 			w := newPack(to, j.m.PageSize, paced)
 			if err := j.copy(ctx, snap, w); err != nil {

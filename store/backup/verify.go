@@ -16,9 +16,9 @@ import (
 // VerifyOptions are the options of Verify.
 type VerifyOptions struct {
 	FS vfs.FS
-	// Place, if not nil, is the location of the backup, which is then given by name.
-	Place  Objects
-	Unseal Unsealer
+	// Location, if not nil, is the location of the backup, which is then given by name.
+	Location Objects
+	Unseal   Unsealer
 	// ChecksumsOnly skips the check of the pages' content, which reads everything a second time.
 	ChecksumsOnly bool
 	// BytesPerSecond limits the rate of reads for the checksums, if not 0. Pace, if not nil, limits all reads.
@@ -41,7 +41,7 @@ type VerifyReport struct {
 // Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the
 // context's.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
-	place, set := o.Place, dir
+	place, set := o.Location, dir
 	if place == nil {
 		place, set = setIn(o.FS, dir)
 	}

@@ -75,7 +75,7 @@ func TestProcessStops(t *testing.T) {
 	require.NoError(t, p.Failure(), "it must end")
 }
 
-// The process does not inherit the settings of this process, and gets the variables of its Place.
+// A process does not inherit the settings of the test process. It gets the variables that environment returns.
 func TestProcessEnvironment(t *testing.T) {
 	t.Setenv("LOCKSTEP_LISTEN", "127.0.0.1:1")
 	p := newScript(t, `echo "$LOCKSTEP_LISTEN,$MORE"`)

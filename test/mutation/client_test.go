@@ -22,19 +22,19 @@ var insertions = []insertion{
 		`		case d.answer == kind, mutate.Off("INV-10-ended-consumer-acknowledges"):` + "\n",
 	},
 	{
-		"client/doubt.go", "	case !d.unknown:\n",
-		`	case !d.unknown, mutate.Off("INV-10-refused-repetition-is-believed"):` + "\n",
+		"client/identity.go", "	case !a.unknown:\n",
+		`	case !a.unknown, mutate.Off("INV-10-refused-repetition-is-believed"):` + "\n",
 	},
 	{
-		"client/doubt.go", "	err := c.attemptsAs(ctx, op, id, fn)\n",
+		"client/identity.go", "	err := c.attemptsAs(ctx, op, id, fn)\n",
 		`	if mutate.Off("INV-10-doubt-ends-with-the-call") {
-		id.doubt.answered()
+		id.attempts.answered()
 	}
 	err := c.attemptsAs(ctx, op, id, fn)` + "\n",
 	},
 	{
-		"client/doubt.go", "e.forgotten() && !id.InDoubt() {",
-		`e.forgotten() && (!id.InDoubt() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {`,
+		"client/identity.go", "e.forgotten() && !id.OutcomeUnknown() {",
+		`e.forgotten() && (!id.OutcomeUnknown() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {`,
 	},
 	{
 		"client/producer_stream.go", "r.sequence <= s.GetThrough() || r.repeated {",
@@ -45,8 +45,8 @@ var insertions = []insertion{
 		`p.opts.ID != "" || (*p.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {`,
 	},
 	{
-		"client/txn.go", "	if t.identity.InDoubt() || t.ended {\n",
-		`	if (t.identity.InDoubt() || t.ended) && !mutate.Off("INV-10-operations-are-added-in-doubt") {` + "\n",
+		"client/txn.go", "	if t.identity.OutcomeUnknown() || t.ended {\n",
+		`	if (t.identity.OutcomeUnknown() || t.ended) && !mutate.Off("INV-10-operations-are-added-in-doubt") {` + "\n",
 	},
 }
 

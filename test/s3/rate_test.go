@@ -32,7 +32,7 @@ func TestRate(t *testing.T) {
 	o := options(t, s.endpoint())
 	o.PartBytes = s3.DefaultPartBytes
 	store := openStore(t, "sets", o)
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store}) // also a warm-up
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Location: store}) // also a warm-up
 	require.NoError(t, err)
 	raw := get(t, store, set.Name+"/pages.pack")
 	mb := float64(len(raw)) / 1e6
@@ -44,7 +44,7 @@ func TestRate(t *testing.T) {
 		require.NoError(t, err)
 		plain := time.Since(start)
 		start = time.Now()
-		set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store})
+		set, err := backup.Run(t.Context(), d.s, backup.Options{Location: store})
 		require.NoError(t, err)
 		took := time.Since(start)
 		require.NoError(t, backup.Remove(t.Context(), store, set.Name))

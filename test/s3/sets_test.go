@@ -64,7 +64,7 @@ func TestEncrypted(t *testing.T) {
 		require.NoError(t, err)
 		target := filepath.Join(t.TempDir(), "target")
 		for want, with := range map[error]backup.Unsealer{backup.ErrEncrypted: nil, backup.ErrIdentity: wrong} {
-			_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Place: open("sets"), Unseal: with})
+			_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Location: open("sets"), Unseal: with})
 			require.ErrorIs(t, err, want)
 			require.ErrorContains(t, err, "requires the identity of one of")
 			require.ErrorContains(t, err, id.Recipient().String())
@@ -92,13 +92,13 @@ func setsAndArchive(
 	d := openData(t, in(t.TempDir(), "data"))
 	begin := func() *backup.Archiver {
 		a, err := backup.StartArchiver(d.s, backup.ArchiveOptions{
-			Place: open("log"), Seal: seal, Interval: time.Hour, FileBytes: 7 << 20,
+			Location: open("log"), Seal: seal, Interval: time.Hour, FileBytes: 7 << 20,
 		})
 		require.NoError(t, err)
 		return a
 	}
 	a := begin()
-	o := backup.Options{Place: open("sets"), Archive: open("log"), Seal: seal, KeepGenerations: 2}
+	o := backup.Options{Location: open("sets"), Archive: open("log"), Seal: seal, KeepGenerations: 2}
 	d.publish(100)
 	first, err := backup.Run(ctx, d.s, o)
 	require.NoError(t, err)
@@ -118,9 +118,9 @@ func setsAndArchive(
 	require.NoError(t, err)
 	require.Len(t, sets, 1)
 	require.True(t, sets[0].Complete)
-	_, err = backup.Verify(ctx, first.Name, backup.VerifyOptions{Place: open("sets"), Unseal: with})
+	_, err = backup.Verify(ctx, first.Name, backup.VerifyOptions{Location: open("sets"), Unseal: with})
 	require.NoError(t, err)
-	ro := backup.RestoreOptions{Place: open("sets"), Archive: open("log"), Unseal: with, SegmentBytes: 4 << 20}
+	ro := backup.RestoreOptions{Location: open("sets"), Archive: open("log"), Unseal: with, SegmentBytes: 4 << 20}
 	for name, to := range map[string]struct {
 		lsn uint64
 		at  time.Time
@@ -166,7 +166,7 @@ func TestKilled(t *testing.T) {
 	want := contents(t, d.s)
 	location := openStore(t, "sets", o)
 	start := time.Now()
-	_, err := backup.Run(t.Context(), d.s, backup.Options{Place: location})
+	_, err := backup.Run(t.Context(), d.s, backup.Options{Location: location})
 	require.NoError(t, err)
 	took := time.Since(start)
 	count := map[string]int{}
@@ -175,7 +175,7 @@ func TestKilled(t *testing.T) {
 		d.commitSmall()
 		want = contents(t, d.s)
 		err := s.during(i, took, o, func(p *s3.Store) error {
-			_, err := backup.Run(t.Context(), d.s, backup.Options{Place: p, KeepGenerations: 2})
+			_, err := backup.Run(t.Context(), d.s, backup.Options{Location: p, KeepGenerations: 2})
 			return err
 		})
 		count[fmt.Sprintf("backup %t", err == nil)]++
@@ -185,20 +185,20 @@ func TestKilled(t *testing.T) {
 		for _, set := range sets {
 			if set.Complete {
 				whole++
-				_, err := backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: location, ChecksumsOnly: true})
+				_, err := backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Location: location, ChecksumsOnly: true})
 				require.NoError(t, err, "kill %d: %s is listed as complete", i, set.Name)
 			}
 		}
 		require.Positive(t, whole)
 	}
-	last, err := backup.Run(t.Context(), d.s, backup.Options{Place: location, KeepGenerations: 1})
+	last, err := backup.Run(t.Context(), d.s, backup.Options{Location: location, KeepGenerations: 1})
 	require.NoError(t, err)
 	s.nothingElse(last.Name)
 
 	for i := range kills {
 		target := in(t.TempDir(), "target")
 		restore := func(p *s3.Store) error {
-			_, err := backup.Restore(t.Context(), last.Name, target, backup.RestoreOptions{Place: p, SegmentBytes: 4 << 20})
+			_, err := backup.Restore(t.Context(), last.Name, target, backup.RestoreOptions{Location: p, SegmentBytes: 4 << 20})
 			return err
 		}
 		err := s.during(i, took, o, restore)
@@ -262,10 +262,10 @@ func TestBusy(t *testing.T) {
 	d.publish(200)
 	b.busy.Store(33)
 	store := openStore(t, "sets", options(t, b.endpoint))
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store})
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Location: store})
 	require.NoError(t, err)
 	target := in(t.TempDir(), "target")
-	_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Place: store, SegmentBytes: 4 << 20})
+	_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Location: store, SegmentBytes: 4 << 20})
 	require.NoError(t, err)
 	got, _ := restored(t, target)
 	require.Equal(t, contents(t, d.s), got)
@@ -275,7 +275,7 @@ func TestBusy(t *testing.T) {
 	b.busy.Store(1_000_000)
 	o := options(t, b.endpoint)
 	o.RetryFor = 300 * time.Millisecond
-	_, err = backup.Run(t.Context(), d.s, backup.Options{Place: openStore(t, "sets", o)})
+	_, err = backup.Run(t.Context(), d.s, backup.Options{Location: openStore(t, "sets", o)})
 	require.ErrorIs(t, err, backup.ErrRemote)
 	require.ErrorContains(t, err, "503 SlowDown")
 	require.ErrorContains(t, err, "after retries for 300ms")
@@ -290,15 +290,15 @@ func TestSlow(t *testing.T) {
 	d.publish(200)
 	store := openStore(t, "sets", options(t, b.endpoint))
 	start := time.Now()
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store})
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Location: store})
 	require.NoError(t, err)
 	took := time.Since(start)
-	_, err = backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: store})
+	_, err = backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Location: store})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), took/3)
 	defer cancel()
 	start = time.Now()
-	_, err = backup.Run(ctx, d.s, backup.Options{Place: store})
+	_, err = backup.Run(ctx, d.s, backup.Options{Location: store})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, time.Since(start), took+cleanBound)
 	sets, err := backup.List(t.Context(), store)
@@ -320,7 +320,7 @@ func TestArchiveUnreachable(t *testing.T) {
 	o.RetryFor = 200 * time.Millisecond
 	start := time.Now()
 	a, err := backup.StartArchiver(d.s, backup.ArchiveOptions{
-		Place: openStore(t, "log", o), Interval: 50 * time.Millisecond,
+		Location: openStore(t, "log", o), Interval: 50 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	require.Less(t, time.Since(start), 5*time.Second)
@@ -334,7 +334,7 @@ func TestArchiveUnreachable(t *testing.T) {
 	d.publish(5)
 	require.Error(t, a.Close(), "the rest is archived at the next start")
 	s.start()
-	a, err = backup.StartArchiver(d.s, backup.ArchiveOptions{Place: openStore(t, "log", o), Interval: time.Hour})
+	a, err = backup.StartArchiver(d.s, backup.ArchiveOptions{Location: openStore(t, "log", o), Interval: time.Hour})
 	require.NoError(t, err)
 	require.NoError(t, a.Flush(t.Context()))
 	require.NoError(t, a.Close())
@@ -358,7 +358,7 @@ func TestConcurrentClients(t *testing.T) {
 	}
 	mark(other, uuid.New())
 	mark(own, d.s.Identity().NodeID)
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store, KeepGenerations: 1})
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Location: store, KeepGenerations: 1})
 	require.NoError(t, err)
 	sets, err := backup.List(t.Context(), store)
 	require.NoError(t, err)
@@ -367,7 +367,7 @@ func TestConcurrentClients(t *testing.T) {
 	require.ErrorIs(t, sets[0].Problem, backup.ErrIncomplete)
 	require.Equal(t, set.Name, sets[1].Name)
 	later := func() time.Time { return time.Now().Add(8 * 24 * time.Hour) }
-	set, err = backup.Run(t.Context(), d.s, backup.Options{Place: store, KeepGenerations: 1, Now: later})
+	set, err = backup.Run(t.Context(), d.s, backup.Options{Location: store, KeepGenerations: 1, Now: later})
 	require.NoError(t, err)
 	s.nothingElse(set.Name)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link gives package client/admin access to the connections of a client.Client, and holds the errors that both
-// packages need.
+// Package link provides package client/admin with the connections of a client.Client, and defines the errors of both
+// packages.
 package link
 
 import (
@@ -45,8 +45,8 @@ type Conns interface {
 
 // Identity makes retries of one request idempotent.
 type Identity interface {
-	// InDoubt reports whether the request may have been committed without a response of a node.
-	InDoubt() bool
+	// OutcomeUnknown reports whether the request may have been committed without a response of a node.
+	OutcomeUnknown() bool
 }
 
 // Node is one node of the pair.

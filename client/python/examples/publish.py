@@ -22,7 +22,7 @@ async def main() -> None:
         try:
             await client.publish("orders", b"in a hurry", timeout=5)
         except OutcomeUnknown:
-            print("it may or may not be stored: look before publishing it again")
+            print("it may or may not be stored: inspect the queue before publishing it again")
 
 
 asyncio.run(main())

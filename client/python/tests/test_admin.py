@@ -152,7 +152,7 @@ async def test_connections_are_shown_and_closed(pair: Pair, client: Client) -> N
         d.ack()
         everything = [c async for c in client.admin.list_connections(active)]
         assert any(c.peer for c in everything), "the standby is connected"
-    with pytest.raises(errors.InvalidRequest, match="knows no node"):
+    with pytest.raises(errors.InvalidRequest, match="unknown node"):
         await client.admin.close_connection("127.0.0.1:1", 1)
 
 

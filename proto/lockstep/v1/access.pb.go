@@ -31,7 +31,7 @@ const (
 type AccessRight int32
 
 const (
-	// None.
+	// Not set.
 	AccessRight_ACCESS_RIGHT_UNSPECIFIED AccessRight = 0
 	// Publish to a queue; also required to use it as the target of forwards or as a dead-letter queue.
 	AccessRight_ACCESS_RIGHT_PUBLISH AccessRight = 1

@@ -58,7 +58,7 @@ const (
 type AccessServiceClient interface {
 	// WhoAmI returns the principal and the rights of the caller. It requires no right.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
-	// ListAccess returns everything: rules, roles, tokens without their hashes, and quotas.
+	// ListAccess returns all rules, roles, tokens (without their hashes) and quotas.
 	ListAccess(ctx context.Context, in *ListAccessRequest, opts ...grpc.CallOption) (*ListAccessResponse, error)
 	// TestAccess reports whether a principal has a right, or returns all rules that grant it.
 	TestAccess(ctx context.Context, in *TestAccessRequest, opts ...grpc.CallOption) (*TestAccessResponse, error)
@@ -221,7 +221,7 @@ func (c *accessServiceClient) DeleteQuota(ctx context.Context, in *DeleteQuotaRe
 type AccessServiceServer interface {
 	// WhoAmI returns the principal and the rights of the caller. It requires no right.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
-	// ListAccess returns everything: rules, roles, tokens without their hashes, and quotas.
+	// ListAccess returns all rules, roles, tokens (without their hashes) and quotas.
 	ListAccess(context.Context, *ListAccessRequest) (*ListAccessResponse, error)
 	// TestAccess reports whether a principal has a right, or returns all rules that grant it.
 	TestAccess(context.Context, *TestAccessRequest) (*TestAccessResponse, error)

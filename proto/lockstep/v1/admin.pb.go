@@ -700,9 +700,9 @@ type StoreStatus struct {
 	DiskFree uint64 `protobuf:"varint,17,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
 	// UUID of the pair of the store; empty before it joins one.
 	PairId string `protobuf:"bytes,18,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
-	// Highest config that this node has obeyed.
+	// Highest config that this node has accepted.
 	FenceConfig uint64 `protobuf:"varint,19,opt,name=fence_config,json=fenceConfig,proto3" json:"fence_config,omitempty"`
-	// Highest term that this node has obeyed.
+	// Highest term that this node has accepted.
 	FenceTerm uint64 `protobuf:"varint,20,opt,name=fence_term,json=fenceTerm,proto3" json:"fence_term,omitempty"`
 	// True if acknowledged transactions may be missing on this node after an unclean machine shutdown.
 	MayHaveLost bool `protobuf:"varint,21,opt,name=may_have_lost,json=mayHaveLost,proto3" json:"may_have_lost,omitempty"`
@@ -2204,7 +2204,7 @@ func (x *AdoptRecordRequest) GetWithoutOther() bool {
 // AdoptRecordResponse contains the result, or the expected result of a dry run.
 type AdoptRecordResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True when the record was written.
+	// True if the record was written.
 	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
 	// UUID of the pair.
 	PairId string `protobuf:"bytes,2,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
@@ -2220,7 +2220,7 @@ type AdoptRecordResponse struct {
 	InSync []string `protobuf:"bytes,7,rep,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
 	// Config of the record in the coordinator; 0 if there is no record.
 	FoundConfig uint64 `protobuf:"varint,8,opt,name=found_config,json=foundConfig,proto3" json:"found_config,omitempty"`
-	// Highest config that this node has obeyed.
+	// Highest config that this node has accepted.
 	OwnConfig uint64 `protobuf:"varint,9,opt,name=own_config,json=ownConfig,proto3" json:"own_config,omitempty"`
 	// Last log record of this node.
 	LogEnd *Position `protobuf:"bytes,10,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
@@ -2626,7 +2626,7 @@ type AdoptedPeer struct {
 	Role Role `protobuf:"varint,5,opt,name=role,proto3,enum=lockstep.v1.Role" json:"role,omitempty"`
 	// Last log record of the node.
 	LogEnd *Position `protobuf:"bytes,6,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
-	// Highest config that the node has obeyed.
+	// Highest config that the node has accepted.
 	Config        uint64 `protobuf:"varint,7,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2856,8 +2856,8 @@ func (x *DamageStatus) GetIndex() string {
 	return ""
 }
 
-// Condition is a current state that an operator may need to know. docs/how-to/respond-to-conditions.md describes each
-// kind.
+// Condition is a current state that may require the attention of an operator. docs/how-to/respond-to-conditions.md
+// describes each kind.
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the kind, such as "one-copy-only". Stable.

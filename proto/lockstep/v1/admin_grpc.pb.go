@@ -46,36 +46,37 @@ const (
 type AdminServiceClient interface {
 	// GetStatus returns the status of the node.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
-	// WatchStatus sends the current status, and then after each change.
+	// WatchStatus sends the status of the node now and after each change.
 	WatchStatus(ctx context.Context, in *WatchStatusRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatusResponse], error)
-	// Switchover hands the active role over to the other node. Sent to either node. Returns when it is complete or rolled
-	// back.
+	// Switchover transfers the active role to the other node. It can be sent to either node, and returns when the
+	// switchover is complete or rolled back.
 	Switchover(ctx context.Context, in *SwitchoverRequest, opts ...grpc.CallOption) (*SwitchoverResponse, error)
-	// SetPaused pauses or resumes the pair: while it is paused, there is no automatic failover. Sent to either node.
+	// SetPaused pauses or resumes the pair: while it is paused, there is no automatic failover. It can be sent to either
+	// node.
 	SetPaused(ctx context.Context, in *SetPausedRequest, opts ...grpc.CallOption) (*SetPausedResponse, error)
 	// Checkpoint writes a checkpoint of the page file of this node.
 	Checkpoint(ctx context.Context, in *CheckpointRequest, opts ...grpc.CallOption) (*CheckpointResponse, error)
-	// Check reads the whole store of this node and reports inconsistencies; online, on a snapshot.
+	// Check reads the whole store of this node and reports inconsistencies. It runs online, on a snapshot.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckResponse], error)
 	// GetDigest reads the whole store of this node and hashes its logical content.
 	GetDigest(ctx context.Context, in *GetDigestRequest, opts ...grpc.CallOption) (*GetDigestResponse, error)
-	// Verify compares the contents of both nodes. Sent to the active.
+	// Verify compares the contents of both nodes. It must be sent to the active.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
-	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. Inexpensive: it reads no
-	// messages.
+	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It is inexpensive, since
+	// it reads no messages.
 	GetQueueDigests(ctx context.Context, in *GetQueueDigestsRequest, opts ...grpc.CallOption) (*GetQueueDigestsResponse, error)
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.
 	Scrub(ctx context.Context, in *ScrubRequest, opts ...grpc.CallOption) (*ScrubResponse, error)
 	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
-	// standalone node, on that node. Sent to the active.
+	// standalone node, on that node. It must be sent to the active.
 	DropDamaged(ctx context.Context, in *DropDamagedRequest, opts ...grpc.CallOption) (*DropDamagedResponse, error)
 	// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
 	// from an older copy. FAILED_PRECONDITION in any other case, or if the other node is known to have newer data.
 	AdoptRecord(ctx context.Context, in *AdoptRecordRequest, opts ...grpc.CallOption) (*AdoptRecordResponse, error)
-	// ForceFailover activates this node although it may lack acknowledged messages, because the up-to-date node is
-	// permanently lost. Sent to the node to activate. FAILED_PRECONDITION if a safer action is possible, or if the other
-	// node is reachable.
+	// ForceFailover activates this node although acknowledged messages may be missing on it, because the up-to-date node
+	// is permanently lost. It must be sent to the node to activate. FAILED_PRECONDITION if a safer action is possible, or
+	// if the other node is reachable.
 	ForceFailover(ctx context.Context, in *ForceFailoverRequest, opts ...grpc.CallOption) (*ForceFailoverResponse, error)
 }
 
@@ -243,36 +244,37 @@ func (c *adminServiceClient) ForceFailover(ctx context.Context, in *ForceFailove
 type AdminServiceServer interface {
 	// GetStatus returns the status of the node.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
-	// WatchStatus sends the current status, and then after each change.
+	// WatchStatus sends the status of the node now and after each change.
 	WatchStatus(*WatchStatusRequest, grpc.ServerStreamingServer[WatchStatusResponse]) error
-	// Switchover hands the active role over to the other node. Sent to either node. Returns when it is complete or rolled
-	// back.
+	// Switchover transfers the active role to the other node. It can be sent to either node, and returns when the
+	// switchover is complete or rolled back.
 	Switchover(context.Context, *SwitchoverRequest) (*SwitchoverResponse, error)
-	// SetPaused pauses or resumes the pair: while it is paused, there is no automatic failover. Sent to either node.
+	// SetPaused pauses or resumes the pair: while it is paused, there is no automatic failover. It can be sent to either
+	// node.
 	SetPaused(context.Context, *SetPausedRequest) (*SetPausedResponse, error)
 	// Checkpoint writes a checkpoint of the page file of this node.
 	Checkpoint(context.Context, *CheckpointRequest) (*CheckpointResponse, error)
-	// Check reads the whole store of this node and reports inconsistencies; online, on a snapshot.
+	// Check reads the whole store of this node and reports inconsistencies. It runs online, on a snapshot.
 	Check(*CheckRequest, grpc.ServerStreamingServer[CheckResponse]) error
 	// GetDigest reads the whole store of this node and hashes its logical content.
 	GetDigest(context.Context, *GetDigestRequest) (*GetDigestResponse, error)
-	// Verify compares the contents of both nodes. Sent to the active.
+	// Verify compares the contents of both nodes. It must be sent to the active.
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
-	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. Inexpensive: it reads no
-	// messages.
+	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It is inexpensive, since
+	// it reads no messages.
 	GetQueueDigests(context.Context, *GetQueueDigestsRequest) (*GetQueueDigestsResponse, error)
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.
 	Scrub(context.Context, *ScrubRequest) (*ScrubResponse, error)
 	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
-	// standalone node, on that node. Sent to the active.
+	// standalone node, on that node. It must be sent to the active.
 	DropDamaged(context.Context, *DropDamagedRequest) (*DropDamagedResponse, error)
 	// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
 	// from an older copy. FAILED_PRECONDITION in any other case, or if the other node is known to have newer data.
 	AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error)
-	// ForceFailover activates this node although it may lack acknowledged messages, because the up-to-date node is
-	// permanently lost. Sent to the node to activate. FAILED_PRECONDITION if a safer action is possible, or if the other
-	// node is reachable.
+	// ForceFailover activates this node although acknowledged messages may be missing on it, because the up-to-date node
+	// is permanently lost. It must be sent to the node to activate. FAILED_PRECONDITION if a safer action is possible, or
+	// if the other node is reachable.
 	ForceFailover(context.Context, *ForceFailoverRequest) (*ForceFailoverResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

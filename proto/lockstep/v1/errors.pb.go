@@ -56,11 +56,11 @@ const (
 	ErrorKind_ERROR_KIND_REFUSED ErrorKind = 10
 	// A message of the transaction was processed elsewhere.
 	ErrorKind_ERROR_KIND_PROCESSED ErrorKind = 11
-	// No transaction with that xid is prepared or remembered.
+	// No transaction with that xid is prepared, and no outcome is retained.
 	ErrorKind_ERROR_KIND_NO_TRANSACTION ErrorKind = 12
-	// The coordinator decided the prepared transaction the other way.
+	// The coordinator has made the opposite decision on the prepared transaction.
 	ErrorKind_ERROR_KIND_DECIDED ErrorKind = 13
-	// An operator or a timeout decided the prepared transaction the other way.
+	// An operator or a timeout has made the opposite decision on the prepared transaction.
 	ErrorKind_ERROR_KIND_HEURISTIC ErrorKind = 14
 	// The rule, role, token or quota does not exist.
 	ErrorKind_ERROR_KIND_NO_RULE ErrorKind = 15
@@ -68,7 +68,7 @@ const (
 	ErrorKind_ERROR_KIND_DATA_LOSS ErrorKind = 16
 	// The node failed with an unexpected error.
 	ErrorKind_ERROR_KIND_INTERNAL ErrorKind = 17
-	// The client lacks the permission.
+	// The client does not have the permission.
 	ErrorKind_ERROR_KIND_DENIED ErrorKind = 18
 	// The node rejects the credentials of the client.
 	ErrorKind_ERROR_KIND_UNAUTHENTICATED ErrorKind = 19
@@ -80,7 +80,7 @@ const (
 	ErrorKind_ERROR_KIND_ROLE_CHANGED ErrorKind = 22
 	// The operation was canceled.
 	ErrorKind_ERROR_KIND_CANCELED ErrorKind = 23
-	// The disk space does not suffice for the operation.
+	// The disk space is not sufficient for the operation.
 	ErrorKind_ERROR_KIND_NO_SPACE ErrorKind = 24
 	// No plan is in progress.
 	ErrorKind_ERROR_KIND_NO_PLAN ErrorKind = 25
@@ -241,8 +241,9 @@ const (
 	// Another queue uses the queue as `dead_letter` or forwards to it; change that queue first. Or a prepared transaction
 	// requires the queue, the subscription or its messages; commit or roll back that transaction first.
 	ErrorReason_ERROR_REASON_QUEUE_IN_USE ErrorReason = 25
-	// `SeekSubscription` moved the subscription of this consumer. Attach again. Do not acknowledge messages received
-	// before, confirmed or not: messages from the new position on are redelivered.
+	// `SeekSubscription` moved the subscription of this consumer. Attach again. Do not acknowledge messages that were
+	// received before, even if their acknowledgement was not confirmed: messages from the new position on are
+	// redelivered.
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED ErrorReason = 193
 	// Overflow `dead-letter-head` requires a `dead_letter` of the queue. Set it first or in the same request.
 	ErrorReason_ERROR_REASON_NO_DEAD_LETTER ErrorReason = 192
@@ -273,7 +274,7 @@ const (
 	ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE ErrorReason = 47
 	// A message, batch or transaction exceeds its size limit.
 	ErrorReason_ERROR_REASON_TOO_LARGE ErrorReason = 60
-	// 65,536 released messages in one transaction.
+	// More than 65,536 released messages in one transaction.
 	ErrorReason_ERROR_REASON_TOO_MANY_RELEASED ErrorReason = 63
 	// Invalid name or property key.
 	ErrorReason_ERROR_REASON_INVALID_NAME ErrorReason = 61
@@ -314,13 +315,13 @@ const (
 	ErrorReason_ERROR_REASON_HEURISTIC_COMMIT ErrorReason = 202
 	// Commit is not possible, because an operator or `txn.prepared-timeout` rolled the transaction back.
 	ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK ErrorReason = 203
-	// The caller lacks a right. The message contains the principal of the caller, the missing right and its object.
+	// The caller does not have a required right. The message contains the principal, the missing right and its object.
 	ErrorReason_ERROR_REASON_DENIED ErrorReason = 208
 	// The token or certificate of the caller is unknown, expired, of another issuer or for another principal. The message
 	// states which. Use other credentials; a retry with the same ones fails.
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 209
-	// The token of the client expired or was revoked, for a stream also while the stream was open. Retry with another
-	// token.
+	// The token of the client has expired or was revoked, before the call or while its stream was open. Retry with
+	// another token.
 	ErrorReason_ERROR_REASON_TOKEN_EXPIRED ErrorReason = 215
 	// The credentials were not checked, and the request was not applied: too many invalid tokens from the address of the
 	// client, with a `google.rpc.RetryInfo`. Or the node does not have the keys of the token issuer; then the code is

@@ -237,9 +237,9 @@ func (x *MaintenanceActivity) GetPlanId() string {
 // MaintenanceSettings are the maintenance settings of the pair.
 type MaintenanceSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Page size of page.db on the responding node, in bytes. Read-only.
+	// Page size of page.db on the responding node, in bytes; read-only.
 	PageSizeCurrent uint32 `protobuf:"varint,1,opt,name=page_size_current,json=pageSizeCurrent,proto3" json:"page_size_current,omitempty"`
-	// Recommendation of the last scan, in bytes; 0 before the first scan. Read-only.
+	// Recommendation of the last scan, in bytes; 0 before the first scan; read-only.
 	PageSizeRecommended uint32 `protobuf:"varint,2,opt,name=page_size_recommended,json=pageSizeRecommended,proto3" json:"page_size_recommended,omitempty"`
 	// Maximum recommended page size, in bytes; a multiple of 2048, at most 1 MiB.
 	PageSizeMax uint32 `protobuf:"varint,3,opt,name=page_size_max,json=pageSizeMax,proto3" json:"page_size_max,omitempty"`
@@ -963,7 +963,7 @@ func (x *Progress) GetEta() *durationpb.Duration {
 // ScanRequest starts a scan.
 type ScanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Maximum page size to recommend; 0 means the setting.
+	// Maximum page size to recommend; 0 means the configured one.
 	PageSizeMax uint32 `protobuf:"varint,1,opt,name=page_size_max,json=pageSizeMax,proto3" json:"page_size_max,omitempty"`
 	// Run without the pauses that protect publishers (maintenance.background-share).
 	FullSpeed bool `protobuf:"varint,2,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
@@ -1694,9 +1694,9 @@ func (x *ShrinkResponse) GetFileBytesAfter() uint64 {
 // BackupRequest starts a backup.
 type BackupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Directory of backups on the node, or s3://BUCKET/PREFIX; empty means the setting.
+	// Directory of backups on the node, or s3://BUCKET/PREFIX; empty means the configured location.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Number of backups to keep; 0 means the setting.
+	// Number of backups to keep; 0 means the configured number.
 	KeepGenerations uint32 `protobuf:"varint,2,opt,name=keep_generations,json=keepGenerations,proto3" json:"keep_generations,omitempty"`
 	// Rate limit in bytes per second; 0 means none.
 	BytesPerSecond uint64 `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
@@ -1940,7 +1940,7 @@ func (x *SaveSet) GetRecipients() []string {
 // ListBackupsRequest selects the location of the backups.
 type ListBackupsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Directory on the node, or s3://BUCKET/PREFIX; empty means the setting.
+	// Directory on the node, or s3://BUCKET/PREFIX; empty means the configured location.
 	Path          string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3390,7 +3390,7 @@ func (x *RestartNodeResponse) GetDone() bool {
 // VerifyBackupRequest selects the backup to verify.
 type VerifyBackupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Directory of backups on the node, or s3://BUCKET/PREFIX; empty means the setting.
+	// Directory of backups on the node, or s3://BUCKET/PREFIX; empty means the configured location.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Name of the backup; empty means the newest complete one.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`

@@ -69,23 +69,23 @@ type MaintenanceServiceClient interface {
 	// ChangeSettings changes such settings on both nodes or on one. The pair stores the values; they override the
 	// configuration of the nodes and take effect within a second. INVALID_ARGUMENT changes nothing.
 	ChangeSettings(ctx context.Context, in *ChangeSettingsRequest, opts ...grpc.CallOption) (*ChangeSettingsResponse, error)
-	// Scan reads a snapshot of the page file of this node and recommends a page size. Online and non-blocking.
+	// Scan reads a snapshot of the page file of this node and recommends a page size. It runs online and blocks nothing.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
-	// Rewrite rewrites the page file of this node, with another page size or compacted. Only on a standby, or on a
-	// standalone node before it serves clients.
+	// Rewrite rewrites the page file of this node, with another page size or compacted. The node must be a standby, or a
+	// standalone node that does not serve clients yet.
 	Rewrite(ctx context.Context, in *RewriteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RewriteResponse], error)
-	// Shrink releases free pages at the end of the page file of this node to the file system. Online.
+	// Shrink releases free pages at the end of the page file of this node to the file system. It runs online.
 	Shrink(ctx context.Context, in *ShrinkRequest, opts ...grpc.CallOption) (*ShrinkResponse, error)
-	// Backup copies a snapshot of this node to a new backup. Online.
+	// Backup copies a snapshot of this node to a new backup. It runs online.
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 	// ListBackups returns the backups of this node.
 	ListBackups(ctx context.Context, in *ListBackupsRequest, opts ...grpc.CallOption) (*ListBackupsResponse, error)
 	// VerifyBackup reads a backup of this node and reports whether it can be restored, and up to which time with the log
-	// archive of this node. Online and read-only. NOT_FOUND if the backup does not exist; FAILED_PRECONDITION for an
-	// encrypted backup, because nodes have no decryption key.
+	// archive of this node. It runs online and writes nothing. NOT_FOUND if the backup does not exist;
+	// FAILED_PRECONDITION for an encrypted backup, because nodes have no decryption key.
 	VerifyBackup(ctx context.Context, in *VerifyBackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyBackupResponse], error)
-	// GetPageMap returns the usage of the pages of the page file of this node by region. Online and non-blocking; no
-	// messages are read.
+	// GetPageMap returns the usage of the page file of this node by region. It runs online, blocks nothing and reads no
+	// messages.
 	GetPageMap(ctx context.Context, in *GetPageMapRequest, opts ...grpc.CallOption) (*GetPageMapResponse, error)
 	// DropOld removes the page file that the last rewrite or installed snapshot of this node replaced.
 	DropOld(ctx context.Context, in *DropOldRequest, opts ...grpc.CallOption) (*DropOldResponse, error)
@@ -94,7 +94,7 @@ type MaintenanceServiceClient interface {
 	FlushArchive(ctx context.Context, in *FlushArchiveRequest, opts ...grpc.CallOption) (*FlushArchiveResponse, error)
 	// StartPlan starts a rolling operation on the pair: first the standby, then a switchover, then the other node.
 	StartPlan(ctx context.Context, in *StartPlanRequest, opts ...grpc.CallOption) (*StartPlanResponse, error)
-	// WatchPlan sends the plan of the pair, and then after each change until it finishes.
+	// WatchPlan sends the plan of the pair now and after each change, until the plan has ended.
 	WatchPlan(ctx context.Context, in *WatchPlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPlanResponse], error)
 	// CancelPlan stops the pair's plan at the next safe point.
 	CancelPlan(ctx context.Context, in *CancelPlanRequest, opts ...grpc.CallOption) (*CancelPlanResponse, error)
@@ -407,23 +407,23 @@ type MaintenanceServiceServer interface {
 	// ChangeSettings changes such settings on both nodes or on one. The pair stores the values; they override the
 	// configuration of the nodes and take effect within a second. INVALID_ARGUMENT changes nothing.
 	ChangeSettings(context.Context, *ChangeSettingsRequest) (*ChangeSettingsResponse, error)
-	// Scan reads a snapshot of the page file of this node and recommends a page size. Online and non-blocking.
+	// Scan reads a snapshot of the page file of this node and recommends a page size. It runs online and blocks nothing.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
-	// Rewrite rewrites the page file of this node, with another page size or compacted. Only on a standby, or on a
-	// standalone node before it serves clients.
+	// Rewrite rewrites the page file of this node, with another page size or compacted. The node must be a standby, or a
+	// standalone node that does not serve clients yet.
 	Rewrite(*RewriteRequest, grpc.ServerStreamingServer[RewriteResponse]) error
-	// Shrink releases free pages at the end of the page file of this node to the file system. Online.
+	// Shrink releases free pages at the end of the page file of this node to the file system. It runs online.
 	Shrink(context.Context, *ShrinkRequest) (*ShrinkResponse, error)
-	// Backup copies a snapshot of this node to a new backup. Online.
+	// Backup copies a snapshot of this node to a new backup. It runs online.
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	// ListBackups returns the backups of this node.
 	ListBackups(context.Context, *ListBackupsRequest) (*ListBackupsResponse, error)
 	// VerifyBackup reads a backup of this node and reports whether it can be restored, and up to which time with the log
-	// archive of this node. Online and read-only. NOT_FOUND if the backup does not exist; FAILED_PRECONDITION for an
-	// encrypted backup, because nodes have no decryption key.
+	// archive of this node. It runs online and writes nothing. NOT_FOUND if the backup does not exist;
+	// FAILED_PRECONDITION for an encrypted backup, because nodes have no decryption key.
 	VerifyBackup(*VerifyBackupRequest, grpc.ServerStreamingServer[VerifyBackupResponse]) error
-	// GetPageMap returns the usage of the pages of the page file of this node by region. Online and non-blocking; no
-	// messages are read.
+	// GetPageMap returns the usage of the page file of this node by region. It runs online, blocks nothing and reads no
+	// messages.
 	GetPageMap(context.Context, *GetPageMapRequest) (*GetPageMapResponse, error)
 	// DropOld removes the page file that the last rewrite or installed snapshot of this node replaced.
 	DropOld(context.Context, *DropOldRequest) (*DropOldResponse, error)
@@ -432,7 +432,7 @@ type MaintenanceServiceServer interface {
 	FlushArchive(context.Context, *FlushArchiveRequest) (*FlushArchiveResponse, error)
 	// StartPlan starts a rolling operation on the pair: first the standby, then a switchover, then the other node.
 	StartPlan(context.Context, *StartPlanRequest) (*StartPlanResponse, error)
-	// WatchPlan sends the plan of the pair, and then after each change until it finishes.
+	// WatchPlan sends the plan of the pair now and after each change, until the plan has ended.
 	WatchPlan(*WatchPlanRequest, grpc.ServerStreamingServer[WatchPlanResponse]) error
 	// CancelPlan stops the pair's plan at the next safe point.
 	CancelPlan(context.Context, *CancelPlanRequest) (*CancelPlanResponse, error)

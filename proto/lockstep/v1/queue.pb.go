@@ -2045,8 +2045,7 @@ type ReleaseOperation struct {
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Sequences to release.
 	Ranges []*SequenceRange `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	// If not 0: the number of the queue that the messages were delivered from; NOT_FOUND when another one has its name by
-	// now.
+	// If not 0: the number of the queue that delivered the messages. NOT_FOUND if the name now belongs to another queue.
 	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2117,7 +2116,7 @@ type CommitResponse struct {
 	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// One result for each operation, in order.
 	Results []*OperationResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
-	// True when this is the stored answer to a retry.
+	// True if this is the stored result of an earlier attempt.
 	Duplicate     bool `protobuf:"varint,3,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

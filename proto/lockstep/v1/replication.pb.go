@@ -211,9 +211,9 @@ func (x *ProcessIdentity) GetLogEnd() *Position {
 // ReplicateRequest is a message of the standby; the first one must contain `hello`.
 type ReplicateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Config that the standby obeys (INV-1).
+	// Highest config that the standby has accepted (INV-1).
 	Config uint64 `protobuf:"varint,1,opt,name=config,proto3" json:"config,omitempty"`
-	// Term that the standby obeys (INV-1).
+	// Highest term that the standby has accepted (INV-1).
 	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	// Identity and log state of the standby. Only in the first request.
 	Hello *Hello `protobuf:"bytes,3,opt,name=hello,proto3" json:"hello,omitempty"`
@@ -316,8 +316,8 @@ type Hello struct {
 	// Process generation of the standby, a UUID: only the generation in the cluster record is counted. Empty before
 	// release 0.2.0.
 	Run string `protobuf:"bytes,12,opt,name=run,proto3" json:"run,omitempty"`
-	// Last record that the standby knows to be committed, and never truncates (INV-13). An active that lacks it ends the
-	// stream with NOT_FOUND. Not set before release 0.2, or if the standby knows of none.
+	// Last record that the standby knows to be committed, and therefore never truncates (INV-13). An active without that
+	// record ends the stream with NOT_FOUND. Not set before release 0.2, or if no record is known to be committed.
 	Committed *Position `protobuf:"bytes,11,opt,name=committed,proto3" json:"committed,omitempty"`
 	// Term of the last forced failover, if the log of the standby ends before it. Records of the standby that are missing
 	// on an active with records of this term are in a discarded range, committed or not. 0: none.
@@ -739,7 +739,7 @@ type FetchSnapshotRequest struct {
 	PairId string `protobuf:"bytes,1,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
 	// Node UUID of the standby.
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// Config that the standby obeys.
+	// Highest config that the standby has accepted.
 	Config uint64 `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"`
 	// Id in the first response of an interrupted transfer, to resume it.
 	ResumeId string `protobuf:"bytes,4,opt,name=resume_id,json=resumeId,proto3" json:"resume_id,omitempty"`

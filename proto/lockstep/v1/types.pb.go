@@ -220,8 +220,9 @@ type Message struct {
 	// Subject or type of the message.
 	Subject string `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Message group. In each subscription, only one message of a group is in flight at a time. The next one, in queue
-	// order, is delivered after the previous one is acknowledged, rejected or moved to the dead-letter queue, even if
-	// that one is nacked or its consumer is lost in between. At most 1,024 bytes, otherwise TOO_LARGE. Empty: no group.
+	// order, is delivered after the previous one is acknowledged, rejected or moved to the dead-letter queue. A nacked
+	// message, or one of a lost consumer, is redelivered first. At most 1,024 bytes, otherwise TOO_LARGE. Empty: no
+	// group.
 	Group string `protobuf:"bytes,8,opt,name=group,proto3" json:"group,omitempty"`
 	// 0 to 9, otherwise INVALID. A queue with `priorities` delivers messages of a higher priority before undelivered
 	// messages of a lower one; other queues ignore it. If not set, 4, the middle.
@@ -1134,7 +1135,7 @@ type RedeliveryPolicy struct {
 	// Name of the dead-letter queue; it also receives expired messages if the queue has `dead_letter_expired`. It must
 	// exist, cannot be deleted while it is referenced, and must not lead back to this queue through the dead-letter
 	// queues of queues and subscriptions (DEAD_LETTER_CYCLE). If empty, messages are discarded. Messages moved by
-	// `overflow` go to the dead-letter queue of the queue.
+	// `overflow` are moved to the dead-letter queue of the queue.
 	DeadLetter *string `protobuf:"bytes,2,opt,name=dead_letter,json=deadLetter,proto3,oneof" json:"dead_letter,omitempty"`
 	// Delay before the first redelivery of a message, up to 100 years; 0 means none.
 	RedeliveryDelay *durationpb.Duration `protobuf:"bytes,3,opt,name=redelivery_delay,json=redeliveryDelay,proto3" json:"redelivery_delay,omitempty"`
@@ -1896,7 +1897,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x12\n" +
 	"\x04flag\x18\x03 \x01(\tR\x04flag\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\bR\x05bytes\x12\x14\n" +
-	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xcd\x12\n" +
+	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xcf\x12\n" +
 	"\vQueueConfig\x12c\n" +
 	"\fmax_messages\x18\x01 \x01(\x04B@\x82\xf9#<\n" +
 	"(maximum number of messages; 0: unlimited\x12\x10Maximum messagesR\vmaxMessages\x12]\n" +
@@ -1932,9 +1933,9 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	">deliver messages with higher priority first; fixed at creation\x12\x17Higher priorities first(\x01R\n" +
 	"priorities\x12\x81\x01\n" +
 	"\texclusive\x18\x0f \x01(\bBc\x82\xf9#_\n" +
-	"2deliver to one consumer per subscription at a time\x12)One active consumer for each subscriptionR\texclusive\x12\xa5\x01\n" +
-	"\x13dead_letter_expired\x18\x10 \x01(\bBu\x82\xf9#q\n" +
-	"Amove expired messages to --dead-letter instead of discarding them\x12,Expired messages go to the dead-letter queueR\x11deadLetterExpired\x12\xbe\x01\n" +
+	"2deliver to one consumer per subscription at a time\x12)One active consumer for each subscriptionR\texclusive\x12\xa7\x01\n" +
+	"\x13dead_letter_expired\x18\x10 \x01(\bBw\x82\xf9#s\n" +
+	"Amove expired messages to --dead-letter instead of discarding them\x12.Move expired messages to the dead-letter queueR\x11deadLetterExpired\x12\xbe\x01\n" +
 	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationBz\x82\xf9#v\n" +
 	"Idelete the queue after this time without consumers, such as 30s; 0: never\x12\x1eDelete without consumers after\x1a\ttemporaryR\x0etemporaryGraceJ\x04\b\x12\x10\x13\"\xaa\x02\n" +
 	"\fSubscription\x12\x12\n" +

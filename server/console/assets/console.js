@@ -222,7 +222,7 @@
     } else if (on.hasAttribute("data-help")) {
       help();
     } else {
-      navigator.clipboard.writeText(on.dataset.copy).then(function () { toast("Copied."); }, function () { toast("The browser denied copying."); });
+      navigator.clipboard.writeText(on.dataset.copy).then(function () { toast("Copied."); }, function () { toast("Could not copy to the clipboard."); });
     }
   });
   if (box) {

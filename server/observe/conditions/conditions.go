@@ -48,11 +48,11 @@ func (s Severity) String() string {
 	}
 }
 
-// Scope is the object of a condition.
+// Scope states whether a condition concerns one node or the pair.
 type Scope int
 
 const (
-	// OfNode is a condition of one node. The other node reports it, too.
+	// OfNode is a condition of one node. The other node also reports it.
 	OfNode Scope = iota + 1
 	// OfPair is a condition of the pair; each node detects it separately.
 	OfPair
@@ -63,11 +63,11 @@ type Definition struct {
 	Kind     Kind
 	Severity Severity
 	Scope    Scope
-	// After is the uninterrupted duration after which the condition is raised.
+	// After is how long the condition must hold without interruption before it is raised.
 	After time.Duration
 	// Alarm is the name in GetStatusResponse.alarms, if it differs from Kind. Alarms preceded conditions in the API.
 	Alarm string
-	// Cause explains the condition and its consequences, Action suggests an action.
+	// Cause explains the condition and its consequences; Action is the recommended action.
 	Cause  string
 	Action string
 }
@@ -78,12 +78,12 @@ func (d *Definition) AlarmName() string { return cmp.Or(d.Alarm, string(d.Kind))
 // Node identifies the node of a condition. The zero value stands for the pair.
 type Node struct{ ID, Name string }
 
-// Report is a condition detected by a node. Kinds without a definition are ignored.
+// Report is a condition detected by a node. Book.Set ignores kinds without a definition.
 type Report struct {
 	Kind    Kind
 	Node    Node
 	Details string
-	// Since is the start; zero if unknown, then the time of the first report is used. A report with a time is raised
+	// Since is the start time; if zero, the time of the first report is used. A report with a start time is raised
 	// immediately, regardless of Definition.After, because its reporter has already waited.
 	Since time.Time
 	// By is the ID of the node that detected it; empty for the owner of the book.
@@ -106,7 +106,7 @@ type key struct {
 	node string
 }
 
-// Book holds the conditions of a node, its pair and the other node. It is safe for concurrent use.
+// Book contains the conditions of a node, its pair and the other node. It is safe for concurrent use.
 type Book struct {
 	onChange func(c Condition, raised bool)
 
@@ -116,16 +116,16 @@ type Book struct {
 
 type entry struct {
 	condition Condition
-	told      bool
+	raised    bool
 }
 
-// NewBook creates an empty book. onChange, if not nil, is called for each condition that is raised or cleared,
-// sequentially, by the caller of Set; it must not use the book.
+// NewBook creates an empty book. Set calls onChange, if not nil, for each condition that is raised or cleared; onChange
+// must not use the book.
 func NewBook(onChange func(c Condition, raised bool)) *Book {
 	return &Book{onChange: onChange, known: make(map[key]*entry)}
 }
 
-// Set replaces the reports. Conditions without a report have ended.
+// Set replaces all reports. It clears conditions without a report.
 func (b *Book) Set(now time.Time, reports []Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,20 +138,20 @@ func (b *Book) Set(now time.Time, reports []Report) {
 			continue
 		}
 		seen[k] = true
-		b.take(now, k, d, r)
+		b.update(now, k, d, r)
 	}
 	for k, e := range b.known {
 		if seen[k] {
 			continue
 		}
 		delete(b.known, k)
-		if e.told {
+		if e.raised {
 			b.changed(e.condition, false)
 		}
 	}
 }
 
-func (b *Book) take(now time.Time, k key, d *Definition, r *Report) {
+func (b *Book) update(now time.Time, k key, d *Definition, r *Report) {
 	e := b.known[k]
 	if e == nil {
 		e = &entry{condition: Condition{Definition: d, Since: now}}
@@ -161,8 +161,8 @@ func (b *Book) take(now time.Time, k key, d *Definition, r *Report) {
 	if !r.Since.IsZero() {
 		e.condition.Since = r.Since
 	}
-	if !e.told && (!r.Since.IsZero() || now.Sub(e.condition.Since) >= d.After) {
-		e.told = true
+	if !e.raised && (!r.Since.IsZero() || now.Sub(e.condition.Since) >= d.After) {
+		e.raised = true
 		b.changed(e.condition, true)
 	}
 }
@@ -173,13 +173,13 @@ func (b *Book) changed(c Condition, raised bool) {
 	}
 }
 
-// Now returns the raised conditions, the most severe first, then the oldest first.
+// Now returns the raised conditions, most severe first, then oldest first.
 func (b *Book) Now() []Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []Condition
 	for _, e := range b.known {
-		if e.told {
+		if e.raised {
 			all = append(all, e.condition)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// FromFailover returns the conditions that follow from the failover status of a node of a pair.
+// FromFailover returns the conditions derived from the failover status of a node of a pair.
 func FromFailover(st failover.Status) []Report {
 	f := findings{self: Node{ID: st.Self.ID.String(), Name: st.Self.Name}}
 	f.node(waits(st.Role), NotServing, "%s: %s", st.Role, st.Reason)
@@ -39,8 +39,8 @@ func FromFailover(st failover.Status) []Report {
 	return f.all
 }
 
-// InRecord reports whether a condition follows from the cluster record alone, so that each node with the record detects
-// it without the other one.
+// InRecord reports whether a condition follows from the cluster record alone. Each node with the record then detects it
+// without the other node.
 func InRecord(k Kind) bool {
 	switch k {
 	case OneCopyOnly, MinInSyncNotMet, Paused, ForcedUnresolved, SwitchoverStuck:
@@ -50,7 +50,7 @@ func InRecord(k Kind) bool {
 	}
 }
 
-// record adds the conditions that follow from the cluster record, of which InRecord needs nothing else.
+// record adds the conditions that follow from the cluster record. Those of InRecord need no other data.
 func (f *findings) record(st *failover.Status) {
 	r := st.Record
 	if len(r.InSync) == 1 {

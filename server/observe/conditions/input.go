@@ -21,39 +21,39 @@ type Input struct {
 	Self Node
 	// Config contains the current settings of the node.
 	Config *config.Config
-	// Pair is the failover status. A standalone node has no conditions of a pair.
+	// Pair is the failover status. A standalone node reports no conditions of a pair.
 	Pair failover.Status
 
 	// Primary and Follower are the status of the node's role.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
-	// Other is the last status of the other node.
+	// Other is the last known status of the other node.
 	Other *Other
 
-	// Room is the space on the disk. StandbyFull: the standby accepts no data for lack of space.
+	// Room is the available disk space. StandbyFull reports whether the standby accepts no data because its disk is full.
 	Room        *store.Room
 	StandbyFull bool
-	// Damage is the corruption of the store, Difference the difference to the content of the other node.
+	// Damage is the corruption found in the store; Difference describes how its content differs from the other node's.
 	Damage         repair.Status
 	Difference     string
 	OldestPrepared *Prepared
 	Full           []dispatch.FullError // full dead-letter queues
 
-	// Archive is that of the node's log.
+	// Archive is the status of the log archive of this node.
 	Plan    *maintenance.Plan
 	Jobs    []maintenance.JobInfo
 	Archive *backup.ArchiveStatus
 
-	// CacheOnly: the filesystem cannot bypass the page cache.
+	// CacheOnly reports whether the file system cannot bypass the page cache.
 	CacheOnly                 bool
 	MemoryUsed, MemoryAllowed int64 // bytes
-	// AuditError describes a failure of the audit log, AuditLost is the number of its lost records.
+	// AuditError describes a failure of the audit log; AuditLost is the number of its lost records.
 	AuditError string
 	AuditLost  uint64
-	// AuthError describes rejected callers, KeysError unavailable keys of the token issuer.
+	// AuthError describes authentication failures; KeysError describes why the keys of the token issuer are unavailable.
 	AuthError, KeysError string
 	Unrestricted         bool // no access rules exist
-	// Credentials could not be loaded.
+	// Certificates are in use; Credentials could not be loaded.
 	Certificates []Certificate
 	Credentials  []Credential
 }
@@ -68,10 +68,10 @@ type Prepared struct {
 type Certificate struct {
 	// Use is "node", "etcd", "raft", "metrics", "console" or "witness".
 	Use string
-	// CA: the file contains CAs that verify others.
+	// CA reports whether the file contains the CA certificates that verify peer certificates.
 	File string
 	CA   bool
-	// Subject and Ends (the expiry) are those of the certificate that expires first.
+	// Subject and Ends are the subject and the expiry of the certificate that expires first.
 	Subject string
 	Ends    time.Time
 }
@@ -82,14 +82,15 @@ type Credential struct {
 	Err error
 }
 
-// Other is a status of the other node, as of At.
+// Other is the status of the other node at the time At.
 type Other struct {
 	Node Node
 	At   time.Time
-	// Offset is the offset of its clock, Unsure the part of it that network delay may explain.
+	// Offset is the offset of its clock; Unsure is the part of Offset that network latency can cause.
 	Offset, Unsure time.Duration
 	Reports        []Report
-	// Older: its release does not report conditions. Reports are then its alarms, DiskFree its free space in bytes.
+	// Older reports whether its release does not report conditions. Reports then contains its alarms, and DiskFree its
+	// free disk space in bytes.
 	Older    bool
 	DiskFree uint64
 }

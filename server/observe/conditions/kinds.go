@@ -2,7 +2,7 @@
 
 package conditions
 
-// The kinds of conditions; All describes them.
+// Kinds of conditions; All returns their definitions.
 const (
 	OneCopyOnly         Kind = "one-copy-only"
 	StandbyAbsent       Kind = "standby-absent"

@@ -16,20 +16,21 @@ import (
 )
 
 const (
-	// foreignTold is how long a refused node is reported after its last attempt.
-	foreignTold        = 10 * time.Second
+	// foreignNodeTTL is how long a refused node is reported after its last attempt.
+	foreignNodeTTL     = 10 * time.Second
 	slowSync           = 100 * time.Millisecond
 	certificateWarning = 14 * 24 * time.Hour // before expiry
 )
 
-// Rules derives conditions from the state of a node. It keeps the progress of background work. It is not safe for
+// Rules derives conditions from the state of a node. It tracks background work to detect stalls. It is not safe for
 // concurrent use.
 type Rules struct {
 	work     workSeen
 	switched switchoverSeen
 }
 
-// Reports returns all conditions that hold. Those that the node detects itself precede those of the other node.
+// Reports returns all current conditions: first those that the node detects itself, then those that the other node
+// reported.
 func (r *Rules) Reports(in *Input) []Report {
 	f := findings{self: in.Self}
 	if !in.Config.Alone() {
@@ -55,7 +56,7 @@ type findings struct {
 	all  []Report
 }
 
-// node adds a condition of this node if on is true, pair one of the pair.
+// node adds a condition of this node if on is true; pair adds one of the pair.
 func (f *findings) node(on bool, k Kind, format string, args ...any) {
 	if on {
 		f.all = append(f.all, Report{Kind: k, Node: f.self, Details: fmt.Sprintf(format, args...)})
@@ -97,7 +98,7 @@ func (f *findings) standby(pair *failover.Status, p *replication.PrimaryStatus) 
 
 func (f *findings) foreignNode(now time.Time, s *replication.ForeignNode) {
 	switch {
-	case s == nil || now.Sub(s.At) > foreignTold:
+	case s == nil || now.Sub(s.At) > foreignNodeTTL:
 	case errors.Is(s.Err, replication.ErrSameNode):
 		f.node(true, DuplicateProcess, "%v", s.Err)
 	default:
@@ -129,12 +130,13 @@ func (f *findings) disk(in *Input) {
 	f.node(in.Follower != nil && in.StandbyFull, ReplicationStopped, "%s", free)
 }
 
-// DiskAdvice returns advice for a disk that is low on space. Consumed messages free space in the page file only.
+// DiskAdvice returns the recommended action for a disk that is low on space. Consuming messages only frees space within
+// the page file.
 func DiskAdvice(room *store.Room, mark uint64) string {
 	if room.FreeBytes < mark/2 {
-		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
+		return "free or add space on the file system, or compact the store; consuming messages is not enough"
 	}
-	return "consume or purge messages, or free space on the filesystem"
+	return "consume or purge messages, or free space on the file system"
 }
 
 func (f *findings) content(in *Input) {
@@ -163,7 +165,7 @@ func (f *findings) secrets(in *Input) {
 		}
 		f.node(true, NotEncrypted, "%s", strings.Join(list, ", "))
 	}
-	for _, c := range in.Certificates { // the book takes the first one of each kind
+	for _, c := range in.Certificates { // the book uses the first one of each kind
 		left := c.Ends.Sub(in.Now)
 		f.node(left <= 0, CertificateExpired, "%s (%s, of %s) expired at %s", c.File, c.Subject, c.Use,
 			c.Ends.Format(time.RFC3339))
@@ -176,7 +178,7 @@ func (f *findings) secrets(in *Input) {
 }
 
 const (
-	// answerAge is how long a response of the other node is valid.
+	// answerAge is the maximum age of a response of the other node.
 	answerAge = 5 * time.Second
 	// clockSlack is the largest accepted difference between the clocks of the two nodes.
 	clockSlack = 2 * time.Second

@@ -16,16 +16,15 @@ import (
 )
 
 const (
-	// planStuckAfter is how long a plan may stay at one step without progress, and planRetries how often it may retry a
-	// step.
+	// planStuckAfter is how long a plan may make no progress; planRetries is how often it may retry its steps.
 	planStuckAfter = 10 * time.Minute
 	planRetries    = 5
-	// switchoverTold is how long a failed switchover is reported, unless a later one succeeds.
-	switchoverTold = 10 * time.Minute
+	// failedSwitchoverTTL is how long a failed switchover is reported, unless a later one succeeds.
+	failedSwitchoverTTL = 10 * time.Minute
 	// archiveStuckAfter is how long the archive may make no progress while records are pending.
 	archiveStuckAfter = 2 * time.Minute
 	preparedOldAfter  = time.Hour
-	// maxFullNamed bounds the queues named in the details of DeadLetterQueueFull.
+	// maxFullNamed is the maximum number of queues in the details of DeadLetterQueueFull.
 	maxFullNamed = 5
 )
 
@@ -43,10 +42,11 @@ type workSeen struct {
 	archivedAt time.Time
 }
 
-// SwitchoverEnded records the result of a switchover that was requested in a term.
+// SwitchoverEnded records the result of a switchover that was requested in the given term.
 func (r *Rules) SwitchoverEnded(now time.Time, term uint64, err error) {
 	r.switched = switchoverSeen{}
-	if err != nil && !errors.Is(err, failover.ErrStopped) && !errors.Is(err, context.Canceled) { // otherwise it is unknown
+	// After ErrStopped and Canceled, the outcome is unknown.
+	if err != nil && !errors.Is(err, failover.ErrStopped) && !errors.Is(err, context.Canceled) {
 		r.switched = switchoverSeen{at: now, why: err.Error(), term: term}
 	}
 }
@@ -55,7 +55,7 @@ func (r *Rules) maintenance(f *findings, in *Input) {
 	if rec := in.Pair.Record; rec != nil && rec.Term > r.switched.term {
 		r.switched = switchoverSeen{} // the role has changed since, by this switchover or another one
 	}
-	if s := r.switched; s.why != "" && in.Now.Sub(s.at) < switchoverTold {
+	if s := r.switched; s.why != "" && in.Now.Sub(s.at) < failedSwitchoverTTL {
 		f.all = append(f.all, Report{Kind: SwitchoverFailed, Node: f.self, Details: s.why, Since: s.at})
 	}
 	if in.Plan != nil {

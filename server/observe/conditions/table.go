@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// settle is the maximum duration, with a margin, of states that occur during a start, a restart, a switchover or a
-// moment of load: a reconnected standby is in sync within a few hundred milliseconds. It is short because the next
-// fault in such a state causes harm.
+// settle is longer than the transient states of a start, a restart, a switchover or a load peak. A reconnected standby,
+// for example, is in sync within a few hundred milliseconds. settle is short because another fault in such a state
+// stops writes or loses messages.
 const settle = 2 * time.Second
 
-// All returns the table: each kind once, in the order of docs/how-to/respond-to-conditions.md.
+// All returns the definitions of all kinds, in the order of docs/how-to/respond-to-conditions.md.
 func All() []Definition {
 	return slices.Concat(ofTheStandby(), ofTheRole(), ofIdentity(), ofTheCoordinator(), ofOperations(), ofJobs(),
 		ofTheDisk(), ofTheContent(), ofTheMachine())
 }
 
-var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constant, but for the language
+var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constant
 	all := All()
 	byKind := make(map[Kind]*Definition, len(all))
 	for i := range all {
@@ -36,28 +36,28 @@ func ofTheStandby() []Definition {
 			Kind: OneCopyOnly, Severity: Critical, Scope: OfPair, After: settle,
 			Cause: "Only one node has all acknowledged messages. If it is lost, messages are lost; while it is " +
 				"down, no node can take over.",
-			Action: "Start the other node, or check its log and status for why it does not follow; it returns to " +
-				"sync automatically. Do not stop or restart the node that is in sync.",
+			Action: "Start the other node. If it is running, its log and `lockstep status` show why it is not in " +
+				"sync; it returns to sync automatically. Do not stop or restart the node that is in sync.",
 		},
 		{
 			Kind: StandbyAbsent, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
 			Cause: "No standby has been connected to the active node for 30 seconds.",
-			Action: "Check that the process of the other node runs and can reach the active node's address. Its " +
-				"log and `lockstep status` name the reason.",
+			Action: "Check that the other node is running and can reach the address of the active node. Its log " +
+				"and `lockstep status` show the reason.",
 		},
 		{
 			Kind: StandbyCatchingUp, Severity: Warning, Scope: OfPair, After: 5 * time.Minute,
-			Cause: "The standby is connected, but has not been in sync for five minutes: it copies a snapshot or " +
-				"the log, or the active node writes faster than the standby.",
-			Action: "Watch the lag with `lockstep status --watch`. If it does not shrink, check disk and network " +
-				"of the standby; `maintenance.snapshot-rate` limits the snapshot transfer.",
+			Cause: "The standby has been connected for five minutes, but is not in sync: it is still receiving a " +
+				"snapshot or the log, or the active node writes faster than the standby.",
+			Action: "Watch the lag with `lockstep status --watch`. If it does not shrink, check the disk and the " +
+				"network of the standby; `maintenance.snapshot-rate` limits the snapshot transfer.",
 		},
 		{
 			Kind: ActiveUnreachable, Severity: Critical, Scope: OfNode, After: 3 * time.Second,
-			Cause: "This node cannot reach the active node. Its view of the pair may be outdated, and it falls " +
-				"behind.",
-			Action: "Query the active node: `lockstep status` with both addresses. If it serves clients, fix the " +
-				"network between the nodes.",
+			Cause: "This node cannot reach the active node. Its view of the pair may be outdated, and it is " +
+				"falling behind.",
+			Action: "Run `lockstep status` with the addresses of both nodes. If the active node serves clients, " +
+				"fix the network between the nodes.",
 		},
 	}
 }
@@ -67,41 +67,42 @@ func ofTheRole() []Definition {
 		{
 			Kind: NotServing, Severity: Critical, Scope: OfNode, After: 5 * time.Second,
 			Cause: "This node neither serves clients nor follows an active node.",
-			Action: "The details name the reason. With both nodes and the coordinator reachable, the condition " +
-				"ends automatically. Otherwise see docs/explanation/failover.md.",
+			Action: "The details contain the reason. The condition ends automatically when both nodes and the " +
+				"coordinator are reachable. If it does not, see docs/explanation/failover.md.",
 		},
 		{
 			Kind: MinInSyncNotMet, Severity: Critical, Scope: OfPair, After: settle,
-			Cause:  "Writes are refused: only one node is in sync, and `min-in-sync` is 2.",
-			Action: "Start the other node. To continue with one copy: `lockstep settings set min-in-sync 1`.",
+			Cause: "Writes are refused: only one node is in sync, and `min-in-sync` is 2.",
+			Action: "Start the other node. To accept writes with one copy, run `lockstep settings set min-in-sync " +
+				"1`.",
 		},
 		{
 			Kind: RecordRejected, Severity: Critical, Scope: OfNode, After: settle,
-			Cause: "The coordinator has no cluster record, or an older one than this node has used: it was " +
-				"restored, wiped or replaced. Or this node was restored from a backup, and an empty node that started " +
-				"first created the pair.",
+			Cause: "The coordinator has no cluster record, or an older one than this node has used: the " +
+				"coordinator was restored, wiped or replaced. Or this node was restored from a backup, but an " +
+				"empty node was started first and created the pair.",
 			Action: "Check which coordinator this node uses. If it is the right one and its record is lost, " +
-				"rebuild the record with `lockstep pair adopt`. To serve a restored backup, stop both nodes, give the " +
-				"other one an empty data directory, remove the record or set another `coordinator.etcd.prefix`, and " +
-				"start this node first.",
+				"rebuild the record with `lockstep pair adopt`. To serve a restored backup, stop both nodes, give " +
+				"the other one an empty data directory, remove the record or set another " +
+				"`coordinator.etcd.prefix`, and start this node first.",
 		},
 		{
 			Kind: ForcedUnresolved, Severity: Warning, Scope: OfPair,
 			Cause: "A failover was forced, and the other node has not been in sync since. Messages that only " +
 				"that node acknowledged may be lost.",
-			Action: "Start the other node. Before it follows, it saves its records after the fork to a file in " +
-				"its data directory.",
+			Action: "Start the other node. Before it rejoins, it saves the records that the active node does not " +
+				"have to a file in its data directory.",
 		},
 		{
 			Kind: Paused, Severity: Info, Scope: OfPair,
 			Cause:  "The pair is paused: the standby does not take over automatically.",
-			Action: "Resume when the work is done: `lockstep resume`.",
+			Action: "Run `lockstep resume` when the maintenance is finished.",
 		},
 		{
 			Kind: DifferentReleases, Severity: Info, Scope: OfPair, After: settle,
 			Cause: "The two nodes run different releases.",
-			Action: "Expected during an upgrade. Upgrade the other node when this one works; features of the " +
-				"newer release are refused until then.",
+			Action: "This is expected during an upgrade. When the upgraded node works, upgrade the other one; " +
+				"until then, features of the newer release are refused.",
 		},
 	}
 }
@@ -111,7 +112,7 @@ func ofIdentity() []Definition {
 		{
 			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
 			After: 5 * time.Second, // the announcement of a dead, replaced node expires earlier
-			Cause: "A node that does not belong to this pair tries to connect: a node of another pair, a third " +
+			Cause: "A node that does not belong to this pair is trying to connect: a node of another pair, a third " +
 				"node, or one with an unsupported protocol version.",
 			Action: "Find the node by the name or ID in the details, and stop it or correct its coordinator " +
 				"settings. This pair is not affected.",
@@ -120,8 +121,9 @@ func ofIdentity() []Definition {
 			Kind: PeerRejected, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
 			Cause: "The active node does not accept this node as its peer: the certificate or secret does not " +
 				"match. This node cannot get in sync.",
-			Action: "The details have the active node's error. Use a certificate with a name in `tls.peer-names` " +
-				"(by default the advertised host), or the secret in the other node's `peer-token-file`.",
+			Action: "The details contain the error of the active node. Use a certificate with a name in " +
+				"`tls.peer-names` (by default the advertised host), or the secret in the other node's " +
+				"`peer-token-file`.",
 		},
 		{
 			Kind: NotEncrypted, Severity: Info, Scope: OfNode,
@@ -132,8 +134,8 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: DuplicateProcess, Severity: Critical, Scope: OfNode,
-			Cause: "Two processes run with the identity of one node: a copy of a data directory was started, or " +
-				"the same directory twice.",
+			Cause: "Two processes use the identity of one node: a copy of its data directory was started, or the " +
+				"same directory was started twice.",
 			Action: "Stop the process that was started last, and keep its directory. To add a node, use an empty " +
 				"directory, never a copy.",
 		},
@@ -142,30 +144,31 @@ func ofIdentity() []Definition {
 			Cause: "The cluster record names this node, but another process with its identity wrote it. This " +
 				"process acknowledges nothing.",
 			Action: "Find the other process with this node's identity: it has the messages that were acknowledged " +
-				"since. Stop this process and keep its directory. To stop the other process instead, first make sure " +
-				"that the pair's other node is in sync.",
+				"since then. Stop this process and keep its directory. To stop the other process instead, first " +
+				"make sure that the other node of the pair is in sync.",
 		},
 		{
 			Kind: StoreRolledBack, Severity: Critical, Scope: OfNode,
-			Cause: "This node's store lacks transactions that it had committed: its disk was restored from an " +
-				"older image. The node has left the in-sync set.",
+			Cause: "Transactions that this node had committed are missing from its store: its disk was restored " +
+				"from an older image. The node has left the in-sync set.",
 			Action: "If the other node is in sync, this node fetches the missing records automatically. If not, " +
-				"start the other node, or restore the newest image of either. Only if both are permanently lost: stop " +
-				"the node whose log ends first, and run `lockstep failover --force` on the other one.",
+				"start the other node, or restore the newest image of either node. Only if neither is possible, " +
+				"continue with loss: stop the node whose log ends first, and run `lockstep failover --force` on " +
+				"the other one.",
 		},
 		{
 			Kind: HistoriesDiverged, Severity: Critical, Scope: OfPair,
-			Cause: "The active node lacks committed records that the other node has: one of them was rolled back " +
-				"or truncated. Neither node truncates committed records.",
+			Cause: "Committed records of the other node are missing on the active node: one of the nodes was " +
+				"rolled back or truncated. Neither node truncates committed records.",
 			Action: "Do not force a failover before you have decided which node continues: each may have " +
-				"acknowledged messages that the other one lacks, and a higher LSN does not mean more messages. Then " +
-				"follow \"When histories differ\" in docs/explanation/failover.md.",
+				"acknowledged messages that are missing on the other one, and a higher LSN does not mean more " +
+				"messages. Then follow \"When histories differ\" in docs/explanation/failover.md.",
 		},
 		{
 			Kind: PossibleDataLoss, Severity: Critical, Scope: OfNode,
-			Cause: "This store may lack acknowledged transactions: the machine lost power and `sync` is not " +
-				"\"always\", files were corrupt and quarantined, or the store is not the one that the cluster record " +
-				"expects.",
+			Cause: "Acknowledged transactions may be missing from this store: the machine lost power and `sync` is " +
+				"not \"always\", files were corrupt and quarantined, or the store is not the one that the cluster " +
+				"record expects.",
 			Action: "If the other node is in sync, this node fetches everything automatically. If not, start the " +
 				"other node, or repair this node's files (`damaged-…` in its data directory, see " +
 				"docs/explanation/maintenance.md). Only if neither is possible, restore a backup, or continue with " +
@@ -180,33 +183,34 @@ func ofTheCoordinator() []Definition {
 			Kind: CoordinatorLost, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
 			Cause: "This node cannot reach the coordinator: no role can change, and writes stop if the other " +
 				"node is lost or restarted.",
-			Action: "Check the coordinator's processes and the network to them. A pair that serves clients keeps " +
-				"serving: restart neither node until the coordinator is back.",
+			Action: "Check the processes of the coordinator and the network to them. A pair that serves clients " +
+				"continues to serve them: restart neither node until the coordinator is reachable.",
 		},
 		{
 			Kind: CoordinatorErrors, Severity: Critical, Scope: OfNode, After: settle,
-			Cause: "The coordinator responds, but its requests fail: no role can change. If the standby is lost " +
+			Cause: "The coordinator responds, but requests to it fail: no role can change. If the standby is lost " +
 				"or restarted, writes stop, because the cluster record cannot be updated.",
-			Action: "The details have the coordinator's error. Free space, or grant this node write access to its " +
-				"key. Do not restart a node before that; a restarted node returns to sync automatically afterwards.",
+			Action: "The details contain the error of the coordinator. Free space on its disk, or grant this node " +
+				"write access to its key. Do not restart a node until requests succeed; a node that was restarted " +
+				"returns to sync automatically.",
 		},
 		{
 			Kind: VoterMissing, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause: "One of the three voters does not respond. The quorum is intact, but the coordinator is " +
+			Cause: "One of the three voters does not respond. The quorum is intact, but the coordinator becomes " +
 				"unavailable if another voter is lost.",
-			Action: "Start the voter, or replace it: `lockstep pair replace`.",
+			Action: "Start the voter, or replace it with `lockstep pair replace`.",
 		},
 		{
 			Kind: VoterBehind, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
 			Cause: "One of the three voters lags behind, or its disk does not respond. If another voter is lost, " +
 				"role changes wait for it.",
-			Action: "Check disk and network of that voter. If it does not catch up, replace it: `lockstep pair " +
-				"replace`.",
+			Action: "Check the disk and the network of that voter. If it does not catch up, replace it with " +
+				"`lockstep pair replace`.",
 		},
 		{
 			Kind: VoterRolledBack, Severity: Critical, Scope: OfPair,
-			Cause: "A voter's disk was restored to an older state: it lacks votes or records that it had " +
-				"confirmed, and no longer takes part.",
+			Cause: "The disk of a voter was restored to an older state: votes or records that the voter had " +
+				"confirmed are missing. It no longer takes part.",
 			Action: "Stop the voter, move its directory away, start it and run `lockstep pair replace`. On a " +
 				"node, the directory is `coordinator.raft.dir`, by default `raft` in the data directory; do not move " +
 				"the store.",
@@ -215,7 +219,7 @@ func ofTheCoordinator() []Definition {
 			Kind: VoterWiped, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
 			Cause: "A voter with another identity, or without a cluster, responds at the address of one of the " +
 				"three voters: its directory was lost or replaced.",
-			Action: "Replace the old voter with the new one: `lockstep pair replace`.",
+			Action: "Replace the old voter with the new one: run `lockstep pair replace`.",
 		},
 	}
 }
@@ -225,27 +229,27 @@ func ofOperations() []Definition {
 		{
 			Kind: SwitchoverFailed, Severity: Warning, Scope: OfNode,
 			Cause: "The last switchover requested from this node failed. The roles are unchanged.",
-			Action: "The details have the reason. Fix it and retry; the condition ends with the next successful " +
+			Action: "The details contain the reason. Fix it and retry; the condition ends with the next successful " +
 				"switchover, or after ten minutes.",
 		},
 		{
 			Kind: SwitchoverStuck, Severity: Warning, Scope: OfPair, After: 15 * time.Second,
 			Cause: "A requested switchover has exceeded its time limit without a result.",
-			Action: "Check that the standby is in sync and the coordinator reachable. The active node cancels the " +
-				"switchover and resumes automatically.",
+			Action: "Check that the standby is in sync and that the coordinator is reachable. The active node " +
+				"cancels the switchover and resumes automatically.",
 		},
 		{
 			Kind: PlanFailed, Severity: Warning, Scope: OfPair,
-			Cause: "The last rolling operation (resize, compact or restart) failed. Both nodes continue " +
-				"unchanged.",
-			Action: "`lockstep store plan` prints step and reason. Fix the cause and start the operation again; " +
-				"the condition ends with the next plan.",
+			Cause: "The last rolling operation (resize, compact or restart) failed. Both nodes continue to run.",
+			Action: "`lockstep store plan` prints the failed step and the reason. Fix the cause and start the " +
+				"operation again; the condition ends with the next plan.",
 		},
 		{
 			Kind: PlanStuck, Severity: Warning, Scope: OfPair,
-			Cause: "A rolling operation waits, or retries the same step for a long time.",
-			Action: "The details have the reason. The operation continues automatically when possible; `lockstep " +
-				"store plan --cancel` cancels it.",
+			Cause: "A rolling operation has made no progress for ten minutes, or has retried its steps at least " +
+				"five times.",
+			Action: "The details contain the reason. The operation continues automatically when possible. To " +
+				"cancel it, run `lockstep store plan --cancel`.",
 		},
 	}
 }
@@ -261,8 +265,8 @@ func ofJobs() []Definition {
 		{
 			Kind: JobStuck, Severity: Warning, Scope: OfPair,
 			Cause: "A run of a scheduled job is still in progress although its next run is due.",
-			Action: "Check its progress with `lockstep status`. If it hangs, restart its node: the run starts " +
-				"again.",
+			Action: "Check its progress with `lockstep status`. If it hangs, restart the node that runs it: the " +
+				"run starts again.",
 		},
 		{
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,
@@ -280,15 +284,16 @@ func ofJobs() []Definition {
 		},
 		{
 			Kind: ArchiveGap, Severity: Critical, Scope: OfNode,
-			Cause: "The log archive of this node has a gap. A point-in-time restore cannot pass it.",
-			Action: "Back up this node now; later points in time can be restored again. Give the archive more " +
-				"space, fix the connection to its S3 server, or raise `wal.archive-hold-bytes`.",
+			Cause: "The log archive of this node has a gap. A point-in-time restore cannot go beyond it.",
+			Action: "Back up this node now: a restore to later points in time is then possible again. To prevent " +
+				"further gaps, give the archive more space, fix the connection to its S3 server, or raise " +
+				"`wal.archive-hold-bytes`.",
 		},
 		{
 			Kind: ArchiveLag, Severity: Warning, Scope: OfNode, After: time.Minute,
-			Cause: "The log of this node is currently not archived. It is retained up to " +
-				"`wal.archive-hold-bytes`; beyond that, the archive gets a gap.",
-			Action: "The details have the error. For a directory: free space, or make it writable. For a bucket: " +
+			Cause: "The log of this node is currently not being archived. Up to `wal.archive-hold-bytes` of it is " +
+				"retained; beyond that, the archive gets a gap.",
+			Action: "The details contain the error. For a directory, free space or make it writable. For a bucket, " +
 				"check that its S3 server responds, and that the node's key may list, get, put and delete.",
 		},
 	}
@@ -298,11 +303,11 @@ func ofTheDisk() []Definition {
 	return []Definition{
 		{
 			Kind: DiskLow, Severity: Critical, Scope: OfNode,
-			Cause: "The file system of this node's store has less free space than `disk.low-watermark`, " +
-				"including free pages of the store, or less than half of it without them.",
-			Action: "The details name a remedy. Free or add space on that machine, or release pages with " +
-				"`lockstep store compact` or `lockstep store shrink`. While half of the watermark is free, it is " +
-				"enough that consumers acknowledge messages, or to purge queues.",
+			Cause: "The file system of this node's store has less free space than `disk.low-watermark`, including " +
+				"free pages of the store, or less than half of it excluding them.",
+			Action: "The details contain the recommended action. Free or add space on that machine, or release " +
+				"pages with `lockstep store compact` or `lockstep store shrink`. While at least half of the " +
+				"watermark is free, it is sufficient to consume or purge messages.",
 		},
 		{
 			Kind: PublishesRefused, Severity: Critical, Scope: OfPair,
@@ -315,26 +320,26 @@ func ofTheDisk() []Definition {
 			Kind: ReplicationStopped, Severity: Critical, Scope: OfNode,
 			Cause: "This standby has disconnected because its disk is nearly full. It keeps its data. The active " +
 				"node continues alone, or refuses writes with `min-in-sync: 2`.",
-			Action: "Free or add space on that machine. The node then follows again automatically.",
+			Action: "Free or add space on that machine. The node then reconnects automatically.",
 		},
 		{
 			Kind: DiskStalled, Severity: Critical, Scope: OfNode, // disk.stall-timeout is the hold time
 			Cause: "A write or sync of this node's log has not returned within `disk.stall-timeout`. Publishes " +
 				"wait for it, and in a pair the node has stopped its heartbeats.",
 			Action: "Check the disk and the machine's kernel log. The other node takes over if it is in sync; a " +
-				"single node resumes when the disk does.",
+				"standalone node resumes when the disk responds.",
 		},
 		{
 			Kind: SyncSlow, Severity: Warning, Scope: OfNode, After: 10 * time.Second,
 			Cause:  "Syncs of this node's log are slow. Every acknowledgement waits for them.",
-			Action: "Check that disk for other load (iostat), a failing device, or a disabled write cache.",
+			Action: "Check that disk for other load (iostat), a hardware fault, or a disabled write cache.",
 		},
 		{
 			Kind: SyncOff, Severity: Info, Scope: OfNode,
 			Cause: "`sync` is not \"always\": acknowledged messages are in the memory of both machines and are " +
 				"written to disk later.",
-			Action: "None if intended: the loss of one node loses no messages, but a simultaneous power failure " +
-				"of both can. Otherwise set `sync: always`.",
+			Action: "None if intended: the failure of one node loses no messages, but a simultaneous power failure " +
+				"of both nodes can. Otherwise set `sync: always`.",
 		},
 		{
 			Kind: PageCacheOnly, Severity: Info, Scope: OfNode,
@@ -367,15 +372,15 @@ func ofTheContent() []Definition {
 		{
 			Kind: DigestsDiffer, Severity: Critical, Scope: OfPair, Alarm: "differ",
 			Cause: "The two nodes have different content.",
-			Action: "Find out which node is right before you switch over; `lockstep verify --deep` compares them " +
-				"again. This is a bug: please report it.",
+			Action: "Determine which node is correct before you switch over; `lockstep verify --deep` compares " +
+				"them again. This is a bug: please report it.",
 		},
 		{
 			Kind: PreparedOld, Severity: Warning, Scope: OfPair,
 			Cause: "A transaction was prepared more than an hour ago, and its coordinator has not decided it. It " +
-				"holds messages and queue space.",
+				"reserves messages and queue space.",
 			Action: "Start the transaction coordinator again: it recovers pending decisions. If it is permanently " +
-				"lost, find out the decision of the other participants and apply it with `lockstep txn commit` or " +
+				"lost, determine the decision of the other participants and apply it with `lockstep txn commit` or " +
 				"`lockstep txn rollback`; `lockstep txn list` lists all prepared transactions.",
 		},
 		{
@@ -419,27 +424,27 @@ func ofTheMachine() []Definition {
 			Kind: AuthFailures, Severity: Info, Scope: OfNode,
 			Cause: "More than 100 calls within a minute had an invalid or expired token or certificate: a client " +
 				"with an old token, or an attack.",
-			Action: "Find the address in the log, and give that client a new token, or block it. Other clients " +
+			Action: "Find the address in the log, and give that client a valid token, or block it. Other clients " +
 				"are not affected.",
 		},
 		{
 			Kind: JWKSUnavailable, Severity: Warning, Scope: OfNode,
-			Cause: "The keys of the JWT issuer (auth.jwt) cannot be fetched. Tokens signed with a cached key are " +
+			Cause: "The keys of the JWT issuer (`auth.jwt`) cannot be fetched. Tokens signed with a cached key are " +
 				"accepted; other tokens cannot be verified, and their clients wait.",
-			Action: "Check the issuer's server and the network to it, or the file auth.jwt.jwks-file.",
+			Action: "Check the issuer's server and the network to it, or the file `auth.jwt.jwks-file`.",
 		},
 		{
 			Kind: AuditErrors, Severity: Warning, Scope: OfNode,
 			Cause: "The audit file cannot be written, or its disk is too slow: records of administrative and " +
 				"denied calls are lost. Calls are not blocked.",
-			Action: "Free space on the disk of `audit.file`, or fix it. `lockstep audit tail` prints the newest " +
-				"records; `lockstep_audit_records_lost_total` counts the records missing in the file.",
+			Action: "Free space on the disk of `audit.file`, or repair the disk. `lockstep audit tail` prints the " +
+				"newest records; `lockstep_audit_records_lost_total` counts the records missing in the file.",
 		},
 		{
 			Kind: AccessUnrestricted, Severity: Warning, Scope: OfNode,
 			Cause: "Other machines can reach this node, and all clients have all rights: no access rule exists, " +
 				"and `access.mode` is `open`.",
-			Action: "Create access rules: docs/explanation/security.md. The first rule, or `access.mode: deny` on " +
+			Action: "Create access rules (docs/explanation/security.md). The first rule, or `access.mode: deny` on " +
 				"both nodes, ends the condition.",
 		},
 		{

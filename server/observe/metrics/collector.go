@@ -38,7 +38,7 @@ type queueSnapshot struct {
 	ageKnown bool
 }
 
-func (s *snapshot) isSo(k conditions.Kind) bool {
+func (s *snapshot) isRaised(k conditions.Kind) bool {
 	return slices.ContainsFunc(s.node.Conditions, func(c conditions.Condition) bool { return c.Definition.Kind == k })
 }
 

@@ -20,7 +20,7 @@ func pairFamilies() []family {
 			"other node, on that node; see docs/how-to/respond-to-conditions.md.", []string{"condition", "severity"},
 			func(s *snapshot, put emitFunc) {
 				for _, d := range conditions.All() {
-					put(boolValue(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
+					put(boolValue(s.isRaised(d.Kind)), string(d.Kind), d.Severity.String())
 				}
 			}),
 		gauge("alarms", "Active conditions of severity warning or critical; see lockstep_condition.",
@@ -51,7 +51,7 @@ func pairFamilies() []family {
 				}
 				return float64(len(s.node.Pair.Record.InSync))
 			}),
-		gauge("coordinator_reachable", "1 if the coordinator answered the last request.",
+		gauge("coordinator_reachable", "1 if the coordinator responded to the last request.",
 			func(s *snapshot) float64 { return boolValue(s.node.Pair.CoordinatorReachable) }),
 		gaugeOf("voter_up", whenRaft, "1 for each voter that responds with the expected identity.",
 			[]string{"voter", "kind"},
@@ -125,7 +125,7 @@ func followerFamilies() []family {
 		}),
 		copied("snapshot_received_bytes", "Bytes of the active node's snapshot received so far.",
 			func(f *replication.FollowerStatus) float64 { return float64(f.SnapshotBytes) }),
-		copied("snapshot_size_bytes", "Total size of that snapshot.",
+		copied("snapshot_size_bytes", "Total size of the active node's snapshot that is being received.",
 			func(f *replication.FollowerStatus) float64 { return float64(f.SnapshotTotalBytes) }),
 	}
 }
@@ -183,7 +183,7 @@ func messageFamilies() []family {
 		gauge("consumers", "Consumers attached to this node.",
 			func(s *snapshot) float64 { return float64(s.node.Activity.Consumers) }),
 		gauge("publishes_refused", "1 while this node is active and refuses publishes because its disk is nearly "+
-			"full.", func(s *snapshot) float64 { return boolValue(s.isSo(conditions.PublishesRefused)) }),
+			"full.", func(s *snapshot) float64 { return boolValue(s.isRaised(conditions.PublishesRefused)) }),
 	}
 }
 
@@ -304,7 +304,7 @@ func diskFamilies() []family {
 func corruptionFamilies() []family {
 	return []family{
 		gauge("nodes_differ", "1 if the last comparison found different content on the two nodes.",
-			func(s *snapshot) float64 { return boolValue(s.isSo(conditions.DigestsDiffer)) }),
+			func(s *snapshot) float64 { return boolValue(s.isRaised(conditions.DigestsDiffer)) }),
 		gauge("corrupt_messages", "Unacknowledged messages that are corrupt on this node.",
 			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),
 		gauge("lost_messages", "Messages that are corrupt on both nodes.",
@@ -390,16 +390,16 @@ func processFamilies() []family {
 	return []family{
 		gauge("start_time_seconds", "Unix time at which the process started.",
 			func(s *snapshot) float64 { return unix(s.node.StartedAt) }),
-		gaugeOf("build_info", "", "Always 1; the label has the version.", []string{"version"},
+		gaugeOf("build_info", "", "Always 1; the label contains the version.", []string{"version"},
 			func(s *snapshot, put emitFunc) { put(1, s.node.Version) }),
-		gauge("connections", "Open connections to the node's port, of clients, the CLI and the other node.",
+		gauge("connections", "Open connections to the node's port: from clients, the CLI and the other node.",
 			func(s *snapshot) float64 { return float64(s.extra.Connections.Open) }),
 		gauge("unprocessed_bytes", "Bytes received from clients and not yet processed. Above an eighth of "+
 			"memory.budget, the largest connections are throttled, and closed if they stay large.",
 			func(s *snapshot) float64 { return float64(s.extra.Connections.UnprocessedBytes) }),
 		counter("connections_accepted_total", "Accepted connections.",
 			func(s *snapshot) float64 { return float64(s.extra.Connections.Accepted) }),
-		counter("amqp_internal_errors_total", "AMQP connections closed because of a bug in this program; each is logged.",
+		counter("amqp_internal_errors_total", "AMQP connections closed because of an internal error; each is logged.",
 			func(s *snapshot) float64 { return float64(s.extra.AMQPDefects) }),
 		counter("audit_records_total", "Audit records of administrative and denied calls.",
 			func(s *snapshot) float64 { return float64(s.extra.Audit.Records) }),
@@ -407,9 +407,8 @@ func processFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.extra.Audit.Lost) }),
 		counterOf("connections_refused_total", "Connections rejected (full, address-full, too-many, handshakes), "+
 			"closed before their first authenticated call (handshake-timeout, unauthenticated, evicted), or closed "+
-			"for flooding (flood), for sending far more than they let the node process (memory), or because the client "+
-			"certificate "+
-			"expired (expired).",
+			"for flooding (flood), for too much unprocessed data (memory), or because the client certificate expired "+
+			"(expired).",
 			[]string{"reason"}, func(s *snapshot, put emitFunc) {
 				for reason, n := range s.extra.Connections.Ended {
 					put(float64(n), reason)
@@ -443,8 +442,8 @@ func processFamilies() []family {
 			func(t *tracing.Stats) uint64 { return t.Lost }),
 		gauge("memory_budget_bytes", "Value of memory.budget.",
 			func(s *snapshot) float64 { return float64(s.node.Activity.MemoryBudget) }),
-		gauge("background_ratio", "Fraction of time granted to background work by commit latency, 0 to 1; 1 without "+
-			"background work.", func(s *snapshot) float64 { return s.extra.Background.Share }),
+		gauge("background_ratio", "Fraction of time available to background work, 0 to 1, adapted to the commit latency; 1 "+
+			"without background work.", func(s *snapshot) float64 { return s.extra.Background.Share }),
 		gaugeOf("background_reason", "", "1 for the current reason of background_ratio: no-work, no-commits, unknown "+
 			"(the undisturbed commit latency is not measured yet), rising, undisturbed, slow-commits.", []string{"reason"},
 			func(s *snapshot, put emitFunc) {

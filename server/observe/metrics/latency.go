@@ -114,7 +114,7 @@ func (l *Latencies) Acknowledged(d time.Duration) { l.replicate.Observe(d.Second
 // Written records the duration of a write to the log.
 func (l *Latencies) Written(d time.Duration) { l.write.Observe(d.Seconds()) }
 
-// Coordinated records the duration of a request to the coordinator, and whether it was answered.
+// Coordinated records the duration of a request to the coordinator, and whether it received a response.
 func (l *Latencies) Coordinated(op Operation, d time.Duration, answered bool) {
 	l.coordinator[op].Observe(d.Seconds())
 	if !answered {

@@ -36,9 +36,9 @@ import (
 
 const (
 	readHeaderTimeout = 5 * time.Second
-	// A profile takes the requested time, which writeTimeout limits.
-	readTimeout    = 10 * time.Second
-	idleTimeout    = 2 * time.Minute
+	readTimeout       = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	// writeTimeout also limits the duration of a profile.
 	writeTimeout   = 5 * time.Minute
 	maxHeaderBytes = 64 << 10
 	// A client of metrics and probes needs one or two connections.
@@ -48,22 +48,22 @@ const (
 
 // Extra is the data exported only by metrics.
 type Extra struct {
-	// DiskLow: publishes are refused because the disk is nearly full.
+	// DiskLow reports whether publishes are refused because the disk is nearly full.
 	DiskLow                     bool
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
 	Filtered    uint64
 	Prepared    int // transactions that await a decision
 	Connections admission.Stats
-	// AMQPDefects counts AMQP connections closed because of a defect.
+	// AMQPDefects counts AMQP connections closed because of an internal error.
 	AMQPDefects uint64
 	Audit       audit.Stats
 	// Traces is nil if tracing is disabled.
 	Traces *tracing.Stats
 	Jobs   []maintenance.JobInfo
-	// Archive of the log; nil if not configured.
+	// Archive is the status of the log archive; nil if not configured.
 	Archive *backup.ArchiveStatus
-	// Voters of a pair with a raft coordinator.
+	// Voters are the voters of the raft coordinator, if any.
 	Voters []Voter
 	// Background is the fraction of time available to background work.
 	Background throttle.Status
@@ -84,20 +84,20 @@ type Voter struct {
 
 // Options configures Listen.
 type Options struct {
-	// Extra returns the data exported only by metrics.
+	// State returns the state of the node; Extra returns the data exported only by metrics.
 	State func() nodestatus.Node
 	Extra func() Extra
 	Store *store.Store
-	// Address to listen on, host:port; port 0 selects a free port.
+	// Address is the address to listen on, host:port; port 0 selects a free port.
 	Address string
-	// Listen binds the address; nil: a TCP port of the host.
+	// Listen binds the address; if nil, a TCP port of the host.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// Queues is the maximum number of exported queues, those with the most messages first; 0: none.
 	Queues    int
 	Latencies *Latencies  // optional
 	TLS       *tls.Config // nil: plain HTTP
-	// CanRead and CanProfile check whether a request may read the metrics and the profiles; the error contains the reason
-	// and the suggested action. nil: every request may.
+	// CanRead and CanProfile authorize requests for the metrics and for the profiles; an error contains the reason and the
+	// recommended action. If nil, all requests are allowed.
 	CanRead, CanProfile func(*http.Request) error
 }
 
@@ -124,7 +124,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
 	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
-	// Not cmdline: a flag may contain a password.
+	// cmdline is not served: a flag may contain a password.
 	for path, serve := range map[string]http.HandlerFunc{
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 		"mutex": newContention().ServeHTTP,
@@ -200,7 +200,7 @@ func active(w http.ResponseWriter, st nodestatus.Node) {
 	writeRole(w, st.Pair.Role, st.Pair.Reason)
 }
 
-// recordedWaits: while recording, one of this many lock waits is recorded.
+// recordedWaits is the sampling interval of lock waits: one in recordedWaits is recorded.
 const recordedWaits = 10
 
 // contention serves the mutex profile, attributed to the lock holders. Waits are recorded only during a request with

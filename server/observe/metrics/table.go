@@ -18,7 +18,7 @@ type Metric struct {
 	Name   string // including the namespace
 	Type   string // a constant above
 	Labels []string
-	// When it is exported; empty: always.
+	// When states when it is exported; empty: always.
 	When string
 	Help string
 }

@@ -22,7 +22,7 @@ type Latencies struct {
 	counts [latencyBuckets]atomic.Uint64
 }
 
-// LatencyBucket counts the durations up to UpTo and above the bucket before.
+// LatencyBucket counts the durations up to UpTo and above the previous bucket.
 type LatencyBucket struct {
 	UpTo  time.Duration
 	Count uint64
@@ -42,7 +42,7 @@ func (l *Latencies) Buckets() []LatencyBucket {
 	return out
 }
 
-// latencyBucket: below 8 µs, each microsecond has its own bucket.
+// latencyBucket returns the index of the bucket of d. Below 8 µs, there is one bucket per microsecond.
 func latencyBucket(d time.Duration) int {
 	us := uint64(max(d.Microseconds(), 0))
 	if us < latencySteps {

@@ -21,7 +21,7 @@ func TestLatencyBuckets(t *testing.T) {
 		}
 	}
 	require.Equal(t, latencyBuckets-1, latencyBucket(1<<62), "longer durations are in the last bucket")
-	require.Equal(t, 0, latencyBucket(-time.Second), "a clock that went back")
+	require.Equal(t, 0, latencyBucket(-time.Second), "negative: the clock was set back")
 }
 
 func TestLatencies(t *testing.T) {

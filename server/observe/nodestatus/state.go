@@ -16,23 +16,23 @@ import (
 // Node is the state of a node.
 type Node struct {
 	Pair failover.Status
-	// Coordinator is the configured kind.
+	// Coordinator is the configured type of coordinator.
 	Coordinator          string
 	CoordinatorAddresses []string
 	// Primary is set while the node is active, Follower while it follows.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
-	// ArchiveDir is the directory of the log archive; empty without an archive, and for one in a bucket.
+	// ArchiveDir is the directory of the log archive; empty without an archive, or if it is in a bucket.
 	ArchiveDir string
 	Version    string
 	// StartedAt is the start time of the process.
 	StartedAt time.Time
-	// Maintenance is the running operation of this node, Plan the pair's last plan; nil for none.
+	// Maintenance is the running operation of this node, if any; Plan is the last plan of the pair, if any.
 	Maintenance *maintenance.Activity
 	Plan        *maintenance.Plan
-	// Conditions are the raised ones, the most severe first.
+	// Conditions are the raised conditions, most severe first.
 	Conditions []conditions.Condition
-	// DiskLowWatermark: publishes are refused while fewer bytes are available on disk.
+	// DiskLowWatermark is the number of available bytes on disk below which publishes are refused.
 	DiskLowWatermark uint64
 	Certificates     []conditions.Certificate
 	Activity         Activity
@@ -40,13 +40,13 @@ type Node struct {
 	Console string
 }
 
-// Activity is the load and the resource usage of a node, in addition to those of its store.
+// Activity contains the load and the resource usage of a node, except for its store.
 type Activity struct {
 	// Delivered counts deliveries since start, including redeliveries.
 	Delivered              uint64
 	Consumers, Connections int
 	// Commits is the histogram of commit latencies of batches.
 	Commits []LatencyBucket
-	// Memory obtained from the system by the process, in bytes.
+	// Memory is the memory that the process has obtained from the system, in bytes.
 	Memory, MemoryBudget uint64
 }

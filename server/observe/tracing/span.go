@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// maxParents bounds the traces per request, whose messages may come from many publishes, each with its own trace.
-// Further traces get no span of this node.
+// maxParents is the maximum number of traces per request, whose messages can belong to different traces. This node
+// records no spans in further traces.
 const maxParents = 8
 
 // traceparent is the message property that contains the trace context.
@@ -34,13 +34,13 @@ var (
 	_ replication.Tracer = (*Tracer)(nil)
 )
 
-// Publish starts the span of a publish request. It returns nil if nothing is recorded: the named traces are not
-// sampled, or none is named and the sampler declines.
+// Publish starts the span of a publish request. It returns nil if the request is not sampled: its trace contexts are
+// not sampled, or it has none and the sampler does not select it.
 func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Message) *Span {
 	parents, named := t.parents(ctx, messages)
 	if len(parents) == 0 {
 		if named {
-			return nil // the publishers have decided
+			return nil // the publishers have decided not to sample
 		}
 		parents = append(parents, trace.SpanContext{})
 	}
@@ -64,8 +64,8 @@ func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Messa
 	return s
 }
 
-// parents returns the sampled spans named by the messages, and the span of ctx. named reports whether any span was
-// named.
+// parents returns the span of ctx if it is sampled, otherwise the sampled spans in the properties of the messages.
+// named reports whether ctx or a message contains a span, sampled or not.
 func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents []trace.SpanContext, named bool) {
 	add := func(c trace.SpanContext) {
 		if !c.IsValid() {
@@ -186,7 +186,7 @@ func (s *Span) Link(to replication.Span) {
 	}
 }
 
-// Context returns the context of the span.
+// Context returns the trace context of the span, for requests to the other node.
 func (s *Span) Context() replication.TraceContext {
 	carrier := propagation.MapCarrier{}
 	s.tracer.carrier.Inject(trace.ContextWithSpan(context.Background(), s.spans[0]), carrier)

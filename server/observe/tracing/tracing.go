@@ -40,18 +40,20 @@ const (
 
 // Options configures Start.
 type Options struct {
-	// Endpoint of an OTLP/gRPC collector: host:port, or a URL with http or https. Empty: from the environment.
+	// Endpoint is the address of an OTLP/gRPC collector: host:port, or a URL with http or https. If empty, it is taken
+	// from the environment.
 	Endpoint string
-	// Sample is the fraction, 0 to 1, of requests without a trace context that are traced; a trace context decides for
-	// others. SampleSet is false for the default, which the environment overrides.
+	// Sample is the fraction, 0 to 1, of requests without a trace context that are traced; other requests are traced if
+	// their trace context is sampled. SampleSet is false for the default, which the environment overrides.
 	Sample    float64
 	SampleSet bool
 	// Headers, key=value, are added to each request to the collector.
 	Headers []string
-	// Insecure disables TLS. CAFile has the CAs for the collector's certificate; empty: the system's.
+	// Insecure disables TLS. CAFile contains the CAs that verify the certificate of the collector; if empty, the CAs of
+	// the system are used.
 	Insecure bool
 	CAFile   string
-	// Dial connects to the collector; nil: TCP.
+	// Dial connects to the collector; if nil, over TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// NodeName, NodeID and Version describe this node.
 	NodeName, NodeID, Version string
@@ -75,7 +77,7 @@ type Tracer struct {
 	carrier  propagation.TraceContext
 }
 
-// Stats counts spans since start: those accepted by the collector, and those that could not be sent.
+// Stats counts the spans since the start that the collector accepted, and those that could not be sent.
 type Stats struct {
 	Sent, Lost uint64
 }

@@ -10,7 +10,7 @@ import (
 
 // Errors of operations on this node.
 var (
-	// ErrBusy: see BusyError.
+	// ErrBusy is matched by BusyError.
 	ErrBusy = errors.New("another maintenance operation is running on this node")
 	ErrRole = errors.New("not possible in this node's role")
 	// ErrRoleChanged is returned by a rewrite that was cancelled by a role change. The page file is unchanged.
@@ -43,10 +43,10 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("%v: %s; wait for it, or cancel it", ErrBusy, e.Activity)
 }
 
-// Is makes errors.Is(err, ErrBusy) hold.
+// Is reports whether target is ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
-// String returns a description for people.
+// String returns a description for operators.
 func (a Activity) String() string {
 	s := fmt.Sprintf("a %s since %s", a.Operation, a.Since.UTC().Format(time.RFC3339))
 	if a.Progress.TotalBytes > 0 {

@@ -12,13 +12,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
-// Bounds of a page map.
+// Limits of the number of regions of a page map.
 const (
 	PageMapRegions = 256  // default
 	PageMapMost    = 4096 // maximum; ErrSetting above
 )
 
-// PageMap returns the usage of this node's page file in at most that many regions; 0 means PageMapRegions.
+// PageMap returns the usage of this node's page file in at most the given number of regions; 0 means PageMapRegions.
 func (m *Manager) PageMap(ctx context.Context, regions uint32) (pager.PageMap, error) {
 	if regions > PageMapMost {
 		return pager.PageMap{}, fmt.Errorf("%w: page map of %d regions, maximum is %d", ErrSetting,
@@ -29,9 +29,9 @@ func (m *Manager) PageMap(ctx context.Context, regions uint32) (pager.PageMap, e
 
 // VerifyRequest selects a backup.
 type VerifyRequest struct {
-	// Path of the backup directory; empty means the setting.
+	// Path is the location of the backups; empty means the configured one.
 	Path string
-	// Name of the backup in it; empty means the newest complete one.
+	// Name is the name of the backup in it; empty means the newest complete one.
 	Name string
 }
 
@@ -43,7 +43,7 @@ type VerifyReport struct {
 }
 
 // VerifyBackup reads a backup of this node and reports whether it can be restored, and up to which time with this
-// node's archive. Online. A backup that cannot be restored is not an error.
+// node's archive. It runs online. A backup that cannot be restored is not an error.
 func (m *Manager) VerifyBackup(
 	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),
 ) (VerifyReport, error) {

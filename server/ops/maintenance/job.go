@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// MaxJobs bounds the jobs of a pair.
+	// MaxJobs is the maximum number of jobs of a pair.
 	MaxJobs = 100
 	// maxJobNameBytes leaves space for the prefix of a key.
 	maxJobNameBytes = 200
@@ -36,7 +36,7 @@ const (
 	OnBoth    = "both"
 )
 
-// Outcomes of a run.
+// Values of Run.Outcome.
 const (
 	RunRunning = "running"
 	RunOK      = "ok"
@@ -54,7 +54,7 @@ type Job struct {
 	// On is the node where it runs; empty means the default of its kind.
 	On     string `json:"on,omitempty"`
 	Paused bool   `json:"paused,omitempty"`
-	// UpdatedAt is the last change: earlier runs do not count as missed.
+	// UpdatedAt is the time of the last change; runs due before it do not count as missed.
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
@@ -68,11 +68,11 @@ type Run struct {
 	Node      string        `json:"node,omitempty"`
 	// Scheduled is the due time; zero for a run on request.
 	Scheduled time.Time `json:"scheduled,omitzero"`
-	// Term of the active that started it. In a later term the run has ended, unless it is a plan.
+	// Term is the term of the active that started the run. In a later term the run has ended, unless it started a plan.
 	Term uint64 `json:"term"`
 	// Attempt is the number of earlier attempts that a role change interrupted.
 	Attempt int `json:"attempt,omitempty"`
-	// Plan is the plan that the run started and ends with, if any.
+	// Plan is the ID of the plan that the run started, if any. The run ends with the plan.
 	Plan string `json:"plan,omitempty"`
 }
 
@@ -180,9 +180,9 @@ func (m *Manager) addPlan(runs []Run) error {
 	return nil
 }
 
-// since returns the time after which the next run is due: the last change of the job or the end of the last run,
-// whichever is later, or now during a run. A time far in the future comes from a clock that was wrong: then the job
-// continues from the time when that clock was set back (steady).
+// since returns the time after which the next run is due: now during a run, otherwise the later of the last change of
+// the job and the end of the last run. If that time is far in the future, the clock was wrong: the job then continues
+// from the time when the clock was set back (steady).
 func (j *JobInfo) since(now, steady time.Time) time.Time {
 	t := j.UpdatedAt
 	if len(j.History) > 0 {
@@ -217,8 +217,8 @@ func (m *Manager) clock() (now, steady time.Time) {
 	return now, m.clockSteady
 }
 
-// PutJob adds or replaces a job and keeps its history. Only on the active. It returns ErrSetting for an invalid job, or
-// ErrTooManyJobs.
+// PutJob adds or replaces a job and keeps its history. It must be called on the active. It returns ErrSetting for an
+// invalid job, or ErrTooManyJobs.
 func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	if err := j.check(); err != nil {
 		return JobInfo{}, err
@@ -238,7 +238,7 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	return info, err
 }
 
-// DeleteJob removes a job and its history. A current run continues. Only on the active.
+// DeleteJob removes a job and its history. A current run continues. It must be called on the active.
 func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("delete job %s: another change of pair entries is not committed yet: %w", name, err)
@@ -303,7 +303,7 @@ func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	return now, ok
 }
 
-// maxMissed bounds the missed times that are enumerated.
+// maxMissed is the maximum number of missed times that are enumerated.
 const maxMissed = 10_000
 
 // After returns the first due time after t; ok is false if the schedule cannot be parsed.

@@ -90,7 +90,7 @@ func testPlanOfAnotherPair(t *testing.T) {
 	plan := p.planIs(m, PlanCancelled)
 	require.Contains(t, plan.Reason, "another pair")
 	_, err = m.StartPlan(t.Context(), PlanCompact, 0, false)
-	require.NoError(t, err, "and it blocks no plan")
+	require.NoError(t, err, "it blocks no plan")
 	p.planIs(m, PlanDone)
 }
 

@@ -38,8 +38,8 @@ type localState struct {
 type localContent struct {
 	Version int        `json:"version"`
 	Done    []doneStep `json:"done"` // newest first
-	// ResizeDone and CompactDone: the operation requested by the configuration was done, and the setting has been on
-	// since.
+	// ResizeDone and CompactDone report whether the operation requested by the configuration was executed. They are reset
+	// when the setting is disabled.
 	ResizeDone  bool                   `json:"config_resize_done,omitempty"`
 	CompactDone bool                   `json:"config_compact_done,omitempty"`
 	LastScan    *checkpoint.ScanResult `json:"last_scan,omitempty"`
@@ -49,9 +49,9 @@ type doneStep struct {
 	ID       string    `json:"id"`
 	PageSize int       `json:"page_size"`
 	At       time.Time `json:"at"`
-	// Incarnation of the store: if a snapshot replaces the page file, the step is no longer done.
+	// Incarnation is that of the store: if a snapshot replaces the page file, the step is no longer done.
 	Incarnation uint64 `json:"incarnation"`
-	// Process that was asked to restart; empty for other steps.
+	// Process is the process that was requested to restart; empty for other steps.
 	Process string `json:"process,omitempty"`
 }
 
@@ -66,7 +66,7 @@ func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error)
 		return nil, fmt.Errorf("read %s: %w", l.path, err)
 	}
 	if err := json.Unmarshal(raw, &l.v); err != nil || l.v.Version != 1 {
-		logger.Warn("plan steps done by this node cannot be decoded and are discarded; a step may be repeated",
+		logger.Warn("cannot decode the completed plan steps; a step may be repeated",
 			zap.String("file", l.path), zap.Error(err))
 		l.v = localContent{Version: 1}
 	}
@@ -80,7 +80,7 @@ func (l *localState) done(id string, incarnation uint64) bool {
 		func(d doneStep) bool { return d.ID == id && d.Incarnation == incarnation })
 }
 
-// restarted reports whether an earlier process was asked to restart for a plan, and whether this one was.
+// restarted reports whether an earlier process was requested to restart for a plan, and whether this one was.
 func (l *localState) restarted(plan, process string) (before, now bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

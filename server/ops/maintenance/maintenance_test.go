@@ -252,7 +252,7 @@ func (m *Manager) isDue(t *testing.T, name string) bool {
 	return due
 }
 
-// A recently missed run is made up for once, an older one is recorded as skipped, and an interrupted one as failed.
+// A recently missed run is started late, once; an older one is recorded as skipped, and an interrupted one as failed.
 func TestMissedRunsAfterTakeover(t *testing.T) { synctest.Test(t, testMissedRunsAfterTakeover) }
 
 func testMissedRunsAfterTakeover(t *testing.T) {
@@ -404,7 +404,7 @@ func (l wrongPeer) Digest(ctx context.Context, at uint64) (checkpoint.Digest, er
 	return d, err
 }
 
-// A change waits for the one before it, which waits for the standby, but not longer than its own context.
+// A change waits for the previous one, which waits for the standby, until its own context ends.
 func TestChangeWaitsNoLongerThanAsked(t *testing.T) {
 	synctest.Test(t, testChangeWaitsNoLongerThanAsked)
 }

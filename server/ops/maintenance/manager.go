@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Options of New.
+// Options configures New.
 type Options struct {
 	Store *store.Store
 	Node  Node
@@ -34,10 +34,10 @@ type Options struct {
 	Defaults Defaults
 	// RewriteBytesPerSecond returns the copy rate limit of a rewrite when it starts. 0 and nil mean no limit.
 	RewriteBytesPerSecond func() int64
-	// Archive and Archiver of this node's log; nil for none.
+	// Archive and Archiver are the log archive of this node; nil without an archive.
 	Archive  backup.Objects
 	Archiver *backup.Archiver
-	// Location opens a backup location; nil supports directories only.
+	// Location opens a backup location; if nil, only directories are supported.
 	Location func(backup.Location) (backup.Objects, error)
 	Seal     backup.Sealer // encrypts backups; optional
 	Software string        // version recorded in backups
@@ -46,7 +46,7 @@ type Options struct {
 	Retry time.Duration
 	// Tick is the interval at which the schedule is checked; 0 means 500 ms.
 	Tick time.Duration
-	// Restart ends the process in order to restart it with the program currently on disk; nil if it cannot.
+	// Restart restarts the process with the program that is currently on disk; nil if the process cannot restart itself.
 	Restart func()
 	// CheckRestart returns the reason why the process would not start again; optional.
 	CheckRestart func(ctx context.Context) error
@@ -73,16 +73,16 @@ type Manager struct {
 	following bool // this node follows an active: it may rewrite
 	starting  bool // this standalone node does not serve yet: it may rewrite
 	jobs      map[string]bool
-	// latestClock is the last time returned by clock, and clockSteady since when it is steady.
+	// latestClock is the last time returned by clock; clockSteady is the time since which it is steady.
 	latestClock, clockSteady time.Time
 	held                     map[uint64]context.CancelCauseFunc
 	holds                    uint64 // last key of held
 
-	// progress of the plan's step on the other node.
+	// progress is the progress of the plan's step on the other node.
 	progress atomic.Pointer[checkpoint.Progress]
 }
 
-// New creates the manager of a node. Run runs it.
+// New creates the manager of a node. The caller must call Run.
 func New(o Options) (*Manager, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -115,8 +115,8 @@ func (m *Manager) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// wait waits for a change of the role or the pair's entries, or until limit (if not 0). It returns false when ctx
-// ended.
+// wait waits for a change of the role or of the pair's entries, for at most limit if it is not 0. It returns false if
+// ctx has ended.
 func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, limit time.Duration) bool {
 	var timeout <-chan time.Time
 	if limit > 0 {
@@ -136,7 +136,7 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 var errLeft = errors.New("this node is no longer active")
 
 // servingContext returns a context that ends when this node stops serving, or when keep (optional) returns an error
-// after a change of the pair's entries. stop must be called.
+// after a change of the pair's entries. The caller must call stop.
 func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entries, unwatch := query.WatchMeta(m.store)
@@ -163,7 +163,7 @@ func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ cont
 	}
 }
 
-// cause returns the reason why a context ended, if it did, instead of "context canceled".
+// cause adds the cause of the end of ctx to err, if ctx has ended.
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); err != nil && c != nil && !errors.Is(err, c) {
 		return fmt.Errorf("%w: %w", c, err)

@@ -36,8 +36,8 @@ const (
 	opVerify  = "verify-backup"
 )
 
-// begin registers an operation, or returns the reason why it cannot start. The context ends with ctx and with
-// CancelRewrite; end must be called.
+// begin registers an operation, or returns the reason why it cannot start. The returned context ends with ctx and with
+// CancelRewrite. The caller must call end.
 func (m *Manager) begin(
 	ctx context.Context, kind, planID string, report func(checkpoint.Progress),
 ) (context.Context, *operation, error) {

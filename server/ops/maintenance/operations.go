@@ -25,8 +25,8 @@ import (
 
 var _ Operations = (*Manager)(nil)
 
-// Scan reads a snapshot of this node's page file and recommends a page size. Online. It reports the recommendation to
-// the pair if maxPageSize is 0, which means the setting.
+// Scan reads a snapshot of this node's page file and recommends a page size of at most maxPageSize. It runs online. If
+// maxPageSize is 0, the setting applies, and the recommendation is stored for the pair.
 func (m *Manager) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
@@ -57,7 +57,8 @@ func (m *Manager) Scan(
 	return r, nil
 }
 
-// LastScan returns the result of this node's last scan, also from before a restart; zero if there was none.
+// LastScan returns the result of this node's last scan, even if the node was restarted since; the zero value if there
+// was none.
 func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
@@ -153,7 +154,7 @@ func (m *Manager) Rewrite(
 
 const awaitPlanLimit = time.Second
 
-// awaitPlan waits until this following node has applied the plan whose step it must do: during a rewrite it applies
+// awaitPlan waits until this standby has applied the plan whose step it must execute: during the rewrite it applies
 // nothing, and could not report the step. A timeout is harmless.
 func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	if id == "" {
@@ -208,7 +209,7 @@ func (m *Manager) unchanged() (RewriteResult, error) {
 	}, nil
 }
 
-// Shrink releases the free space at the end of this node's page file to the filesystem. Online.
+// Shrink releases the free space at the end of this node's page file to the file system. It runs online.
 func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error) {
 	ctx, op, err := m.begin(ctx, opShrink, "", nil)
 	if err != nil {
@@ -234,7 +235,7 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.Maintenance().DropOld()
 }
 
-// FlushArchive archives this node's log up to now, and returns the location and status.
+// FlushArchive archives this node's log up to its current end, and returns the location and status of the archive.
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
@@ -246,7 +247,7 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup copies a snapshot of this node to a backup. Online.
+// Backup copies a snapshot of this node to a backup. It runs online.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
@@ -259,10 +260,10 @@ func (m *Manager) Backup(
 		return backup.Set{}, err
 	}
 	o.KeepGenerations = cmp.Or(req.Keep, settings.BackupKeep)
-	if o.Place, err = m.location(req.Path); err != nil {
+	if o.Location, err = m.location(req.Path); err != nil {
 		return backup.Set{}, err
 	}
-	defer closeObjects(o.Place)
+	defer closeObjects(o.Location)
 	ctx, op, err := m.begin(ctx, opBackup, "", progress)
 	if err != nil {
 		return backup.Set{}, err
@@ -280,7 +281,7 @@ func (m *Manager) Backup(
 	return set, nil
 }
 
-// Backups lists this node's backups, oldest first. An empty path means the setting.
+// Backups lists this node's backups, oldest first. An empty path means the configured location.
 func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error) {
 	place, err := m.location(path)
 	if err != nil {
@@ -290,7 +291,7 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 	return backup.List(ctx, place)
 }
 
-// location opens a backup location. An empty path means the setting.
+// location opens a backup location. An empty path means the configured one.
 func (m *Manager) location(path string) (backup.Objects, error) {
 	settings, err := m.Settings()
 	if err != nil {
@@ -318,8 +319,8 @@ func closeObjects(place backup.Objects) {
 	}
 }
 
-// checkBackupPath refuses no location, a path relative to the working directory of the process, and one inside the data
-// directory, which would copy the store into itself.
+// checkBackupPath rejects an empty location, a relative path, and a path inside the data directory. A backup inside the
+// data directory would copy the store into itself.
 func (m *Manager) checkBackupPath(path string) (at backup.Location, err error) {
 	if path == "" {
 		return at, ErrNoBackupPath
@@ -360,7 +361,7 @@ func withoutLinks(path string) string {
 
 const activityLimit = time.Second
 
-// MaySwitchOver returns a failover.ErrSwitchover while the standby, this node or the other one, rewrites its page file:
+// MaySwitchOver returns failover.ErrSwitchover while the standby, this node or the other one, rewrites its page file:
 // it applies nothing, and cannot serve unapplied messages. If the other node is unreachable, MaySwitchOver returns nil:
 // failover detects that.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {

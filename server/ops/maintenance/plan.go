@@ -54,22 +54,22 @@ type Plan struct {
 	PageSize int `json:"page_size,omitempty"`
 	// SwitchBack returns the role to FirstActive at the end.
 	SwitchBack bool `json:"switch_back,omitempty"`
-	// Pair on which it was started. On another pair, restored from a backup, it is ended immediately.
+	// Pair is the pair on which the plan was started. On another pair, after a restore, it is cancelled immediately.
 	Pair        uuid.UUID `json:"pair"`
 	FirstActive uuid.UUID `json:"first_active"`
 	State       PlanState `json:"state"`
-	// Reason for State.
+	// Reason is the reason for State.
 	Reason string `json:"reason,omitempty"`
-	// Done contains the stores whose page file was rewritten, or whose node has restarted, at most one for each node: all
-	// that a new active needs. A store that has replaced one of them since, for example a snapshot of the other node, is
-	// not done.
+	// Done contains the stores whose page file was rewritten, or whose node has restarted, at most one for each node. A
+	// new active needs nothing else to continue. If a store is replaced, for example by a snapshot of the other node, it
+	// is no longer done.
 	Done      []failover.Member `json:"done,omitempty"`
 	Node      uuid.UUID         `json:"node"`
 	StartedAt time.Time         `json:"started_at"`
 	EndedAt   time.Time         `json:"ended_at,omitzero"`
 	Retries   int               `json:"retries,omitempty"`
 
-	// Progress of the current step, as known to this node. Not stored.
+	// Progress is the progress of the current step, as known to this node. It is not stored.
 	Progress *checkpoint.Progress `json:"-"`
 }
 
@@ -136,9 +136,9 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 // AwaitPlan waits, for a limited time, until this node has applied a plan that the active has started or ended.
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
-// StartPlan starts a plan. pageSize applies to PlanResize; 0 means the recommended one. Only on the active of a pair.
-// It returns ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or ErrSetting (for an invalid page size,
-// or a node that would not start again).
+// StartPlan starts a plan. pageSize applies to PlanResize; 0 means the recommended one. It must be called on the active
+// of a pair. It returns ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or ErrSetting (for an invalid
+// page size, or a node that would not start again).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {
 		return nil, fmt.Errorf("start a plan: %w: node is standalone; set resize-on-startup or compact-on-startup "+
@@ -158,7 +158,7 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	if err != nil {
 		return nil, err
 	}
-	if kind == PlanRestart { // the other node checks its settings at its own turn, which is first
+	if kind == PlanRestart { // the other node restarts first, and checks its own settings then
 		if err := m.checkRestart(ctx); err != nil {
 			return nil, fmt.Errorf("start a plan: %w", err)
 		}
@@ -185,8 +185,8 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	return &p, nil
 }
 
-// CancelPlan ends the plan: a running rewrite is cancelled, a switchover that has begun is not undone. Only on the
-// active.
+// CancelPlan ends the plan: a running rewrite is cancelled, a switchover that has begun is not undone. It must be
+// called on the active.
 func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID == "" || p.State.Ended() {

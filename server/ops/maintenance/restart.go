@@ -65,7 +65,7 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 			return false, err
 		}
 	}
-	if m.o.Restart == nil { // recorded anyway: a process started manually is the restarted one, too
+	if m.o.Restart == nil { // recorded anyway: a process started manually also counts as restarted
 		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process manually, then the "+
 			"plan continues", ErrRole)
 	}
@@ -74,8 +74,8 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	return false, nil
 }
 
-// restartOn repeats the request until the other node confirms the restart. While the node is away, the plan waits until
-// it is in sync again.
+// restartOn repeats the request until the other node confirms the restart. The plan then waits until that node is in
+// sync again.
 func (m *Manager) restartOn(
 	ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo,
 ) (time.Duration, error) {

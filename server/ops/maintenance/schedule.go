@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// missedGrace: a run missed for less than this, because no node was active, is started late. An older one is recorded
-	// as skipped: a backup scheduled for 2 o'clock at night must not run at noon.
+	// missedGrace is how late a run may start if no node was active when it was due. After that, it is recorded as
+	// skipped: a backup scheduled for 2 a.m. must not run at noon.
 	missedGrace = 10 * time.Minute
-	// maxAttempts bounds the attempts of a run that role changes interrupt.
+	// maxAttempts is the maximum number of attempts of a run that role changes interrupt.
 	maxAttempts = 3
 )
 
@@ -32,7 +32,7 @@ func (m *Manager) schedule(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	term := uint64(0)     // last term whose interrupted runs were handled
-	active := time.Time{} // when a node was last active, as observed here
+	active := time.Time{} // last time when this node observed an active node
 	for m.wait(ctx, nil, nil, m.o.Tick) {
 		seen := m.o.Now() // before Serving: the role may be lost right after it, and hours may pass
 		now, ok := m.node.Serving()
@@ -46,7 +46,7 @@ func (m *Manager) schedule(ctx context.Context) {
 			again, err := m.endInterrupted(ctx, now, active)
 			m.startAgain(ctx, again, &running)
 			if err != nil {
-				continue // the next tick closes the others
+				continue // the next tick ends the others
 			}
 			term = now
 		}
@@ -66,9 +66,8 @@ type interrupted struct {
 	run Run
 }
 
-// endInterrupted records the end of runs started by the active of another term: they ended with it. It returns the runs
-// to restart, also with an error: those interrupted by a switchover or failover, since a node was active until recently
-// (active).
+// endInterrupted records the end of runs that the active of another term started. It returns the runs to restart, even
+// with an error: those that a switchover or failover interrupted, as active, the last time of an active node, shows.
 func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -125,8 +124,7 @@ func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.Wa
 	})
 }
 
-// endPlanned ends the runs whose plan has ended. The current active does that, since a rolling plan hands the role
-// over.
+// endPlanned ends the runs whose plan has ended. It runs on the current active, since a rolling plan moves the role.
 func (m *Manager) endPlanned(ctx context.Context) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -206,8 +204,8 @@ func (m *Manager) release(name string) {
 	delete(m.jobs, name)
 }
 
-// RunJob runs a job now and returns the run when it has ended. Only on the active. It returns ErrNoJob or ErrJobRuns. A
-// failed run is not an error.
+// RunJob runs a job now and returns the run when it has ended. It must be called on the active. It returns ErrNoJob or
+// ErrJobRuns. A failed run is not an error.
 func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	term, ok := m.node.Serving()
 	if !ok {
@@ -260,10 +258,10 @@ func outcomeOf(err error) string {
 }
 
 func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
-	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
+	m.log.Info("job finished", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
 		zap.String("node", run.Node),
 		zap.String("detail", run.Detail), zap.Duration("took", run.Duration))
-	// Also if the caller has left: the history must not show the run as running.
+	// Even if the caller has left, the history must not show the run as running.
 	recordCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if err := m.recordRun(recordCtx, j.Name, run); err != nil {
@@ -295,7 +293,7 @@ func (m *Manager) targets(j Job) ([]target, error) {
 	case reason != "" && explicit && place == OnStandby:
 		return nil, fmt.Errorf("%w: job runs on the standby, but the active %s", errSkip, reason)
 	case reason != "":
-		return []target{self}, nil // better here than not at all
+		return []target{self}, nil // run it on this node instead
 	case place == OnBoth:
 		return []target{m.remote(other), self}, nil
 	default:

@@ -32,7 +32,7 @@ type Settings struct {
 	BackupKeep                        int
 }
 
-// Change is a change of settings: nil fields are unchanged.
+// Change contains the settings to change; nil fields remain unchanged.
 type Change struct {
 	PageSizeMax                       *int
 	ResizeOnStartup, CompactOnStartup *bool
@@ -51,7 +51,7 @@ type pairSettings struct {
 // startupRequest is a request for each node's next start, executed once for each ID.
 type startupRequest struct {
 	ID string `json:"id"`
-	// Resize to the recommended size, or Compact.
+	// Resize requests a resize to the recommended page size, Compact a compaction.
 	Resize  bool `json:"resize,omitempty"`
 	Compact bool `json:"compact,omitempty"`
 	// Done contains the nodes that have executed it.
@@ -91,7 +91,7 @@ func or[T any](v *T, def T) T {
 	return def
 }
 
-// Update changes settings of the pair. Only on the active. If it returns ErrSetting, nothing is changed.
+// Update changes settings of the pair. It must be called on the active. If it returns ErrSetting, nothing is changed.
 func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 	if err := c.check(); err != nil {
 		return Settings{}, err
@@ -152,7 +152,7 @@ func (c *Change) check() error {
 	return nil
 }
 
-// Report records operations that the other node has done. Only on the active.
+// Report records operations that the other node has executed. It must be called on the active.
 func (m *Manager) Report(ctx context.Context, r Report) error {
 	_, err := change(ctx, m, keySettings, func(p *pairSettings) error {
 		changed := false

@@ -30,9 +30,9 @@ type startupWork struct {
 
 func (w *startupWork) any() bool { return w.resize || w.compact || w.configResize || w.configCompact }
 
-// BeforeServing executes the operations requested for the start of a standalone node. It applies the log first, since
-// everything durable is committed there. A failed operation is logged, stays requested, and does not prevent the node
-// from serving.
+// BeforeServing executes the operations requested for the start of a standalone node. It applies the log first: on a
+// standalone node, all durable records are committed. A failed operation is logged, stays requested, and does not
+// prevent the node from serving.
 func (m *Manager) BeforeServing(ctx context.Context) error {
 	if err := m.store.Apply(m.store.Durable().LSN, nil); err != nil {
 		return fmt.Errorf("apply the log: %w", err)
@@ -52,7 +52,7 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 }
 
 // afterStart executes the operations requested for the start of a node of a pair once it is an in-sync standby, and
-// reports to the active. A node that becomes active first does nothing, since it may start as a standby the next time.
+// reports to the active. If the node becomes active first, the operations remain requested for its next start.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()

@@ -14,17 +14,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Node is the node that a Manager works in.
+// Node is the node that a Manager belongs to.
 type Node interface {
-	// Pair returns the status of failover. Changed is closed when the role or the record changes.
+	// Pair returns the failover status. Changed returns a channel that is closed when the role or the record changes.
 	Pair() failover.Status
 	Changed() <-chan struct{}
 	// Alone reports whether the node belongs to no pair.
 	Alone() bool
 	// Serving returns the term in which the node is active and serves clients; ok is false if it does not. While ok is
-	// true, everything ever committed is applied. The node may be blocked for a moment: then Commit waits or fails.
+	// true, all committed transactions are applied. Commit waits or fails while the node is temporarily blocked.
 	Serving() (term uint64, ok bool)
-	// Commit commits a transaction on the serving active. The errors are replication's.
+	// Commit commits a transaction on the serving active. Errors are those of package replication.
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 	// Standby returns the progress of the connected standby; ok is false without one, or if this node is not active.
 	Standby() (s Standby, ok bool)
@@ -34,13 +34,13 @@ type Node interface {
 // Standby is the status of the standby on the active.
 type Standby struct {
 	Node uuid.UUID
-	// Required: transactions wait for its acks.
+	// Required reports whether transactions wait for its acks.
 	Required bool
-	// AppliedLSN is the last record that it has applied, and CommitLSN the last that it may apply.
+	// AppliedLSN is the LSN of the last record that it has applied; CommitLSN is the LSN up to which it may apply records.
 	AppliedLSN, CommitLSN uint64
 }
 
-// Operations are the operations on the page file of this node, or of the other one over the network. progress may be
+// Operations executes operations on the page file of this node, or of the other node over the network. progress may be
 // nil; it is called from any goroutine, and possibly once after the operation has returned.
 type Operations interface {
 	Scan(ctx context.Context, maxPageSize int, progress func(checkpoint.Progress)) (checkpoint.ScanResult, error)
@@ -50,7 +50,8 @@ type Operations interface {
 	Checkpoint(ctx context.Context) error
 	// Restart restarts the node, a standby, for a plan; done is true if it has already restarted.
 	Restart(ctx context.Context, planID string) (done bool, err error)
-	// Digest waits for exactly an LSN and hashes the content at it. It returns store.ErrPast if the LSN has passed.
+	// Digest waits until the node has applied exactly atLSN, and hashes its content. It returns store.ErrPast if the node
+	// has already applied later records.
 	Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error)
 }
 
@@ -63,12 +64,12 @@ type Peers interface {
 	Report(ctx context.Context, address string, r Report) error
 }
 
-// Report is a report of a node to the active.
+// Report contains the operations that a node reports to the active.
 type Report struct {
 	Node uuid.UUID
-	// Recommended page size of a scan, in bytes; 0 for none.
+	// Recommended is the page size recommended by a scan, in bytes; 0 for none.
 	Recommended int
-	// StartupID is the executed request for the next start; empty for none.
+	// StartupID is the ID of the executed request for the next start; empty for none.
 	StartupID string
 }
 
@@ -83,11 +84,11 @@ type Activity struct {
 
 // RewriteRequest contains the parameters of a rewrite.
 type RewriteRequest struct {
-	// PageSize in bytes; 0 keeps the current one (a compaction).
+	// PageSize is the new page size in bytes; 0 keeps the current one (a compaction).
 	PageSize int
 	// DryRun only returns the expected result.
 	DryRun bool
-	// PlanID is the plan that it is a step of, if any. A step is executed once.
+	// PlanID is the ID of the plan that the rewrite is a step of, if any. A step is executed once.
 	PlanID string
 }
 
@@ -108,9 +109,9 @@ type ShrinkResult struct{ FileBytesBefore, FileBytesAfter uint64 }
 
 // BackupRequest contains the parameters of a backup.
 type BackupRequest struct {
-	// Path of the backup directory; empty means the setting.
+	// Path is the location of the backup; empty means the configured one.
 	Path string
-	// Keep is the number of backups to keep; 0 means the setting.
+	// Keep is the number of backups to keep; 0 means the configured number.
 	Keep int
 	// BytesPerSecond limits the rate; 0 means no limit.
 	BytesPerSecond int64

@@ -24,8 +24,8 @@ var ErrTooFast = errors.New("log grows too fast to compare both nodes; retry")
 var ErrDiffer = errors.New("the two nodes differ")
 
 const (
-	// verifyAhead is the distance, in records, of the record at which both nodes compute their digest. If the log passes
-	// it too early, the next distance is verifyWindow times larger.
+	// verifyAhead is the distance, in records, from the end of the log to the record at which both nodes compute their
+	// digest. If the log passes it too early, the next distance is verifyWindow times larger.
 	verifyAhead    = 8
 	verifyWindow   = 8
 	verifyAttempts = 6
@@ -67,14 +67,14 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby",
 			ErrDiffer, at, mine.Content[:8], mine.Messages, theirs.Content[:8], theirs.Messages)
 	}
-	return both, fmt.Sprintf("both nodes hold the same %d messages at LSN %d, digest %x", mine.Messages, at,
+	return both, fmt.Sprintf("both nodes have the same %d messages at LSN %d, digest %x", mine.Messages, at,
 		mine.Content[:8]), nil
 }
 
-// AtCommonRecord calls two functions, which compute a digest of one node each, concurrently with the LSN of a record
-// that both nodes are about to apply, and returns that LSN. It commits entries until the log reaches the record. If the
-// log passes the record too early (store.ErrPast), it tries a record farther ahead. After an error of one function, the
-// context of the other one is cancelled.
+// AtCommonRecord selects a record that both nodes are about to apply, and calls two functions concurrently with its
+// LSN. Each of them computes a digest of one node. AtCommonRecord commits entries until the log reaches the record, and
+// returns its LSN. If the log passes the record too early (store.ErrPast), it tries a record farther ahead. After an
+// error of one function, the context of the other one is cancelled.
 func (m *Manager) AtCommonRecord(
 	ctx context.Context, here, there func(ctx context.Context, at uint64) error,
 ) (at uint64, err error) {
@@ -115,7 +115,7 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 			return
 		case <-tick.C:
 		}
-		// Commit as many concurrently as are missing: they share a batch.
+		// Commit all missing entries concurrently, so that they share a batch.
 		var commits sync.WaitGroup
 		for range min(at-min(m.store.End().LSN, at), 64) {
 			commits.Go(func() { _ = m.commit(ctx, func(b *txn.Builder) { b.DeleteMeta(keyVerify) }) })

@@ -43,7 +43,7 @@ type Options struct {
 	Runner   *failover.Runner
 	Manager  *maintenance.Manager
 	Peers    *peerclient.Peers
-	// Serving has the session in which transactions are committed.
+	// Serving provides the session in which transactions are committed.
 	Serving *session.Current
 	// Resync replaces the node's store with a snapshot of the active; it returns false if this node does not follow one.
 	Resync func(cause error) bool

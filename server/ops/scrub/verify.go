@@ -23,7 +23,7 @@ import (
 
 const (
 	compareHeld = 10 * time.Second // time that a node waits for the record
-	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and indexAgain
+	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store; indexAgain is
 	// the poll interval.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond

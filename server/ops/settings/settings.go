@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package settings implements the current settings of a node: its configuration with the changes made at run time. The
-// changes are stored with the pair's messages, except min-in-sync, which is in the cluster record, since it must be
-// changeable while writes are refused because of it.
+// Package settings manages the current settings of a node: its configuration with the changes made at run time. The
+// changes are replicated with the messages of the pair. Only min-in-sync is in the cluster record: it must be
+// changeable while it causes writes to be refused.
 package settings
 
 import (
@@ -35,7 +35,7 @@ const (
 
 // Options configures New.
 type Options struct {
-	// Config of the node, the default for unchanged settings.
+	// Config is the configuration of the node, the default for unchanged settings.
 	Config  config.Config
 	Store   *store.Store
 	Manager *maintenance.Manager
@@ -112,9 +112,9 @@ func (s *Settings) Apply() {
 
 // Setting is a setting that can be changed at run time, with its values on a node.
 type Setting struct {
-	// Key, Usage and Scope as in config.Running.
+	// Key, Usage and Scope are those of config.Running.
 	Key, Usage, Scope string
-	// Value is the current value on this node, Configured that of its configuration.
+	// Value is the current value on this node; Configured is the value in its configuration.
 	Value, Configured string
 	Changed           bool // Value was set at run time
 }
@@ -144,7 +144,7 @@ type Change struct {
 	// Set contains the new values by key; Unset lists the settings to reset to the configuration.
 	Set   map[string]string
 	Unset []string
-	// Node to change, by name or UUID; empty for both. Only for settings with node scope.
+	// Node is the name or UUID of the node to change; empty for both. It must be empty for settings with pair scope.
 	Node string
 }
 
@@ -214,7 +214,7 @@ func (s *Settings) target(c *Change) (uuid.UUID, error) {
 	return protoconv.NodeCalled(&st, c.Node)
 }
 
-// changeMinInSync applies the part stored in the cluster record, and removes it from the change.
+// changeMinInSync changes min-in-sync in the cluster record, and removes it from c.
 func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
 	text, set := c.Set[keyMinInSync]
 	if !set && !slices.Contains(c.Unset, keyMinInSync) {

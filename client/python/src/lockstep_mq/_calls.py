@@ -36,8 +36,8 @@ Attempt = Callable[[grpc.aio.Channel, "_rpc.Metadata"], Awaitable[T]]
 class Doubt:
     """Records whether a request may have been committed without a response of a node.
 
-    It belongs to the request, not to one call that sends it. Only a response for exactly the request's producer,
-    epoch and sequence ends it. A refused retry does not end it, unless the refusal is recorded in the log.
+    It covers all calls that send the request. Only a response for exactly the request's producer, epoch and sequence
+    resets it. A refused retry does not reset it, unless the refusal is recorded in the log.
     """
 
     unknown: bool = False
@@ -103,8 +103,8 @@ class Request:
             raise errors.InvalidRequest(f"{op}: the Request {state}: use another one for another call")
         if self._identity.doubt.unknown and (self._caller is not caller or self._sent != (method, raw)):
             raise errors.InvalidRequest(
-                f"{op}: the Request is in use for another call, whose outcome is unknown: repeat that, or use another "
-                "Request"
+                f"{op}: the Request is in use for another call, whose outcome is unknown: retry that call, or use "
+                "another Request"
             )
         self._caller, self._sent, self._busy = caller, (method, raw), True
         try:
@@ -177,7 +177,7 @@ class Caller:
     ) -> T:
         """Execute attempts on the active node until one receives a response.
 
-        doubt: None for a read-only request. again: False for a request that is not retried while it is in doubt.
+        doubt: None for a read-only request. again: False for a request that is not retried after an unknown outcome.
         """
         loop = asyncio.get_running_loop()
         retry = _options.Backoff()
@@ -199,7 +199,7 @@ class Caller:
             try:
                 metadata = await self.locator.tokens.metadata()
                 if deadline is not None and loop.time() >= deadline:
-                    raise self.give_up(op, last, unknown=unknown.unknown)  # never sent: no doubt
+                    raise self.give_up(op, last, unknown=unknown.unknown)  # this attempt was never sent
                 answer = await self.attempt(target, fn, metadata, deadline)
             except asyncio.CancelledError:
                 if doubt is not None:

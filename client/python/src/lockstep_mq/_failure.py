@@ -13,7 +13,7 @@ from lockstep_mq import _reach, _reasons, errors
 from lockstep_mq._proto import queue_pb2, types_pb2
 
 _CORE = "Internal error from Core"
-"""The message of grpc.aio, instead of the status, for a write on a stream that has just ended."""
+"""The message that grpc.aio returns instead of the status for a write on a stream that has just ended."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -87,7 +87,7 @@ class Failure(Exception):
         return self.meaning in {errors.Unauthenticated, errors.Denied}
 
     def error(self, op: str, *, doubt: bool = False) -> errors.LockstepError:
-        """Return the error for the application. doubt: an attempt may have been executed."""
+        """Return the error for the application. doubt states whether an attempt may have been executed."""
         kind = self.meaning or errors.Unavailable
         refusal = kind(
             f"{op}: {self.message}",

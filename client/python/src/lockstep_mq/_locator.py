@@ -41,7 +41,7 @@ class Node:
         self.refused: float | None = None  # time of the last rejection of the credentials
         self.asking = False  # a retry after a rejection is in progress
         self.users = 0  # attempts in progress
-        self.kick = asyncio.Event()
+        self.trigger = asyncio.Event()
         self.again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -141,7 +141,7 @@ class Locator:
     def ask_now(self) -> None:
         """Trigger a poll of all nodes."""
         for node in self.nodes:
-            node.kick.set()
+            node.trigger.set()
 
     def explain(self) -> str:
         """Describe the last status of each node."""
@@ -236,17 +236,17 @@ class Locator:
         return delivered, fresh, f
 
     async def _poll_when_asked(self, node: Node) -> None:
-        """Request the status when kicked, frequently while a call searches, and while attempts are pending."""
+        """Request the status when triggered, frequently while a call searches, and periodically during attempts."""
         while not self.closed:
             searching = self.target is None and self._waiters > 0
             timeout = _options.RETRY_MAX if searching else self._options.probe_interval
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(node.kick.wait(), timeout)
-            kicked = node.kick.is_set()
-            node.kick.clear()
-            if kicked or searching or node.users > 0:
+                await asyncio.wait_for(node.trigger.wait(), timeout)
+            triggered = node.trigger.is_set()
+            node.trigger.clear()
+            if triggered or searching or node.users > 0:
                 await self._poll(node)
-            if kicked:
+            if triggered:
                 await asyncio.sleep(_options.RETRY_MIN)  # consecutive failed calls cause one request
 
     async def _poll(self, node: Node) -> None:

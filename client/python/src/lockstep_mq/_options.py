@@ -69,7 +69,7 @@ class URL:
 
 
 def parse_url(url: str) -> URL:
-    """Parse a URL, with the parameters of the Go client that this client has."""
+    """Parse a URL with the parameters of the Go client, as far as this client supports them."""
     rest, _, query = url[len(SCHEME) :].partition("?")
     token, found, hosts = rest.rpartition("@")
     names = {"tls-ca": "ca", "tls-cert": "cert", "tls-key": "key", "token-file": "token_file"}
@@ -204,9 +204,9 @@ def _read(file: Path) -> str:
 
 def _check_token(token: str) -> None:
     if not token or len(token) > MAX_TOKEN_BYTES:
-        raise errors.InvalidRequest(f"a token has 1 to {MAX_TOKEN_BYTES} bytes; this one has {len(token)}")
+        raise errors.InvalidRequest(f"token has {len(token)} bytes, must have 1 to {MAX_TOKEN_BYTES}")
     if any(not "!" <= c <= "~" for c in token):
-        raise errors.InvalidRequest("the token has a character that is not allowed")
+        raise errors.InvalidRequest("token contains a character that is not allowed")
 
 
 _dialled_by: int | None = None
@@ -243,7 +243,7 @@ def check_process() -> None:
     """
     if was_forked():
         raise errors.Forked(
-            f"process {os.getpid()} was forked from process {_dialled_by} after that had used a client, and gRPC does "
+            f"process {os.getpid()} was forked from process {_dialled_by}, which had used a client, and gRPC does "
             "not work after a fork: open the first client after the fork, or start processes with multiprocessing's "
             '"spawn" or "forkserver"'
         )

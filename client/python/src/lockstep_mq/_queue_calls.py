@@ -54,7 +54,7 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Create a queue with its initial subscriptions, by default "default"; a `topic` starts without one."""
+        """Create a queue with its initial subscriptions, by default "default"; with `topic`, without subscriptions."""
         asked = queue_pb2.CreateQueueRequest(
             name=name,
             config=queues.encode_config(config or QueueConfig()),

@@ -10,11 +10,11 @@ _BEFORE_THE_CAUSE = re.compile(r"^.*?last error: \w+: (?:ipv[46]:[^ ]+: |unix:[^
 
 
 NONE, PERHAPS, SURE = 0, 1, 2
-"""Whether the two ends disagree about TLS, which a retry cannot fix."""
+"""Whether client and node disagree about TLS, which a retry cannot fix."""
 
 
 def explain(message: str) -> tuple[str, int]:
-    """Return why the connection failed, and whether the ends disagree about TLS: NONE, PERHAPS or SURE.
+    """Return why the connection failed, and whether client and node disagree about TLS: NONE, PERHAPS or SURE.
 
     Unknown messages are returned unchanged. gRPC reports the cause as text only.
     """
@@ -30,12 +30,12 @@ def explain(message: str) -> tuple[str, int]:
         return "the node does not use TLS, and this client does: remove ca, or enable TLS on the node", SURE
     if "Unwrap failed" in cause or "ALERT_" in cause:
         return (
-            "TLS: the node closes the connection: it requires a client certificate from a CA that it trusts: set cert "
+            "TLS: the node closes the connection and requires a client certificate from a CA that it trusts: set cert "
             f"and key ({cause})"
         ), SURE
     if "Socket closed" in cause or "GOAWAY" in cause:
         return (
-            "the node closes the connection immediately: if it requires TLS, set ca. Or the port is not for clients, "
+            "the node closes the connection immediately: if it requires TLS, set ca. Or the port is not a client port, "
             "but for a raft voter"
         ), PERHAPS
     if "Connection refused" in cause:

@@ -26,7 +26,9 @@ class DeliveryTrace(Protocol):
 
 
 class Tracer(Protocol):
-    """Receives publishes, deliveries and calls; lockstep_mq.tracing implements it with OpenTelemetry.
+    """Receives publishes, deliveries and calls to record them as trace spans.
+
+    lockstep_mq.tracing implements it with OpenTelemetry.
 
     Its methods are called where the application publishes and receives; they must not block.
     """

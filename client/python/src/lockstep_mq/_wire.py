@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes requests of a publish stream in protobuf, without a protobuf object for each message.
+"""Encoding of publish stream requests in protobuf, without a protobuf object for each message.
 
 tests/test_wire.py compares the result and the field numbers with the generated code.
 """

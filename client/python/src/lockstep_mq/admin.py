@@ -56,18 +56,17 @@ class Admin(QueueCalls):
         filter: str = "",  # noqa: A002 # the protocol's name
         timeout: float | None = None,
     ) -> Moved:
-        """Move messages from a dead-letter queue to the queues that they came from, or to another queue.
+        """Move messages from a dead-letter queue to their original queues, or to another queue.
 
-        Messages held by a consumer are moved, too. A moved message is a new message at the end of the target queue,
-        for all subscriptions. Each message is moved at most once, in transactions of several messages, and moves are
-        not undone when the call fails. An attempt without a response is not retried, since it could exceed limit:
+        Messages in flight to a consumer are also moved. A moved message is a new message at the end of the target
+        queue, for all subscriptions. Each message is moved at most once, in transactions of several messages, and moves
+        are not undone when the call fails. An attempt without a response is not retried, since it could exceed limit:
         the call raises OutcomeUnknown, and another call moves the remaining messages.
 
         Args:
             queue: The dead-letter queue.
-            subscription: The subscription of it that the messages are moved from.
-            to: The target queue; if empty, each message is moved to the queue that it came from. Messages that are
-                not dead letters are moved only if it is set.
+            subscription: The subscription of that queue that the messages are moved from.
+            to: The target queue; if empty, each dead letter is moved to its original queue, and other messages remain.
             start: The first sequence to move; 0 is the oldest.
             limit: The maximum number of messages; 0 is no limit.
             filter: A CEL expression that messages must match.
@@ -95,16 +94,16 @@ class Admin(QueueCalls):
         queue_id: int = 0,
         timeout: float | None = None,
     ) -> Moved:
-        """Move selected messages of a queue to another queue, or dead letters to their origin, in one transaction.
+        """Move selected messages to another queue, or dead letters to their original queues, in one transaction.
 
-        The limit is 10,000 messages. Messages held by a consumer are moved, too. A moved message is a new message at
-        the end of the target queue, for all subscriptions. The call can be retried after any error: each message is
+        The limit is 10,000 messages. Messages in flight to a consumer are also moved. A moved message is a new message
+        at the end of the target queue, for all subscriptions. The call can be retried after any error: each message is
         moved at most once.
 
         Args:
             queue: The queue of the messages.
             sequences: Sequences, and inclusive ranges of them as pairs.
-            to: The target queue; if empty, each dead letter is moved to the queue that it came from.
+            to: The target queue; if empty, each dead letter is moved to its original queue.
             subscription: The subscription that the messages are moved from; other subscriptions keep them. If empty,
                 they are moved from all subscriptions, and the target receives each message once.
             queue_id: If not 0, the required ID of the queue. A queue that was created later with the same name is
@@ -157,8 +156,8 @@ class Admin(QueueCalls):
     async def commit_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
         """Commit a prepared transaction, and return whether an operator had already committed it.
 
-        The call is idempotent. With heuristic, an operator decides instead of the coordinator; the coordinator is
-        notified in the response to its own decision.
+        The call is idempotent. With heuristic, an operator decides in place of the coordinator; the response to the
+        decision of the coordinator reports this.
 
         Raises:
             NoTransaction: No transaction of that xid is prepared or among the last 10,000 decided ones.
@@ -247,7 +246,7 @@ class Admin(QueueCalls):
             timeout: Seconds to wait for each page.
 
         Raises:
-            Denied: This client lacks the operate permission.
+            Denied: This client does not have the operate permission.
             Unavailable: The node does not respond.
         """
         node = self._node(address)
@@ -275,7 +274,7 @@ class Admin(QueueCalls):
         Raises:
             WrongState: The connection does not exist.
             InvalidRequest: It is the connection of the other node.
-            Denied: This client lacks the operate permission.
+            Denied: This client does not have the operate permission.
             OutcomeUnknown: The node did not respond.
         """
         response = await self._once(
@@ -320,7 +319,7 @@ class Admin(QueueCalls):
     def _node(self, address: str) -> Node:
         known = {n.address: n for n in self._caller.locator.nodes}
         if address not in known:
-            raise errors.InvalidRequest(f"this client knows no node at {address}; it knows {', '.join(known)}")
+            raise errors.InvalidRequest(f"unknown node {address}; known nodes: {', '.join(known)}")
         return known[address]
 
     async def _once(
@@ -334,7 +333,7 @@ class Admin(QueueCalls):
         *,
         doubt: bool = False,
     ) -> _Answer:
-        """Send one request to one node, without retries. doubt: the request changes state."""
+        """Send one request to one node, without retries. doubt states whether the request changes state."""
         deadline = self._caller.deadline(timeout)
         metadata = await self._caller.locator.tokens.metadata()
         call: Awaitable[_Answer] = self._caller.unary(node.channel, method, request, response, metadata)

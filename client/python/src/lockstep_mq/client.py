@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lockstep_mq._tracer import Tracer
 
 _REPLY_GRACE = timedelta(seconds=30)
-"""How long a reply queue is kept without its consumer: during a failover, and after this process was killed."""
+"""How long a reply queue is kept without a consumer, for example during a failover."""
 
 
 class Client:
@@ -48,7 +48,7 @@ class Client:
     that has used a client cannot use any client (Forked). Fork first, or start processes with the "spawn" or
     "forkserver" method of multiprocessing.
 
-    The client follows the active node. All calls take a `timeout` in seconds. Without a timeout they wait
+    The client follows the active node. All calls have a `timeout` in seconds. Without a timeout they wait
     indefinitely, because a pair without an active node is usually failing over.
 
     Args:
@@ -95,7 +95,7 @@ class Client:
             follow_hints = follow_hints and not url.fixed_addresses
             probe_interval, max_message_bytes = url.probe_interval, url.max_message_bytes
         if (cert is None) != (key is None):
-            raise errors.InvalidRequest("cert and key are given together")
+            raise errors.InvalidRequest("cert and key must both be set")
 
         def path(p: str | PathLike[str] | None) -> Path | None:
             return None if p is None else Path(p)
@@ -231,7 +231,7 @@ class Client:
         """Publish a message with a temporary queue as its reply_to, and return the reply.
 
         Raises:
-            TimeoutError: No reply arrived in time. The request is published, and may still be answered.
+            TimeoutError: No reply arrived in time. The request may have been published, and may still be answered.
         """
         asked = m if isinstance(m, Message) else Message(m.encode() if isinstance(m, str) else m)
         deadline = asyncio.get_running_loop().time() + timeout
@@ -262,7 +262,7 @@ class Client:
         out.
         """
         if not to.reply_to:
-            raise errors.InvalidRequest("the message asks for no answer: it has no reply_to")
+            raise errors.InvalidRequest("the request has no reply_to")
         answer = m if isinstance(m, Message) else Message(m.encode() if isinstance(m, str) else m)
         answer = replace(answer, correlation_id=to.correlation_id or to.message_id)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a node, as described by the node."""
+"""Descriptions of the connections to a node."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Consumer:
         if not queue:
             raise errors.InvalidRequest("the name of the queue is empty", reason="INVALID_NAME")
         if not 1 <= prefetch <= MAX_PREFETCH:
-            raise errors.InvalidRequest(f"a prefetch of {prefetch} messages: 1 to {MAX_PREFETCH} are possible")
+            raise errors.InvalidRequest(f"prefetch is {prefetch}, must be 1 to {MAX_PREFETCH}")
         self.queue, self.subscription = queue, subscription
         self._caller, self._filter, self._prefetch = caller, filter, prefetch
         self._tracer = caller.tracer
@@ -190,7 +190,7 @@ class Consumer:
 
     @property
     def queue_id(self) -> int:
-        """ID of the queue that the messages come from; another queue may have its name by now."""
+        """ID of the queue that delivers the messages. Its name may now belong to another queue."""
         return self._queue_id
 
     async def receive(self, *, timeout: float | None = None) -> Delivery:
@@ -211,7 +211,7 @@ class Consumer:
     async def receive_batch(self, limit: int = 1000, *, timeout: float | None = None) -> list[Delivery]:
         """Return the available messages, 1 to limit, in order; wait for the first one like receive()."""
         if limit < 1:
-            raise errors.InvalidRequest(f"a batch of at most {limit} messages: 1 and more are possible")
+            raise errors.InvalidRequest(f"limit is {limit}, must be at least 1")
         if not self._buffer or self._error is not None or self._leaving:
             await self._await_message(timeout)
         buffer = self._buffer
@@ -224,8 +224,8 @@ class Consumer:
         """Call a coroutine function for each message, up to `concurrency` at a time, until the consumer is closed.
 
         A handler that returns acknowledges the message; one that raises Reject rejects it; any other exception
-        requeues it. A handler can answer itself: only the first answer counts. If run() is cancelled, the messages in
-        work are requeued.
+        requeues it. A handler can answer the message itself: only the first answer counts. If run() is cancelled, the
+        messages that are being processed are requeued.
         """
         workers = [asyncio.create_task(self._work(handle)) for _ in range(max(concurrency, 1))]
         try:
@@ -310,7 +310,7 @@ class Consumer:
             while self._settled < up_to:
                 if self._error is not None:
                     raise errors.OutcomeUnknown(
-                        f"{self._op}: it ended before all answers were confirmed: {self._error}"
+                        f"{self._op}: the consumer ended before all answers were confirmed: {self._error}"
                     )
                 progress = self._progress
                 await asyncio.wait({progress}, timeout=None if deadline is None else max(deadline - loop.time(), 0))

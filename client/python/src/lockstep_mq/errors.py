@@ -25,7 +25,7 @@ class LockstepError(Exception):
         message: Description of the error.
         reason: Name of an ErrorReason, such as "QUEUE_FULL"; empty if the error does not originate from a node.
         code: gRPC status code, such as "RESOURCE_EXHAUSTED"; empty for an error of the client.
-        address: The node that responded, host:port; empty without a response.
+        address: Address of the node that responded, host:port; empty without a response.
         settled: The refusal is recorded in the log and applies to all attempts of the request.
     """
 
@@ -43,21 +43,21 @@ class LockstepError(Exception):
         self.settled = settled
 
     def __str__(self) -> str:
-        said = f"{self.address}: {self.message}" if self.address else self.message
-        return f"{said} [{self.reason}]" if self.reason else said
+        text = f"{self.address}: {self.message}" if self.address else self.message
+        return f"{text} [{self.reason}]" if self.reason else text
 
 
 class NotDone(LockstepError):
     """Nothing was committed, and this request never will be."""
 
-    promise = "nothing was executed, and nothing of this request ever will be"
-    what_to_do = "make the request again if it is still wanted"
+    promise = "the request was not executed, and never will be"
+    what_to_do = "retry the request if it is still required"
 
 
 class Closed(NotDone):
     """The client, producer or consumer is closed."""
 
-    what_to_do = "make another one"
+    what_to_do = "create another one"
 
 
 class Forked(NotDone):
@@ -67,7 +67,7 @@ class Forked(NotDone):
 class Unavailable(NotDone):
     """The timeout expired before a node could serve the request. The request itself is valid."""
 
-    what_to_do = "look at the nodes with `lockstep status`, and make the request again"
+    what_to_do = "check the nodes with `lockstep status`, then retry the request"
 
 
 class Refused(NotDone):
@@ -89,7 +89,7 @@ class SubscriptionNotFound(Refused):
 class AlreadyExists(Refused):
     """A queue, subscription, prepared transaction or token of that name already exists."""
 
-    what_to_do = "take another name, or use what is there"
+    what_to_do = "use another name, or the existing object"
 
 
 class NotEmpty(Refused):
@@ -101,7 +101,7 @@ class NotEmpty(Refused):
 class LimitExceeded(Refused):
     """The request exceeds a limit of the queue, the node, a quota or this client; see `reason`."""
 
-    what_to_do = "consume messages, raise the limit, or make the request smaller"
+    what_to_do = "consume messages, raise the limit, or send a smaller request"
 
 
 class InvalidRequest(Refused, ValueError):
@@ -113,7 +113,7 @@ class InvalidRequest(Refused, ValueError):
 class SequenceReused(Refused):
     """Another producer has used the same ID and epoch. The message was not stored."""
 
-    what_to_do = "give each start of a producer a higher epoch, and each producer an id of its own"
+    what_to_do = "use a unique id for each producer, and a higher epoch at each start"
 
 
 class Fenced(Refused):
@@ -123,69 +123,69 @@ class Fenced(Refused):
 
 
 class TooOld(Refused):
-    """The nodes have evicted the producer, or this sequence of it."""
+    """The nodes have evicted the producer, or its result for this sequence."""
 
-    what_to_do = "make another producer"
+    what_to_do = "create another producer"
 
 
 class WrongState(Refused):
     """The current state of the pair or of the queue does not allow the request."""
 
-    what_to_do = "read what the message says is in the way"
+    what_to_do = "resolve the cause that the message describes"
 
 
 class Processed(Refused):
     """A message of the transaction was processed elsewhere. The transaction stored nothing."""
 
-    what_to_do = "drop what was made of the message"
+    what_to_do = "discard the results of processing the message"
 
 
 class NoTransaction(Refused):
-    """No transaction with that xid is prepared or remembered."""
+    """No transaction with that xid is prepared or among the last 10,000 decided ones."""
 
-    what_to_do = "prepare it, or forget it if it was decided long ago"
+    what_to_do = "prepare the transaction, or ignore the error if it was decided long ago"
 
 
 class Decided(Refused):
-    """The coordinator decided the prepared transaction the other way."""
+    """The coordinator has made the opposite decision on the prepared transaction."""
 
-    what_to_do = "keep to the first decision"
+    what_to_do = "keep the first decision"
 
 
 class Heuristic(Refused):
-    """An operator or the timeout decided the prepared transaction the other way."""
+    """An operator or the timeout has made the opposite decision on the prepared transaction."""
 
-    what_to_do = "tell an operator: the resource managers of the transaction differ"
+    what_to_do = "notify an operator: the participants of the transaction are inconsistent"
 
 
 class DataLoss(Refused):
     """Stored data is corrupt."""
 
-    what_to_do = "tell an operator: `lockstep verify`"
+    what_to_do = "notify an operator: run `lockstep verify`"
 
 
 class NodeFailed(Refused):
     """A node failed with an unexpected error, or does not implement the request."""
 
-    what_to_do = "read the log of the node"
+    what_to_do = "check the log of the node"
 
 
 class Denied(Refused):
-    """This client lacks the permission."""
+    """This client does not have the permission."""
 
-    what_to_do = "have an operator grant it: `lockstep access grant`"
+    what_to_do = "ask an operator for the permission: `lockstep access grant`"
 
 
 class Unauthenticated(Refused):
     """The nodes reject the credentials of this client."""
 
-    what_to_do = "show another token or certificate"
+    what_to_do = "use another token or certificate"
 
 
 class Busy(Refused):
     """Another maintenance operation is running."""
 
-    what_to_do = "wait until it has ended"
+    what_to_do = "wait until the operation has finished"
 
 
 class OutcomeUnknown(LockstepError):
@@ -195,8 +195,8 @@ class OutcomeUnknown(LockstepError):
         refusal: The refusal of a retry, which does not determine the outcome of the first attempt; or None.
     """
 
-    promise = "it was executed once or not at all"
-    what_to_do = "call commit() of a transaction again; of a publish, look into the queue before publishing it again"
+    promise = "the request was executed once or not at all"
+    what_to_do = "call commit() of a transaction again; after a publish, inspect the queue before you publish again"
 
     def __init__(self, message: str, *, refusal: NotDone | None = None) -> None:
         super().__init__(
@@ -211,4 +211,4 @@ class OutcomeUnknown(LockstepError):
 class OutcomeLost(OutcomeUnknown):
     """The outcome can no longer be determined: the producer was evicted or fenced."""
 
-    what_to_do = "look into the queue"
+    what_to_do = "inspect the queue"

@@ -64,7 +64,7 @@ class Receipt(NamedTuple):
         sequence: Position in the queue; of a batch, of its first message.
         lsn: Log sequence number of the transaction.
         duplicate: The first attempt was committed, and a retry returned its result.
-        address: The node that acknowledged the publish.
+        address: Address of the node that acknowledged the publish.
     """
 
     sequence: int
@@ -75,7 +75,7 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """The origin of a dead letter, and the reason of the move."""
+    """The origin of a dead letter, and the reason for the move."""
 
     queue: str
     subscription: str
@@ -113,7 +113,7 @@ class StoredMessage:
 
     @property
     def published_at(self) -> datetime:
-        """When the active node accepted the message."""
+        """Time when the active node accepted the message."""
         return when(self._stored.published_at)
 
     @property
@@ -232,7 +232,7 @@ def duration(d: timedelta) -> Duration:
 def timestamp(t: datetime, what: str) -> Timestamp:
     """Encode a time, which must have a time zone."""
     if t.tzinfo is None:
-        raise errors.InvalidRequest(f"{what} has no time zone: datetime.now(timezone.utc) has one")
+        raise errors.InvalidRequest(f"{what} has no time zone; use datetime.now(timezone.utc), for example")
     out = Timestamp()
     out.FromDatetime(t)
     return out
@@ -270,10 +270,10 @@ def encode(m: Publishable, max_body: int) -> types_pb2.Message:
     _encode_properties(out, m.properties)
     if m.priority is not None:
         if not 0 <= m.priority <= 9:
-            raise errors.InvalidRequest(f"priority {m.priority}: 0 to 9 are possible")
+            raise errors.InvalidRequest(f"priority is {m.priority}, must be 0 to 9")
         out.priority = m.priority
     if (m.ttl is not None and m.expires_at is not None) or (m.delay is not None and m.deliver_at is not None):
-        raise errors.InvalidRequest("give one of ttl and expires_at, and one of delay and deliver_at")
+        raise errors.InvalidRequest("a message has ttl or expires_at, and delay or deliver_at, not both")
     if m.ttl is not None:
         out.ttl.CopyFrom(duration(m.ttl))
     if m.expires_at is not None:
@@ -293,7 +293,7 @@ def _check_body(body: bytes, max_body: int) -> None:
 def _encode_properties(out: types_pb2.Message, properties: Mapping[str, Value]) -> None:
     for key, value in properties.items():
         if not 1 <= len(key.encode()) <= 255:
-            raise errors.InvalidRequest(f"a property's key has {len(key.encode())} bytes, 1 to 255 are possible")
+            raise errors.InvalidRequest(f"a property's key has {len(key.encode())} bytes, 1 to 255 are allowed")
         match value:
             case str():
                 out.properties[key] = value
@@ -301,7 +301,7 @@ def _encode_properties(out: types_pb2.Message, properties: Mapping[str, Value]) 
                 out.typed_properties[key].bool_value = value
             case int():
                 if not -(1 << 63) <= value < 1 << 63:
-                    raise errors.InvalidRequest(f"property {key!r} is {value}, which 64 bits do not hold")
+                    raise errors.InvalidRequest(f"property {key!r} is {value}, which exceeds 64 bits")
                 out.typed_properties[key].int_value = value
             case float():
                 out.typed_properties[key].double_value = value
@@ -309,5 +309,5 @@ def _encode_properties(out: types_pb2.Message, properties: Mapping[str, Value]) 
                 out.typed_properties[key].bytes_value = value
             case _:
                 raise errors.InvalidRequest(
-                    f"property {key!r} is a {type(value).__name__}; str, bool, int, float and bytes are possible"
+                    f"property {key!r} has type {type(value).__name__}; use str, bool, int, float or bytes"
                 )

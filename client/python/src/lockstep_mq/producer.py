@@ -62,14 +62,12 @@ class Producer:
         max_pending_bytes: int = 16 << 20,
     ) -> None:
         if bool(id) != bool(epoch):
-            raise errors.InvalidRequest(
-                "an id of a producer needs an epoch, one higher at each start, and an epoch an id"
-            )
+            raise errors.InvalidRequest("id and epoch must both be set; the epoch must be higher at each start")
         if len(id.encode()) > 64:
-            raise errors.InvalidRequest(f"the id of the producer has {len(id.encode())} bytes, the limit is 64")
+            raise errors.InvalidRequest(f"the producer id has {len(id.encode())} bytes, the limit is 64")
         if not 1 <= window <= _MAX_WINDOW or not 1 <= batch_messages <= _MAX_BATCH or max_pending_bytes < 1:
             raise errors.InvalidRequest(
-                f"window is 1 to {_MAX_WINDOW}, batch_messages 1 to {_MAX_BATCH}, max_pending_bytes at least 1"
+                f"window must be 1 to {_MAX_WINDOW}, batch_messages 1 to {_MAX_BATCH}, max_pending_bytes at least 1"
             )
         self._caller = caller
         self._loop = asyncio.get_running_loop()
@@ -170,7 +168,7 @@ class Producer:
 
     def _entry(self, queue: str, ms: Sequence[Publishable]) -> Entry:
         if not 1 <= len(ms) <= _MAX_BATCH:
-            raise errors.InvalidRequest(f"a batch of {len(ms)} messages, 1 to {_MAX_BATCH} are possible")
+            raise errors.InvalidRequest(f"a batch of {len(ms)} messages, 1 to {_MAX_BATCH} are allowed")
         if not queue:
             raise errors.InvalidRequest("the name of the queue is empty", reason="INVALID_NAME")
         pieces = self._pieces(ms)
@@ -409,14 +407,14 @@ class Producer:
 
     def _reused(self, r: Request, address: str) -> errors.SequenceReused:
         return errors.SequenceReused(
-            f"publish to {r.queue}: another producer of id {self._id!r} and epoch {self._epoch} has used "
+            f"publish to {r.queue}: another producer with id {self._id!r} and epoch {self._epoch} has used "
             f"sequence {r.sequence}; the message was not stored",
             reason="SEQUENCE_REUSED",
             address=address,
         )
 
     def _renew(self) -> bool:
-        """Assign a new identity after a node evicted this one, unless a request is in doubt."""
+        """Assign a new identity after a node evicted this one, unless the outcome of a request is unknown."""
         if self._own_id or self._in_flight[0].repeated:
             return False
         self._id, self._next = str(uuid.uuid4()), 1

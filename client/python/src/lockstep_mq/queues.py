@@ -99,8 +99,8 @@ class QueueActivity:
         delivered: Messages delivered to consumers per second, including redeliveries.
         acknowledged: Messages per second that all subscriptions have acknowledged, or that were purged, expired or
             moved to another queue.
-        oldest_at: When the oldest unacknowledged message was accepted; None without such a message, or while it is
-            unknown.
+        oldest_at: Time when the oldest unacknowledged message was accepted; None without such a message, or while
+            the time is unknown.
         consumers: Number of consumers of all subscriptions.
     """
 
@@ -177,8 +177,8 @@ class PreparedTransaction:
         xid: Its identifier.
         lsn: Log sequence number of its Prepare.
         prepared_at: Time of its Prepare, by the clock of the active node.
-        queues: Its queues, sorted by name.
-        bytes: Storage used by it.
+        queues: Its operations by queue, sorted by name.
+        bytes: Its size in the store.
     """
 
     xid: str
@@ -318,7 +318,7 @@ def encode_sequences(sequences: Iterable[int | tuple[int, int]]) -> list[types_p
         first, last = (s, s) if isinstance(s, int) else s
         if not 1 <= first <= last:
             raise errors.InvalidRequest(
-                f"sequences {first} to {last}: the first is at least 1, and the last not below it"
+                f"invalid range of sequences, {first} to {last}: the first must be at least 1, and the last not lower"
             )
         out.append(types_pb2.SequenceRange(first=first, last=last))
     if not out:

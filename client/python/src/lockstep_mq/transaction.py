@@ -157,7 +157,7 @@ class Transaction:
         return self.result
 
     async def prepare(self, xid: str, *, timeout: float | None = None) -> int:
-        """Execute the first phase of a two-phase commit. After it, commit_prepared() succeeds.
+        """Execute the first phase of a two-phase commit, after which commit_prepared() will succeed.
 
         Only publish and take (or ack) are allowed. Retry the call after OutcomeUnknown until it succeeds; then call
         Admin.commit_prepared or Admin.rollback_prepared. Returns the log sequence number.

@@ -40,7 +40,7 @@ func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfil
 		return nil, nil, nil
 	}
 	source, err = tlsfiles.Open(tlsfiles.Options{
-		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, Told: responses,
+		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, Changed: responses,
 	})
 	if err != nil {
 		return nil, nil, cli.Usage("--raft-ca, --raft-cert, --raft-key: %v", err)

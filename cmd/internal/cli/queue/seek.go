@@ -64,7 +64,7 @@ should be delivered again.`,
 	return cmd
 }
 
-func parsePosition(flag, text string) (admin.Place, error) {
+func parsePosition(flag, text string) (admin.Position, error) {
 	switch text {
 	case "earliest":
 		return admin.Earliest(), nil
@@ -73,13 +73,13 @@ func parsePosition(flag, text string) (admin.Place, error) {
 	}
 	if sequence, err := strconv.ParseUint(text, 10, 64); err == nil {
 		if sequence == 0 {
-			return admin.Place{}, cli.Usage("%s is 0: sequences begin at 1", flag)
+			return admin.Position{}, cli.Usage("%s is 0: sequences begin at 1", flag)
 		}
 		return admin.AtSequence(sequence), nil
 	}
 	if ago, err := time.ParseDuration(units.ExpandDays(text)); err == nil {
 		if ago < 0 {
-			return admin.Place{}, cli.Usage("%s %s is in the future: a duration is an age", flag, text)
+			return admin.Position{}, cli.Usage("%s %s is in the future: a duration is an age", flag, text)
 		}
 		return admin.Since(time.Now().Add(-ago)), nil
 	}
@@ -91,6 +91,6 @@ func parsePosition(flag, text string) (admin.Place, error) {
 			return admin.Since(t), nil
 		}
 	}
-	return admin.Place{}, cli.Usage("%s %q is neither earliest, latest, a sequence, a time (RFC 3339, or like "+
+	return admin.Position{}, cli.Usage("%s %q is neither earliest, latest, a sequence, a time (RFC 3339, or like "+
 		"2026-11-21 09:30:00), nor an age (such as 2h or 7d)", flag, text)
 }

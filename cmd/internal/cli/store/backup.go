@@ -200,7 +200,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if err != nil {
 		return err
 	}
-	o := backup.RestoreOptions{Place: location, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun}
+	o := backup.RestoreOptions{Location: location, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun}
 	if o.Unseal, err = f.locations.unseal(); err != nil {
 		return err
 	}

@@ -182,7 +182,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 		if f.verify && s.Complete {
 			err := withProgress(ctx, env, s.Name, func(show func(progress.Step)) error {
 				_, err := backup.Verify(ctx, s.Name, backup.VerifyOptions{
-					Place: location, Unseal: with, Progress: showBackup(show),
+					Location: location, Unseal: with, Progress: showBackup(show),
 				})
 				return err
 			})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements MaintenanceService, for operators and for the other node. It forwards calls that concern the
+// Package rpc implements MaintenanceService, for operators and for the other node. It forwards calls that apply to the
 // pair to the active.
 package rpc
 
@@ -31,11 +31,11 @@ import (
 
 const (
 	progressInterval = 200 * time.Millisecond
-	// passedOn marks a call that a node has forwarded to the active: it is not forwarded again.
-	passedOn = "lockstep-passed-on"
+	// keyForwarded marks a call that a node has forwarded to the active: it is not forwarded again.
+	keyForwarded = "lockstep-passed-on"
 )
 
-// Options of New.
+// Options configures New.
 type Options struct {
 	Runner   *failover.Runner
 	Manager  *maintenance.Manager
@@ -56,7 +56,7 @@ type Service struct {
 // New creates the service.
 func New(o Options) *Service { return &Service{o: o, manager: o.Manager} }
 
-// pass executes a call here, or forwards it to the active if that is the other node.
+// pass executes a call, or forwards it to the other node if that node is active.
 func pass[Req, Resp any](
 	ctx context.Context, s *Service, req *Req, here func(context.Context, *Req) (*Resp, error),
 	there func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
@@ -70,14 +70,14 @@ func pass[Req, Resp any](
 	}
 	st := s.o.Runner.Status()
 	hint := protoconv.NotActive(&st, failover.NodeInfo{})
-	if md, ok := metadata.FromIncomingContext(ctx); hint.ActiveAddress == "" || ok && len(md.Get(passedOn)) > 0 {
+	if md, ok := metadata.FromIncomingContext(ctx); hint.ActiveAddress == "" || ok && len(md.Get(keyForwarded)) > 0 {
 		return nil, apierror.ToStatus(hint)
 	}
 	client, err := s.o.Peers.Maintenance(hint.ActiveAddress)
 	if err != nil {
 		return nil, apierror.ToStatus(err)
 	}
-	return there(client, metadata.AppendToOutgoingContext(ctx, passedOn, "1"), req)
+	return there(client, metadata.AppendToOutgoingContext(ctx, keyForwarded, "1"), req)
 }
 
 // stream runs an operation and sends its progress, with a limited rate. If sending fails, the operation is cancelled.
@@ -220,7 +220,7 @@ func (s *Service) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOl
 	return &pb.DropOldResponse{Bytes: n}, nil
 }
 
-// FlushArchive archives the log of this node up to now.
+// FlushArchive archives the log of this node up to its current end.
 func (s *Service) FlushArchive(
 	ctx context.Context, _ *pb.FlushArchiveRequest,
 ) (*pb.FlushArchiveResponse, error) {

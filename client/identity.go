@@ -14,22 +14,22 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// doubt records whether a request may have been committed without a response of a node (INV-10). It persists across
-// calls that send the request. Only a response for exactly the request's producer, epoch and sequence ends it. A
-// refused retry does not, unless the refusal is recorded in the log.
-type doubt struct{ unknown bool }
+// attempts records whether a request may have been committed without a response of a node (INV-10), over all calls that
+// send the request. Only a response for exactly the request's producer, epoch and sequence resets it. A refused retry
+// does not reset it, unless the refusal is recorded in the log.
+type attempts struct{ unknown bool }
 
-func (d *doubt) unanswered() { d.unknown = true }
+func (a *attempts) unanswered() { a.unknown = true }
 
-func (d *doubt) answered() { d.unknown = false }
+func (a *attempts) answered() { a.unknown = false }
 
-func (d *doubt) refused(op string, e *Error) error {
+func (a *attempts) refused(op string, e *Error) error {
 	if e.settled {
-		d.answered()
+		a.answered()
 	}
 	err := link.Wrap(op, e, e.Message)
 	switch {
-	case !d.unknown:
+	case !a.unknown:
 		return err
 	case e.outcomeLost():
 		return fmt.Errorf("%w; %w; %w", err, ErrOutcomeLost, ErrOutcomeUnknown)
@@ -40,18 +40,18 @@ func (d *doubt) refused(op string, e *Error) error {
 }
 
 // sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
-// order. A client has as many as there were ever concurrent requests other than publishes.
+// order. A client has one for each request, other than a publish, that was ever concurrent with others.
 type sequencer struct {
 	id   string
 	next uint64
 }
 
 // identity makes retries of one request idempotent: the same producer and sequence while its outcome is unknown, over
-// any number of calls. The zero identity is that of a request that was never sent.
+// any number of calls. The zero identity belongs to a request that was never sent.
 type identity struct {
 	sequencer *sequencer
 	sequence  uint64
-	doubt     doubt
+	attempts  attempts
 	lost      error // why the outcome can never be determined; nothing is sent after that
 }
 
@@ -60,7 +60,7 @@ func (id *identity) take(s *sequencer) {
 	s.next++
 }
 
-func (id *identity) InDoubt() bool { return id.doubt.unknown }
+func (id *identity) OutcomeUnknown() bool { return id.attempts.unknown }
 
 // doAs is do for a request that changes state. fn receives the producer identity to send.
 func (c *Client) doAs(
@@ -71,14 +71,14 @@ func (c *Client) doAs(
 	}
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
-	if errors.As(err, &e) && e.forgotten() && !id.InDoubt() {
+	if errors.As(err, &e) && e.forgotten() && !id.OutcomeUnknown() {
 		// The sequencer was idle for too long. Nothing was committed, so the request may use another one. It is a new
 		// one, since the idle ones may have been evicted as well.
 		*id = identity{}
 		id.take(newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}
-	if id.InDoubt() {
+	if id.OutcomeUnknown() {
 		if errors.Is(err, ErrOutcomeLost) {
 			id.lost = err
 		}
@@ -95,8 +95,8 @@ func (c *Client) attemptsAs(
 	if id.sequencer == nil {
 		id.take(c.takeSequencer())
 	}
-	return c.do(ctx, op, &id.doubt, func(ctx context.Context, cc *grpc.ClientConn) error {
-		return fn(ctx, cc, &pb.Producer{Id: id.sequencer.id, Epoch: 1, Sequence: id.sequence, Retry: id.InDoubt()})
+	return c.do(ctx, op, &id.attempts, func(ctx context.Context, cc *grpc.ClientConn) error {
+		return fn(ctx, cc, &pb.Producer{Id: id.sequencer.id, Epoch: 1, Sequence: id.sequence, Retry: id.OutcomeUnknown()})
 	})
 }
 

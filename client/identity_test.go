@@ -34,7 +34,8 @@ func briefly(t *testing.T) context.Context {
 	return ctx
 }
 
-// losesReply makes the active commit the next transaction, send no response, and lose its role; no node is active then.
+// losesReply makes the active commit the next transaction, send no response, and lose its role. After that, no node is
+// active.
 func (p *fakePair) losesReply() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,8 +47,8 @@ func (p *fakePair) losesReply() {
 	}
 }
 
-// inDoubt returns a transaction that was committed although its first Commit received no response.
-func inDoubt(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
+// unknownOutcome returns a transaction that was committed although its first Commit received no response.
+func unknownOutcome(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
 	p.losesReply()
 	txn := c.Begin().Publish("q", message("a"))
 	// Longer than briefly: on a busy machine the client may need that time to detect the node that does not respond.
@@ -59,11 +60,11 @@ func inDoubt(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
 }
 
 // A Commit without an active node does not determine the outcome of the previous one, which may be committed.
-func TestCommitStaysInDoubt(t *testing.T) { synctest.Test(t, testCommitStaysInDoubt) }
+func TestCommitOutcomeUnknown(t *testing.T) { synctest.Test(t, testCommitOutcomeUnknown) }
 
-func testCommitStaysInDoubt(t *testing.T) {
+func testCommitOutcomeUnknown(t *testing.T) {
 	p := newFakePair(t)
-	txn := inDoubt(t, p, p.client(client.Options{}))
+	txn := unknownOutcome(t, p, p.client(client.Options{}))
 	for range 2 {
 		_, err := txn.Commit(briefly(t))
 		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
@@ -76,11 +77,13 @@ func testCommitStaysInDoubt(t *testing.T) {
 }
 
 // A node may refuse a retry before it checks the log, which may contain the first attempt.
-func TestCommitRefusedInDoubt(t *testing.T) { synctest.Test(t, testCommitRefusedInDoubt) }
+func TestCommitRefusedAfterUnknownOutcome(t *testing.T) {
+	synctest.Test(t, testCommitRefusedAfterUnknownOutcome)
+}
 
-func testCommitRefusedInDoubt(t *testing.T) {
+func testCommitRefusedAfterUnknownOutcome(t *testing.T) {
 	p := newFakePair(t)
-	txn := inDoubt(t, p, p.client(client.Options{}))
+	txn := unknownOutcome(t, p, p.client(client.Options{}))
 	p.mu.Lock()
 	p.refuseCommit = func(*pb.CommitRequest) error { return refusal(t, codes.ResourceExhausted, "QUEUE_FULL") }
 	p.mu.Unlock()
@@ -100,11 +103,13 @@ func testCommitRefusedInDoubt(t *testing.T) {
 }
 
 // After an eviction the outcome can never be determined, and the transaction is not committed again.
-func TestCommitForgottenInDoubt(t *testing.T) { synctest.Test(t, testCommitForgottenInDoubt) }
+func TestCommitEvictedAfterUnknownOutcome(t *testing.T) {
+	synctest.Test(t, testCommitEvictedAfterUnknownOutcome)
+}
 
-func testCommitForgottenInDoubt(t *testing.T) {
+func testCommitEvictedAfterUnknownOutcome(t *testing.T) {
 	p := newFakePair(t)
-	txn := inDoubt(t, p, p.client(client.Options{}))
+	txn := unknownOutcome(t, p, p.client(client.Options{}))
 	p.mu.Lock()
 	p.refuseCommit = func(*pb.CommitRequest) error {
 		p.refuseCommit = nil
@@ -141,7 +146,7 @@ func testCommitForgottenAtFirst(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// A refusal that is recorded in the log ends the doubt.
+// After a refusal that is recorded in the log, the outcome is known.
 func TestSettledRefusal(t *testing.T) { synctest.Test(t, testSettledRefusal) }
 
 func testSettledRefusal(t *testing.T) {
@@ -216,7 +221,7 @@ func TestOperationsAfterCommit(t *testing.T) { synctest.Test(t, testOperationsAf
 
 func testOperationsAfterCommit(t *testing.T) {
 	p := newFakePair(t)
-	txn := inDoubt(t, p, p.client(client.Options{}))
+	txn := unknownOutcome(t, p, p.client(client.Options{}))
 	p.takeOver(1)
 	txn.Publish("q", message("b"))
 	_, err := txn.Commit(soon(t))
@@ -250,10 +255,12 @@ func testOperationsAfterRefusal(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
 }
 
-// A producer in doubt that retries and was evicted must not continue under a new identity.
-func TestProducerForgottenInDoubt(t *testing.T) { synctest.Test(t, testProducerForgottenInDoubt) }
+// An evicted producer with a request of unknown outcome must not continue under a new identity.
+func TestProducerEvictedAfterUnknownOutcome(t *testing.T) {
+	synctest.Test(t, testProducerEvictedAfterUnknownOutcome)
+}
 
-func testProducerForgottenInDoubt(t *testing.T) {
+func testProducerEvictedAfterUnknownOutcome(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()
@@ -273,7 +280,7 @@ func testProducerForgottenInDoubt(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// A settled refusal ends the doubt of a producer, too.
+// After a settled refusal, the outcome of a publish is also known.
 func TestProducerSettledRefusal(t *testing.T) { synctest.Test(t, testProducerSettledRefusal) }
 
 func testProducerSettledRefusal(t *testing.T) {
