@@ -73,7 +73,7 @@ func TestFollowEndsWithoutRight(t *testing.T) {
 				ended, release := make(chan error, 1), make(chan struct{})
 				defer close(release)
 				go func() {
-					ended <- g.Follow(ctx, method, func(ctx context.Context) error {
+					ended <- g.RunStream(ctx, method, func(ctx context.Context) error {
 						if obedient {
 							<-ctx.Done() // like a handler that treats this as a disconnected client
 							return nil
@@ -102,7 +102,7 @@ func TestFollowEndsWithoutQueue(t *testing.T) {
 		ruled(t, rules, 1, true)
 		g := auth.New(auth.Options{Rules: rules})
 		gone := false
-		err := g.Follow(access.NewContext(t.Context(), &access.Identity{Principal: "alice"}),
+		err := g.RunStream(access.NewContext(t.Context(), &access.Identity{Principal: "alice"}),
 			pb.QueueService_Browse_FullMethodName, func(ctx context.Context) error {
 				may := func() error {
 					if gone {

@@ -260,7 +260,7 @@ func TestRefusals(t *testing.T) {
 		},
 		"transaction too small": {
 			args: []string{"--limits-transaction-bytes=64MiB", "--limits-message-bytes=64MiB"},
-			want: []string{"cannot hold a message of limits.message-bytes"},
+			want: []string{"is too small for a message of limits.message-bytes"},
 		},
 		"JWT without issuer": {
 			args: []string{"--auth-jwt-audience=lockstep", "--auth-jwt-jwks-file=keys.json", "--auth-jwt-jwks-ca=ca.pem"},

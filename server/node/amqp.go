@@ -79,7 +79,7 @@ func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 
 func (p *amqpPort) run(ctx context.Context, n *node) {
 	o := broker.Options{
-		Listener: n.connections.Also(p.listener, amqpProtocol), ContainerID: n.cfg.Node.Name, Version: n.version,
+		Listener: n.connections.AddPort(p.listener, amqpProtocol), ContainerID: n.cfg.Node.Name, Version: n.version,
 		Services: n.inside.link, Role: n.amqpRole, MaxMessageBytes: int(n.cfg.Limits.MessageBytes),
 		MaxTransactionBytes: int(n.cfg.Limits.TransactionBytes),
 		AutoCreate:          func() bool { return n.cfg.AMQP.AutoCreate },

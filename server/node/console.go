@@ -45,7 +45,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 		OtherStatus: func(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
 			return n.peers.Status(ctx, address)
 		},
-		Anonymous: config.OnlyThisMachine(n.cfg.Console.Listen) && !n.cfg.Console.TLS.On() && !n.requiresCertificate(),
+		Anonymous: config.LocalOnly(n.cfg.Console.Listen) && !n.cfg.Console.TLS.On() && !n.requiresCertificate(),
 		//nolint:contextcheck // it carries the address only
 		SignInWait: func(from net.Addr) (seconds float64) {
 			return n.authn.Wait(peer.NewContext(context.Background(), &peer.Peer{Addr: from})).Seconds()

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
-// inside connects the console and the AMQP port, which are clients in the node's own process, to its services.
+// inProcess connects the console and the AMQP port to the services of the same process.
 type inside struct {
 	link  *inprocgrpc.Link
 	users sync.WaitGroup // users of the services
@@ -46,13 +46,13 @@ func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 	if n.inside == nil {
 		return
 	}
-	n.register(server.Registrar{Services: n.inside.link, Gate: n.interceptor})
+	n.register(server.Registrar{Services: n.inside.link, Interceptor: n.interceptor})
 	if n.console != nil {
-		n.log.Info("console", zap.String("url", n.console.server.URL()))
+		n.log.Info("console listening", zap.String("url", n.console.server.URL()))
 		n.console.run(ctx, n)
 	}
 	if n.amqp != nil {
-		n.log.Info("AMQP 1.0", zap.String("address", n.amqp.address()))
+		n.log.Info("AMQP 1.0 listening", zap.String("address", n.amqp.address()))
 		n.amqp.run(ctx, n)
 	}
 	if n.environment.Inside != nil {

@@ -82,6 +82,6 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 				{Kind: string(conditions.PossibleDataLoss), NodeId: c.other.String()},
 			}
 		}
-		require.ErrorIs(t, answeredBy(s, peer, c.rec, self, c.own), c.want, name)
+		require.ErrorIs(t, respondingError(s, peer, c.rec, self, c.own), c.want, name)
 	}
 }

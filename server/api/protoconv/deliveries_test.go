@@ -85,7 +85,7 @@ func TestDeliveries(t *testing.T) {
 		require.Len(t, encoded, proto.Size(want))
 		require.Equal(t, len(encoded), d.total)
 		made := d.MakeMessage()
-		d.Forget()
+		d.Release()
 		require.True(t, proto.Equal(want, made), "want %v\nmade %v", want, made)
 	}
 	broken := []dispatch.Message{{Sequence: 9, Record: []byte("no record")}}

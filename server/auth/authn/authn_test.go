@@ -453,8 +453,8 @@ func TestHeader(t *testing.T) {
 		t.Context(),
 		metadata.Pairs("authorization", "Bearer a", "authorization", "Bearer b"),
 	)
-	_, err := shown(ctx)
-	require.ErrorContains(t, err, "is repeated")
+	_, err := bearerToken(ctx)
+	require.ErrorContains(t, err, "more than one")
 }
 
 // Any input is refused with a status that does not repeat much of it.
