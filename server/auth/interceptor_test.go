@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-func TestEnter(t *testing.T) {
+func TestBegin(t *testing.T) {
 	var seen []auth.Call
 	var shown *access.Identity
 	var wrong error
@@ -66,7 +66,7 @@ func TestEnter(t *testing.T) {
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }
 
-func TestNoGate(t *testing.T) {
+func TestNilInterceptor(t *testing.T) {
 	var g *auth.Interceptor
 	ctx, audited, err := g.Begin(t.Context(), "anything")
 	require.NoError(t, err)

@@ -33,7 +33,7 @@ const maxPeerAddresses = 8
 
 func (n *node) listenConsole(ctx context.Context) error {
 	p := &consolePort{others: make(map[string]*grpc.ClientConn)}
-	link := n.insideLink().link
+	link := n.inProcessLink().link
 	var err error
 	p.server, err = console.Listen(ctx, console.Options{
 		Address: n.cfg.Console.Listen, Listen: n.environment.Listen, TLS: portTLS(n.secrets.console),
@@ -140,7 +140,7 @@ func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
 }
 
 func (p *consolePort) run(ctx context.Context, n *node) {
-	n.inside.users.Go(func() {
+	n.inProcess.users.Go(func() {
 		if err := p.server.Run(ctx); err != nil {
 			n.log.Error("console listener failed", zap.Error(err)) // the node keeps serving
 		}

@@ -30,9 +30,9 @@ type Environment struct {
 	BootID string
 	// Authenticators run before the node's own authenticators.
 	Authenticators []auth.Authenticator
-	// Inside receives the connection through which the console and the AMQP port call the node's services. It is valid
+	// InProcess receives the connection through which the console and the AMQP port call the node's services. It is valid
 	// while the node serves.
-	Inside func(grpc.ClientConnInterface)
+	InProcess func(grpc.ClientConnInterface)
 }
 
 func (s Environment) listen(ctx context.Context, address string) (net.Listener, error) {

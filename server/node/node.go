@@ -141,8 +141,8 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 
-	defer n.closeInside()
-	if err := n.listenInside(ctx); err != nil {
+	defer n.closeInProcess()
+	if err := n.listenInProcess(ctx); err != nil {
 		return err
 	}
 
@@ -225,7 +225,7 @@ type node struct {
 	commits     nodestatus.Latencies // of batches, while this node is active
 	console     *consolePort         // nil for none
 	amqp        *amqpPort            // nil for none
-	inside      *inside              // nil if both are nil
+	inProcess   *inProcess           // nil if both are nil
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
@@ -349,7 +349,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 			}
 		})
 	}
-	n.runInside(ctx, &running)
+	n.runInProcess(ctx, &running)
 	if onReady != nil {
 		ready := Ready{
 			Address: listener.Addr().String(), Advertise: n.advertise,

@@ -206,7 +206,7 @@ func testAdministrationRetries(t *testing.T) {
 }
 
 // A different request with the sequence of an earlier one is refused instead of answered with the earlier result, and
-// nothing of it is stored. Values that differ between attempts, such as the time, are ignored.
+// it has no effect. Values that differ between attempts, such as the time, are ignored.
 func TestRetryWithAnotherBody(t *testing.T) { simulated(t, testRetryWithAnotherBody) }
 
 func testRetryWithAnotherBody(t *testing.T) {

@@ -204,7 +204,7 @@ func TestAnonymousIsNamed(t *testing.T) {
 	require.NoError(t, rules.May(&access.Identity{Principal: "x"}, access.Operate, ""))
 }
 
-// Without rules everything is allowed, unless the setting denies it, except calls reserved for the other node.
+// Without rules, clients have all rights unless the setting denies them. Calls reserved for the other node are denied.
 func TestOpen(t *testing.T) {
 	var none *access.Rules
 	anonymous := access.FromContext(t.Context())
@@ -241,7 +241,7 @@ func TestOpen(t *testing.T) {
 	}))
 }
 
-// Tokens are found by their SHA-256; an entry of a newer release grants nothing.
+// Tokens are found by their SHA-256. An entry of a newer release grants no rights.
 func TestTokens(t *testing.T) {
 	sum := sha256.Sum256([]byte("lsk_x"))
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

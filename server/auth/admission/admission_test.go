@@ -203,9 +203,9 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// A connection that breaks off costs its address more than one with a call. An address with only such connections is
-// limited to fewer and fewer; its open connections are unaffected.
-func TestBreakingOff(t *testing.T) {
+// A connection that ends without a call costs its address more than one with a call. An address with only such
+// connections may open fewer and fewer; its open connections are unaffected.
+func TestConnectionsWithoutCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 5000, PerAddress: 2048, HandshakeTimeout: time.Minute}, "")
 		good := d.visit("10.0.0.1:1")
@@ -248,7 +248,7 @@ func TestHandshakes(t *testing.T) {
 		}
 		require.Nil(t, d.visit("10.0.2.1:1").inside, "the count is the same")
 		require.EqualValues(t, 1, d.Stats().Ended["handshakes"])
-		// the refusal took a second, so the oldest connections may be evicted now
+		// The refusal took a second, so the oldest connections may be evicted now.
 		require.NotNil(t, d.visit("10.0.2.1:1").inside)
 		require.EqualValues(t, 1, d.Stats().Ended["evicted"])
 		require.False(t, known.gone())

@@ -25,7 +25,7 @@ func write(t *testing.T, path, content string) {
 }
 
 // Each secret of the file is accepted, and similar strings are not.
-func TestHolds(t *testing.T) {
+func TestContains(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, "# of the pair\n\n"+newer+"\r\n  "+older+"  \n")
 	f, err := secretfile.Open(path, nil)
@@ -40,7 +40,7 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-func FuzzHolds(f *testing.F) {
+func FuzzContains(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "token")
 	if err := os.WriteFile(path, []byte(newer+"\n"+older), 0o600); err != nil {
 		f.Fatal(err)

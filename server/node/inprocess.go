@@ -13,14 +13,14 @@ import (
 )
 
 // inProcess connects the console and the AMQP port to the services of the same process.
-type inside struct {
+type inProcess struct {
 	link  *inprocgrpc.Link
 	users sync.WaitGroup // users of the services
 }
 
-func (n *node) listenInside(ctx context.Context) error {
-	if n.environment.Inside != nil {
-		n.environment.Inside(n.insideLink().link)
+func (n *node) listenInProcess(ctx context.Context) error {
+	if n.environment.InProcess != nil {
+		n.environment.InProcess(n.inProcessLink().link)
 	}
 	if n.cfg.AMQP.Listen != "" {
 		if err := n.listenAMQP(ctx); err != nil {
@@ -33,7 +33,7 @@ func (n *node) listenInside(ctx context.Context) error {
 	return nil
 }
 
-func (n *node) closeInside() {
+func (n *node) closeInProcess() {
 	if n.console != nil {
 		n.console.close()
 	}
@@ -42,11 +42,11 @@ func (n *node) closeInside() {
 	}
 }
 
-func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
-	if n.inside == nil {
+func (n *node) runInProcess(ctx context.Context, running *sync.WaitGroup) {
+	if n.inProcess == nil {
 		return
 	}
-	n.register(server.Registrar{Services: n.inside.link, Interceptor: n.interceptor})
+	n.register(server.Registrar{Services: n.inProcess.link, Interceptor: n.interceptor})
 	if n.console != nil {
 		n.log.Info("console listening", zap.String("url", n.console.server.URL()))
 		n.console.run(ctx, n)
@@ -55,18 +55,18 @@ func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 		n.log.Info("AMQP 1.0 listening", zap.String("address", n.amqp.address()))
 		n.amqp.run(ctx, n)
 	}
-	if n.environment.Inside != nil {
-		n.inside.users.Go(func() { <-ctx.Done() })
+	if n.environment.InProcess != nil {
+		n.inProcess.users.Go(func() { <-ctx.Done() })
 	}
 	running.Go(func() {
-		n.inside.users.Wait()
-		n.inside.link.Close(server.StopLimit)
+		n.inProcess.users.Wait()
+		n.inProcess.link.Close(server.StopLimit)
 	})
 }
 
-func (n *node) insideLink() *inside {
-	if n.inside == nil {
-		n.inside = &inside{link: inprocgrpc.New(server.Limits(int(n.cfg.Limits.TransactionBytes)))}
+func (n *node) inProcessLink() *inProcess {
+	if n.inProcess == nil {
+		n.inProcess = &inProcess{link: inprocgrpc.New(server.Limits(int(n.cfg.Limits.TransactionBytes)))}
 	}
-	return n.inside
+	return n.inProcess
 }
