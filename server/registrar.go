@@ -63,7 +63,7 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 type method struct {
 	name string // including the service name
-	// anonymous: callers are not authenticated. forPeer: only the other node may call the method.
+	// anonymous is set if the method requires no authentication, forPeer if only the other node may call it.
 	anonymous, forPeer bool
 }
 

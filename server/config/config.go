@@ -136,7 +136,7 @@ type WAL struct {
 	SegmentBytes Size     `key:"segment-bytes" range:"1MiB to 4GiB" usage:"size of a log segment file"`
 	Archive      string   `key:"archive" usage:"destination of the log archive for point-in-time restore: directory, file:///PATH or s3://BUCKET/PREFIX; separate for each node (in a bucket, a folder with the node name); if empty, no archive"`
 	ArchiveEvery Duration `key:"archive-interval" range:"100ms to 24h" usage:"interval of log archiving; if this node's disk is lost, a restore can miss the transactions of one interval"`
-	ArchiveHold  Size     `key:"archive-hold-bytes" range:"1MiB to 1024TiB" usage:"log retained while archiving fails; beyond that, the archive gets a gap"`
+	ArchiveHold  Size     `key:"archive-hold-bytes" range:"1MiB to 1024TiB" usage:"log retained while archiving fails; beyond that, log is deleted and the archive has a gap"`
 }
 
 // Log configures the process log on stderr.
@@ -209,7 +209,7 @@ type Verify struct {
 // Metrics configures the port for metrics and probes.
 type Metrics struct {
 	Listen string     `key:"listen" usage:"listen address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; if empty, disabled"`
-	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with their own metrics, those with the most messages; 4 series per queue, and 2 per subscription for as many subscriptions. 0: none"`
+	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with per-queue metrics (those with the most messages): 4 series per queue, and 2 per subscription for the same number of subscriptions. 0: none"`
 	Token  string     `key:"token-file" usage:"file with bearer tokens for /metrics, one per line; if empty, /metrics requires no token. Probes never require one"`
 	TLS    MetricsTLS `key:"tls"`
 }
@@ -274,8 +274,8 @@ type Limits struct {
 	PendingBytes        Size `key:"pending-bytes" range:"1MiB to 1TiB" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget"`
 
 	Connections           int      `key:"connections" range:"16 to 1000000" run:"node" usage:"maximum number of connections of clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections of the other node are reserved separately"`
-	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of connections per address (IPv6: per /64 network); raise it if many clients use one proxy. Also the limit of connections without a call within 4s"`
-	Handshakes            int      `key:"handshakes" range:"8 to 1000000" run:"node" usage:"maximum number of connections without an authenticated call, over all addresses. Beyond that, the oldest are closed, or new ones are refused; addresses with other, authenticated connections have a quarter more"`
+	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of connections per address (IPv6: per /64 network), and of new connections without a call within 4s; raise it if many clients use one proxy"`
+	Handshakes            int      `key:"handshakes" range:"8 to 1000000" run:"node" usage:"maximum number of connections without an authenticated call, over all addresses. At the limit, the oldest are closed, or new ones are refused. For addresses with authenticated connections, the limit is 25% higher"`
 	HandshakeTimeout      Duration `key:"handshake-timeout" range:"100ms to 10m" run:"node" usage:"time limit from accepting a connection to its first authenticated call; the connection is then closed"`
 
 	DeliveryShare Percent `key:"delivery-share" range:"1% to 100%" run:"pair" usage:"approximate fraction of CPU time for deliveries while publishers use all CPUs, if delivering each message once needs less; otherwise deliveries are not limited. 100%: no limit"`

@@ -42,7 +42,7 @@ type Scope string
 // Scopes of settings.
 const (
 	ScopePair Scope = "pair" // the value is the same on both nodes
-	ScopeNode Scope = "node" // each node may have its own value
+	ScopeNode Scope = "node" // the value may differ between the nodes
 )
 
 // Running is a setting that can be changed at run time.

@@ -71,7 +71,7 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 	return peerclient.Forward
 }
 
-// credentialed is a connection on which each call must carry its own credentials. Without them, a call would get the
+// credentialed is a connection on which each call must carry its own credentials. Without them, a call would have the
 // rights of this node, whose certificate the connection presents.
 type credentialed struct{ grpc.ClientConnInterface }
 

@@ -28,7 +28,7 @@ type Environment struct {
 	Coordinator func(self failover.NodeInfo) (failover.Coordinator, error)
 	// BootID names the boot of the machine (INV-6).
 	BootID string
-	// Authenticators run before the node's own authenticators.
+	// Authenticators are tried before the authenticators of the node.
 	Authenticators []auth.Authenticator
 	// InProcess receives the connection through which the console and the AMQP port call the node's services. It is valid
 	// while the node serves.

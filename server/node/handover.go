@@ -41,7 +41,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	start := time.Now()
 	found, err := n.runner.Find(ctx) // the pair may have been paused a moment ago
 	if err == nil && found.Record.Paused != nil {
-		n.log.Info("active node stops without handover: automatic failover is paused; the role stays until it restarts")
+		n.log.Info("active node stops without handover: failover is paused; the role stays with it until it restarts")
 		return nil
 	}
 	result, err := n.switchover(ctx, other.Node)

@@ -36,11 +36,11 @@ var (
 	errNotAccepted  = errors.New("accept_data_loss is not set: acknowledged messages may be lost")
 	errPeerResponds = errors.New("it is running, so no forced failover is required; wait until it is active, or stop " +
 		"it if it is broken and try again")
-	// errEmptyResponds: the responding node has replaced the lost one.
+	// errEmptyResponds is used if the responding node has replaced the lost one.
 	errEmptyResponds = errors.New("it is not the node that was in sync; the data of that node is lost if its data " +
 		"directory was wiped or replaced. If the directory can be restored, restore it; otherwise stop the new node there " +
 		"and try again")
-	// errNewerResponds and errOlderResponds: both nodes may have lost acknowledged messages, and the other node responds.
+	// errNewerResponds and errOlderResponds are used if both nodes may have lost acknowledged messages.
 	// They differ in whether its log is ahead of this node's.
 	errNewerResponds = errors.New("acknowledged messages may also be missing there, but it is ahead of this node; if " +
 		"the missing data cannot be restored, stop this node and check the expected loss there: lockstep failover --dry-run")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inprocgrpc implements in-process calls to the node's own gRPC services, on behalf of clients connected by
+// Package inprocgrpc implements in-process calls to the node's gRPC services, on behalf of clients connected by
 // other means, such as browsers or AMQP clients.
 //
 // Services are registered with a Link, and generated clients use it as a connection. Each handler runs in a separate

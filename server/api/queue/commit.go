@@ -50,7 +50,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	retry := req.GetProducer().GetRetry()
-	if !retry { // the first attempt of a retry may be in the log by now, and its result is looked up first
+	if !retry { // a retry may have a stored result, which is looked up first
 		if err := s.mayUse(ctx, ops); err != nil {
 			return nil, err
 		}
@@ -175,7 +175,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 	}
 	publishes := false
 	for i := range ops {
-		// The first attempt of a retry may be in the log by now: the records applied before this one decide.
+		// The first attempt of a retry may be in the log, so the outcome is decided when this one is applied.
 		if err := ops[i].resolve(&names[i]); err != nil && !retry {
 			return nil, fmt.Errorf("operation %d: %w", i, err)
 		}

@@ -77,9 +77,8 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 // errOtherTransaction is returned for a retry that differs from the original request.
 func errOtherTransaction(p *pb.Producer) error {
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction; a retry must send "+
-		"the same request, "+
-		"a new request takes the next sequence, and each producer needs its own id or epoch", apierror.ErrSequenceReused,
-		p.GetSequence(), p.GetId())
+		"the same request, a new request must use the next sequence, and each producer requires a unique id or epoch",
+		apierror.ErrSequenceReused, p.GetSequence(), p.GetId())
 }
 
 // checkSame rejects a request with the sequence of a different request, if the fingerprint of the earlier request is
@@ -143,7 +142,7 @@ func (s *Service) encodePublish(
 	if wait, err = identity.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
 		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
-	// The first attempt of a retry may be in the log by now: the records applied before this one decide.
+	// The first attempt of a retry may be in the log, so the outcome is decided when this one is applied.
 	if found := &names[0]; !retry {
 		if !found.Found {
 			return nil, 0, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())

@@ -98,7 +98,8 @@ func now() int64 { return time.Now().UnixMilli() }
 
 type origin struct {
 	producer *txn.Producer // nil if it has none
-	// retry: an earlier attempt may be in the log but not applied yet, so the outcome is decided when this one is applied.
+	// retry is set if an earlier attempt may be in the log and not yet applied. The outcome is then decided when this
+	// attempt is applied.
 	retry bool
 	prior *query.Prior // stored result, if it was executed before
 }

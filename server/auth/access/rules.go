@@ -37,7 +37,7 @@ var (
 	ErrTokenExists = errors.New("token already exists")
 	// ErrQuota is returned for requests that would exceed a quota.
 	ErrQuota = errors.New("quota exceeded")
-	// ErrLockOut is returned when the caller would lose its own right to operate.
+	// ErrLockOut is returned when the caller would lose its right to operate.
 	ErrLockOut = errors.New("caller would be locked out")
 )
 

@@ -75,7 +75,8 @@ func (r Reason) String() string { return reasonNames[r] }
 // Limits limits the connections.
 type Limits struct {
 	Connections, PerAddress int // open connections in total, and per address
-	// Handshakes limits the open connections without an admitted call. Addresses with admitted connections get 25 % more.
+	// Handshakes limits the open connections without an admitted call. It is 25 % higher for addresses with
+	// admitted connections.
 	Handshakes       int
 	HandshakeTimeout time.Duration // until a call passes the auth interceptor
 }
@@ -85,7 +86,7 @@ type Options struct {
 	Limits func() Limits // called for each connection
 	// IsPeer reports whether the host may be the other node; nil outside a pair. It must not block.
 	IsPeer func(host string) bool
-	// Plain: the port does not use TLS, so the listener parses the HTTP/2 frames. With TLS, Credentials parses them.
+	// Plain is set for a port without TLS: the listener then parses the HTTP/2 frames. With TLS, Credentials parses them.
 	Plain bool
 	// UnprocessedBytes limits the data of all clients that handlers have not processed; above it, connections are read
 	// more slowly. RequestBytes, the size of the largest request, is allowed in addition. 0: unlimited.

@@ -34,7 +34,7 @@ type Conn struct {
 
 	caller                  atomic.Pointer[Caller]
 	bytesIn, bytesOut       atomic.Uint64
-	messagesIn, messagesOut atomic.Uint64 // open streams count their own messages
+	messagesIn, messagesOut atomic.Uint64 // messages of open streams are counted in Stream
 
 	streamsMu sync.Mutex // guards streams
 	streams   map[*Stream]struct{}
@@ -176,8 +176,8 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire parses the HTTP/2 frames that gRPC reads and writes. It uses a separate buffer and returns one frame per read,
-// so that the last returned bytes are the frame that gRPC is processing.
+// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the data, so that
+// the bytes returned last belong to the frame that gRPC is processing.
 type wire struct {
 	conn   *Conn
 	in     frames

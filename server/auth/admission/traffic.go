@@ -159,7 +159,7 @@ func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	if info.Peer {
 		return info, ErrPeerConnection
 	}
-	_ = c.end() // the client gets the error
+	_ = c.end() // the client receives the error
 	return info, nil
 }
 

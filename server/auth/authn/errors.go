@@ -53,7 +53,7 @@ type Error struct {
 	text    string
 	code    codes.Code
 	expired bool // another token of the same principal can succeed
-	running bool // ends a running stream, which tracks its own progress
+	running bool // ends a running stream, which reports its progress
 }
 
 func (e *Error) Error() string { return e.text }

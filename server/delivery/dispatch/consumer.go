@@ -33,7 +33,7 @@ type Consumer struct {
 	left             bool
 	groups           int           // groups that it owns
 	deferred         [lanes]uint64 // for each lane: all deferred messages below this sequence were offered to it
-	// reportsPending: the client supports Event.PendingRejects. pendingRejects and moved are reported by the next event.
+	// reportsPending is set if the client supports Event.PendingRejects. The next event reports pendingRejects and moved.
 	reportsPending        bool
 	pendingRejects, moved []uint64
 	// accepts reports whether the consumer accepts a message; nil accepts all.

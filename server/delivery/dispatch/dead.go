@@ -152,7 +152,7 @@ func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	return found
 }
 
-// readDead reads the first messages of a list that are not acknowledged, and returns the rest of the list.
+// readDead reads the first unacknowledged messages of a list, and returns the rest of the list.
 func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []Dead, rest []pendingDead, err error) {
 	from := list[0].sequence
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, maxMoveMessages,

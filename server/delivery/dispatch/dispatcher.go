@@ -59,7 +59,7 @@ type dispatcher struct {
 	reading    bool       // a read is in progress, outside the lock
 	pending    settlement
 	skipped    skipped
-	// deadWait: the retry time of pending dead messages has not been reached. deadFull: the reason was logged.
+	// deadWait is set until the retry time of pending dead messages. deadFull is set once the reason was logged.
 	deadWait, deadFull bool
 	// ackedInRead contains messages acknowledged during the running read, which the result may still contain.
 	ackedInRead []Range

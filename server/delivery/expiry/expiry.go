@@ -383,7 +383,7 @@ func (o *Options) recordFull(logged map[uint64]bool, id uint64, full *dispatch.F
 
 const (
 	minBatch = 256
-	// urgencyInterval is the time after which the batch size is multiplied by four, twice.
+	// urgencyInterval is the interval at which the batch size is quadrupled, at most twice.
 	urgencyInterval = time.Minute
 	// maxPause bounds a pause, since a transaction is also slow because it waits for others under load.
 	maxPause = 8 * time.Millisecond

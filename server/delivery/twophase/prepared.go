@@ -59,8 +59,8 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 	}
 }
 
-// Prepare commits a payload that prepares a transaction. It returns when the payload is applied or certainly never will
-// be, even if ctx ends before, since the consumers must be notified.
+// Prepare commits a payload that prepares a transaction. It returns when the payload is applied or the primary
+// has stopped, even if ctx ends before, since the consumers must be notified.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
 	unlock, err := m.lock(ctx, xid)
 	if err != nil {
@@ -89,7 +89,7 @@ type Decision struct {
 }
 
 // Decide commits a decision and returns the decider, from this call or from an earlier one with the same decision. It
-// returns when the decision is applied or certainly never will be, even if ctx ends before. It returns the errors of
+// returns when the decision is applied or the primary has stopped, even if ctx ends before. It returns the errors of
 // txn.Propose.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)

@@ -192,7 +192,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) e
 		return nil
 	}
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another request; a retry must send the "+
-		"same request, a new request takes the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
+		"same request, a new request must use the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
 }
 
 // status converts an error to a status. If the node is not active, it contains the address of the active node.
