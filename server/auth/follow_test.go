@@ -38,8 +38,8 @@ func ruled(t *testing.T, r *access.Rules, version uint64, all bool) {
 	}}))
 }
 
-// streams lists the server-streaming methods. It omits methods between nodes, and PublishStream and Consume, whose
-// handlers check their queues.
+// streams lists the server-streaming methods. It omits methods between nodes, and PublishStream and Consume: their
+// handlers check the queues.
 func streams(t *testing.T) (methods []string) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {

@@ -80,7 +80,7 @@ func (i *Interceptor) authenticate(ctx context.Context) (context.Context, error)
 	return ctx, nil
 }
 
-// Identify returns the identity for a request other than a gRPC call, whose context contains the same values. The
+// Identify returns the identity for a request other than a gRPC call, with the same values in its context. The
 // identity is never nil.
 func (i *Interceptor) Identify(ctx context.Context) (*access.Identity, error) {
 	ctx, err := i.authenticate(ctx)

@@ -162,7 +162,7 @@ func (s *Service) callers() []*caller {
 	return slices.Collect(maps.Keys(s.running))
 }
 
-// RulesChanged applies the current rules, and ends streams whose callers have lost a required right.
+// RulesChanged applies the current rules, and ends the streams of callers that have lost a required right.
 func (s *Service) RulesChanged() {
 	s.loadQuotas()
 	for _, c := range s.callers() {

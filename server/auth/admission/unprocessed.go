@@ -385,7 +385,7 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	return now.Sub(a.grown) < unprocessedGrowthTime && bytes >= c.l.unprocessed.limit/minBlockingFraction
 }
 
-// CloseForMemory closes the connection of a client whose unprocessed data occupies memory that others need.
+// CloseForMemory closes a connection because its unprocessed data occupies memory that others need.
 func (c *Conn) CloseForMemory() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
 
 // holdsMoreThan compares the addresses first.

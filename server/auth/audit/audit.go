@@ -194,7 +194,7 @@ func (l *Log) suppresses(r *Record) bool {
 	return true
 }
 
-// takeCounted returns records for the counted calls whose suppressTime has passed at now, or for all if now is zero.
+// takeCounted returns records for the calls counted for at least suppressTime at now, or for all if now is zero.
 func (l *Log) takeCounted(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()

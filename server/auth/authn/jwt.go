@@ -83,7 +83,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	return v.checkClaims(token, set.version)
 }
 
-// checkClaims checks the claims of a token whose signature is valid.
+// checkClaims checks the claims of a token with a valid signature.
 func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, error) {
 	var claims map[string]any
 	var times struct {

@@ -34,7 +34,7 @@ const (
 	// MaxBytes is the maximum length of an expression.
 	MaxBytes = txn.MaxFilterBytes
 	// MaxCost bounds the cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A
-	// message whose evaluation exceeds it does not match.
+	// message that exceeds it does not match.
 	MaxCost = 100_000
 	// MaxEstimate bounds the worst-case cost of an expression, as estimated at compile time.
 	MaxEstimate = 10 * MaxCost
