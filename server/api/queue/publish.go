@@ -211,7 +211,7 @@ func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []
 const recordOverhead = 64
 
 // mayNotFit reports whether a queue may refuse messages when they are applied, since others publish concurrently. A
-// queue that discards old messages refuses messages only if they exceed its limit by themselves.
+// queue that discards old messages refuses only messages that exceed its limit together.
 func mayNotFit(q *query.Target, messages, sizeBytes int) bool {
 	c := q.Config
 	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
