@@ -31,7 +31,7 @@ func (o *Options) readFiles() error {
 		return fmt.Errorf("%w: TLS and TLSFiles are both set; set one of them", ErrInvalid)
 	}
 	source, err := tlsfiles.Open(tlsfiles.Options{
-		Files: f, MinVersion: o.TLSFiles.MinVersion, Changed: o.TLSFiles.Changed,
+		Files: f, MinVersion: o.TLSFiles.MinVersion, OnChange: o.TLSFiles.Changed,
 	})
 	if err != nil {
 		return fmt.Errorf("%w: TLSFiles: %w", ErrInvalid, err)

@@ -6,8 +6,8 @@
 //     below (protoconv), the error table (apierror), and calls within the process (inprocgrpc)
 //   - server/auth: the auth interceptor; authentication (authn), access rules (access), connection limits (admission),
 //     the audit log (audit), shared secrets (secretfile)
-//   - server/delivery: the session in which clients are served (session), deliveries to consumers (dispatch), expiry
-//     and other timed actions (expiry), two-phase transactions (twophase), message filters (filter)
+//   - server/delivery: the client session of the active node (session), deliveries to consumers (dispatch), expiry
+//     and other timed tasks (expiry), two-phase transactions (twophase), message filters (filter)
 //   - server/ops: scans, rewrites, backups, plans and jobs (maintenance), repair and comparison of the nodes (scrub),
 //     the current settings (settings)
 //   - server/observe: conditions (conditions), a snapshot of a node's state (nodestatus), metrics and traces
@@ -17,7 +17,7 @@
 // server/config reads the configuration, server/peerclient calls the other node, and server/objectstore reads and
 // writes S3 buckets. Services are independent of each other.
 //
-// A publish is validated, names are resolved to numbers, and a transaction is encoded (server/api/queue). Replication
-// commits it, the store applies it, and the response is created from the result. server/delivery/dispatch handles
-// Consume.
+// For a publish, server/api/queue validates the request, resolves names to numbers and encodes a transaction.
+// Replication commits the transaction, the store applies it, and the response is created from the result.
+// server/delivery/dispatch implements Consume.
 package server

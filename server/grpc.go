@@ -22,18 +22,18 @@ const (
 	// streamWindowBytes and connectionWindowBytes are the HTTP/2 flow control windows of clients.
 	streamWindowBytes     = 1 << 20
 	connectionWindowBytes = 4 << 20
-	// A client that does not answer a ping in time is disconnected, and its messages are redelivered to others.
+	// A client that does not answer a ping in time is disconnected, and its messages are redelivered to other consumers.
 	keepaliveTime    = 5 * time.Second
 	keepaliveTimeout = 5 * time.Second
-	// writeBufferBytes: with this buffer, a batch of messages of 15 KB takes few system calls. Connections share the
-	// buffers; an idle connection has none.
+	// writeBufferBytes allows a batch of 15 KB messages to be written with few system calls. Connections share the
+	// buffers; an idle connection uses none.
 	writeBufferBytes = 256 << 10
 	// maxStreams is the maximum number of open calls per connection; further calls wait in the client.
 	maxStreams = 4096
 	// maxHeaderBytes bounds the metadata of a call. A token is the largest part of it.
 	maxHeaderBytes = 64 << 10
 	keepaliveMin   = time.Second
-	// StopLimit is the time that open calls have to end when the server stops.
+	// StopLimit bounds the wait for open calls when the server stops.
 	StopLimit = 500 * time.Millisecond
 )
 
@@ -44,7 +44,8 @@ type Server struct {
 	grpc *grpc.Server
 }
 
-// New creates a gRPC server without services, for transactions of up to the given size. All calls pass the interceptor.
+// New creates a gRPC server without services, for transactions of up to the given size. All calls pass through the
+// interceptor.
 func New(transactionBytes int, g *auth.Interceptor, options ...grpc.ServerOption) Server {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
@@ -54,7 +55,7 @@ func New(transactionBytes int, g *auth.Interceptor, options ...grpc.ServerOption
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, options)...)
-	return Server{Registrar: Registrar{Services: s, Gate: g}, grpc: s}
+	return Server{Registrar: Registrar{Services: s, Interceptor: g}, grpc: s}
 }
 
 // Limits returns the limits of the server for in-process calls.
@@ -64,10 +65,10 @@ func Limits(transactionBytes int) inprocgrpc.Limits {
 
 // Serve serves until Shutdown is called, or the listener fails.
 func (s Server) Serve(l net.Listener) error {
-	return s.grpc.Serve(l) //nolint:wrapcheck // its caller knows what was served
+	return s.grpc.Serve(l) //nolint:wrapcheck // the caller adds the address
 }
 
-// Reflect registers the reflection service, which lists the services. It must be registered last.
+// Reflect registers the reflection service, which lists the registered services. It must be called last.
 func (s Server) Reflect() { reflection.Register(s.Registrar) }
 
 // Shutdown waits for open calls to end, and cancels them after StopLimit.

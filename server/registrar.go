@@ -35,15 +35,15 @@ type Services interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
-// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. gRPC returns INTERNAL,
-// which suggests a retry, and ends the call if the codec rejects a request. Therefore the server must use
+// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. If the codec rejected a
+// request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the server must use
 // codec.MarkingServerOptions, which marks the request instead, and all services must be registered here: their handlers
 // reject marked requests.
 type Registrar struct {
 	Services
 
-	// Gate is the auth interceptor of all calls.
-	Gate *auth.Interceptor
+	// Interceptor authenticates and authorizes all calls.
+	Interceptor *auth.Interceptor
 }
 
 // RegisterService registers a copy of desc with handlers that check the received requests.
@@ -63,7 +63,7 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 type method struct {
 	name string // including the service name
-	// anonymous: callers are not authenticated. forPeer: only the other node may call the method.
+	// anonymous is set if the method requires no authentication, forPeer if only the other node may call it.
 	anonymous, forPeer bool
 }
 
@@ -74,17 +74,17 @@ func methodOf(desc *grpc.ServiceDesc, name string) method {
 	return m
 }
 
-// enter calls the auth interceptor, and records the result on the connection.
+// enter calls the auth interceptor and records the result for the connection.
 func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool, error) {
-	inner, audited, err := r.Gate.Enter(ctx, m.name)
+	inner, audited, err := r.Interceptor.Begin(ctx, m.name)
 	switch {
 	case err != nil && status.Code(err) == codes.Unauthenticated:
-		admission.FromContext(ctx).Unknown()
+		admission.FromContext(ctx).AuthenticationFailed()
 	case err == nil && !m.anonymous:
 		conn := admission.FromContext(ctx)
-		conn.Known(m.forPeer)
+		conn.Authenticated(m.forPeer)
 		id := access.FromContext(inner)
-		conn.Called(id.Principal, id.Shown(), id.Peer || m.forPeer, func() (client, tlsVersion string) {
+		conn.SetCaller(id.Principal, id.Authentication(), id.Peer || m.forPeer, func() (client, tlsVersion string) {
 			return about(ctx)
 		})
 	}
@@ -103,7 +103,7 @@ func about(ctx context.Context) (client, tlsVersion string) {
 	return client, tlsVersion
 }
 
-// unary creates the handler of a unary method. It reuses its per-call objects, so that a call does not allocate them.
+// unary creates the handler of a unary method. It pools its per-call objects to avoid allocations.
 func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler {
 	requests := &sync.Pool{New: func() any {
 		c := &checkedRequest{}
@@ -128,7 +128,7 @@ func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler
 		}
 		resp, err := handle(srv, ctx, c.check, interceptor)
 		if audited || err != nil {
-			r.Gate.Left(ctx, m.name, c.request, start, err)
+			r.Interceptor.Finish(ctx, m.name, c.request, start, err)
 		}
 		c.dec, c.request, c.incoming = nil, nil, nil
 		requests.Put(c)
@@ -155,12 +155,12 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 		incoming.Begin()
 		defer incoming.End()
 		s := &checkedStream{ServerStream: stream, keep: audited, incoming: incoming}
-		err = r.Gate.Follow(ctx, m.name, func(ctx context.Context) error {
+		err = r.Interceptor.RunStream(ctx, m.name, func(ctx context.Context) error {
 			s.ctx = ctx
 			return handle(srv, s)
 		})
 		if audited || err != nil {
-			r.Gate.Left(ctx, m.name, s.request(), start, err)
+			r.Interceptor.Finish(ctx, m.name, s.request(), start, err)
 		}
 		return err
 	}
@@ -177,7 +177,7 @@ func (r *checkedRequest) decode(v any) error {
 	if err := r.dec(v); err != nil {
 		return err
 	}
-	r.incoming.Works()
+	r.incoming.Received()
 	r.request = v
 	return checkDecoded(v)
 }
@@ -185,7 +185,7 @@ func (r *checkedRequest) decode(v any) error {
 type checkedStream struct {
 	grpc.ServerStream
 
-	ctx      context.Context //nolint:containedctx // it is the stream's, with the caller's identity
+	ctx      context.Context //nolint:containedctx // the stream's context with the caller's identity
 	keep     bool            // keep the first request for the audit log
 	first    atomic.Pointer[any]
 	incoming *admission.Incoming

@@ -6,7 +6,7 @@
 // The files are checked when a connection starts, at most once per second, and on each call of Check or Reload. They
 // are opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret) counts as
 // a change. Invalid new content is rejected as a whole: the previous content stays in use, Refused returns the reason,
-// and Options.Changed is called.
+// and Options.OnChange is called.
 package tlsfiles
 
 import (
@@ -57,9 +57,9 @@ type Options struct {
 	Files
 	// MinVersion is the minimum TLS version, such as tls.VersionTLS12; 0 is TLS 1.3.
 	MinVersion uint16
-	// Changed, if not nil, is called once per change, with nil when new content is used, and with the error when it is
+	// OnChange, if not nil, is called once per change, with nil when new content is used, and with the error when it is
 	// invalid. It must not call the source.
-	Changed func(error)
+	OnChange func(error)
 }
 
 // Source is the last valid content of the files. It is safe for concurrent use.
@@ -68,11 +68,11 @@ type Source struct {
 	current atomic.Pointer[material]
 	looked  atomic.Int64 // in Unix nanoseconds
 
-	mu      sync.Mutex // held while the files are read; guards the fields below
-	seen    content    // found by the last check, valid or not
-	trouble error      // why seen is not used
-	told    bool       // Changed was called with trouble
-	refused atomic.Pointer[error]
+	mu       sync.Mutex // held while the files are read; guards the fields below
+	seen     content    // found by the last check, valid or not
+	trouble  error      // why seen is not used
+	notified bool       // OnChange was called with trouble
+	refused  atomic.Pointer[error]
 }
 
 type content struct {
@@ -179,15 +179,15 @@ func (s *Source) read(atOnce bool) {
 		err = m.mayFollow(s.current.Load())
 	}
 	again := s.trouble != nil && err != nil && s.trouble.Error() == err.Error()
-	s.seen, s.trouble, s.told = found, err, again && s.told
+	s.seen, s.trouble, s.notified = found, err, again && s.notified
 	if err != nil {
 		s.report(atOnce || again)
 		return
 	}
 	s.current.Store(m)
 	s.refused.Store(nil)
-	if s.o.Changed != nil {
-		s.o.Changed(nil)
+	if s.o.OnChange != nil {
+		s.o.OnChange(nil)
 	}
 }
 
@@ -198,10 +198,10 @@ func (s *Source) report(now bool) {
 	}
 	err := s.trouble
 	s.refused.Store(&err)
-	if !s.told && s.o.Changed != nil {
-		s.o.Changed(err)
+	if !s.notified && s.o.OnChange != nil {
+		s.o.OnChange(err)
 	}
-	s.told = true
+	s.notified = true
 }
 
 func read(f Files) (c content) {

@@ -60,15 +60,15 @@ type end struct {
 	*mounted
 	*tlsfiles.Source
 
-	told chan error
+	notified chan error
 }
 
 func newEnd(t *testing.T, by, trusted *certs.CA) *end {
 	t.Helper()
-	e := &end{t: t, mounted: mount(t), told: make(chan error, 16)}
+	e := &end{t: t, mounted: mount(t), notified: make(chan error, 16)}
 	e.give(by, trusted.File)
 	var err error
-	e.Source, err = tlsfiles.Open(tlsfiles.Options{Files: e.files(), Changed: func(err error) { e.told <- err }})
+	e.Source, err = tlsfiles.Open(tlsfiles.Options{Files: e.files(), OnChange: func(err error) { e.notified <- err }})
 	require.NoError(t, err)
 	return e
 }
@@ -148,7 +148,7 @@ func TestRotation(t *testing.T) {
 	}{{older, both}, {newer, both}, {newer, newer.File}} {
 		server.give(step.by, step.trusted)
 		require.NoError(t, server.Reload())
-		require.NoError(t, <-server.told)
+		require.NoError(t, <-server.notified)
 		if step.trusted == both {
 			_, err := dial(t, client.Source, address, nil)
 			require.NoError(t, err, "one end has gone before the other")
@@ -206,16 +206,16 @@ func TestBrokenFiles(t *testing.T) {
 		server.swap(files)
 		err := server.Reload()
 		require.ErrorContains(t, err, want)
-		require.ErrorContains(t, <-server.told, want)
+		require.ErrorContains(t, <-server.notified, want)
 		require.ErrorContains(t, server.Refused(), want)
 		require.Error(t, server.Reload())
-		require.Empty(t, server.told, "%s is reported once", want)
+		require.Empty(t, server.notified, "%s is reported once", want)
 		_, err = dial(t, client.Source, address, nil)
 		require.NoError(t, err, "the previous files are used")
 	}
 	server.swap(map[string]string{"ca.pem": ca.File, "cert.pem": good, "key.pem": goodKey})
 	require.NoError(t, server.Reload())
-	require.NoError(t, <-server.told)
+	require.NoError(t, <-server.notified)
 	require.NoError(t, server.Refused())
 }
 
@@ -231,9 +231,9 @@ func TestOneAfterTheOther(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		server.Check()
-		return len(server.told) > 0
+		return len(server.notified) > 0
 	}, time.Minute, 10*time.Millisecond)
-	require.NoError(t, <-server.told)
+	require.NoError(t, <-server.notified)
 }
 
 // A client can check the server's certificate, in addition to the CAs and the address.

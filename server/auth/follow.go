@@ -16,23 +16,23 @@ import (
 
 const (
 	checkInterval = 500 * time.Millisecond // of the identity of a running stream
-	// endLimit is the time in which the handler of an ended stream may return the stream's progress. Without it, the
-	// outcome of unanswered requests is unknown to the client.
+	// endLimit is the time in which the handler of an ended stream may return the stream's progress. Without the progress,
+	// the client does not know the outcome of unanswered requests.
 	endLimit = 100 * time.Millisecond
 )
 
-// Follow runs the handler of a stream, and ends the stream when the caller's identity becomes invalid or the caller
-// loses the right required by the method. Streams that publish and consume check the rules of their queues themselves.
-func (g *Interceptor) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
+// RunStream runs the handler of a stream, and ends the stream when the caller's identity becomes invalid or the caller
+// loses the right required by the method. The handlers of Publish and Consume streams check the rights on their queues.
+func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Expired
-	ctx, lost := g.rights(ctx, method)
+	ctx, lost := i.rights(ctx, method)
 	if over == nil && lost == nil {
 		return handle(ctx)
 	}
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	// If Follow returns first, the stream's context ends, and the handler with it.
+	// If RunStream returns first, the stream's context ends, and the handler with it.
 	go func() { done <- handle(inner) }()
 	var ticks <-chan time.Time
 	if over != nil {
@@ -44,7 +44,7 @@ func (g *Interceptor) Follow(ctx context.Context, method string, handle func(con
 		var reason error
 		var next <-chan struct{}
 		if lost != nil {
-			next = g.o.Rules.Changed() // before the check
+			next = i.o.Rules.Changed() // before the check
 			reason = lost()
 		}
 		if reason == nil {
@@ -73,17 +73,18 @@ func (g *Interceptor) Follow(ctx context.Context, method string, handle func(con
 	}
 }
 
-// rights returns a function that returns why a stream has lost its right; nil if it cannot, or checks the right itself.
-// A handler that determines its queue later adds a check with access.EndUnless.
-func (g *Interceptor) rights(ctx context.Context, method string) (_ context.Context, lost func() error) {
+// rights returns a function that returns an error after a stream has lost its right. It returns nil if that is
+// impossible, or if the handler checks the right. A handler that determines its queue later adds a check with
+// access.EndUnless.
+func (i *Interceptor) rights(ctx context.Context, method string) (_ context.Context, lost func() error) {
 	need, known := access.NeedOf(method)
-	if g == nil || g.o.Rules == nil || !known || need.Unauthenticated || need.Right == access.Peer ||
+	if i == nil || i.o.Rules == nil || !known || need.Unauthenticated || need.Right == access.Peer ||
 		need.PerQueue && need.Right != access.Browse {
 		return ctx, nil
 	}
 	held := &access.StreamCheck{}
 	return access.WithStreamCheck(ctx, held), func() error {
-		err := g.check(ctx, need, true, method)
+		err := i.check(ctx, need, true, method)
 		if err == nil {
 			err = held.Check()
 		}

@@ -38,8 +38,8 @@ func ruled(t *testing.T, r *access.Rules, version uint64, all bool) {
 	}}))
 }
 
-// streams lists the server-streaming methods, except those between nodes, and except publishing and consuming, which
-// check their queues themselves.
+// streams lists the server-streaming methods. It omits methods between nodes, and PublishStream and Consume: their
+// handlers check the queues.
 func streams(t *testing.T) (methods []string) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {
@@ -62,7 +62,7 @@ func streams(t *testing.T) (methods []string) {
 
 // A stream ends as soon as the rules revoke the right to it, regardless of the state of its handler. Other changes of
 // the rules have no effect.
-func TestFollowEndsWithoutRight(t *testing.T) {
+func TestStreamEndsWithoutRight(t *testing.T) {
 	for _, method := range streams(t) {
 		for _, obedient := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestFollowEndsWithoutRight(t *testing.T) {
 				ended, release := make(chan error, 1), make(chan struct{})
 				defer close(release)
 				go func() {
-					ended <- g.Follow(ctx, method, func(ctx context.Context) error {
+					ended <- g.RunStream(ctx, method, func(ctx context.Context) error {
 						if obedient {
 							<-ctx.Done() // like a handler that treats this as a disconnected client
 							return nil
@@ -95,14 +95,14 @@ func TestFollowEndsWithoutRight(t *testing.T) {
 	}
 }
 
-// The right on the queue named in a stream's request is checked as well.
-func TestFollowEndsWithoutQueue(t *testing.T) {
+// The right on the queue in a stream's request is also checked.
+func TestStreamEndsWithoutQueueRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := &access.Rules{}
 		ruled(t, rules, 1, true)
 		g := auth.New(auth.Options{Rules: rules})
 		gone := false
-		err := g.Follow(access.NewContext(t.Context(), &access.Identity{Principal: "alice"}),
+		err := g.RunStream(access.NewContext(t.Context(), &access.Identity{Principal: "alice"}),
 			pb.QueueService_Browse_FullMethodName, func(ctx context.Context) error {
 				may := func() error {
 					if gone {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package auth authenticates the caller of each call, checks its rights, and reports calls to the audit log.
+// Package auth implements the interceptor that authenticates the caller of each call, checks its rights, and reports
+// calls to the audit log.
 package auth
 
 import (
@@ -16,15 +17,15 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Authenticator determines the caller from the connection and the metadata in a call's context. It returns nil if there
-// are no credentials of its kind, and an error if they are invalid.
+// Authenticator authenticates the caller by the connection and the metadata in a call's context. It returns nil without
+// credentials of its kind, and an error if they are invalid.
 type Authenticator func(ctx context.Context) (*access.Identity, error)
 
-// Call is one finished or refused call.
+// Call is one finished or denied call.
 type Call struct {
 	Identity *access.Identity
 	Method   string // the full name, such as /lockstep.v1.QueueService/CreateQueue
-	Request  any    // nil for a stream of requests, and for a call refused before its request was read
+	Request  any    // nil for a stream of requests, and for a call denied before its request was read
 	Began    time.Time
 	Err      error // nil or a status
 }
@@ -33,40 +34,41 @@ type Call struct {
 type Options struct {
 	Authenticators []Authenticator // tried in order; the first identity is used
 	Rules          *access.Rules   // may be nil
-	// Unauthenticated returns why a caller is refused a call between nodes. nil: such calls are not restricted.
+	// Unauthenticated returns the error for a call that is reserved for the other node. nil: such calls are not
+	// restricted.
 	Unauthenticated func(ctx context.Context) error
-	// Observe is called for audited calls and for refusals, unless nil. It must not block.
+	// Observe, unless nil, is called for audited and denied calls. It must not block.
 	Observe func(ctx context.Context, c Call)
 }
 
-// Interceptor is created by New. A nil Interceptor admits all calls.
+// Interceptor checks each call before and after its execution. A nil Interceptor allows all calls.
 type Interceptor struct{ o Options }
 
 // New creates an interceptor.
 func New(o Options) *Interceptor { return &Interceptor{o} }
 
-// Enter is called before a call is executed. It returns the call's context and whether Left must be called, or the
-// status that refuses the call.
-func (g *Interceptor) Enter(ctx context.Context, method string) (context.Context, bool, error) {
-	if g == nil {
+// Begin checks a call before its execution. It returns the call's context with the caller's identity, and whether
+// Finish must be called even after success. The error is the status of a denied call.
+func (i *Interceptor) Begin(ctx context.Context, method string) (context.Context, bool, error) {
+	if i == nil {
 		return ctx, false, nil
 	}
 	need, known := access.NeedOf(method)
-	audited := need.Audited && g.o.Observe != nil
-	ctx, err := g.authenticate(ctx)
+	audited := need.Audited && i.o.Observe != nil
+	ctx, err := i.authenticate(ctx)
 	if err == nil {
-		err = g.check(ctx, need, known, method)
+		err = i.check(ctx, need, known, method)
 	}
 	if err == nil {
 		return ctx, audited, nil
 	}
 	err = apierror.ToStatus(err)
-	g.Left(ctx, method, nil, time.Now(), err)
+	i.Finish(ctx, method, nil, time.Now(), err)
 	return ctx, false, err
 }
 
-func (g *Interceptor) authenticate(ctx context.Context) (context.Context, error) {
-	for _, known := range g.o.Authenticators {
+func (i *Interceptor) authenticate(ctx context.Context) (context.Context, error) {
+	for _, known := range i.o.Authenticators {
 		id, err := known(ctx)
 		if err != nil {
 			return ctx, err
@@ -78,44 +80,44 @@ func (g *Interceptor) authenticate(ctx context.Context) (context.Context, error)
 	return ctx, nil
 }
 
-// Identify returns the identity of a request that is not a call, but has the same values in its context. It is never
-// nil.
-func (g *Interceptor) Identify(ctx context.Context) (*access.Identity, error) {
-	ctx, err := g.authenticate(ctx)
+// Identify returns the identity for a request other than a gRPC call, with the same values in its context. The
+// identity is never nil.
+func (i *Interceptor) Identify(ctx context.Context) (*access.Identity, error) {
+	ctx, err := i.authenticate(ctx)
 	return access.FromContext(ctx), err
 }
 
-func (g *Interceptor) check(ctx context.Context, need access.Need, known bool, method string) error {
+func (i *Interceptor) check(ctx context.Context, need access.Need, known bool, method string) error {
 	switch {
 	case !known:
-		return fmt.Errorf("%w: %s is not in the table of rights", access.ErrDenied, method)
+		return fmt.Errorf("%w: unknown method %s", access.ErrDenied, method)
 	case need.Unauthenticated:
 		return nil
 	case need.Right == access.Peer:
-		if g.o.Unauthenticated == nil || access.FromContext(ctx).Peer {
+		if i.o.Unauthenticated == nil || access.FromContext(ctx).Peer {
 			return nil
 		}
-		return g.o.Unauthenticated(ctx)
+		return i.o.Unauthenticated(ctx)
 	case need.PerQueue || need.Right == 0:
-		return g.o.Rules.Known(access.FromContext(ctx))
+		return i.o.Rules.HasAnyRight(access.FromContext(ctx))
 	}
-	return g.o.Rules.Check(ctx, need.Right, "")
+	return i.o.Rules.Check(ctx, need.Right, "")
 }
 
-// Left is called after an audited or failed call. err is a status.
-func (g *Interceptor) Left(ctx context.Context, method string, request any, start time.Time, err error) {
-	if g == nil || g.o.Observe == nil {
+// Finish is called after an audited or failed call. err is a status.
+func (i *Interceptor) Finish(ctx context.Context, method string, request any, start time.Time, err error) {
+	if i == nil || i.o.Observe == nil {
 		return
 	}
 	if need, _ := access.NeedOf(method); !need.Audited && !Refused(err) {
 		return
 	}
-	g.o.Observe(ctx, Call{
+	i.o.Observe(ctx, Call{
 		Identity: access.FromContext(ctx), Method: method, Request: request, Began: start, Err: err,
 	})
 }
 
-// Refused reports whether a call was refused because of its caller.
+// Refused reports whether a call failed authentication or was denied.
 func Refused(err error) bool {
 	if err == nil {
 		return false

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-func TestEnter(t *testing.T) {
+func TestBegin(t *testing.T) {
 	var seen []auth.Call
 	var shown *access.Identity
 	var wrong error
@@ -30,47 +30,47 @@ func TestEnter(t *testing.T) {
 		Observe: func(_ context.Context, c auth.Call) { seen = append(seen, c) },
 	})
 
-	ctx, audited, err := g.Enter(t.Context(), pb.QueueService_Publish_FullMethodName)
+	ctx, audited, err := g.Begin(t.Context(), pb.QueueService_Publish_FullMethodName)
 	require.NoError(t, err)
 	require.False(t, audited)
 	require.Equal(t, t.Context(), ctx, "unused features cost nothing")
 	require.Equal(t, access.Anonymous, access.FromContext(ctx).Principal)
 
-	_, _, err = g.Enter(t.Context(), pb.ReplicationService_Replicate_FullMethodName)
+	_, _, err = g.Begin(t.Context(), pb.ReplicationService_Replicate_FullMethodName)
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
-	_, _, err = g.Enter(t.Context(), "/lockstep.v1.QueueService/Unheard")
+	_, _, err = g.Begin(t.Context(), "/lockstep.v1.QueueService/Unheard")
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.Len(t, seen, 2, "refusals are reported")
 
 	shown = &access.Identity{Principal: "b", Peer: true}
-	ctx, audited, err = g.Enter(t.Context(), pb.ReplicationService_Replicate_FullMethodName)
+	ctx, audited, err = g.Begin(t.Context(), pb.ReplicationService_Replicate_FullMethodName)
 	require.NoError(t, err)
 	require.False(t, audited)
 	require.Same(t, shown, access.FromContext(ctx))
 
-	ctx, audited, err = g.Enter(t.Context(), pb.AdminService_Switchover_FullMethodName)
+	ctx, audited, err = g.Begin(t.Context(), pb.AdminService_Switchover_FullMethodName)
 	require.NoError(t, err)
 	require.True(t, audited)
 	seen = nil
 	start := time.Now()
-	g.Left(ctx, pb.AdminService_Switchover_FullMethodName, &pb.SwitchoverRequest{}, start, nil)
+	g.Finish(ctx, pb.AdminService_Switchover_FullMethodName, &pb.SwitchoverRequest{}, start, nil)
 	require.Len(t, seen, 1)
 	require.Same(t, shown, seen[0].Identity)
 	require.Equal(t, start, seen[0].Began)
-	g.Left(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.Unavailable, "")) // no refusal
-	g.Left(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.PermissionDenied, ""))
+	g.Finish(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.Unavailable, "")) // no refusal
+	g.Finish(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.PermissionDenied, ""))
 	require.Len(t, seen, 2)
 
 	shown, wrong = nil, fmt.Errorf("%w: the token has expired", access.ErrUnauthenticated)
-	_, _, err = g.Enter(t.Context(), pb.QueueService_Publish_FullMethodName)
+	_, _, err = g.Begin(t.Context(), pb.QueueService_Publish_FullMethodName)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }
 
-func TestNoGate(t *testing.T) {
+func TestNilInterceptor(t *testing.T) {
 	var g *auth.Interceptor
-	ctx, audited, err := g.Enter(t.Context(), "anything")
+	ctx, audited, err := g.Begin(t.Context(), "anything")
 	require.NoError(t, err)
 	require.False(t, audited)
 	require.Equal(t, t.Context(), ctx)
-	g.Left(ctx, "anything", nil, time.Time{}, nil)
+	g.Finish(ctx, "anything", nil, time.Time{}, nil)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// Invalid backup locations are refused at the start, and no error contains a secret.
-func TestPlacesOfBackups(t *testing.T) {
+// Invalid backup locations are rejected at the start, and no error contains a secret.
+func TestBackupLocations(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--backup-path=s3://b":                              "invalid bucket name",
 		"--backup-path=s3://UPPER/x":                        "invalid bucket name",

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config implements the settings of a Lockstep node: names, defaults, meaning and limits.
+// Package config implements the settings of a Lockstep node: names, defaults, descriptions and valid values.
 //
-// A setting has one dotted key (`wal.keep-bytes`), which is its path in the YAML file, and gives its flag
-// (`--wal-keep-bytes`) and its environment variable (`LOCKSTEP_WAL_KEEP_BYTES`). Flags take precedence over the
-// environment, the environment over the file, the file over the defaults. The struct Config is the only list: keys,
-// flags, variables, the help text, valid values and docs/reference/configuration.md are derived from its tags. The tag
-// `range` has the valid values; the tag `run` marks a setting that can be changed at run time, on the pair or a node.
+// A setting has one dotted key (`wal.keep-bytes`), which is its path in the YAML file. Its flag (`--wal-keep-bytes`)
+// and its environment variable (`LOCKSTEP_WAL_KEEP_BYTES`) are derived from the key. Flags take precedence over the
+// environment, the environment over the file, the file over the defaults. The tags of struct Config define keys, flags,
+// variables, the help text, valid values and docs/reference/configuration.md. The tag `range` contains the valid
+// values. The tag `run` marks a setting that can be changed at run time, for the pair or a node.
 package config
 
 import "time"
@@ -32,7 +32,7 @@ type Config struct {
 	Coordinator Coordinator `key:"coordinator"`
 	Sync        string      `key:"sync" range:"always, interval, off" usage:"when a transaction is acknowledged: always (after fdatasync on both nodes), interval or off (in both page caches)"`
 	SyncEvery   Duration    `key:"sync-interval" range:"1ms to 1m" usage:"interval of log syncs with sync=interval"`
-	CommitDelay Duration    `key:"commit-delay" range:"0s to 100ms" usage:"time that the active node collects transactions for one log write, up to 100ms: larger writes, higher latency. 0: no delay; transactions that arrive during a write form the next batch"`
+	CommitDelay Duration    `key:"commit-delay" range:"0s to 100ms" usage:"time for which the active node collects transactions for one log write, up to 100ms: larger writes, higher latency. 0: no delay; transactions that arrive during a write form the next batch"`
 	Memory      Memory      `key:"memory"`
 	PageSize    Size        `key:"page-size" range:"2KiB to 1MiB, a multiple of 2KiB" usage:"page size of a new page file, a multiple of 2KiB; existing page files keep theirs"`
 	PageSizeMax Size        `key:"page-size-max" range:"2KiB to 1MiB, a multiple of 2KiB" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the setting of the pair takes precedence"`
@@ -56,7 +56,7 @@ type Config struct {
 	Audit       Audit       `key:"audit"`
 	Limits      Limits      `key:"limits"`
 	Txn         Txn         `key:"txn"`
-	// Warnings lists ignored settings and similar notes for the operator. It is not a setting.
+	// Warnings lists ignored settings and similar warnings for the operator. It is not a setting.
 	Warnings []string `key:"-"`
 }
 
@@ -135,8 +135,8 @@ type WAL struct {
 	KeepBytes    Size     `key:"keep-bytes" range:"0 to 1024TiB" usage:"log retained for a standby to catch up, beyond what recovery requires"`
 	SegmentBytes Size     `key:"segment-bytes" range:"1MiB to 4GiB" usage:"size of a log segment file"`
 	Archive      string   `key:"archive" usage:"destination of the log archive for point-in-time restore: directory, file:///PATH or s3://BUCKET/PREFIX; separate for each node (in a bucket, a folder with the node name); if empty, no archive"`
-	ArchiveEvery Duration `key:"archive-interval" range:"100ms to 24h" usage:"interval of log archiving: the time a restore can lack if this node's disk is lost"`
-	ArchiveHold  Size     `key:"archive-hold-bytes" range:"1MiB to 1024TiB" usage:"log retained while archiving fails; beyond that, the archive gets a gap"`
+	ArchiveEvery Duration `key:"archive-interval" range:"100ms to 24h" usage:"interval of log archiving; if this node's disk is lost, a restore can miss the transactions of one interval"`
+	ArchiveHold  Size     `key:"archive-hold-bytes" range:"1MiB to 1024TiB" usage:"log retained while archiving fails; beyond that, log is deleted and the archive has a gap"`
 }
 
 // Log configures the process log on stderr.
@@ -173,8 +173,8 @@ type Backup struct {
 	S3              BackupS3 `key:"s3"`
 }
 
-// BackupS3 configures access to the S3 server of backup.path and wal.archive. The keys come from files or from the
-// environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and are not settings.
+// BackupS3 configures access to the S3 server of backup.path and wal.archive. The keys are not settings: they are read
+// from files, or from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
 type BackupS3 struct {
 	Endpoint         string   `key:"endpoint" usage:"URL of the S3 server of backup.path and wal.archive, such as https://s3.example.com:9000; default: Amazon S3"`
 	Region           string   `key:"region" usage:"region of the bucket; default: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1"`
@@ -195,7 +195,7 @@ type Maintenance struct {
 	RewriteRate     Size    `key:"rewrite-rate" range:"0, or 2KiB to 1024TiB" run:"node" usage:"maximum rate of a resize or compact, in bytes per second, such as 50MiB; 0: unlimited. Reduced while it slows commits down"`
 }
 
-// Scrub configures the periodic read of all data, with repair of corruption.
+// Scrub configures the periodic scrub, which reads all data and repairs corruption.
 type Scrub struct {
 	Rate     Size     `key:"rate" range:"0, or 64KiB to 1024TiB" run:"node" usage:"read rate of the background scrub, in bytes per second, such as 4MiB; 0: unlimited"`
 	Interval Duration `key:"interval" range:"0, or 1s to 8760h" usage:"time between the starts of two scrubs of all pages and the log; the first starts one minute after the node. 0: disabled"`
@@ -206,17 +206,17 @@ type Verify struct {
 	Interval Duration `key:"interval" range:"0, or 1s to 8760h" usage:"interval at which the active node compares its queue digests with the standby's; low cost. 0: disabled"`
 }
 
-// Metrics configures the port of metrics and probes.
+// Metrics configures the port for metrics and probes.
 type Metrics struct {
 	Listen string     `key:"listen" usage:"listen address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; if empty, disabled"`
-	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with their own metrics, those with the most messages; 4 series per queue, and 2 per subscription for as many subscriptions. 0: none"`
+	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with per-queue metrics (those with the most messages): 4 series per queue, and 2 per subscription for the same number of subscriptions. 0: none"`
 	Token  string     `key:"token-file" usage:"file with bearer tokens for /metrics, one per line; if empty, /metrics requires no token. Probes never require one"`
 	TLS    MetricsTLS `key:"tls"`
 }
 
-// MetricsTLS configures TLS of the port of metrics and probes.
+// MetricsTLS configures TLS of the port for metrics and probes.
 type MetricsTLS struct {
-	Own  bool   `key:"own" usage:"use tls.cert, tls.key and tls.ca for metrics.listen, too"`
+	Own  bool   `key:"own" usage:"also use tls.cert, tls.key and tls.ca for metrics.listen"`
 	Cert string `key:"cert" usage:"file with a certificate for metrics.listen; enables TLS"`
 	Key  string `key:"key" usage:"file with the key of the certificate"`
 	CA   string `key:"ca" usage:"CA file for client certificates, which are optional"`
@@ -228,9 +228,9 @@ type Console struct {
 	TLS    ConsoleTLS `key:"tls"`
 }
 
-// ConsoleTLS configures TLS of the port of the console.
+// ConsoleTLS configures TLS of the console's port.
 type ConsoleTLS struct {
-	Own  bool   `key:"own" usage:"use tls.cert, tls.key and tls.ca for console.listen, too"`
+	Own  bool   `key:"own" usage:"also use tls.cert, tls.key and tls.ca for console.listen"`
 	Cert string `key:"cert" usage:"file with a certificate for console.listen; enables TLS"`
 	Key  string `key:"key" usage:"file with the key of the certificate"`
 	CA   string `key:"ca" usage:"CA file for operators' certificates, which are optional"`
@@ -255,7 +255,7 @@ type Tracing struct {
 // DefaultSample is the default of tracing.sample.
 const DefaultSample Ratio = 0.01
 
-// Audit configures the audit log of administrative and refused calls.
+// Audit configures the audit log of administrative and denied calls.
 type Audit struct {
 	File     string `key:"file" usage:"audit file: one JSON line for each administrative and each denied call; if empty, they are logged. lockstep audit tail prints the newest"`
 	MaxBytes Size   `key:"max-bytes" range:"1MiB to 1TiB, a multiple of 1MiB" usage:"size at which the audit file is rotated, in whole MiB"`
@@ -274,8 +274,8 @@ type Limits struct {
 	PendingBytes        Size `key:"pending-bytes" range:"1MiB to 1TiB" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget"`
 
 	Connections           int      `key:"connections" range:"16 to 1000000" run:"node" usage:"maximum number of connections of clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections of the other node are reserved separately"`
-	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of connections per address (IPv6: per /64 network); raise it if many clients use one proxy. Also the limit of connections without a call within 4s"`
-	Handshakes            int      `key:"handshakes" range:"8 to 1000000" run:"node" usage:"maximum number of connections without an authenticated call, over all addresses. Beyond that, the oldest are closed, or new ones are refused; addresses with other, authenticated connections have a quarter more"`
+	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of connections per address (IPv6: per /64 network), and of new connections without a call within 4s; raise it if many clients use one proxy"`
+	Handshakes            int      `key:"handshakes" range:"8 to 1000000" run:"node" usage:"maximum number of connections without an authenticated call, over all addresses. At the limit, the oldest are closed, or new ones are refused. For addresses with authenticated connections, the limit is 25% higher"`
 	HandshakeTimeout      Duration `key:"handshake-timeout" range:"100ms to 10m" run:"node" usage:"time limit from accepting a connection to its first authenticated call; the connection is then closed"`
 
 	DeliveryShare Percent `key:"delivery-share" range:"1% to 100%" run:"pair" usage:"approximate fraction of CPU time for deliveries while publishers use all CPUs, if delivering each message once needs less; otherwise deliveries are not limited. 100%: no limit"`
@@ -286,7 +286,7 @@ type Txn struct {
 	PreparedTimeout Duration `key:"prepared-timeout" range:"0, or 1s to 8760h" run:"pair" usage:"time after which an undecided prepared transaction is rolled back, at least 1s; its coordinator is notified when it returns. Use it only if no coordinator can have committed elsewhere. 0: never"`
 }
 
-// Default returns the settings of a node of a pair with etcd on the same host.
+// Default returns the default settings, for a pair with etcd on the same host.
 func Default() Config {
 	return Config{
 		Data:   Data{Dir: "lockstep-data"},

@@ -113,7 +113,7 @@ func TestPasswordFile(t *testing.T) {
 	require.Equal(t, "s3cret", c.Coordinator.Etcd.Password)
 }
 
-// A variable that is a mistyped setting is refused; others, such as those set by Kubernetes for a service named
+// A mistyped variable of a setting is an error. Others, such as variables that Kubernetes sets for a service named
 // lockstep, are ignored.
 func TestUnknownVariable(t *testing.T) {
 	for mistyped, meant := range map[string]string{
@@ -137,7 +137,7 @@ func TestUnknownVariable(t *testing.T) {
 }
 
 // A setting is accepted under its name in the last release, with a warning, in the file, the environment and the flags.
-// Precedence is independent of which name is used.
+// Precedence is independent of the name used.
 func TestFormerNames(t *testing.T) {
 	file := "log:\n  level: warn\n  keep-bytes: 1MiB\n  segment-bytes: 2MiB\n  archive: /from/file\n"
 	c, err := load(t, file, []string{"LOCKSTEP_LOG_SEGMENT_BYTES=3MiB", "LOCKSTEP_WAL_ARCHIVE=/from/env"},
@@ -162,7 +162,7 @@ func TestFormerNames(t *testing.T) {
 	require.ErrorContains(t, err, "node.yaml:2: wal.keep-bytes is also set as log.keep-bytes; remove log.keep-bytes")
 }
 
-// Each invalid setting is refused; the message contains the key, its source and the suggested action.
+// Each invalid setting is rejected. The error contains the key, its source and the suggested action.
 func TestRefusals(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file    string
@@ -260,7 +260,7 @@ func TestRefusals(t *testing.T) {
 		},
 		"transaction too small": {
 			args: []string{"--limits-transaction-bytes=64MiB", "--limits-message-bytes=64MiB"},
-			want: []string{"cannot hold a message of limits.message-bytes"},
+			want: []string{"is too small for a message of limits.message-bytes"},
 		},
 		"JWT without issuer": {
 			args: []string{"--auth-jwt-audience=lockstep", "--auth-jwt-jwks-file=keys.json", "--auth-jwt-jwks-ca=ca.pem"},
@@ -342,7 +342,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// deploy/node.yaml lists every setting, and the commented-out values are the defaults.
+// deploy/node.yaml lists every setting. The commented-out values are the defaults.
 func TestExampleFile(t *testing.T) {
 	raw, err := os.ReadFile("../../deploy/node.yaml")
 	require.NoError(t, err)

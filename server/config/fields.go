@@ -154,7 +154,7 @@ func (f field) typeName() string {
 	}
 }
 
-// didYouMean returns the question for a mistyped word, or "" if no known word is similar.
+// didYouMean returns a suggestion for a mistyped word, or "" if no known word is similar.
 func didYouMean(word string, known []string) string {
 	if n := nearest(word, known); n != "" {
 		return "; did you mean " + n + "?"

@@ -50,10 +50,10 @@ func registerFlags(fs *pflag.FlagSet, prefix string) {
 
 const backupPrefix = "backup.s3."
 
-// RegisterBackupFlags adds the flags for access to a backup's server, for commands that run without a node.
+// RegisterBackupFlags adds the flags for access to the S3 server of backups, for commands that run without a node.
 func RegisterBackupFlags(fs *pflag.FlagSet) { registerFlags(fs, backupPrefix) }
 
-// LoadBackup is Load for the settings of RegisterBackupFlags only.
+// LoadBackup is like Load, but reads only the settings of RegisterBackupFlags.
 func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, error) {
 	l, err := load(path, environ, flags)
 	if err != nil {
@@ -68,17 +68,17 @@ func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, 
 	return l.config.Backup.S3, nil
 }
 
-// flagValue keeps the text; Load parses it like a value of the file, so that the errors are the same.
+// flagValue keeps the text. Load parses it like a value from the file, so that the errors are identical.
 type flagValue struct{ text, typeName string }
 
 func (v *flagValue) String() string        { return v.text }
 func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
-// Load returns the settings: defaults, then the YAML file at path (empty: none), then the environment (as from
-// os.Environ), then the flags (nil: none). It returns ErrInvalid for unknown keys, values that cannot be parsed, and
-// inconsistent values. Unknown LOCKSTEP_* variables and former names of settings cause only warnings, since container
-// platforms define variables automatically.
+// Load merges the defaults, the YAML file at path (empty: none), the environment (in the format of os.Environ) and the
+// flags (nil: none). Later sources take precedence. It returns ErrInvalid for unknown keys, values that cannot be
+// parsed, and inconsistent values. Former names of settings cause only warnings. So do unknown LOCKSTEP_* variables
+// that resemble no setting, since container platforms define variables automatically.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l, err := load(path, environ, flags)
 	if err != nil {
@@ -113,11 +113,11 @@ func invalid(problems []string) error {
 	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
 }
 
-// loader merges the sources: for each setting the last value as written, and its source.
+// loader merges the sources. For each setting it keeps the last value, as written, and its source.
 type loader struct {
 	config  Config
 	fields  []field
-	keys    map[string]string // of the key and the former names of each setting to the key
+	keys    map[string]string // current key by key or former name
 	values  map[string]any
 	sources map[string]string
 }
@@ -144,14 +144,14 @@ func (l *loader) names() []string {
 
 type layer struct {
 	loader   *loader
-	names    map[string]string // of settings to the names under which this layer has them
+	names    map[string]string // name used in this layer, by key
 	problems []string
 }
 
 func (l *loader) layer() *layer { return &layer{loader: l, names: map[string]string{}} }
 
-// set stores a value. as is the name used in the layer, current the current name in the layer's notation; source is the
-// location of the value.
+// set stores a value. as is the name used in the layer, and current is the current name in the notation of the layer.
+// source is the location of the value.
 func (y *layer) set(key string, raw any, as, current, source string) {
 	if other, ok := y.names[key]; ok && other != as {
 		former := as
@@ -186,25 +186,25 @@ func (l *loader) environment(environ []string) error {
 		if as, ok := byName[name]; ok {
 			key := l.keys[as]
 			y.set(key, value, name, envName(key), "environment variable "+name)
-		} else if !slices.Contains(ofCommands(), name) {
-			y.strangeVariable(name, byName)
+		} else if !slices.Contains(commandVariables(), name) {
+			y.unknownVariable(name, byName)
 		}
 	}
 	return invalid(y.problems)
 }
 
-// ofCommands lists the variables of client commands, which are not settings of a node.
-func ofCommands() []string {
+// commandVariables lists the variables of client commands, which are not settings of a node.
+func commandVariables() []string {
 	return []string{
 		envAddr, envConfig, envPrefix + "TOKEN", envPrefix + "TOKEN_FILE", envPrefix + "PROFILE", envPrefix + "PROFILES",
 		envPrefix + "CLIENT_TLS_CA", envPrefix + "CLIENT_TLS_CERT", envPrefix + "CLIENT_TLS_KEY",
 	}
 }
 
-// strangeVariable handles an unknown variable with the prefix of settings. A probable typo is refused, as an unknown
-// key of the file is. Others only cause a warning, since they may belong to other programs (Kubernetes defines some for
-// a service called lockstep).
-func (y *layer) strangeVariable(name string, known map[string]string) {
+// unknownVariable handles an unknown variable with the prefix of settings. A probable typo is an error, like an unknown
+// key in the file. Other variables cause only a warning, since they may belong to other programs: Kubernetes defines
+// some for a service named lockstep.
+func (y *layer) unknownVariable(name string, known map[string]string) {
 	names := make([]string, 0, len(known))
 	for n := range known {
 		names = append(names, strings.TrimPrefix(n, envPrefix))
@@ -388,7 +388,7 @@ func (l *loader) nearest(name string) string {
 // formerUntil is the release that removes former names of settings.
 const formerUntil = "0.3.0"
 
-// removedGroup is a group of settings that release 0.1.0 had. It is ignored with a warning.
+// removedGroup is a group of settings that was removed after release 0.1.0. It is ignored with a warning.
 const removedGroup = "maintenance.autotune"
 
 // formerKeys returns the names of a setting in the last release, which are accepted with a warning. Until 0.1.0 the

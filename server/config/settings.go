@@ -12,13 +12,13 @@ import (
 type Setting struct {
 	// Key is the dotted path in the file.
 	Key, Default, Usage string
-	// Flag and Variable are the other names, such as --listen and LOCKSTEP_LISTEN.
+	// Flag and Variable are the flag and the environment variable, such as --listen and LOCKSTEP_LISTEN.
 	Flag, Variable string
-	// Type is the notation: size, duration, percent, ratio, number, bool, list or string.
+	// Type is the type of the value: size, duration, percent, ratio, number, bool, list or string.
 	Type string
-	// Range of valid values; empty if only the type, or a relation to other settings, restricts them.
+	// Range describes the valid values. It is empty if only the type or other settings restrict them.
 	Range string
-	// Running is the scope of a setting that can be changed at run time, or empty.
+	// Running is the scope of a change at run time. It is empty if the setting requires a restart.
 	Running Scope
 }
 
@@ -42,7 +42,7 @@ type Scope string
 // Scopes of settings.
 const (
 	ScopePair Scope = "pair" // the value is the same on both nodes
-	ScopeNode Scope = "node" // each node may have its own value
+	ScopeNode Scope = "node" // the value may differ between the nodes
 )
 
 // Running is a setting that can be changed at run time.
@@ -63,7 +63,7 @@ func RunningSettings() []Running {
 	return list
 }
 
-// FindRunning returns one of them, or ErrInvalid.
+// FindRunning returns the setting with a key, or ErrInvalid if it cannot be changed at run time.
 func FindRunning(key string) (Running, error) {
 	list := RunningSettings()
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
@@ -81,7 +81,7 @@ func FindRunning(key string) (Running, error) {
 	return Running{}, fmt.Errorf("%w: %s is not a setting%s", ErrInvalid, key, didYouMean(key, names))
 }
 
-// Text returns the value of a setting in its written form; empty for an unknown key.
+// Text formats the value of a setting as in the file. It returns an empty string for an unknown key.
 func (c *Config) Text(key string) string {
 	for _, f := range fields(c) {
 		if f.key == key {
@@ -91,7 +91,7 @@ func (c *Config) Text(key string) string {
 	return ""
 }
 
-// With returns the settings with some of RunningSettings changed, or ErrInvalid with all problems.
+// With returns a copy of the settings with changed values of RunningSettings, or ErrInvalid with all problems.
 func (c *Config) With(values map[string]string) (Config, error) {
 	next := *c
 	all := fields(&next)
@@ -110,5 +110,5 @@ func (c *Config) With(values map[string]string) (Config, error) {
 	return next, nil
 }
 
-// Alone reports whether the node is not in a pair.
+// Alone reports whether the node is standalone.
 func (c *Config) Alone() bool { return c.Coordinator.Type == CoordinatorNone }

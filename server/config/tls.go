@@ -49,8 +49,8 @@ func (t NodeTLS) Version() uint16 {
 	return tls.VersionTLS13
 }
 
-// ClientCertificates returns how client certificates are requested on the node's port. Even with client-auth none, the
-// other node presents its certificate and is authenticated by it.
+// ClientCertificates returns the policy for client certificates on the node's port. Even with client-auth none, the
+// other node presents a certificate and is authenticated by it.
 func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 	switch {
 	case t.ClientAuth != ClientAuthNone:
@@ -73,7 +73,7 @@ func (c *Config) ConsoleFiles() tlsfiles.Files {
 	return c.portFiles(MetricsTLS(c.Console.TLS))
 }
 
-// MetricsFiles returns the files of the port of metrics and probes.
+// MetricsFiles returns the files of the port for metrics and probes.
 func (c *Config) MetricsFiles() tlsfiles.Files {
 	return c.portFiles(c.Metrics.TLS)
 }
@@ -94,8 +94,7 @@ func (c *Config) checkTLS(k *checker) {
 		k.fail("tls.ca", "requires tls.cert and tls.key")
 	}
 	if t.On() && t.CA == "" && t.ClientAuth != ClientAuthNone {
-		k.fail("tls.ca", "tls.client-auth require needs a CA for client certificates; set tls.ca, or client-auth "+
-			"none")
+		k.fail("tls.ca", "required by tls.client-auth require; set tls.ca, or tls.client-auth none")
 	}
 	for _, name := range t.PeerNames {
 		if strings.TrimSpace(name) == "" {
@@ -121,7 +120,7 @@ func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	}
 }
 
-// checkReach refuses to listen without TLS on addresses reachable from other hosts, unless that is explicitly allowed.
+// checkReach rejects listeners without TLS that other hosts can reach, unless Insecure is set.
 func (c *Config) checkReach(k *checker) {
 	if c.Insecure {
 		return
@@ -132,13 +131,13 @@ func (c *Config) checkReach(k *checker) {
 			"127.0.0.1, or, if the network is trusted, use --insecure", open.Address, open.Needs)
 	}
 	if c.TLS.On() && c.TLS.CA == "" && c.PeerToken == "" && c.Coordinator.Type != CoordinatorNone &&
-		!OnlyThisMachine(c.Listen) {
+		!LocalOnly(c.Listen) {
 		k.fail("tls.client-auth", "without tls.ca this node cannot distinguish the other node from a client: set tls.ca, or "+
 			"peer-token-file on both nodes, or permit any client to act as the other node with --insecure")
 	}
 }
 
-// Listener is an address that the node listens on: the setting's Key, its Address, and the settings that secure it.
+// Listener is an address on which the node listens. Key is its setting, and Needs lists the settings that secure it.
 type Listener struct {
 	Key, Address, Needs string
 }
@@ -147,7 +146,7 @@ type Listener struct {
 func (c *Config) Unencrypted() []Listener {
 	var list []Listener
 	add := func(key, address string, secured bool, needs string) {
-		if address != "" && !secured && !OnlyThisMachine(address) {
+		if address != "" && !secured && !LocalOnly(address) {
 			list = append(list, Listener{Key: key, Address: address, Needs: needs})
 		}
 	}
@@ -161,9 +160,9 @@ func (c *Config) Unencrypted() []Listener {
 	return list
 }
 
-// OnlyThisMachine reports whether an address, host:port, is reachable only from this host: localhost, or an IP address
+// LocalOnly reports whether an address, host:port, is reachable only from this host: localhost, or an IP address
 // of the loopback network. Other names are not resolved.
-func OnlyThisMachine(address string) bool {
+func LocalOnly(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && isLoopback(host)
 }
@@ -177,7 +176,7 @@ func isLoopback(host string) bool {
 }
 
 // PeerNames returns the names accepted in the certificate of the other node: tls.peer-names, or else the hosts of the
-// addresses given.
+// given addresses.
 func (c *Config) PeerNames(addresses []string) []string {
 	if len(c.TLS.PeerNames) > 0 {
 		return c.TLS.PeerNames

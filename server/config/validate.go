@@ -26,7 +26,7 @@ func (c *checker) fail(key, format string, args ...any) {
 }
 
 // checkRange checks the value of a setting against its tag `range`: "LOW to HIGH", "0, or LOW to HIGH" or "LOW to HIGH,
-// a multiple of STEP" of a number, or a list of words.
+// a multiple of STEP" for a number, or a list of words.
 func (f field) checkRange(k *checker) {
 	text, orZero := strings.CutPrefix(f.allowed, "0, or ")
 	text, step, _ := strings.Cut(text, ", a multiple of ")
@@ -232,7 +232,7 @@ func (c *Config) checkRaft(k *checker) {
 	}
 	if own := cmp.Or(r.Advertise, r.Listen); own != "" && len(r.Voters) == voterCount &&
 		!slices.Contains(r.Voters, own) {
-		k.fail("coordinator.raft.voters", "the list lacks this node's address %s", own)
+		k.fail("coordinator.raft.voters", "this node's address %s is missing", own)
 	}
 	if (r.TLS.Cert == "") != (r.TLS.Key == "") || (r.TLS.CA == "") != (r.TLS.Cert == "") {
 		k.fail("coordinator.raft.tls.ca", "ca, cert and key must be set together")
@@ -265,11 +265,11 @@ func (c *Config) checkBackup(k *checker) {
 func (c *Config) checkLimits(k *checker) {
 	l := &c.Limits
 	if l.TransactionBytes < l.MessageBytes+transactionSlack {
-		k.fail("limits.transaction-bytes", "%s cannot hold a message of limits.message-bytes (%s) and the %s around it",
+		k.fail("limits.transaction-bytes", "%s is too small for a message of limits.message-bytes (%s) with %s of overhead",
 			l.TransactionBytes, l.MessageBytes, Size(transactionSlack))
 	}
 	if l.PendingBytes < l.TransactionBytes {
-		k.fail("limits.pending-bytes", "%s cannot hold one transaction of limits.transaction-bytes (%s)",
+		k.fail("limits.pending-bytes", "%s is too small for one transaction of limits.transaction-bytes (%s)",
 			l.PendingBytes, l.TransactionBytes)
 	}
 }

@@ -67,10 +67,10 @@ func (s Size) String() string {
 // Bytes returns the number of bytes.
 func (s Size) Bytes() int64 { return int64(s) }
 
-// Duration is a time with a unit, written as "600ms", "5s", "1m30s" or "7d".
+// Duration is a length of time, written with a unit, such as "600ms", "5s", "1m30s" or "7d".
 type Duration time.Duration
 
-// ParseDuration parses a duration. A number without a unit is refused, since its unit is ambiguous.
+// ParseDuration parses a duration. It returns an error for a number without a unit.
 func ParseDuration(text string) (Duration, error) {
 	d, err := time.ParseDuration(units.ExpandDays(strings.TrimSpace(text)))
 	if err != nil || d < 0 {
@@ -112,8 +112,8 @@ func ParseRatio(text string) (Ratio, error) {
 
 func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
 
-// Within caps limits at fractions of the memory budget. The default limits are below these caps for the default budget.
-// One transaction is always possible, regardless of its size.
+// Within returns the limits, capped at fractions of the memory budget. The default limits are below these caps for the
+// default budget. One transaction is always allowed, regardless of its size.
 func (l Limits) Within(budgetBytes int64) Limits {
 	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
 	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(Size(budgetBytes/8), 1<<20))
@@ -126,5 +126,5 @@ const (
 	minConnections  = 256
 )
 
-// transactionSlackBytes is the maximum accounted overhead of a waiting transaction, in addition to its messages.
+// transactionSlackBytes is the maximum accounted overhead of a queued transaction, in addition to its messages.
 const transactionSlackBytes = 1 << 20

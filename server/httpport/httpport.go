@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package httpport implements an HTTP port of a node, used for the console and for metrics and probes. It limits the
-// connections, idle time and header size of clients.
+// Package httpport implements the HTTP ports of a node: the console, and metrics and probes. It limits the connections,
+// idle time and header size of clients.
 package httpport
 
 import (
@@ -27,14 +27,14 @@ type Options struct {
 	MaxHeaderBytes int
 	ErrorLog       *log.Logger // nil: the standard logger
 	// Connections limits the open connections, ConnectionsPerAddress those from one address. Further ones are closed
-	// immediately, so that a client with many connections does not exhaust memory and file descriptors.
+	// immediately, so that one client cannot exhaust memory and file descriptors.
 	Connections, ConnectionsPerAddress int
 	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, the whole request, and
 	// the response; IdleTimeout limits the time between two requests.
 	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 }
 
-// Port serves requests during Run.
+// Port is an HTTP port.
 type Port struct {
 	listener net.Listener
 	http     *http.Server
@@ -66,7 +66,7 @@ func listenTCP(ctx context.Context, address string) (net.Listener, error) {
 // Address returns the bound address, host:port.
 func (p *Port) Address() string { return p.listener.Addr().String() }
 
-// Close releases the port if Run was not called.
+// Close closes the listener. It is needed only if Run is not called.
 func (p *Port) Close() { _ = p.listener.Close() }
 
 // Run serves until ctx ends. It then calls ending, if not nil, which must end long-running requests, waits up to

@@ -19,9 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// peerSecretKey is the metadata key for the secret that the pair shares with its access rules. A node that sends it
-// gets operator rights on the other node.
-const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // the name of the metadata, not a secret
+// peerSecretKey is the metadata key of the pair's shared secret, which is replicated with the access rules. A node that
+// sends it has operator rights on the other node.
+const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // a metadata key, not a secret
 
 const peerPrincipal = "peer"
 
@@ -46,12 +46,12 @@ func (p peerSecret) GetRequestMetadata(context.Context, ...string) (map[string]s
 	return map[string]string{peerSecretKey: string(secret)}, nil
 }
 
-// RequireTransportSecurity: without TLS, the nodes trust their network.
+// RequireTransportSecurity returns false: without TLS, the nodes trust their network.
 func (peerSecret) RequireTransportSecurity() bool { return false }
 
 func (n *node) loadAccess() {
 	if err := n.rules.LoadFrom(func() (uint64, []queue.AccessEntry) { return query.Access(n.store) }); err != nil {
-		n.log.Error("some access rules cannot be decoded and grant nothing; upgrade this node", zap.Error(err))
+		n.log.Error("some access rules cannot be decoded and have no effect; upgrade this node", zap.Error(err))
 	}
 	n.queues.RulesChanged()
 }

@@ -570,12 +570,12 @@ func testOpenRulesAreLogged(t *testing.T) {
 		t,
 		func(c *config.Config) { c.Listen, c.Advertise, c.Insecure = "0.0.0.0:0", "127.0.0.1:7420", true },
 	)
-	n.tells(conditions.AccessUnrestricted, "a", true)
+	n.waitCondition(conditions.AccessUnrestricted, "a", true)
 	_, err := n.access().Grant(as(t.Context(), "root"), &pb.GrantRequest{Rule: &pb.AccessRule{
 		Principal: "anonymous", Rights: []pb.AccessRight{mayOperate},
 	}})
 	require.NoError(t, err)
-	n.tells(conditions.AccessUnrestricted, "a", false)
+	n.waitCondition(conditions.AccessUnrestricted, "a", false)
 }
 
 // With access.mode deny and no rules, only operators have rights.

@@ -20,7 +20,7 @@ const (
 	lookupLimit         = 2 * time.Second
 	// reservedFiles is the number of open files reserved for the store, the log, etcd and the other node.
 	reservedFiles = 384
-	// Clients may fill 1/unprocessedFraction of memory.budget with requests that no handler has read yet.
+	// Requests that no handler has read may use 1/unprocessedFraction of memory.budget.
 	unprocessedFraction = 8
 )
 

@@ -29,7 +29,7 @@ func (n *node) listenAMQP(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("amqp.listen: %w", err)
 	}
-	n.insideLink()
+	n.inProcessLink()
 	n.amqp = &amqpPort{listener: l, advertise: n.advertisedAMQP(l.Addr())}
 	return nil
 }
@@ -50,7 +50,7 @@ func (n *node) advertisedAMQP(bound net.Addr) string {
 
 // enterAMQP registers an AMQP client as a caller of the node's services.
 func (n *node) enterAMQP(c broker.Client) (as func(context.Context) context.Context, leave func()) {
-	key, leave := n.inside.link.Enter(inprocgrpc.Caller{Addr: c.Address, TLS: c.TLS})
+	key, leave := n.inProcess.link.Enter(inprocgrpc.Caller{Addr: c.Address, TLS: c.TLS})
 	return func(ctx context.Context) context.Context { return inprocgrpc.As(ctx, key) }, leave
 }
 
@@ -79,8 +79,8 @@ func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 
 func (p *amqpPort) run(ctx context.Context, n *node) {
 	o := broker.Options{
-		Listener: n.connections.Also(p.listener, amqpProtocol), ContainerID: n.cfg.Node.Name, Version: n.version,
-		Services: n.inside.link, Role: n.amqpRole, MaxMessageBytes: int(n.cfg.Limits.MessageBytes),
+		Listener: n.connections.AddPort(p.listener, amqpProtocol), ContainerID: n.cfg.Node.Name, Version: n.version,
+		Services: n.inProcess.link, Role: n.amqpRole, MaxMessageBytes: int(n.cfg.Limits.MessageBytes),
 		MaxTransactionBytes: int(n.cfg.Limits.TransactionBytes),
 		AutoCreate:          func() bool { return n.cfg.AMQP.AutoCreate },
 		Enter:               n.enterAMQP, Hello: admission.Name, Logger: n.log.Named("amqp"),
@@ -90,7 +90,7 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 	}
 	server := broker.New(o)
 	p.server.Store(server)
-	n.inside.users.Go(func() {
+	n.inProcess.users.Go(func() {
 		if err := server.Run(ctx); err != nil {
 			n.log.Error("AMQP listener failed", zap.Error(err)) // the node keeps serving
 		}

@@ -152,8 +152,8 @@ func testAMQPManyInATransaction(t *testing.T) {
 	}
 }
 
-// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. Those of
-// a broken connection do.
+// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. Unsettled
+// messages of a broken connection do.
 func TestAMQPShortConsumers(t *testing.T) { simulated(t, testAMQPShortConsumers) }
 
 func testAMQPShortConsumers(t *testing.T) {
@@ -198,8 +198,8 @@ func testAMQPShortConsumers(t *testing.T) {
 				c.end(p)
 				n.eventually(queue, func(q *pb.Queue) bool { return q.GetSubscriptions()[0].GetConsumers() == 0 })
 			}
-			n.waitRole(dead, c.dead)
-			n.waitRole(queue, count-3-c.dead)
+			n.waitMessages(dead, c.dead)
+			n.waitMessages(queue, count-3-c.dead)
 		})
 	}
 }
@@ -244,7 +244,7 @@ func testAMQPPendingRejects(t *testing.T) {
 	require.Equal(t, []string{"5"}, n.bodiesIn("orders"))
 	_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
 	require.NoError(t, err)
-	n.waitRole("orders", 0)
+	n.waitMessages("orders", 0)
 	require.Equal(t, []string{"5"}, n.bodiesIn("dead"))
 }
 

@@ -61,7 +61,7 @@ func testAMQPOutcomes(t *testing.T) {
 	}
 	n.eventually("orders", func(q *pb.Queue) bool { return isEmpty(q) && q.GetDropped() == 2 })
 
-	// A client that lets the node settle is notified when the outcome is durable.
+	// A client that leaves settlement to the node is notified when the outcome is durable.
 	n.publish("orders", "two")
 	m = p.receive()
 	p.send(&wire.Disposition{Role: wire.RoleReceiver, First: m.id, Last: m.id, State: wire.Accepted{}})

@@ -20,8 +20,8 @@ import (
 
 const evaluateInterval = time.Second
 
-// conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores the results in the
-// book, which status, health and metrics read, and logs changes.
+// conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores the results in a
+// conditions.Book for status, health and metrics, and logs changes.
 type conditionMonitor struct {
 	n         *node
 	book      *conditions.Book
@@ -41,13 +41,13 @@ func newConditionMonitor(n *node) *conditionMonitor {
 	return l
 }
 
-// run evaluates the conditions in each interval, and after each change of the role or the record, until ctx ends.
+// run evaluates the conditions at each interval, and after each change of the role or the record, until ctx ends.
 func (l *conditionMonitor) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { every(ctx, pollInterval, func() { l.pollOther(ctx) }) })
-		// For the metrics, and for the certificate of the witness.
+		// The result is used by the metrics and for the expiry of the witness's certificate.
 		if l.n.latencies != nil || l.n.secrets.voters() != nil {
 			running.Go(func() { l.watchVoters(ctx) })
 		}
@@ -166,10 +166,10 @@ func (l *conditionMonitor) logChange(c conditions.Condition, raised bool) {
 	fields = append(fields, zap.String("cause", c.Definition.Cause), zap.String("action", c.Definition.Action))
 	switch c.Definition.Severity {
 	case conditions.Critical:
-		l.n.log.Error("condition", fields...)
+		l.n.log.Error("condition raised", fields...)
 	case conditions.Warning:
-		l.n.log.Warn("condition", fields...)
+		l.n.log.Warn("condition raised", fields...)
 	default:
-		l.n.log.Info("condition", fields...)
+		l.n.log.Info("condition raised", fields...)
 	}
 }

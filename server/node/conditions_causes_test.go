@@ -44,7 +44,7 @@ func syncSlow(t *testing.T, c config.Config) {
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")
 	n.publish("q", "quick")
-	require.Nil(t, n.told(conditions.SyncSlow, "a"))
+	require.Nil(t, n.condition(conditions.SyncSlow, "a"))
 
 	disk.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpSync {
@@ -54,14 +54,14 @@ func syncSlow(t *testing.T, c config.Config) {
 	})
 	require.Eventually(t, func() bool {
 		n.publish("q", "slow")
-		return n.told(conditions.SyncSlow, "a") != nil
+		return n.condition(conditions.SyncSlow, "a") != nil
 	}, testTimeout, time.Millisecond)
-	require.Contains(t, n.told(conditions.SyncSlow, "a").GetDetails(), "ms")
+	require.Contains(t, n.condition(conditions.SyncSlow, "a").GetDetails(), "ms")
 
 	disk.SetHook(nil)
 	require.Eventually(t, func() bool {
 		n.publish("q", "quick")
-		return n.told(conditions.SyncSlow, "a") == nil
+		return n.condition(conditions.SyncSlow, "a") == nil
 	}, testTimeout, time.Millisecond)
 }
 
@@ -86,10 +86,10 @@ func diskStalled(t *testing.T, c config.Config) {
 	})
 	var publishing sync.WaitGroup
 	publishing.Go(func() { n.tryPublish("q", "held up") })
-	n.tells(conditions.DiskStalled, "a", true)
+	n.waitCondition(conditions.DiskStalled, "a", true)
 	disk.SetHook(nil)
 	release()
-	n.tells(conditions.DiskStalled, "a", false)
+	n.waitCondition(conditions.DiskStalled, "a", false)
 	publishing.Wait()
 }
 
@@ -120,16 +120,16 @@ func testConditionSwitchoverFailed(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	_, err := a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.Error(t, err, "there is no standby")
-	a.tells(conditions.SwitchoverFailed, "a", true)
-	require.NotEmpty(t, a.told(conditions.SwitchoverFailed, "a").GetDetails())
+	a.waitCondition(conditions.SwitchoverFailed, "a", true)
+	require.NotEmpty(t, a.condition(conditions.SwitchoverFailed, "a").GetDetails())
 
 	b := start(t, settingsOfPair(t, "b", etcd))
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.waitFor(pb.Role_ROLE_ACTIVE)
-	b.tells(conditions.SwitchoverFailed, "a", true)
+	b.waitCondition(conditions.SwitchoverFailed, "a", true)
 	_, err = a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	for _, n := range []*testNode{a, b} {
-		n.tells(conditions.SwitchoverFailed, "a", false)
+		n.waitCondition(conditions.SwitchoverFailed, "a", false)
 	}
 }

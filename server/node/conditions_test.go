@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// told returns a condition in a node's status. node is the name of the node concerned, empty for the pair.
-func (n *testNode) told(k conditions.Kind, node string) *pb.Condition {
+// condition returns a condition in a node's status, or nil. node is the name of the affected node, empty for the pair.
+func (n *testNode) condition(k conditions.Kind, node string) *pb.Condition {
 	for _, c := range n.status().GetConditions() {
 		if c.GetKind() == string(k) && c.GetNodeName() == node {
 			return c
@@ -25,22 +25,22 @@ func (n *testNode) told(k conditions.Kind, node string) *pb.Condition {
 	return nil
 }
 
-// tells waits until a node reports a condition, or no longer reports it.
-func (n *testNode) tells(k conditions.Kind, node string, want bool) {
+// waitCondition waits until a node reports a condition, or no longer reports it.
+func (n *testNode) waitCondition(k conditions.Kind, node string, want bool) {
 	n.t.Helper()
-	require.Eventually(n.t, func() bool { return (n.told(k, node) != nil) == want }, testTimeout, 10*time.Millisecond,
+	require.Eventually(n.t, func() bool { return (n.condition(k, node) != nil) == want }, testTimeout, 10*time.Millisecond,
 		"%s on %q, wanted: %v", k, node, want)
 }
 
 // A pair with one node reports that in conditions and in the health service, until both nodes are in sync again.
-func TestConditionsOfOneLeg(t *testing.T) { simulated(t, testConditionsOfOneLeg) }
+func TestConditionsOfOneNode(t *testing.T) { simulated(t, testConditionsOfOneNode) }
 
-func testConditionsOfOneLeg(t *testing.T) {
+func testConditionsOfOneNode(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	a.tells(conditions.OneCopyOnly, "", true)
-	c := a.told(conditions.OneCopyOnly, "")
+	a.waitCondition(conditions.OneCopyOnly, "", true)
+	c := a.condition(conditions.OneCopyOnly, "")
 	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, c.GetSeverity())
 	require.Contains(t, c.GetDetails(), "only in-sync node: a")
 	require.NotEmpty(t, c.GetCause())
@@ -52,12 +52,12 @@ func testConditionsOfOneLeg(t *testing.T) {
 	b := start(t, settingsOfPair(t, "b", etcd))
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	for _, n := range []*testNode{a, b} {
-		n.tells(conditions.OneCopyOnly, "", false)
+		n.waitCondition(conditions.OneCopyOnly, "", false)
 		require.Empty(t, n.status().GetAlarms())
 		require.Equal(t, healthpb.HealthCheckResponse_SERVING, n.health(server.AlarmService))
 	}
 	b.stop()
-	a.tells(conditions.OneCopyOnly, "", true)
+	a.waitCondition(conditions.OneCopyOnly, "", true)
 }
 
 // Both nodes report the conditions of each node.
@@ -71,17 +71,17 @@ func testConditionsOfTheOtherNode(t *testing.T) {
 	full.Disk.LowWatermark = config.Size(1) << 60
 	full.Sync = "off"
 	b := start(t, full)
-	a.tells(conditions.DiskLow, "b", true)
-	b.tells(conditions.DiskLow, "b", true)
-	a.tells(conditions.SyncOff, "b", true)
-	c := a.told(conditions.DiskLow, "b")
+	a.waitCondition(conditions.DiskLow, "b", true)
+	b.waitCondition(conditions.DiskLow, "b", true)
+	a.waitCondition(conditions.SyncOff, "b", true)
+	c := a.condition(conditions.DiskLow, "b")
 	require.Equal(t, b.status().GetNode().GetNodeId(), c.GetReportedBy())
 	require.Contains(t, c.GetDetails(), "disk.low-watermark")
-	require.Nil(t, a.told(conditions.DiskLow, "a"))
-	require.Nil(t, a.told(conditions.PublishesRefused, ""), "that is the active's disk only")
+	require.Nil(t, a.condition(conditions.DiskLow, "a"))
+	require.Nil(t, a.condition(conditions.PublishesRefused, ""), "that is the active's disk only")
 	require.Positive(t, b.status().GetDiskLowWatermark())
 	b.stop()
-	a.tells(conditions.DiskLow, "b", false) // neither node reports it
+	a.waitCondition(conditions.DiskLow, "b", false) // neither node reports it
 }
 
 // A standby that cannot reach the active reports that instead of the active's last response.
@@ -92,9 +92,9 @@ func testConditionsWithoutTheActive(t *testing.T) {
 	a, b := startPair(t, etcd)
 	_, err := b.admin.SetPaused(t.Context(), &pb.SetPausedRequest{Paused: true, Reason: "test"})
 	require.NoError(t, err)
-	b.tells(conditions.Paused, "", true)
-	require.Contains(t, b.told(conditions.Paused, "").GetDetails(), "test")
+	b.waitCondition(conditions.Paused, "", true)
+	require.Contains(t, b.condition(conditions.Paused, "").GetDetails(), "test")
 	a.stop()
-	b.tells(conditions.ActiveUnreachable, "b", true)
-	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, b.told(conditions.ActiveUnreachable, "b").GetSeverity())
+	b.waitCondition(conditions.ActiveUnreachable, "b", true)
+	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, b.condition(conditions.ActiveUnreachable, "b").GetSeverity())
 }

@@ -33,7 +33,7 @@ const maxPeerAddresses = 8
 
 func (n *node) listenConsole(ctx context.Context) error {
 	p := &consolePort{others: make(map[string]*grpc.ClientConn)}
-	link := n.insideLink().link
+	link := n.inProcessLink().link
 	var err error
 	p.server, err = console.Listen(ctx, console.Options{
 		Address: n.cfg.Console.Listen, Listen: n.environment.Listen, TLS: portTLS(n.secrets.console),
@@ -45,7 +45,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 		OtherStatus: func(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
 			return n.peers.Status(ctx, address)
 		},
-		Anonymous: config.OnlyThisMachine(n.cfg.Console.Listen) && !n.cfg.Console.TLS.On() && !n.requiresCertificate(),
+		Anonymous: config.LocalOnly(n.cfg.Console.Listen) && !n.cfg.Console.TLS.On() && !n.requiresCertificate(),
 		//nolint:contextcheck // it carries the address only
 		SignInWait: func(from net.Addr) (seconds float64) {
 			return n.authn.Wait(peer.NewContext(context.Background(), &peer.Peer{Addr: from})).Seconds()
@@ -71,7 +71,7 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 	return peerclient.Forward
 }
 
-// credentialed is a connection on which each call must carry its own credentials. Without them, a call would get the
+// credentialed is a connection on which each call must carry its own credentials. Without them, a call would have the
 // rights of this node, whose certificate the connection presents.
 type credentialed struct{ grpc.ClientConnInterface }
 
@@ -140,7 +140,7 @@ func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
 }
 
 func (p *consolePort) run(ctx context.Context, n *node) {
-	n.inside.users.Go(func() {
+	n.inProcess.users.Go(func() {
 		if err := p.server.Run(ctx); err != nil {
 			n.log.Error("console listener failed", zap.Error(err)) // the node keeps serving
 		}

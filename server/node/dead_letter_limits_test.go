@@ -19,7 +19,7 @@ import (
 // hangs is the timeout for conditions in these tests. Only a node that hangs exceeds it.
 const hangs = time.Minute
 
-// newQueues creates a queue and its dead-letter queue, which has its own limits.
+// newQueues creates a queue and its dead-letter queue, each with its limits.
 func (n *testNode) newQueues(dead, source *pb.QueueConfig) {
 	n.t.Helper()
 	require.NoError(n.t, n.createWith("dead", dead))
@@ -43,8 +43,8 @@ func (n *testNode) bodiesIn(queue string) (list []string) {
 	return list
 }
 
-// waitRole waits until a queue has this number of messages.
-func (n *testNode) waitRole(queue string, messages int) {
+// waitMessages waits until a queue has this number of messages.
+func (n *testNode) waitMessages(queue string, messages int) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangs, 5*time.Millisecond,
 		"%s does not reach %d messages", queue, messages)
@@ -82,7 +82,7 @@ func testRejectsIntoRing(t *testing.T) {
 	require.Equal(t, []string{"201", "300"}, []string{dead[0], dead[99]})
 }
 
-// As many dead letters as fit are moved, oldest first, and the rest follows when there is space.
+// Dead letters are moved oldest first, as many as fit, and the rest when there is space.
 func TestDeadLettersInBatches(t *testing.T) { simulated(t, testDeadLettersInBatches) }
 
 func testDeadLettersInBatches(t *testing.T) {
@@ -93,12 +93,12 @@ func testDeadLettersInBatches(t *testing.T) {
 	c.take(300)
 	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Nack: []*pb.SequenceRange{{First: 1, Last: 300}}}))
 	for _, first := range []string{"1", "101", "201"} {
-		n.waitRole("dead", 100)
+		n.waitMessages("dead", 100)
 		require.Equal(t, first, n.bodiesIn("dead")[0])
 		_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
 		require.NoError(t, err)
 	}
-	n.waitRole("orders", 0)
+	n.waitMessages("orders", 0)
 }
 
 // A dead letter larger than the limit of its dead-letter queue stays, and does not block others.
@@ -163,12 +163,12 @@ func testExpiryInBatches(t *testing.T) {
 		DeadLetterExpired: true, Ttl: durationpb.New(time.Millisecond),
 	})
 	n.publishMany("orders", 25)
-	n.waitRole("dead", 10)
+	n.waitMessages("dead", 10)
 	require.Equal(t, "1", n.bodiesIn("dead")[0])
 	require.NoError(t, n.alter("dead", &pb.QueueConfig{
 		MaxMessages: 10, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD,
 	}, "max_messages", "overflow"))
-	n.waitRole("orders", 0)
+	n.waitMessages("orders", 0)
 	require.Equal(t, "16", n.bodiesIn("dead")[0])
 }
 
@@ -182,12 +182,12 @@ func testOverflowInBatches(t *testing.T) {
 	require.NoError(t, n.alter("orders", &pb.QueueConfig{
 		MaxMessages: 5, Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD,
 	}, "max_messages", "overflow"))
-	n.waitRole("dead", 10)
+	n.waitMessages("dead", 10)
 	require.Len(t, n.browse("orders"), 15)
 	require.NoError(t, n.alter("dead", &pb.QueueConfig{
 		MaxMessages: 10, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD,
 	}, "max_messages", "overflow"))
-	n.waitRole("orders", 5)
+	n.waitMessages("orders", 5)
 	require.Len(t, n.browse("dead"), 10)
 }
 
@@ -202,7 +202,7 @@ func testOverflowKeepsInFlight(t *testing.T) {
 	c.take(3)
 	n.publish("orders", "4", "5", "6", "7")
 	n.publish("orders", "8", "9")
-	n.waitRole("dead", 1)
+	n.waitMessages("dead", 1)
 	require.Equal(t, []string{"4"}, n.bodiesIn("dead"), "the oldest that is not in flight")
 	require.Equal(t, []string{"1", "2", "3", "5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
 	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: 1, Last: 3}}})

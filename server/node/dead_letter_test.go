@@ -135,9 +135,9 @@ func testDeadLetters(t *testing.T) {
 }
 
 // Without a dead-letter queue, rejected messages and messages over the delivery limit are discarded.
-func TestDroppedLetters(t *testing.T) { simulated(t, testDroppedLetters) }
+func TestDiscardedLetters(t *testing.T) { simulated(t, testDiscardedLetters) }
 
-func testDroppedLetters(t *testing.T) {
+func testDiscardedLetters(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("orders", &pb.QueueConfig{MaxDeliveries: 1}))
 	n.publish("orders", "poison", "bad", "good")

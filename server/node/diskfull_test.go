@@ -49,10 +49,10 @@ func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 		return strings.Contains(b.status().GetReason(), "is nearly full")
 	}, 10*time.Second, 5*time.Millisecond)
 	for _, n := range []*testNode{a, b} {
-		n.tells(conditions.ReplicationStopped, "b", true)
-		n.tells(conditions.OneCopyOnly, "", true)
+		n.waitCondition(conditions.ReplicationStopped, "b", true)
+		n.waitCondition(conditions.OneCopyOnly, "", true)
 	}
-	require.Nil(t, a.told(conditions.PublishesRefused, ""), "the active has space")
+	require.Nil(t, a.condition(conditions.PublishesRefused, ""), "the active has space")
 	free := b.status().GetStore().GetDiskFree()
 	require.Greater(t, free, uint64(1<<20), "it has disconnected before the disk is full")
 	b.stop()
@@ -64,8 +64,8 @@ func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	leave(1 << 30)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.waitFor(pb.Role_ROLE_ACTIVE)
-	a.tells(conditions.ReplicationStopped, "b", false)
-	a.tells(conditions.OneCopyOnly, "", false)
+	a.waitCondition(conditions.ReplicationStopped, "b", false)
+	a.waitCondition(conditions.OneCopyOnly, "", false)
 	require.Eventually(t, func() bool { // a standby applies a moment later
 		return a.status().GetStore().GetMessages() == b.status().GetStore().GetMessages()
 	}, testTimeout, 10*time.Millisecond)

@@ -30,21 +30,20 @@ func (n *node) checkDisk() {
 	outside := zap.String("in_memory", units.Bytes(room.TailBytes))
 	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
-		n.log.Error("disk is nearly full: publishes are rejected; "+conditions.DiskAdvice(&room, mark),
+		n.log.Error("disk nearly full, publishes rejected; "+conditions.DiskAdvice(&room, mark),
 			free, pages, outside, limit)
 	} else {
-		n.log.Info("disk has enough free space: publishes are accepted", free, pages, outside, limit)
+		n.log.Info("disk has enough free space, publishes accepted", free, pages, outside, limit)
 	}
 }
 
 // room returns an error if a standby must not accept more data from the active. It disconnects when free space drops
-// below half of disk.low-watermark, and reconnects when an eighth of the watermark more is free. Messages in memory
-// that do not fit into free pages count as used. The remaining space is needed to write checkpoints, to stop and to
-// start.
+// below half of disk.low-watermark, and reconnects at five eighths of it. Messages in memory that do not fit into free
+// pages count as used. The remaining space is reserved for checkpoints, and for stopping and starting the node.
 func (n *node) room(bytes int) error {
 	room, err := n.store.Room()
 	if err != nil {
-		return nil //nolint:nilerr // the write will say what is wrong
+		return nil //nolint:nilerr // the write itself fails with the cause
 	}
 	mark := uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	need, full := room.Held(mark, uint64(bytes))

@@ -28,11 +28,11 @@ type Environment struct {
 	Coordinator func(self failover.NodeInfo) (failover.Coordinator, error)
 	// BootID names the boot of the machine (INV-6).
 	BootID string
-	// Authenticators run before the node's own authenticators.
+	// Authenticators are tried before the authenticators of the node.
 	Authenticators []auth.Authenticator
-	// Inside receives the connection through which the console and the AMQP port call the node's services. It is valid
+	// InProcess receives the connection through which the console and the AMQP port call the node's services. It is valid
 	// while the node serves.
-	Inside func(grpc.ClientConnInterface)
+	InProcess func(grpc.ClientConnInterface)
 }
 
 func (s Environment) listen(ctx context.Context, address string) (net.Listener, error) {

@@ -20,7 +20,7 @@ import (
 // An etcd without space blocks no write of a pair as long as no role changes. If the standby fails, the active cannot
 // remove it. It waits, reports the reason, and continues when etcd accepts writes again.
 //
-// Real sockets: the quota and the alarm are those of etcd.
+// The test uses real sockets, since only a real etcd has the quota and the alarm.
 func TestEtcdOutOfSpace(t *testing.T) {
 	etcd, err := embedded.Start(t.Context(),
 		embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 2 << 20})

@@ -33,7 +33,7 @@ type rpcCaller struct {
 	// rights on the queue q and on the pair. all: every right.
 	rights access.Right
 	all    bool
-	// known is true if the caller has any right, maybe none of those.
+	// known is true if the caller has any right, even if it has none of the rights above.
 	known bool
 }
 
@@ -187,7 +187,7 @@ func testEveryRPC(t *testing.T) {
 	ways := []rpcConn{{name: "over the network"}, {name: "within the process"}}
 	n := startIn(t, c, node.Options{Environment: node.Environment{
 		Authenticators: []calls.Authenticator{byName},
-		Inside:         func(way grpc.ClientConnInterface) { ways[1].conn = way },
+		InProcess:      func(way grpc.ClientConnInterface) { ways[1].conn = way },
 	}})
 	ways[0].conn = n.conn
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

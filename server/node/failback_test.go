@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// The preferred node gets the role back once it has been in sync for the delay. A paused pair and a rewrite of its
-// page file postpone that. The active's status contains the time.
+// The preferred node becomes active again once it has been in sync for the delay. A paused pair, or a rewrite of its
+// page file, postpones the failback. The active's status contains the time.
 func TestFailback(t *testing.T) { simulated(t, testFailback) }
 
 func testFailback(t *testing.T) {
@@ -40,7 +40,7 @@ func testFailback(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	require.Nil(t, a.status().GetPair().GetFailbackAt(), "paused")
 
-	reached := p.barriers[1].shut()
+	reached := p.barriers[1].block()
 	var done sync.WaitGroup
 	var err error
 	done.Go(func() { _, _, err = b.rewrite(&pb.RewriteRequest{PageSize: 16384}) })

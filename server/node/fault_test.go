@@ -41,7 +41,7 @@ func fails(t *testing.T, c config.Config) error {
 	return err
 }
 
-// Real sockets: the errors are those of the operating system.
+// The test uses real sockets, since the operating system returns the errors.
 func TestPortInUse(t *testing.T) {
 	taken := freePort(t)
 	c := settings(t, "a")
@@ -53,7 +53,7 @@ func TestPortInUse(t *testing.T) {
 	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start left nothing behind
 }
 
-// Real sockets: the error is that of the operating system.
+// The test uses real sockets, since the operating system returns the error.
 func TestAddressOfAnotherMachine(t *testing.T) {
 	c := settings(t, "a")
 	c.Listen, c.Insecure = "192.0.2.1:7420", true
@@ -116,7 +116,7 @@ func testOtherPairsData(t *testing.T) {
 	err := fails(t, c)
 	require.ErrorIs(t, err, failover.ErrOtherPair)
 
-	// A prefix without a pair is refused too (INV-9).
+	// A prefix without a pair is also refused (INV-9).
 	c.Coordinator.Etcd.Prefix = "/lockstep/empty"
 	lost := start(t, c)
 	lost.waitFor(pb.Role_ROLE_RECOVERING)
@@ -140,7 +140,7 @@ func testPairsDataAlone(t *testing.T) {
 	require.ErrorIs(t, err, node.ErrStandaloneData)
 	mark := filepath.Join(c.Data.Dir, "standalone")
 	require.ErrorContains(t, err, mark)
-	// The override that the error names.
+	// Use the override that the error recommends.
 	require.NoError(t, os.WriteFile(mark, nil, 0o600))
 	alone := start(t, c)
 	alone.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -167,7 +167,7 @@ func TestCoordinatorStartsLater(t *testing.T) {
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 }
 
-// With both nodes up, the loss of etcd blocks no write.
+// While both nodes are running, an etcd failure blocks no write.
 func TestCoordinatorLost(t *testing.T) { simulated(t, testCoordinatorLost) }
 
 func testCoordinatorLost(t *testing.T) {
@@ -212,8 +212,8 @@ func testStopsOnRequest(t *testing.T) {
 	took(t, 0, start)
 }
 
-// A failed sync (INV-7) stops the node with an error. Nothing of the failed write is acknowledged, and the other node
-// takes over with all acknowledged messages.
+// A failed sync (INV-7) stops the node with an error. No message of the failed write is acknowledged, and the other
+// node takes over with all acknowledged messages.
 func TestFailedSync(t *testing.T) { simulated(t, testFailedSync) }
 
 func testFailedSync(t *testing.T) {

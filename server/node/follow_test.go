@@ -60,8 +60,8 @@ func openWatches() []openWatch {
 	}
 }
 
-// Other streams than those of publishers and consumers also end within a second when their caller loses the right.
-// Those of other callers continue.
+// Streams other than PublishStream and Consume also end within a second when their caller loses the right. Streams of
+// other callers continue.
 func TestLostRightEndsWatches(t *testing.T) { simulated(t, testLostRightEndsWatches) }
 
 func testLostRightEndsWatches(t *testing.T) {

@@ -30,7 +30,7 @@ func (n *testNode) bodies(queue string) (all []string) {
 }
 
 // Messages published in any of the three ways are forwarded once according to the rules, even if retried. The rules
-// survive the loss of the active.
+// survive a failover.
 func TestForwards(t *testing.T) { simulated(t, testForwards) }
 
 func testForwards(t *testing.T) {

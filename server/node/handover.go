@@ -18,14 +18,14 @@ import (
 const (
 	successorLimit = time.Second
 	successorPoll  = 2 * time.Millisecond
-	// successorGrace is how long this node then stays its standby, so that waiting clients get a response before the next
-	// pause.
+	// successorGrace is how long this node stays a standby once the successor serves, so that waiting clients get a
+	// response before the next pause.
 	successorGrace = 50 * time.Millisecond
 	drainLimit     = 500 * time.Millisecond
 )
 
 // handOverBeforeStop hands the active role to an in-sync standby, so that clients see a switchover instead of a
-// failure. If that fails, the node stops anyway, and the standby takes over as after a crash. The returned error is a
+// failure. If that fails, the node stops anyway, and the standby takes over as after a crash. It returns the error of a
 // concurrent store failure.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
@@ -41,7 +41,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	start := time.Now()
 	found, err := n.runner.Find(ctx) // the pair may have been paused a moment ago
 	if err == nil && found.Record.Paused != nil {
-		n.log.Info("active node stops without handover: automatic failover is paused; the role stays until it restarts")
+		n.log.Info("active node stops without handover: failover is paused; the role stays with it until it restarts")
 		return nil
 	}
 	result, err := n.switchover(ctx, other.Node)
@@ -74,7 +74,7 @@ func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 }
 
 // waitForSuccessor waits until the new active serves with this node as its standby. Removing this node from the in-sync
-// set takes a write of the record; that pause must not add to the one of the switchover.
+// set requires a write of the cluster record, which must not extend the pause of the switchover.
 func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, successorLimit)
 	defer cancel()
@@ -108,8 +108,8 @@ func discardedRange(f *failover.Forced) replication.DiscardedRange {
 	return replication.DiscardedRange{Term: f.Term, After: f.After}
 }
 
-// watchFailback reports obstacles to a failback to the failover machine: a plan, which moves the roles itself, or a
-// standby that rewrites its page file and could not serve immediately.
+// watchFailback reports to the failover machine why a failback must wait: a plan moves the roles itself, and a standby
+// that rewrites its page file cannot serve immediately.
 func (n *node) watchFailback(ctx context.Context) {
 	ticker := time.NewTicker(failbackCheck)
 	defer ticker.Stop()

@@ -82,7 +82,7 @@ func testVerifyBackup(t *testing.T) {
 	require.NotEmpty(t, r.GetProblem())
 }
 
-// A node has no key for its own backups, and its error names where the key is.
+// A node cannot verify its encrypted backups, since it does not have the secret key.
 func TestVerifyEncrypted(t *testing.T) { simulated(t, testVerifyEncrypted) }
 
 func testVerifyEncrypted(t *testing.T) {
@@ -105,7 +105,7 @@ func testVerifyEncrypted(t *testing.T) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED, reasonOf(err))
 }
 
-// The page map of a node adds up, and its size is bounded.
+// The regions of a page map add up to the page file, and the size of the map is bounded.
 func TestPageMapCall(t *testing.T) { simulated(t, testPageMapCall) }
 
 func testPageMapCall(t *testing.T) {

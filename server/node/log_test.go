@@ -133,9 +133,9 @@ func testSeekOnce(t *testing.T) {
 }
 
 // An invalid position is refused with a reason and advice, and nothing is moved.
-func TestInvalidBackupLocations(t *testing.T) { simulated(t, testInvalidBackupLocations) }
+func TestInvalidPositions(t *testing.T) { simulated(t, testInvalidPositions) }
 
-func testInvalidBackupLocations(t *testing.T) {
+func testInvalidPositions(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 10}))
 	n.publish("log", "1", "2", "3")
@@ -244,8 +244,8 @@ func (n *testNode) drain(queue string, messages int) {
 	require.NoError(n.t, c.stream.CloseSend())
 }
 
-// Acknowledged messages are retained by number, bytes and age. A message that a subscription has yet to acknowledge
-// is never removed.
+// Acknowledged messages are retained by number, bytes and age. A message that a subscription has not acknowledged is
+// never removed.
 func TestRetention(t *testing.T) { simulated(t, testRetention) }
 
 func testRetention(t *testing.T) {
@@ -282,7 +282,7 @@ func testRetention(t *testing.T) {
 	require.Zero(t, n.stored("messages"))
 }
 
-// Retained messages survive the loss of the active, can be read again from the new one, and expire there on time.
+// Retained messages survive a failover, can be read again from the new active, and expire there on time.
 func TestRetentionOverFailover(t *testing.T) { simulated(t, testRetentionOverFailover) }
 
 func testRetentionOverFailover(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// interceptor blocks rewrites: while it is closed, a rewrite blocks before its first write to the new page file.
-type interceptor struct {
+// rewriteBarrier blocks rewrites. While it is closed, a rewrite waits before its first write to the new page file.
+type rewriteBarrier struct {
 	fs *faultfs.FS
 
 	mu      sync.Mutex
@@ -28,9 +28,9 @@ type interceptor struct {
 	reached chan struct{}
 }
 
-func newRewriteBarrier(t *testing.T) *interceptor {
+func newRewriteBarrier(t *testing.T) *rewriteBarrier {
 	t.Helper()
-	g := &interceptor{fs: faultfs.New(diskOf(t)), open: make(chan struct{}), reached: make(chan struct{})}
+	g := &rewriteBarrier{fs: faultfs.New(diskOf(t)), open: make(chan struct{}), reached: make(chan struct{})}
 	close(g.open)
 	g.fs.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
@@ -49,15 +49,15 @@ func newRewriteBarrier(t *testing.T) *interceptor {
 	return g
 }
 
-// shut closes the gate. The channel is closed when a rewrite has reached it.
-func (g *interceptor) shut() (reached <-chan struct{}) {
+// block closes the barrier. The returned channel is closed when a rewrite has reached it.
+func (g *rewriteBarrier) block() (reached <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open, g.reached = make(chan struct{}), make(chan struct{})
 	return g.reached
 }
 
-func (g *interceptor) release() {
+func (g *rewriteBarrier) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
@@ -71,13 +71,13 @@ func (g *interceptor) release() {
 type maintenancePair struct {
 	t        *testing.T
 	nodes    [2]*testNode
-	barriers [2]*interceptor
+	barriers [2]*rewriteBarrier
 }
 
 func startMaintenancePair(t *testing.T) *maintenancePair {
 	t.Helper()
 	etcd := startEtcd(t)
-	p := &maintenancePair{t: t, barriers: [2]*interceptor{newRewriteBarrier(t), newRewriteBarrier(t)}}
+	p := &maintenancePair{t: t, barriers: [2]*rewriteBarrier{newRewriteBarrier(t), newRewriteBarrier(t)}}
 	for i, name := range []string{"a", "b"} {
 		c := settingsOfPair(t, name, etcd)
 		c.Backup.Path = t.TempDir()
@@ -111,7 +111,7 @@ func (p *maintenancePair) restart(i int) {
 	p.nodes[i] = startOn(p.t, c, p.barriers[i].fs)
 }
 
-// fill publishes messages that suit a larger page size.
+// fill publishes messages for which a scan recommends a larger page size.
 func fill(n *testNode) {
 	n.t.Helper()
 	n.createQueue("q")
@@ -202,8 +202,8 @@ func (p *maintenancePair) load() (stop func() []string) {
 	return stop
 }
 
-// publishAnywhere tries both nodes, with the same producer sequence, until one responds. One of them may be
-// permanently lost.
+// publishAnywhere tries both nodes with the same producer sequence until one responds. One of them may be permanently
+// lost.
 func publishAnywhere(ctx context.Context, nodes []*testNode, sequence uint64, acknowledged chan<- string) {
 	body := fmt.Sprint(sequence)
 	for try := 0; ctx.Err() == nil; try++ {
@@ -221,8 +221,8 @@ func publishAnywhere(ctx context.Context, nodes []*testNode, sequence uint64, ac
 	}
 }
 
-// holds checks that each acknowledged message is stored once, after the messages of fill.
-func (n *testNode) holds(acknowledged []string) {
+// checkStored checks that each acknowledged message is stored once, after the messages of fill.
+func (n *testNode) checkStored(acknowledged []string) {
 	n.t.Helper()
 	q, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(n.t, err)

@@ -116,7 +116,7 @@ func testJobWhileRewriting(t *testing.T) {
 		Kind: "scan",
 	}})
 	require.NoError(t, err)
-	reached := p.barriers[1].shut()
+	reached := p.barriers[1].block()
 	var done sync.WaitGroup
 	done.Go(func() { _, _, _ = b.rewrite(&pb.RewriteRequest{PageSize: 4096}) })
 	<-reached

@@ -13,14 +13,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// A backup that a job made during a plan can start a pair or a standalone node. There, the plan and the job run that
-// were in progress are ended. The flags and messages are those of the backup.
+// A backup that a job made during a plan can start a pair or a standalone node. The plan and the job run that
+// were in progress are ended. The flags and messages are restored from the backup.
 func TestRestoredStore(t *testing.T) { simulated(t, testRestoredStore) }
 
 func testRestoredStore(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
-	reached := p.barriers[1].shut()
+	reached := p.barriers[1].block()
 	started, err := a.maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)

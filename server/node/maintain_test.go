@@ -87,7 +87,7 @@ func testStandbyRewrites(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorIs(t, kind(err), maintenance.ErrRole)
 
-	reached := p.barriers[1].shut()
+	reached := p.barriers[1].block()
 	var done sync.WaitGroup
 	var result *pb.RewriteResult
 	var rewriteErr error
@@ -132,7 +132,7 @@ func testStandbyRewrites(t *testing.T) {
 	_, err = a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	b.waitFor(pb.Role_ROLE_ACTIVE)
-	b.holds(acknowledged)
+	b.checkStored(acknowledged)
 }
 
 // If the active fails while its standby rewrites, the standby cancels the rewrite and takes over.
@@ -142,7 +142,7 @@ func testTakeoverDuringRewrite(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	stop := p.load()
-	reached := p.barriers[1].shut()
+	reached := p.barriers[1].block()
 	var done sync.WaitGroup
 	var rewriteErr error
 	done.Go(func() { _, _, rewriteErr = b.rewrite(&pb.RewriteRequest{PageSize: 16384}) })
@@ -162,7 +162,7 @@ func testTakeoverDuringRewrite(t *testing.T) {
 	require.Eventually(t, func() bool { return b.status().GetStore().GetCommitLsn() > before+50 }, testTimeout,
 		5*time.Millisecond)
 	acknowledged := stop()
-	b.holds(acknowledged)
+	b.checkStored(acknowledged)
 	p.barriers[1].release()
 	_, _, err := b.rewrite(&pb.RewriteRequest{PageSize: 16384})
 	require.ErrorIs(t, kind(err), maintenance.ErrRole, "it is active now")
@@ -174,7 +174,7 @@ func TestCancelRewrite(t *testing.T) { simulated(t, testCancelRewrite) }
 func testCancelRewrite(t *testing.T) {
 	p := startMaintenancePair(t)
 	b := p.nodes[1]
-	reached := p.barriers[1].shut()
+	reached := p.barriers[1].block()
 	ctx, cancel := context.WithCancel(t.Context())
 	s, err := b.maintenance.Rewrite(ctx, &pb.RewriteRequest{PageSize: 16384})
 	require.NoError(t, err)
@@ -195,7 +195,7 @@ func testCancelRewrite(t *testing.T) {
 	require.Equal(t, uint32(8192), b.pageSize())
 }
 
-// Both nodes get the recommended page size under load, and keep their roles at the end.
+// Both nodes are resized to the recommended page size under load, and have their original roles at the end.
 func TestRollingResize(t *testing.T) { simulated(t, testRollingResize) }
 
 func testRollingResize(t *testing.T) {
@@ -207,7 +207,7 @@ func testRollingResize(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	want := b.scan().GetRecommended()
 	stop := p.load()
-	p.barriers[1].shut() // until the test has seen the rewrite
+	p.barriers[1].block() // until the test has seen the rewrite
 	started, err := b.maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
 	require.NoError(t, err, "the standby passes it on")
@@ -243,7 +243,7 @@ func testRollingResize(t *testing.T) {
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	acknowledged := stop()
 	p.same()
-	a.holds(acknowledged)
+	a.checkStored(acknowledged)
 	_, err = a.maintenance.CancelPlan(t.Context(), &pb.CancelPlanRequest{})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
@@ -253,16 +253,16 @@ func TestPlanSurvivesRestarts(t *testing.T) { simulated(t, testPlanSurvivesResta
 
 func testPlanSurvivesRestarts(t *testing.T) {
 	p := startMaintenancePair(t)
-	reached := p.barriers[1].shut()
+	reached := p.barriers[1].block()
 	started, err := p.nodes[0].maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_REWRITING)
 	require.Equal(t, started.GetPlan().GetId(), p.nodes[1].status().GetMaintenance().GetPlanId())
-	secondReached := p.barriers[0].shut()
+	secondReached := p.barriers[0].block()
 	p.restart(1) // the standby, which starts its rewrite again
-	// Now node b finishes, the roles are switched, and node a reaches its gate. The active fails, and node a takes
+	// Now node b finishes, the roles are switched, and node a reaches its barrier. The active fails, and node a takes
 	// over.
 	<-secondReached
 	p.waitForPlan(1, pb.PlanState_PLAN_STATE_REWRITING)
@@ -289,7 +289,7 @@ func TestCancelPlan(t *testing.T) { simulated(t, testCancelPlan) }
 func testCancelPlan(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
-	reached := p.barriers[1].shut()
+	reached := p.barriers[1].block()
 	_, err := a.maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)

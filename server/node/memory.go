@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// memoryOutsideLimits is the most memory, in bytes, that a process uses in addition to the store's budget: stacks,
+	// memoryOutsideLimits is the maximum memory, in bytes, that a process uses in addition to the store's budget: stacks,
 	// connections, running requests. The memory limit includes at most a quarter of the budget for it.
 	memoryOutsideLimits = 64 << 20
 	memoryInterval      = 2 * time.Second
@@ -27,10 +27,10 @@ const (
 // flight, and for uncollected garbage.
 func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinMemoryBudget) }
 
-// LimitMemory keeps the process within memory.budget until ctx ends, as far as possible. Near the limit, the collector
-// runs as often as needed, which is cheap, since it does not scan message bytes, most of the heap. The limit follows
-// the memory in use, so that a store with many queues and producers can exceed the budget. GOMEMLIMIT in the
-// environment takes precedence. LimitMemory is for a process that runs only a node.
+// LimitMemory keeps the process within memory.budget until ctx ends, as far as possible. Near the limit, the garbage
+// collector runs as often as needed. That is cheap: most of the heap is message bytes, which it does not scan. The
+// limit rises with the memory in use, so that a store with many queues and producers can exceed the budget. GOMEMLIMIT
+// in the environment takes precedence. LimitMemory is for a process that runs only a node.
 func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

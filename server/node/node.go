@@ -3,8 +3,8 @@
 // Package node runs one node of a pair. It opens the store, listens, joins the pair through the coordinator and serves,
 // and shuts down in reverse order.
 //
-// Package failover decides about roles. It calls the dataPlane (plane.go), which starts and stops replication's Primary
-// and Follower and the Session that serves clients.
+// Package failover selects the node's role. It calls dataPlane (plane.go), which starts and stops replication.Primary,
+// replication.Follower and the session.Session that serves clients.
 package node
 
 import (
@@ -51,7 +51,7 @@ var (
 	ErrListen = errors.New("cannot listen")
 	// ErrStandaloneData is returned when a node without coordinator is started on the data directory of a pair.
 	ErrStandaloneData = errors.New("data directory belongs to a pair")
-	// ErrRestart is returned when the node stopped in order to restart, as a step of a rolling restart.
+	// ErrRestart is returned when the node stopped for a restart, as a step of a rolling restart.
 	ErrRestart = errors.New("node is restarting")
 )
 
@@ -73,7 +73,7 @@ type Ready struct {
 // Options contains the parameters of Run that are not settings.
 type Options struct {
 	Version string // software version in the status
-	// FS is the filesystem of the store; nil is the operating system's.
+	// FS is the filesystem of the store; nil: the operating system's.
 	FS vfs.FS
 	// SetLogLevel changes the log level; optional.
 	SetLogLevel func(level string)
@@ -89,9 +89,9 @@ type Options struct {
 	Environment Environment
 }
 
-// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. Invalid settings and an unusable
-// directory are errors before anything is served. If the coordinator is unreachable, Run waits and reports the reason
-// in the status.
+// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. It checks the settings and the
+// data directory before it serves clients. If the coordinator is unreachable, Run waits and reports the reason in the
+// status.
 func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -141,8 +141,8 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 
-	defer n.closeInside()
-	if err := n.listenInside(ctx); err != nil {
+	defer n.closeInProcess()
+	if err := n.listenInProcess(ctx); err != nil {
 		return err
 	}
 
@@ -225,7 +225,7 @@ type node struct {
 	commits     nodestatus.Latencies // of batches, while this node is active
 	console     *consolePort         // nil for none
 	amqp        *amqpPort            // nil for none
-	inside      *inside              // nil if both are nil
+	inProcess   *inProcess           // nil if both are nil
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
@@ -299,16 +299,16 @@ func (n *node) join(fs vfs.FS) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("node: %w", err), n.coordinator.Close())
 	}
-	n.log.Info("node", zap.Stringer("node_id", identity.NodeID), zap.String("name", self.Name),
+	n.log.Info("node opened", zap.Stringer("node_id", identity.NodeID), zap.String("name", self.Name),
 		zap.String("address", self.Address),
 		zap.String("data", n.cfg.Data.Dir), zap.String("coordinator", n.cfg.Coordinator.Type),
 		zap.Stringer("log_end", n.store.End()))
 	return nil
 }
 
-// serve runs everything until parent ends or something fails, and stops it in reverse order.
+// serve runs all parts of the node until parent ends or one of them fails, and stops them in reverse order.
 func (n *node) serve(parent context.Context, listener net.Listener, onReady func(Ready)) error {
-	// Everything keeps running until the role has been handed over.
+	// All parts keep running until the role has been handed over.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	defer cancel(nil)
 	n.connections = n.admit(listener)
@@ -342,14 +342,14 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	}
 	running.Go(func() { n.monitor.run(ctx) })
 	if n.metrics != nil {
-		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
+		n.log.Info("metrics listening", zap.String("address", n.metrics.Address()))
 		running.Go(func() {
 			if err := n.metrics.Run(ctx); err != nil {
 				n.log.Error("metrics listener failed", zap.Error(err)) // the node keeps serving
 			}
 		})
 	}
-	n.runInside(ctx, &running)
+	n.runInProcess(ctx, &running)
 	if onReady != nil {
 		ready := Ready{
 			Address: listener.Addr().String(), Advertise: n.advertise,
@@ -382,7 +382,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	return err
 }
 
-// every calls fn immediately and in each interval until ctx ends.
+// every calls fn immediately and at each interval until ctx ends.
 func every(ctx context.Context, interval time.Duration, fn func()) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -396,7 +396,7 @@ func every(ctx context.Context, interval time.Duration, fn func()) {
 	}
 }
 
-// wait returns why the node stops: nil if parent ended.
+// wait returns the reason why the node stops, or nil if parent ended.
 func (n *node) wait(parent, ctx context.Context, machine <-chan error) error {
 	select {
 	case <-parent.Done():
@@ -456,9 +456,9 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	return result, nil
 }
 
-// awaitSwitchover requests a switchover and waits for the result until ctx ends. The monitor receives the result in any
-// case: a caller that stops waiting does not make the switchover fail. For example, a plan step stops waiting when this
-// node stops serving, which is in the middle of the switchover.
+// awaitSwitchover requests a switchover and waits for the result until ctx ends. The monitor always receives the
+// result: the end of ctx does not cancel the switchover. For example, a plan step stops waiting when this node stops
+// serving, in the middle of the switchover.
 func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	type answer struct {
 		result failover.SwitchoverResult

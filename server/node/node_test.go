@@ -133,13 +133,13 @@ func start(t *testing.T, c config.Config) *testNode {
 	return startOn(t, c, nil)
 }
 
-// startOn is start with a given filesystem.
+// startOn is like start, with a given filesystem.
 func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 	t.Helper()
 	return startIn(t, c, node.Options{FS: fs})
 }
 
-// startIn is start with more options.
+// startIn is like start, with more options.
 func startIn(t *testing.T, c config.Config, o node.Options) *testNode {
 	t.Helper()
 	n := &testNode{t: t, config: c}
@@ -400,7 +400,7 @@ func testRestartAlone(t *testing.T) {
 	require.Equal(t, []string{"one", "two"}, bodies(n.consume("orders", 10).take(2)))
 }
 
-// The standby takes over, with a real etcd and real sockets: they work for a pair like the simulated ones.
+// The standby takes over in a pair with a real etcd and real sockets.
 func TestTakeover(t *testing.T) {
 	active, standby := startPair(t, startRealEtcd(t))
 	active.createQueue("orders")

@@ -109,8 +109,7 @@ func openStore(
 	return nil, fmt.Errorf("open the store in %s: %w%s", cfg.Data.Dir, err, hint)
 }
 
-// openCoordinator creates the coordinator client. It does not wait for the coordinator: only invalid settings are
-// errors.
+// openCoordinator creates the coordinator client. It does not wait for a connection.
 func openCoordinator(
 	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, kept *secrets, env Environment,
 	logger *zap.Logger,
@@ -157,15 +156,15 @@ func openRaft(
 	return c, nil
 }
 
-// markedStandalone reports whether a directory has the mark. If the check fails, it returns true, so that the store
-// is not quarantined.
+// markedStandalone reports whether a directory has the mark of a standalone node. If the check fails, it returns true,
+// so that the store is not quarantined.
 func markedStandalone(fs vfs.FS, dir string) bool {
 	_, err := fs.Stat(filepath.Join(dir, datadir.StandaloneName))
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// markStandalone refuses to serve a pair's data without the pair's coordinator, since the other node may serve the same
-// queues. It marks a new data directory.
+// markStandalone marks a new data directory. It returns ErrStandaloneData for the data of a pair, since the other node
+// may serve the same queues.
 func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	name := filepath.Join(dir, datadir.StandaloneName)
 	if _, err := fs.Stat(name); err == nil {
@@ -197,7 +196,7 @@ func withAdvice(err error) error {
 	return fmt.Errorf("%w: %w", failover.ErrOtherPair, err)
 }
 
-// logKeepBytes converts the setting for the store, in which 0 means the default.
+// logKeepBytes converts wal.keep-bytes for the store, where 0 means the default.
 func logKeepBytes(cfg config.Config) int64 {
 	if n := cfg.WAL.KeepBytes.Bytes(); n > 0 {
 		return n

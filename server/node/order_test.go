@@ -35,8 +35,8 @@ func sequencesOf(messages []*pb.StoredMessage) []uint64 {
 func priority(p uint32) *pb.Message { return &pb.Message{Priority: &p} }
 func grouped(g string) *pb.Message  { return &pb.Message{Group: g} }
 
-// A message with a high priority is delivered next, regardless of the backlog before it, also by the next active
-// node. LOCKSTEP_BACKLOG is the number of messages in the backlog.
+// A message with a high priority is delivered next, regardless of the backlog before it, even by the next active node.
+// LOCKSTEP_BACKLOG is the number of messages in the backlog.
 func TestPriorities(t *testing.T) { simulated(t, testPriorities) }
 
 func testPriorities(t *testing.T) {

@@ -239,7 +239,7 @@ func testRoleLoss(t *testing.T) {
 	active.publish("q", "3")
 }
 
-// A retry on the new active returns the result that the old one committed (INV-10).
+// A retry on the new active returns the result committed by the old one (INV-10).
 func TestRetryAcrossTakeover(t *testing.T) { simulated(t, testRetryAcrossTakeover) }
 
 func testRetryAcrossTakeover(t *testing.T) {

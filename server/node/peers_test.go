@@ -139,7 +139,7 @@ func testOnlyThePeer(t *testing.T) {
 	requireNonPeersRefused(t, connect(t, named.ready.Address, c.TLS.Files()), "not for spiffe://pair/node")
 }
 
-// The connecting node checks the names, too: a valid certificate for the address does not suffice.
+// The connecting node also checks the names: a valid certificate for the address does not suffice.
 func TestOnlyToThePeer(t *testing.T) { simulated(t, testOnlyToThePeer) }
 
 func testOnlyToThePeer(t *testing.T) {
@@ -186,12 +186,12 @@ func testPeerToken(t *testing.T) {
 	cb := settingsOfPair(t, "b", etcd)
 	cb.PeerToken = file(wrong)
 	b := start(t, cb)
-	b.tells(conditions.PeerRejected, "b", true)
-	require.Contains(t, b.told(conditions.PeerRejected, "b").GetDetails(), "not in this node's peer-token-file")
+	b.waitCondition(conditions.PeerRejected, "b", true)
+	require.Contains(t, b.condition(conditions.PeerRejected, "b").GetDetails(), "not in this node's peer-token-file")
 	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, a.role())
 	require.NoError(t, os.WriteFile(cb.PeerToken, []byte(secret), 0o600))
 	b.waitFor(pb.Role_ROLE_STANDBY)
-	b.tells(conditions.PeerRejected, "b", false)
+	b.waitCondition(conditions.PeerRejected, "b", false)
 }
 
 // The metrics port returns metrics and profiles only to authorized callers.
@@ -290,16 +290,16 @@ func testCertificatesChange(t *testing.T) {
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(30 * 24 * time.Hour),
 	})
-	n.tells(conditions.CertificateExpires, "a", true)
+	n.waitCondition(conditions.CertificateExpires, "a", true)
 	copyFile(t, cert, c.TLS.Cert)
 	copyFile(t, key, c.TLS.Key)
 	require.Eventually(t, func() bool { return serial() != before }, testTimeout, 50*time.Millisecond)
 	after := serial()
 	require.NoError(t, os.WriteFile(c.TLS.Cert, []byte("nonsense"), 0o600))
-	n.tells(conditions.CredentialsInvalid, "a", true)
+	n.waitCondition(conditions.CredentialsInvalid, "a", true)
 	n.publish("q", "x") // over the existing connection
 	copyFile(t, cert, c.TLS.Cert)
-	n.tells(conditions.CredentialsInvalid, "a", false)
+	n.waitCondition(conditions.CredentialsInvalid, "a", false)
 	require.Equal(t, after, serial())
 }
 
@@ -331,17 +331,17 @@ func testExpiredClient(t *testing.T) {
 	require.ErrorContains(t, err, "expired certificate")
 }
 
-// A node that is deliberately reachable without TLS reports that for as long as it applies. Peer calls are not
-// authenticated there.
+// A node that is deliberately reachable without TLS reports a condition while it is. It does not authenticate peer
+// calls.
 func TestInsecureListenerIsLogged(t *testing.T) { simulated(t, testInsecureListenerIsLogged) }
 
 func testInsecureListenerIsLogged(t *testing.T) {
 	c := settings(t, "a")
 	c.Listen, c.Insecure = "0.0.0.0:0", true
 	n := start(t, c)
-	n.tells(conditions.NotEncrypted, "a", true)
-	require.Contains(t, n.told(conditions.NotEncrypted, "a").GetDetails(), "listen 0.0.0.0:0")
+	n.waitCondition(conditions.NotEncrypted, "a", true)
+	require.Contains(t, n.condition(conditions.NotEncrypted, "a").GetDetails(), "listen 0.0.0.0:0")
 	requirePeersAccepted(t, n.conn)
 	idle := start(t, settings(t, "b"))
-	idle.tells(conditions.NotEncrypted, "b", false)
+	idle.waitCondition(conditions.NotEncrypted, "b", false)
 }

@@ -78,7 +78,7 @@ func (p *dataPlane) Identity() failover.Identity {
 	}
 }
 
-// describe adds what failed to an error, if any.
+// describe adds the failed operation to an error. nil stays nil.
 func describe(what string, err error) error {
 	if err == nil {
 		return nil
@@ -155,7 +155,7 @@ func (p *dataPlane) ClearLoss(context.Context) error {
 	return describe("clear a possible loss", p.node.store.ClearLoss())
 }
 
-// StartActive starts the active role. Clients are served once everything committed is applied.
+// StartActive starts the active role. Clients are served once all committed records are applied.
 func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
 	p.node.maintenance.CancelRewrite() // the active must apply the log, and a rewrite blocks that
 	p.mu.Lock()
@@ -188,8 +188,7 @@ func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 		post(event)
 	}
 	if _, stalled := e.(replication.DiskStalled); stalled {
-		p.node.log.Error("write or sync of the log is blocked; heartbeats stop, so that the "+
-			"other node takes over",
+		p.node.log.Error("log write or sync blocked; heartbeats stopped, so that the other node takes over",
 			zap.Duration("after", p.tuning.DiskStallTimeout))
 	}
 }
@@ -353,7 +352,7 @@ func (p *dataPlane) showHealth() {
 // notActive returns an error that redirects clients to the active node.
 func (n *node) notActive() *apierror.NotActiveError { return n.notActiveError(failover.NodeInfo{}) }
 
-// notActiveError redirects them to next, unless that is the zero value.
+// notActiveError redirects clients to next, or to the active node if next is the zero value.
 func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	st := n.runner.Status()
 	select {
@@ -364,8 +363,8 @@ func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	return protoconv.NotActive(&st, next)
 }
 
-// resync requests a snapshot of the active to replace the store of a standby. It returns false if this node follows no
-// active.
+// resync requests a snapshot from the active to replace the store of a standby. It returns false if this node follows
+// no active.
 func (p *dataPlane) resync(cause error) bool {
 	p.mu.Lock()
 	follower := p.follower

@@ -11,8 +11,7 @@ import (
 
 const queueIDKey = "queue_id"
 
-// queueNamer adds the queue name to each log line that contains a queue number, since the code that logs it has only
-// the number.
+// queueNamer adds the queue name to each log line that contains only a queue number.
 type queueNamer struct {
 	zapcore.Core
 

@@ -105,7 +105,7 @@ func testQuotas(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := attach(); return err == nil }, 5*time.Second, 10*time.Millisecond)
 }
 
-// A publisher faster than the quota is slowed down to it, and refused when it is far ahead.
+// A publisher that exceeds the rate quota is delayed, and refused when it is far ahead of the rate.
 func TestRateQuota(t *testing.T) { simulated(t, testRateQuota) }
 
 func testRateQuota(t *testing.T) {
@@ -144,7 +144,7 @@ func testRateQuota(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- n.publishAs("alice", "q", make([]string, 500)...) }() // is answered after a long delay
 	refusals := make(chan error, 1)
-	bob := func() { // a request that came in time is delayed, too
+	bob := func() { // a request that arrived in time is also delayed
 		if err := n.publishAs("bob", "q", "x"); err != nil {
 			select {
 			case refusals <- err:

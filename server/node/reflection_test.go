@@ -52,10 +52,10 @@ func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 	return names, stream.CloseSend()
 }
 
-// Reflection is available to every caller that the rules name, by certificate, JWT or token, also with the real
-// grpcurl. Other callers are refused.
+// Reflection is available to every caller with any right, by certificate, JWT or token, including the real grpcurl.
+// Other callers are refused.
 //
-// Real sockets: grpcurl is another process.
+// The test uses real sockets, since grpcurl is another process.
 func TestReflection(t *testing.T) {
 	i, ca := issuer.New(t), certs.New(t, "ours")
 	c := trustIssuer(secured(t, settings(t, "a"), ca), i)

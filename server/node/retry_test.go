@@ -117,7 +117,7 @@ func testAdministrationRetries(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	sequence := uint64(0)
-	// twice sends a request, calls meanwhile, and repeats the request: marked as a retry, and unmarked.
+	// twice sends a request, calls during, and repeats the request, first marked as a retry and then unmarked.
 	twice := func(send func(p *pb.Producer) (any, error), during func()) {
 		t.Helper()
 		sequence++
@@ -206,7 +206,7 @@ func testAdministrationRetries(t *testing.T) {
 }
 
 // A different request with the sequence of an earlier one is refused instead of answered with the earlier result, and
-// nothing of it is stored. Values that differ between attempts, such as the time, are ignored.
+// it has no effect. Values that differ between attempts, such as the time, are ignored.
 func TestRetryWithAnotherBody(t *testing.T) { simulated(t, testRetryWithAnotherBody) }
 
 func testRetryWithAnotherBody(t *testing.T) {

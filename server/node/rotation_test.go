@@ -127,7 +127,7 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 	return r
 }
 
-// voters uses three voters as the coordinator: those of the two nodes, and a witness.
+// voters uses three voters as the coordinator: the two nodes and a witness.
 func (r *rotation) voters(ca, cb *config.Config) {
 	t := r.t
 	witness := r.certHolder("witness")
@@ -360,7 +360,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	}
 	progress()
 	r.replace(progress)
-	r.used("CN=newer", map[bool]int{false: 2, true: 4}[withRaft]) // with raft, those of the voter, too
+	r.used("CN=newer", map[bool]int{false: 2, true: 4}[withRaft]) // with raft, also the voter's
 	former := newParty(t, "client")
 	former.issue(r.older, r.newer)
 	_, err := pb.NewAdminServiceClient(connect(t, r.nodeA.ready.Address, former.Files)).
@@ -395,7 +395,7 @@ func (r *rotation) replace(settle func()) {
 	settle()
 }
 
-// restartB restarts a node with only the new certificates, towards the other node and the coordinator.
+// restartB restarts a node with only the new certificates.
 func (r *rotation) restartB() {
 	r.t.Helper()
 	r.nodeB.stop()
@@ -405,7 +405,7 @@ func (r *rotation) restartB() {
 	}, 2*testTimeout, 20*time.Millisecond)
 }
 
-// Certificates towards etcd are replaced, too. The test uses a real etcd and real sockets.
+// Certificates for etcd are also replaced. The test uses a real etcd and real sockets.
 func TestRotationWithEtcd(t *testing.T) {
 	r := startRotation(t, false)
 	r.replace(func() {})

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// secrets contains the node's certificates, keys and tokens, and those it verifies others with. Changed files are
-// reloaded: the monitor checks once a second, and each new connection checks too.
+// secrets contains the node's certificates, keys and tokens, and the CAs and tokens that it accepts. Changed files are
+// reloaded: they are checked once a second, and on each new connection.
 type secrets struct {
 	// Each is nil if its files are not configured.
 	own, etcd, raft, metrics, console *tlsfiles.Source
@@ -30,11 +30,11 @@ type secrets struct {
 	all                               []watchedFiles
 
 	mu    sync.Mutex // guards the fields below
-	shown map[string]*shownByVoter
+	shown map[string]*voterCertificate
 }
 
-// shownByVoter is the last certificate that the voter at an address presented.
-type shownByVoter struct {
+// voterCertificate is the last certificate presented by the voter at an address.
+type voterCertificate struct {
 	cert    *x509.Certificate
 	witness bool // a node reports its certificates itself
 }
@@ -82,7 +82,7 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 		if !f.isNeeded || f.files.Empty() {
 			continue
 		}
-		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, Changed: logReload(log, f.key)})
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, OnChange: logReload(log, f.key)})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
 		}
@@ -128,7 +128,7 @@ func logReload(log *zap.Logger, key string) func(error) {
 			log.Info("changed files loaded", zap.String("setting", key))
 			return
 		}
-		log.Error("changed files are invalid: previous content stays in use",
+		log.Error("changed files are invalid, previous content stays in use",
 			zap.String("setting", key), zap.Error(err))
 	}
 }
@@ -196,10 +196,10 @@ func (s *secrets) recordVoterCertificate(address string, cert *x509.Certificate)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shown == nil {
-		s.shown = make(map[string]*shownByVoter)
+		s.shown = make(map[string]*voterCertificate)
 	}
 	if s.shown[address] == nil {
-		s.shown[address] = &shownByVoter{}
+		s.shown[address] = &voterCertificate{}
 	}
 	s.shown[address].cert = cert
 }

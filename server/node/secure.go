@@ -37,25 +37,25 @@ func (n *node) secure() (err error) {
 		n.dialOptions = append(n.dialOptions, grpc.WithTransportCredentials(own.Credentials(n.acceptPeer())))
 	}
 	if token := n.secrets.peerToken; token != nil {
-		n.dialOptions = append(n.dialOptions, peerclient.ShowToken(token))
+		n.dialOptions = append(n.dialOptions, peerclient.WithToken(token))
 	}
 	return nil
 }
 
-// acceptPeer returns the check of the certificate that the other node presents. Nil means that the certificate must
-// only be valid for the address, the default of tls.peer-names.
+// acceptPeer returns the check of the other node's certificate, or nil if tls.peer-names is not set: the certificate
+// must then only be valid for the address.
 func (n *node) acceptPeer() func(*x509.Certificate) error {
 	names := n.cfg.TLS.PeerNames
 	if len(names) == 0 {
 		return nil
 	}
-	return func(cert *x509.Certificate) error { return peerclient.Carries(cert, names) }
+	return func(cert *x509.Certificate) error { return peerclient.VerifyName(cert, names) }
 }
 
-// identification returns the check that distinguishes the other node from other callers, or nil if none is configured:
-// on a machine that no other machine reaches, or with the setting insecure.
-func (n *node) identification() *peerclient.Identification {
-	i := &peerclient.Identification{Tokens: n.secrets.peerToken, Logger: n.log}
+// peerAuthenticator returns the authenticator of the other node, or nil if none is configured: on a machine that no
+// other machine can reach, or with the setting insecure.
+func (n *node) peerAuthenticator() *peerclient.Authenticator {
+	i := &peerclient.Authenticator{Tokens: n.secrets.peerToken, Logger: n.log}
 	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {
 		i.Names = n.peerNames
 	}
@@ -102,7 +102,7 @@ func portTLS(source *tlsfiles.Source) *tls.Config {
 }
 
 func (n *node) mayRead(r *http.Request) error {
-	if token := n.secrets.metricsToken; token != nil && !token.Holds(bearer(r)) {
+	if token := n.secrets.metricsToken; token != nil && !token.Contains(bearer(r)) {
 		return errToken
 	}
 	return nil
@@ -117,14 +117,14 @@ func (n *node) mayProfile(r *http.Request) error {
 			Principal: access.CertificateName(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
 		}
 	}
-	if token := n.secrets.metricsToken; token != nil && token.Holds(bearer(r)) {
+	if token := n.secrets.metricsToken; token != nil && token.Contains(bearer(r)) {
 		id, err = &access.Identity{Principal: "metrics-token", Method: access.MethodToken}, nil
 	}
 	if err != nil {
 		return err
 	}
 	closed := n.secrets.metrics != nil || n.secrets.metricsToken != nil ||
-		!config.OnlyThisMachine(n.cfg.Metrics.Listen)
+		!config.LocalOnly(n.cfg.Metrics.Listen)
 	if id.Method == access.MethodNone && closed {
 		return errIdentity
 	}

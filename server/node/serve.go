@@ -29,7 +29,7 @@ func (n *node) newServer() server.Server {
 	o := auth.Options{
 		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
 	}
-	if i := n.identification(); i != nil {
+	if i := n.peerAuthenticator(); i != nil {
 		o.Authenticators, o.Unauthenticated = append(o.Authenticators, i.Authenticate), i.NonPeer
 	} else {
 		o.Authenticators = append(o.Authenticators, n.peerSecretIdentity)
@@ -87,7 +87,7 @@ func (n *node) logNotServing(ctx context.Context) {
 				fields = append(fields, zap.String("coordinator", n.cfg.Coordinator.Type),
 					zap.Strings("coordinator_addresses", n.coordinatorAddresses()))
 			}
-			n.log.Info("waiting", fields...)
+			n.log.Info("node does not serve", fields...)
 		}
 		last = st.Reason
 		select {

@@ -35,8 +35,8 @@ func (n *testNode) alterSubscription(
 	return resp.GetSubscription(), err
 }
 
-// A policy of a subscription overrides its queue's: the delivery limit, the dead-letter queue, also for expired
-// messages, and the redelivery delay. Unset fields follow the queue. The policy survives a failover.
+// The policy of a subscription overrides the queue's configuration: the delivery limit, the dead-letter queue (also for
+// expired messages), and the redelivery delay. Unset fields use the queue's values. The policy survives a failover.
 func TestSubscriptionPolicy(t *testing.T) { simulated(t, testSubscriptionPolicy) }
 
 func testSubscriptionPolicy(t *testing.T) {
@@ -75,7 +75,7 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES, letter.GetReason())
 	require.Equal(t, uint64(1), standby.subscription("q", "default").GetBacklog(), "it is not affected")
 
-	// An expired message goes to the dead-letter queue of each subscription.
+	// An expired message is moved to the dead-letter queue of each subscription.
 	standby.publishAll("q", &pb.Message{Body: []byte("late"), Ttl: in(time.Millisecond)})
 	require.Eventually(t, func() bool { return len(standby.browse("own.dead")) == 2 && len(standby.browse("dead")) == 1 },
 		testTimeout, 5*time.Millisecond)
@@ -93,8 +93,8 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// An altered filter applies to later publishes, also for attached consumers. Messages that did not match before do
-// not reappear.
+// An altered filter applies to later publishes, even for attached consumers. Messages that did not match before do not
+// reappear.
 func TestAlterFilter(t *testing.T) { simulated(t, testAlterFilter) }
 
 func testAlterFilter(t *testing.T) {

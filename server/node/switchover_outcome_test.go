@@ -26,7 +26,7 @@ func testPlanLeavesNoCondition(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	for _, n := range p.nodes {
 		for _, about := range []string{"a", "b"} {
-			require.Nil(t, n.told(conditions.SwitchoverFailed, about))
+			require.Nil(t, n.condition(conditions.SwitchoverFailed, about))
 		}
 	}
 }
@@ -40,12 +40,12 @@ func testFailedSwitchoverEnds(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	_, err := a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.Error(t, err)
-	a.tells(conditions.SwitchoverFailed, "a", true)
+	a.waitCondition(conditions.SwitchoverFailed, "a", true)
 	b := start(t, settingsOfPair(t, "b", etcd))
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	require.Eventually(t, func() bool { // it may lose the active for a moment first
 		_, err := b.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
-	a.tells(conditions.SwitchoverFailed, "a", false)
+	a.waitCondition(conditions.SwitchoverFailed, "a", false)
 }

@@ -37,7 +37,7 @@ func (n *testNode) reports(texts ...string) {
 }
 
 // A node started with the prefix of a complete pair reports that the pair has two nodes, as does the active. Neither
-// advises a forced failover. When one of the two has left, the third takes its place.
+// advises a forced failover. When one of the two has left, the third replaces it.
 func TestThirdNode(t *testing.T) { simulated(t, testThirdNode) }
 
 func testThirdNode(t *testing.T) {
@@ -49,8 +49,8 @@ func testThirdNode(t *testing.T) {
 	a.reports("the pair already has its two nodes", "c ("+c.ready.Address+")")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
 	for _, n := range []*testNode{a, b} {
-		n.tells(conditions.ForeignNode, "", true)
-		require.Contains(t, n.told(conditions.ForeignNode, "").GetDetails(), "node c at "+c.ready.Address)
+		n.waitCondition(conditions.ForeignNode, "", true)
+		require.Contains(t, n.condition(conditions.ForeignNode, "").GetDetails(), "node c at "+c.ready.Address)
 	}
 
 	b.stop()
@@ -59,7 +59,7 @@ func testThirdNode(t *testing.T) {
 }
 
 // The data directory of the only in-sync node is lost, and an empty node starts in its place. Neither node may become
-// active, and each reports the advice for its case. While the empty node runs, a forced failover of the other one is
+// active, and each reports advice for its situation. While the empty node runs, a forced failover of the other one is
 // refused with the reason.
 func TestWipedActive(t *testing.T) { simulated(t, testWipedActive) }
 

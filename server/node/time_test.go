@@ -27,7 +27,7 @@ func (n *testNode) queue(name string) *pb.Queue {
 }
 
 // Delayed messages are delivered when due, not before, in the order of their due times. The queue's default delay
-// applies to messages without one, also in a transaction.
+// applies to messages without a delay, even in a transaction.
 func TestDelay(t *testing.T) { simulated(t, testDelay) }
 
 func testDelay(t *testing.T) {
@@ -55,7 +55,7 @@ func testDelay(t *testing.T) {
 	require.Zero(t, n.queue("q").GetMessages())
 }
 
-// Messages expire by their own TTL and by the queue's. Messages in flight do not.
+// Messages expire after their TTL or the queue's TTL. Messages in flight do not expire.
 func TestExpiry(t *testing.T) { simulated(t, testExpiry) }
 
 func testExpiry(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// secured gives a node its own certificate.
+// secured configures a separate certificate for a node.
 func secured(t *testing.T, c config.Config, ca *certs.CA) config.Config {
 	t.Helper()
 	_, cert, key := ca.Issue(t, c.Node.Name)
@@ -25,8 +25,8 @@ func secured(t *testing.T, c config.Config, ca *certs.CA) config.Config {
 	return c
 }
 
-// Clients and nodes authenticate with certificates. A process without a certificate, or with one of another CA, is
-// refused, even as the other node.
+// Clients and nodes authenticate with certificates. A process without a certificate, or with a certificate of
+// another CA, is rejected, even as the other node.
 func TestMutualTLS(t *testing.T) { simulated(t, testMutualTLS) }
 
 func testMutualTLS(t *testing.T) {
@@ -111,7 +111,7 @@ func testWrongTLSFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
 	for want, corruptFile := range map[string]func(*config.NodeTLS){
 		"tls.cert: cert and key must be set together": func(s *config.NodeTLS) { s.Key = "" },
-		"tls.ca: tls.client-auth require":             func(s *config.NodeTLS) { s.CA = "" },
+		"tls.ca: required by tls.client-auth":         func(s *config.NodeTLS) { s.CA = "" },
 		"no such file":                                func(s *config.NodeTLS) { s.Cert += ".not" },
 		"has no certificate in PEM":                   func(s *config.NodeTLS) { s.CA = s.Key },
 		"tls.client-auth":                             func(s *config.NodeTLS) { s.ClientAuth = "maybe" },

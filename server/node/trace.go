@@ -39,7 +39,7 @@ func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 // tracer returns the tracer of replication, or nil if tracing is off.
 func (n *node) tracer() replication.Tracer {
 	if n.tracing == nil {
-		return nil // not an interface that contains nil
+		return nil // not an interface with a nil pointer
 	}
 	return n.tracing
 }

@@ -52,7 +52,7 @@ func testUndecodable(t *testing.T) {
 	}
 }
 
-// TestBrowseLimit is TestConsumeLimit for browsing.
+// TestBrowseLimit is like TestConsumeLimit, for Browse.
 func TestBrowseLimit(t *testing.T) { simulated(t, testBrowseLimit) }
 
 func testBrowseLimit(t *testing.T) {

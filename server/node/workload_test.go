@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// workload is a set of publishers and consumers that use the serving node.
+// workload is a set of publishers and consumers that use the active node.
 type workload struct {
 	t       *testing.T
 	nodes   [2]atomic.Pointer[testNode]

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// ErrKey is returned for an invalid recipient or file of identities.
+// ErrKey is returned for an invalid recipient or identity file.
 var ErrKey = errors.New("invalid age key (https://age-encryption.org)")
 
 type recipients struct {
@@ -22,8 +22,8 @@ type recipients struct {
 	names []string
 }
 
-// ParseRecipients returns a Sealer that encrypts backups and archives for the owners of public keys, age1…; nil without
-// keys. It returns ErrKey for an invalid key.
+// ParseRecipients returns a Sealer that encrypts backups and archives to age public keys (age1…), or nil without keys.
+// It returns ErrKey for an invalid key.
 func ParseRecipients(keys []string) (backup.Sealer, error) {
 	if len(keys) == 0 {
 		return nil, nil //nolint:nilnil // nothing is encrypted
@@ -55,7 +55,7 @@ func (r *recipients) Seal(w io.Writer) (io.WriteCloser, error) {
 
 type identities struct{ keys []age.Identity }
 
-// ReadIdentities reads files of secret keys, in the format of age-keygen; it returns nil without files, and ErrKey for
+// ReadIdentities reads files of secret keys in the format of age-keygen. It returns nil without files, and ErrKey for
 // an invalid file. Errors do not contain file content.
 func ReadIdentities(files ...string) (backup.Unsealer, error) {
 	var all identities
@@ -67,7 +67,7 @@ func ReadIdentities(files ...string) (backup.Unsealer, error) {
 		keys, err := age.ParseIdentities(f)
 		_ = f.Close() // opened for reading: no data can be lost
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w: identity file must have AGE-SECRET-KEY-… lines", path, ErrKey)
+			return nil, fmt.Errorf("%s: %w: identity file must contain AGE-SECRET-KEY-… lines", path, ErrKey)
 		}
 		all.keys = append(all.keys, keys...)
 	}
@@ -85,13 +85,13 @@ func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", backup.ErrCorrupt, err)
 	}
-	return damageCase{plain}, n, nil
+	return corruptReader{plain}, n, nil
 }
 
-// damageCase reports decryption failures as backup corruption.
-type damageCase struct{ io.ReaderAt }
+// corruptReader reports decryption failures as backup corruption.
+type corruptReader struct{ io.ReaderAt }
 
-func (d damageCase) ReadAt(b []byte, off int64) (int, error) {
+func (d corruptReader) ReadAt(b []byte, off int64) (int, error) {
 	n, err := d.ReaderAt.ReadAt(b, off)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, backup.ErrRemote) {
 		err = fmt.Errorf("%w: %w", backup.ErrCorrupt, err)

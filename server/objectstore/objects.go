@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectstore opens the locations of backups and log archives, directories or buckets of an S3 server, and
-// creates their encryption and decryption. Package store/backup uses these through interfaces, because the store has no
-// network code.
+// Package objectstore opens the locations of backups and log archives, which are directories or S3 buckets, and
+// implements their encryption. Package store/backup uses it through interfaces, because the store has no network code.
 package objectstore
 
 import (
@@ -53,8 +52,8 @@ func (o Opener) Parse(text string) (backup.Objects, error) {
 	return o.Open(at)
 }
 
-// ArchiveFolder returns the location of a node's own archive: wal.archive and, in a bucket, which both nodes of a pair
-// may share, a folder with the node's name.
+// ArchiveFolder returns the location of a node's log archive. A directory is used unchanged. In a bucket, which both
+// nodes of a pair may share, it is a folder with the node's name.
 func ArchiveFolder(at backup.Location, node string) backup.Location {
 	if !at.IsS3() {
 		return at

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// forwardScheme is the authorization scheme of a call that a node makes for a caller it has authenticated. A release
-	// without forwarding refuses it: no call with an authorization header is accepted as the other node's.
+	// forwardScheme is the authorization scheme of a call that a node forwards for a caller that it has authenticated.
+	// A release without forwarding rejects such calls, since it accepts no authorization header from the other node.
 	forwardScheme   = "Lockstep-Forwarded "
 	maxForwardBytes = 8 << 10 // of the header
 	maxNameBytes    = 255     // of a principal or group
@@ -41,7 +41,7 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 
 // forwarded returns the caller of a forwarded call; nil if it is not forwarded. Only a node of the pair, identified by
 // its certificate, may forward calls.
-func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error) {
+func (i *Authenticator) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, forwardScheme) }) {
 		return nil, nil //nolint:nilnil // no credentials of this kind
@@ -50,7 +50,7 @@ func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error
 	if cert == nil || i.Names == nil || len(values) != 1 {
 		return nil, fmt.Errorf("%w: only a node of the pair with a certificate may forward calls", access.ErrUnauthenticated)
 	}
-	if err := Carries(cert, i.Names()); err != nil {
+	if err := VerifyName(cert, i.Names()); err != nil {
 		return nil, fmt.Errorf("%w: only a node of the pair may forward calls: %w", access.ErrUnauthenticated, err)
 	}
 	caller, err := decodeForwarded(strings.TrimPrefix(values[0], forwardScheme))

@@ -46,7 +46,7 @@ func header(t *testing.T, principal string, groups ...string) string {
 func TestForwarded(t *testing.T) {
 	node := &x509.Certificate{DNSNames: []string{"b.example"}}
 	client := &x509.Certificate{Subject: pkix.Name{CommonName: "mallory"}, DNSNames: []string{"mallory.example"}}
-	i := &peerclient.Identification{Names: func() []string { return []string{"a.example", "b.example"} }}
+	i := &peerclient.Authenticator{Names: func() []string { return []string{"a.example", "b.example"} }}
 	alice := header(t, "alice", "ops", "dev")
 
 	id, err := i.Authenticate(from(t, node, alice))
@@ -55,7 +55,7 @@ func TestForwarded(t *testing.T) {
 		Principal: "alice", Groups: []string{"ops", "dev"}, Method: access.MethodCertificate, Via: "b.example",
 	}, id)
 	require.False(t, id.Peer)
-	require.Equal(t, "certificate via b.example", id.Shown())
+	require.Equal(t, "certificate via b.example", id.Authentication())
 
 	scheme, _, _ := strings.Cut(alice, " ")
 	encode := func(text string) string { return scheme + " " + base64.RawURLEncoding.EncodeToString([]byte(text)) }
@@ -76,7 +76,7 @@ func TestForwarded(t *testing.T) {
 		require.ErrorIs(t, err, access.ErrUnauthenticated, name)
 		require.Nil(t, id, name)
 	}
-	_, err = (&peerclient.Identification{}).Authenticate(from(t, node, alice)) // nodes are not identified by certificates
+	_, err = (&peerclient.Authenticator{}).Authenticate(from(t, node, alice)) // nodes are not identified by certificates
 	require.ErrorIs(t, err, access.ErrUnauthenticated)
 
 	id, err = i.Authenticate(from(t, node, "Bearer x"))

@@ -30,11 +30,12 @@ const (
 // queueMethods is the prefix of methods that the other node never calls.
 var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:gochecknoglobals // a constant
 
-// Identification authenticates calls of the other node of the pair.
-type Identification struct {
-	// Names returns names of which the other node's certificate must have one; nil: certificates are ignored.
+// Authenticator authenticates calls of the other node of the pair.
+type Authenticator struct {
+	// Names returns the accepted names; the other node's certificate must contain one of them. If nil, certificates are
+	// ignored.
 	Names  func() []string
-	Tokens *secretfile.File // has the secret that the other node presents; may be nil
+	Tokens *secretfile.File // secrets accepted from the other node; may be nil
 	Logger *zap.Logger      // logs refusals; may be nil
 
 	mu     sync.Mutex // guards all below
@@ -43,7 +44,7 @@ type Identification struct {
 
 // Authenticate returns the identity of the other node, or nil for another caller. It ignores methods that the other
 // node never calls, and calls with credentials of a user or application.
-func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, error) {
+func (i *Authenticator) Authenticate(ctx context.Context) (*access.Identity, error) {
 	if id, err := i.forwarded(ctx); id != nil || err != nil {
 		return id, err
 	}
@@ -55,12 +56,12 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 	}
 	if i.Tokens != nil {
 		for _, shown := range metadata.ValueFromIncomingContext(ctx, tokenKey) {
-			if i.Tokens.Holds(shown) {
+			if i.Tokens.Contains(shown) {
 				return &access.Identity{Principal: "peer", Method: access.MethodPeerToken, Peer: true}, nil
 			}
 		}
 	}
-	if cert := access.Certificate(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
+	if cert := access.Certificate(ctx); cert != nil && i.Names != nil && VerifyName(cert, i.Names()) == nil {
 		return &access.Identity{
 			Principal: access.CertificateName(cert), Groups: cert.Subject.OrganizationalUnit,
 			Method: access.MethodCertificate, Peer: true,
@@ -71,13 +72,13 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 
 // NonPeer returns an error that explains why the caller is not accepted as the other node. It matches
 // access.ErrNotPeer.
-func (i *Identification) NonPeer(ctx context.Context) error {
+func (i *Authenticator) NonPeer(ctx context.Context) error {
 	var reason []string
 	if i.Names != nil {
 		cert := access.Certificate(ctx)
 		if cert == nil {
 			reason = append(reason, "no client certificate")
-		} else if err := Carries(cert, i.Names()); err != nil {
+		} else if err := VerifyName(cert, i.Names()); err != nil {
 			reason = append(reason, err.Error()+" (tls.peer-names, or by default the advertised hosts of both nodes)")
 		}
 	}
@@ -94,7 +95,7 @@ func (i *Identification) NonPeer(ctx context.Context) error {
 	return err
 }
 
-func (i *Identification) log(ctx context.Context, err error) {
+func (i *Authenticator) log(ctx context.Context, err error) {
 	if i.Logger == nil {
 		return
 	}
@@ -112,13 +113,13 @@ func (i *Identification) log(ctx context.Context, err error) {
 		from = p.Addr.String()
 	}
 	method, _ := grpc.Method(ctx)
-	i.Logger.Warn("rejected a call reserved for the other node; not logged again for ten seconds",
+	i.Logger.Warn("call reserved for the other node rejected; not logged again for ten seconds",
 		zap.String("from", from), zap.String("method", method), zap.Error(err))
 }
 
-// Carries returns nil if a certificate has one of the given names: DNS names, IP addresses, URIs. The error lists the
-// names in the certificate.
-func Carries(cert *x509.Certificate, names []string) error {
+// VerifyName returns an error unless a certificate contains one of the given DNS names, IP addresses or URIs. The error
+// lists the names in the certificate.
+func VerifyName(cert *x509.Certificate, names []string) error {
 	for _, name := range names {
 		if strings.Contains(name, "://") {
 			if slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == name }) {
@@ -146,8 +147,8 @@ func listOf(cert *x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
-// ShowToken adds the pair's secret to each call of a connection to the other node.
-func ShowToken(tokens *secretfile.File) grpc.DialOption {
+// WithToken adds the pair's secret to each call of a connection to the other node.
+func WithToken(tokens *secretfile.File) grpc.DialOption {
 	return grpc.WithPerRPCCredentials(tokenCredentials{tokens})
 }
 

@@ -36,7 +36,7 @@ const (
 	peerBackoff = 500 * time.Millisecond // maximum
 )
 
-// Peers is the connections to the other node. They are opened on demand.
+// Peers manages the connections to the other node. It opens them on demand.
 type Peers struct {
 	options []grpc.DialOption // of every connection
 
@@ -47,7 +47,7 @@ type Peers struct {
 
 var _ maintenance.Peers = (*Peers)(nil)
 
-// NewPeers creates a Peers; options apply to each connection. Without transport credentials, connections are not
+// NewPeers creates a Peers. The options apply to each connection. Without transport credentials, connections are not
 // encrypted. The caller must call Close.
 func NewPeers(options ...grpc.DialOption) *Peers {
 	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
@@ -101,7 +101,7 @@ func (p *Peers) Maintenance(address string) (pb.MaintenanceServiceClient, error)
 	return pb.NewMaintenanceServiceClient(c), nil
 }
 
-// fromPeer converts a peer's status to an error that matches the sentinel errors.
+// fromPeer converts a gRPC status of the peer to an error that matches the sentinel errors.
 func fromPeer(err error) error {
 	if err == nil {
 		return nil

@@ -21,7 +21,7 @@ import (
 // maxDigestBytes exceeds the size of the digests of the maximum number of queues.
 const maxDigestBytes = 64 << 20
 
-// QueueDigests returns a node's rolling digests at exactly an LSN, and its known corruption.
+// QueueDigests returns a node's rolling digests at exactly the given LSN, and its known corruption.
 func (p *Peers) QueueDigests(
 	ctx context.Context, address string, atLSN uint64,
 ) (store.QueueDigests, *pb.GetQueueDigestsResponse, error) {

@@ -33,23 +33,23 @@ const (
 
 // Errors of ForceFailover; each matches failover.ErrForce.
 var (
-	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost, and the " +
-		"caller must accept that")
-	errPeerResponds = errors.New("it is running, no forced failover required: wait until it is active, or stop it if " +
-		"it is broken, and try again")
-	// errEmptyResponds: the responding node replaces the lost one.
+	errNotAccepted  = errors.New("accept_data_loss is not set: acknowledged messages may be lost")
+	errPeerResponds = errors.New("it is running, so no forced failover is required; wait until it is active, or stop " +
+		"it if it is broken and try again")
+	// errEmptyResponds is used if the responding node has replaced the lost one.
 	errEmptyResponds = errors.New("it is not the node that was in sync; the data of that node is lost if its data " +
 		"directory was wiped or replaced. If the directory can be restored, restore it; otherwise stop the new node there " +
 		"and try again")
-	// errNewerResponds and errOlderResponds: neither node is known to hold everything, and the other one responds, with
-	// more data than this node or not.
-	errNewerResponds = errors.New("it may lack acknowledged messages, too, but is ahead of this node: if the missing " +
-		"data cannot be restored, stop this node and check the expected loss there: lockstep failover --dry-run")
-	errOlderResponds = errors.New("it may lack acknowledged messages, too, and is not ahead of this node: if the " +
-		"missing data cannot be restored, stop that node and try again")
+	// errNewerResponds and errOlderResponds are used if both nodes may have lost acknowledged messages.
+	// They differ in whether its log is ahead of this node's.
+	errNewerResponds = errors.New("acknowledged messages may also be missing there, but it is ahead of this node; if " +
+		"the missing data cannot be restored, stop this node and check the expected loss there: lockstep failover --dry-run")
+	errOlderResponds = errors.New("acknowledged messages may also be missing there, and it is not ahead of this node; " +
+		"if the missing data cannot be restored, stop that node and try again")
 )
 
-// ForceFailover makes this node active although it may lack acknowledged messages, or returns the expected loss.
+// ForceFailover makes this node active even if acknowledged messages are missing on it. As a dry run, it only returns
+// the expected loss.
 func (a *Service) ForceFailover(
 	ctx context.Context, req *pb.ForceFailoverRequest,
 ) (*pb.ForceFailoverResponse, error) {
@@ -76,7 +76,7 @@ func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.
 	if p, ok := grpcpeer.FromContext(ctx); ok && by == "" {
 		by = p.Addr.String()
 	}
-	rec, err := a.carryOutForce(ctx, failover.ForceRequest{Config: req.GetConfig(), By: by, Reason: req.GetReason()})
+	rec, err := a.executeForce(ctx, failover.ForceRequest{Config: req.GetConfig(), By: by, Reason: req.GetReason()})
 	if err != nil {
 		return nil, err
 	}
@@ -84,9 +84,9 @@ func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.
 	return plan, nil
 }
 
-func (a *Service) carryOutForce(ctx context.Context, req failover.ForceRequest) (failover.Record, error) {
+func (a *Service) executeForce(ctx context.Context, req failover.ForceRequest) (failover.Record, error) {
 	log := a.o.Logger.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
-	log.Warn("FORCED FAILOVER requested by an operator: data that this node lacks is lost",
+	log.Warn("FORCED FAILOVER requested by an operator, data missing on this node is lost",
 		zap.Stringer("log_end", a.store.End()))
 	req.Committed = a.store.Committed()
 	rec, err := a.o.Runner.Force(ctx, req)
@@ -134,7 +134,7 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	return p, nil
 }
 
-// findRecord also waits for a quorum that has just lost its leader.
+// findRecord returns the cluster record. It retries while a quorum elects a new leader.
 func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.find(ctx)
@@ -184,7 +184,7 @@ func (a *Service) mayForce(
 				return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
 			}
 			return nil, fmt.Errorf("%w: %w", failover.ErrForce,
-				answeredBy(other, peer, &found.Record, st.Self.ID, stats.Durable))
+				respondingError(other, peer, &found.Record, st.Self.ID, stats.Durable))
 		}
 		if err == nil {
 			return peer, nil
@@ -195,13 +195,13 @@ func (a *Service) mayForce(
 	}
 }
 
-// answeredBy returns the error for a responding node in place of the lost one. self is this node, and own the end of
-// its log: according to the record this node may have held everything, and lost it.
-func answeredBy(
+// respondingError returns the error for a node that responds although it should be lost. self is this node, and own the
+// end of its log. If this node was in sync according to the record, it may have lost acknowledged messages.
+func respondingError(
 	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,
 ) error {
 	id := other.GetNode().GetNodeId()
-	// An active that has left the in-sync set (INV-6) is not known to hold everything, either.
+	// An active that has left the in-sync set (INV-6) may also have lost acknowledged messages.
 	known := slices.ContainsFunc(rec.InSync, func(m failover.Member) bool { return m.Node.String() == id })
 	_, selfInSync := rec.Member(self)
 	reason := errPeerResponds
@@ -231,7 +231,7 @@ func possibleLoss(s *pb.GetStatusResponse) bool {
 func forceWarnings(id datadir.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
 	out := []string{
 		"make sure that the other node is stopped: a node that is only partitioned from the coordinator and from here " +
-			"keeps acknowledging to clients that reach it, and those messages are lost, too",
+			"continues to acknowledge messages to clients that reach it, and those messages are also lost",
 	}
 	end := p.GetLogEnd()
 	switch {
@@ -242,8 +242,8 @@ func forceWarnings(id datadir.Identity, rec *failover.Record, p *pb.ForceFailove
 			"term, and its last records may differ from the acknowledged ones", end.GetTerm(), rec.Term))
 	}
 	if id.MayHaveLost {
-		out = append(out, "machine of this node went down without a clean stop and sync is not \"always\": "+
-			"acknowledged messages before the end of its log may be missing, too")
+		out = append(out, "machine of this node crashed and sync is not \"always\": "+
+			"acknowledged messages before the end of its log may also be missing")
 	}
 	if rec.MinInSync > 1 {
 		out = append(out, "min_in_sync is 2: this node will be active, but rejects writes until the other node is "+

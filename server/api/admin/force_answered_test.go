@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Neither node may hold everything, such as after a power failure of both with sync=off. The error then advises the
-// operator to stop the node that holds less, regardless of which node is asked. The other node is not suggested for a
-// role that it cannot take.
+// Both nodes may have lost acknowledged messages, such as after a power failure of both with sync=off. The error then
+// advises the operator to stop the node with the shorter log, regardless of which node receives the request. It does
+// not suggest a role that the other node cannot have.
 func TestForceNamesTheBetterNode(t *testing.T) {
 	self, gone, other := uuid.New(), uuid.New(), uuid.New()
 	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}
@@ -29,7 +29,7 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 	inSync := func(id uuid.UUID) *failover.Record {
 		return &failover.Record{Active: id, InSync: []failover.Member{{Node: id}}}
 	}
-	left := inSync(self) // the active has left the in-sync set, since it may have lost data, too (INV-6)
+	left := inSync(self) // the active has left the in-sync set, since it may also have lost data (INV-6)
 	left.Active = other
 	for name, c := range map[string]struct {
 		rec   *failover.Record
@@ -82,6 +82,6 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 				{Kind: string(conditions.PossibleDataLoss), NodeId: c.other.String()},
 			}
 		}
-		require.ErrorIs(t, answeredBy(s, peer, c.rec, self, c.own), c.want, name)
+		require.ErrorIs(t, respondingError(s, peer, c.rec, self, c.own), c.want, name)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// After the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator makes one
-// node rebuild it. The state of the other node is checked first, as far as possible.
+// If the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator lets one node
+// rebuild the record. The state of the other node is checked first, as far as possible.
 
 const (
 	rebuildTimeout       = 15 * time.Second
@@ -33,10 +33,10 @@ const (
 
 // Errors of AdoptRecord; each matches failover.ErrAdopt.
 var (
-	// ErrPeerAhead is returned when the other node is the better choice for the adoption.
+	// ErrPeerAhead is returned when the record must be adopted on the other node.
 	ErrPeerAhead = errors.New("adopt on the other node instead")
 	// ErrOtherUnknown is returned when the log position of the other node could not be determined.
-	ErrOtherUnknown = errors.New("log position of the other node is unknown: start it, or specify its " +
+	ErrOtherUnknown = errors.New("log position of the other node is unknown; start it, or specify its " +
 		"address with --other; if it is permanently lost or certainly not ahead, use --without-other")
 )
 
@@ -46,7 +46,8 @@ type rebuild struct {
 	plan  *pb.AdoptRecordResponse
 }
 
-// AdoptRecord rebuilds the cluster record from the state of this node, or returns the record it would write.
+// AdoptRecord rebuilds the cluster record from the state of this node. Without confirmation, it only returns the record
+// that it would write.
 func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
@@ -133,7 +134,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	return p, nil
 }
 
-// canRebuild returns an error if this node sees nothing to adopt; the failover machine checks this again.
+// canRebuild returns an error if this node has no reason to adopt the record. The failover machine checks this again.
 func canRebuild(
 	st nodestatus.Node, found failover.Found, own datadir.Identity, fence failover.Fence, leads bool,
 ) error {
@@ -156,7 +157,7 @@ func canRebuild(
 	}
 }
 
-// findPeer queries the other node. After a loss of the coordinator's data, it may not have announced itself yet.
+// findPeer queries the other node, and waits for its announcement, since the coordinator may have lost its data.
 func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -170,8 +171,8 @@ func (a *Service) findPeer(
 	}
 }
 
-// queryPeer queries the other node at the operator's address, the announced ones, and those in the records. The status
-// is nil if no node responds, the peer is nil if no address is known.
+// queryPeer queries the other node at the operator's address, and at the addresses in announcements and records. The
+// status is nil if no node responds, and the peer is nil if no address is known.
 func (a *Service) queryPeer(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -211,15 +212,15 @@ func (a *Service) queryPeer(
 	return nil, nil
 }
 
-// compare returns an error if the other node is the better choice. The log that contains every committed transaction
-// ends in the highest term and, among logs of that term, is the longest: the node that begins a term has everything
-// committed before (INV-4), and each term has only one log.
+// compare returns an error if the record must be adopted on the other node. The log with all committed transactions
+// ends in the highest term and is the longest of that term: the node that begins a term has all transactions committed
+// before (INV-4), and each term has only one log.
 func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
 	peers := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}
 	ahead := cmp.Or(cmp.Compare(peers.Term, end.Term), cmp.Compare(peers.LSN, end.LSN)) > 0
 	if leads {
-		ahead = peers.Term > end.Term // within its own term, the other node receives everything from this one
+		ahead = peers.Term > end.Term // in the same term, the other node receives its log from this one
 	}
 	switch {
 	case s.GetPairId() != "" && s.GetPairId() != own.PairID.String():
@@ -241,7 +242,7 @@ func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
 		out = append(out, "other node is unreachable: before you use --without-other, verify that it is not active and "+
-			"not ahead of this node; data that only it holds is discarded when it rejoins")
+			"not ahead of this node; data that exists only there is discarded when it rejoins")
 	}
 	if own.MayHaveLost {
 		out = append(out, "acknowledged transactions may be missing on this node: its machine went down "+

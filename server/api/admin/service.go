@@ -36,7 +36,7 @@ import (
 
 const (
 	switchoverTimeout = 10 * time.Second
-	// statusInterval is the interval at which WatchStatus sends constantly changing values, such as log positions.
+	// statusInterval is the interval at which WatchStatus sends values that change continuously, such as log positions.
 	statusInterval = time.Second
 	checkInterval  = 200 * time.Millisecond
 )
@@ -49,7 +49,7 @@ type Options struct {
 	Peers   *peerclient.Peers
 	Guard   *scrub.Guard
 	State   func() nodestatus.Node
-	// Switchover makes a node active. uuid.Nil selects the one that is not active.
+	// Switchover makes a node active. uuid.Nil selects the node that is not active.
 	Switchover func(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
 	Closing    <-chan struct{} // closed when the node is about to stop
 	Alone      bool            // standalone, not in a pair
@@ -93,7 +93,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 			Use: c.Use, File: c.File, Ca: c.CA, Subject: c.Subject, Ends: timestamppb.New(c.Ends),
 		})
 	}
-	resp.Store.UnusedFiles = a.leftBehind(st.ArchiveDir)
+	resp.Store.UnusedFiles = a.unusedFiles(st.ArchiveDir)
 	switch {
 	case st.Primary != nil:
 		resp.Store.CommitLsn = st.Primary.CommitLSN
@@ -107,8 +107,8 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	return resp, nil
 }
 
-// leftBehind lists files that an operator may remove. It skips unreadable directories: a condition reports them.
-func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
+// unusedFiles lists files that an operator may remove. It skips unreadable directories, which a condition reports.
+func (a *Service) unusedFiles(archive string) []*pb.UnusedFile {
 	left, err := a.store.LeftBehind()
 	if err != nil {
 		a.o.Logger.Debug("quarantined stores cannot be listed", zap.Error(err))
@@ -169,8 +169,8 @@ func pairStatus(st *nodestatus.Node) *pb.PairStatus {
 	return out
 }
 
-// knownNodes lists the nodes of the pair. A standby can be in sync before it announces itself, and an announcement may
-// have a newer address than the record.
+// knownNodes lists the nodes of the pair, from the record and the announcements. A standby can be in sync before it
+// announces itself, and an announcement may contain a newer address than the record.
 func knownNodes(st *failover.Status) []failover.NodeInfo {
 	nodes := slices.Clone(st.Record.Nodes)
 	add := func(n failover.NodeInfo) {

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 )
 
-// Switchover moves the active role to the other or the named node. Either node accepts the call.
+// Switchover moves the active role to the named node, by default to the standby. Both nodes accept the call.
 func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {
@@ -58,9 +58,9 @@ func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (fa
 
 func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 	if to != "" {
-		return protoconv.NodeCalled(st, to)
+		return protoconv.FindNode(st, to)
 	}
-	leaves, err := protoconv.NodeCalled(st, from)
+	leaves, err := protoconv.FindNode(st, from)
 	if err != nil || leaves != st.Record.Active {
 		return st.Record.Active, err
 	}

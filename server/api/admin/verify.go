@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 )
 
-// Verify compares the content of the two nodes.
+// Verify compares the stores of the two nodes.
 func (a *Service) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
 	resp, err := a.o.Guard.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
 	if err != nil {
@@ -40,7 +40,7 @@ func (a *Service) GetQueueDigests(
 	return out, nil
 }
 
-// Scrub reads all data of this node.
+// Scrub reads all data of this node and repairs corruption.
 func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
 	r, err := a.o.Guard.Scrub(ctx, req.GetFullSpeed())
 	if err != nil {

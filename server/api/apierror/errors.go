@@ -39,15 +39,15 @@ var (
 	ErrSequenceReused = errors.New("producer sequence already used")
 	// ErrDiskLow is returned for a publish while the free space is below disk.low-watermark.
 	ErrDiskLow = errors.New("disk of the active node is nearly full; see condition publishes-refused")
-	// ErrTooManyBrowsers is returned when Browse calls with slow clients use all of the memory reserved for them.
+	// ErrTooManyBrowsers is returned when Browse calls of slow clients use all of the memory reserved for browsing.
 	ErrTooManyBrowsers = errors.New("too many concurrent browsers")
-	// ErrResponseTooLarge is returned when one message exceeds the maximum size that the consumer can receive.
+	// ErrResponseTooLarge is returned when one message exceeds the consumer's maximum response size.
 	ErrResponseTooLarge = errors.New("message is larger than the consumer can receive")
-	// ErrFeature is returned for a request that a node of the pair does not support.
+	// ErrFeature is returned for a request that needs a feature that a node of the pair does not support.
 	ErrFeature = errors.New("feature requires an upgrade of a node of the pair")
 	// ErrSplit ends a publish stream before a request that its client must split.
-	ErrSplit = errors.New("publishes of the request may have different outcomes: send them separately")
-	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
+	ErrSplit = errors.New("publishes of the request may have different outcomes; send them separately")
+	// ErrPaused is returned for a read while the node cannot verify that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
 
@@ -56,8 +56,8 @@ type NotActiveError struct {
 	ActiveAddress string        // host:port; empty if unknown
 	ActiveNode    string        // UUID; empty if unknown
 	Role          string        // of the node that responded
-	Reason        string        // for the role, as text; may be empty
-	RetryAfter    time.Duration // if no node is active
+	Reason        string        // why the node has this role; may be empty
+	RetryAfter    time.Duration // set if no node is active
 }
 
 func (e *NotActiveError) Error() string {
@@ -75,12 +75,14 @@ func (e *NotActiveError) Error() string {
 // Is makes errors.Is(err, replication.ErrNotActive) true.
 func (e *NotActiveError) Is(target error) bool { return target == replication.ErrNotActive }
 
-// settledError is a refusal that is logged with the producer's sequence, so no attempt with that sequence is executed.
+// settledError is a refusal that is logged with the producer's sequence: no later attempt with the sequence is
+// executed.
 type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
 
-// Refusal returns the error of a transaction that was refused when applied. kept reports whether it has a producer.
+// Refusal returns the error of a transaction that was refused when applied, or nil. kept reports whether the
+// transaction has a producer.
 func Refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
 	switch r.Code { //nolint:exhaustive // the others are logged with the producer
@@ -106,7 +108,8 @@ type mapping struct {
 
 func (m mapping) code() codes.Code { return reason.Code(m.reason) }
 
-// errorTable converts in both directions. The first match wins, so more specific errors come first.
+// errorTable is used for conversions in both directions. The first match is used, so specific errors precede general
+// ones.
 var errorTable = []mapping{
 	// An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was executed.
 	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason for a refusal
@@ -226,8 +229,8 @@ func lookup(err error) mapping {
 	return mapping{err: err, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
-// WithRedirect replaces replication.ErrNotActive, unless the outcome is unknown, by redirect's error, which has the
-// address of the active.
+// WithRedirect replaces replication.ErrNotActive with the error of redirect, which contains the address of the active.
+// It keeps an error with an unknown outcome.
 func WithRedirect(err error, redirect func() *NotActiveError) error {
 	if _, has := errors.AsType[*NotActiveError](err); has || !errors.Is(err, replication.ErrNotActive) ||
 		errors.Is(err, replication.ErrOutcomeUnknown) {
@@ -236,8 +239,8 @@ func WithRedirect(err error, redirect func() *NotActiveError) error {
 	return redirect()
 }
 
-// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo, and a NotActive detail if the node is
-// not active. nil and statuses are returned unchanged.
+// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo, and with a NotActive detail if the node
+// is not active. It returns nil and statuses unchanged.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -269,7 +272,7 @@ func ToStatus(err error) error {
 	return withDetails(status.New(m.code(), err.Error()), details...)
 }
 
-// addDenied adds the principal and the missing right, for programs.
+// addDenied adds the principal and the missing right as metadata.
 func addDenied(info *errdetails.ErrorInfo, denied *access.DeniedError) {
 	if info.Metadata == nil {
 		info.Metadata = make(map[string]string)
@@ -310,7 +313,7 @@ func Undecodable(name string) error {
 		errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
 }
 
-// ToRequestError converts an error to the response to one request of a stream.
+// ToRequestError converts an error to the response for one request of a stream.
 func ToRequestError(err error) *pb.RequestError {
 	m := lookup(err)
 	return &pb.RequestError{
@@ -321,7 +324,7 @@ func ToRequestError(err error) *pb.RequestError {
 // Code returns the gRPC code of an error.
 func Code(err error) codes.Code { return lookup(err).code() }
 
-// ConcernsNode reports whether an error is about the node, not about one request; such an error ends a stream.
+// ConcernsNode reports whether an error concerns the node, not only one request. Such an error ends a stream.
 func ConcernsNode(err error) bool {
 	switch m := lookup(err); m.code() {
 	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
@@ -331,8 +334,8 @@ func ConcernsNode(err error) bool {
 	}
 }
 
-// FromStatus converts a status of another node to an error that matches the sentinel errors. Statuses of other origin
-// are returned unchanged.
+// FromStatus converts a status of another node to an error that matches the sentinel errors. It returns other statuses
+// unchanged.
 func FromStatus(err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {

@@ -22,9 +22,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Every error of the table, wrapped, is converted to its code and back to itself or to another error with the same
+// Each wrapped error of the table is converted to its code, and back to itself or to another error with the same
 // reason.
-func TestErrorTableBothWays(t *testing.T) {
+func TestErrorTableRoundTrip(t *testing.T) {
 	for _, m := range errorTable {
 		t.Run(reason.Name(m.reason), func(t *testing.T) {
 			err := ToStatus(fmt.Errorf("publish to %q: %w", "orders", m.err))
@@ -100,7 +100,7 @@ func TestNotActiveDetail(t *testing.T) {
 	require.ErrorIs(t, FromStatus(err), replication.ErrNotActive)
 }
 
-func TestUnforeseenErrors(t *testing.T) {
+func TestUnknownErrors(t *testing.T) {
 	require.Equal(t, codes.Internal, status.Code(ToStatus(errors.New("surprise"))))
 	require.NoError(t, ToStatus(nil))
 	require.NoError(t, FromStatus(nil))

@@ -19,7 +19,7 @@ const (
 	// depth is the number of messages buffered per direction.
 	depth                = 4
 	defaultResponseBytes = 4 << 20 // the default of gRPC clients
-	// pairBytes is the accounted overhead of a metadata entry, as in HTTP/2.
+	// pairBytes is the accounted overhead of a metadata entry, the same as in HTTP/2.
 	pairBytes = 32
 )
 
@@ -46,12 +46,12 @@ func optionsOf(list []grpc.CallOption) (options, error) {
 	return o, nil
 }
 
-// call has the state shared by both ends.
+// call is the state shared by both ends.
 type call struct {
 	method string
-	ctx    context.Context //nolint:containedctx // that of the handler
+	ctx    context.Context //nolint:containedctx // the handler's context
 	cancel context.CancelFunc
-	// size limits of messages to the handler and to the caller
+	// maximum sizes of messages to the handler and to the caller
 	requestBytes, responseBytes int
 
 	up, down chan item     // to the handler, and to the caller
@@ -105,7 +105,7 @@ func metadataBytes(md metadata.MD) (n int) {
 	return n
 }
 
-// separate keeps the cancellation and the deadline of the caller's context, and hides its values from the handler.
+// separate is the caller's context without its values.
 type separate struct{ context.Context } //nolint:containedctx // it wraps one
 
 func (separate) Value(any) any { return nil }
@@ -190,7 +190,7 @@ func (l *Link) find(full string) (s *service, method string, err error) {
 	return s, method, nil
 }
 
-// unknown also covers a unary method that is called as a stream, and vice versa.
+// unknown returns the error for an unknown method, or for a unary method that is called as a stream, or vice versa.
 func unknown(full string) error {
 	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", method, service)

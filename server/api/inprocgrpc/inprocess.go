@@ -24,7 +24,7 @@ type Caller struct {
 	TLS *tls.ConnectionState
 }
 
-// Limits are the limits of calls over a Link.
+// Limits bounds the calls over a Link.
 type Limits struct {
 	// RequestBytes limits the encoded size of a message to a service.
 	RequestBytes int
@@ -32,14 +32,14 @@ type Limits struct {
 	MetadataBytes int
 }
 
-// Link is an in-process connection: a grpc.ServiceRegistrar for services, and a grpc.ClientConnInterface for callers.
-// It is safe for concurrent use once all services are registered.
+// Link is an in-process connection. It implements grpc.ServiceRegistrar for services, and grpc.ClientConnInterface for
+// callers. It is safe for concurrent use once all services are registered.
 type Link struct {
 	limits   Limits
 	services map[string]*service // immutable after the first call
 	running  sync.WaitGroup      // handlers
 
-	ctx    context.Context //nolint:containedctx // ends when open calls are cut off
+	ctx    context.Context //nolint:containedctx // ends when open calls are cancelled
 	cancel context.CancelFunc
 
 	mu      sync.Mutex // guards all below
@@ -58,8 +58,8 @@ func New(limits Limits) *Link {
 	return l
 }
 
-// Enter registers a caller. Calls with a context of As are its calls, until leave is called. leave does not interrupt
-// running calls.
+// Enter registers a caller. Until leave is called, calls with a context from As(ctx, key) belong to it. leave does not
+// interrupt running calls.
 func (l *Link) Enter(c Caller) (key Key, leave func()) {
 	p := &peer.Peer{Addr: c.Addr}
 	if c.TLS != nil {
@@ -79,7 +79,7 @@ func (l *Link) Enter(c Caller) (key Key, leave func()) {
 
 type callerKey struct{}
 
-// As returns a context for calls of the caller with that key.
+// As returns a context for calls of the caller with the given key.
 func As(ctx context.Context, key Key) context.Context {
 	return context.WithValue(ctx, callerKey{}, key)
 }

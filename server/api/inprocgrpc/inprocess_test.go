@@ -69,8 +69,8 @@ func connected(t *testing.T, q *queues) (pb.QueueServiceClient, *inprocgrpc.Link
 	return pb.NewQueueServiceClient(link), link
 }
 
-// A call belongs to the caller it names until that caller leaves; other calls have a placeholder
-// address and no certificate.
+// A call belongs to the caller that it identifies until the caller leaves. Other calls have a placeholder address and
+// no certificate.
 func TestCallers(t *testing.T) {
 	var seen *peer.Peer
 	client, link := connected(t, &queues{
@@ -126,7 +126,7 @@ func overBoth(t *testing.T, q *queues, call func(client pb.QueueServiceClient) a
 		func(conn grpc.ClientConnInterface) answer { return call(pb.NewQueueServiceClient(conn)) })
 }
 
-// servedBoth is overBoth for any services.
+// servedBoth is like overBoth, for any services.
 func servedBoth(
 	t *testing.T, register func(grpc.ServiceRegistrar), call func(conn grpc.ClientConnInterface) answer,
 ) answer {
@@ -373,7 +373,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A caller that sends late or receives late gets the handler's responses, and then its final error.
+// A caller that sends or receives late still receives the handler's responses, and then its final error.
 func TestHandlerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{consume: func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
@@ -431,8 +431,8 @@ func TestHandlerEnds(t *testing.T) {
 	})
 }
 
-// A call refused before its request arrives returns the error on receive. A client-streaming caller gets the end on
-// send. A caller with a single request does not, since generated clients would not call RecvMsg after an error.
+// A call refused before its request arrives returns the error on receive. On send, a client-streaming caller receives
+// io.EOF. A caller with a single request does not, since generated clients would not call RecvMsg after an error.
 func TestEndBeforeRequest(t *testing.T) {
 	for _, desc := range []grpc.StreamDesc{
 		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},
@@ -461,7 +461,7 @@ func TestEndBeforeRequest(t *testing.T) {
 	}
 }
 
-// A caller with a deadline gets a response in time, even if the handler ignores the deadline.
+// A call with a deadline returns in time, even if the handler ignores the deadline.
 func TestStuckHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{create: func(context.Context, *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
@@ -479,7 +479,7 @@ func TestStuckHandler(t *testing.T) {
 }
 
 // Every field of a message passed by reference arrives; bodies are not copied.
-func TestHandedOver(t *testing.T) {
+func TestPassedByReference(t *testing.T) {
 	request := &pb.PublishStreamRequest{
 		Correlation: 1, AcceptsMore: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
 		Publish: &pb.PublishRequest{

@@ -22,9 +22,9 @@ type item struct {
 	data   mem.BufferSlice
 }
 
-// Maker is a reusable representation of a response, which cannot be passed by reference.
+// Maker is a reusable representation of a response. It must be copied, because it cannot be passed by reference.
 type Maker interface {
-	// MakeMessage creates the message in memory that is not reused.
+	// MakeMessage creates the message. It does not share memory that is reused.
 	MakeMessage() proto.Message
 	// TotalBytes returns the encoded length.
 	TotalBytes() int
@@ -32,8 +32,8 @@ type Maker interface {
 
 var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // its only state is buffers
 
-// pack passes messages with the contents of queues, and their responses, by reference: neither the sender nor the
-// receiver may modify them.
+// pack passes messages with queue contents, and their responses, by reference. Neither the sender nor the receiver may
+// modify them. It encodes other messages.
 func pack(v any) (item, error) {
 	switch m := v.(type) {
 	case *pb.PublishStreamRequest:
@@ -136,7 +136,7 @@ func passConsume(to, from *pb.ConsumeRequest) {
 	to.Leave = from.GetLeave()
 }
 
-// succeeded reports whether a response, with its additional ones, contains no error texts.
+// succeeded reports whether a response and its additional responses contain no errors.
 func succeeded(m *pb.PublishStreamResponse) bool {
 	if m.GetError() != nil {
 		return false
@@ -152,8 +152,8 @@ func succeeded(m *pb.PublishStreamResponse) bool {
 // fieldBytes is the maximum overhead of a text or number field: it is nested in at most two length-delimited fields.
 const fieldBytes = 16
 
-// measure returns an upper bound of the encoded length of a request; false if it cannot be encoded, since a text is not
-// valid UTF-8.
+// measure returns an upper bound of the encoded length of a request, or false if the request cannot be encoded because
+// a text is not valid UTF-8.
 func measure(m *pb.PublishStreamRequest) (bytes int, ok bool) {
 	if bytes, ok = measurePublish(m.GetPublish()); !ok {
 		return 0, false
@@ -178,7 +178,7 @@ func measurePublish(m *pb.PublishRequest) (bytes int, ok bool) {
 	return bytes, ok
 }
 
-const fieldsOfMessage = 10 // that are not a body, property or text
+const fieldsOfMessage = 10 // without body, properties and texts
 
 func measureMessage(m *pb.Message, ok *bool) (bytes int) {
 	bytes = fieldsOfMessage*fieldBytes + len(m.GetBody())

@@ -95,8 +95,8 @@ func (e *callerEnd) CloseSend() error {
 	return nil
 }
 
-// SendMsg returns io.EOF when the call has ended; RecvMsg then returns the status. For a call with a single request it
-// returns nil instead: generated clients would return the error and not call RecvMsg.
+// SendMsg returns io.EOF when the call has ended, and RecvMsg then returns the status. For a call with a single request
+// it returns nil instead, because generated clients would return io.EOF without calling RecvMsg.
 func (e *callerEnd) SendMsg(v any) error {
 	c := e.call
 	if c.ctx.Err() != nil {

@@ -17,10 +17,10 @@ import (
 
 const hundredths = 100 // of redelivery_multiplier
 
-// configFields has the fields of pb.QueueConfig. Number n has bit n-1 of a txn.ConfigMask.
+// configFields contains the fields of pb.QueueConfig. Field number n corresponds to bit n-1 of a txn.ConfigMask.
 var configFields = (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields() //nolint:gochecknoglobals // a constant
 
-// ConfigField returns the bit of a field of pb.QueueConfig, or 0 if the field does not exist.
+// ConfigField returns the mask bit of a field of pb.QueueConfig, or 0 if the field does not exist.
 func ConfigField(name string) txn.ConfigMask {
 	f := configFields.ByName(protoreflect.Name(name))
 	if f == nil {
@@ -29,8 +29,8 @@ func ConfigField(name string) txn.ConfigMask {
 	return 1 << (f.Number() - 1)
 }
 
-// Config converts a queue's configuration without dead_letter, which only the store can resolve. Errors wrap ErrInvalid
-// and name the field.
+// Config converts a queue's configuration. It ignores dead_letter, which only the store can resolve. Errors wrap
+// ErrInvalid and name the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	from := in.ProtoReflect()
 	for i := range configFields.Len() {
@@ -81,7 +81,7 @@ func configValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (uint64, 
 	}
 }
 
-// ConfigToProto converts a queue's configuration; deadLetter is the name of its dead-letter queue.
+// ConfigToProto converts a queue's configuration. deadLetter is the name of its dead-letter queue.
 func ConfigToProto(c *txn.Config, deadLetter string) *pb.QueueConfig {
 	out := &pb.QueueConfig{DeadLetter: deadLetter}
 	to := out.ProtoReflect()

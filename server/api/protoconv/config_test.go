@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Each field of a configuration is converted in both directions, and has its own bit in the mask.
+// Each field of a configuration is converted in both directions, and has a separate bit in the mask.
 func TestConfigFields(t *testing.T) {
 	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
 	require.Zero(t, ConfigField("no_such_field"))

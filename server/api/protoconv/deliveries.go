@@ -35,7 +35,7 @@ type deliveryPart struct {
 	// encoded sizes of StoredMessage, its Timestamp and its Message
 	storedBytes, timeBytes, messageBytes int
 	dead                                 []byte // encoded DeadLetter; nil for other messages
-	referred                             int    // bytes referenced instead of copied
+	referred                             int    // bytes that are referenced, not copied
 }
 
 // Field numbers of lockstep.v1 and of google.protobuf.Timestamp, verified by TestDeliveries.
@@ -53,8 +53,8 @@ const (
 	tagBytes = 1
 )
 
-// Set sets the messages to send next: as many as fit in limit bytes, but at least one. It returns the rest. The records
-// must not change until the response is encoded.
+// Set sets the messages of the response: as many as fit into limit bytes, but at least one. It returns the remaining
+// messages. The records must not change until the response is encoded.
 func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Message, err error) {
 	d.confirmed, d.parts, d.bytes = event.Confirmed, d.parts[:0], 0
 	if d.confirmed != 0 {
@@ -83,15 +83,15 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 	return nil, nil
 }
 
-// next appends a part with undefined content. Parts are filled in place: one has more than 200 bytes.
+// next appends a part with undefined content. Parts are filled in place to avoid copying more than 200 bytes each.
 func (d *Deliveries) next() *deliveryPart {
 	n := len(d.parts)
 	d.parts = slices.Grow(d.parts, 1)[:n+1]
 	return &d.parts[n]
 }
 
-// Forget releases the records for garbage collection.
-func (d *Deliveries) Forget() { clear(d.parts) }
+// Release releases the records for garbage collection.
+func (d *Deliveries) Release() { clear(d.parts) }
 
 func (p *deliveryPart) measure() {
 	p.seconds, p.nanos = secondsAndNanos(p.message.TimestampMS)
@@ -143,7 +143,7 @@ func attributeBytes(tag txn.Attribute, v int64) int {
 	return lengthBytes(numberBytes(seconds) + numberBytes(nanos))
 }
 
-// appendAttribute relies on attribute tags being field numbers.
+// appendAttribute uses the attribute tag as the field number.
 func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	if tag == txn.AttributePriority {
 		return binary.AppendUvarint(append(b, fieldPriority<<3|byte(protowire.VarintType)), uint64(v))
@@ -187,13 +187,13 @@ func (d *Deliveries) MakeMessage() proto.Message {
 	return &pb.ConsumeResponse{Messages: list, Confirmed: d.confirmed}
 }
 
-// TotalBytes returns the length of the response.
+// TotalBytes returns the encoded length of the response.
 func (d *Deliveries) TotalBytes() int { return d.total }
 
-// EncodedBytes returns the length of the response without large bodies.
+// EncodedBytes returns the encoded length of the response without large bodies.
 func (d *Deliveries) EncodedBytes() int { return d.bytes }
 
-// AppendTo appends the response in protobuf encoding.
+// AppendTo appends the encoded response.
 func (d *Deliveries) AppendTo(o *codec.Output) {
 	b := o.B
 	for i := range d.parts {
@@ -252,7 +252,7 @@ func (p *deliveryPart) appendAttributes(b []byte) []byte {
 	return b
 }
 
-// valueBytes returns the encoded length of a PropertyValue, a oneof, which is encoded even if it is zero.
+// valueBytes returns the encoded length of a PropertyValue. It is a oneof, so a zero value is also encoded.
 func valueBytes(v txn.Value) int {
 	switch v.Kind {
 	case txn.ValueBool, txn.ValueInt64:

@@ -85,7 +85,7 @@ func TestDeliveries(t *testing.T) {
 		require.Len(t, encoded, proto.Size(want))
 		require.Equal(t, len(encoded), d.total)
 		made := d.MakeMessage()
-		d.Forget()
+		d.Release()
 		require.True(t, proto.Equal(want, made), "want %v\nmade %v", want, made)
 	}
 	broken := []dispatch.Message{{Sequence: 9, Record: []byte("no record")}}
@@ -124,7 +124,7 @@ func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
 	return b
 }
 
-// dead converts a record to that of a dead letter.
+// dead converts a record to the record of a dead letter.
 func dead(t *testing.T, rec []byte) []byte {
 	t.Helper()
 	out, err := txn.Relabel(rec, &txn.DeadLetter{
@@ -135,7 +135,7 @@ func dead(t *testing.T, rec []byte) []byte {
 }
 
 // A field added to the delivered messages must also be added to the custom encoding.
-func TestDeliveriesKnowEveryField(t *testing.T) {
+func TestDeliveriesEncodeEveryField(t *testing.T) {
 	message := (&pb.Message{}).ProtoReflect().Descriptor()
 	known := map[protoreflect.MessageDescriptor]map[protoreflect.Name]int{
 		(&pb.ConsumeResponse{}).ProtoReflect().Descriptor(): {

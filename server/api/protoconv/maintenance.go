@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// Uint32 converts a small non-negative number, such as a page size.
+// Uint32 converts a small number, such as a page size. It converts negative numbers to 0.
 func Uint32(n int) uint32 { return uint32(max(n, 0)) }
 
 func timeToProto(t time.Time) *timestamppb.Timestamp {
@@ -76,7 +76,7 @@ func ProgressFromProto(p *pb.Progress) checkpoint.Progress {
 	}
 }
 
-// ActivityToProto converts the running operation; nil if idle.
+// ActivityToProto converts the running operation. It returns nil if none is running.
 func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	if a == nil {
 		return nil
@@ -86,7 +86,7 @@ func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	}
 }
 
-// ActivityFromProto converts the running operation; nil if idle.
+// ActivityFromProto converts the running operation. It returns nil if none is running.
 func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	if a == nil {
 		return nil
@@ -180,7 +180,7 @@ func SetFromProto(s *pb.SaveSet) backup.Set {
 	return backup.Set{Name: s.GetName(), Path: s.GetPath(), Complete: s.GetComplete()}
 }
 
-// PlanKindFromProto returns an empty kind if this release does not support it.
+// PlanKindFromProto converts a plan kind. It returns an empty kind if this release does not support it.
 func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
 	for _, kind := range []maintenance.PlanKind{maintenance.PlanResize, maintenance.PlanCompact, maintenance.PlanRestart} {
 		if planKindToProto(kind) == k {
@@ -249,7 +249,7 @@ func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	return maintenance.Report{Node: id, Recommended: int(r.GetPageSizeRecommended()), StartupID: r.GetStartupId()}, nil
 }
 
-// Paced returns the context for a request that may disable throttling.
+// Paced returns the context for a maintenance request, without throttling if the request disables it.
 func Paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Context {
 	if req.GetFullSpeed() {
 		return throttle.FullSpeed(ctx)

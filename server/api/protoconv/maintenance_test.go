@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 )
 
-// The names of kinds and states are those of the enums.
+// Kinds and states have the same names as the enum values.
 func TestPlanKindsAndStates(t *testing.T) {
 	kinds, states := map[pb.PlanKind]bool{0: true}, map[pb.PlanState]bool{0: true}
 	for _, k := range []maintenance.PlanKind{maintenance.PlanResize, maintenance.PlanCompact, maintenance.PlanRestart} {

@@ -42,7 +42,7 @@ func AttributesBytes(m *pb.Message) int {
 
 const timesBytes = 16 // approximate size of a priority and two times
 
-// Millis converts a duration of 0 to txn.MaxTime, rounded up to a millisecond; nil is 0.
+// Millis converts a duration from 0 to txn.MaxTime to milliseconds, rounded up. nil means 0. The error names the field.
 func Millis(name string, d *durationpb.Duration) (uint64, error) {
 	return millis(name, d, apierror.ErrInvalid)
 }
@@ -71,7 +71,7 @@ func setDelivery(a *txn.Attributes, m *pb.Message, nowMS int64) (err error) {
 	return err
 }
 
-// atOrIn returns the absolute or relative time in milliseconds since 1970; 0 if neither is set.
+// atOrIn returns an absolute or relative time in milliseconds since 1970, or 0 if neither is set.
 func atOrIn(
 	nowMS int64, atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration,
 ) (int64, error) {

@@ -22,7 +22,7 @@ import (
 
 const retryAfter = 50 * time.Millisecond
 
-// NotActive returns an error that redirects clients to next, or, if next is the zero value, to the active of the
+// NotActive returns an error that redirects clients to next or, if next is the zero value, to the active node in the
 // cluster record.
 func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
@@ -35,8 +35,8 @@ func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveE
 	return out
 }
 
-// NodeCalled returns the node of the pair with a name or UUID. Errors wrap ErrInvalid and list the nodes.
-func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
+// FindNode returns the UUID of the node with the given name or UUID. Errors wrap ErrInvalid and list the nodes.
+func FindNode(st *failover.Status, called string) (uuid.UUID, error) {
 	nodes := slices.Clone(st.Record.Nodes)
 	for _, l := range st.Live {
 		if !slices.ContainsFunc(nodes, func(n failover.NodeInfo) bool { return n.ID == l.Node.ID }) {
@@ -67,7 +67,7 @@ func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 	}
 }
 
-// ConditionsToProto converts the conditions known to the node self.
+// ConditionsToProto converts the conditions reported by the node self.
 func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition {
 	out := make([]*pb.Condition, 0, len(all))
 	for i := range all {
@@ -81,8 +81,8 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// AlarmsToProto converts the conditions of the node self and of the pair that require attention to alarms, which
-// conditions replace in the API.
+// AlarmsToProto converts conditions to alarms: those of the pair and of the node self that require attention. In the
+// API, conditions replace alarms.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))
 	for i := range all {
@@ -98,7 +98,7 @@ func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 // MaxListedDamage is the maximum number of corrupt messages listed in a response.
 const MaxListedDamage = 1000
 
-// DigestsFromProto converts rolling digests from the other node.
+// DigestsFromProto converts rolling digests of the other node.
 func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 	out := store.QueueDigests{LSN: p.GetLsn(), Digest: p.GetDigest()}
 	for _, q := range p.GetQueues() {

@@ -16,8 +16,8 @@ import (
 
 const policyPath = "redelivery"
 
-// Policy converts the settings of a subscription that override its queue's configuration, without dead_letter, which
-// only the store can resolve. own lists the overridden fields. Errors wrap ErrInvalid and name the field.
+// Policy converts the settings of a subscription that override its queue's configuration. It ignores dead_letter, which
+// only the store can resolve. own contains the overridden fields. Errors wrap ErrInvalid and name the field.
 func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err error) {
 	if in == nil {
 		return 0, values, nil
@@ -39,8 +39,8 @@ func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err
 	return own, values, err
 }
 
-// PolicyToProto converts the overrides of a subscription; nil without overrides. deadLetter is the name of its
-// dead-letter queue.
+// PolicyToProto converts the overrides of a subscription. It returns nil without overrides. deadLetter is the name of
+// the dead-letter queue.
 func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.RedeliveryPolicy {
 	if o.Own == 0 {
 		return nil

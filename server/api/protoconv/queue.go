@@ -18,7 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueueToProto converts a queue. consumers adds the state of a subscription that only the active node has.
+// QueueToProto converts a queue. consumers adds the state of a subscription's consumers, which exists only on the
+// active node.
 func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),
@@ -43,14 +44,14 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 	return out
 }
 
-// storedParts holds the parts of a converted message, so that a response's messages need one allocation.
+// storedParts contains the parts of a converted message, so that all messages of a response need one allocation.
 type storedParts struct {
 	stored  pb.StoredMessage
 	message pb.Message
 	at      timestamppb.Timestamp
 }
 
-// fill aliases the record, which is immutable.
+// fill converts a delivery. The parts alias the record, which is immutable.
 func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	m, err := txn.DecodeMessage(d.Record)
 	if err != nil {
@@ -63,7 +64,7 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	return nil
 }
 
-// set omits the body.
+// set converts a message without its body.
 func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message) {
 	at := time.UnixMilli(m.TimestampMS)
 	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond())
@@ -91,7 +92,7 @@ func PositionToProto(p lsn.Position) *pb.Position {
 	return &pb.Position{Term: p.Term, Lsn: p.LSN, Chain: p.Chain}
 }
 
-// Producer converts the producer of a request; nil for a request without one.
+// Producer converts the producer of a request. It returns nil for a request without a producer.
 func Producer(p *pb.Producer) (*txn.Producer, error) {
 	if p == nil {
 		return nil, nil //nolint:nilnil // no producer is no error

@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 )
 
-// Operations that the pair performs itself (dead-lettering, forwards, expiry) are authorized when they are configured,
-// by a caller with manage rights, and not checked again.
+// Operations that the pair performs itself (dead-lettering, forwards, expiry) are authorized once, when a caller with
+// the manage right configures them.
 
 // maxUsed bounds the recorded queues of one stream. Beyond it, a lost right does not end the stream; instead, each
 // request is checked after a change of the rules.
@@ -38,7 +38,7 @@ type caller struct {
 	meters     []*meter
 
 	mu    sync.Mutex          // guards the fields below
-	right access.Right        // needed on all used queues
+	right access.Right        // required on all used queues
 	used  map[string]struct{} // queues of a stream
 	lose  func(error)         // ends the stream; does not block
 }
@@ -47,8 +47,8 @@ func (s *Service) callerOf(ctx context.Context) caller {
 	return caller{service: s, id: access.FromContext(ctx), conn: admission.FromContext(ctx)}
 }
 
-// mayPublish checks the right and the quotas, and counts the messages if allowed. wait is the delay for the caller's
-// next request.
+// mayPublish checks the right and the quotas, and counts the messages if they are allowed. wait is the delay for the
+// caller's next request.
 func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Duration, err error) {
 	s := c.service
 	if generation, now := s.rules.Generation(), s.quotas.Load(); c.queue != name || c.generation != generation ||
@@ -131,8 +131,8 @@ func (c *caller) lost() error {
 	return nil
 }
 
-// begin registers the caller's stream, which needs a right on the queues that it uses. lose must not block. load adds
-// the load of a consumer; it is nil for a publish stream. end must be called.
+// begin registers the caller's stream, which requires a right on the queues that it uses. lose must not block. load
+// adds the load of a consumer, and is nil for a publish stream. end must be called.
 func (c *caller) begin(right access.Right, lose func(error), load func(*admission.Use)) {
 	c.right, c.lose, c.used = right, lose, make(map[string]struct{})
 	c.stream = c.conn.Open(load != nil, func() admission.Use {
@@ -162,7 +162,7 @@ func (s *Service) callers() []*caller {
 	return slices.Collect(maps.Keys(s.running))
 }
 
-// RulesChanged applies the current rules, and ends streams that use a lost right.
+// RulesChanged applies the current rules, and ends the streams of callers that have lost a required right.
 func (s *Service) RulesChanged() {
 	s.loadQuotas()
 	for _, c := range s.callers() {
@@ -172,7 +172,7 @@ func (s *Service) RulesChanged() {
 	}
 }
 
-// mayConfigure requires the publish right on the dead-letter queue, too.
+// mayConfigure requires the manage right on the queue, and the publish right on the dead-letter queue.
 func (s *Service) mayConfigure(ctx context.Context, name string, config interface{ GetDeadLetter() string }) error {
 	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
 		return err
@@ -214,7 +214,7 @@ func (s *Service) mayUse(ctx context.Context, ops []operation) error {
 	return nil
 }
 
-// mayTransact is mayUse, and counts the published messages for the quotas.
+// mayTransact is like mayUse, and also counts the published messages for the quotas.
 func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.Duration, err error) {
 	if s.rules.Open() && s.quotas.Load() == nil {
 		messages := 0

@@ -42,7 +42,7 @@ type queueActivity struct {
 
 	consumers uint32
 	delivered uint64
-	rates     bool // the next three are known
+	rates     bool // the following three are known
 	published float64
 	delivers  float64
 	acks      float64
@@ -143,8 +143,8 @@ func (s *Service) describeActivity(ctx context.Context, session *session.Session
 	}
 }
 
-// oldest returns when the oldest message of a queue was accepted, or the zero time for an empty queue. known is false
-// if the message cannot be read before the deadline. agesMu is held.
+// oldest returns the time at which the oldest message of a queue was accepted, or the zero time for an empty queue.
+// known is false if the message cannot be read before the deadline. agesMu is held.
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {

@@ -184,7 +184,8 @@ func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*p
 			id, err = s.find(req.GetName())
 			return id, 0, err
 		}
-		return s.findSub(req.GetName(), req.GetSubscription())
+		id, sub, err = s.findSub(req.GetName(), req.GetSubscription())
+		return id, sub, withSubscription(err, req.GetSubscription())
 	}, (*txn.Builder).Purge)
 	if err != nil {
 		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
@@ -254,8 +255,8 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	return resp, nil
 }
 
-// maxListScans bounds the pages that are read for one page of queues visible to the caller. An incomplete page still
-// has a token.
+// maxListScans bounds the pages that are read for one page of queues visible to the caller. An incomplete page also has
+// a token.
 const maxListScans = 20
 
 func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }

@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// Batches in transit to browsers may use 1/browseFraction of limits.pending-bytes, at least minBrowseBytes. One
-	// connection may use half of that.
+	// Batches in transit to browsers may use 1/browseFraction of limits.pending-bytes, but at least minBrowseBytes. One
+	// connection may use half of this memory.
 	browseFraction = 4
 	minBrowseBytes = 4 << 20
-	// browseCopies is the maximum number of copies of a batch in memory: as read, as sent, and the previous one, which
-	// gRPC buffers until the client reads it.
+	// browseCopies is the maximum number of batches in memory per call: the batch as read, as sent, and the previous one,
+	// which gRPC buffers until the client reads it.
 	browseCopies = 3
-	// queuedBytes is what gRPC buffers of a stream before Send blocks.
+	// queuedBytes is the amount of data that gRPC buffers for a stream before Send blocks.
 	queuedBytes = 64 << 10
-	// browseTimeout limits how long a browser waits for memory, and how long a connection may hold memory without reading
-	// while others wait.
+	// browseTimeout limits the time that a browser waits for memory, and the time for which a connection may occupy memory
+	// without reading while others wait.
 	browseTimeout = 5 * time.Second
 )
 
@@ -98,8 +98,8 @@ func (c *browser) end() {
 	}
 }
 
-// reserve reserves memory for the next batch, before it is read, and returns its maximum size, which is small if other
-// calls use much memory. It waits for a limited time, and then returns apierror.ErrTooManyBrowsers.
+// reserve reserves memory for the next batch, before it is read, and returns the maximum size of the batch, which is
+// small if other calls use much memory. After browseTimeout, it returns apierror.ErrTooManyBrowsers.
 func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	batchBytes = session.DeliveryBatchBytes
 	if c.of.held.Load()-c.held > c.of.limit/2 {
@@ -158,7 +158,7 @@ func (b *browsing) closeOne() bool {
 	}
 	b.mu.Unlock()
 	if most != nil {
-		most.CloseHolding()
+		most.CloseForMemory()
 	}
 	return most != nil
 }
@@ -175,8 +175,8 @@ func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	return nil
 }
 
-// waitReceived waits until the client has received nearly all sent data, before its memory is released: the message
-// after a large one, here an empty one, blocks until then.
+// waitReceived waits until the client has received nearly all sent data, before the memory is released. It sends an
+// empty message, which blocks until then.
 func (c *browser) waitReceived(stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
 	if !c.large {
 		return nil
@@ -204,6 +204,6 @@ func (c *browser) refusal(ctx context.Context, location string, limit int64) err
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("browse: %w", err)
 	}
-	return fmt.Errorf("%w: browsers of %s hold %d unread bytes, which is the limit; read or cancel "+
+	return fmt.Errorf("%w: browsers of %s have reached the limit of %d unread bytes; read from or cancel "+
 		"them, or raise limits.pending-bytes", apierror.ErrTooManyBrowsers, location, limit)
 }

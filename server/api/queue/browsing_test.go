@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 )
 
-// Browsers that do not read use at most the shared limit. Others then get small batches, and are refused when no
+// Browsers that do not read use at most the shared limit. Others then receive small batches, and are refused when no
 // memory is left, until a client reads.
 func TestBrowsersShareLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestBrowsersShareLimit(t *testing.T) {
 	})
 }
 
-// A batch that is larger or smaller than its reservation counts with its actual size.
+// A batch that is larger or smaller than its reservation is counted with its actual size.
 func TestBrowserOfALargeMessage(t *testing.T) {
 	b := newBrowsing(0)
 	c := b.begin(nil)

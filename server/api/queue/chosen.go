@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Sequences make retries of MoveMessages and RemoveMessages idempotent: messages that an earlier attempt moved are
-// acknowledged, and skipped.
+// Retries of MoveMessages and RemoveMessages are idempotent, since messages are selected by sequence: messages that an
+// earlier attempt moved are acknowledged, and are skipped.
 
 const (
 	maxChosen          = 10_000  // sequences of a request
@@ -54,7 +54,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 		moved, err := c.move(ctx)
 		raced := errors.Is(err, txn.ErrAlreadyAcknowledged) || errors.Is(err, txn.ErrReserved)
 		if raced && decisions < maxDecisions {
-			continue // a consumer was faster: decide about the remaining messages
+			continue // consumers have acknowledged some messages: plan the remaining ones
 		}
 		if err != nil {
 			return nil, err
@@ -63,7 +63,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 	}
 }
 
-// RemoveMessages acknowledges selected messages for a subscription, or for all of them.
+// RemoveMessages acknowledges selected messages for one or all subscriptions.
 func (s *Service) RemoveMessages(
 	ctx context.Context, req *pb.RemoveMessagesRequest,
 ) (*pb.RemoveMessagesResponse, error) {
@@ -147,9 +147,9 @@ func (s *Service) choose(ctx context.Context, req interface {
 		c.key.Queue, c.key.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription())
 	}
 	if err != nil {
-		return nil, err
+		return nil, withSubscription(err, req.GetSubscription())
 	}
-	return c, checkQueueID(req.GetQueue(), c.key.Queue, req.GetQueueId())
+	return c, checkQueueID(c.key.Queue, req.GetQueueId())
 }
 
 func (c *chosen) pending() ([]query.Pending, error) {
@@ -159,9 +159,9 @@ func (c *chosen) pending() ([]query.Pending, error) {
 	return query.PendingMessages(c.service.store, c.key.Queue, c.key.Sub, c.ranges, maxChosen)
 }
 
-// move moves the remaining messages in one transaction. A message of several subscriptions is moved from the first of
-// them, and acknowledged for the others. If it is already acknowledged for the first one, the whole transaction is
-// refused: the message would be lost for the others.
+// move moves the remaining messages in one transaction. A message of several subscriptions is moved from the first
+// subscription and acknowledged for the others. If it is already acknowledged for the first one, the whole transaction
+// is refused, since the message would be lost for the others.
 func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	pending, err := c.pending()
 	if err != nil || len(pending) == 0 {
@@ -199,7 +199,8 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 
 type movePlan struct {
 	moves []moveGroup
-	// from has the messages to move from each subscription; acks those to acknowledge, which are moved from another one.
+	// from contains the messages to move from each subscription. acks contains the messages to acknowledge, which are
+	// moved from another subscription.
 	from, acks map[uint32][]txn.Range
 	required   bool // the messages in from must be present
 }

@@ -23,11 +23,11 @@ type operation struct {
 	size     int           // of messages, in bytes
 	delayMS  int64         // of messages without a delay
 	acks     []txn.Range
-	required bool // none of acks may already be acknowledged
+	required bool // fails if one of acks is already acknowledged
 	releases []txn.Range
 	queueID  uint64        // expected queue ID; 0 for any
 	key      dispatch.Key  // set once the names were resolved
-	forwards []txn.Forward // of the queue, set then as well
+	forwards []txn.Forward // of the queue; set with key
 }
 
 // Commit applies a transaction over any number of queues, all or none.
@@ -50,7 +50,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	retry := req.GetProducer().GetRetry()
-	if !retry { // the first attempt of a retry may be in the log by now, and its result is looked up first
+	if !retry { // a retry may have a stored result, which is looked up first
 		if err := s.mayUse(ctx, ops); err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 // checkOperations performs the checks that do not need the store.
 func (s *Service) checkOperations(session *session.Session, in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
-		return nil, fmt.Errorf("%w: transaction has %d operations, must be 1 to %d", apierror.ErrInvalid, len(in), txn.MaxOps)
+		return nil, fmt.Errorf("%w: transaction has %d operations; must be 1 to %d", apierror.ErrInvalid, len(in), txn.MaxOps)
 	}
 	ops := make([]operation, 0, len(in))
 	sizeBytes := 0
@@ -163,7 +163,7 @@ func positive(in []*pb.SequenceRange) ([]txn.Range, error) {
 	return ranges(in, txn.MaxRanges)
 }
 
-// resolve resolves all names and looks up the stored result of a retry (INV-10), atomically.
+// resolve atomically resolves all names and looks up the stored result of a retry (INV-10).
 func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*query.Prior, error) {
 	names := make([]query.Target, len(ops))
 	for i := range ops {
@@ -175,7 +175,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 	}
 	publishes := false
 	for i := range ops {
-		// The first attempt of a retry may be in the log by now: the records applied before this one decide.
+		// The first attempt of a retry may be in the log, so the outcome is decided when this one is applied.
 		if err := ops[i].resolve(&names[i]); err != nil && !retry {
 			return nil, fmt.Errorf("operation %d: %w", i, err)
 		}
@@ -192,8 +192,8 @@ func (o *operation) resolve(found *query.Target) error {
 	if !found.Found {
 		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, o.queue)
 	}
-	if err := checkQueueID(o.queue, found.QueueID, o.queueID); err != nil {
-		return err
+	if err := checkQueueID(found.QueueID, o.queueID); err != nil {
+		return fmt.Errorf("queue %q: %w", o.queue, err)
 	}
 	o.key.Queue, o.forwards = found.QueueID, found.Forwards
 	o.delayMS = int64(found.Config.Delay)
@@ -201,7 +201,7 @@ func (o *operation) resolve(found *query.Target) error {
 		return checkRoom(found, len(o.messages), o.size)
 	}
 	if found.SubID == txn.NoSub {
-		return noSubscription(o.sub, o.queue)
+		return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, o.sub, o.queue)
 	}
 	o.key.Sub = found.SubID
 	return nil

@@ -21,7 +21,8 @@ import (
 const noSuchQueue = math.MaxUint64
 
 // config converts the fields in mask, and rejects fields that a node of the pair does not support. It returns the mask
-// to log. txn.ErrQueueNotFound for the dead-letter queue comes with a valid configuration that references noSuchQueue.
+// for the log record. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound with a valid
+// configuration that references noSuchQueue.
 func (s *Service) config(
 	session *session.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
@@ -55,18 +56,18 @@ func (s *Service) config(
 	return c, mask, err
 }
 
-// findDeadLetter returns noSuchQueue with txn.ErrQueueNotFound.
+// findDeadLetter resolves the name of a dead-letter queue. It returns noSuchQueue with txn.ErrQueueNotFound.
 func (s *Service) findDeadLetter(field, name string) (id uint64, err error) {
 	if id, err = s.find(name); errors.Is(err, txn.ErrQueueNotFound) {
-		return noSuchQueue, fmt.Errorf("%s: %w; create it first, with a subscription", field, err)
+		return noSuchQueue, fmt.Errorf("%s: %w: %q; create it first, with a subscription", field, err, name)
 	}
 	return id, err
 }
 
-// deadLetterFields are the fields supported by a pair with failover.FeatureDeadLetters.
+// deadLetterFields contains the fields supported by a pair with failover.FeatureDeadLetters.
 const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDeadLetter
 
-// byteLimits are the fields that need an exact count of the queue's bytes.
+// byteLimits contains the fields that require an exact count of the queue's bytes.
 const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
 
 func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {

@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// consumeStream is one Consume call: one goroutine reads requests, and the handler's goroutine sends messages.
+// consumeStream is one Consume call. One goroutine reads requests, and the handler's goroutine sends messages.
 type consumeStream struct {
 	service  *Service
 	session  *session.Session
@@ -67,11 +67,11 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	queueID, sub, err := s.findSub(attach.GetQueue(), attach.GetSubscription())
-	if err != nil {
-		return err
+	if err == nil {
+		err = checkQueueID(queueID, attach.GetQueueId())
 	}
-	if err := checkQueueID(attach.GetQueue(), queueID, attach.GetQueueId()); err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), withSubscription(err, attach.GetSubscription()))
 	}
 	accepts, err := s.consumerFilter(session, attach.GetFilter())
 	if err != nil {
@@ -144,11 +144,11 @@ func (s *Service) consumerFilter(
 }
 
 // checkQueueID rejects sequences of a deleted queue if its name was reused.
-func checkQueueID(name string, id, wanted uint64) error {
+func checkQueueID(id, wanted uint64) error {
 	if wanted == 0 || wanted == id {
 		return nil
 	}
-	return fmt.Errorf("%w: %q was deleted and re-created with different content", txn.ErrQueueNotFound, name)
+	return fmt.Errorf("%w: deleted and re-created with the same name", txn.ErrQueueNotFound)
 }
 
 func (c *consumeStream) read(ctx context.Context) {
@@ -250,7 +250,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 	if len(event.PendingRejects) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
 		resp := &pb.ConsumeResponse{Waiting: toRanges(event.PendingRejects), Moved: toRanges(event.Moved)}
 		if err := c.stream.Send(resp); err != nil {
-			return fmt.Errorf("send waiting and moved rejects: %w", err)
+			return fmt.Errorf("send pending and moved rejects: %w", err)
 		}
 	}
 	if event.Confirmed != 0 || len(event.Messages) > 0 {
@@ -269,7 +269,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 }
 
 func (c *consumeStream) sendMessages(event dispatch.Event) error {
-	defer c.sending.Forget()
+	defer c.sending.Release()
 	if n := len(event.Messages); n > 0 {
 		c.passed.Passed(n)
 	}
@@ -333,7 +333,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		read.Queue, read.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription())
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("browse %q: %w", req.GetQueue(), withSubscription(err, req.GetSubscription()))
 	}
 	left := req.GetLimit()
 	if left == 0 {

@@ -52,7 +52,8 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 	return &pb.SetForwardsResponse{Queue: described}, nil
 }
 
-// forwards converts rules. txn.ErrQueueNotFound for a target comes with valid rules that reference noSuchQueue.
+// forwards converts rules. If a target does not exist, it returns txn.ErrQueueNotFound with valid rules that reference
+// noSuchQueue.
 func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	for i, f := range in {
 		rule := txn.Forward{Target: noSuchQueue, Move: f.GetMove(), Filter: f.GetFilter()}
@@ -66,7 +67,7 @@ func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 		case findErr == nil:
 			rule.Target = id
 		case errors.Is(findErr, txn.ErrQueueNotFound):
-			err = errors.Join(err, fmt.Errorf("forward %d: %w; create it first", i, findErr))
+			err = errors.Join(err, fmt.Errorf("forward %d: %w: %q; create it first", i, findErr, f.GetTo()))
 		default:
 			return nil, fmt.Errorf("forward %d: %w", i, findErr)
 		}
@@ -75,7 +76,7 @@ func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	return rules, err
 }
 
-// appendForwards adds the forwards of the publish encoded last. The active evaluates the filters, and the record
+// appendForwards adds the forwards for the publish encoded last. The active evaluates the filters, and the record
 // contains the result.
 func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forward) {
 	for i := range rules {
@@ -87,7 +88,7 @@ func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forwa
 	}
 }
 
-// matching returns the indexes of the messages that match a rule, or all = true.
+// matching returns the indexes of the messages that match a rule, or all = true if the rule has no filter.
 func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, all bool) {
 	if rule.Filter == "" {
 		return nil, true

@@ -13,14 +13,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A request may be as large as memory.budget. While it is executed, two copies are in memory: the received one, and the
-// log record, until its messages are in pages. Therefore requests of limits.stream-in-flight-bytes or more are executed
-// one at a time: each waits until the messages of the previous one have left memory.
+// A request may be as large as memory.budget. While it is executed, memory contains two copies: the received one, and
+// the log record until its messages are in pages. Therefore requests of limits.stream-in-flight-bytes or more are
+// executed one at a time, after the messages of the previous one have left memory.
 
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 
-// beginLarge waits for the turn of a very large request, and for memory. done must be called when the request was
-// executed or cancelled.
+// beginLarge waits until a very large request may be executed, and for memory. done must be called after the request
+// was executed or cancelled.
 func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
 	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()
@@ -33,7 +33,7 @@ func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err e
 	return sync.OnceFunc(func() { <-s.large }), nil
 }
 
-// commitInOrder is Primary.Commit with turns for very large transactions.
+// commitInOrder calls Primary.Commit. It commits very large transactions one at a time.
 func (s *Service) commitInOrder(ctx context.Context, session *session.Session, payload []byte) (*txn.Result, error) {
 	if s.isLarge(len(payload)) {
 		done, err := s.beginLarge(ctx, len(payload))
@@ -41,7 +41,7 @@ func (s *Service) commitInOrder(ctx context.Context, session *session.Session, p
 			return nil, err
 		}
 		defer done()
-		// Requests that wait for the end of this turn, or for its response, count as waiting for the node.
+		// Requests that wait for this request or for its response count as waiting for the node.
 		defer admission.IncomingFromContext(ctx).Blocked()()
 	}
 	return session.Primary.Commit(ctx, payload)

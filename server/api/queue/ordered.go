@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Lists in an order other than by name, or with a filter, are for pages of a table. An order is computed at most once a
-// second for all callers that request it.
+// Lists with a filter or in an order other than by name are computed from samples, for user interfaces. An order is
+// computed at most once a second for all callers that request it.
 
 // maxOrders bounds the cached orders of one sample.
 const maxOrders = 32

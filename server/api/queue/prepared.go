@@ -21,7 +21,7 @@ import (
 
 const maxPreparedPage = 1000
 
-// Prepare executes the first phase of a transaction.
+// Prepare executes the first phase of a two-phase transaction.
 func (s *Service) Prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.PrepareResponse, error) {
 	resp, err := s.prepare(ctx, req)
 	if err != nil {

@@ -77,13 +77,12 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 // errOtherTransaction is returned for a retry that differs from the original request.
 func errOtherTransaction(p *pb.Producer) error {
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction; a retry must send "+
-		"the same request, "+
-		"a new request takes the next sequence, and each producer needs its own id or epoch", apierror.ErrSequenceReused,
-		p.GetSequence(), p.GetId())
+		"the same request, a new request must use the next sequence, and each producer requires a unique id or epoch",
+		apierror.ErrSequenceReused, p.GetSequence(), p.GetId())
 }
 
-// checkSame rejects a request with the sequence of a different one, if the fingerprint of that is still stored. encode
-// appends the request's transaction.
+// checkSame rejects a request with the sequence of a different request, if the fingerprint of the earlier request is
+// still stored. encode appends the request's transaction.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*txn.Builder)) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -109,9 +108,9 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*tx
 	return err
 }
 
-// encodePublish checks a request and appends its transaction to *buf. For a retry it returns the stored result instead
-// (INV-10) and skips all further checks: the queue or the caller's right may no longer exist, or the queue may be full.
-// wait is the delay for the caller.
+// encodePublish checks a request and appends its transaction to *buf. For a retry with a stored result it returns the
+// result instead (INV-10) and skips all further checks: the queue or the caller's right may no longer exist, or the
+// queue may be full. wait is the delay for the caller.
 func (s *Service) encodePublish(
 	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller,
 ) (prior *query.Prior, wait time.Duration, err error) {
@@ -143,7 +142,7 @@ func (s *Service) encodePublish(
 	if wait, err = identity.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
 		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
-	// The first attempt of a retry may be in the log by now: the records applied before this one decide.
+	// The first attempt of a retry may be in the log, so the outcome is decided when this one is applied.
 	if found := &names[0]; !retry {
 		if !found.Found {
 			return nil, 0, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
@@ -184,7 +183,7 @@ func (s *Service) encodePublish(
 	return nil, wait, nil
 }
 
-// appendPublish adds a publish. Messages without a delivery time get the delay of their queue. The builder fails at the
+// appendPublish adds a publish. The queue's delay applies to messages without a delivery time. The builder fails at the
 // first invalid message.
 func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []*pb.Message) {
 	b.BeginPublish(id)
@@ -211,8 +210,8 @@ func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []
 // recordOverhead is the approximate size of a stored message without its body.
 const recordOverhead = 64
 
-// mayNotFit reports whether a queue may refuse messages when they are applied, since others publish concurrently. For a
-// queue that discards old messages, it reports whether the messages exceed the limit themselves.
+// mayNotFit reports whether a queue may refuse messages when they are applied, since others publish concurrently. A
+// queue that discards old messages refuses only messages that exceed its limit together.
 func mayNotFit(q *query.Target, messages, sizeBytes int) bool {
 	c := q.Config
 	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
@@ -247,7 +246,7 @@ func checkRoom(q *query.Target, messages, sizeBytes int) error {
 		return nil // no message will be stored
 	}
 	if c.Overflow != txn.OverflowReject {
-		return nil // old messages may be discarded; earlier log records decide
+		return nil // the store may discard old messages
 	}
 	if c.MaxMessages > 0 && q.Messages+uint64(messages) > c.MaxMessages {
 		return fmt.Errorf("%w: queue %q has %s messages, its max_messages is %s", txn.ErrQueueFull, q.Queue,

@@ -35,7 +35,7 @@ type streamCall struct {
 	span        *tracing.Span                 // nil if the request is not traced
 }
 
-// end does not block.
+// end delivers the outcome of the request. It does not block.
 func (c *streamCall) end(r *txn.Result, err error) {
 	if err != nil && apierror.ConcernsNode(err) {
 		// before a later request of the stream can be submitted to a node that has recovered
@@ -56,13 +56,14 @@ func (c *streamCall) trace(r *txn.Result, err error) {
 	c.span.End(time.Now(), err)
 }
 
-// publishStream is one call: one goroutine reads and submits requests, and the handler's goroutine responds.
+// publishStream is one PublishStream call. One goroutine reads and submits requests, and the handler's goroutine
+// responds.
 type publishStream struct {
 	server  *Service
 	session *session.Session
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
-	// calls has the requests in order, and capacity inFlight. It is created with the first request, before began is
-	// closed, so an idle stream uses little memory.
+	// calls contains the requests in order and has the capacity inFlight. It is created for the first request, before
+	// began is closed, so that an idle stream uses little memory.
 	calls       chan *streamCall
 	began       chan struct{}
 	inFlight    int
@@ -71,15 +72,15 @@ type publishStream struct {
 	failed      chan error  // why reading ended; capacity 1
 	acceptsMore atomic.Bool // the client accepts several responses in one message
 	held        *streamCall // received from calls and not answered
-	// queued is the number of requests in calls, or submitted and about to be added.
+	// queued is the number of requests that are in calls, or submitted and about to be added.
 	queued atomic.Int64
 	caller caller
-	// lost is closed, after lostErr is set, when the caller may not continue.
+	// lost is closed, after lostErr is set, when the caller loses its right.
 	lost          chan struct{}
 	disconnecting sync.Once
 	lostErr       error
-	// broken: a request failed with an error that ends the stream. Later requests are not submitted: the client resends
-	// all of them, and they must commit in its order.
+	// broken is set when a request fails with an error that ends the stream. Later requests are not submitted, since the
+	// client resends all of them and they must commit in order.
 	broken atomic.Bool
 
 	submitMu   sync.Mutex // held while requests are submitted; guards all fields below
@@ -170,7 +171,8 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits if one request has used the whole limit: the next one would wait anyway, and occupy memory.
+// waitForRoom waits if one request has used the whole limit. The next request would have to wait anyway, and would
+// occupy memory.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
@@ -186,10 +188,11 @@ func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 
 type publishBatch struct { // the requests of one message; reused
 	calls []*streamCall
-	// items has the transactions of some of them, concatenated in buf; ends has their end offsets.
+	// items contains the transactions to submit, which are concatenated in buf. ends contains their end offsets.
 	items []replication.Item
 	ends  []int
-	// refs has the large bodies of items, which stay in the receive buffer; refEnds has the end index for each item.
+	// refs contains the large bodies of items, which stay in the receive buffer. refEnds contains the end index for each
+	// item.
 	refs            []txn.Ref
 	refEnds         []int
 	messages, bytes int           // of items
@@ -276,7 +279,7 @@ func (p *publishStream) submitLarge(ctx context.Context, b *publishBatch) error 
 	return nil
 }
 
-// join sets the items' parts of buf and refs, and returns their total size.
+// join assigns the parts of buf and refs to the items, and returns their total size.
 func (b *publishBatch) join(buf []byte) (bytes int) {
 	from, fromRef := 0, 0
 	for i, end := range b.ends {
@@ -313,8 +316,8 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	return nil
 }
 
-// prepare creates the call for a request and encodes its transaction, if it needs one. split: the client must resend
-// the request in parts, and the stream ends with it.
+// prepare creates the call for a request and encodes its transaction, if any. If split is true, the stream ends and the
+// client must resend the request in parts.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
 ) (split bool) {
@@ -335,7 +338,7 @@ func (p *publishStream) prepare(
 	b.wait = max(b.wait, wait)
 	switch {
 	case err != nil:
-		// The first attempt of a retry may have been executed: it has one outcome.
+		// The first attempt of a retry may have been executed as a whole, with one outcome.
 		if split = publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err); split {
 			err = fmt.Errorf("%w: %w", apierror.ErrSplit, err)
 		}
@@ -380,7 +383,7 @@ func (p *publishStream) answer() error {
 	}
 }
 
-// nextCall waits for the next request. It returns nil and the reason at the end.
+// nextCall waits for the next request. At the end of the stream it returns nil and the reason.
 func (p *publishStream) nextCall() (*streamCall, error) {
 	if call := p.held; call != nil {
 		p.held = nil

@@ -9,12 +9,12 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// When the role ends without a successor, accepted requests are committed (Primary.Settle) and answered on their
-// streams. Otherwise clients would have to query the next active for each request.
+// When the active role ends without a successor, accepted requests are committed (Primary.Settle) and answered on their
+// streams, so that clients need not retry each of them on the next active node.
 
 const (
-	// submitTimeout limits the wait for requests that are being submitted when the session ends. They are refused or
-	// committed within a moment.
+	// submitTimeout limits the wait for requests that are being submitted when the session ends. They are normally refused
+	// or committed within milliseconds.
 	submitTimeout = 100 * time.Millisecond
 	submitPoll    = time.Millisecond
 )

@@ -24,7 +24,7 @@ type quotas struct{ meters []*meter }
 type meter struct {
 	*pb.AccessQuota
 
-	// bytes in the queues at the last sample, and bytes published since
+	// bytes in the queues at the last sample, and bytes published since then
 	held, added *atomic.Int64
 
 	bucket *bucket
@@ -75,7 +75,7 @@ func (q *quotas) of(name string) (meters []*meter) {
 	return meters
 }
 
-// WatchQuotas samples the bytes of the queues with quotas, until ctx ends.
+// WatchQuotas samples the bytes of the queues with quotas until ctx ends.
 func (s *Service) WatchQuotas(ctx context.Context) {
 	ticker := time.NewTicker(quotaSampleInterval)
 	defer ticker.Stop()
@@ -136,8 +136,8 @@ func (m *meter) published(messages, sizeBytes int) time.Duration {
 	return 0
 }
 
-// wait takes n tokens, and returns how long it takes until tokens are available again. The bucket holds one second's
-// messages.
+// wait consumes n tokens, and returns the time until tokens are available again. The capacity of the bucket is the rate
+// of one second.
 func (b *bucket) wait(now time.Time, rate float64, n int) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -46,7 +46,7 @@ func (s *Service) replayDeadLetters(
 	}
 	r := replay{service: s, session: session}
 	if r.key.Queue, r.key.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription()); err != nil {
-		return nil, err
+		return nil, withSubscription(err, req.GetSubscription())
 	}
 	if err := r.setTarget(ctx, req.GetTo()); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 		return fmt.Errorf("to: %w", err)
 	}
 	if r.to, err = r.service.find(name); err != nil {
-		return fmt.Errorf("to: %w", err)
+		return fmt.Errorf("to %q: %w", name, err)
 	}
 	if r.to == r.key.Queue {
 		return fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, name)
@@ -85,7 +85,7 @@ func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// run processes the current messages of the subscription. Later messages are skipped.
+// run processes the messages that the subscription contains now. It ignores messages published later.
 func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
 	end, ok := query.NextSequence(r.service.store, r.key.Queue)
 	if !ok {
@@ -124,8 +124,8 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 	return &r.resp, nil
 }
 
-// failure adds the number of moved messages to an error. An error of the node applies only to the last batch: the
-// outcome of the whole is then unknown.
+// failure adds the number of moved messages to an error. An error of the node applies only to the last batch. If
+// earlier batches were executed, the outcome of the request is therefore reported as unknown.
 func (r *replay) failure(err error) error {
 	moved := r.resp.GetMoved()
 	switch {
@@ -213,7 +213,7 @@ func (r *replay) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Resu
 	return result, err
 }
 
-// relabel returns the target queue of a message, or txn.NoQueue, and its record from before it became a dead letter.
+// relabel returns the target queue of a message, or txn.NoQueue, and its record without the dead-letter information.
 func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, rec []byte, err error) {
 	if m.Record == nil {
 		return txn.NoQueue, nil, nil // corrupt

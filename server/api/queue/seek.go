@@ -67,7 +67,7 @@ func (s *Service) seekSubscription(
 		return err
 	}
 	if o.prior != nil {
-		err = commit() // nothing to commit, and the consumers have been notified
+		err = commit() // the earlier attempt was committed and has notified the consumers
 	} else {
 		err = session.Consumers.Seek(key, commit)
 	}
@@ -139,7 +139,7 @@ func (s *Service) since(ctx context.Context, queueID uint64, t *timestamppb.Time
 	return sequence, err
 }
 
-// startPosition returns the start of a new subscription. sequence is 0 unless it starts at a sequence.
+// startPosition returns the start of a new subscription. sequence is set only for txn.StartSequence.
 func (s *Service) startPosition(
 	ctx context.Context, session *session.Session, req *pb.CreateSubscriptionRequest, retry bool,
 ) (start txn.Start, sequence uint64, err error) {

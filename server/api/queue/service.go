@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queue implements QueueService, through which clients publish, consume and manage queues, while the node has a
+// Package queue implements lockstep.v1.QueueService, which publishes, consumes and manages queues while the node has a
 // session (package session).
 package queue
 
@@ -52,7 +52,7 @@ type Service struct {
 
 const maxPooledBytes = 1 << 20
 
-// New creates the service. RulesChanged must be called after a change of rules.
+// New creates the service. RulesChanged must be called after a change of the rules.
 func New(serving *session.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
 	q := &Service{
 		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: make(chan struct{}, 1),
@@ -89,7 +89,7 @@ func (s *Service) release(b *[]byte) {
 	}
 }
 
-// status converts an error to a handler's status. If the node is not active, it contains the address of the active.
+// status converts an error to a gRPC status. If the node is not active, it contains the address of the active node.
 func (s *Service) status(err error) error {
 	return apierror.ToStatus(apierror.WithRedirect(err, s.serving.NotActive))
 }
@@ -98,7 +98,8 @@ func now() int64 { return time.Now().UnixMilli() }
 
 type origin struct {
 	producer *txn.Producer // nil if it has none
-	// retry: an earlier attempt may be in the log by now, so the records applied before this one decide.
+	// retry is set if an earlier attempt may be in the log and not yet applied. The outcome is then decided when this
+	// attempt is applied.
 	retry bool
 	prior *query.Prior // stored result, if it was executed before
 }
@@ -159,17 +160,21 @@ func (s *Service) find(name string) (id uint64, err error) {
 	return found.QueueID, err
 }
 
-// findSub resolves a subscription name; empty means "default". With an error, the IDs are invalid.
+// findSub resolves a subscription name. An empty name means "default". After an error, the IDs are invalid.
 func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error) {
 	found, err := s.lookup(name, subscriptionName(sub))
 	if err == nil && found.SubID == txn.NoSub {
-		err = noSubscription(subscriptionName(sub), name)
+		err = txn.ErrSubscriptionNotFound
 	}
 	return found.QueueID, found.SubID, err
 }
 
-func noSubscription(sub, queue string) error {
-	return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, sub, queue)
+// withSubscription adds the name of a subscription that was not found to an error that identifies only its queue.
+func withSubscription(err error, sub string) error {
+	if errors.Is(err, txn.ErrSubscriptionNotFound) {
+		return fmt.Errorf("%w: %q", err, subscriptionName(sub))
+	}
+	return err
 }
 
 func (s *Service) lookup(name, sub string) (query.Target, error) {
@@ -179,12 +184,13 @@ func (s *Service) lookup(name, sub string) (query.Target, error) {
 	}
 	_, err := query.Lookup(s.store, nil, false, names[:])
 	if err == nil && !names[0].Found {
-		err = fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
+		err = txn.ErrQueueNotFound
 	}
 	return names[0], err
 }
 
-// describeCreated describes the queue with an ID. It may have been deleted, and another one may have its name.
+// describeCreated describes the queue with an ID. If it was deleted in the meantime, the result contains only its name
+// and ID.
 func (s *Service) describeCreated(session *session.Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {

@@ -71,18 +71,18 @@ func (s *Service) createSubscription(
 			return &pb.CreateSubscriptionResponse{Subscription: sub, Created: created}, nil
 		}
 	}
-	if created { // and deleted since, perhaps with its queue
+	if created { // and since deleted, perhaps with its queue
 		return &pb.CreateSubscriptionResponse{Subscription: &pb.Subscription{Name: req.GetName()}, Created: true}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%w: %q was deleted concurrently", txn.ErrSubscriptionNotFound, req.GetName())
+	return nil, fmt.Errorf("%w: deleted concurrently", txn.ErrSubscriptionNotFound)
 }
 
-// subscriptionOptions converts the options of a subscription, and rejects those that are invalid or that a node of the
-// pair does not support. txn.ErrQueueNotFound for the dead-letter queue comes with valid options that reference
-// noSuchQueue.
+// subscriptionOptions converts the options of a subscription. It rejects invalid options and options that a node of the
+// pair does not support. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound with valid options
+// that reference noSuchQueue.
 func (s *Service) subscriptionOptions(
 	session *session.Session, filter string, policy *pb.RedeliveryPolicy,
 ) (o txn.SubscriptionOptions, err error) {

@@ -24,12 +24,12 @@ const (
 
 func subscriptionName(name string) string { return cmp.Or(name, defaultSubscription) }
 
-// pageSize returns the requested size, or limit if it is 0 or too large.
+// pageSize returns the requested page size, or limit if the request is 0 or too large.
 func pageSize(requested uint32, limit int) int {
 	return min(int(cmp.Or(requested, math.MaxUint32)), limit)
 }
 
-// checkMessages checks the limits of the node and the features of the pair before any allocation, and returns the
+// checkMessages checks the limits of the node and the features of the pair before any allocation. It returns the
 // minimum size of the batch in a transaction, in bytes. The builder checks the limits of each message.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if err := txn.CheckBatch(len(messages)); err != nil {

@@ -176,9 +176,9 @@ func TestMay(t *testing.T) {
 			}
 		}
 	}
-	require.NoError(t, rules.Known(id("alice")))
-	require.NoError(t, rules.Known(id("root")))
-	require.ErrorIs(t, rules.Known(id("stranger")), access.ErrDenied)
+	require.NoError(t, rules.HasAnyRight(id("alice")))
+	require.NoError(t, rules.HasAnyRight(id("root")))
+	require.ErrorIs(t, rules.HasAnyRight(id("stranger")), access.ErrDenied)
 	require.NoError(t, rules.MayAny(id("alice"), access.QueueRights, "orders.eu"))
 	require.ErrorIs(t, rules.MayAny(id("alice"), access.QueueRights, "orders"), access.ErrDenied)
 
@@ -199,12 +199,12 @@ func TestAnonymousIsNamed(t *testing.T) {
 		rules.Load(1, entries(t, rule("*", "", "*", access.Publish), rule("anon*", "", "", access.Audit))),
 	)
 	anonymous := access.FromContext(t.Context())
-	require.ErrorIs(t, rules.Known(anonymous), access.ErrDenied)
+	require.ErrorIs(t, rules.HasAnyRight(anonymous), access.ErrDenied)
 	require.ErrorIs(t, rules.May(anonymous, access.Publish, "q"), access.ErrDenied)
 	require.NoError(t, rules.May(&access.Identity{Principal: "x"}, access.Operate, ""))
 }
 
-// Without rules everything is allowed, unless the setting denies it, except calls reserved for the other node.
+// Without rules, clients have all rights unless the setting denies them. Calls reserved for the other node are denied.
 func TestOpen(t *testing.T) {
 	var none *access.Rules
 	anonymous := access.FromContext(t.Context())
@@ -212,7 +212,7 @@ func TestOpen(t *testing.T) {
 		require.True(t, rules.Open(), name)
 		require.NoError(t, rules.Check(t.Context(), access.Operate, ""), name)
 		require.NoError(t, rules.CheckAny(t.Context(), access.QueueRights, "q"), name)
-		require.NoError(t, rules.Known(anonymous), name)
+		require.NoError(t, rules.HasAnyRight(anonymous), name)
 		require.ErrorIs(t, rules.Check(t.Context(), access.Peer, ""), access.ErrDenied, name)
 		require.Zero(t, rules.Generation())
 		require.Zero(t, rules.Table().Version())
@@ -230,7 +230,7 @@ func TestOpen(t *testing.T) {
 	default:
 		t.Fatal("the change was not reported")
 	}
-	require.ErrorIs(t, rules.Known(anonymous), access.ErrDenied)
+	require.ErrorIs(t, rules.HasAnyRight(anonymous), access.ErrDenied)
 	require.NoError(t, rules.May(&access.Identity{Principal: "root"}, access.Operate, ""))
 	require.Len(t, rules.Table().Quotas(), 1)
 	zero := new(access.Rules)
@@ -241,7 +241,7 @@ func TestOpen(t *testing.T) {
 	}))
 }
 
-// Tokens are found by their SHA-256; an entry of a newer release grants nothing.
+// Tokens are found by their SHA-256. An entry of a newer release grants no rights.
 func TestTokens(t *testing.T) {
 	sum := sha256.Sum256([]byte("lsk_x"))
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access implements access control: identities, rights, the right required by each call, and the rules that
+// Package access implements access control: identities, rights, the rights that methods require, and the rules that
 // grant rights.
 //
-// Package server/auth authenticates each call, checks the requirements of its method, and stores the identity in its
-// context. Services check rights on queues (Need.PerQueue) themselves, for each queue named in a request.
+// Package server/auth authenticates each call, checks the requirements of its method, and stores the identity in the
+// context. Services check rights on queues (Need.PerQueue) for each queue named in a request.
 package access
 
 import (
@@ -43,13 +43,13 @@ type Identity struct {
 	Method    Method
 	Via       string // name of the node that authenticated the caller and forwards its calls; empty: this node
 	Peer      bool   // the caller is the other node of the pair
-	// Expired is polled during a stream. It returns an error once the token has expired or was revoked. nil: the identity
+	// Expired is polled during a stream. It returns an error after the token has expired or was revoked. nil: the identity
 	// is valid as long as the connection.
 	Expired func() error
 }
 
-// Shown returns how the identity was authenticated, for logs and the audit log.
-func (id *Identity) Shown() string {
+// Authentication returns how the identity was authenticated, for logs and the audit log.
+func (id *Identity) Authentication() string {
 	if id.Via != "" {
 		return id.Method.String() + " via " + id.Via
 	}
@@ -65,7 +65,7 @@ func NewContext(ctx context.Context, id *Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// FromContext returns the identity of a call, which must not be modified: the anonymous one by default.
+// FromContext returns the identity of a call, by default the anonymous one. It must not be modified.
 func FromContext(ctx context.Context) *Identity {
 	if id, ok := ctx.Value(identityKey{}).(*Identity); ok {
 		return id
@@ -86,7 +86,7 @@ const (
 	Audit                     // read the audit log
 	Peer                      // calls reserved for the other node of the pair
 
-	// QueueRights is the rights that a rule grants on queues.
+	// QueueRights contains the rights that a rule grants on queues.
 	QueueRights = Publish | Consume | Browse | Manage
 )
 
@@ -103,8 +103,8 @@ func (r Right) String() string {
 	return strings.Join(names, ",")
 }
 
-// StreamCheck is a condition that the handler of a running stream sets in addition to the requirements of its method: a
-// right on the requested queue. It is safe for concurrent use.
+// StreamCheck is a check that a stream's handler adds to the requirements of the method, such as a right on the
+// requested queue. It is safe for concurrent use.
 type StreamCheck struct{ check atomic.Pointer[func() error] }
 
 // Check returns an error if the stream must end.

@@ -15,7 +15,7 @@ type Need struct {
 	Right           Right // 0: any right is sufficient
 	PerQueue        bool  // the right applies to the queues in the request; the service checks each of them
 	Unauthenticated bool  // no authentication and no right required
-	Audited         bool  // all calls are logged to the audit log, not only refused ones
+	Audited         bool  // all calls are logged to the audit log, not only denied ones
 }
 
 func needPeer() Need             { return Need{Right: Peer} }
@@ -24,7 +24,7 @@ func onQueues(r Right) Need      { return Need{Right: r, PerQueue: true} }
 func manages() Need              { return Need{Right: Manage, PerQueue: true, Audited: true} }
 func operates(audited bool) Need { return Need{Right: Operate, Audited: audited} }
 
-// methods lists every RPC of a node. Others are refused.
+// methods lists every RPC of a node. Calls of other methods are denied.
 var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_CreateQueue_FullMethodName:        manages(),
 	pb.QueueService_AlterQueue_FullMethodName:         manages(),
@@ -116,7 +116,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 
 const reflectionPrefix = "/grpc.reflection."
 
-// NeedOf returns the requirement of a method by its full name; false if the method is unknown.
+// NeedOf returns the requirement of a method by its full name. It returns false for an unknown method.
 func NeedOf(method string) (Need, bool) {
 	if strings.HasPrefix(method, reflectionPrefix) {
 		return needMany(), true

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Each RPC of the API has a requirement, so that a new one cannot be forgotten.
+// Each RPC of the API has a requirement.
 func TestEveryMethodNeeds(t *testing.T) {
 	methods := 0
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {

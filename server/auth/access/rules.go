@@ -23,7 +23,7 @@ import (
 var (
 	// ErrInvalid is returned for an invalid right or rule.
 	ErrInvalid = errors.New("invalid access rule")
-	// ErrDenied is returned when the caller lacks a right.
+	// ErrDenied is returned when the caller does not have a required right.
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when the credentials of a caller are invalid or no longer valid.
 	ErrUnauthenticated = errors.New("not authenticated")
@@ -37,13 +37,13 @@ var (
 	ErrTokenExists = errors.New("token already exists")
 	// ErrQuota is returned for requests that would exceed a quota.
 	ErrQuota = errors.New("quota exceeded")
-	// ErrLockOut is returned when the caller would lose its own right to operate.
+	// ErrLockOut is returned when the caller would lose its right to operate.
 	ErrLockOut = errors.New("caller would be locked out")
 )
 
-// Rules is the access rules of the pair. Without rules everything is allowed, unless Setting.Deny is set, except calls
-// reserved for the other node. From the first rule on, only granted rights are allowed, even after the last rule is
-// revoked. A nil or zero Rules has no rules. It is safe for concurrent use.
+// Rules contains the access rules of the pair. Before the first rule is created, clients have all rights unless
+// Setting.Deny is set; calls reserved for the other node are always denied to them. Afterwards they have only granted
+// rights, even when the last rule is revoked. A nil or zero Rules has no rules. It is safe for concurrent use.
 type Rules struct {
 	current atomic.Pointer[compiled]
 	loading sync.Mutex // held by LoadFrom
@@ -55,14 +55,14 @@ type Rules struct {
 
 // Setting is the part of the node's configuration that affects access.
 type Setting struct {
-	Deny      bool     // deny rights without a rule even before the first rule
+	Deny      bool     // grant no rights to clients even before the first rule
 	Operators []string // globs of principals with all rights
 }
 
 type compiled struct {
 	table   *Table
 	setting Setting
-	open    bool // everything is allowed
+	open    bool // clients have all rights
 
 	mu     sync.RWMutex
 	grants map[identityName]*grants // at most maxIdentities
@@ -75,7 +75,7 @@ const (
 )
 
 type grants struct { // the rights of one identity
-	all    bool  // everything
+	all    bool  // has all rights
 	pair   Right // on the pair
 	any    Right // on at least one queue
 	queues []queueGrant
@@ -97,7 +97,7 @@ func (r *Rules) Configure(s Setting) {
 	r.swap(r.Table())
 }
 
-// Load replaces the rules with the access table of the store. The error lists unreadable entries, which grant nothing.
+// Load replaces the rules with the store's access table. The error lists unreadable entries, which grant no rights.
 func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	t, err := Compile(version, entries)
 	r.mu.Lock()
@@ -107,7 +107,8 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	return err
 }
 
-// LoadFrom is Load for the result of read. It serializes both: otherwise an older table could replace a newer one.
+// LoadFrom calls Load with the result of read. Concurrent calls are serialized, so that an older table cannot replace a
+// newer one.
 func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
@@ -139,7 +140,7 @@ func (r *Rules) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Generation returns a number that changes with the rules.
+// Generation returns a number that increases with each change of the rules.
 func (r *Rules) Generation() uint64 { return r.get().table.generation }
 
 // Table returns the current table.
@@ -160,30 +161,30 @@ func (r *Rules) get() *compiled {
 	return cmp.Or(r.current.Load(), noRules)
 }
 
-// WithTable returns the rules for another table under the same setting.
+// WithTable returns rules with another table and the same setting.
 func (r *Rules) WithTable(t *Table) *Rules {
 	next := &Rules{setting: r.Setting()}
 	next.current.Store(newCompiled(t, next.setting))
 	return next
 }
 
-// Token returns the owner of the token with that SHA-256. A zero expiry means that it does not expire.
+// Token returns the owner of the token with the given SHA-256. A zero expiry means that the token does not expire.
 func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool) {
 	return r.Table().Token(sum)
 }
 
-// PeerSecret returns the shared secret of the nodes, used without better credentials; nil if not set. It must not be
-// modified.
+// PeerSecret returns the shared secret of the two nodes, which they use if no other credentials are configured. It is
+// nil if not set, and must not be modified.
 func (r *Rules) PeerSecret() []byte { return r.Table().peer }
 
-// IsPeerSecret reports whether a secret is that of the pair.
+// IsPeerSecret reports whether shown is the shared secret of the pair.
 func (r *Rules) IsPeerSecret(shown []byte) bool {
 	own := r.PeerSecret()
 	return len(own) > 0 && subtle.ConstantTimeCompare(own, shown) == 1
 }
 
-// May returns a *DeniedError unless an identity has all given rights: queue rights on a queue (empty name: on any
-// queue), others on the pair.
+// May returns a *DeniedError unless an identity has all given rights. Queue rights are checked for the named queue (for
+// any queue if name is empty), and other rights for the pair.
 func (r *Rules) May(id *Identity, right Right, name string) error {
 	if right&Peer != 0 && !id.Peer {
 		return fmt.Errorf("%w: only the other node of the pair may make this call", ErrDenied)
@@ -210,7 +211,7 @@ func (r *Rules) May(id *Identity, right Right, name string) error {
 	return denied(id, right, name)
 }
 
-// MayAny is May for at least one of the given rights on a queue.
+// MayAny is like May, but requires only one of the given rights on a queue.
 func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	c := r.get()
 	if c.open {
@@ -222,8 +223,8 @@ func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	return denied(id, rights, name)
 }
 
-// Known returns a *DeniedError unless an identity has any right.
-func (r *Rules) Known(id *Identity) error {
+// HasAnyRight returns a *DeniedError unless an identity has any right.
+func (r *Rules) HasAnyRight(id *Identity) error {
 	c := r.get()
 	if c.open {
 		return nil
@@ -234,7 +235,8 @@ func (r *Rules) Known(id *Identity) error {
 	return denied(id, 0, "")
 }
 
-// Rights returns the rights of an identity on the pair and on a queue; with an empty name, on any queue.
+// Rights returns the rights of an identity on the pair and on a queue. If name is empty, it returns rights on any
+// queue.
 func (r *Rules) Rights(id *Identity, name string) Right {
 	const all = QueueRights | Operate | Audit
 	c := r.get()
@@ -251,7 +253,7 @@ func (r *Rules) Rights(id *Identity, name string) Right {
 	return g.pair | g.on(name)
 }
 
-// Check is May for the identity in a context.
+// Check calls May for the identity in a context.
 func (r *Rules) Check(ctx context.Context, right Right, queue string) error {
 	if r.Open() && right&Peer == 0 {
 		return nil
@@ -259,7 +261,7 @@ func (r *Rules) Check(ctx context.Context, right Right, queue string) error {
 	return r.May(FromContext(ctx), right, queue)
 }
 
-// CheckAny is MayAny for the identity in a context.
+// CheckAny calls MayAny for the identity in a context.
 func (r *Rules) CheckAny(ctx context.Context, rights Right, queue string) error {
 	if r.Open() {
 		return nil
@@ -350,7 +352,7 @@ func (g *grants) on(name string) Right {
 type DeniedError struct {
 	Principal string
 	Groups    []string
-	Right     Right  // 0: the caller has no right at all
+	Right     Right  // 0: the caller has no rights
 	Queue     string // empty for a right on the pair, or on any queue
 }
 
@@ -391,8 +393,8 @@ func (e *DeniedError) Error() string {
 // Is makes errors.Is(err, ErrDenied) true.
 func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 
-// About returns the rules that apply to an identity, and the matching globs of Setting.Operators.
-func (r *Rules) About(id *Identity) (rules []*pb.AccessRule, operators []string) {
+// Applicable returns the rules that apply to an identity, and the matching globs of Setting.Operators.
+func (r *Rules) Applicable(id *Identity) (rules []*pb.AccessRule, operators []string) {
 	c := r.get()
 	for i := range c.table.rules {
 		if c.table.rules[i].matches(id) {

@@ -17,18 +17,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Kinds of entries of the access table. Values are messages of access.proto, except for KindPeer. An unknown kind, of a
-// newer release, grants nothing.
+// Kinds of entries in the access table. Values are messages of access.proto, except for KindPeer. Entries of an unknown
+// kind, written by a newer release, grant no rights.
 const (
 	KindQuota = 'q' // AccessQuota, by its queue pattern
 	KindRole  = 'o' // AccessRole, by its name
 	KindRule  = 'r' // AccessRule, by RuleName
 	KindToken = 't' // AccessToken, by its name
 	KindPeer  = 'p' // shared secret of the two nodes
-	KindMode  = 'm' // a rule existed once: from then on, rights without a rule are denied
+	KindMode  = 'm' // a rule has existed, so rights without a rule are denied
 )
 
-// Names of the single entries of their kinds.
+// Names of the entries of KindPeer and KindMode.
 const (
 	PeerName = "peer"   // of KindPeer
 	ModeName = "closed" // of KindMode
@@ -60,7 +60,7 @@ func RuleName(r *pb.AccessRule) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Compile creates a Table. Unreadable entries grant nothing and are listed in the error; the Table is valid even then.
+// Compile creates a Table. The error lists unreadable entries, which grant no rights. The Table is valid even then.
 func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	t := &Table{
 		version: version, roles: map[string]*pb.AccessRole{}, tokens: map[string]*pb.AccessToken{},
@@ -172,13 +172,13 @@ func (t *Table) Tokens() map[string]*pb.AccessToken { return t.tokens }
 // Quotas returns the quotas by pattern. They must not be modified.
 func (t *Table) Quotas() []*pb.AccessQuota { return t.quotas }
 
-// Closed reports whether a rule has ever existed, so that rights without a rule are denied.
+// Closed reports whether a rule has ever existed. Then rights without a rule are denied.
 func (t *Table) Closed() bool { return t.closed || len(t.rules) > 0 }
 
 // HasPeerSecret reports whether the two nodes have a shared secret.
 func (t *Table) HasPeerSecret() bool { return len(t.peer) > 0 }
 
-// Token returns the owner of the token with a SHA-256. A zero expiry means that it does not expire.
+// Token returns the owner of the token with the given SHA-256. A zero expiry means that the token does not expire.
 func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool) {
 	token := t.byHash[sum]
 	if token == nil {
@@ -190,7 +190,7 @@ func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return token.GetPrincipal(), token.GetGroups(), expiry, true
 }
 
-// Granting returns the rules that grant a right; for a queue right, on the named queue.
+// Granting returns the rules that grant a right. A queue right must be granted on the named queue.
 func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 	for i := range t.rules {
 		r := &t.rules[i]
@@ -201,8 +201,8 @@ func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 	return rules
 }
 
-// MatchGlob reports whether a name matches a glob: `*` matches any sequence of bytes, `?` one byte. The time is at most
-// proportional to the product of the lengths.
+// MatchGlob reports whether a name matches a glob: `*` matches any sequence of bytes, `?` one byte. The running time is
+// at most proportional to the product of the lengths.
 func MatchGlob(glob, name string) bool {
 	g, n := 0, 0
 	star, resume := -1, 0 // the last `*`, and the current end of its match
@@ -227,7 +227,7 @@ func MatchGlob(glob, name string) bool {
 	return g == len(glob)
 }
 
-// matchPrincipal is MatchGlob, but no wildcard matches the anonymous principal.
+// matchPrincipal is like MatchGlob, but no wildcard matches the anonymous principal.
 func matchPrincipal(glob, principal string) bool {
 	if principal == Anonymous {
 		return glob == Anonymous

@@ -3,7 +3,7 @@
 // Package admission limits the connections to a node's ports, and closes connections that do not authenticate in time.
 //
 // A connection is new until one of its calls passes the auth interceptor. It is closed if it stays new for
-// Limits.HandshakeTimeout, whether it waits in the TLS handshake, in the HTTP/2 preface, or without calls. At a limit,
+// Limits.HandshakeTimeout, whether it is in the TLS handshake, in the HTTP/2 preface, or without calls. At a limit,
 // the oldest new connections are evicted, so that half-open connections cannot lock out clients. The other node of the
 // pair has reserved slots.
 package admission
@@ -30,18 +30,18 @@ const (
 	// refillTime is the time in which the spent attempts of an address are refilled completely.
 	refillTime    = 4 * time.Second
 	evictInterval = 5 * time.Second // of addresses without connections
-	// abandonedFraction is the fraction of its attempts (1/256), instead of one attempt, that an address is charged for a
-	// connection that ends before a call is admitted.
+	// abandonedFraction is the fraction of its attempts (1/256) that an address is charged for a connection that ends
+	// before a call is admitted, instead of one attempt.
 	abandonedFraction = 256
 	// A listener that refuses connections above this rate accepts more slowly, so that connections wait in the kernel's
 	// queue instead of using CPU time.
 	maxRefusals      = 400
 	refusedPerSecond = 4000
 	refusedPause     = 5 * time.Millisecond
-	sampled          = 64 // addresses examined to select a connection to displace
-	maxFailures      = 16 // calls with invalid credentials of a new connection
-	// holdTime delays closing a connection refused because of its address's attempt limit; it slows the client down.
-	// maxHeldRequests limits such connections.
+	sampled          = 64 // addresses examined to select a connection to evict
+	maxFailures      = 16 // calls with invalid credentials on a new connection
+	// holdTime delays closing a connection that exceeds the attempt limit of its address, to slow the client down.
+	// maxHeldRequests limits the number of such connections.
 	holdTime        = 500 * time.Millisecond
 	maxHeldRequests = 128
 	logInterval     = 10 * time.Second // minimum per kind of refusal
@@ -60,7 +60,7 @@ const (
 	Flood                           // too many cancelled calls, changes of settings or pings
 	Evicted                         // closed early to make room for another connection
 	Handshakes                      // limits.handshakes connections have not made a call yet
-	ExcessiveMemory                 // the client sent much data that could not be processed
+	ExcessiveMemory                 // the client sent too much data that could not be processed
 	Expired                         // the client certificate has expired
 	reasons
 )
@@ -72,10 +72,11 @@ var reasonNames = [reasons]string{
 
 func (r Reason) String() string { return reasonNames[r] }
 
-// Limits are limits on connections.
+// Limits limits the connections.
 type Limits struct {
-	Connections, PerAddress int // all open connections, and those of one address
-	// Handshakes limits the open connections without an admitted call. Addresses with admitted connections get 25 % more.
+	Connections, PerAddress int // open connections in total, and per address
+	// Handshakes limits the open connections without an admitted call. It is 25 % higher for addresses with
+	// admitted connections.
 	Handshakes       int
 	HandshakeTimeout time.Duration // until a call passes the auth interceptor
 }
@@ -85,12 +86,12 @@ type Options struct {
 	Limits func() Limits // called for each connection
 	// IsPeer reports whether the host may be the other node; nil outside a pair. It must not block.
 	IsPeer func(host string) bool
-	// Plain: the port has no TLS, so the listener parses the HTTP/2 frames itself; with TLS, Credentials does.
+	// Plain is set for a port without TLS: the listener then parses the HTTP/2 frames. With TLS, Credentials parses them.
 	Plain bool
 	// UnprocessedBytes limits the data of all clients that handlers have not processed; above it, connections are read
 	// more slowly. RequestBytes, the size of the largest request, is allowed in addition. 0: unlimited.
 	UnprocessedBytes, RequestBytes int64
-	Logger                         *zap.Logger // logs refusals, at most a few times per minute
+	Logger                         *zap.Logger // logs refused connections, at most a few times per minute
 }
 
 // Listener accepts connections within limits. It is safe for concurrent use.
@@ -126,12 +127,12 @@ type source struct {
 	host string
 	open int
 	new  list.List // of *Conn, oldest first
-	// tries is the number of connections without calls that the address may still make, as of refilled.
+	// tries is the number of connections without calls that the address could still open at the time refilled.
 	tries    float64
 	refilled time.Time
 }
 
-// New returns a Listener that accepts connections of l.
+// New returns a Listener that accepts connections from l.
 func New(l net.Listener, o Options) *Listener {
 	if o.IsPeer == nil {
 		o.IsPeer = func(string) bool { return false }
@@ -142,14 +143,14 @@ func New(l net.Listener, o Options) *Listener {
 	}
 }
 
-// Stats are the statistics of a Listener.
+// Stats contains statistics of a Listener.
 type Stats struct {
 	Open, Accepted   uint64            // Accepted counts since start
 	UnprocessedBytes int64             // data of all clients that handlers have not processed
 	Ended            map[string]uint64 // refused and closed connections by reason
 }
 
-// Stats returns the statistics.
+// Stats returns the current statistics.
 func (l *Listener) Stats() Stats {
 	s := Stats{
 		Accepted: l.accepted.Load(), UnprocessedBytes: l.unprocessed.total.Load(), Ended: make(map[string]uint64, reasons),
@@ -166,7 +167,7 @@ func (l *Listener) Stats() Stats {
 // Accept waits for the next admitted connection.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(l.Listener, "", &l.refusals) }
 
-// accept limits the rate of refusals of a port with refusals.
+// accept waits for an admitted connection of a port. refusals limits the rate of refused connections.
 func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) (net.Conn, error) {
 	for {
 		raw, err := port.Accept()
@@ -183,13 +184,13 @@ func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) 
 	}
 }
 
-// Also returns a listener for another port. Its connections share the limits, and are listed under the name of its
+// AddPort returns a listener for another port. Its connections share the limits, and are listed with the name of its
 // protocol.
-func (l *Listener) Also(other net.Listener, protocol string) net.Listener {
-	return &also{Listener: other, l: l, protocol: protocol}
+func (l *Listener) AddPort(other net.Listener, protocol string) net.Listener {
+	return &sharedPort{Listener: other, l: l, protocol: protocol}
 }
 
-type also struct {
+type sharedPort struct {
 	net.Listener
 
 	l        *Listener
@@ -197,10 +198,12 @@ type also struct {
 	refusals bucket
 }
 
-func (a *also) Accept() (net.Conn, error) { return a.l.accept(a.Listener, a.protocol, &a.refusals) }
+func (a *sharedPort) Accept() (net.Conn, error) {
+	return a.l.accept(a.Listener, a.protocol, &a.refusals)
+}
 
-// cut resets a refused connection instead of waiting for unread data.
-func cut(raw net.Conn) {
+// reset closes a refused connection immediately with a TCP reset, regardless of unread data.
+func reset(raw net.Conn) {
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // closed in any case
 	}
@@ -212,12 +215,12 @@ func (l *Listener) refuse(raw net.Conn, reason Reason) {
 		if reason == TooMany {
 			l.held.Add(-1)
 		}
-		cut(raw)
+		reset(raw)
 		return
 	}
 	time.AfterFunc(holdTime, func() {
 		l.held.Add(-1)
-		cut(raw)
+		reset(raw)
 	})
 }
 
@@ -268,7 +271,7 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 		seen = newWire(c)
 	}
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		// keep the methods of TCP connections, such as vectored writes
+		// preserves the methods of TCP connections, such as vectored writes
 		return &tcpConn{tcp, c, seen}
 	}
 	return &plainConn{raw, c, seen}
@@ -285,7 +288,7 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	return s
 }
 
-// charge charges the address a fraction of its attempts. The balance may become negative; refilling takes at most twice
+// charge charges the address a fraction of its attempts. The balance may become negative, but is refilled within twice
 // refillTime.
 func (s *source) charge(share float64, limits Limits) {
 	all := float64(limits.PerAddress)
@@ -298,7 +301,7 @@ func (s *source) refill(limits Limits, now time.Time) {
 	s.refilled = now
 }
 
-// room reports whether one more connection of s is admitted, and which one must be evicted for it. mu is held.
+// room reports whether one more connection of s is admitted, and returns the connection to evict for it. mu is held.
 func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn, reason Reason, ok bool) {
 	if s.tries < 1 {
 		return nil, TooMany, false
@@ -321,14 +324,14 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn,
 	default:
 		return nil, 0, true
 	}
-	if most := l.crowd(now); most != nil {
+	if most := l.mostCrowded(now); most != nil {
 		return most.oldest(now), 0, true
 	}
 	return nil, reason, false
 }
 
-// crowd returns the sampled address with the most new connections, if one may be evicted, or nil. mu is held.
-func (l *Listener) crowd(now time.Time) (most *source) {
+// mostCrowded returns the sampled address with the most new connections, if one may be evicted, or nil. mu is held.
+func (l *Listener) mostCrowded(now time.Time) (most *source) {
 	looked := 0
 	for _, s := range l.sources { // random order
 		if s.oldest(now) == nil {
@@ -395,20 +398,20 @@ func (l *Listener) refused(r Reason, host string, limits Limits) {
 }
 
 var texts = [reasons]string{ //nolint:gochecknoglobals // a table
-	Full:        "connections refused: limits.connections reached; raise it, or find the clients with many connections",
+	Full:        "connections refused: limits.connections reached; raise it, or reduce the connections of clients",
 	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many clients share an address",
 	TooMany:     "connections refused: too many recent connections without a call from the same address",
-	HandshakeTimedOut: "connections closed: no successful call within limits.handshake-timeout; a client with " +
-		"another protocol, a client without valid credentials, or a client that keeps connections open",
-	Unauthenticated: "connections closed: many calls with an invalid or expired token or certificate, and " +
-		"no call with a valid one",
+	HandshakeTimedOut: "connections closed: no successful call within limits.handshake-timeout; possible causes: " +
+		"another protocol, invalid credentials, or unused connections",
+	Unauthenticated: "connections closed: too many calls with invalid or expired credentials, and none " +
+		"with valid ones",
 	Flood: "connections closed: too many cancelled calls, HTTP/2 SETTINGS frames or pings",
-	Handshakes: "connections refused: limits.handshakes reached; a client opens too many connections without a " +
-		"call, or raise it if many clients connect concurrently",
-	ExcessiveMemory: "connections closed: clients sent much more data than the node could process, such as " +
-		"partial requests, or requests with unread responses; if clients are slow, raise memory.budget",
-	Expired: "connections closed: client certificate expired; a client that reloads its files reconnects with the new one",
-	Evicted: "new connections without a call closed before limits.handshake-timeout: others need their slots",
+	Handshakes: "connections refused: limits.handshakes reached; too many connections without a call; raise it if " +
+		"many clients connect concurrently",
+	ExcessiveMemory: "connections closed: clients sent too much data that could not be processed, such as " +
+		"partial requests or requests with unread responses; if clients are slow, raise memory.budget",
+	Expired: "connections closed: client certificate expired; the client must reconnect with a new one",
+	Evicted: "connections without a call closed before limits.handshake-timeout: slots needed for new connections",
 }
 
 // network reduces an IPv6 address to its first 64 bits, usually one host.

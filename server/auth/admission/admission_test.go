@@ -125,13 +125,13 @@ func TestLimitOfAll(t *testing.T) {
 		require.NotNil(t, b.inside)
 		require.Nil(t, d.visit("10.0.0.3:1").inside, "no free slot, and the others are too new to be evicted")
 		require.EqualValues(t, 1, d.Stats().Ended["full"])
-		a.conn().Known(false)
+		a.conn().Authenticated(false)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		c := d.visit("10.0.0.3:1")
 		require.NotNil(t, c.inside, "the connection without calls is evicted")
 		require.True(t, b.gone())
 		require.False(t, a.gone())
-		c.conn().Known(false)
+		c.conn().Authenticated(false)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		require.Nil(t, d.visit("10.0.0.4:1").inside, "both are running")
 		require.NoError(t, a.inside.Close())
@@ -147,7 +147,7 @@ func TestLimitOfAnAddress(t *testing.T) {
 		for i, from := range []string{"10.0.0.1:1", "10.0.0.1:2", "[2001:db8::1]:1", "[2001:db8::2]:1"} {
 			v := d.visit(from)
 			require.NotNil(t, v.inside, i)
-			v.conn().Known(false)
+			v.conn().Authenticated(false)
 		}
 		require.Nil(t, d.visit("10.0.0.1:3").inside)
 		require.Nil(t, d.visit("[2001:db8::3]:1").inside, "a network of IPv6 is one address")
@@ -162,7 +162,7 @@ func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 100, HandshakeTimeout: 10 * time.Second}, "")
 		silent, known, asks := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2"), d.visit("10.0.0.1:3")
-		known.conn().Known(false)
+		known.conn().Authenticated(false)
 		asks.conn().Begin()
 		time.Sleep(9 * time.Second) //nolint:forbidigo // simulated time
 		require.False(t, silent.gone())
@@ -190,7 +190,7 @@ func TestAttempts(t *testing.T) {
 		for range 100 {
 			v := d.visit("10.0.0.1:1")
 			require.NotNil(t, v.inside)
-			v.conn().Known(false)
+			v.conn().Authenticated(false)
 			require.NoError(t, v.inside.Close())
 		}
 		for range 7 { // a connection that ends without a call costs slightly more than one attempt
@@ -203,13 +203,13 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// A connection that breaks off costs its address more than one with a call. An address with only such connections is
-// limited to fewer and fewer; its open connections are unaffected.
-func TestBreakingOff(t *testing.T) {
+// A connection that ends without a call costs its address more than one with a call. An address with only such
+// connections may open fewer and fewer; its open connections are unaffected.
+func TestConnectionsWithoutCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 5000, PerAddress: 2048, HandshakeTimeout: time.Minute}, "")
 		good := d.visit("10.0.0.1:1")
-		good.conn().Known(false)
+		good.conn().Authenticated(false)
 		breakOff := func() (accepted int) {
 			for range 1000 {
 				if v := d.visit("10.0.0.1:2"); v.inside != nil {
@@ -240,7 +240,7 @@ func TestHandshakes(t *testing.T) {
 			Connections: 100, PerAddress: 100, Handshakes: 4, HandshakeTimeout: time.Minute,
 		}, "")
 		known := d.visit("10.0.0.1:1")
-		known.conn().Known(false)
+		known.conn().Authenticated(false)
 		var held []*visitor
 		for i := range 4 {
 			held = append(held, d.visit(fmt.Sprintf("10.0.1.%d:1", i)))
@@ -248,7 +248,7 @@ func TestHandshakes(t *testing.T) {
 		}
 		require.Nil(t, d.visit("10.0.2.1:1").inside, "the count is the same")
 		require.EqualValues(t, 1, d.Stats().Ended["handshakes"])
-		// the refusal took a second, so the oldest connections may be evicted now
+		// The refusal took a second, so the oldest connections may be evicted now.
 		require.NotNil(t, d.visit("10.0.2.1:1").inside)
 		require.EqualValues(t, 1, d.Stats().Ended["evicted"])
 		require.False(t, known.gone())
@@ -261,7 +261,7 @@ func TestHandshakesOfAuthenticatedClients(t *testing.T) {
 		d := open(t, admission.Limits{
 			Connections: 100, PerAddress: 100, Handshakes: 4, HandshakeTimeout: time.Minute,
 		}, "")
-		d.visit("10.0.0.1:1").conn().Known(false)
+		d.visit("10.0.0.1:1").conn().Authenticated(false)
 		for i := range 4 {
 			require.NotNil(t, d.visit(fmt.Sprintf("10.0.1.%d:1", i)).inside)
 		}
@@ -275,7 +275,7 @@ func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 16, PerAddress: 8, HandshakeTimeout: time.Hour}, "")
 		for i := range 8 {
-			d.visit(fmt.Sprintf("10.0.0.1:%d", i)).conn().Known(false)
+			d.visit(fmt.Sprintf("10.0.0.1:%d", i)).conn().Authenticated(false)
 		}
 		start := time.Now()
 		for range 4400 {
@@ -295,12 +295,12 @@ func TestPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 1, PerAddress: 1, HandshakeTimeout: time.Minute}, "10.0.0.9")
 		first := d.visit("10.0.0.9:1")
-		first.conn().Known(false)
+		first.conn().Authenticated(false)
 		client, other := d.visit("10.0.0.9:2"), d.visit("10.0.0.9:3")
 		require.NotNil(t, client.inside)
 		require.NotNil(t, other.inside)
-		other.conn().Known(true)
-		client.conn().Known(false)
+		other.conn().Authenticated(true)
+		client.conn().Authenticated(false)
 		require.Nil(t, d.visit("10.0.0.1:1").inside)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		synctest.Wait()
@@ -315,10 +315,10 @@ func TestUnauthenticatedClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")
 		unknown, known := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2")
-		known.conn().Known(false)
+		known.conn().Authenticated(false)
 		for range 20 {
-			unknown.conn().Unknown()
-			known.conn().Unknown()
+			unknown.conn().AuthenticationFailed()
+			known.conn().AuthenticationFailed()
 		}
 		require.True(t, unknown.gone())
 		require.False(t, known.gone())
@@ -329,8 +329,8 @@ func TestUnauthenticatedClients(t *testing.T) {
 func TestEmptyInput(t *testing.T) {
 	c := admission.FromContext(context.Background())
 	require.Nil(t, c)
-	c.Known(true)
-	c.Unknown()
+	c.Authenticated(true)
+	c.AuthenticationFailed()
 	c.Begin()
 	c.End()
 }

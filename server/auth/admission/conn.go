@@ -34,7 +34,7 @@ type Conn struct {
 
 	caller                  atomic.Pointer[Caller]
 	bytesIn, bytesOut       atomic.Uint64
-	messagesIn, messagesOut atomic.Uint64 // open streams count their own messages
+	messagesIn, messagesOut atomic.Uint64 // messages of open streams are counted in Stream
 
 	streamsMu sync.Mutex // guards streams
 	streams   map[*Stream]struct{}
@@ -45,10 +45,10 @@ type Conn struct {
 
 	// guarded by Listener.mu
 	element  *list.Element // in source.new; nil when no longer new
-	reserved bool          // in a slot of the peer, not yet authenticated as the peer
+	reserved bool          // in a reserved slot, and not yet authenticated as the other node
 }
 
-// Remote is the remote address of a connection, and refers to the Conn.
+// Remote is the remote address of a connection. It refers to its Conn.
 type Remote struct {
 	net.Addr
 
@@ -67,8 +67,9 @@ func FromContext(ctx context.Context) *Conn {
 	return nil
 }
 
-// Known records that a call has passed the auth interceptor. isPeer: only the other node may make that call.
-func (c *Conn) Known(isPeer bool) {
+// Authenticated records that a call has passed the auth interceptor. isPeer reports whether only the other node may
+// make the call.
+func (c *Conn) Authenticated(isPeer bool) {
 	if c == nil || c.known.Load() && !isPeer {
 		return
 	}
@@ -86,17 +87,17 @@ func (c *Conn) Known(isPeer bool) {
 	c.source.tries = min(c.source.tries+1, float64(c.l.o.Limits().PerAddress))
 }
 
-// Unknown records a call that failed authentication or had no credentials. After several of them, a connection without
-// an admitted call is closed.
-func (c *Conn) Unknown() {
+// AuthenticationFailed records a call without valid credentials. A connection without an admitted call is closed after
+// several such calls.
+func (c *Conn) AuthenticationFailed() {
 	if c == nil || c.known.Load() || c.wrong.Add(1) != maxFailures {
 		return
 	}
 	c.closeFor(Unauthenticated)
 }
 
-// Begin records the start of a call without authentication. It does not mark the connection as known, but keeps it open
-// until End.
+// Begin records the start of a call that requires no authentication. It keeps the connection open until End, but does
+// not mark it as authenticated.
 func (c *Conn) Begin() {
 	if c != nil {
 		c.calls.Add(1)
@@ -175,8 +176,8 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire parses the HTTP/2 frames that gRPC reads and writes. It has its own buffer, so that the bytes returned last are
-// the frame that gRPC is processing.
+// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the data, so that
+// the bytes returned last belong to the frame that gRPC is processing.
 type wire struct {
 	conn   *Conn
 	in     frames
@@ -186,9 +187,9 @@ type wire struct {
 	err    error // of the last read, returned after the buffered bytes
 }
 
-const wireBytes = 32 << 10 // of the buffer, as gRPC's own default
+const wireBytes = 32 << 10 // of the buffer, the default of gRPC
 
-// read first slows down, then closes the connection of a client that floods.
+// read delays, and finally closes, the connection of a client that exceeds a limit.
 func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	if len(w.from) == 0 {
 		if w.err != nil {

@@ -10,8 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials wraps the TLS credentials of a server behind a Listener, since HTTP/2 frames are visible only after
-// decryption.
+// Credentials wraps the TLS credentials of a server behind a Listener, which must parse the decrypted HTTP/2 frames.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return readStats{inner}
 }
@@ -40,8 +39,8 @@ func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	return &securedConn{conn, newWire(of)}, info, nil
 }
 
-// endWith closes the connection when the client's certificate expires, except that of the other node: it is more
-// important, and a condition is raised long before its certificate expires.
+// endWith closes the connection when the client's certificate expires. The other node's connection stays open: closing
+// it would stop replication, and a condition is raised long before its certificate expires.
 func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	var last time.Time
 	for _, chain := range chains {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// gRPC limits the concurrent calls, the header size and the ping rate of a connection, but not cancelled calls
-// (CVE-2023-44487), changes of settings, and frames without content. Those are limited here.
+// gRPC limits the concurrent calls, the header size and the ping rate of a connection. Cancelled calls
+// (CVE-2023-44487), SETTINGS frames and empty frames are limited here.
 
 const (
 	prefaceBytes     = 24 // the client connection preface
 	frameHeaderBytes = 9
-	// Types of frames. Those above frameContinuation belong to extensions and are not used.
+	// Frame types. Types above frameContinuation belong to unused extensions.
 	frameData         = 0
 	frameCall         = 1 // HEADERS
 	framePriority     = 2
@@ -29,16 +29,16 @@ const (
 	flagEndStream   = 1
 	flagEndHeaders  = 4
 
-	// Cancelled calls: the burst covers a client that cancels all its calls. Frames that have no content and end nothing
-	// count, too.
+	// Limit of cancelled calls. The burst allows a client to cancel all its calls. Empty frames that do not end a stream
+	// also count.
 	maxResets       = 2048
 	resetsPerSecond = 100
-	// resetsFree resets are not delayed. Each further one delays reading the connection, which limits the CPU time spent
-	// on starting and cancelling calls. longestPause is the maximum delay at a time.
+	// The first resetsFree resets are not delayed. Each further one delays reading from the connection, which limits the
+	// CPU time for starting and cancelling calls. longestPause is the maximum single delay.
 	resetsFree   = 256
 	resetPause   = time.Millisecond
 	longestPause = time.Second
-	// Changes of settings, priorities, and frames of extensions.
+	// Limit of SETTINGS, PRIORITY and extension frames.
 	maxSettings       = 100
 	settingsPerSecond = 10
 	// floodFraction is the fraction of its attempts (1/8) that an address is charged for flooding.
@@ -65,14 +65,14 @@ func (b *bucket) take(immediate, perSecond float64) bool {
 	return b.left >= 0
 }
 
-// frameHeaders finds frame headers in a byte stream split into arbitrary pieces.
+// frameHeaders finds frame headers in a byte stream that arrives in arbitrary pieces.
 type frameHeaders struct {
 	skip   int // bytes until the next header
 	header [frameHeaderBytes]byte
 	have   int // bytes present of header
 }
 
-// next returns the bytes after the next header; false if the header is not complete in b.
+// next returns the bytes after the next header, or false if b does not complete the header.
 func (h *frameHeaders) next(b []byte) (rest []byte, found bool) {
 	if h.skip > 0 {
 		n := min(h.skip, len(b))
@@ -110,7 +110,7 @@ func (h *frameHeaders) passOut(c *Conn, b []byte) {
 	}
 }
 
-// frames parses what a client sends. One goroutine reads a connection.
+// frames parses the frames of a client. One goroutine reads a connection.
 type frames struct {
 	frameHeaders
 
@@ -122,7 +122,7 @@ func newWire(c *Conn) *wire {
 	return &wire{conn: c, in: frames{frameHeaders: frameHeaders{skip: prefaceBytes}}}
 }
 
-// pass returns the delay before the next read; false if the client floods.
+// pass returns the delay before the next read, or false if the client exceeds a limit.
 func (f *frames) pass(c *Conn, b []byte) (pause time.Duration, ok bool) {
 	for {
 		var found bool

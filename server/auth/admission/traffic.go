@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	// ErrNoConnection is returned for an unknown connection number.
-	ErrNoConnection = errors.New("connection not found; it may be closed already")
+	// ErrNoConnection is returned for the number of an unknown or closed connection.
+	ErrNoConnection = errors.New("connection not found")
 	// ErrPeerConnection is returned for the connection of the other node.
 	ErrPeerConnection = errors.New("connection belongs to the other node of the pair; stop that node instead")
 )
@@ -26,9 +26,9 @@ type Caller struct {
 	Peer                      bool   // the other node of the pair
 }
 
-// Called records the caller of an admitted call. about returns the client's name and the TLS version; only the first
-// call needs it.
-func (c *Conn) Called(principal, authentication string, isPeer bool, about func() (client, tls string)) {
+// SetCaller records the caller of an admitted call. about returns the client's name and the TLS version, and is called
+// only for the first call.
+func (c *Conn) SetCaller(principal, authentication string, isPeer bool, about func() (client, tls string)) {
 	if c == nil {
 		return
 	}
@@ -45,7 +45,7 @@ func (c *Conn) Called(principal, authentication string, isPeer bool, about func(
 	c.caller.Store(&now)
 }
 
-// Name sets the client name of the connection with a remote address, instead of the user agent of its calls.
+// Name sets the client name of the connection with the given remote address. It replaces the user agent of its calls.
 func Name(of net.Addr, client string) {
 	if r, ok := of.(*Remote); ok {
 		r.conn.named.Store(&client)
@@ -57,7 +57,7 @@ type Use struct {
 	Consumes               bool // receives messages; otherwise it publishes
 	Queues                 []string
 	Subscription           string
-	Credit, Unacknowledged uint64 // further messages that may be delivered, and messages in flight
+	Credit, Unacknowledged uint64 // number of further messages that may be delivered, and of messages in flight
 }
 
 // Stream is an open publish or consume call, created by Conn.Open.
@@ -69,8 +69,7 @@ type Stream struct {
 	messages atomic.Uint64
 }
 
-// Open registers a stream. describe may be called by any goroutine until Close has returned. The caller must call
-// Close.
+// Open registers a stream. Any goroutine may call describe until Close has returned. The caller must call Close.
 func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 	s := &Stream{conn: c, consumes: consumes, describe: describe}
 	if c == nil {
@@ -160,7 +159,7 @@ func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	if info.Peer {
 		return info, ErrPeerConnection
 	}
-	_ = c.end() // the client gets the error
+	_ = c.end() // the client receives the error
 	return info, nil
 }
 

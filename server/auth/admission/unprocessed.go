@@ -16,21 +16,21 @@ import (
 // connection may have thousands of calls. The bytes are counted over all calls of all connections: received DATA frames
 // minus requests that handlers have finished.
 //
-// Above the limit, connections from addresses that hold more than their fraction are not read. A connection is closed
-// if its client holds much data that cannot be processed, except for a large request over a slow line while it keeps
-// growing, and a complete request, which waits for the node.
+// Above the limit, connections from addresses with more than their fraction of the data are not read. A connection is
+// closed if too much of its data cannot be processed. Exceptions are a large request over a slow line while it keeps
+// growing, and a complete request that waits for the node.
 
 const (
 	reliefInterval = 10 * time.Millisecond // of the checks while the limit is exceeded
 	reliefPause    = 5 * time.Millisecond  // of the checks whether a paused connection may be read
-	// closeDelay is the time for which a connection may hold more than was processed of it in that time.
+	// closeDelay is the time for which the unprocessed data of a connection may exceed the data processed in that time.
 	closeDelay = 3 * time.Second
 	// The largest holder may complete its request as long as it grows by unprocessedGrowth within unprocessedGrowthTime,
 	// or by unprocessedGrowthAlone while no other connection is paused.
 	unprocessedGrowth      = 1 << 20
 	unprocessedGrowthAlone = 64 << 10
 	unprocessedGrowthTime  = time.Second
-	// A connection must hold at least limit/minBlockingFraction before others wait for it.
+	// Other connections wait only for a connection with at least limit/minBlockingFraction of unprocessed data.
 	minBlockingFraction = 8
 )
 
@@ -56,11 +56,11 @@ type connUnprocessed struct {
 	calls map[uint32]*Incoming
 	ended bool
 
-	// used only by pauseExcess: the least bytes held since watched, and taken at that time
+	// used only by pauseExcess: the minimum of bytes since watched, and taken at that time
 	watched    time.Time
 	least      int64
 	takenSince uint64
-	// used only by pauseExcess: the peak of bytes held, its time, and taken at that time
+	// used only by pauseExcess: the peak of bytes, its time, and taken at that time
 	grown     time.Time
 	peak      int64
 	takenPeak uint64
@@ -68,7 +68,7 @@ type connUnprocessed struct {
 
 // Incoming counts the unprocessed data of one call, and is its context.
 type Incoming struct {
-	context.Context //nolint:containedctx // it is the call's context: one allocation for both
+	context.Context //nolint:containedctx // the call's context: one allocation for both
 
 	conn *Conn
 	id   uint32
@@ -83,7 +83,7 @@ type Incoming struct {
 
 type incomingKey struct{}
 
-// Value returns in for its own key.
+// Value returns in for incomingKey.
 func (in *Incoming) Value(key any) any {
 	if _, ok := key.(incomingKey); ok {
 		return in
@@ -91,10 +91,11 @@ func (in *Incoming) Value(key any) any {
 	return in.Context.Value(key)
 }
 
-// ServerOptions returns the options of a gRPC server behind a Listener, which let it count the data of each call.
+// ServerOptions returns the options for a gRPC server behind a Listener. They are required for counting the data of
+// each call.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		// The connection has its own buffer, so that it knows which frame gRPC is processing.
+		// The connection buffers instead, to determine which frame gRPC is processing.
 		grpc.ReadBufferSize(0),
 		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
 			c := FromContext(ctx)
@@ -128,8 +129,8 @@ func (c *Conn) begin(ctx context.Context) *Incoming {
 	return in
 }
 
-// Begin is called when the handler of the call starts; End must be called when it returns. Until then the data counts,
-// even if the client cancels the call.
+// Begin is called when the handler of the call starts, and End when it returns. The data counts until then, even if the
+// client cancels the call.
 func (in *Incoming) Begin() {
 	if in == nil {
 		return
@@ -139,9 +140,9 @@ func (in *Incoming) Begin() {
 	in.running = true
 }
 
-// Works is called when the handler of a unary call has received the request. Until the handler ends, the data does not
-// count against the client.
-func (in *Incoming) Works() {
+// Received is called when the handler of a unary call has received the request. Until the handler ends, the data does
+// not count against the client.
+func (in *Incoming) Received() {
 	if in == nil {
 		return
 	}
@@ -181,7 +182,7 @@ func (in *Incoming) Consumed(bytes int) {
 }
 
 // Blocked records that a request waits for the node until over is called. During that time no client is penalized for
-// data it holds, since its requests may be behind this one.
+// unprocessed data, since its requests may be queued behind this one.
 func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
@@ -278,8 +279,8 @@ func (c *Conn) isPeer() bool {
 	return caller != nil && caller.Peer
 }
 
-// pauseExcess selects the connections to pause, and closes one that has held too much for too long. It reschedules
-// itself until the total is below the limit.
+// pauseExcess selects the connections to pause, and closes a connection with too much unprocessed data for too long. It
+// is rescheduled until the total is below the limit.
 func (l *Listener) pauseExcess() {
 	a := &l.unprocessed
 	now := time.Now()
@@ -321,14 +322,14 @@ func (l *Listener) pauseExcess() {
 		c.unprocessed.slow.Store(c != first && bySource[c.source] > share)
 	}
 	if largest != nil {
-		largest.CloseHolding()
+		largest.CloseForMemory()
 	}
 	time.AfterFunc(reliefInterval, l.pauseExcess)
 }
 
-// connToClose returns the largest holder among the connections that hold too much, counted per connection and per
-// address, or nil. awaited, unless nil, has a growing request: neither it nor the connections that wait for it qualify.
-// None does while the node itself is the bottleneck.
+// connToClose returns the connection to close, or nil: the one with the most unprocessed data, by address and then by
+// connection, among those with too much. awaited, unless nil, has a growing request: neither it nor the connections
+// that wait for it qualify. No connection qualifies while the node itself is the bottleneck.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
 	awaited *Conn,
 ) (largest *Conn) {
@@ -352,7 +353,8 @@ func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*sou
 	return largest
 }
 
-// largestHolder returns the connection that holds most, or nil, and the growth required so that others wait for it.
+// largestHolder returns the connection with the most unprocessed data, or nil, and the growth required so that others
+// wait for it.
 func largestHolder(holding []*Conn, bySource map[*source]int64) (first *Conn, growth int64) {
 	growth = unprocessedGrowthAlone
 	for _, c := range holding {
@@ -366,8 +368,8 @@ func largestHolder(holding []*Conn, bySource map[*source]int64) (first *Conn, gr
 	return first, growth
 }
 
-// growsBy reports whether the connection holds much and its total grew by growth bytes within unprocessedGrowthTime.
-// That cannot last unless the request completes, since reading stops at the limit.
+// growsBy reports whether the connection has enough unprocessed data to be awaited, and its total grew by growth bytes
+// within unprocessedGrowthTime. Since reading stops at the limit, only a request that completes can keep growing.
 func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	if c == nil {
 		return false
@@ -383,9 +385,8 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	return now.Sub(a.grown) < unprocessedGrowthTime && bytes >= c.l.unprocessed.limit/minBlockingFraction
 }
 
-// CloseHolding closes the connection of a client that holds memory that others need, while hardly any of its data can
-// be processed.
-func (c *Conn) CloseHolding() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
+// CloseForMemory closes a connection because its unprocessed data occupies memory that others need.
+func (c *Conn) CloseForMemory() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
 
 // holdsMoreThan compares the addresses first.
 func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
@@ -395,8 +396,8 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	return c.unprocessed.bytes.Load() > other.unprocessed.bytes.Load()
 }
 
-// holdsTooMuch reports whether the connection has for some time held more than was processed of it in that time. since
-// is the start of pausing.
+// holdsTooMuch reports whether, during closeDelay, the connection always had more unprocessed data than was processed
+// of it in that time. since is the start of pausing.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.unprocessed
 	if a.watched.Before(since) || c.l.unprocessed.waiting.Load() > 0 {

@@ -32,7 +32,7 @@ import (
 // responds when free is closed.
 type sink struct {
 	taking chan struct{}
-	// free, if not nil: calls wait for the node until it is closed.
+	// free, if not nil, blocks calls until it is closed.
 	free chan struct{}
 }
 
@@ -69,7 +69,7 @@ func (s *sink) desc() *grpc.ServiceDesc {
 	}
 }
 
-// raw is a message of which only the length matters.
+// raw is a message with arbitrary content of a given length.
 type raw struct{ bytes int }
 
 func (r *raw) Reset()         {}
@@ -248,8 +248,8 @@ func testExcessiveMemoryClosesConnection(t *testing.T) {
 	require.Equal(t, uint64(1), l.Stats().Ended["memory"])
 }
 
-// A client is not closed for held data while its requests wait for the node. It is closed when they wait for the
-// client.
+// A client is not disconnected because of unprocessed data while its requests wait for the node. It is disconnected
+// when they wait for the client.
 func TestBlockedRequestKeepsConnection(t *testing.T) {
 	synctest.Test(t, testBlockedRequestKeepsConnection)
 }
@@ -266,7 +266,7 @@ func testBlockedRequestKeepsConnection(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().Ended["memory"] == 1 }, time.Minute, time.Millisecond)
 }
 
-// A client is not closed for complete requests, regardless of processing time.
+// A client is not disconnected because of complete requests, regardless of the processing time.
 func TestProcessingKeepsConnection(t *testing.T) { synctest.Test(t, testProcessingKeepsConnection) }
 
 func testProcessingKeepsConnection(t *testing.T) {

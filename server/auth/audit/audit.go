@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit implements the audit log of administrative and refused calls. The newest records are in memory, where
-// `lockstep audit tail` reads them. All records are written to a rotated file, or to the process log.
+// Package audit implements the audit log of administrative and denied calls. The newest records are kept in memory for
+// `lockstep audit tail`. All records are written to a rotated file, or to the process log.
 //
-// Calls never wait for the file. If the disk is slow or full, records that do not fit into a queue are not written:
-// they are counted, raise a condition, and stay in memory.
+// Calls never wait for the file. If the disk is slow or full, records that do not fit into a queue are not written.
+// They are counted, raise a condition, and stay in memory.
 package audit
 
 import (
@@ -28,8 +28,8 @@ import (
 const (
 	memoryRecords = 1000
 	queueRecords  = 4096 // for the file
-	// After a refusal was recorded, further ones of its kind are only counted for suppressTime. Beyond maxKinds kinds, all
-	// further ones of a method and code are one kind.
+	// After a denied call was recorded, further ones of its kind are only counted for suppressTime. Beyond maxKinds kinds,
+	// all denied calls with the same method and code are one kind.
 	suppressTime = 10 * time.Second
 	maxKinds     = 1024
 	// closeLimit limits how long Close waits for an unresponsive disk.
@@ -66,11 +66,11 @@ type Log struct {
 	closed bool
 }
 
-type kind struct{ principal, host, method, code string } // of refusals that are counted together
+type kind struct{ principal, host, method, code string } // of denied calls that are counted together
 
 type suppressed struct {
 	since time.Time // of the last record
-	count uint64    // refusals since then
+	count uint64    // denied calls since then
 }
 
 // Open opens the file, and loads the records at its end into memory. The caller must call Close.
@@ -135,7 +135,7 @@ func (l *Log) Close() error {
 	select {
 	case <-done:
 	case <-timer.C:
-		l.o.Logger.Warn("audit file not writable; last records are lost")
+		l.o.Logger.Warn("audit file not writable, last records lost")
 		return nil // the write ends with the process
 	}
 	if l.sink == nil {
@@ -151,7 +151,7 @@ func (l *Log) Close() error {
 func (l *Log) Observe(ctx context.Context, c auth.Call) {
 	r := Record{
 		Time: c.Began.UTC(), Node: l.o.Node, Principal: c.Identity.Principal, Groups: c.Identity.Groups,
-		Shown: c.Identity.Shown(), Method: strings.TrimPrefix(c.Method, "/"), LSN: l.o.LSN(),
+		Shown: c.Identity.Authentication(), Method: strings.TrimPrefix(c.Method, "/"), LSN: l.o.LSN(),
 	}
 	if c.Began.IsZero() {
 		r.Time = time.Now().UTC()
@@ -168,7 +168,7 @@ func (l *Log) Observe(ctx context.Context, c auth.Call) {
 	l.store(r)
 }
 
-// suppresses reports whether a refusal is only counted, because one of its kind was recorded recently.
+// suppresses reports whether a denied call is only counted, because one of its kind was recorded recently.
 func (l *Log) suppresses(r *Record) bool {
 	host := r.Address
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -194,7 +194,7 @@ func (l *Log) suppresses(r *Record) bool {
 	return true
 }
 
-// takeCounted returns the records of counted refusals after suppressTime; all of them for the zero time.
+// takeCounted returns records for the calls counted for at least suppressTime at now, or for all if now is zero.
 func (l *Log) takeCounted(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +231,7 @@ func (l *Log) store(r Record) {
 	case l.lines <- append(line, '\n'):
 	default:
 		l.lost.Add(1)
-		l.fail("disk of audit.file is too slow: records are lost")
+		l.fail("disk of audit.file too slow, records lost")
 	}
 }
 
@@ -268,13 +268,13 @@ func (l *Log) fail(label string) {
 	}
 }
 
-// Stats are the statistics of a Log.
+// Stats contains statistics of a Log.
 type Stats struct {
 	Records, Lost uint64 // Lost records are missing in the file
 	Error         string // of the file; empty if none
 }
 
-// Stats returns the statistics.
+// Stats returns the current statistics.
 func (l *Log) Stats() Stats {
 	s := Stats{Records: l.records.Load(), Lost: l.lost.Load()}
 	if t := l.fileError.Load(); t != nil {
@@ -283,8 +283,8 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Read returns the records in memory from a number, and the next number. missed is the number of requested records no
-// longer in memory. more is closed when further records exist.
+// Read returns the records in memory from the given number on, and the number to continue from. missed is the number of
+// requested records that are no longer in memory. more is closed when further records exist.
 func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

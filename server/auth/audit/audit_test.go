@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// sink is a test file.
+// sink is an audit file that can fail.
 type sink struct{ write func([]byte) (int, error) }
 
 func (s sink) Write(b []byte) (int, error) { return s.write(b) }
@@ -136,7 +136,8 @@ func TestInvalidFile(t *testing.T) {
 	require.ErrorContains(t, err, "audit.file")
 }
 
-// A hanging disk blocks no call: records that do not fit into the queue are missing in the file, and this is reported.
+// A hanging disk blocks no call. Records that do not fit into the queue are missing in the file, and the loss is
+// reported.
 func TestSlowDisk(t *testing.T) {
 	hang := make(chan struct{})
 	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
@@ -199,7 +200,7 @@ func testFullDisk(t *testing.T) {
 	require.EqualValues(t, 1, l.Stats().Lost)
 }
 
-// Repeated refusals fill neither the disk nor memory: refusals of a kind are counted.
+// Repeated denied calls fill neither the disk nor memory: calls of the same kind are only counted.
 func TestRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, Options{Write: sink{func(b []byte) (int, error) { return len(b), nil }}})

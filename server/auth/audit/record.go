@@ -36,7 +36,7 @@ type Record struct {
 	Error      string          `json:"error,omitempty"`
 	LSN        uint64          `json:"lsn"`
 	DurationMS float64         `json:"took_ms"`
-	// Repeated counts refusals of the same kind since its last record; they have no records.
+	// Repeated counts denied calls of the same kind that were not recorded separately since its last record.
 	Repeated uint64 `json:"repeated,omitempty"`
 }
 
@@ -75,8 +75,8 @@ func codeName(c codes.Code) string {
 	return strings.ToUpper(b.String())
 }
 
-// objectFields lists the fields that identify the object of a request, in order of precedence. A subscription is named
-// together with its queue.
+// objectFields lists the fields that identify the object of a request, in order of precedence. A subscription is
+// identified together with its queue.
 var objectFields = []protoreflect.Name{ //nolint:gochecknoglobals // a table
 	"queue", "name", "xid", "job", "node", "to", "id", "key",
 }

@@ -23,14 +23,14 @@ const (
 	maxDepth          = 8
 )
 
-// redactedMessages lists the types of client messages, which are never recorded.
+// redactedMessages lists the message types with client data, which is never recorded.
 var redactedMessages = map[protoreflect.FullName]bool{ //nolint:gochecknoglobals // a table
 	"lockstep.v1.Message":       true,
 	"lockstep.v1.StoredMessage": true,
 	"lockstep.v1.Value":         true,
 }
 
-// secretName matches fields that must not be recorded in any message, in addition to bytes and maps.
+// secretName matches the names of fields that must not be recorded, in addition to bytes and maps.
 var secretName = regexp.MustCompile(
 	`(^|_)(body|bodies|payload|token|tokens|password|secret|secrets|credential|credentials|authorization|private_key|` +
 		`properties|property)(_|$)`)
@@ -43,7 +43,7 @@ func Redacted(f protoreflect.FieldDescriptor) bool {
 	return f.Message() != nil && redactedMessages[f.Message().FullName()]
 }
 
-// arguments formats a request as JSON without redacted fields. The time is independent of the size of the body.
+// arguments formats a request as JSON without redacted fields. Its running time is independent of the body size.
 func arguments(m proto.Message) string {
 	b, err := json.Marshal(object(m.ProtoReflect(), 0))
 	if err != nil || string(b) == "{}" {

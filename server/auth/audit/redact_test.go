@@ -40,8 +40,8 @@ func requests(t *testing.T) (all []protoreflect.MessageDescriptor) {
 	return all
 }
 
-// setAll sets all text fields of a message. Fields that must be withheld get the secret; withheld applies this to the
-// whole message.
+// setAll sets all text fields of a message. It sets fields that must be withheld to the secret. If withheld is set,
+// these are all fields of the message.
 func setAll(m protoreflect.Message, redacted bool, depth int) (secrets int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

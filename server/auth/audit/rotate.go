@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// oldName is the time in the name of a rotated file, as in audit-2026-11-28T10-15-04.123.jsonl.
+// oldName is the format of the time in the name of a rotated file, such as audit-2026-11-28T10-15-04.123.jsonl.
 const oldName = "2006-01-02T15-04-05.000"
 
-// rotatedFile is rotated before a write would exceed a size. It is not safe for concurrent use.
+// rotatedFile is rotated before a write would exceed its maximum size. It is not safe for concurrent use.
 type rotatedFile struct {
 	path string
 	max  int64

@@ -79,7 +79,7 @@ func wanted(req *pb.TailAuditRequest, r *Record) bool {
 	return m == "" || access.MatchGlob(m, r.Method) || access.MatchGlob(m, path.Base(r.Method))
 }
 
-// FromProto converts a record of the API.
+// FromProto converts an API record.
 func FromProto(r *pb.AuditRecord) Record {
 	return Record{
 		Time: r.GetTime().AsTime(), Node: r.GetNode(), Principal: r.GetPrincipal(), Groups: r.GetGroups(),

@@ -25,7 +25,7 @@ import (
 // TokenPrefix is the prefix of all tokens of the pair.
 const TokenPrefix = "lsk_"
 
-// Lookup returns the owner of the pair's token with a SHA-256. A zero expiry means that it does not expire.
+// Lookup returns the owner of the token with the given SHA-256. A zero expiry means that the token does not expire.
 type Lookup func(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool)
 
 // Options configures New.
@@ -47,9 +47,9 @@ type Authn struct {
 	failures *failures
 	now      func() time.Time
 
-	mu       sync.Mutex                     // guards good
-	good     map[[sha256.Size]byte]verified // by the SHA-256 of the token
-	keysDown error                          // why the issuer's keys are unavailable; guarded by mu
+	mu       sync.Mutex                     // guards cached
+	cached   map[[sha256.Size]byte]verified // by the SHA-256 of the token
+	keysDown error                          // reason why the issuer's keys are unavailable; guarded by mu
 }
 
 // New creates an Authn. It returns an error if a file cannot be read.
@@ -59,7 +59,7 @@ func New(o Options) (*Authn, error) {
 	}
 	a := &Authn{
 		tokens: o.Tokens, limiter: newLimiter(), failures: newFailures(o.Logger), now: o.Now,
-		good: make(map[[sha256.Size]byte]verified),
+		cached: make(map[[sha256.Size]byte]verified),
 	}
 	if o.JWT.Issuer == "" {
 		return a, nil
@@ -155,31 +155,31 @@ func (a *Authn) Authenticate(ctx context.Context) (*access.Identity, error) {
 }
 
 func (a *Authn) authenticate(ctx context.Context) (*access.Identity, error) {
-	token, err := shown(ctx)
+	token, err := bearerToken(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if token == "" {
-		return ofConnection(ctx)
+		return certificateIdentity(ctx)
 	}
 	sum := sha256.Sum256([]byte(token))
 	if strings.HasPrefix(token, TokenPrefix) {
-		return a.ofToken(sum)
+		return a.tokenIdentity(sum)
 	}
 	if a.jwt == nil {
-		return nil, wrong(CheckForm, "token is not a token of the pair, which start with "+TokenPrefix+
-			", and this node accepts no JWTs: auth.jwt.issuer is not set")
+		return nil, newError(CheckForm, "token does not start with "+TokenPrefix+", and this node accepts no "+
+			"JWTs: auth.jwt.issuer is not set")
 	}
-	return a.ofJWT(ctx, token, sum)
+	return a.jwtIdentity(ctx, token, sum)
 }
 
-func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
+func (a *Authn) tokenIdentity(sum [sha256.Size]byte) (*access.Identity, error) {
 	if a.tokens == nil {
-		return nil, wrong(CheckToken, "this node has no token table")
+		return nil, newError(CheckToken, "this node has no token table")
 	}
 	principal, groups, expiry, ok := a.tokens(sum)
 	if !ok {
-		return nil, wrong(CheckToken, "unknown token: it was revoked, or belongs to another pair")
+		return nil, newError(CheckToken, "unknown token: it was revoked, or belongs to another pair")
 	}
 	if err := a.expired(expiry); err != nil {
 		return nil, err
@@ -205,11 +205,11 @@ func (a *Authn) expired(expiry time.Time) *Error {
 	return nil
 }
 
-// ofJWT does not verify a JWT again while the issuer's keys are unchanged.
-func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) (*access.Identity, error) {
+// jwtIdentity verifies a JWT once for each version of the issuer's keys.
+func (a *Authn) jwtIdentity(ctx context.Context, token string, sum [sha256.Size]byte) (*access.Identity, error) {
 	now := a.now()
 	a.mu.Lock()
-	known, ok := a.good[sum]
+	known, ok := a.cached[sum]
 	a.mu.Unlock()
 	if ok && known.version == a.jwt.keys.generation() && now.Before(known.expiry) {
 		return known.identity, nil
@@ -222,12 +222,12 @@ func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) 
 	if err != nil {
 		return nil, err
 	}
-	fresh.identity.Expired = a.expiryCheck(token, *fresh) //nolint:contextcheck // called after this call, too
+	fresh.identity.Expired = a.expiryCheck(token, *fresh) //nolint:contextcheck // also called after this call
 	a.cache(sum, fresh)
 	return fresh.identity, nil
 }
 
-// expiryCheck returns a function that returns an error once a JWT has expired or its key was withdrawn.
+// expiryCheck returns a function that returns an error after a JWT has expired or its key was withdrawn.
 func (a *Authn) expiryCheck(token string, v verified) func() error {
 	var mu sync.Mutex // guards v.version
 	return func() error {
@@ -253,16 +253,16 @@ func (a *Authn) expiryCheck(token string, v verified) func() error {
 func (a *Authn) cache(sum [sha256.Size]byte, v *verified) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.good) >= maxVerified {
-		for any := range a.good {
-			delete(a.good, any)
+	if len(a.cached) >= maxVerified {
+		for any := range a.cached {
+			delete(a.cached, any)
 			break
 		}
 	}
-	a.good[sum] = *v
+	a.cached[sum] = *v
 }
 
-// Wait returns how long callers from the address in ctx must wait, after too many failures, before they present
+// Wait returns the time that callers from the address in ctx must wait after too many failures before they may present
 // credentials again.
 func (a *Authn) Wait(ctx context.Context) time.Duration {
 	return a.limiter.wait(addressOf(ctx), a.now())
@@ -271,8 +271,8 @@ func (a *Authn) Wait(ctx context.Context) time.Duration {
 // Failures returns the number of failures by check.
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 
-// KeysError returns problems for the operator: at least ManyFailures failures within the last minute, and unavailable
-// keys of the issuer. Each is empty without a problem.
+// KeysError describes problems for the operator: many is not empty after at least ManyFailures failures in the last
+// minute, and keys is not empty if the issuer's keys are unavailable.
 func (a *Authn) KeysError() (many, keys string) {
 	if n, details := a.failures.check(a.now()); n >= ManyFailures {
 		many = details

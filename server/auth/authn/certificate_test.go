@@ -45,7 +45,7 @@ func TestCertificates(t *testing.T) {
 			ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
 				VerifiedChains: [][]*x509.Certificate{{&tt.cert}},
 			}}})
-			id, err := ofConnection(ctx)
+			id, err := certificateIdentity(ctx)
 			if tt.wrong != "" {
 				require.ErrorContains(t, err, tt.wrong)
 				require.ErrorIs(t, err, access.ErrUnauthenticated)
@@ -61,7 +61,7 @@ func TestCertificates(t *testing.T) {
 	unverified := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
 		PeerCertificates: []*x509.Certificate{{Subject: subject}},
 	}}})
-	id, err := ofConnection(unverified)
+	id, err := certificateIdentity(unverified)
 	require.NoError(t, err)
 	require.Nil(t, id, "an unverified certificate has no principal")
 }

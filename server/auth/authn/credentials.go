@@ -12,29 +12,29 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// ofConnection returns the identity of the connection's client certificate, verified against tls.ca, or nil. Its groups
-// are the organizational units of the subject.
-func ofConnection(ctx context.Context) (*access.Identity, error) {
+// certificateIdentity returns the identity of the connection's client certificate, verified against tls.ca, or nil. Its
+// groups are the organizational units of the subject.
+func certificateIdentity(ctx context.Context) (*access.Identity, error) {
 	cert := access.Certificate(ctx)
 	if cert == nil {
-		return nil, nil //nolint:nilnil // none was sent
+		return nil, nil //nolint:nilnil // no certificate
 	}
 	id := &access.Identity{
 		Principal: access.CertificateName(cert), Method: access.MethodCertificate, Groups: cert.Subject.OrganizationalUnit,
 	}
-	if err := nameable(id.Principal); err != "" {
-		return nil, wrong(CheckCertificate, "URI, DNS name or common name of the certificate "+err)
+	if err := nameProblem(id.Principal); err != "" {
+		return nil, newError(CheckCertificate, "URI, DNS name or common name of the certificate "+err)
 	}
-	if i := slices.IndexFunc(id.Groups, func(g string) bool { return nameable(g) != "" }); i >= 0 {
-		return nil, wrong(CheckCertificate, "organizational unit of the certificate "+nameable(id.Groups[i]))
+	if i := slices.IndexFunc(id.Groups, func(g string) bool { return nameProblem(g) != "" }); i >= 0 {
+		return nil, newError(CheckCertificate, "organizational unit of the certificate "+nameProblem(id.Groups[i]))
 	}
 	return id, nil
 }
 
 const maxNameBytes = 255 // of a principal or group
 
-// nameable returns why a principal or group is invalid, or an empty string.
-func nameable(name string) string {
+// nameProblem describes why a principal or group is invalid. It returns an empty string for a valid one.
+func nameProblem(name string) string {
 	switch {
 	case name == "":
 		return "is empty"
@@ -48,13 +48,13 @@ func nameable(name string) string {
 	return ""
 }
 
-// maxTokenBytes limits a token, since the signature covers all of it.
+// maxTokenBytes limits the size of a token, since verifying the signature requires reading all of it.
 const maxTokenBytes = 16 << 10
 
 const header = "authorization" // metadata key of the token
 
-// shown returns the token in a call's metadata, or an empty string.
-func shown(ctx context.Context) (string, error) {
+// bearerToken returns the token in a call's metadata, or an empty string.
+func bearerToken(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, header)
 	switch len(values) {
 	case 0:
@@ -62,7 +62,7 @@ func shown(ctx context.Context) (string, error) {
 	case 1:
 		return parseHeader(values[0])
 	}
-	return "", wrong(CheckHeader, "metadata key authorization is repeated")
+	return "", newError(CheckHeader, "more than one authorization header")
 }
 
 // parseHeader parses an authorization header (RFC 6750): the scheme Bearer, case-insensitive, spaces, and a b64token.
@@ -71,15 +71,15 @@ func parseHeader(value string) (string, error) {
 	token = strings.Trim(token, " ")
 	switch {
 	case !strings.EqualFold(scheme, "Bearer"):
-		return "", wrong(CheckHeader, "authorization header must have the form: Bearer TOKEN")
+		return "", newError(CheckHeader, "authorization header must have the form: Bearer TOKEN")
 	case !found || token == "":
-		return "", wrong(CheckHeader, "authorization header has no token after Bearer")
+		return "", newError(CheckHeader, "authorization header has no token after Bearer")
 	case len(token) > maxTokenBytes:
-		return "", wrong(CheckHeader, "token has more than 16 KiB")
+		return "", newError(CheckHeader, "token has more than 16 KiB")
 	}
 	for i := range len(token) {
 		if !isTokenByte(token[i]) {
-			return "", wrong(CheckHeader, "token has an invalid character")
+			return "", newError(CheckHeader, "token has an invalid character")
 		}
 	}
 	return token, nil

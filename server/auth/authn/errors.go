@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Check is the check that failed, a label of the metric of failures.
+// Check identifies the failed check. It is a label of the metric for failures.
 type Check string
 
 // Checks of credentials.
@@ -24,7 +24,7 @@ const (
 	CheckHeader      Check = "header"      // the metadata cannot be parsed
 	CheckCertificate Check = "certificate" // the certificate contains no usable name
 	CheckToken       Check = "token"       // unknown token of the pair
-	CheckForm        Check = "form"        // a JWT that is malformed, or JWTs are not configured
+	CheckForm        Check = "form"        // malformed JWT, or JWTs are not configured
 	CheckAlgorithm   Check = "algorithm"   // signature algorithm of a JWT
 	CheckKey         Check = "key"         // the issuer has no such key
 	CheckSignature   Check = "signature"
@@ -32,8 +32,8 @@ const (
 	CheckAudience    Check = "audience"
 	CheckTime        Check = "time" // expired, revoked, or not yet valid
 	CheckClaims      Check = "claims"
-	CheckLimit       Check = "limit"       // too many failures of the address: not checked
-	CheckUnavailable Check = "unavailable" // the keys of the issuer are unavailable: not checked
+	CheckLimit       Check = "limit"       // not checked: too many failures of the address
+	CheckUnavailable Check = "unavailable" // not checked: the keys of the issuer are unavailable
 )
 
 // Checks lists all checks.
@@ -53,7 +53,7 @@ type Error struct {
 	text    string
 	code    codes.Code
 	expired bool // another token of the same principal can succeed
-	running bool // ends a running stream, which tracks its own progress
+	running bool // ends a running stream, which reports its progress
 }
 
 func (e *Error) Error() string { return e.text }
@@ -84,12 +84,12 @@ func (e *Error) GRPCStatus() *status.Status {
 	return st
 }
 
-func wrong(c Check, text string) *Error {
+func newError(c Check, text string) *Error {
 	return &Error{Check: c, text: "authentication failed: " + text, code: codes.Unauthenticated}
 }
 
 func errExpired(text string) *Error {
-	e := wrong(CheckTime, text)
+	e := newError(CheckTime, text)
 	e.expired = true
 	return e
 }

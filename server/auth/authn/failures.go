@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// The first failure is logged immediately, those that follow within logInterval in one line.
+	// The first failure is logged immediately, and further failures within logInterval in one line.
 	logInterval = 10 * time.Second
 	// ManyFailures is the number of failures within a minute that raises a condition.
 	ManyFailures = 100
@@ -85,7 +85,7 @@ func addressKey(from netip.Prefix) string {
 	return from.String()
 }
 
-// check logs pending failures, and returns those of the last minute.
+// check logs pending failures, and returns the number of failures in the last minute with a description.
 func (f *failures) check(now time.Time) (lastMinute uint64, details string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 // JWT configures the accepted JWTs.
 type JWT struct {
 	Issuer   string // required in a token; empty: JWTs are not accepted
-	Audience string // must be among those of a token
-	// KeysURL or KeysFile is the source of the issuer's keys, a JSON Web Key Set. Both empty: the URL in the issuer's
-	// discovery document.
+	Audience string // must be one of a token's audiences
+	// KeysURL or KeysFile contains the issuer's keys as a JSON Web Key Set. If both are empty, the URL in the issuer's
+	// discovery document is used.
 	KeysURL, KeysFile           string
 	KeysCA                      string        // file with the CAs for the issuer's server; empty: the system's CAs
 	PrincipalClaim, GroupsClaim string        // dotted paths, such as realm_access.roles
@@ -35,7 +35,7 @@ const (
 	quoted    = 100 // maximum of a token's content in an error
 )
 
-// algorithms returns the accepted algorithms: only asymmetric ones, so that the verification key cannot sign.
+// algorithms returns the accepted signature algorithms. All are asymmetric: the verification key cannot sign.
 func algorithms() (names []string, algs []jose.SignatureAlgorithm) {
 	algs = []jose.SignatureAlgorithm{
 		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512,
@@ -59,15 +59,15 @@ type verified struct {
 	version  uint64    // of the keys
 }
 
-// verify checks all properties of a token. If fetch is set, it fetches the issuer's keys again if required.
+// verify checks the signature and the claims of a token. If fetch is set, it may fetch the issuer's keys again.
 func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verified, error) {
 	names, algs := algorithms()
 	if _, err := jose.ParseSignedCompact(raw, algs); err != nil {
 		if other, ok := errors.AsType[*jose.ErrUnexpectedSignatureAlgorithm](err); ok {
-			return nil, wrong(CheckAlgorithm, fmt.Sprintf("JWT is signed with %.20q; only asymmetric algorithms are "+
+			return nil, newError(CheckAlgorithm, fmt.Sprintf("JWT is signed with %.20q; only asymmetric algorithms are "+
 				"accepted: %s", string(other.Got), strings.Join(names, ", ")))
 		}
-		return nil, wrong(CheckForm, "token is neither a token of the pair nor a signed JWT")
+		return nil, newError(CheckForm, "token is neither a token of the pair nor a signed JWT")
 	}
 	set := &callKeys{keys: v.keys, algs: algs, fetch: fetch}
 	token, err := oidc.NewVerifier(v.settings.Issuer, set, &oidc.Config{
@@ -78,12 +78,12 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	case set.err != nil:
 		return nil, set.err
 	case err != nil:
-		return nil, wrong(CheckForm, "claims of the JWT cannot be decoded")
+		return nil, newError(CheckForm, "claims of the JWT cannot be decoded")
 	}
 	return v.checkClaims(token, set.version)
 }
 
-// checkClaims requires a token with a valid signature.
+// checkClaims checks the claims of a token with a valid signature.
 func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, error) {
 	var claims map[string]any
 	var times struct {
@@ -91,24 +91,24 @@ func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, 
 		NotBefore *json.Number `json:"nbf"`
 	}
 	if token.Claims(&claims) != nil || token.Claims(&times) != nil {
-		return nil, wrong(CheckForm, "claims of the JWT cannot be decoded")
+		return nil, newError(CheckForm, "claims of the JWT cannot be decoded")
 	}
 	if token.Issuer != v.settings.Issuer {
-		return nil, wrong(CheckIssuer, fmt.Sprintf("JWT has issuer %.*q; auth.jwt.issuer is %q", quoted,
+		return nil, newError(CheckIssuer, fmt.Sprintf("JWT has issuer %.*q; auth.jwt.issuer is %q", quoted,
 			token.Issuer, v.settings.Issuer))
 	}
 	if !slices.Contains(token.Audience, v.settings.Audience) {
-		return nil, wrong(CheckAudience, fmt.Sprintf("JWT has audience %.*q; auth.jwt.audience is %q", quoted,
+		return nil, newError(CheckAudience, fmt.Sprintf("JWT has audience %.*q; auth.jwt.audience is %q", quoted,
 			strings.Join(token.Audience, ", "), v.settings.Audience))
 	}
 	out := &verified{version: version}
 	now := v.now()
 	if times.Expiry == nil {
-		return nil, wrong(CheckClaims, "JWT has no exp claim")
+		return nil, newError(CheckClaims, "JWT has no exp claim")
 	}
 	expiry, ok := instant(times.Expiry)
 	if !ok {
-		return nil, wrong(CheckClaims, "exp claim of the JWT is not a time")
+		return nil, newError(CheckClaims, "exp claim of the JWT is not a time")
 	}
 	if out.expiry = expiry.Add(v.settings.Skew); !now.Before(out.expiry) {
 		return nil, errExpired(fmt.Sprintf("JWT expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
@@ -117,10 +117,10 @@ func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, 
 	if times.NotBefore != nil {
 		begin, ok := instant(times.NotBefore)
 		if !ok {
-			return nil, wrong(CheckClaims, "nbf claim of the JWT is not a time")
+			return nil, newError(CheckClaims, "nbf claim of the JWT is not a time")
 		}
 		if now.Add(v.settings.Skew).Before(begin) {
-			return nil, wrong(CheckTime, fmt.Sprintf("JWT is not valid before %s, in %s",
+			return nil, newError(CheckTime, fmt.Sprintf("JWT is not valid before %s, in %s",
 				begin.UTC().Format(time.RFC3339), begin.Sub(now).Round(time.Second)))
 		}
 	}
@@ -130,23 +130,23 @@ func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, 
 func (v *verifier) name(out *verified, claims map[string]any) error {
 	principal, ok := claim(claims, v.settings.PrincipalClaim).(string)
 	if !ok {
-		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.principal-claim) is missing or not a string",
+		return newError(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.principal-claim) is missing or not a string",
 			v.settings.PrincipalClaim))
 	}
-	if reason := nameable(principal); reason != "" {
-		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.principal-claim) %s",
+	if reason := nameProblem(principal); reason != "" {
+		return newError(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.principal-claim) %s",
 			v.settings.PrincipalClaim, reason))
 	}
 	groups, reason := groupsOf(claim(claims, v.settings.GroupsClaim))
 	if reason != "" {
-		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.groups-claim) %s",
+		return newError(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.groups-claim) %s",
 			v.settings.GroupsClaim, reason))
 	}
 	out.identity = &access.Identity{Principal: principal, Groups: groups, Method: access.MethodJWT}
 	return nil
 }
 
-// groupsOf parses a list of names, or one name; a missing claim has none.
+// groupsOf parses a list of names or a single name. A missing claim means no groups.
 func groupsOf(value any) (groups []string, reason string) {
 	var list []any
 	switch v := value.(type) {
@@ -167,7 +167,7 @@ func groupsOf(value any) (groups []string, reason string) {
 		if !is {
 			return nil, "is not a list of names"
 		}
-		if reason := nameable(group); reason != "" {
+		if reason := nameProblem(group); reason != "" {
 			return nil, "has a group that " + reason
 		}
 		groups = append(groups, group)
@@ -175,7 +175,7 @@ func groupsOf(value any) (groups []string, reason string) {
 	return groups, ""
 }
 
-// claim returns a claim by its full name, or else resolves the dotted path.
+// claim returns the claim named path, or else the one at the dotted path.
 func claim(claims map[string]any, path string) any {
 	if v, ok := claims[path]; ok || path == "" {
 		return v
@@ -201,7 +201,7 @@ func instant(n *json.Number) (time.Time, bool) {
 	return time.Unix(0, 0).Add(time.Duration(seconds) * time.Second), true
 }
 
-// callKeys is the key set for one call. It keeps the error, of which go-oidc preserves only the text.
+// callKeys is the key set for one call. It keeps the error, because go-oidc preserves only the text.
 type callKeys struct {
 	keys    *keys
 	algs    []jose.SignatureAlgorithm
@@ -222,7 +222,7 @@ func (c *callKeys) VerifySignature(ctx context.Context, raw string) ([]byte, err
 func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 	jws, err := jose.ParseSignedCompact(raw, c.algs)
 	if err != nil || len(jws.Signatures) != 1 {
-		return nil, wrong(CheckForm, "token is neither a token of the pair nor a signed JWT")
+		return nil, newError(CheckForm, "token is neither a token of the pair nor a signed JWT")
 	}
 	protected := jws.Signatures[0].Protected
 	found, version, err := c.keys.find(ctx, protected.KeyID, c.fetch)
@@ -233,7 +233,7 @@ func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 		return nil, unchecked(CheckUnavailable, codes.Unavailable, none.wait, "JWT not checked: "+
 			"keys of the issuer are not available (auth.jwt): "+none.Error())
 	case err != nil:
-		return nil, wrong(CheckKey, fmt.Sprintf("JWT is signed with key %.*q, which the issuer does not publish",
+		return nil, newError(CheckKey, fmt.Sprintf("JWT is signed with key %.*q, which the issuer does not publish",
 			quoted, protected.KeyID))
 	}
 	for i := range found {
@@ -244,5 +244,5 @@ func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 			return payload, nil
 		}
 	}
-	return nil, wrong(CheckSignature, "signature of the JWT does not match a key of the issuer")
+	return nil, newError(CheckSignature, "signature of the JWT does not match a key of the issuer")
 }

@@ -22,8 +22,8 @@ import (
 
 const (
 	fileCheckInterval = time.Second
-	refetchAfter      = 5 * time.Second // minimum between fetches because of unknown keys
-	// refreshAfter is the maximum age of fetched keys. A withdrawn key is accepted for up to this time.
+	refetchAfter      = 5 * time.Second // minimum interval between fetches caused by unknown keys
+	// refreshAfter is the maximum age of fetched keys, and thus the time for which a withdrawn key is still accepted.
 	refreshAfter = 10 * time.Minute
 	fetchTimeout = 10 * time.Second
 	maxKeySet    = 1 << 20 // bytes
@@ -31,7 +31,7 @@ const (
 	minRSABits   = 2048
 )
 
-// keys is the key set of the issuer, from a file, a URL, or the URL in the issuer's discovery document.
+// keys is the key set of the issuer. It is loaded from a file, a URL, or the URL in the issuer's discovery document.
 type keys struct {
 	file, url, issuer string
 	client            *http.Client
@@ -51,7 +51,7 @@ type keys struct {
 
 var errNoKey = errors.New("issuer has no key with this ID")
 
-// unavailableError is returned when the keys are unavailable, or must not be fetched again yet.
+// unavailableError is returned when the keys are unavailable or were fetched too recently.
 type unavailableError struct {
 	cause error
 	wait  time.Duration
@@ -60,8 +60,8 @@ type unavailableError struct {
 func (e *unavailableError) Error() string { return e.cause.Error() }
 func (e *unavailableError) Unwrap() error { return e.cause }
 
-// find returns the keys with an ID, or all for an empty ID, and the version of the key set. If no key matches and fetch
-// is set, it fetches the keys again.
+// find returns the keys with an ID (all keys if it is empty) and the version of the key set. If no key matches and
+// fetch is set, it fetches the keys again.
 func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebKey, uint64, error) {
 	found, version, err := k.lookup(id)
 	if len(found) == 0 && fetch {
@@ -73,7 +73,7 @@ func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebK
 	switch {
 	case len(found) > 0:
 		return found, version, nil
-	case err != nil: // the newest keys are unavailable: the key may be one of them
+	case err != nil: // the newest keys, which may contain this one, are unavailable
 		return nil, 0, &unavailableError{cause: err, wait: refetchAfter}
 	}
 	return nil, 0, errNoKey
@@ -104,8 +104,8 @@ func (k *keys) generation() uint64 {
 	return k.version
 }
 
-// load reads or fetches the keys. If the last attempt is less than `after` ago, it returns an error with the time to
-// retry, or nil if a concurrent call has fetched the keys.
+// load reads or fetches the keys. If the last attempt is less than `after` ago, it returns an error with the retry
+// time, or nil if a concurrent call has fetched the keys.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {
@@ -133,7 +133,7 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 
 // read stores the keys if they are valid. loading is held.
 func (k *keys) read(ctx context.Context) {
-	// The fetch serves all waiting calls: cancellation of one call must not fail the others.
+	// All waiting calls use this fetch, so the cancellation of one call must not fail the others.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer cancel()
 	var raw []byte
@@ -211,7 +211,7 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	return raw, nil
 }
 
-// parse stores the keys in raw; on error the old ones remain.
+// parse replaces the keys with those in raw. After an error, the old ones remain.
 func (k *keys) parse(raw []byte, err error) {
 	var set []jose.JSONWebKey
 	if err == nil {
@@ -245,7 +245,7 @@ func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
 	for _, one := range document.Keys {
 		var key jose.JSONWebKey
 		if key.UnmarshalJSON(one) != nil {
-			continue // an unsupported type of key: others may be usable
+			continue // unsupported key type
 		}
 		if public := key.Public(); usableKey(&public) {
 			set = append(set, public)
@@ -267,7 +267,8 @@ func usableKey(key *jose.JSONWebKey) bool {
 	return true
 }
 
-// refresh reloads a changed file, and fetches keys that are too old. It returns why no valid keys are available.
+// refresh reloads a changed file, and fetches keys that are too old. It returns an error if no valid keys are
+// available.
 func (k *keys) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	due := fileCheckInterval

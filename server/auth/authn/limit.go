@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxFailures is the burst of failures of an address, refilled with failuresPerSecond.
+	// maxFailures is the burst of failures allowed for an address, refilled at failuresPerSecond.
 	maxFailures       = 30.0
 	failuresPerSecond = 1.0
 	// maxAddresses limits memory: of evictSamples addresses, the one with the most remaining failures is evicted.
@@ -21,8 +21,8 @@ const (
 	evictSamples = 8
 )
 
-// limiter limits failures by address. It never blocks a token that was verified before, so callers behind the same
-// address (NAT) affect each other only with JWTs that the node has not seen.
+// limiter limits failures by address. It applies only to JWTs that the node has not yet verified, so callers behind the
+// same address (NAT) rarely affect each other.
 type limiter struct {
 	mu        sync.Mutex
 	addresses map[netip.Prefix]*budget
@@ -89,8 +89,8 @@ func (l *limiter) evict(now time.Time) {
 	delete(l.addresses, evicted)
 }
 
-// The prefix of an address is the whole IPv4 address, or the network half of an IPv6 address: a host can choose the
-// other half freely.
+// Prefix lengths of an address: the whole IPv4 address, or the network half of an IPv6 address, since a host can choose
+// the other half freely.
 const (
 	hostBits4 = 32
 	hostBits6 = 64

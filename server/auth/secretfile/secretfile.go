@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package secretfile implements shared secrets in a file, which is read again when it changes. Secrets are compared in
-// constant time, and never appear in errors or logs.
+// Package secretfile implements shared secrets that are read from a file, and read again when the file changes. Secrets
+// are compared in constant time. Errors and logs do not contain them.
 package secretfile
 
 import (
@@ -27,10 +27,10 @@ const (
 // ErrContent is returned for a file without a valid secret, or with an invalid one.
 var ErrContent = errors.New("invalid secret file")
 
-// File is safe for concurrent use.
+// File is a file of secrets. It is safe for concurrent use.
 type File struct {
 	path      string
-	reported  func(error)
+	onChange  func(error)
 	now       atomic.Pointer[secrets]
 	refused   atomic.Pointer[error]
 	checkedAt atomic.Int64
@@ -44,10 +44,10 @@ type secrets struct { // immutable
 	sums  [][sha256.Size]byte
 }
 
-// Open reads a file of secrets, one per line; empty lines and lines that begin with # are ignored. reported, unless
-// nil, is called with nil when new content is used, and once with the error when it is invalid.
-func Open(path string, reported func(error)) (*File, error) {
-	f := &File{path: path, reported: reported}
+// Open reads a file of secrets, one per line. Empty lines and lines that begin with # are ignored. onChange, unless
+// nil, is called with nil when new content is used, and once with the error when new content is invalid.
+func Open(path string, onChange func(error)) (*File, error) {
+	f := &File{path: path, onChange: onChange}
 	s, err := read(path)
 	if err != nil {
 		return nil, err
@@ -57,14 +57,14 @@ func Open(path string, reported func(error)) (*File, error) {
 	return f, nil
 }
 
-// First returns the secret to present to others.
+// First returns the first secret, which is presented to others.
 func (f *File) First() string {
 	f.Check()
 	return f.now.Load().first
 }
 
-// Holds reports whether a secret is in the file. The time depends only on the file.
-func (f *File) Holds(secret string) bool {
+// Contains reports whether a secret is in the file. The running time depends only on the file.
+func (f *File) Contains(secret string) bool {
 	f.Check()
 	sum, found := sha256.Sum256([]byte(secret)), 0
 	for _, s := range f.now.Load().sums {
@@ -81,7 +81,7 @@ func (f *File) Check() {
 	}
 	defer f.mu.Unlock()
 	f.checkedAt.Store(now)
-	_ = f.read() // passed to reported
+	_ = f.read() // passed to onChange
 }
 
 // Reload reads the file now. If the content is invalid, it returns an error and the previous secrets stay in use.
@@ -92,7 +92,7 @@ func (f *File) Reload() error {
 	return f.read()
 }
 
-// Refused returns why the content of the file is not used, or nil. It does not read the file.
+// Refused returns the error of the current file content, or nil if the content is used. It does not read the file.
 func (f *File) Refused() error {
 	if err := f.refused.Load(); err != nil {
 		return *err
@@ -106,8 +106,8 @@ func (f *File) read() error {
 	before := f.Refused()
 	if err != nil {
 		f.refused.Store(&err)
-		if f.reported != nil && (before == nil || before.Error() != err.Error()) {
-			f.reported(err)
+		if f.onChange != nil && (before == nil || before.Error() != err.Error()) {
+			f.onChange(err)
 		}
 		return err
 	}
@@ -116,13 +116,13 @@ func (f *File) read() error {
 		return nil
 	}
 	f.now.Store(s)
-	if f.reported != nil {
-		f.reported(nil)
+	if f.onChange != nil {
+		f.onChange(nil)
 	}
 	return nil
 }
 
-// read returns errors without the file's content.
+// read reads and parses the file. Its errors do not contain secrets.
 func read(path string) (*secrets, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -153,7 +153,7 @@ func read(path string) (*secrets, error) {
 	}
 	switch {
 	case len(s.sums) == 0:
-		return nil, fmt.Errorf("%w: %s has no secret; write one per line, for example from `openssl rand -hex 32`",
+		return nil, fmt.Errorf("%w: %s contains no secret; write one per line, such as the output of `openssl rand -hex 32`",
 			ErrContent, path)
 	case len(s.sums) > maxSecrets:
 		return nil, fmt.Errorf("%w: %s has more than %d secrets", ErrContent, path, maxSecrets)
@@ -167,7 +167,7 @@ func problemOf(secret string) string {
 	}
 	for _, c := range []byte(secret) {
 		if c <= ' ' || c > '~' {
-			return "secret must have printable ASCII characters and no spaces"
+			return "secret must consist of printable ASCII characters without spaces"
 		}
 	}
 	return ""

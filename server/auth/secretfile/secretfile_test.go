@@ -25,7 +25,7 @@ func write(t *testing.T, path, content string) {
 }
 
 // Each secret of the file is accepted, and similar strings are not.
-func TestHolds(t *testing.T) {
+func TestContains(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, "# of the pair\n\n"+newer+"\r\n  "+older+"  \n")
 	f, err := secretfile.Open(path, nil)
@@ -36,11 +36,11 @@ func TestHolds(t *testing.T) {
 		"": false, newer + "x": false, newer[:len(newer)-1]: false, " " + newer: false, strings.ToUpper(newer): false,
 		newer + "\n" + older: false, "# of the pair": false, newer + "\x00": false,
 	} {
-		require.Equal(t, want, f.Holds(secret), "%q", secret)
+		require.Equal(t, want, f.Contains(secret), "%q", secret)
 	}
 }
 
-func FuzzHolds(f *testing.F) {
+func FuzzContains(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "token")
 	if err := os.WriteFile(path, []byte(newer+"\n"+older), 0o600); err != nil {
 		f.Fatal(err)
@@ -53,17 +53,17 @@ func FuzzHolds(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, secret string) {
-		require.Equal(t, secret == newer || secret == older, file.Holds(secret))
+		require.Equal(t, secret == newer || secret == older, file.Contains(secret))
 	})
 }
 
 // Invalid secrets are refused, and errors do not contain them.
 func TestWrongFiles(t *testing.T) {
 	for content, want := range map[string]string{
-		"":                                    "has no secret",
-		"# only a comment\n":                  "has no secret",
+		"":                                    "contains no secret",
+		"# only a comment\n":                  "contains no secret",
 		"planted-secret":                      "line 1: secret must have at least 16",
-		newer + "\nplanted-secret-1 and-more": "line 2: secret must have printable",
+		newer + "\nplanted-secret-1 and-more": "line 2: secret must consist of printable",
 		"planted-secret-\xff\xfe\xff":         "printable",
 		strings.Repeat(newer+"\n", 17):        "more than 16 secrets",
 		strings.Repeat("x", 70<<10):           "more than 65536 bytes",
@@ -89,19 +89,19 @@ func TestChange(t *testing.T) {
 	write(t, path, newer+"\n"+older)
 	require.NoError(t, f.Reload())
 	require.NoError(t, <-reported)
-	require.True(t, f.Holds(newer))
-	require.True(t, f.Holds(older))
+	require.True(t, f.Contains(newer))
+	require.True(t, f.Contains(older))
 
 	write(t, path, "")
 	require.ErrorIs(t, f.Reload(), secretfile.ErrContent)
 	require.ErrorIs(t, f.Reload(), secretfile.ErrContent)
 	require.ErrorIs(t, f.Refused(), secretfile.ErrContent)
 	require.ErrorIs(t, <-reported, secretfile.ErrContent)
-	require.True(t, f.Holds(newer), "the previous contents")
+	require.True(t, f.Contains(newer), "the previous contents")
 	require.Empty(t, reported)
 
 	write(t, path, newer)
-	require.Eventually(t, func() bool { return !f.Holds(older) }, time.Minute, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return !f.Contains(older) }, time.Minute, 10*time.Millisecond,
 		"it is checked automatically")
 	require.NoError(t, <-reported)
 	require.NoError(t, f.Refused())

@@ -7,13 +7,13 @@ import "sync/atomic"
 const (
 	// minOutbox is the minimum outbox limit of a consumer, in bytes. Smaller changes are not counted.
 	minOutbox = 16 << 10
-	// maxUnconfirmedBatches bounds the batches counted for a silent client: gRPC buffers about one, and the next one
-	// waits.
+	// maxUnconfirmedBatches bounds the batches counted for an unresponsive client: gRPC buffers about one, and the next
+	// one waits.
 	maxUnconfirmedBatches = 2
 )
 
-// bufferedBytes counts the bytes in memory that clients have not received, and limits the bytes per consumer: a client
-// that does not read occupies its part indefinitely. It is safe for concurrent use.
+// bufferedBytes counts the bytes in memory that clients have not received. It limits the bytes per consumer, since a
+// client that does not read occupies its part indefinitely. It is safe for concurrent use.
 type bufferedBytes struct {
 	bytes     atomic.Int64
 	consumers atomic.Int64
@@ -47,9 +47,9 @@ func (r *Registry) outboxBytes() int { return r.buffered.atMost(r.limits.Load().
 
 func (r *Registry) batchBytes() int { return r.buffered.atMost(r.limits.Load().BatchBytes) }
 
-// updateCount updates the registry's count of the consumer's bytes, if it has changed by step. It counts the outbox and
+// updateCount updates the registry's count of the consumer's bytes if it has changed by step. It counts the outbox and
 // the bytes delivered since the client's last message, as far as the node can still buffer them. A client that reads
-// without answering is counted like one that does not read; this only makes batches smaller for others.
+// but does not respond is counted like one that does not read; this only reduces the batch size of others.
 func (c *Consumer) updateCount(step int) {
 	l := c.d.registry.limits.Load()
 	holds := c.outboxBytes + min(c.unconfirmedBytes, maxUnconfirmedBatches*l.BatchBytes)

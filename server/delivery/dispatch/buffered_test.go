@@ -28,8 +28,8 @@ func (f *fixture) withConsumers(least uint64) uint64 {
 	return n
 }
 
-// All clients that do not read occupy no more than the limit, and 16 KiB each. A client that reads gets its
-// messages in the meantime, and all others as soon as they read.
+// Clients that do not read occupy at most the limit and 16 KiB each. A client that reads receives its messages in the
+// meantime, and the others as soon as they read.
 func TestOutboxesShareLimit(t *testing.T) { synctest.Test(t, testOutboxesShareLimit) }
 
 func testOutboxesShareLimit(t *testing.T) {

@@ -32,13 +32,13 @@ type Consumer struct {
 	finishing        bool
 	left             bool
 	groups           int           // groups that it owns
-	deferred         [lanes]uint64 // by lane: all deferred messages below this sequence were offered to it
-	// reportsPending: the client supports Event.PendingRejects. pendingRejects and moved are reported by the next event.
+	deferred         [lanes]uint64 // for each lane: all deferred messages below this sequence were offered to it
+	// reportsPending is set if the client supports Event.PendingRejects. The next event reports pendingRejects and moved.
 	reportsPending        bool
 	pendingRejects, moved []uint64
 	// accepts reports whether the consumer accepts a message; nil accepts all.
 	accepts func(m *Message) bool
-	// from is the origin of the consumer. firstSince is when it became the consumer attached longest, or zero.
+	// from is the origin of the consumer. firstSince is the time at which it became the longest-attached one, or zero.
 	from       string
 	firstSince time.Time
 }
@@ -51,11 +51,13 @@ type Event struct {
 	Messages []Message
 	// Confirmed is the highest confirmation number whose acks are committed, or 0 if it has not changed.
 	Confirmed uint64
-	// Drained is the number of the Drain answered after Messages; 0 for none. DrainedCredit is the revoked credit.
+	// Drained is the number of the Drain request that is answered after Messages; 0 for none. DrainedCredit is the revoked
+	// credit.
 	Drained       uint64
 	DrainedCredit uint32
-	// PendingRejects are not covered by Confirmed, because the dead-letter queue is full. They are moved when it has
-	// space, or redelivered if the active is replaced first. Set only after EnablePendingEvents.
+	// PendingRejects contains rejects that Confirmed does not cover, because the dead-letter queue is full. The messages
+	// are moved when it has space, or redelivered if the active is replaced first. It is set only after
+	// EnablePendingEvents.
 	PendingRejects []uint64
 	// Moved contains earlier PendingRejects that are no longer pending.
 	Moved []uint64
@@ -87,9 +89,10 @@ func (c *Consumer) AddCredit(n uint32) error {
 // Outcomes contains a consumer's outcomes for its messages. Nacks, Rejects and Releases apply only to messages in
 // flight at this consumer.
 type Outcomes struct {
-	// Acks may include messages not in flight at this consumer: they may have been delivered before a failover.
+	// Acks may include messages that are not in flight at this consumer, since they may have been delivered before a
+	// failover.
 	Acks []Range
-	// Nacks are redelivered after NackDelay, or after the redelivery delay of their queue if it is nil.
+	// Nacks are redelivered after NackDelay or, if it is nil, after the redelivery delay of their queue.
 	Nacks     []Range
 	NackDelay *time.Duration
 	// Rejects are dead-lettered, or discarded if there is no dead-letter queue.
@@ -170,8 +173,8 @@ func (c *Consumer) reject(ranges []Range) {
 	c.d.order.settled(held)
 }
 
-// Detach marks all messages of the consumer as not delivered, except those in seen: other messages may still be in
-// transit to the client. The consumer gets no further messages. Finish must follow; Close requeues the messages.
+// Detach marks all messages of the consumer except those in seen as not delivered, since they may still be in transit
+// to the client. The consumer receives no further messages. Finish must follow, and Close requeues the messages.
 func (c *Consumer) Detach(seen []Range) {
 	seen = merged(seen)
 	d := c.d
@@ -189,8 +192,8 @@ func (c *Consumer) Detach(seen []Range) {
 	signal(c.notify)
 }
 
-// Finish marks the end of the client's requests. The consumer gets no further messages, and Next returns ErrFinished
-// after all requested confirmations.
+// Finish marks the end of the client's requests. The consumer receives no further messages, and Next returns
+// ErrFinished after all requested confirmations.
 func (c *Consumer) Finish() {
 	d := c.d
 	d.mu.Lock()
@@ -220,7 +223,7 @@ func (c *Consumer) Fail(err error) {
 }
 
 // Next waits for the next event. It returns ErrFinished after Finish, the reason if the consumer was ended otherwise,
-// or ctx's error.
+// or the error of ctx.
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()

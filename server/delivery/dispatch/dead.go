@@ -42,8 +42,8 @@ func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	return 0
 }
 
-// filterExhausted dead-letters messages at the delivery limit and removes them from a read result. They exist after a
-// failover, or if the limit was lowered.
+// filterExhausted dead-letters messages at the delivery limit and removes them from a read result. Such messages exist
+// after a failover, or if the limit was lowered.
 func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message {
 	return slices.DeleteFunc(messages, func(m Message) bool {
 		dead := uint64(m.DeliveryCount) >= most
@@ -74,7 +74,7 @@ func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 	d.order.settled(exhausted)
 }
 
-// FullError reports that dead letters of a queue are pending because the dead-letter queue is full. It wraps
+// FullError is returned when dead letters of a queue are pending because the dead-letter queue is full. It wraps
 // txn.ErrQueueFull.
 type FullError struct {
 	Queue, DeadLetter string
@@ -121,7 +121,7 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 		left = rest
 	}
 	if len(waiting) > 0 {
-		d.moveLater(waiting, batch, reason)
+		d.keepDead(waiting, batch, reason)
 	} else if len(batch.dead) > 0 {
 		d.mu.Lock()
 		d.deadFull = false
@@ -130,7 +130,8 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	return nil
 }
 
-// reportMoved notifies the consumers that rejected messages that these are no longer pending, except those in stay.
+// reportMoved notifies consumers that the messages that they rejected are no longer pending, except the messages in
+// stay.
 func (d *dispatcher) reportMoved(list []pendingDead, stay []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +152,7 @@ func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	return found
 }
 
-// readDead reads the first messages of a list that are not acknowledged, and returns the rest of the list.
+// readDead reads the first unacknowledged messages of a list, and returns the rest of the list.
 func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []Dead, rest []pendingDead, err error) {
 	from := list[0].sequence
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, maxMoveMessages,
@@ -183,7 +184,7 @@ func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []De
 	return now, list, nil
 }
 
-func (d *dispatcher) moveLater(left []pendingDead, batch *settlement, reason *FullError) {
+func (d *dispatcher) keepDead(left []pendingDead, batch *settlement, reason *FullError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.deadFull {
@@ -203,7 +204,7 @@ func (d *dispatcher) moveLater(left []pendingDead, batch *settlement, reason *Fu
 }
 
 // postponeDead keeps dead messages pending, and notifies the consumers that rejected them. A consumer without support
-// for that gets its confirmation when they are moved.
+// for such events receives its confirmation when the messages are moved.
 func (d *dispatcher) postponeDead(batch *settlement) {
 	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
 		return
@@ -231,7 +232,7 @@ func (d *dispatcher) postponeDead(batch *settlement) {
 	})
 }
 
-// fullFor is how long dead letters count as pending. Tasks that move them retry about every second.
+// fullFor is the time for which dead letters count as pending. Tasks that move them retry about every second.
 const fullFor = 5 * time.Second
 
 // RecordFull records that dead letters are pending.

@@ -10,11 +10,11 @@ import (
 
 const (
 	deferredBits = 12
-	// maxDeferredChunks bounds the deferred messages of a subscription. A chunk takes 512 bytes.
+	// maxDeferredChunks bounds the deferred messages of a subscription. A chunk uses 512 bytes.
 	maxDeferredChunks = 1 << 14
 )
 
-// deferredSet is a set of sequences, with a bitmap for each nonempty chunk of 4096.
+// deferredSet is a set of sequences. It has a bitmap for each nonempty chunk of 4096 sequences.
 type deferredSet struct {
 	chunks []*deferredChunk // sorted by number
 	n      int

@@ -13,13 +13,13 @@ type delayQueue struct {
 	timer *time.Timer // for the first one; nil if empty
 }
 
-type laterEntry struct {
+type delayedEntry struct {
 	at       time.Time
 	sequence uint64
 }
 
-// requeueDelayed requeues sequences after the delays requested by consumers, or else those of the queue's
-// configuration.
+// requeueDelayed requeues sequences after the delays requested by consumers, or else after the delays configured for
+// the queue.
 func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Duration) {
 	if len(sequences) == 0 {
 		return
@@ -43,23 +43,23 @@ func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Du
 		d.delayed.add(sequence, now.Add(delay))
 	}
 	d.requeue(atOnce)
-	d.setLater(now)
+	d.setDelayTimer(now)
 }
 
-func (d *dispatcher) setLater(now time.Time) {
+func (d *dispatcher) setDelayTimer(now time.Time) {
 	l := &d.delayed
 	if len(l.heap) == 0 || d.stopped != nil {
 		return
 	}
 	wait := l.heap[0].at.Sub(now)
 	if l.timer == nil {
-		l.timer = time.AfterFunc(wait, d.isLater)
+		l.timer = time.AfterFunc(wait, d.delayPassed)
 		return
 	}
 	l.timer.Reset(wait)
 }
 
-func (d *dispatcher) isLater() {
+func (d *dispatcher) delayPassed() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stopped != nil {
@@ -67,7 +67,7 @@ func (d *dispatcher) isLater() {
 	}
 	now := time.Now()
 	d.requeue(d.delayed.take(now))
-	d.setLater(now)
+	d.setDelayTimer(now)
 }
 
 func (l *delayQueue) add(sequence uint64, at time.Time) {
@@ -75,12 +75,12 @@ func (l *delayQueue) add(sequence uint64, at time.Time) {
 		l.at = make(map[uint64]time.Time)
 	}
 	l.at[sequence] = at
-	heap.Push(&l.heap, laterEntry{at, sequence})
+	heap.Push(&l.heap, delayedEntry{at, sequence})
 }
 
 func (l *delayQueue) take(now time.Time) (due []uint64) {
 	for len(l.heap) > 0 && !l.heap[0].at.After(now) {
-		e, _ := heap.Pop(&l.heap).(laterEntry)
+		e, _ := heap.Pop(&l.heap).(delayedEntry)
 		if l.at[e.sequence].Equal(e.at) {
 			delete(l.at, e.sequence)
 			due = append(due, e.sequence)
@@ -102,12 +102,12 @@ func (l *delayQueue) stop() {
 	}
 }
 
-type delayHeap []laterEntry
+type delayHeap []delayedEntry
 
 func (h delayHeap) Len() int           { return len(h) }
 func (h delayHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
 func (h delayHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *delayHeap) Push(x any)        { *h = append(*h, x.(laterEntry)) } // only add calls it
+func (h *delayHeap) Push(x any)        { *h = append(*h, x.(delayedEntry)) } // only add calls it
 func (h *delayHeap) Pop() any {
 	last := (*h)[len(*h)-1]
 	*h = (*h)[:len(*h)-1]

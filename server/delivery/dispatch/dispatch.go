@@ -2,15 +2,15 @@
 
 // Package dispatch distributes the messages of a subscription to its consumers.
 //
-// Each subscription with consumers has one dispatcher. It reads the queue in batches, assigns each message to the next
-// consumer in turn that has credit, and tracks the messages in flight. Requeued messages (nacked, or from a lost
+// Each subscription with consumers has one dispatcher. It reads the queue in batches, assigns messages round-robin
+// to consumers with credit, and tracks the messages in flight. Requeued messages (nacked, or from a lost
 // consumer) precede new ones, lowest sequence first. Priorities, message groups, single active consumers and consumers
 // with filters need another order: see selective. The acknowledgements of all consumers of a subscription that arrive
 // during a commit form the next transaction.
 //
 // # Invariants
 //
-//   - A message is in flight at one consumer at most: Consumer.inFlight is authoritative, everything else is derived.
+//   - A message is in flight at one consumer at most. Consumer.inFlight is authoritative; all other state is derived.
 //   - Only applied messages are visible (Source.Read returns nothing else), and nothing is delivered while paused
 //     (INV-2).
 //   - `confirmed` increases only after the transaction that contains the acks is committed.
@@ -24,9 +24,9 @@
 //   - An expired message is not delivered; server/delivery/expiry removes it.
 //   - A requeued message with a delay blocks only messages of its group.
 //   - The bytes buffered for a slow connection are bounded, regardless of the consumer's credit.
-//   - While other work needs the CPU, the dispatchers are limited to a fraction of it and take turns (see throttle).
+//   - While other work needs the CPU, the dispatchers may use only a fraction of it, in turns (see throttle).
 //
-// The package does not depend on gRPC, protobuf or replication, but on a Source and a Settler.
+// The package does not depend on gRPC, protobuf or replication. It uses a Source and a Settler.
 package dispatch
 
 import (
@@ -51,7 +51,7 @@ var (
 	// ErrMoved is returned by Next and Settle when the subscription was moved. Earlier deliveries and their outcomes are
 	// invalid.
 	ErrMoved = errors.New("subscription position was changed: attach again, do not retry acknowledgements")
-	// ErrFinished is returned by Next when the client has finished and has received everything.
+	// ErrFinished is returned by Next after Finish, when the client has received all confirmations.
 	ErrFinished = errors.New("consumer is closed")
 	// ErrTooManyConsumers is returned by Attach when the node has reached its limit of consumers.
 	ErrTooManyConsumers = errors.New("too many consumers")
@@ -61,7 +61,7 @@ var (
 	ErrNotDelivered = errors.New("sequence was not delivered")
 )
 
-// Key identifies a subscription by the numbers of its queue and, in that, of the subscription.
+// Key identifies a subscription by the ID of its queue and its ID in the queue.
 type Key struct {
 	Queue uint64
 	Sub   uint32
@@ -75,35 +75,35 @@ type Message = store.Delivery
 
 // Source provides messages to a dispatcher.
 type Source interface {
-	// Read appends the unacknowledged messages of the subscription from sequence from on to dst. It appends at most
+	// Read appends unacknowledged messages of the subscription to dst, starting at sequence from. It appends at most
 	// maxMessages, and stops once maxBytes are reached, but returns at least one available message. A corrupt message has
 	// no record. next is the position to continue from.
 	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message,
 		next uint64, err error)
-	// ReadPriorities is Read for a queue with priorities, highest first. It reads each priority from its position in
-	// lanes, and advances that. next is above all sequences read.
+	// ReadPriorities is like Read for a queue with priorities, and reads the highest priority first. It reads each
+	// priority from its position in lanes and advances the position. next is above all sequences read.
 	ReadPriorities(ctx context.Context, key Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []Message) (
 		messages []Message, next uint64, err error)
 	// Priorities returns the priorities of requeued messages, in the same order.
 	Priorities(queue uint64, sequences []uint64) []uint8
-	// Order reports whether a queue delivers higher priorities first, which never changes, and whether each subscription
-	// has a single active consumer, which can be altered.
+	// Order reports whether a queue delivers higher priorities first (fixed) and whether each subscription has a single
+	// active consumer (can be altered).
 	Order(queue uint64) (prioritized, exclusive bool)
 	// NextSequence returns the sequence of the queue's next message.
 	NextSequence(queue uint64) (uint64, bool)
 	// MaxDeliveries returns the delivery limit of a subscription; 0 for no limit.
 	MaxDeliveries(key Key) uint64
-	// Exhausted returns those of the requeued sequences that have reached the delivery limit.
+	// Exhausted returns the requeued sequences that have reached the delivery limit.
 	Exhausted(key Key, sequences []uint64) []uint64
 	// TTL returns the TTL of the queue's messages in milliseconds; 0 for none. It can be altered.
 	TTL(queue uint64) int64
-	// RedeliveryDelays returns the redelivery delays of requeued sequences; nil if none has one.
+	// RedeliveryDelays returns the redelivery delays of requeued sequences, or nil if they have none.
 	RedeliveryDelays(key Key, sequences []uint64) []time.Duration
 	// Filter returns a function that reports whether a stored record matches the subscription's filter, or nil without a
 	// filter.
 	Filter(key Key) (matches func(record []byte) bool, err error)
-	// Filters returns a value that changes whenever Filter may return a different result, before later published messages
-	// can be read.
+	// Filters returns a value that changes whenever Filter may return a different result. It changes before messages
+	// published later can be read.
 	Filters() uint64
 	// Watch returns a channel that receives after changes of the queue, coalesced. cancel ends it.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
@@ -113,9 +113,9 @@ type Source interface {
 type Settler interface {
 	// Settle returns nil only when the transaction is committed and applied.
 	Settle(ctx context.Context, key Key, acks, releases []Range) error
-	// Move moves messages of one subscription, in ascending order, to its dead-letter queue, or discards them without one.
-	// It skips messages acknowledged by then. It returns nil only when the move is committed and applied. If not all fit,
-	// it moves the oldest, and returns the sequences of the others with a *FullError.
+	// Move moves messages of one subscription, in ascending order, to its dead-letter queue. Without a dead-letter queue,
+	// it discards them. It skips messages acknowledged by then. It returns nil only when the move is committed and
+	// applied. If not all messages fit, it moves the oldest, and returns the sequences of the others with a *FullError.
 	Move(ctx context.Context, key Key, dead []Dead) (waiting []uint64, err error)
 }
 
@@ -137,9 +137,9 @@ type Limits struct {
 	BatchBytes int
 	// OutboxBytes is the approximate limit of bytes buffered for one consumer.
 	OutboxBytes int
-	// BufferedBytes limits the bytes buffered for all consumers; 0: no limit. From half of it on, each consumer is limited
-	// to an equal fraction of the rest, but at least 16 KiB. The total is at most BufferedBytes, 16 KiB for each consumer,
-	// and one batch for each subscription.
+	// BufferedBytes limits the bytes buffered for all consumers; 0: no limit. When half of it is used, each consumer is
+	// limited to an equal fraction of the rest, but to at least 16 KiB. The total is at most BufferedBytes plus 16 KiB for
+	// each consumer and one batch for each subscription.
 	BufferedBytes int
 	// Busy reports whether other work needs the CPU that deliveries use; nil: never. Any goroutine calls it before each
 	// read.
@@ -147,14 +147,14 @@ type Limits struct {
 	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy; 1 disables the limit. Delivering
 	// each published message once is always allowed.
 	CPUFraction float64
-	// Counters is updated; may be nil.
+	// Counters counts the deliveries; may be nil.
 	Counters *Counters
 }
 
 // Counters counts deliveries. It outlives the registries that update it.
 type Counters struct {
-	// Delivered and DeliveredBytes include redeliveries. Redelivered counts messages requeued by a consumer or after its
-	// loss.
+	// Delivered and DeliveredBytes include redeliveries. Redelivered counts messages that were requeued by a consumer or
+	// because a consumer was lost.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 	// Filtered counts messages that were acknowledged because they did not match the filter of their subscription.
 	Filtered atomic.Uint64
@@ -283,8 +283,8 @@ func (r *Registry) Stop(reason error) {
 // Wait waits for the dispatchers after Stop.
 func (r *Registry) Wait() { r.running.Wait() }
 
-// Settled removes messages of a subscription from its consumers after another transaction acknowledged or released
-// them. It must be called after the transaction was applied and before it is answered.
+// Settled removes messages from the consumers of a subscription after another transaction acknowledged or released the
+// messages. It must be called after the transaction was applied and before the response is sent.
 func (r *Registry) Settled(key Key, acks, releases []Range) {
 	if d := r.of(key); d != nil {
 		d.settled(acks, releases)
@@ -297,8 +297,9 @@ func (r *Registry) of(key Key) *dispatcher {
 	return r.byKey[key]
 }
 
-// First returns the origin of the consumer of a subscription that has been attached longest, and since when. With a
-// single active consumer, that is the active one. ok is false without a consumer.
+// First returns the origin of the subscription's longest-attached consumer, which is the active one if only one
+// consumer may be active. since is the time since which it has been the longest-attached one. ok is false without a
+// consumer.
 func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
 	d := r.of(key)
 	if d == nil {
@@ -357,7 +358,8 @@ func (r *Registry) fail(d *dispatcher, reason error) {
 // Activity is the activity of the consumers of a queue or subscription.
 type Activity struct {
 	Consumers uint32
-	// Delivered is the number of delivered messages. It restarts at 0 when the last consumer of a subscription has left.
+	// Delivered is the number of delivered messages. The count of a subscription restarts at 0 when its last consumer
+	// detaches.
 	Delivered uint64
 }
 

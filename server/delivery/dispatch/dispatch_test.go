@@ -299,7 +299,7 @@ func (f *fixture) take(c *dispatch.Consumer, n int) []dispatch.Message {
 	return got
 }
 
-// nothing checks that the consumer gets nothing, after all pending work is done.
+// nothing checks that the consumer receives nothing after all pending work is done.
 func (f *fixture) nothing(c *dispatch.Consumer) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.ctx, time.Second)

@@ -38,7 +38,8 @@ type dispatcher struct {
 	noReceiver bool                     // no consumer can accept a message
 	polls      bool                     // new messages may precede messages already read
 
-	// mu guards the fields below and those of the consumers. Methods that use them without locking mu require it held.
+	// mu guards the fields below and the fields of the consumers. Methods that use them without locking mu require that
+	// it is held.
 	mu        sync.Mutex
 	consumers []*Consumer
 	order     order
@@ -58,14 +59,14 @@ type dispatcher struct {
 	reading    bool       // a read is in progress, outside the lock
 	pending    settlement
 	skipped    skipped
-	// deadWait: the retry time of pending dead messages is not reached. deadFull: the reason was logged.
+	// deadWait is set until the retry time of pending dead messages. deadFull is set once the reason was logged.
 	deadWait, deadFull bool
-	// ackedInRead was acknowledged during the running read; the result may still contain it.
+	// ackedInRead contains messages acknowledged during the running read, which the result may still contain.
 	ackedInRead []Range
-	// hidden messages are removed from read results: they become deliverable at any moment, and must not be delivered
-	// twice. unhiding contains the ranges that are no longer hidden.
+	// hidden messages are removed from read results, since they can become deliverable at any moment and must not be
+	// delivered twice. unhiding contains the ranges that are no longer hidden.
 	hidden, unhiding []Range
-	// dueInRead became deliverable during the running read; the result does not contain it.
+	// dueInRead contains messages that became deliverable during the running read and are not in the result.
 	dueInRead []uint64
 	delivered uint64
 }
@@ -277,9 +278,9 @@ func (d *dispatcher) readOn(
 	return messages, progressed, nil
 }
 
-// demand delivers buffered messages and returns how many more the consumers can accept, at most most: first those in
-// again, then new ones, to be read by from. Unless want is 0, the caller must read and call endRead. queueChanged
-// reports that the queue has changed; the order is already notified.
+// demand delivers buffered messages and returns how many more messages the consumers can accept, at most most: first
+// the sequences in again, then new messages, which from reads. Unless want is 0, the caller must read and call endRead.
+// queueChanged reports that the queue has changed; the order is already notified.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
 	queueChanged bool,
 ) {
@@ -333,8 +334,8 @@ func (d *dispatcher) nextConsumer() *Consumer {
 	return nil
 }
 
-// readAgain reads sequences in ascending order, up to about maxBytes, and returns the others in left. Messages
-// acknowledged in the meantime are in neither.
+// readAgain reads sequences in ascending order, up to about maxBytes, and returns the unread ones in left. Messages
+// acknowledged in the meantime are in neither result.
 func (d *dispatcher) readAgain(
 	ctx context.Context, sequences []uint64, maxBytes int,
 ) (found []Message, left []uint64, err error) {
@@ -368,8 +369,8 @@ func (d *dispatcher) readAgain(
 	return found, nil, nil
 }
 
-// redeliverRead redelivers messages, and skips others, which were corrupt before and do not match the filter. Messages
-// that no consumer can accept now, and those in left, stay requeued.
+// redeliverRead redelivers messages. It skips others, which were corrupt before and do not match the filter. Messages
+// that no consumer can accept now, and messages in left, stay requeued.
 func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
@@ -427,8 +428,8 @@ func (d *dispatcher) requeue(sequences []uint64) {
 	signal(d.wake)
 }
 
-// detach removes a consumer. Messages sent to it count as one more delivery, and are redelivered when that is
-// committed, together with those not yet sent.
+// detach removes a consumer. The delivery of the messages sent to it is counted. When the count is committed, they are
+// redelivered, together with messages not yet sent.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()
 	at := slices.Index(d.consumers, c)
@@ -471,8 +472,8 @@ func (d *dispatcher) detach(c *Consumer) {
 	d.registry.detached()
 }
 
-// filterCorrupt removes corrupt messages from a read result. From the first message with a group on, the dispatcher
-// maintains groups.
+// filterCorrupt removes corrupt messages from a read result. At the first message with a group, the dispatcher starts
+// to maintain groups.
 func (d *dispatcher) filterCorrupt(messages []Message) []Message {
 	_, grouped := d.order.(*selective)
 	messages = slices.DeleteFunc(messages, func(m Message) bool {

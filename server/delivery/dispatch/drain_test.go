@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// drained returns the messages up to the answer to a drain, and the revoked credit.
+// drained returns the messages received before the answer to a drain, and the revoked credit.
 func (f *fixture) drained(c *dispatch.Consumer, number uint64) (list []dispatch.Message, credit uint32) {
 	f.t.Helper()
 	c.Drain(number)
@@ -69,7 +69,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A consumer with a filter gets the matching messages behind any number of others, also if they were deferred for
+// A consumer with a filter receives the matching messages behind any number of others, even if they were deferred for
 // other consumers before. The answer does not wait for publishers to stop.
 func TestDrainReadsAll(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {
@@ -120,7 +120,7 @@ func TestDrainReadsAll(t *testing.T) {
 	}
 }
 
-// A consumer at its limit of messages in flight gets no further messages, and a drain reports that.
+// A consumer at its limit of messages in flight receives no further messages, and a drain reports that.
 func TestDrainAtTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limits()

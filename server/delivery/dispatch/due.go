@@ -19,9 +19,9 @@ func (r *Registry) Expired(queue uint64, expired []Range) {
 	}
 }
 
-// InFlight returns those of the sequences that must not be dead-lettered now: in flight at a consumer of any
-// subscription of the queue, answered with the answer not committed, or about to be acknowledged because they do not
-// match a filter.
+// InFlight returns the sequences that must not be dead-lettered now. They are in flight at a consumer of any
+// subscription of the queue, their outcome is not committed yet, or they are about to be acknowledged because they do
+// not match a filter.
 func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.mu.Lock()
@@ -43,7 +43,7 @@ func (d *dispatcher) inFlight(sequences []uint64) (sent []uint64) {
 	return sent
 }
 
-// answered returns those of the sequences with uncommitted answers.
+// answered returns the sequences with uncommitted outcomes.
 func (d *dispatcher) answered(sequences []uint64) []uint64 {
 	open := make(map[uint64]bool, len(sequences))
 	for _, sequence := range d.unanswered(slices.Clone(sequences)) {
@@ -52,7 +52,7 @@ func (d *dispatcher) answered(sequences []uint64) []uint64 {
 	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
 }
 
-// unanswered removes sequences with uncommitted answers, in place.
+// unanswered removes the sequences with uncommitted outcomes, in place.
 func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
 	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }
@@ -68,7 +68,7 @@ func (r *Registry) ofQueue(queue uint64) (list []*dispatcher) {
 	return list
 }
 
-// due requeues messages behind the read position. During a read that position is unknown, and endDue handles them.
+// due requeues messages behind the read position. During a read the position is unknown, so endDue requeues them later.
 func (d *dispatcher) due(sequences []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,8 +82,8 @@ func (d *dispatcher) due(sequences []uint64) {
 	d.requeueDue(sequences)
 }
 
-// requeueDue requeues messages behind the read position; later reads find the others. A read may have found some
-// already, after they became readable and before this call: messages in flight, buffered or answered stay as they are.
+// requeueDue requeues messages behind the read position; later reads find the others. Messages in flight, buffered or
+// answered are not requeued: a read found them after they became readable and before this call.
 func (d *dispatcher) requeueDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
 		_, later := d.delayed.at[sequence]

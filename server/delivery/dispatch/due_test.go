@@ -144,7 +144,8 @@ func TestRedeliveryDelay(t *testing.T) {
 		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(3), NackDelay: &atOnce}))
 		again(3*time.Second, 3)
 
-		// A message acknowledged in the meantime is not redelivered. A lost consumer's messages are delayed as well.
+		// A message acknowledged in the meantime is not redelivered. A lost consumer's messages are also
+		// delayed.
 		f.confirm(c, one(2), one(1), 3)
 		f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, one(1), nil)
 		f.queue.acked[1] = true
@@ -158,7 +159,7 @@ func TestRedeliveryDelay(t *testing.T) {
 	})
 }
 
-// Held returns only messages in flight at a consumer of the given queue.
+// InFlight returns only messages in flight at a consumer of the given queue.
 func TestInFlight(t *testing.T) { synctest.Test(t, testInFlight) }
 
 func testInFlight(t *testing.T) {

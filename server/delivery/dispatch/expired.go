@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// overdueRetryInterval is the number of corruptRetryInterval rounds after which expired messages are checked again: the
-// clock may have been set back, or the queue's TTL raised.
+// overdueRetryInterval is the number of corruptRetryInterval periods after which expired messages are checked again:
+// the clock may have been set back, or the queue's TTL raised.
 const overdueRetryInterval = 12
 
 // expired reports whether a message has expired by its own expiry or its queue's TTL. now is set on first use.

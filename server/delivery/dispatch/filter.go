@@ -9,7 +9,7 @@ import (
 
 const (
 	filterReadMessages = 1024
-	// skippedMost and skippedDelay bound the ranges of filtered messages that are collected for one transaction, since one
+	// skippedMost and skippedDelay bound the ranges of filtered messages that are collected for one transaction. A
 	// transaction for each message would cost more than its delivery.
 	skippedMost  = 1024
 	skippedDelay = 200 * time.Millisecond
@@ -44,7 +44,7 @@ func (d *dispatcher) match(messages []Message) (matching []Message, others []Ran
 	}
 	kept := 0
 	for _, m := range messages {
-		if m.Record == nil || d.matches(m.Record) { // a corrupt message is checked when it is readable
+		if m.Record == nil || d.matches(m.Record) { // a corrupt message is checked once it is readable
 			messages[kept] = m
 			kept++
 			continue

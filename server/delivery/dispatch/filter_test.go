@@ -95,7 +95,7 @@ func testFilterAndNack(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
 }
 
-// While commits block, reads stop.
+// Reads stop while commits are blocked.
 func TestFilterHeldUp(t *testing.T) { synctest.Test(t, testFilterHeldUp) }
 
 func testFilterHeldUp(t *testing.T) {

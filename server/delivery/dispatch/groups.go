@@ -11,33 +11,33 @@ import (
 
 const (
 	// maxGroups bounds the groups of a subscription with a recorded consumer. Beyond it, groups without a message in
-	// flight are evicted, and their next message may go to another consumer.
+	// flight are evicted, and their next message may be delivered to another consumer.
 	maxGroups = 1 << 18
 	// maxParked bounds the messages parked behind others of their groups. Beyond it, no new messages are read.
 	maxParked = 1 << 17
 )
 
-// groups keeps the messages of each group in order. One message of a group is out at a time: from its first delivery
-// until it is acknowledged, rejected or dead-lettered, regardless of redeliveries. The messages behind it are parked,
-// as sequences, and read again in their turn. A group stays with the consumer of its last message while that is
-// attached and accepts its messages. Otherwise it goes to the consumer with the fewest groups.
+// groups keeps the messages of each group in order. At most one message of a group is out: from its first delivery
+// until it is acknowledged, rejected or dead-lettered, regardless of redeliveries. Messages behind it are parked as
+// sequences, and read again one by one. A group stays with the consumer of its last message while the consumer is
+// attached and accepts the group's messages. Otherwise it moves to the consumer with the fewest groups.
 //
 // Groups are identified by a hash of their names: groups with the same hash share one order.
 type groups struct {
 	seed   maphash.Seed
 	byHash map[uint64]*group // nil while there are no groups
-	outs   map[uint64]*group // by the sequence that is out
+	outs   map[uint64]*group // by the sequence of the message that is out
 	parked int
 }
 
 type group struct {
 	hash   uint64
 	owner  *Consumer       // of its last message; it may have left
-	out    uint64          // 0 for none
+	out    uint64          // sequence of the message that is out; 0 for none
 	parked []parkedMessage // behind it, in delivery order
 }
 
-// parkedMessage is a sequence, with its lane in the upper bits, counted from the highest one.
+// parkedMessage is a sequence, with its lane in the upper bits. Lanes are counted from the highest one.
 type parkedMessage uint64
 
 const laneShift = 58
@@ -115,7 +115,7 @@ func (s *groups) park(g *group, lane uint8, sequence uint64) {
 	s.parked++
 }
 
-// done ends the turn of a message, if it is out, and returns the next one of its group.
+// done records that a message is no longer out, and returns the next message of its group.
 func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
 	g := s.outs[sequence]
 	if g == nil {

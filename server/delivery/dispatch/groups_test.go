@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A subscription stores a bounded number of groups, but never evicts one with a message out.
+// A subscription stores a bounded number of groups, and never evicts a group with a message out.
 func TestManyGroups(t *testing.T) {
 	var s groups
 	c := new(Consumer)

@@ -4,23 +4,23 @@ package dispatch
 
 import "context"
 
-// order decides which messages are read next and which consumer gets them. A dispatcher has a fifo until it needs a
-// selective order. d.mu is held in all calls except read, which only the deliver goroutine calls.
+// order decides which messages are read next and which consumer receives them. A dispatcher uses a fifo until it needs
+// a selective order. d.mu is held during all calls except read, which only the deliver goroutine calls.
 type order interface {
-	// demand delivers buffered messages and returns how many more the consumers can accept, at most most. The sequences in
-	// again (ascending) must be read and delivered before new messages. It sets dispatcher.noReceiver.
+	// demand delivers buffered messages and returns how many more messages the consumers can accept, at most most. The
+	// sequences in again (ascending) must be read and delivered before new messages. It sets dispatcher.noReceiver.
 	demand(most int) (want int, again []uint64)
 	read(ctx context.Context, want, maxBytes int) (messages []Message, next uint64, err error)
 	// deliverRead delivers the messages of a read, and keeps those that no consumer can accept now. It reports whether the
 	// read has made progress.
 	deliverRead(messages []Message, next uint64) (progressed bool)
-	// notRead requeues sequences that demand has returned and one limited read did not reach. It is called before
+	// notRead requeues sequences that demand has returned and a limited read did not reach. It is called before
 	// redeliverRead.
 	notRead(sequences []uint64)
 	// redeliverRead delivers messages that demand has requested, and requeues those that no consumer can accept now. It
 	// returns the number of delivered messages that had been delivered before.
 	redeliverRead(messages []Message) (redelivered uint64)
-	// unread removes messages that were read and not assigned to a consumer: they are requeued separately.
+	// unread removes messages that were read and not assigned to a consumer. The caller requeues them.
 	unread(ranges []Range)
 	// passedAll reports whether all messages that existed when a consumer requested a drain were examined.
 	passedAll(c *Consumer) bool

@@ -132,7 +132,7 @@ func TestGroupIsDeliveredInOrder(t *testing.T) { synctest.Test(t, testGroupIsDel
 
 func testGroupIsDeliveredInOrder(t *testing.T) {
 	f := newFixture(t, limits())
-	// Both are attached before the first group arrives: a single consumer gets every group.
+	// Both are attached before the first group arrives, since a single consumer would receive every group.
 	x, y := f.attach(10), f.attach(10)
 	f.grouped("a", "a", "b", "a", "b")
 	inX, inY := sequences(f.take(x, 1)), sequences(f.take(y, 1))
@@ -173,8 +173,8 @@ func testGroupContinuesAfterRemoteAck(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was requeued")
 }
 
-// TestGroupsContinueWhileOneConsumerIsFull verifies that messages of other groups overtake those of a consumer at its
-// limit.
+// TestGroupsContinueWhileOneConsumerIsFull verifies that messages of other groups overtake the messages of a consumer
+// at its limit.
 func TestGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	synctest.Test(t, testGroupsContinueWhileOneConsumerIsFull)
 }
@@ -221,7 +221,8 @@ func testExclusiveConsumer(t *testing.T) {
 }
 
 // TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's check of the configuration
-// and its read: only the active consumer gets the message.
+// and its read: only the active consumer receives the
+// message.
 func TestExclusiveBeforePublish(t *testing.T) { synctest.Test(t, testExclusiveBeforePublish) }
 
 func testExclusiveBeforePublish(t *testing.T) {
@@ -259,7 +260,7 @@ func testConsumersWithFilters(t *testing.T) {
 	f.nothing(a)
 	require.NoError(t, b.AddCredit(10))
 	require.Equal(t, []uint64{4, 7}, sequences(f.take(b, 2)))
-	// Messages of a lost consumer go only to a consumer that accepts them, and messages that no consumer accepts
+	// Messages of a lost consumer are delivered only to a consumer that accepts them. Messages that no consumer accepts
 	// stay.
 	b.Close()
 	f.nothing(a)

@@ -5,8 +5,8 @@ package dispatch
 import "slices"
 
 // Return redelivers messages of a subscription that have no consumer and are excluded from delivery. free ends the
-// exclusion, and returns after that is applied. The messages are delivered once, whether or not they were read in the
-// meantime, and even if free returns an error, which Return returns.
+// exclusion, and returns after that is applied. The messages are delivered once, even if they were read in the meantime
+// or free returns an error. Return returns the error of free.
 func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if len(ranges) == 0 {
 		return free()
@@ -15,7 +15,7 @@ func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if r.hidden == nil {
 		r.hidden = make(map[Key][]Range)
 	}
-	// Also for a dispatcher created in the meantime: its reads may precede or follow free.
+	// A dispatcher created in the meantime also needs the ranges: its reads may precede or follow free.
 	r.hidden[key] = append(slices.Clone(r.hidden[key]), ranges...)
 	if d := r.byKey[key]; d != nil {
 		d.hide(ranges)

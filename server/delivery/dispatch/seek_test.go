@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 )
 
-// While a subscription is moved, nothing of it is settled and no consumer attaches. The error that ends its consumers
-// shows whether their earlier answers are valid, and later consumers start at the new position.
+// While a subscription is moved, none of its messages are settled and no consumer attaches. The error that ends its
+// consumers shows whether their earlier answers are valid. Later consumers start at the new position.
 func TestSeek(t *testing.T) {
 	key := dispatch.Key{Queue: 1, Sub: 1}
 	for name, failed := range map[string]error{"moved": nil, "not moved": errors.New("refused")} {

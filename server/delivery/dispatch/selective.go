@@ -16,22 +16,22 @@ const (
 	maxDeferredRead = 256
 )
 
-// selective is the order of a subscription in which not every consumer may get every message at any time, because of
-// priorities, message groups, a single active consumer or consumers with filters, in any combination.
+// selective is the order of a subscription with any combination of priorities, message groups, a single active consumer
+// and consumers with filters.
 //
 //   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are
 //     read only on demand, so that a message with a higher priority overtakes all unassigned ones.
 //   - Groups: see groups.
-//   - Single active consumer: only the consumer that has been attached longest gets messages.
-//   - Deferred messages: if all eligible consumers lack credit or do not accept a message, its sequence is deferred.
-//     It does not block others, and is read again when an eligible consumer attaches or has credit.
+//   - Single active consumer: only the consumer that has been attached longest receives messages.
+//   - Deferred messages: if no eligible consumer has credit and accepts a message, its sequence is deferred. It does
+//     not block others, and is read again when an eligible consumer attaches or has credit.
 //
-// Deferred and parked messages take at most about 8 MiB for a subscription. Beyond that, nothing new is read.
+// Deferred and parked messages of a subscription use at most about 8 MiB. Beyond that, no new messages are read.
 type selective struct {
 	d             *dispatcher
 	exclusive     bool
 	lanes         *store.Lanes // read positions; nil without priorities
-	empty         uint16       // lanes with nothing to read, as bits
+	empty         uint16       // bitmap of lanes without messages to read
 	atEnd         bool         // without priorities: the last message was read
 	ready         []Message    // read, but no consumer could accept it
 	redeliver     [lanes]sequences
@@ -172,7 +172,7 @@ func (s *selective) deliverRead(messages []Message, next uint64) (progressed boo
 	return progressed
 }
 
-// deliverBuffered delivers messages read before, unless others may precede them.
+// deliverBuffered delivers buffered messages, unless others may precede them.
 func (s *selective) deliverBuffered() {
 	switch {
 	case s.lanes != nil: // a message with a higher priority may have arrived
@@ -214,7 +214,7 @@ func (s *selective) redeliverRead(messages []Message) (redelivered uint64) {
 	return redelivered
 }
 
-// notRead removes sequences from the requested ones, so that they do not count as missing.
+// notRead removes sequences from requested, so that they do not count as missing.
 func (s *selective) notRead(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
@@ -227,8 +227,8 @@ func (s *selective) notRead(sequences []uint64) {
 	s.requested = slices.DeleteFunc(s.requested, func(sequence uint64) bool { return left[sequence] })
 }
 
-// missing handles requested sequences that were not found: they are acknowledged, dead-lettered or corrupt, and their
-// groups continue.
+// missing handles requested sequences that were not found, because they are acknowledged, dead-lettered or corrupt.
+// Their groups continue.
 func (s *selective) missing(found []Message) {
 	for _, sequence := range s.requested {
 		for len(found) > 0 && found[0].Sequence < sequence {
@@ -241,7 +241,7 @@ func (s *selective) missing(found []Message) {
 	s.requested = s.requested[:0]
 }
 
-// assign assigns a message to a consumer, or parks or defers it. room is false if no consumer can accept any message.
+// assign assigns a message to a consumer, parks it or defers it. room is false if no consumer can accept any message.
 // more is the number of messages that follow.
 func (s *selective) assign(m *Message, more int) (given, room bool) {
 	g := s.groups.of(m)

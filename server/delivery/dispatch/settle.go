@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// maxPendingRanges bounds the outcomes collected while a transaction is being committed.
+	// maxPendingRanges bounds the outcomes that are collected during the commit of a transaction.
 	maxPendingRanges = 1 << 15
-	// maxSettleItems bounds the ranges and the releases of one transaction: half of the store's limit.
+	// maxSettleItems bounds the ranges and the releases of one transaction. It is half of the store's limit.
 	maxSettleItems = 1 << 15
 )
 
@@ -23,9 +23,9 @@ type settlement struct {
 	foreign  []Range  // not in flight at the acknowledging consumer
 	releases []uint64 // without a consumer until committed
 	unsent   []uint64 // of a lost consumer that has releases; requeued together with them
-	// delays of releases; the others use the queue's delay
+	// requested delays of releases; other releases use the queue's delay
 	delays   map[uint64]time.Duration
-	returns  bool          // some of the releases are of a lost consumer
+	returns  bool          // some of the releases belong to a lost consumer
 	dead     []pendingDead // without a consumer until moved
 	confirms []confirmation
 }
@@ -39,8 +39,8 @@ func (s *settlement) empty() bool {
 	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.dead) == 0 && len(s.confirms) == 0
 }
 
-// full reports whether no more outcomes may be added. Dead messages can be pending for long: they block only outcomes
-// that may add to them.
+// full reports whether no more outcomes may be added. Dead messages can be pending for a long time, so they block only
+// outcomes that can add dead messages.
 func (s *settlement) full(kills bool) bool {
 	n := len(s.acks) + len(s.releases) + len(s.confirms)
 	if kills {
@@ -106,7 +106,7 @@ func (d *dispatcher) checkDelivered(a *Outcomes) error {
 	if known {
 		return nil
 	}
-	// Not read by this dispatcher: the client may answer deliveries of an earlier active.
+	// This dispatcher has not read the message, but an earlier active may have delivered it.
 	if next, ok := d.registry.source.NextSequence(d.key.Queue); ok && highest >= next {
 		return fmt.Errorf("%w: %d; last sequence of the queue is %d", ErrNotDelivered, highest, next-1)
 	}
@@ -132,7 +132,7 @@ func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	}
 }
 
-// settle commits one transaction at a time, with all outcomes collected during the previous one.
+// settle commits one transaction at a time. Each contains all outcomes collected during the previous one.
 func (d *dispatcher) settle(ctx context.Context) {
 	for {
 		batch, idle := d.takePending()

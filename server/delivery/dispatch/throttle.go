@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Deliveries are unbounded work: each message goes to every subscription, and a backlog can be as large as the disk.
-// While other work needs the CPU (Limits.Busy), the dispatchers take short turns and together use a bounded fraction of
-// it. That fraction is at least Limits.CPUFraction, and always enough to deliver each published message once, so that
-// consumers keep up with publishers regardless of the number of subscriptions.
+// Deliveries are unbounded work: each message is delivered to every subscription, and a backlog can be as large as the
+// disk. While other work needs the CPU (Limits.Busy), the dispatchers take short turns and together use a bounded
+// fraction of it. That fraction is at least Limits.CPUFraction, and always enough to deliver each published message
+// once, so that consumers keep up with publishers regardless of the number of subscriptions.
 const (
 	// batchCPUMessages and batchCPUBytes bound a turn, and thus the wait between two turns with many subscriptions.
 	batchCPUMessages = 256
@@ -28,12 +28,12 @@ const (
 	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
-	// late is the lag that the dispatchers may catch up on, since wakeups are late on a busy machine.
+	// late is the delay that the dispatchers may make up for, since timers fire late on a busy machine.
 	late = 5 * time.Millisecond
 )
 
 // throttle charges all turns to one budget, and each dispatcher waits in proportion to the cost of its turn. Busy
-// dispatchers thus get equal parts, and one with little to deliver does not wait for others.
+// dispatchers thus use equal parts of the budget, and a dispatcher with little to deliver does not wait for others.
 type throttle struct {
 	busy      func() bool  // other work needs the CPU; nil: never
 	free      atomic.Bool  // deliveries are not limited
@@ -41,7 +41,7 @@ type throttle struct {
 
 	mu       sync.Mutex    // guards the fields below
 	fraction float64       // of one CPU; may exceed 1
-	paid     time.Time     // when all turns so far are paid for; zero: nothing is owed
+	paid     time.Time     // time at which the budget covers all turns so far; zero: no debt
 	idle     chan struct{} // closed and replaced when other work no longer needs the CPU
 	seen     int64         // value of published at seenAt
 	seenAt   time.Time
@@ -60,7 +60,7 @@ func (t *throttle) setFraction(share float64) {
 	t.isBusy() // wakes waiting dispatchers if the limit is off
 }
 
-// isBusy reports whether turns must be short and paid for. If not, it wakes waiting dispatchers.
+// isBusy reports whether turns must be short and charged. If not, it wakes waiting dispatchers.
 func (t *throttle) isBusy() bool {
 	if t.busy == nil {
 		return false
@@ -78,8 +78,8 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// wait waits after a turn that delivered messages and filtered out others. It returns early when ctx ends or no other
-// work needs the CPU.
+// wait waits after a turn that delivered messages and filtered out `others` messages. It returns early when ctx ends or
+// no other work needs the CPU.
 func (t *throttle) wait(ctx context.Context, messages []Message, others int) {
 	if len(messages)+others == 0 || !t.isBusy() {
 		return

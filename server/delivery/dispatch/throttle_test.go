@@ -21,7 +21,7 @@ func ofBytes(messages, bytes int) []Message {
 	return out
 }
 
-// All turns together use the configured fraction, and dispatchers get equal parts with large and with small turns.
+// All turns together use the configured fraction. Dispatchers use equal parts, with large and with small turns.
 func TestThrottleShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const share, dispatchers = 0.25, 20

@@ -99,7 +99,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// Messages that were not removed are delivered in order, also to a consumer that attached in the meantime.
+// Messages that were not removed are delivered in order, even to a consumer that attached in the meantime.
 func TestWithdrawFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -119,7 +119,7 @@ func TestWithdrawFails(t *testing.T) {
 	})
 }
 
-// As many dead letters as fit are moved, oldest first, and the rest follows when there is space.
+// Dead letters are moved oldest first, as many as fit, and the rest when there is space.
 func TestRejectsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxDue bounds the schedule entries of one transaction: applying it takes a millisecond or two.
+	// maxDue bounds the schedule entries of one transaction, so that it is applied within a millisecond or two.
 	maxDue   = 4096
 	idleWait = time.Second
 )
@@ -20,8 +20,8 @@ const (
 // due processes the schedule index: it releases delayed messages, and passes expired ones to the expiry task, which
 // runs at low priority.
 //
-// It stores its position, since removed entries stay in the index, hidden, until the next checkpoint. The position
-// moves back for entries added before it and for postponed messages.
+// It keeps a position in the index, so that removed entries, which stay in the index until the next checkpoint, are not
+// read again. The position moves back for entries added before it and for postponed messages.
 type due struct {
 	o      Options
 	expiry *expiry
@@ -34,7 +34,8 @@ func (t *due) Wake() <-chan struct{} { return t.o.Store.Early() }
 
 func (t *due) Close() { t.o.Store.SetAlarm(0) }
 
-// RunOnce processes all due entries in batches. Entries that become due during a commit are in the next batch.
+// RunOnce processes all due entries in batches. Entries that become due during a commit are processed in the next
+// batch.
 func (t *due) RunOnce(ctx context.Context) (time.Duration, error) {
 	for {
 		t.rewind(t.o.Store.SoonestAdded())

@@ -41,13 +41,12 @@ type expiry struct {
 
 	mu        sync.Mutex // guards the fields below
 	waiting   []txn.Due
-	unread    scheduleRange // what did not fit into waiting
+	unread    scheduleRange // entries that did not fit into waiting
 	postponed int64         // earliest time of a postponed entry; queue.NeverMS for none
 	since     time.Time
 }
 
-// scheduleRange contains the entries after one entry, up to and including another one. It is empty if the latter has no
-// time.
+// scheduleRange contains the entries after `after`, up to and including `upTo`. It is empty if upTo has no time.
 type scheduleRange struct{ after, upTo txn.Due }
 
 func (s *scheduleRange) empty() bool { return s.upTo.TimeMS == 0 }
@@ -67,7 +66,7 @@ func (x *expiry) add(entries []txn.Due) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.unread.empty() { // entries after others that stay in the schedule stay there, too
+	if !x.unread.empty() { // preserves the order of the schedule
 		n := sort.Search(len(entries), func(i int) bool { return entries[i].Compare(x.unread.after) > 0 })
 		if n < len(entries) && entries[len(entries)-1].Compare(x.unread.upTo) > 0 {
 			x.unread.upTo = entries[len(entries)-1]
@@ -99,7 +98,7 @@ func (x *expiry) postpone(entries []txn.Due) {
 	}
 }
 
-// takePostponed returns the earliest time of a postponed entry, if its retry is due, or queue.NeverMS.
+// takePostponed returns the earliest time of a postponed entry if its retry is due, or else queue.NeverMS.
 func (x *expiry) takePostponed(now time.Time) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -236,7 +235,7 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 			continue
 		case full != nil:
 			x.recordFull(id, full)
-			return append(postponed, entries...), nil //nolint:nilerr // recordFull reports it; they are tried again
+			return append(postponed, entries...), nil //nolint:nilerr // recordFull reports it; the entries are retried
 		case errors.Is(err, txn.ErrQueueNotFound), errors.Is(err, txn.ErrSubscriptionNotFound),
 			errors.Is(err, store.ErrNoQueue): // deleted in the meantime
 			return append(postponed, entries...), nil
@@ -301,8 +300,8 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	return records, n, nil
 }
 
-// moves returns a function that moves the messages that a subscription needs, or nil if there are none, or a
-// *dispatch.FullError if not all of them fit.
+// moves returns a function that moves the messages that a subscription still needs, or nil if it needs none. If not all
+// of them fit, the error is a *dispatch.FullError.
 func (x *expiry) moves(
 	key dispatch.Key, origin *query.Origin, entries []txn.Due, records [][]byte,
 ) (func(*txn.Builder), error) {
@@ -384,16 +383,16 @@ func (o *Options) recordFull(logged map[uint64]bool, id uint64, full *dispatch.F
 
 const (
 	minBatch = 256
-	// urgencyInterval is the time after which the batch size is multiplied by four, twice.
+	// urgencyInterval is the interval at which the batch size is quadrupled, at most twice.
 	urgencyInterval = time.Minute
-	// maxPause bounds a pause: under load, a transaction takes longer because it waits for others.
+	// maxPause bounds a pause, since a transaction is also slow because it waits for others under load.
 	maxPause = 8 * time.Millisecond
 )
 
 // backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers and
 // consumers. Transactions are small, since others wait while one is applied, and each is followed by a pause of several
-// times its duration. Work that is not done after a minute may arrive faster than it is done, and continues in larger
-// transactions with shorter pauses.
+// times its duration. Work that is not done after a minute may be arriving faster than it is done, so transactions
+// become larger and pauses shorter.
 type backoff struct{ since time.Time }
 
 func (l *backoff) begin() { l.since = time.Now() }

@@ -57,8 +57,8 @@ func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) 
 	return wait, err
 }
 
-// processQueue reports whether some of the excess stays for now: in flight, not fitting into the dead-letter queue, or
-// unreadable.
+// processQueue reports whether some of the excess messages stay for now: messages that are in flight, do not fit into
+// the dead-letter queue, or are unreadable.
 func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool, err error) {
 	for {
 		q, ok := query.ExpiryOf(t.o.Store, id)
@@ -127,7 +127,7 @@ func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.K
 	return 0, tooLarge
 }
 
-// moveBatch moves, in one transaction, those messages that belong to the excess, are not in flight, and fit.
+// moveBatch moves, in one transaction, the excess messages that are not in flight and that fit.
 func (t *overflow) moveBatch(
 	ctx context.Context, q *query.Expiry, key dispatch.Key, messages []store.Delivery,
 ) (moved int, err error) {
@@ -170,7 +170,7 @@ func (t *overflow) moveBatch(
 	return moved, full
 }
 
-// fittingPrefix returns the oldest messages that fit into the dead-letter queue, with their new records; full is a
+// fittingPrefix returns the oldest messages that fit into the dead-letter queue, with their new records. full is a
 // *dispatch.FullError if some do not fit.
 func (t *overflow) fittingPrefix(
 	origin *query.Origin, free []uint64, messages map[uint64]*store.Delivery,

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// retentionEvery is the check interval: a message may be kept that much longer than its retention.
+	// retentionEvery is the check interval. A message may exceed its retention by this time.
 	retentionEvery = time.Second
-	// maxTrimSequences bounds the sequences that one proposal frees: applying it takes about a millisecond.
+	// maxTrimSequences bounds the sequences freed by one proposal, so that it is applied within about a millisecond.
 	maxTrimSequences = 1 << 18
 )
 
-// retention ends the retention of messages beyond the age, number or size limit. Messages that a subscription has yet
-// to read stay until acknowledged.
+// retention deletes retained messages beyond the age, number or size limit. Messages that a subscription has not read
+// yet stay until they are acknowledged.
 type retention struct {
 	o Options
 	// heads caches the publish time of the oldest retained message of each queue, so that it is read once.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package expiry implements the time-based tasks of an active node: they determine due work and propose it as
+// Package expiry implements the time-based tasks of an active node. They determine due work and propose it as
 // transactions. Applying a transaction never reads a clock. A proposal is checked again when it is applied, so that a
-// repeated or late one changes nothing.
+// repeated or late one has no effect.
 //
 // A Runner runs the tasks, each in a goroutine, while a node serves clients.
 package expiry
@@ -24,11 +24,11 @@ import (
 // Task is a time-based task.
 type Task interface {
 	Name() string // for the log
-	// RunOnce proposes the work that is due, and returns when it is committed and applied. It is called again after wait
-	// or when woken, or after a pause if it returned an error.
+	// RunOnce proposes due work, and returns when it is committed and applied. It is called again after wait, when woken,
+	// or, after an error, after a pause.
 	RunOnce(ctx context.Context) (wait time.Duration, err error)
-	// Wake receives when RunOnce must be called immediately; nil if the task is never woken. A method Close of the task,
-	// if any, is called after the last RunOnce.
+	// Wake returns a channel that receives when RunOnce must be called immediately, or nil. If the task has a method
+	// Close, it is called after the last RunOnce.
 	Wake() <-chan struct{}
 }
 
@@ -38,7 +38,7 @@ const (
 	failedAgain  = time.Second
 )
 
-// Options of a Runner. All fields except More are required.
+// Options configures New. All fields except More are required.
 type Options struct {
 	Store     *store.Store
 	Primary   txn.Committer
@@ -62,7 +62,7 @@ func tasks(o Options) []Task {
 	expired := newExpiry(o)
 	return []Task{
 		&retention{o: o, heads: make(map[uint64]head)}, newOverflow(o), newTemporary(o), &due{o: o, expiry: expired}, expired,
-		&ttl{o, newExpiry(o), make(map[uint64]rescanInterval)},
+		&ttl{o, newExpiry(o), make(map[uint64]nextCheck)},
 	}
 }
 
@@ -112,7 +112,7 @@ func (s *Runner) run(ctx context.Context, t Task) {
 		case err != nil:
 			wait = failedAgain
 			if !failed {
-				s.o.Log.Warn("scheduled work failed; it is retried",
+				s.o.Log.Warn("scheduled work failed, retrying",
 					zap.String("task", t.Name()), zap.Error(err))
 			}
 			failed = true

@@ -15,16 +15,16 @@ import (
 
 const ttlWait = time.Second
 
-// ttl expires the messages of queues with a TTL. Messages enter their queue in order of time, so that checking the
+// ttl expires the messages of queues with a TTL. Messages are added to their queue in order of time, so checking the
 // first one suffices.
 type ttl struct {
 	o         Options
 	expiry    *expiry
-	scannedAt map[uint64]rescanInterval
+	scannedAt map[uint64]nextCheck
 }
 
-// rescanInterval is the time of the next check of a queue, valid while its TTL is unchanged.
-type rescanInterval struct {
+// nextCheck is the time of the next check of a queue. It is valid while the TTL is unchanged.
+type nextCheck struct {
 	ttl  int64
 	next time.Time
 }
@@ -35,7 +35,7 @@ func (*ttl) Wake() <-chan struct{} { return nil }
 
 func (t *ttl) RunOnce(ctx context.Context) (time.Duration, error) {
 	wait := ttlWait
-	scannedAt := make(map[uint64]rescanInterval, len(t.scannedAt))
+	scannedAt := make(map[uint64]nextCheck, len(t.scannedAt))
 	var failed error
 	for id, ttlMS := range query.TTLs(t.o.Store) {
 		l := t.scannedAt[id]
@@ -47,7 +47,7 @@ func (t *ttl) RunOnce(ctx context.Context) (time.Duration, error) {
 			if err != nil {
 				failed, next = errors.Join(failed, err), time.Now().Add(failedAgain)
 			}
-			l = rescanInterval{ttl: ttlMS, next: next}
+			l = nextCheck{ttl: ttlMS, next: next}
 		}
 		scannedAt[id] = l
 		wait = min(wait, time.Until(l.next))
@@ -92,7 +92,7 @@ func (t *ttl) processQueue(ctx context.Context, id uint64, ttlMS int64) (next ti
 	}
 }
 
-// over returns the messages that entered their queue at byMS or before, and the time of the first later one, or 0.
+// over returns the messages added to their queue at byMS or before, and the time of the first later one, or 0.
 func (*ttl) over(id uint64, messages []store.Delivery, byMS int64) (over []txn.Due, first int64) {
 	for i := range messages {
 		if messages[i].Record == nil {

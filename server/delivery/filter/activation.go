@@ -123,14 +123,14 @@ func (e estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 }
 
 const (
-	// usualProperties is the number of properties assumed when an expression is checked against MaxEstimate. The cost
-	// limit of the evaluation covers messages with more properties, all with short names and values.
+	// usualProperties is the number of properties assumed when an expression is checked against MaxEstimate. For messages
+	// with more properties, MaxCost limits the evaluation.
 	usualProperties = 1000
 	// maxProperties bounds the properties of a message: each one of either kind takes at least three bytes.
 	maxProperties = (txn.MaxPropertiesBytes + txn.MaxAttributesBytes) / 3
 )
 
-// EstimateCallCost selects CEL's own estimates.
+// EstimateCallCost returns nil to select CEL's estimates.
 func (estimator) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
 	return nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filter implements filters: expressions in CEL, the Common Expression Language (https://cel.dev), that select
-// the messages of a subscription or a consumer.
+// Package filter implements message filters for subscriptions and consumers. A filter is an expression in CEL, the
+// Common Expression Language (https://cel.dev).
 //
 // An expression can use all parts of a message except the body:
 //
@@ -33,8 +33,8 @@ import (
 const (
 	// MaxBytes is the maximum length of an expression.
 	MaxBytes = txn.MaxFilterBytes
-	// MaxCost bounds one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A message
-	// that exceeds it does not match.
+	// MaxCost bounds the cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A
+	// message that exceeds it does not match.
 	MaxCost = 100_000
 	// MaxEstimate bounds the worst-case cost of an expression, as estimated at compile time.
 	MaxEstimate = 10 * MaxCost
@@ -114,7 +114,7 @@ func Compile(text string) (*Filter, error) {
 	}
 	cost, err := env.EstimateCost(ast, estimator{usualProperties})
 	if err != nil {
-		return nil, fmt.Errorf("%w: estimate its cost: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: estimate the cost: %w", ErrInvalid, err)
 	}
 	if cost.Max > MaxEstimate {
 		return nil, fmt.Errorf("%w: estimated cost is %d, maximum is %d (CEL cost units): iterate over `properties` "+
@@ -123,7 +123,7 @@ func Compile(text string) (*Filter, error) {
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	if worst, err := env.EstimateCost(ast, estimator{maxProperties}); err != nil || worst.Max > MaxCost {
 		options = append(options, cel.CostLimit(MaxCost))
-	} // no message can exceed the limit: do not track the cost
+	} // otherwise no message can exceed the limit, so the cost is not tracked
 	program, err := env.Program(ast, options...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -137,7 +137,7 @@ func refusal(issues *cel.Issues) error {
 		return fmt.Errorf("%w: %w", ErrInvalid, issues.Err())
 	}
 	first := all[0]
-	// One line, in which text of the client is truncated.
+	// Convert the message, which may contain client text, to a line of limited length.
 	message := strings.Join(strings.Fields(first.Message), " ")
 	if len(message) > maxReasonBytes {
 		message = strings.ToValidUTF8(message[:maxReasonBytes], "") + "…"

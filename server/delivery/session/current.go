@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// Current holds the current session of a node, if it has one. It is safe for concurrent use.
+// Current provides the current session of a node, if any. It is safe for concurrent use.
 type Current struct {
 	session   atomic.Pointer[Session]
 	diskLow   atomic.Bool
@@ -22,7 +22,7 @@ type Current struct {
 }
 
 // NewCurrent returns a Current without a session. notActive returns the error that redirects clients to the active
-// node, pair the state of the pair, and changed a channel that is closed at its next change.
+// node. pair returns the state of the pair, and changed a channel that is closed at the next change of the state.
 func NewCurrent(
 	notActive func() *apierror.NotActiveError, pair func() failover.Status, changed func() <-chan struct{},
 ) *Current {
@@ -46,17 +46,17 @@ func (c *Current) Session() (*Session, error) {
 // NotActive returns the error that redirects clients to the active node.
 func (c *Current) NotActive() *apierror.NotActiveError { return c.notActive() }
 
-// SetDiskLow sets whether publishes are refused because less than disk.low-watermark is available, and reports whether
+// SetDiskLow sets whether publishes are refused because the free space is below disk.low-watermark. It reports whether
 // that has changed.
 func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(low) != low }
 
 // DiskLow reports whether publishes are refused because of low disk space.
 func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
-// Require returns an error if a node of the pair does not support a feature: it would stop at the first record that
-// uses it. Once both nodes have supported it, the session keeps it enabled; a downgraded node then stops with a request
-// to upgrade it. The error is an apierror.ErrFeature, or the retryable replication.ErrBlocked if a node has not
-// announced its features for failover.AnnounceWait.
+// Require returns an error if a node of the pair does not support a feature. Such a node would stop at the first record
+// that uses the feature. Once both nodes have supported a feature, it stays enabled for the session; a downgraded node
+// then stops and requests an upgrade. The error is apierror.ErrFeature, or the retryable replication.ErrBlocked if a
+// node has not announced its features within failover.AnnounceWait.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil
@@ -69,7 +69,7 @@ func (c *Current) Require(session *Session, feature string) error {
 	case missingFeature.Silent():
 		return fmt.Errorf("%w: %s", replication.ErrBlocked, missingFeature.Because(""))
 	default:
-		return fmt.Errorf("%w: %s", apierror.ErrFeature, missingFeature.Because(fmt.Sprintf("does not know %q", feature)))
+		return fmt.Errorf("%w: %s", apierror.ErrFeature, missingFeature.Because(fmt.Sprintf("does not support %q", feature)))
 	}
 }
 

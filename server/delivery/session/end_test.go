@@ -84,9 +84,9 @@ type waitingTask struct {
 	name string
 	// prepare commits the data of the task.
 	prepare func(f *fixture)
-	// begin starts the task in the session; nil for a time-based task of the sweeper.
+	// begin starts the task in the session; nil for a task of package expiry.
 	begin func(f *fixture, s *Session)
-	// waits is the commit that it waits for, as named by fixture.logged.
+	// waits is the commit that the task waits for, as named by fixture.logged.
 	waits string
 }
 

@@ -16,15 +16,15 @@ const (
 	// goroutines reaches highPressure, and ends below lowPressure, which is lower since throttled deliveries leave fewer
 	// goroutines waiting.
 	sampleWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
-	// idleTime without commits of others makes them idle: many times the wait for one commit on a busy machine.
+	// idleTime is the time without commits of publishers after which they count as idle. It is many times the duration of
+	// one commit on a busy machine.
 	idleTime = 250 * time.Millisecond
 	// runnable is the number of goroutines that are ready to run and wait for a CPU.
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
 
-// pressure reports whether publishers need the CPU that deliveries use: clients other than consumers commit
-// transactions, and goroutines wait for a CPU. A publisher that waits for the disk or for its response does not need
-// it.
+// pressure reports whether publishers need the CPU that deliveries use. They do if clients other than consumers commit
+// transactions and goroutines wait for a CPU. A publisher that waits for the disk or for its response needs no CPU.
 type pressure struct {
 	committed func() uint64 // last LSN
 	waiting   func() uint64 // number of goroutines that wait for a CPU
@@ -35,7 +35,7 @@ type pressure struct {
 
 	mu     sync.Mutex // guards the fields below; if locked, callers use the last result
 	others int64      // highest observed number of transactions of others
-	active time.Time  // when it last increased
+	active time.Time  // when others last increased
 	waits  float64    // fraction of samples with waiting goroutines, weighted towards the latest
 }
 
@@ -61,7 +61,7 @@ func (p *pressure) Busy() bool {
 }
 
 func (p *pressure) sample(now time.Time) {
-	// During transactions of consumers the number is too low, by at most the number of dispatchers.
+	// While transactions of consumers are running, the number is too low by at most the number of dispatchers.
 	if others := int64(p.committed()) - p.settling.Load(); others > p.others {
 		p.others, p.active = others, now
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session implements the session with which an active node serves clients. server/node creates and ends
-// sessions; Current holds the current one for the services.
+// Package session implements the session in which an active node serves clients. server/node creates and ends sessions.
+// The services access the current session through Current.
 package session
 
 import (
@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// DeliveryBatchBytes is the approximate size of one message to a consumer or browser.
+	// DeliveryBatchBytes is the approximate size of one gRPC message to a consumer or browser.
 	DeliveryBatchBytes = 1 << 20
 	outboxBytes        = 4 << 20
 	// 1/waitingFraction of limits.pending-bytes may be buffered for the connections of all consumers.
@@ -44,7 +44,7 @@ type Session struct {
 	expiry    *expiry.Runner
 	store     *store.Store
 
-	// features contains the names of features that both nodes have announced.
+	// features contains the names of the features that both nodes have announced.
 	features sync.Map
 
 	paused atomic.Bool
@@ -53,7 +53,7 @@ type Session struct {
 	reason error // set before ended is closed
 }
 
-// NewSession creates the session of a primary, which adds deliveries to counters, unless that is nil. End must be
+// NewSession creates the session of a primary. It counts deliveries in counters, unless that is nil. End must be
 // called.
 func NewSession(
 	p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger,
@@ -175,7 +175,7 @@ func (s storeSource) Exhausted(key dispatch.Key, sequences []uint64) []uint64 {
 func (s storeSource) Filter(key dispatch.Key) (func([]byte) bool, error) {
 	text := query.Filter(s.store, key.Queue, key.Sub)
 	if text == "" {
-		return nil, nil //nolint:nilnil // it gets all messages
+		return nil, nil //nolint:nilnil // no filter: all messages match
 	}
 	f, err := filter.Compile(text)
 	if err != nil {
@@ -192,8 +192,8 @@ type settler struct {
 	load    *pressure
 }
 
-// Settle commits acks and releases. On a blocked node it waits: the consumers keep their messages. Acks are idempotent,
-// so that an unknown outcome is harmless (but a release may count twice).
+// Settle commits acks and releases. On a blocked node it waits, and the consumers keep their messages. Acks are
+// idempotent, so an unknown outcome is harmless. A release may be counted twice.
 func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
 	return s.commit(ctx, func(b *txn.Builder) {
 		if len(acks) > 0 {
@@ -205,8 +205,8 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	})
 }
 
-// Move moves dead messages to the dead-letter queue, as many as fit. A message moved by an attempt with an unknown
-// outcome is acknowledged, and is not moved again.
+// Move moves the dead messages that fit to the dead-letter queue. A message that was moved by an attempt with an
+// unknown outcome is acknowledged, and is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {
@@ -255,8 +255,8 @@ func relabeled(from *query.Origin, dead []dispatch.Dead) (records [][]byte, err 
 	return records, nil
 }
 
-// fitting returns the oldest dead messages that fit, and the sequences of the others. never reports that none of the
-// others can ever fit; these do not block others.
+// fitting returns the oldest dead messages that fit, and the sequences of the remaining ones. never reports that none
+// of the remaining messages can ever fit, so they do not block others.
 func fitting(
 	room queue.Room, dead []dispatch.Dead, records [][]byte,
 ) (fit []dispatch.Dead, fitRecords [][]byte, waiting []uint64, never bool) {
@@ -295,7 +295,7 @@ func (s settler) moveAll(
 func (s settler) commit(ctx context.Context, fill func(*txn.Builder)) error {
 	payload, err := txn.Build(time.Now(), fill)
 	if err != nil {
-		return fmt.Errorf("encode answers of consumers: %w", err)
+		return fmt.Errorf("encode the outcomes of consumers: %w", err)
 	}
 	for {
 		s.load.settling.Add(1)

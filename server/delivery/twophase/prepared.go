@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package twophase prepares and decides transactions on the active node. It withdraws messages that a prepared
-// transaction will acknowledge from their consumers, and redelivers them after a rollback.
+// Package twophase prepares and decides transactions on the active node. It withdraws messages from consumers if a
+// prepared transaction will acknowledge them, and redelivers the messages after a rollback.
 package twophase
 
 import (
@@ -26,8 +26,8 @@ type Manager struct {
 	primary   txn.Committer
 	consumers *dispatch.Registry
 
-	// locks serialize prepare and decision of a transaction, so that its consumers are notified in order. They are
-	// channels, since waiting, possibly for a commit, ends with the caller's context.
+	// locks serialize the prepare and the decision of a transaction, so that consumers are notified in order. They are
+	// channels, so that waiting ends with the caller's context.
 	seed  maphash.Seed
 	locks [64]chan struct{}
 
@@ -48,7 +48,7 @@ func New(s *store.Store, primary txn.Committer, consumers *dispatch.Registry, lo
 	return m
 }
 
-// lock waits until no other call handles the transaction. If ctx ends before, nothing was done.
+// lock waits until no other call uses the transaction. If ctx ends first, it returns an error without the lock.
 func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err error) {
 	l := m.locks[maphash.String(m.seed, xid)%uint64(len(m.locks))]
 	select {
@@ -59,8 +59,8 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 	}
 }
 
-// Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, even if ctx
-// ends before, since the consumers must be notified.
+// Prepare commits a payload that prepares a transaction. It returns when the payload is applied or the primary
+// has stopped, even if ctx ends before, since the consumers must be notified.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
 	unlock, err := m.lock(ctx, xid)
 	if err != nil {
@@ -81,15 +81,16 @@ func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn
 type Decision struct {
 	// XID is the name of the transaction.
 	XID string
-	// Commit reports whether to commit it or to roll it back.
+	// Commit selects commit; otherwise the transaction is rolled back.
 	Commit bool
 	By     txn.Decider
 	// Number is the LSN of the record that prepared it; 0 for any.
 	Number uint64
 }
 
-// Decide commits a decision and returns the decider: that of this call, or of an earlier one with the same decision. It
-// returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of txn.Propose.
+// Decide commits a decision and returns the decider, from this call or from an earlier one with the same decision. It
+// returns when the decision is applied or the primary has stopped, even if ctx ends before. It returns the errors of
+// txn.Propose.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)
 	if err != nil {

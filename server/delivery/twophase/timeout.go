@@ -65,12 +65,12 @@ func (m *Manager) expire(ctx context.Context, p *query.PreparedInfo, timeout tim
 	_, err := m.Decide(ctx, Decision{XID: p.XID, By: txn.ByTimeout, Number: p.LSN})
 	switch code := txn.OK; {
 	case errors.As(err, &code):
-		return nil // the coordinator was faster
+		return nil // decided by the coordinator in the meantime
 	case err != nil:
 		return err
 	}
-	m.log.Warn("prepared transaction rolled back: no decision of its coordinator within "+
-		"txn.prepared-timeout; its coordinator receives an error when it decides", zap.String("xid", p.XID),
+	m.log.Warn("prepared transaction rolled back: no decision within txn.prepared-timeout; a later "+
+		"decision of its coordinator fails", zap.String("xid", p.XID),
 		zap.Duration("txn.prepared-timeout", timeout))
 	return nil
 }

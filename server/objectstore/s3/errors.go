@@ -55,8 +55,8 @@ func isUnknown(err error) bool {
 	return ok && (r.StatusCode == http.StatusNotImplemented || r.Code == minio.NotImplemented)
 }
 
-// passes reports whether the same request may succeed later.
-func passes(err error) bool {
+// isTemporary reports whether a retry of the request may succeed.
+func isTemporary(err error) bool {
 	r, ok := errorResponse(err)
 	if isA[*keysError](err) {
 		return false
@@ -90,18 +90,18 @@ func (p *Store) try(ctx context.Context, label string, do func(ctx context.Conte
 			return nil
 		}
 		if cerr := ctx.Err(); cerr != nil {
-			return fmt.Errorf("%s: %w", label, errors.Join(cerr, p.withMeaning(err)))
+			return fmt.Errorf("%s: %w", label, errors.Join(cerr, p.explain(err)))
 		}
 		rest := p.o.RetryFor - time.Since(start)
-		if !passes(err) || rest <= 0 {
-			return fmt.Errorf("%s: %w", label, p.withMeaning(err))
+		if !isTemporary(err) || rest <= 0 {
+			return fmt.Errorf("%s: %w", label, p.explain(err))
 		}
 		p.o.Logger.Debug("S3 request failed, retrying", zap.String("request", label), zap.Error(err))
 		wait := min(pause/2+rand.N(pause/2+1), rest) //nolint:gosec // G404: spreads requests, and hides nothing
 		pause = min(2*pause, longestPause)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", label, errors.Join(ctx.Err(), p.withMeaning(err)))
+			return fmt.Errorf("%s: %w", label, errors.Join(ctx.Err(), p.explain(err)))
 		case <-time.After(wait):
 		}
 	}
@@ -113,15 +113,15 @@ func (p *Store) attempt(ctx context.Context, do func(ctx context.Context) error)
 	return do(ctx)
 }
 
-// withMeaning adds the meaning and the suggested action to an error, and wraps the matching error of package backup.
-func (p *Store) withMeaning(err error) error {
+// explain adds the cause and a suggested action to an error, and wraps the matching error of package backup.
+func (p *Store) explain(err error) error {
 	r, ok := errorResponse(err)
 	switch {
 	case isA[*keysError](err):
 		return fmt.Errorf("%w: %w", backup.ErrRemote, err)
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("%w: backup.s3.endpoint is https, but %s uses http: %w", backup.ErrRemote, p.o.Endpoint, err)
-	case !ok && !passes(err):
+	case !ok && !isTemporary(err):
 		return fmt.Errorf("%w: certificate of %s is not trusted; set its CA with backup.s3.ca: %w", backup.ErrRemote,
 			p.o.Endpoint, err)
 	case !ok:
@@ -138,8 +138,8 @@ func (p *Store) withMeaning(err error) error {
 	case r.Code == "RequestTimeTooSkewed":
 		return fmt.Errorf("%w: clocks of this machine and of %s differ: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case r.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("%w: access key lacks permission in %s; required: list, get, put and delete objects below "+
-			"the prefix, list and abort uploads: %w", backup.ErrRemote, p.at, err)
+		return fmt.Errorf("%w: access key has insufficient permissions in %s; required: list, get, put and delete objects "+
+			"below the prefix, list and abort uploads: %w", backup.ErrRemote, p.at, err)
 	case slices.Contains([]string{"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull"}, r.Code),
 		r.StatusCode == http.StatusInsufficientStorage:
 		return fmt.Errorf("%w: %w: %s: %w", backup.ErrRemote, backup.ErrNoSpace, p.at, err)

@@ -24,7 +24,7 @@ type keysError struct{ err error }
 func (e *keysError) Error() string { return e.err.Error() }
 func (e *keysError) Unwrap() error { return e.err }
 
-// credentials detects missing keys only at the first request.
+// credentials returns the source of the access keys. Missing keys are an error of the first request.
 func (o Options) credentials() (*credentials.Credentials, error) {
 	if (o.AccessKeyFile == "") != (o.SecretKeyFile == "") {
 		return nil, fmt.Errorf("%w: access key file and secret key file must be set together", ErrOptions)

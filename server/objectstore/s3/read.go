@@ -124,7 +124,7 @@ func (r *reader) block(at int64) *block {
 	return k
 }
 
-// begin starts the fetch of one block. mu is held.
+// begin starts to fetch one block. mu is held.
 func (r *reader) begin(at int64) *block {
 	if k := r.blocks[at]; k != nil {
 		i := slices.Index(r.used, at)

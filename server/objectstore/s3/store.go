@@ -49,7 +49,7 @@ var ErrOptions = errors.New("invalid S3 settings")
 type Options struct {
 	Endpoint string // http:// or https:// URL; empty: AWS
 	Region   string // empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1
-	// PathStyle selects http://host/bucket/name, as for servers other than AWS by default.
+	// PathStyle selects URLs of the form http://host/bucket/name, the default for servers other than AWS.
 	PathStyle bool
 	CA        string // file with the CAs for the server's certificate; empty: the system's CAs
 	// AccessKeyFile, SecretKeyFile and SessionTokenFile contain the keys. Empty: AWS_ACCESS_KEY_ID,
@@ -58,9 +58,9 @@ type Options struct {
 	AccessKeyFile, SecretKeyFile, SessionTokenFile string
 	// PartBytes is the size of a part, at least MinPartBytes. It is increased for an object with too many parts.
 	PartBytes   int64
-	Parallel    int   // maximum of concurrent part uploads
-	MemoryBytes int64 // limit of the buffers of one upload; two parts are always allowed; 0: unlimited
-	// RetryFor limits the retries of a request that the server does not respond to or rejects temporarily.
+	Parallel    int   // maximum number of concurrent part uploads
+	MemoryBytes int64 // limit for the buffers of one upload; two parts are always allowed; 0: unlimited
+	// RetryFor limits the time for retries of a request if the server does not respond or rejects it temporarily.
 	RetryFor time.Duration
 	Logger   *zap.Logger // may be nil
 }
@@ -76,7 +76,7 @@ type Store struct {
 
 var _ backup.Objects = (*Store)(nil)
 
-// Open creates a client of a bucket without a request to it. It returns ErrOptions for invalid options.
+// Open creates a client for a bucket. It sends no request. It returns ErrOptions for invalid options.
 func Open(at backup.Location, o Options) (*Store, error) {
 	if !at.IsS3() {
 		return nil, fmt.Errorf("%w: %s is not a bucket", ErrOptions, at)
@@ -262,5 +262,5 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 // Lock does nothing: a bucket cannot be locked.
 func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return io.NopCloser(nil), false, nil }
 
-// Available returns no limit.
+// Available returns math.MaxUint64: a bucket has no size limit.
 func (p *Store) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }

@@ -37,7 +37,7 @@ func (r *Rules) Reports(in *Input) []Report {
 		f.all = FromFailover(in.Pair)
 		f.replication(in)
 	}
-	f.node(in.Unrestricted && !config.OnlyThisMachine(in.Config.Listen), AccessUnrestricted, "listen is %s",
+	f.node(in.Unrestricted && !config.LocalOnly(in.Config.Listen), AccessUnrestricted, "listen is %s",
 		in.Config.Listen)
 	f.disk(in)
 	f.content(in)

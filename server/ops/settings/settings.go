@@ -211,7 +211,7 @@ func (s *Settings) target(c *Change) (uuid.UUID, error) {
 		return s.o.Store.Identity().NodeID, nil
 	}
 	st := s.o.Runner.Status()
-	return protoconv.NodeCalled(&st, c.Node)
+	return protoconv.FindNode(&st, c.Node)
 }
 
 // changeMinInSync changes min-in-sync in the cluster record, and removes it from c.

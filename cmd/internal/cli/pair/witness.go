@@ -40,7 +40,7 @@ func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfil
 		return nil, nil, nil
 	}
 	source, err = tlsfiles.Open(tlsfiles.Options{
-		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, Changed: responses,
+		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, OnChange: responses,
 	})
 	if err != nil {
 		return nil, nil, cli.Usage("--raft-ca, --raft-cert, --raft-key: %v", err)
@@ -110,7 +110,7 @@ one machine.`,
 			if err != nil {
 				return cli.Usage("%w", err)
 			}
-			if f.ca == "" && !insecure && !config.OnlyThisMachine(listen) {
+			if f.ca == "" && !insecure && !config.LocalOnly(listen) {
 				return cli.Usage("--listen %s is reachable from other machines, and TLS is not configured: any client can "+
 					"change the cluster record. Set --raft-ca, --raft-cert and --raft-key (to create certificates, use lockstep "+
 					"cert init), or --insecure if the network is trusted", listen)
@@ -131,7 +131,7 @@ one machine.`,
 				defer watching.Wait()
 				defer cancel()
 			}
-			if f.ca == "" && !config.OnlyThisMachine(listen) {
+			if f.ca == "" && !config.LocalOnly(listen) {
 				logger.Warn("voter connections are not encrypted (--insecure): any client that reaches the port can " +
 					"change the cluster record")
 			}

@@ -107,7 +107,7 @@ func TestSettingsAreRefused(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"is not one of debug, info, warn, error": {"set", "log.level", "loud"},
-		"cannot hold a message":                  {"set", "limits.message-bytes", "200MiB"},
+		"is too small for a message":             {"set", "limits.message-bytes", "200MiB"},
 		"not a size":                             {"set", "disk.low-watermark", "much"},
 		"single node":                            {"set", "min-in-sync", "1"},
 	} {

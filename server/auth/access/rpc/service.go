@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements lockstep.v1.AccessService, the management of access rules. The active makes changes one at a
-// time. A change is committed only if the access table is unchanged since it was read.
+// Package rpc implements lockstep.v1.AccessService, which manages access rules. The active node executes changes one at
+// a time. A change is committed only if the access table is unchanged since it was read.
 package rpc
 
 import (
@@ -32,11 +32,11 @@ const peerSecretBytes = 32
 
 // Options configures New.
 type Options struct {
-	Serving *session.Current // has a session while this node is the active
+	Serving *session.Current // contains a session while this node is active
 	Store   *store.Store
 	Rules   *access.Rules
 	Load    func()                               // updates Rules from the store
-	Used    func(pattern string) *pb.AccessQuota // returns the usage of the queues of a pattern
+	Used    func(pattern string) *pb.AccessQuota // returns the usage of the queues that match a pattern
 	Alone   bool                                 // standalone, not in a pair
 }
 
@@ -181,7 +181,7 @@ func checksum(req request) uint32 {
 	return max(sum, 1) // 0 means unknown
 }
 
-// checkSame rejects a different request with the same sequence, if the earlier one is still known.
+// checkSame rejects a different request with the same sequence, if the checksum of the earlier one is still stored.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -192,10 +192,10 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) e
 		return nil
 	}
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another request; a retry must send the "+
-		"same request, a new request takes the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
+		"same request, a new request must use the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
 }
 
-// status adds the address of the active to the error of a node that is not active.
+// status converts an error to a status. If the node is not active, it contains the address of the active node.
 func (s *Service) status(op string, err error) error {
 	return apierror.ToStatus(fmt.Errorf("%s: %w", op, apierror.WithRedirect(err, s.o.Serving.NotActive)))
 }
@@ -206,7 +206,7 @@ func put(kind byte, name string, m proto.Message) ([]txn.AccessChange, error) {
 		return nil, fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
 	}
 	if len(raw) > txn.MaxAccessValueBytes {
-		return nil, fmt.Errorf("%w: entry has %d bytes, maximum is %d: use globs, groups or roles", access.ErrInvalid,
+		return nil, fmt.Errorf("%w: entry has %d bytes, maximum is %d; use globs, groups or roles", access.ErrInvalid,
 			len(raw), txn.MaxAccessValueBytes)
 	}
 	return []txn.AccessChange{{Kind: kind, Name: []byte(name), Value: raw}}, nil

@@ -33,7 +33,7 @@ func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (
 					access.ErrTokenExists, token.GetName())
 			}
 			if _, _, _, known := t.Token([sha256.Size]byte(token.GetSha256())); known {
-				return nil, fmt.Errorf("%w: another token has the same SHA-256", access.ErrTokenExists)
+				return nil, fmt.Errorf("%w: token of another name has the same SHA-256", access.ErrTokenExists)
 			}
 			token.CreatedBy, token.CreatedAt = by(ctx)
 			return put(access.KindToken, token.GetName(), token)
@@ -64,7 +64,7 @@ func checkToken(t *pb.AccessToken) error {
 		}
 	}
 	if len(t.GetSha256()) != sha256.Size {
-		return fmt.Errorf("%w: sha256 has %d bytes: must be the SHA-256 of the token, 32 bytes",
+		return fmt.Errorf("%w: sha256 has %d bytes; must be the SHA-256 of the token, 32 bytes",
 			access.ErrInvalid, len(t.GetSha256()))
 	}
 	if t.ExpiresAt != nil && !t.GetExpiresAt().IsValid() {

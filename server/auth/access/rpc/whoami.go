@@ -15,7 +15,7 @@ import (
 // WhoAmI returns the identity of the caller and its rights.
 func (s *Service) WhoAmI(ctx context.Context, req *pb.WhoAmIRequest) (*pb.WhoAmIResponse, error) {
 	id := access.FromContext(ctx)
-	rules, operators := s.o.Rules.About(id)
+	rules, operators := s.o.Rules.Applicable(id)
 	return &pb.WhoAmIResponse{
 		Principal: id.Principal, Groups: id.Groups, Method: id.Method.String(), Open: s.o.Rules.Open(),
 		BootstrapOperator: len(operators) > 0, Rules: byName(rules),
@@ -69,7 +69,7 @@ func (s *Service) TestAccess(_ context.Context, req *pb.TestAccessRequest) (*pb.
 	rules := s.o.Rules.Table().Granting(right, req.GetQueue())
 	if req.GetPrincipal() != "" || len(req.GetGroups()) > 0 {
 		id := &access.Identity{Principal: cmp.Or(req.GetPrincipal(), access.Anonymous), Groups: req.GetGroups()}
-		about, operators := s.o.Rules.About(id)
+		about, operators := s.o.Rules.Applicable(id)
 		resp.Operators = operators
 		rules = slices.DeleteFunc(rules, func(r *pb.AccessRule) bool { return !slices.Contains(about, r) })
 		resp.Allowed = s.o.Rules.May(id, right, req.GetQueue()) == nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements lockstep.v1.ConnectionService, which lists the connections to a node and their traffic.
+// Package rpc implements lockstep.v1.ConnectionService, which lists and closes the connections to a node.
 package rpc
 
 import (
@@ -46,7 +46,7 @@ type rates struct {
 	in, out        [2]float64        // bytes and messages per second
 }
 
-// New creates the service of the named node.
+// New creates the service for the named node.
 func New(l *admission.Listener, node string) *Service { return &Service{listener: l, node: node} }
 
 // ListConnections lists the connections to the node.
