@@ -103,7 +103,7 @@ func TestCodes(t *testing.T) {
 			"SYNCING dropped", "CATCHING_UP slow", "SYNCING caught-up", "STANDBY in-sync",
 		}},
 		{"rolled back", standbyOf, func(r *rig) {
-			r.report(FollowerLacks{Config: 5, Common: 3, Committed: 9})
+			r.report(FollowerIncomplete{Config: 5, Common: 3, Committed: 9})
 		}, []string{"RECOVERING store-rolled-back"}},
 		{"forced", func(t *testing.T) *rig { t.Helper(); return left(t, Settings{}) }, func(r *rig) {
 			r.step(asked(r))

@@ -225,10 +225,10 @@ type DataEvent interface{ dataEvent() }
 type (
 	// FollowerConnected: the active accepted this node.
 	FollowerConnected struct{ Config, Term uint64 }
-	// FollowerLacks: the active, in configuration Config, has committed a record that this node's log lacks; Common is
+	// FollowerIncomplete: the active, in configuration Config, has committed a record that this node's log lacks; Common is
 	// the last common record. It precedes FollowerConnected. All fields are zero if the active only reports that this
 	// node lacks records that it acknowledged.
-	FollowerLacks struct{ Config, Common, Committed uint64 }
+	FollowerIncomplete struct{ Config, Common, Committed uint64 }
 	// FollowerRequired: the active requires this node's acks from now on.
 	FollowerRequired struct{}
 	// FollowerLost: the stream has ended, or another dial has failed; posted again when the cause changes. After a
@@ -278,7 +278,7 @@ type (
 type Failed struct{ Err error }
 
 func (FollowerConnected) dataEvent() {}
-func (FollowerLacks) dataEvent()     {}
+func (FollowerIncomplete) dataEvent()     {}
 func (FollowerRequired) dataEvent()  {}
 func (FollowerLost) dataEvent()      {}
 func (ActiveReady) dataEvent()       {}

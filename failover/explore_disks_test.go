@@ -291,7 +291,7 @@ func (w *world) learn(i int, ev DataEvent) {
 	n := &w.hosts[i]
 	var member Member
 	switch e := ev.(type) {
-	case FollowerLacks:
+	case FollowerIncomplete:
 		if n.follow != nil {
 			w.reach(i, n.follow.to)
 		}
@@ -319,7 +319,7 @@ func (w *world) refuse(i int, cause LostCause) {
 	n.follow = &f
 	if c := o.primary.cfg; c.RequireStandby && c.Standby == w.member(i) &&
 		commonPrefix(n.log, o.log) < o.primary.commit {
-		n.post(FollowerLacks{})
+		n.post(FollowerIncomplete{})
 	}
 	n.post(FollowerLost{Cause: cause})
 	switch {

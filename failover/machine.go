@@ -83,7 +83,7 @@ type following struct {
 	connected bool
 	ever      bool // connected since following began
 	required  bool
-	lacks     FollowerLacks // Config is 0 without a report
+	lacks     FollowerIncomplete // Config is 0 without a report
 	cause     LostCause     // 0 until an attempt has failed
 	since     time.Duration // when the connection was lost, or following began
 }

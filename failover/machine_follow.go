@@ -24,7 +24,7 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 			m.needLoad = true
 		}
 		m.handedTo(e.Term)
-	case FollowerLacks:
+	case FollowerIncomplete:
 		f.lacks = e
 		if e.Config > m.rec.Config {
 			m.needLoad = true

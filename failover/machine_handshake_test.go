@@ -57,13 +57,13 @@ func TestActiveBehind(t *testing.T) {
 func TestLacks(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		lacks FollowerLacks
+		lacks FollowerIncomplete
 		took  bool
 	}{
-		{"in the configuration that names it", FollowerLacks{Config: 5, Common: 4, Committed: 9}, true},
-		{"the active reports that it had acknowledged more", FollowerLacks{}, true},
-		{"before it was named in sync", FollowerLacks{Config: 4, Common: 4, Committed: 9}, false},
-		{"in a configuration that it does not know", FollowerLacks{Config: 6, Common: 4, Committed: 9}, false},
+		{"in the configuration that names it", FollowerIncomplete{Config: 5, Common: 4, Committed: 9}, true},
+		{"the active reports that it had acknowledged more", FollowerIncomplete{}, true},
+		{"before it was named in sync", FollowerIncomplete{Config: 4, Common: 4, Committed: 9}, false},
+		{"in a configuration that it does not know", FollowerIncomplete{Config: 6, Common: 4, Committed: 9}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, Settings{})

@@ -181,7 +181,7 @@ func TestPutBackActive(t *testing.T) {
 				require.ErrorIs(t, e.Err, replication.ErrBehind)
 				require.ErrorContains(t, e.Err, fmt.Sprint(committed))
 				if !c.old {
-					require.ErrorContains(t, e.Err, "you have committed records that I lack")
+					require.ErrorContains(t, e.Err, "committed records of the standby are missing on the active")
 					require.ErrorContains(t, e.Err, a.store.End().String())
 				}
 				requireUntouched(b, end)
@@ -464,7 +464,7 @@ func TestLacks(t *testing.T) {
 			image, had := b.image(), b.store.End().LSN
 			a.publish(a.queueID, 10, 10, 1)
 			for _, e := range b.seen() {
-				_, is := e.(replication.FollowerLacks)
+				_, is := e.(replication.FollowerIncomplete)
 				require.False(t, is, "%+v", e)
 			}
 			b.putBack(image)
@@ -472,7 +472,7 @@ func TestLacks(t *testing.T) {
 				a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 			}
 			b.follow(a)
-			e := await[replication.FollowerLacks](b, nil)
+			e := await[replication.FollowerIncomplete](b, nil)
 			if required {
 				require.Zero(t, e) // refused
 				return

@@ -401,15 +401,15 @@ func dataEvent(e replication.Event) failover.DataEvent {
 		return failover.StandbyLost{Node: e.Member.Node, Cause: lostCause(e.Cause), Err: e.Err}
 	case replication.FollowerConnected:
 		return failover.FollowerConnected{Config: e.Config, Term: e.Term}
-	case replication.FollowerLacks:
-		return failover.FollowerLacks(e)
+	case replication.FollowerIncomplete:
+		return failover.FollowerIncomplete(e)
 	case replication.FollowerRequired:
 		return failover.FollowerRequired{}
 	case replication.FollowerLost:
 		return failover.FollowerLost{Cause: lostCause(e.Cause), Err: e.Err}
 	case replication.DiskStalled:
 		return failover.DiskStalled{Stalled: true}
-	case replication.DiskBack:
+	case replication.DiskRecovered:
 		return failover.DiskStalled{}
 	case replication.Failed:
 		return failover.Failed{Err: e.Err}
