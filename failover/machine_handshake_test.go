@@ -36,7 +36,7 @@ func TestStandbyAhead(t *testing.T) {
 		requireNo[SwapRecord](t, effects)
 		require.False(t, effect[ConfigureActive](t, effects).Config.Serve)
 		require.Equal(t, RoleBlocked, r.s.Role())
-		require.Contains(t, r.s.Reason(), "HISTORIES DIFFER")
+		require.Contains(t, r.s.Reason(), "histories differ")
 		r.report(StandbyConnected{Member: Member{Node: testNodes[1].ID, Store: uuid.New(), Incarnation: 1}})
 		require.True(t, r.s.act.sent.Serve)
 	})
@@ -50,7 +50,7 @@ func TestActiveBehind(t *testing.T) {
 	r.report(FollowerLost{Cause: LostBehind})
 	require.Contains(t, r.s.Reason(), "When histories differ")
 	require.NotContains(t, r.s.Reason(), "--force")
-	require.Contains(t, r.s.ahead(), "lacks records")
+	require.Contains(t, r.s.ahead(), "missing on the active")
 }
 
 // An in-sync standby that learns of commits beyond its log was restored from an older copy and must not take over.
@@ -83,7 +83,7 @@ func TestLacks(t *testing.T) {
 }
 
 // A process takes no part while another one runs under its identity.
-func TestTwin(t *testing.T) {
+func TestDuplicate(t *testing.T) {
 	elsewhere := testNodes[0]
 	elsewhere.Address = "a:2"
 	stale := Live{Node: elsewhere, Process: "other"}

@@ -53,7 +53,7 @@ func (f *Follower) discardedTerm() uint64 {
 // is known to have all of them.
 func (f *Follower) checkHelloResponse(w *HelloResponse) error {
 	n, at := f.committed(), w.ResumeAfter
-	if n == 0 || mutate.Off("INV-13-standby-believes-any-active") {
+	if n == 0 || mutate.Off("INV-13-standby-accepts-any-active") {
 		f.confirmed = true
 		return nil
 	}

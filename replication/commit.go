@@ -187,7 +187,7 @@ func (p *Primary) advance() {
 		return
 	}
 	n := p.durable
-	if p.cfg.RequireStandby && !mutate.Off("INV-2-standby-is-not-waited-for") {
+	if p.cfg.RequireStandby && !mutate.Off("INV-2-commits-without-standby-ack") {
 		n = min(n, p.standbyDurable)
 	}
 	if n <= p.commit.Load() {

@@ -351,7 +351,7 @@ func (f *Follower) silent(err error) {
 func (f *Follower) admit(config, term uint64) error {
 	own, theirs := f.o.Store.Identity().Fence, identity.Fence{Config: config, Term: term}
 	switch {
-	case theirs == own, mutate.Off("INV-1-standby-obeys-any-fence"):
+	case theirs == own, mutate.Off("INV-1-standby-accepts-any-fence"):
 		return nil
 	case theirs.Less(own):
 		return fmt.Errorf("%w: the active has config %d term %d, the fence is config %d term %d", ErrStale, config, term,

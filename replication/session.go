@@ -214,7 +214,7 @@ func (p *Primary) refuseBehind(h *Hello) error {
 
 // checkBehind returns ErrBehind if a committed record is missing from this node's log (INV-13).
 func (p *Primary) checkBehind(committed lsn.Position) error {
-	if _, missing := holdsCommitted(p.o.Store, committed); !missing || mutate.Off("INV-13-active-welcomes-who-knows-more") {
+	if _, missing := holdsCommitted(p.o.Store, committed); !missing || mutate.Off("INV-13-active-accepts-standby-ahead") {
 		return nil
 	}
 	return fmt.Errorf("%w: %v is committed, the active's log ends at %v", ErrBehind, committed, p.o.Store.End())
@@ -273,9 +273,9 @@ func (p *Primary) refuseSecond(s *session) error {
 	switch {
 	case current == nil || p.requires(s) && !p.requires(current):
 		return nil
-	case current.member.Node == s.member.Node && current.member.Run != s.member.Run && p.requires(current):
+	case current.member.Node == s.member.Node && current.member.Generation != s.member.Generation && p.requires(current):
 		return fmt.Errorf("%w: process generation %s of node %s (INV-11); stop one of the two", ErrSecondStandby,
-			current.member.Run, s.member.Node)
+			current.member.Generation, s.member.Node)
 	case current.member.Node == s.member.Node:
 		return nil
 	}

@@ -29,8 +29,8 @@ type TraceContext struct {
 // Tracer creates the spans of replication. Unsampled operations have a nil span.
 type Tracer interface {
 	Of(ctx context.Context) Span
-	// Commit starts the span of a batch that ends at LSN n. of are the spans of its traced transactions, at least one:
-	// the new span is a child of the first one, and linked with the others.
+	// Commit starts the span of a batch that ends at LSN n. The batch contains the traced transactions of these spans, at
+	// least one: the new span is a child of the first one, and linked with the others.
 	Commit(of []Span, at time.Time, n uint64, bytes int) Span
 	// Append starts the standby's span for records up to LSN n that the active sent in the span parent.
 	Append(parent TraceContext, at time.Time, n uint64, bytes int) Span

@@ -310,8 +310,8 @@ func toHello(h *Hello) *lockstepv1.Hello {
 		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features,
 		Committed: toPosition(h.Committed), ForcedTerm: h.DiscardedTerm,
 	}
-	if h.Member.Run != uuid.Nil {
-		p.Run = h.Member.Run.String()
+	if h.Member.Generation != uuid.Nil {
+		p.Run = h.Member.Generation.String()
 	}
 	for _, e := range h.TermEnds {
 		p.TermEnds = append(p.TermEnds, toPosition(e))
@@ -332,7 +332,7 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	err := errors.Join(parseID(p.GetPairId(), &h.Pair), parseID(p.GetNodeId(), &h.Member.Node),
 		parseID(p.GetStoreId(), &h.Member.Store))
 	if p.GetRun() != "" {
-		err = errors.Join(err, parseID(p.GetRun(), &h.Member.Run))
+		err = errors.Join(err, parseID(p.GetRun(), &h.Member.Generation))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("hello: %w", err)

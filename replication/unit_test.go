@@ -28,7 +28,7 @@ func frames(prev lsn.Position, term uint64, n, payload int) batch {
 	return b
 }
 
-func TestTailKeepsWhatIsNotLogged(t *testing.T) {
+func TestTailKeepsUnloggedBatches(t *testing.T) {
 	tl := newTail(1000, lsn.Position{})
 	var at lsn.Position
 	for range 10 {
@@ -63,7 +63,7 @@ func TestTailKeepsWhatIsNotLogged(t *testing.T) {
 
 // A batch larger than the whole tail is dropped only when it is logged and everything up to it is applied. A batch of
 // normal size stays.
-func TestTailLetsGoOfAnOversizedBatch(t *testing.T) {
+func TestTailReleasesOversizedBatch(t *testing.T) {
 	tl := newTail(1000, lsn.Position{})
 	small := frames(lsn.Position{}, 1, 1, 10)
 	tl.publish(small)
@@ -331,7 +331,7 @@ func TestAdmit(t *testing.T) {
 }
 
 // A standby does not apply durable records that the active has not committed (INV-5).
-func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
+func TestStandbyAppliesCommittedRecords(t *testing.T) {
 	synctest.Test(t, testStandbyAppliesWhatIsCommitted)
 }
 

@@ -89,7 +89,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 	reason := "no cluster record"
 	if restored {
 		require.NoError(t, os.CopyFS(etcdDir, os.DirFS(oldCopy)))
-		reason = "older than this node's own"
+		reason = "older than this node's fence"
 	}
 	require.NoError(t, p.StartEtcd(t.Context()))
 	require.NoError(t, active.Start())

@@ -36,7 +36,7 @@ func TestRequire(t *testing.T) {
 		{name: "reported shortly after", later: reported(b), took: time.Second},
 		{
 			name: "an older release, a moment later", later: reported(older), took: time.Second, want: apierror.ErrFeature,
-			text: "runs 0.1.0, which does not know \"queues\"; upgrade it first with lockstep restart",
+			text: "runs 0.1.0, which does not support \"queues\"; upgrade it first with lockstep restart",
 		},
 		{
 			name: "nothing", took: failover.AnnounceWait, want: replication.ErrBlocked,
