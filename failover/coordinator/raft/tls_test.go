@@ -166,7 +166,7 @@ func TestOptions(t *testing.T) {
 		"cannot be dialed":        func(o *raft.Options) { o.Advertise = "0.0.0.0:7" },
 		"is not among the voters": func(o *raft.Options) { o.Advertise = "z.test:1" },
 		"kind":                    func(o *raft.Options) { o.Kind = "judge" },
-		"raft: listen":    func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
+		"raft: listen":            func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
 		"voter directory":         func(o *raft.Options) { o.Dir = "/dev/null/x" },
 	} {
 		c := newCluster(t, tune)
