@@ -36,9 +36,9 @@ func (s *State) waiting() string {
 		return "the active is running according to the coordinator: check the network between the two nodes. A forced " +
 			"failover is not needed"
 	case replaced:
-		return fmt.Sprintf("another node, %s, runs at the active's address: the active's data directory, the only complete "+
-			"one, was wiped or replaced. Restore it. If it is permanently lost, stop the new node, and check with lockstep "+
-			"failover --dry-run which records a failover to this node would lose", describeShort(replacement))
+		return fmt.Sprintf("another node, %s, runs at the active's address: the active's data directory was wiped or "+
+			"replaced, and no other node is in sync. Restore it. If it is permanently lost, stop the new node, and check with "+
+			"lockstep failover --dry-run which records a failover to this node would lose", describeShort(replacement))
 	default:
 		return "only the active has all records: start it. If it is permanently lost, check with lockstep failover " +
 			"--dry-run which records a failover to this node would lose"

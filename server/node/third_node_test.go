@@ -76,7 +76,7 @@ func testWipedActive(t *testing.T) {
 	wiped.Data.Dir, wiped.Listen = t.TempDir(), a.ready.Address
 	empty := start(t, wiped)
 	older := start(t, b.config)
-	empty.reports("data directory was wiped or replaced", "Restore that directory", "node b (", "never here")
+	empty.reports("data directory was wiped or replaced", "Restore that directory", "node b (", "never on this node")
 	older.reports("a ("+a.ready.Address+")", "data directory was wiped or replaced", "stop the new node",
 		"lockstep failover --dry-run")
 
