@@ -12,7 +12,7 @@ import (
 // docs/explanation/failover.md lists them.
 type Code string
 
-// Codes of lost connections: see LostCause.
+// Codes of lost connections; see LostCause.
 const (
 	CodeSilence           Code = "silence"
 	CodeConnectionClosed  Code = "connection-closed"
@@ -25,7 +25,7 @@ const (
 	CodeDiskFull          Code = "disk-full"
 )
 
-// Codes of a node that takes or loses the active role.
+// Codes of a node that gains or loses the active role.
 const (
 	CodeActiveLeft Code = "active-left"
 	CodeRestart    Code = "restart"
@@ -60,7 +60,7 @@ const (
 	CodeStoreRolledBack Code = "store-rolled-back"
 )
 
-// Code returns the code of a cause; CodeNoConnection for 0.
+// Code returns the code of a cause, or CodeNoConnection for 0.
 func (c LostCause) Code() Code {
 	if int(c) < len(lostCauses) {
 		return lostCauses[c].code
@@ -70,7 +70,7 @@ func (c LostCause) Code() Code {
 
 type change struct {
 	code Code
-	term uint64 // term of the attempt; 0 if another record decided
+	term uint64 // term of the attempt; 0 after a record of another process
 }
 
 func (s *State) roleCode(before Status) Code {
@@ -123,11 +123,11 @@ func (s *State) actingCode(role Role, before Status) Code {
 func (s *State) idleCode() Code {
 	_, listed := s.rec.Member(s.self.ID)
 	switch {
-	case s.run.superseded != "":
+	case s.proc.superseded != "":
 		return CodeSuperseded
 	case !s.known:
 		return CodeStart
-	case listed && s.run.rolledBack != "":
+	case listed && s.proc.rolledBack != "":
 		return CodeStoreRolledBack
 	default:
 		return CodeRecord
@@ -192,7 +192,7 @@ func (r *Runner) logStart(end uint64) {
 		zap.String("code", string(CodeStart)), zap.Uint64("lsn", end))
 }
 
-// logChange logs a change of the role and a dropped standby. test/cluster waits for these messages.
+// logChange logs role changes and dropped standbys. Package test/cluster waits for these messages.
 func (r *Runner) logChange(s *State, before, now Status, end uint64) {
 	fields := []zap.Field{zap.Uint64("lsn", end)}
 	if now.Record != nil {

@@ -103,14 +103,14 @@ func TestCodes(t *testing.T) {
 			"SYNCING dropped", "CATCHING_UP slow", "SYNCING caught-up", "STANDBY in-sync",
 		}},
 		{"rolled back", standbyOf, func(r *rig) {
-			r.report(FollowerLacks{Config: 5, Common: 3, Committed: 9})
+			r.report(FollowerIncomplete{Config: 5, Common: 3, Committed: 9})
 		}, []string{"RECOVERING store-rolled-back"}},
 		{"forced", func(t *testing.T) *rig { t.Helper(); return left(t, Settings{}) }, func(r *rig) {
 			r.step(asked(r))
 			r.won()
 		}, []string{"CATCHING_UP record", "CANDIDATE forced", "ACTIVATING forced"}},
 		{"adopted", func(t *testing.T) *rig { t.Helper(); return waiting(t, usedIdentity()) }, func(r *rig) {
-			swap := effect[SwapRecord](r.t, r.step(AdoptAsked{ID: "x"}))
+			swap := effect[SwapRecord](r.t, r.step(AdoptRequested{ID: "x"}))
 			r.step(Swapped{OpID: swap.Next.OpID, Revision: 1})
 		}, []string{"ACTIVATING adopted"}},
 		{"silent standby", activeOf, func(r *rig) {
@@ -152,7 +152,7 @@ func TestCodes(t *testing.T) {
 			r.seeRecord(forced, 200)
 		}, []string{"FENCED forced"}},
 		{"handed over", activeOf, func(r *rig) {
-			drain := effect[BeginDrain](r.t, r.step(SwitchoverAsked{ID: "x"}))
+			drain := effect[BeginDrain](r.t, r.step(SwitchoverRequested{ID: "x"}))
 			r.step(DrainEnded{Drain: drain.Drain})
 			r.won()
 			r.report(FollowerConnected{Config: r.s.rec.Config, Term: r.s.rec.Term})

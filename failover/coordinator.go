@@ -18,12 +18,12 @@ var (
 	ErrNoRecord = errors.New("coordinator has no cluster record")
 	// ErrConflict is returned if the record is not at the expected revision. Nothing was changed.
 	ErrConflict = errors.New("cluster record was changed by another node")
-	// ErrUnknownOutcome is returned if a swap may have been applied, or may still be (INV-8). Only a record at another
-	// revision resolves it.
+	// ErrUnknownOutcome is returned if a swap may have been applied, or may still be applied (INV-8). Only a record at
+	// another revision resolves the outcome.
 	ErrUnknownOutcome = errors.New("outcome of the cluster record write is unknown")
-	// ErrRefused is returned if the coordinator rejected the write, for example for lack of space or permission. The
-	// swap will not be applied later.
-	ErrRefused     = errors.New("coordinator rejects the write of the cluster record")
+	// ErrRefused is returned if the coordinator rejected the write, for example because of a missing permission or a full
+	// disk. The swap will not be applied later.
+	ErrRefused     = errors.New("coordinator rejected the write of the cluster record")
 	ErrUnreachable = errors.New("coordinator is unreachable")
 )
 
@@ -34,24 +34,24 @@ type Live struct {
 	Process string   `json:"process"`
 }
 
-// Duplicate is a duplicate process that is announced under this node's ID.
+// Duplicate is another process announced under this node's ID.
 type Duplicate struct {
 	Live
-	// Stale is true until there is evidence that the process was running after this one announced itself: it may be a
-	// killed earlier process with an unexpired lease. Once false, it stays false while that process exists.
+	// Stale is true until it is proven that the process was running after this one announced itself: it may be a killed
+	// earlier process with an unexpired lease. Once false, it stays false while the process exists.
 	Stale bool
 }
 
-// Observation is the complete state of a coordinator at one moment. A slow reader only misses history.
+// Observation is the complete state of a coordinator at one moment. A slow reader skips observations.
 type Observation struct {
-	// Record is the newest one seen; nil if none was seen yet, or if it is missing.
+	// Record is the newest record seen; nil if none was seen yet, or if it is missing.
 	Record   *Record
 	Revision Revision
 	// Missing: the coordinator reported that no record exists.
 	Missing bool
 	// RecordErr is the reason why the stored record is unusable: ErrRecordVersion or ErrRecordInvalid.
 	RecordErr error
-	// Live are the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, it
+	// Live are the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, Live
 	// contains the one announced last.
 	Live []Live
 	// LiveKnown is false until Live was read for the first time.
@@ -63,13 +63,13 @@ type Observation struct {
 	// announced itself after this one (etcd), or not at all (raft).
 	Duplicate *Duplicate
 	Reachable bool
-	// Problem describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise
+	// Problem describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise it is
 	// empty. It changes only with the problem.
 	Problem string
 	// Conditions are never changed in place.
 	Conditions []Condition
-	// LeaseUntil is the earliest expiry of this node's lease: the granted time to live, counted from before the request
-	// was sent. It is zero without a lease, and has a monotonic clock reading.
+	// LeaseUntil is the earliest time at which this node's lease expires: the granted time to live, counted from before
+	// the request was sent. It is zero without a lease, and has a monotonic clock reading.
 	LeaseUntil time.Time
 }
 
@@ -77,33 +77,32 @@ type Observation struct {
 type Coordinator interface {
 	Name() string
 
-	// Load reads the record linearizably. Errors: ErrNoRecord, ErrUnreachable, ErrRecordVersion, ErrRecordInvalid.
+	// Load reads the record linearizably. It returns ErrNoRecord, ErrUnreachable, ErrRecordVersion or ErrRecordInvalid.
 	Load(ctx context.Context) (Record, Revision, error)
 
-	// Swap replaces the record if it is still at revision `expect` (0: no record) and returns the new revision,
-	// durably. ErrConflict and ErrRefused mean that it was not applied; treat any other error like ErrUnknownOutcome.
-	// If the stored record already has the OpID of `next`, Swap succeeds.
+	// Swap durably replaces the record if it is still at revision `expect` (0: no record), and returns the new revision.
+	// ErrConflict and ErrRefused mean that the swap was not applied; any other error is an unknown outcome. If the stored
+	// record already has the OpID of `next`, Swap succeeds.
 	Swap(ctx context.Context, expect Revision, next Record) (Revision, error)
 
-	// WriteMark raises the pair's mark, durably. A mark that is not above the current one (Mark.Less) has no effect and
+	// WriteMark durably raises the pair's mark. A mark that is not above the current one (Mark.Less) has no effect, and
 	// is not an error. Any error is an unknown outcome, and safe to ignore. The record and its revision do not change,
-	// no watcher is notified, and the mark outlives the record. It returns the previous mark, or m if an earlier
-	// attempt was applied; the zero Mark if none existed, or if a voter of an older release does not report it.
+	// no watcher is notified, and the mark outlives the record. WriteMark returns the previous mark, or m if an earlier
+	// attempt was applied. It returns the zero Mark if none existed, or if a voter of an older release omits it.
 	WriteMark(ctx context.Context, m Mark) (before Mark, err error)
 
 	// LoadMark reads the pair's mark linearizably. It returns the zero Mark if none exists, or if the coordinator does
-	// not support marks yet (a voter of an older release). Errors: ErrUnreachable, ErrRecordInvalid.
+	// not support marks yet (a voter of an older release). It returns ErrUnreachable or ErrRecordInvalid.
 	LoadMark(ctx context.Context) (Mark, error)
 
-	// Watch sends the current observation, then the latest one after each change, until ctx ends; then it closes the
-	// channel.
+	// Watch sends the current observation, and the latest one after each change. When ctx ends, it closes the channel.
 	Watch(ctx context.Context) <-chan Observation
 
-	// Announce keeps this node's liveness key alive until ctx ends, through every outage, then tries to remove it and
-	// returns nil. Only one call may run at a time.
+	// Announce maintains this node's liveness key, through any outage, until ctx ends. It then tries to remove the key,
+	// and returns nil. Only one call may run at a time.
 	Announce(ctx context.Context, live Live) error
 
-	// Close fails calls in progress, and waits only for its own goroutines.
+	// Close fails calls in progress, and waits for the coordinator's goroutines, but not for those calls.
 	Close() error
 }
 
@@ -118,7 +117,7 @@ type Condition struct {
 	// Kind is one of the constants below.
 	Kind    string
 	Details string
-	// Since is the start; if zero, the time of the first Status that includes the condition.
+	// Since is the start of the condition; if zero, the time of the first Status that includes it.
 	Since time.Time
 }
 
@@ -127,9 +126,9 @@ const (
 	// ConditionSuperseded: the record names this node, but another process generation of it wrote the record.
 	ConditionSuperseded       = "superseded"
 	ConditionDuplicateProcess = "duplicate-process"
-	// ConditionStoreRolledBack: this node's store ends before a position it is known to have committed.
+	// ConditionStoreRolledBack: this node's store ends before a position that it is known to have committed.
 	ConditionStoreRolledBack = "store-rolled-back"
-	// ConditionHistoriesDiverged: the active lacks committed records that the other node has.
+	// ConditionHistoriesDiverged: committed records of the other node are missing on the active.
 	ConditionHistoriesDiverged = "histories-diverged"
 	// ConditionVoterMissing and the following ones concern a voter of the coordinator.
 	ConditionVoterMissing    = "voter-missing"

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Identity describes a node's store. It is read often, so reading it must be cheap.
+// Identity describes a node's store.
 type Identity struct {
 	Node  uuid.UUID
 	Store uuid.UUID
@@ -22,29 +22,29 @@ type Identity struct {
 	// PairID is uuid.Nil until JoinPair.
 	PairID uuid.UUID
 	Fence  Fence
-	// End is the last record of the log, durable or not.
+	// End is the position of the last record in the log, which need not be durable.
 	End lsn.Position
 	// Restored: the store is a restored backup that has not joined a pair since. No record lists it, and it may start a
 	// pair.
 	Restored bool
-	// MayHaveLost: acknowledged bytes may be lost (INV-6). It persists over restarts until ClearLoss.
+	// MayHaveLost: acknowledged bytes may be lost (INV-6). It is persistent, until ClearLoss.
 	MayHaveLost bool
-	// Committed is the last LSN known, on disk, to be committed; never above End.
+	// Committed is the last LSN durably known to be committed; never above End.
 	Committed uint64
-	// Quarantine is the directory of the previous contents if those could not be opened, with the reason, until the
-	// other node has replicated everything again. The pair ID may have been lost with the contents: such a store joins
-	// any pair, and starts none.
+	// Quarantine is the directory of the previous store, with the reason, if that store could not be opened, until the
+	// other node has replicated everything again. The pair ID may have been lost with the store: such a node joins any
+	// pair, and starts none.
 	Quarantine string
-	// Run is the last process generation known to be listed in the record. ClaimedRun is that of the last process that
-	// took part, until its listing is confirmed (INV-11).
-	Run, ClaimedRun uuid.UUID
+	// Generation is the last process generation known to be listed in the record. ClaimedGeneration is the generation of
+	// the last process that participated, until the record is known to list it (INV-11).
+	Generation, ClaimedGeneration uuid.UUID
 }
 
-// Member returns the store's actual or future entry in Record.InSync.
+// Member returns the store's current or future entry in Record.InSync.
 func (id Identity) Member() Member {
-	m := Member{Node: id.Node, Store: id.Store, Incarnation: id.Incarnation, Run: id.Run}
-	if id.ClaimedRun != uuid.Nil {
-		m.Run = id.ClaimedRun
+	m := Member{Node: id.Node, Store: id.Store, Incarnation: id.Incarnation, Generation: id.Generation}
+	if id.ClaimedGeneration != uuid.Nil {
+		m.Generation = id.ClaimedGeneration
 	}
 	return m
 }
@@ -52,13 +52,13 @@ func (id Identity) Member() Member {
 // Empty reports whether the store has never been part of a pair. A store that joined a pair is not empty even without
 // records: a new record would lock out the node that has the messages (INV-9).
 func (id Identity) Empty() bool {
-	if id.Quarantine != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new") {
+	if id.Quarantine != "" && !mutate.Off("INV-9-quarantined-store-is-new") {
 		return false
 	}
 	return id.PairID == uuid.Nil && id.End.IsZero() && id.Fence == Fence{}
 }
 
-// ErrGone is returned by DataPlane.Handshake if the host is reachable and no process listens: it has terminated.
+// ErrGone is returned by DataPlane.Handshake if the host is reachable but no process listens: the process terminated.
 var ErrGone = errors.New("no process listens on the address")
 
 // Peer is the identity reported by a process of the pair.
@@ -69,93 +69,94 @@ type Peer struct {
 	End         lsn.Position
 }
 
-// DataPlane is failover's interface to a node: its store, and the two roles of replication. The Runner calls it from
-// one goroutine, in the order of the machine's effects; only Drain and Handshake run concurrently. At most one role is
-// started at a time. Each call returns within the time that the disk needs; longer work runs in goroutines of the data
-// plane, joined by the Stop call.
+// DataPlane controls a node's store and its replication role. The Runner calls it from one goroutine, in the order of
+// the machine's effects; only Drain and Handshake run concurrently. At most one role is started at a time. Calls may
+// block for disk I/O; longer work runs in goroutines of the data plane, which the Stop calls wait for.
 //
 // An error from any call except Drain and Handshake is fatal: Runner.Run stops the node's role and returns the error.
 type DataPlane interface {
+	// Identity returns the store's current identity. It is called often, and must not block.
 	Identity() Identity
 
-	// JoinPair makes the store part of a pair, durably. It fails for a store of another pair.
+	// JoinPair durably makes the store part of a pair. It fails for a store of another pair.
 	JoinPair(ctx context.Context, pair uuid.UUID) error
 
-	// SetFence raises the fence, durably (INV-1, INV-4). A fence that is not above the current one has no effect.
+	// SetFence durably raises the fence (INV-1, INV-4). A fence that is not above the current one has no effect.
 	SetFence(ctx context.Context, f Fence) error
 
 	// ClearLoss clears MayHaveLost and increments Incarnation in one durable write. The record then no longer lists
-	// this store as in sync, and an active that has not detected the restart cannot add it under its old incarnation.
+	// this store as in sync, and an active that has not detected the restart cannot add it with its old incarnation.
 	ClearLoss(ctx context.Context) error
 
-	// MarkLoss sets MayHaveLost, durably: the directory is an older copy or a duplicate.
+	// MarkLoss durably sets MayHaveLost, because the directory is an older copy or a duplicate.
 	MarkLoss(ctx context.Context) error
 
-	// ClaimRun persists this process generation, together with the one that the record lists now (zero if none). From
-	// then on the record may list this generation, and a standby sends it in its hello (INV-11).
-	ClaimRun(ctx context.Context, named, run uuid.UUID) error
+	// ClaimGeneration persists this process generation, and the one that the record currently lists (zero if none).
+	// After it returns, the record may list this generation, and a standby sends it in its hello (INV-11).
+	ClaimGeneration(ctx context.Context, listed, claimed uuid.UUID) error
 
-	// ConfirmRun records, durably, that the record lists this generation.
-	ConfirmRun(ctx context.Context, run uuid.UUID) error
+	// ConfirmGeneration durably records that the record lists this generation.
+	ConfirmGeneration(ctx context.Context, listed uuid.UUID) error
 
-	// Committed returns the newest committed record of the current term; false without one, or without the active role.
-	// It is called about once a second.
+	// Committed returns the position of the last committed record of the current term. It returns false if there is
+	// none, or if this node is not active. It is called about once a second.
 	Committed() (lsn.Position, bool)
 
 	// Handshake requests the identity and log end of the process at an address, or returns ErrGone.
 	Handshake(ctx context.Context, address string) (Peer, error)
 
-	// StartActive takes the active role. The log continues under spec.Term with a term-start record, existing records
-	// are committed as far as spec allows and applied, and standbys are accepted. ActiveReady is posted when everything
-	// is applied. The persisted fence is {spec.Config, spec.Term} or above (INV-1). No follower is running.
+	// StartActive starts the active role. The log continues in spec.Term with a term-start record, existing records are
+	// committed as far as spec allows and applied, and standbys are accepted. ActiveReady is posted when everything is
+	// applied. The caller has raised the fence to at least {spec.Config, spec.Term} (INV-1), and no follower is running.
 	StartActive(ctx context.Context, spec ActiveSpec, post func(DataEvent)) error
 
-	// ConfigureActive changes the conditions for acknowledgements. After it returns, no transaction is acknowledged
-	// under weaker conditions, and every message to the standby carries cfg.Config.
+	// ConfigureActive replaces the configuration of the active role. After it returns, no transaction is acknowledged
+	// under weaker conditions, and every message to the standby contains cfg.Config.
 	ConfigureActive(ctx context.Context, cfg ActiveConfig) error
 
 	// StopActive ends the active role. After it returns, nothing is appended, acknowledged, applied, delivered or sent
-	// to the standby; waiting transactions have failed with "outcome unknown". Clients are referred to `next`, if its
-	// ID is set.
+	// to the standby, and pending transactions have failed with an unknown outcome. Clients are redirected to next, if
+	// its ID is set.
 	StopActive(ctx context.Context, next NodeInfo) error
 
-	// StartFollower follows spec.Active: dial it, truncate a divergent tail, catch up, append, sync, acknowledge. A
-	// lost connection is redialed immediately and then every few 10 ms, until StopFollower. It rejects anything below
-	// the fence, and persists a higher fence before obeying it (INV-1). No active role is running.
+	// StartFollower starts the standby role, which replicates from spec.Active. It redials a lost connection immediately
+	// and then at intervals of some 10 ms, until StopFollower. It rejects messages below the fence, and persists a
+	// higher fence before it accepts messages with that fence (INV-1). No active role is running.
 	StartFollower(ctx context.Context, spec FollowSpec, post func(DataEvent)) error
 
-	// StopFollower ends following. After it returns, nothing from the old active is accepted or acknowledged (INV-4),
-	// and all acknowledged records are durable.
+	// StopFollower ends the standby role. After it returns, nothing from the old active is accepted or acknowledged
+	// (INV-4), and all acknowledged records are durable.
 	StopFollower(ctx context.Context) error
 
-	// Drain prepares a planned handover: new transactions are held, those in flight are committed, and the standby has
-	// applied everything durably. After it returns nil, nothing is appended until Resume or StopActive, one of which
-	// follows any outcome.
+	// Drain prepares a planned handover. It holds new transactions, and waits until all others are committed and the
+	// standby has applied everything durably. It returns the end of the log; nothing is appended after it until Resume or
+	// StopActive. The Runner calls one of them after every Drain, even a failed one.
 	Drain(ctx context.Context) (lsn.Position, error)
 
+	// Resume accepts transactions again after Drain.
 	Resume(ctx context.Context) error
 }
 
 // ActiveSpec configures StartActive.
 type ActiveSpec struct {
-	// Term of new log records. Never used before, by any node.
+	// Term is the term of new log records. It must never have been used before, by any node.
 	Term uint64
 	ActiveConfig
 }
 
-// ActiveConfig is the set of conditions under which the active acknowledges.
+// ActiveConfig configures when the active acknowledges and delivers.
 type ActiveConfig struct {
-	// Config is the config number carried in every message to the standby (INV-1).
+	// Config is the config number in every message to the standby (INV-1).
 	Config uint64
-	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). If false, local
-	// durability suffices.
+	// RequireStandby: a transaction is committed only when it is durable on this node and on Standby (INV-2). If false,
+	// local durability suffices.
 	RequireStandby bool
-	// Standby whose acks are required. The zero Member (with RequireStandby) means that nothing can be committed.
+	// Standby is the member whose acks are required. With RequireStandby and the zero Member, nothing can be committed.
 	Standby Member
-	// Requirement is the number of the period in which acks are required. StandbySynced returns it.
+	// Requirement is the number of the period in which acks are required. StandbySynced includes it.
 	Requirement uint64
-	// Serve: if false, no transaction may be acknowledged. New and waiting ones fail immediately with "unavailable,
-	// outcome unknown", and the commit LSN does not advance.
+	// Serve: if false, no transaction may be acknowledged. New transactions are rejected, pending ones fail with an
+	// unknown outcome, and the commit LSN does not advance.
 	Serve bool
 	// Deliver: if false, nothing may be delivered, because the node may no longer be the active.
 	Deliver bool
@@ -169,7 +170,7 @@ type FollowSpec struct {
 	Config uint64
 	Term   uint64
 	// Forced is the record's last forced failover, if any. The part of this node's log that it discarded must be saved
-	// before it is replaced. Never changed in place.
+	// before it is replaced. Forced is never changed in place.
 	Forced *Forced
 }
 
@@ -178,17 +179,18 @@ type LostCause uint8
 
 // Causes of a lost connection.
 const (
-	// LostReset: the connection broke; the state of the peer is unknown.
+	// LostReset: the connection was reset; the state of the peer is unknown.
 	LostReset LostCause = iota + 1
 	// LostRefused: the peer's host reports that no process listens.
 	LostRefused
 	LostSilence
-	// LostRejected: the peer responded, but not as the active, or with a config and term below the fence.
+	// LostRejected: the peer is not active, has a config and term below the fence, or rejects this node.
 	LostRejected
 	LostSlow
-	// LostAhead: the standby's fence is above this node's config and term: it takes over, or has taken over.
+	// LostAhead: the standby's fence is above this node's config and term: the standby takes over, or has taken over.
 	LostAhead
-	// LostBehind: the active lacks records that this node knows to be committed. Nothing was truncated (INV-13).
+	// LostBehind: records that this node knows to be committed are missing on the active. No record was truncated
+	// (INV-13).
 	LostBehind
 	// LostNoRoom: this node's disk is nearly full, so its follower does not connect.
 	LostNoRoom
@@ -199,13 +201,13 @@ var lostCauses = [...]struct { //nolint:gochecknoglobals // a constant
 	text string
 }{
 	0:            {CodeNoConnection, "cause 0"},
-	LostReset:    {CodeConnectionClosed, "connection broken"},
+	LostReset:    {CodeConnectionClosed, "connection reset"},
 	LostRefused:  {CodeConnectionRefused, "connection refused"},
-	LostSilence:  {CodeSilence, "silent"},
+	LostSilence:  {CodeSilence, "no message received"},
 	LostRejected: {CodeRejected, "rejected"},
-	LostSlow:     {CodeSlow, "too slow"},
-	LostAhead:    {CodeFenceHigher, "rejects this node: its fence is higher"},
-	LostBehind:   {CodeActiveBehind, "lacks records that this node knows to be committed"},
+	LostSlow:     {CodeSlow, "acknowledgements too slow"},
+	LostAhead:    {CodeFenceHigher, "its fence is higher"},
+	LostBehind:   {CodeActiveBehind, "committed records of this node are missing there"},
 	LostNoRoom:   {CodeDiskFull, "disk of this node is nearly full, replication is suspended"},
 }
 
@@ -217,23 +219,23 @@ func (c LostCause) String() string {
 }
 
 // DataEvent is an event of the data plane. The function that posts it never blocks and is safe for concurrent use.
-// Events about one peer must be posted in order of occurrence: a StandbySynced that overtakes an earlier StandbyLost
-// could add an incomplete standby to in_sync. Events of a stopped role are ignored.
+// Events about a peer must be posted in order of occurrence: a StandbySynced posted after a later StandbyLost could add
+// an incomplete standby to in_sync. Events of a stopped role are ignored.
 type DataEvent interface{ dataEvent() }
 
 // Events of the follower.
 type (
 	// FollowerConnected: the active accepted this node.
 	FollowerConnected struct{ Config, Term uint64 }
-	// FollowerLacks: the active, in configuration Config, has committed a record that this node's log lacks; Common is
-	// the last common record. It precedes FollowerConnected. All fields are zero if the active only reports that this
-	// node lacks records that it acknowledged.
-	FollowerLacks struct{ Config, Common, Committed uint64 }
-	// FollowerRequired: the active requires this node's acks from now on.
+	// FollowerIncomplete: the active, in configuration Config, has committed records up to LSN Committed, and some are
+	// missing from this node's log. Common is the last common LSN. It precedes FollowerConnected. All fields are zero if
+	// the active only reports that this node lost records that it had acknowledged.
+	FollowerIncomplete struct{ Config, Common, Committed uint64 }
+	// FollowerRequired: from now on, the active requires this node's acks.
 	FollowerRequired struct{}
-	// FollowerLost: the stream has ended, or another dial has failed; posted again when the cause changes. After a
-	// reset the data plane must redial immediately and report the outcome, since only LostRefused starts a takeover
-	// immediately.
+	// FollowerLost: the stream has ended, or another dial has failed. It is posted again when the cause changes. After a
+	// reset, the data plane must redial immediately and report the outcome, since only LostRefused triggers an immediate
+	// takeover.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error
@@ -242,50 +244,50 @@ type (
 
 // Events of the active.
 type (
-	// ActiveReady: the term-start record is durable here, and everything known to be committed is applied.
+	// ActiveReady: the term-start record and all earlier records are committed and applied.
 	ActiveReady struct{}
 	// StandbyConnected: a standby sent a hello.
 	StandbyConnected struct{ Member Member }
-	// StandbyCaughtUp: the standby is close enough to the log end to require its acks. Posted once per connection
-	// (again after a fall-back), whether or not they are already required.
+	// StandbyCaughtUp: the standby is close enough to the end of the log to require its acks. It is posted once per
+	// connection, even if they are already required.
 	StandbyCaughtUp struct{ Member Member }
-	// StandbySynced: the standby's acks are required, and it is durable at or past everything committed before that.
-	// Only now may it be added to in_sync (INV-3). Requirement is that of the ActiveConfig: between two requirements
-	// there may be commits that the standby lacks.
+	// StandbySynced: the standby's acks are required, and all records committed before the requirement are durable there.
+	// Only now may it be added to in_sync (INV-3). Requirement is ActiveConfig.Requirement: records committed between
+	// two requirements may be missing on the standby.
 	StandbySynced struct {
 		Member      Member
 		Requirement uint64
 	}
-	// StandbyLost: the standby's stream ended, it was silent for longer than the timeout, or it is too slow.
+	// StandbyLost: the standby's connection was lost, or the standby does not connect; see Cause.
 	StandbyLost struct {
 		Node  uuid.UUID
 		Cause LostCause
 		Err   error
 	}
-	// StandbyAhead: a standby that knows records to be committed which this node's log lacks was refused (INV-13). End
-	// is the last record of its log, Committed the last one it knows to be committed. Posted for each such hello.
+	// StandbyAhead: a standby was refused because it knows records to be committed that are missing from this node's log
+	// (INV-13). End is the end of its log, Committed the last LSN that it knows to be committed. Posted for each hello.
 	StandbyAhead struct {
 		Member    Member
 		End       lsn.Position
 		Committed uint64
 	}
-	// DiskStalled: log writes are stalled, or (Stalled is false) complete again.
+	// DiskStalled reports whether log writes are stalled. It is posted on changes.
 	DiskStalled struct{ Stalled bool }
 )
 
-// Failed: the store cannot continue, for example because an fsync failed (INV-7). Either role may post it, or
-// Runner.Post. Runner.Run stops the node and returns the error.
+// Failed: the store cannot continue, for example because an fsync failed (INV-7). Both roles and Runner.Post may post
+// it. Runner.Run then stops the role and returns the error.
 type Failed struct{ Err error }
 
-func (FollowerConnected) dataEvent() {}
-func (FollowerLacks) dataEvent()     {}
-func (FollowerRequired) dataEvent()  {}
-func (FollowerLost) dataEvent()      {}
-func (ActiveReady) dataEvent()       {}
-func (StandbyConnected) dataEvent()  {}
-func (StandbyCaughtUp) dataEvent()   {}
-func (StandbySynced) dataEvent()     {}
-func (StandbyLost) dataEvent()       {}
-func (StandbyAhead) dataEvent()      {}
-func (DiskStalled) dataEvent()       {}
-func (Failed) dataEvent()            {}
+func (FollowerConnected) dataEvent()  {}
+func (FollowerIncomplete) dataEvent() {}
+func (FollowerRequired) dataEvent()   {}
+func (FollowerLost) dataEvent()       {}
+func (ActiveReady) dataEvent()        {}
+func (StandbyConnected) dataEvent()   {}
+func (StandbyCaughtUp) dataEvent()    {}
+func (StandbySynced) dataEvent()      {}
+func (StandbyLost) dataEvent()        {}
+func (StandbyAhead) dataEvent()       {}
+func (DiskStalled) dataEvent()        {}
+func (Failed) dataEvent()             {}

@@ -24,7 +24,7 @@ type (
 	Loaded struct {
 		Record   Record
 		Revision Revision
-		Mark     Mark // read before the record, so it applies to every in-sync store of the record
+		Mark     Mark // read before the record, so every in-sync store of the record must have reached it
 		Err      error
 	}
 	Swapped struct {
@@ -32,7 +32,7 @@ type (
 		Revision Revision
 		Err      error
 	}
-	// Reported is an event of the role that was started under Epoch.
+	// Reported is an event of the role that was started with Epoch.
 	Reported struct {
 		Epoch uint64
 		Event DataEvent
@@ -41,47 +41,48 @@ type (
 		Drain uint64 // from BeginDrain
 		Err   error
 	}
-	SwitchoverAsked struct {
+	SwitchoverRequested struct {
 		ID string
-		// To is the node to activate; uuid.Nil: the one that is not active.
+		// To is the node to activate; uuid.Nil for the node that is not active.
 		To uuid.UUID
 	}
-	// Occupied: the reason why the preferred node should not get the role now, such as a maintenance plan; or empty.
-	Occupied struct{ Why string }
-	// Committed: the active has committed a record of its own term.
+	// FailbackBlocked sets the reason why the preferred node must not receive the role, such as a maintenance plan; empty
+	// if it may.
+	FailbackBlocked struct{ Reason string }
+	// Committed: the active has committed a record of its term.
 	Committed struct{ Term, LSN uint64 }
 	// MarkWritten is the outcome of WriteMark. Before is the previous mark.
 	MarkWritten struct{ Before Mark }
-	// HandshakeDone is the outcome of Handshake. Gone: no process listens at the address.
+	// HandshakeDone is the outcome of Handshake. Gone is set if no process listens at the address.
 	HandshakeDone struct {
 		Address string
 		Peer    Peer
 		Gone    bool
 		Err     error
 	}
-	// DuplicateReported: another process with this node's identity has called this one.
+	// DuplicateReported: another process with this node's identity has contacted this one.
 	DuplicateReported struct{ Live Live }
 	Ticked            struct{}
 )
 
-func (Started) event()           {}
-func (IdentityChanged) event()   {}
-func (Observed) event()          {}
-func (Loaded) event()            {}
-func (Swapped) event()           {}
-func (Reported) event()          {}
-func (DrainEnded) event()        {}
-func (SwitchoverAsked) event()   {}
-func (Occupied) event()          {}
-func (Committed) event()         {}
-func (MarkWritten) event()       {}
-func (HandshakeDone) event()     {}
-func (DuplicateReported) event() {}
-func (Ticked) event()            {}
+func (Started) event()             {}
+func (IdentityChanged) event()     {}
+func (Observed) event()            {}
+func (Loaded) event()              {}
+func (Swapped) event()             {}
+func (Reported) event()            {}
+func (DrainEnded) event()          {}
+func (SwitchoverRequested) event() {}
+func (FailbackBlocked) event()     {}
+func (Committed) event()           {}
+func (MarkWritten) event()         {}
+func (HandshakeDone) event()       {}
+func (DuplicateReported) event()   {}
+func (Ticked) event()              {}
 
-// Effect is an action requested by Step. Effects are executed in order; each one starts after all earlier ones
-// succeeded, so that the fence is on disk before the swap is sent (INV-4). LoadRecord, SwapRecord and BeginDrain are
-// only started in that order; their outcome arrives as an event.
+// Effect is an action requested by Step. Effects are executed in order, each one after all earlier ones succeeded, so
+// that the fence is durable before the swap is sent (INV-4). Effects with an outcome are only started in order, and
+// their outcome is reported as an event.
 type Effect interface{ effect() }
 
 // Effects of Step.
@@ -93,15 +94,15 @@ type (
 		Expect Revision
 		Next   Record
 	}
-	JoinPair   struct{ Pair uuid.UUID }
-	SetFence   struct{ Fence Fence }
-	ClearLoss  struct{}
-	MarkLoss   struct{}
-	ClaimRun   struct{ Named, Run uuid.UUID }
-	ConfirmRun struct{ Run uuid.UUID }
+	JoinPair          struct{ Pair uuid.UUID }
+	SetFence          struct{ Fence Fence }
+	ClearLoss         struct{}
+	MarkLoss          struct{}
+	ClaimGeneration   struct{ Listed, Claimed uuid.UUID }
+	ConfirmGeneration struct{ Listed uuid.UUID }
 	// WriteMark raises the pair's high-water mark. Later effects do not wait for it. On success, MarkWritten follows.
 	WriteMark struct{ Mark Mark }
-	// Announce starts maintaining this node's liveness key.
+	// Announce calls Coordinator.Announce in the background.
 	Announce struct{}
 	// Handshake requests the identity of the process at an address; the outcome is HandshakeDone.
 	Handshake   struct{ Address string }
@@ -123,14 +124,14 @@ type (
 	}
 	// Resume cancels a running drain and calls DataPlane.Resume.
 	Resume struct{}
-	// SwitchoverEnded is the response to SwitchoverAsked.
+	// SwitchoverEnded is the response to SwitchoverRequested.
 	SwitchoverEnded struct {
 		ID string
 		// Failure is empty on success.
 		Failure string
 		// Pause is how long no transaction could be acknowledged, as measured by this node.
 		Pause time.Duration
-		// Already: the record named SwitchoverAsked.To at the time of the request.
+		// Already: SwitchoverRequested.To was active at the time of the request.
 		Already bool
 	}
 	Warn struct{ Text string }
@@ -138,24 +139,24 @@ type (
 	Halt struct{ Err error }
 )
 
-func (LoadRecord) effect()      {}
-func (SwapRecord) effect()      {}
-func (JoinPair) effect()        {}
-func (SetFence) effect()        {}
-func (ClearLoss) effect()       {}
-func (MarkLoss) effect()        {}
-func (ClaimRun) effect()        {}
-func (ConfirmRun) effect()      {}
-func (WriteMark) effect()       {}
-func (Announce) effect()        {}
-func (Handshake) effect()       {}
-func (StartActive) effect()     {}
-func (ConfigureActive) effect() {}
-func (StopActive) effect()      {}
-func (StartFollower) effect()   {}
-func (StopFollower) effect()    {}
-func (BeginDrain) effect()      {}
-func (Resume) effect()          {}
-func (SwitchoverEnded) effect() {}
-func (Warn) effect()            {}
-func (Halt) effect()            {}
+func (LoadRecord) effect()        {}
+func (SwapRecord) effect()        {}
+func (JoinPair) effect()          {}
+func (SetFence) effect()          {}
+func (ClearLoss) effect()         {}
+func (MarkLoss) effect()          {}
+func (ClaimGeneration) effect()   {}
+func (ConfirmGeneration) effect() {}
+func (WriteMark) effect()         {}
+func (Announce) effect()          {}
+func (Handshake) effect()         {}
+func (StartActive) effect()       {}
+func (ConfigureActive) effect()   {}
+func (StopActive) effect()        {}
+func (StartFollower) effect()     {}
+func (StopFollower) effect()      {}
+func (BeginDrain) effect()        {}
+func (Resume) effect()            {}
+func (SwitchoverEnded) effect()   {}
+func (Warn) effect()              {}
+func (Halt) effect()              {}

@@ -192,7 +192,7 @@ func (w *world) act(a action) error {
 		return w.stepAt(i, at, Ticked{})
 	case "switchover":
 		w.left.switchover--
-		return w.feed(i, SwitchoverAsked{ID: fmt.Sprintf("x%d", w.left.switchover)})
+		return w.feed(i, SwitchoverRequested{ID: fmt.Sprintf("x%d", w.left.switchover)})
 	case "event":
 		ev := n.queue[0]
 		n.queue = slices.Clone(n.queue[1:])

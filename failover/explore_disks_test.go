@@ -30,7 +30,7 @@ func (c *copies) appendKey(b []byte) []byte {
 	if c.image == nil {
 		return b
 	}
-	b = fmt.Appendf(b, "I%d%t%d %v %s%s", c.of, c.moved, c.image.node, c.image.log, c.image.run, c.image.claimed)
+	b = fmt.Appendf(b, "I%d%t%d %v %s%s", c.of, c.moved, c.image.node, c.image.log, c.image.generation, c.image.claimed)
 	if c.memory != nil {
 		b = c.memory.st.appendKey(b)
 	}
@@ -291,7 +291,7 @@ func (w *world) learn(i int, ev DataEvent) {
 	n := &w.hosts[i]
 	var member Member
 	switch e := ev.(type) {
-	case FollowerLacks:
+	case FollowerIncomplete:
 		if n.follow != nil {
 			w.reach(i, n.follow.to)
 		}
@@ -319,7 +319,7 @@ func (w *world) refuse(i int, cause LostCause) {
 	n.follow = &f
 	if c := o.primary.cfg; c.RequireStandby && c.Standby == w.member(i) &&
 		commonPrefix(n.log, o.log) < o.primary.commit {
-		n.post(FollowerLacks{})
+		n.post(FollowerIncomplete{})
 	}
 	n.post(FollowerLost{Cause: cause})
 	switch {
@@ -339,7 +339,7 @@ func (w *world) clearCopied() {
 		if !n.copied || !n.up || w.rec == nil || !w.whole(&n.wdisk) {
 			continue
 		}
-		if me, ok := w.rec.Member(n.nodeID()); ok && me == n.st.me() && me.Run == n.st.run.id {
+		if me, ok := w.rec.Member(n.nodeID()); ok && me == n.st.me() && me.Generation == n.st.proc.id {
 			n.copied = false
 		}
 	}

@@ -33,7 +33,7 @@ func (w *world) key() [16]byte {
 		b = fmt.Appendf(b, "%t", n.asked)
 		b = fmt.Appendf(b, "|N%t%d%v%v%t%t%v%d%t%v %d %d %d%d", n.up, n.starts, n.log, n.fence, n.loss, n.load,
 			n.queue, n.drain, n.held, n.told.Fence, n.durable, n.inc, n.node, n.store)
-		b = fmt.Appendf(b, "%t%s%s%s", n.announced, n.asks, n.run, n.claimed)
+		b = fmt.Appendf(b, "%t%s%s%s", n.announced, n.asks, n.generation, n.claimed)
 		if n.swap != nil {
 			b = appendRecord(fmt.Appendf(b, "s%d", n.swap.Expect), n.swap.Next)
 		}
@@ -54,7 +54,7 @@ func (w *world) key() [16]byte {
 func appendRecord(b []byte, r Record) []byte {
 	b = fmt.Appendf(b, "{%d %d %d %s", r.Config, r.Term, nodeIndex(r.Active), r.OpID)
 	for _, m := range r.InSync {
-		b = fmt.Appendf(b, " %d/%d/%s", nodeIndex(m.Node), m.Incarnation, m.Run)
+		b = fmt.Appendf(b, " %d/%d/%s", nodeIndex(m.Node), m.Incarnation, m.Generation)
 	}
 	if r.Switchover != nil {
 		b = fmt.Appendf(b, " %s", r.Switchover.ID)
@@ -88,19 +88,19 @@ func (s *State) appendKey(b []byte) []byte {
 	b = fmt.Appendf(b, "F%t%t%d %d %d", s.follow.connected, s.follow.ever, s.follow.cause,
 		left(s.follow.since+s.set.FailoverTimeout),
 		left(s.started+s.set.StartupWait))
-	b = fmt.Appendf(b, "l%v", s.follow.lacks)
+	b = fmt.Appendf(b, "l%v", s.follow.incomplete)
 	b = fmt.Appendf(b, "A%d %t %d %d %v", s.act.term, s.act.ready, s.act.standby, left(s.act.dropAt), s.act.sent)
 	if s.act.blocked != never {
 		b = fmt.Appendf(b, "b%d", left(s.act.blocked+s.set.RefuseAfter))
 	}
 	b = fmt.Appendf(b, "H%d%s%d %s", s.hand.phase, s.hand.id, left(s.hand.deadline), s.hand.declined)
-	b = fmt.Appendf(b, "Q%s%t%d L%d", s.ask.id, s.ask.seen, left(s.ask.deadline), len(s.live))
+	b = fmt.Appendf(b, "Q%s%t%d L%d", s.request.id, s.request.seen, left(s.request.deadline), len(s.live))
 	b = fmt.Appendf(b, "W%s%t%d B%d", s.forces.id, s.forces.abandoned, left(s.forces.deadline), left(s.act.transferAt))
-	r := &s.run
+	r := &s.proc
 	b = fmt.Appendf(b, "R%t%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.logGrown, r.superseded, r.rolledBack, r.mark,
 		r.markKnown, r.announced, r.duplicate,
 		r.copyOf, r.gone, r.checkingDuplicate, left(r.duplicateCheckAt), s.handshake)
-	b = fmt.Appendf(b, "c%t%v%v%q%v", r.compared, r.boot, r.asked, r.lacks, r.beside)
+	b = fmt.Appendf(b, "c%t%v%v%q%v", r.compared, r.boot, r.queried, r.missing, r.beside)
 	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
 	return b
 }

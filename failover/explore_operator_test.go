@@ -101,7 +101,7 @@ func (w *world) actOperator(a action) error {
 		w.rev++
 	case "force":
 		w.left.force--
-		e := ForceAsked{ID: fmt.Sprintf("f%d", w.left.force), Config: n.st.rec.Config, End: n.identity().End}
+		e := ForceRequested{ID: fmt.Sprintf("f%d", w.left.force), Config: n.st.rec.Config, End: n.identity().End}
 		// its applied records are a prefix of the acknowledged ones
 		e.Committed = uint64(commonPrefix(n.log, w.committed))
 		return w.feed(a.node, e)
@@ -136,7 +136,7 @@ func (w *world) actOperator(a action) error {
 		}})
 	case "adopt":
 		w.left.adopt--
-		e := AdoptAsked{ID: fmt.Sprintf("a%d", w.left.adopt), AcceptLoss: false}
+		e := AdoptRequested{ID: fmt.Sprintf("a%d", w.left.adopt), AcceptLoss: false}
 		e.Above = Fence{Config: o.fence.Config, Term: max(o.fence.Term, o.identity().End.Term)}
 		if o.up && o.st.known {
 			e.Above = Fence{Config: max(e.Above.Config, o.st.rec.Config), Term: max(e.Above.Term, o.st.rec.Term)}

@@ -79,7 +79,7 @@ func (w *world) cut(i, keep int) error {
 func (w *world) lacks(i, commit int) {
 	n := &w.hosts[i]
 	if p := w.hosts[n.follow.to].primary; len(n.log) < commit {
-		n.post(FollowerLacks{Config: p.cfg.Config, Common: uint64(len(n.log)), Committed: uint64(commit)})
+		n.post(FollowerIncomplete{Config: p.cfg.Config, Common: uint64(len(n.log)), Committed: uint64(commit)})
 	}
 }
 

@@ -64,7 +64,7 @@ type wdisk struct {
 	fence       Fence
 	pair        uuid.UUID
 	loss        bool
-	run         uuid.UUID // INV-11
+	generation  uuid.UUID // INV-11
 	claimed     uuid.UUID
 	log         []entry
 	durable     int  // length of the log that survives any crash
@@ -168,7 +168,7 @@ func (d *wdisk) identity() Identity {
 	id := Identity{
 		Node: nodeOf(d.node).ID, Store: storeOf(d.store), Incarnation: 1 + d.inc, PairID: d.pair, Fence: d.fence,
 		MayHaveLost: d.loss,
-		Run:         d.run, ClaimedRun: d.claimed, Committed: uint64(d.known),
+		Generation:  d.generation, ClaimedGeneration: d.claimed, Committed: uint64(d.known),
 	}
 	if len(d.log) > 0 {
 		id.End = lsn.Position{Term: uint64(d.log[len(d.log)-1].term), LSN: uint64(len(d.log)), Chain: 1}
@@ -244,10 +244,10 @@ func (w *world) carryOut(i int, e Effect) error {
 		}
 	case MarkLoss:
 		n.loss = true
-	case ClaimRun:
-		n.run, n.claimed = e.Named, e.Run
-	case ConfirmRun:
-		n.run, n.claimed = e.Run, uuid.Nil
+	case ClaimGeneration:
+		n.generation, n.claimed = e.Listed, e.Claimed
+	case ConfirmGeneration:
+		n.generation, n.claimed = e.Listed, uuid.Nil
 	case WriteMark:
 		if w.mark.Less(e.Mark) {
 			w.mark = e.Mark
@@ -299,7 +299,8 @@ func (w *world) carryOut(i int, e Effect) error {
 
 // named reports whether an entry of the record names the last generation of this disk.
 func (d *wdisk) named(m Member) bool {
-	return m.Is(d.identity().Member().InRun(m.Run)) && (m.Run == uuid.Nil || m.Run == d.run || m.Run == d.claimed)
+	return m.Is(d.identity().Member().WithGeneration(m.Generation)) &&
+		(m.Generation == uuid.Nil || m.Generation == d.generation || m.Generation == d.claimed)
 }
 
 // nodeID returns the node that the disk belongs to.

@@ -15,17 +15,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// Features are the capabilities of a release beyond version 1 of the record, separated by spaces. A pair is upgraded
-// one node at a time, and rejects everything that the older release would misinterpret. Names are never reused.
+// Features are the capabilities of a release beyond version 1 of the record, separated by spaces. During an upgrade of
+// a pair, requests that the older release would misinterpret are rejected. Names are never reused.
 type Features string
 
 // FeaturePause is Record.Paused. A standby without it would ignore the pause and take over.
 const FeaturePause = "pause"
 
-// FeatureRuns is Member.Run. A release without it drops the field when it writes the record.
-const FeatureRuns = "runs"
+// FeatureGenerations is Member.Generation. A release without it drops the field when it writes the record.
+const FeatureGenerations = "runs"
 
-// FeatureMinInSync is Record.MinInSyncSet. A node without it would write its own setting when it becomes active.
+// FeatureMinInSync is Record.MinInSyncSet. A node without it would write its configured value when it becomes active.
 const FeatureMinInSync = "min-in-sync"
 
 // FeatureAttributes are the standard fields and typed properties of messages. A store without it stops at the first
@@ -45,15 +45,15 @@ const FeatureAccess = "access"
 
 // KnownFeatures returns the features of this build.
 func KnownFeatures() Features {
-	return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync + " " + FeatureAttributes +
+	return FeaturePause + " " + FeatureGenerations + " " + FeatureMinInSync + " " + FeatureAttributes +
 		" " + FeatureDeadLetters + " " + FeatureQueues + " " + FeatureAccess
 }
 
 // Has reports whether f contains the feature.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
 
-// lacking returns a node of the pair that lacks a feature. A node's announcement takes precedence over the record.
-func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
+// nodeWithout returns a node of the pair without a feature. A node's announcement takes precedence over the record.
+func nodeWithout(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	nodes := slices.Clone(rec.Nodes)
 	for _, m := range rec.InSync {
 		if !slices.ContainsFunc(nodes, func(n NodeInfo) bool { return n.ID == m.Node }) {
@@ -71,56 +71,55 @@ func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// AnnounceWait is how long to wait for a node's announcement. A standby may be in sync some milliseconds before its
-// announcement is visible in the coordinator.
+// AnnounceWait is how long to wait for a node's announcement. A standby may be in sync some milliseconds before the
+// coordinator delivers its announcement.
 const AnnounceWait = 2 * time.Second
 
-// Lack is the reason why a feature cannot be used.
-type Lack struct {
+// MissingFeature is the reason why a feature cannot be used.
+type MissingFeature struct {
 	Node    NodeInfo
 	Feature string
 }
 
-// Silent reports whether the node has not announced itself yet. It may support the feature.
-func (l Lack) Silent() bool { return l.Node.Address == "" }
+// Unknown reports whether the node has not announced its features yet, and may support the feature.
+func (m MissingFeature) Unknown() bool { return m.Node.Address == "" }
 
-// Because returns the cause, the consequence and the remedy.
-func (l Lack) Because(consequence string) string {
-	if l.Silent() {
-		return fmt.Sprintf("node %s has not announced itself at the coordinator, so its support of %q is unknown; "+
-			"try again in a moment, and if that does not help, check that it reaches the coordinator", l.Node.ID,
-			l.Feature)
+// Message returns the cause, the consequence and the remedy.
+func (m MissingFeature) Message(consequence string) string {
+	if m.Unknown() {
+		return fmt.Sprintf("node %s has not announced whether it supports %q; retry, and check that the node reaches the "+
+			"coordinator", m.Node.ID, m.Feature)
 	}
-	return fmt.Sprintf("node %s (%s) runs %s, which %s; upgrade it first with lockstep restart", l.Node.Name, l.Node.ID,
-		describeVersion(l.Node.Version), consequence)
+	return fmt.Sprintf("node %s (%s) runs %s, which %s; upgrade it first with lockstep restart", m.Node.Name, m.Node.ID,
+		describeVersion(m.Node.Version), consequence)
 }
 
-// Lacks returns a node of the pair without a feature, which makes the feature unusable.
-func (s *Status) Lacks(feature string) (lack Lack, lacks bool) {
+// MissingFeature returns a node of the pair without the feature, which is then unusable; false if both nodes have it.
+func (s *Status) MissingFeature(feature string) (MissingFeature, bool) {
 	if s.Record == nil {
-		return Lack{}, false
+		return MissingFeature{}, false
 	}
-	n, lacks := lacking(*s.Record, s.Live, feature)
-	return Lack{Node: n, Feature: feature}, lacks
+	n, missing := nodeWithout(*s.Record, s.Live, feature)
+	return MissingFeature{Node: n, Feature: feature}, missing
 }
 
-// lacks is like Status.Lacks, but waits for a node that has not announced itself yet.
-func (r *Runner) lacks(ctx context.Context, rec Record, feature string) (lack Lack, lacks bool) {
+// missingFeature is like Status.MissingFeature, but waits for a node that has not announced itself yet.
+func (r *Runner) missingFeature(ctx context.Context, rec Record, feature string) (MissingFeature, bool) {
 	waited := time.NewTimer(AnnounceWait)
 	defer waited.Stop()
 	for {
 		changed := r.Changed()
-		n, lacks := lacking(rec, r.Status().Live, feature)
-		lack := Lack{Node: n, Feature: feature}
-		if !lacks || !lack.Silent() {
-			return lack, lacks
+		n, found := nodeWithout(rec, r.Status().Live, feature)
+		missing := MissingFeature{Node: n, Feature: feature}
+		if !found || !missing.Unknown() {
+			return missing, found
 		}
 		select {
 		case <-changed:
 		case <-waited.C:
-			return lack, true
+			return missing, true
 		case <-ctx.Done():
-			return lack, true
+			return missing, true
 		}
 	}
 }
@@ -132,10 +131,10 @@ func describeVersion(v string) string {
 	return v
 }
 
-// plainRecord has no methods, so encoding/json encodes the fields.
+// plainRecord is a Record without its JSON methods.
 type plainRecord Record
 
-// MarshalJSON includes the fields unknown to DecodeRecord.
+// MarshalJSON implements json.Marshaler. It includes the fields unknown to this release.
 func (r Record) MarshalJSON() ([]byte, error) {
 	own, err := json.Marshal(plainRecord(r))
 	if err != nil || len(r.unknown) == 0 {
@@ -148,7 +147,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all) //nolint:wrapcheck // Encode does
 }
 
-// UnmarshalJSON decodes the fields and keeps unknown ones.
+// UnmarshalJSON implements json.Unmarshaler. It keeps unknown fields.
 func (r *Record) UnmarshalJSON(b []byte) error {
 	var p plainRecord
 	if err := json.Unmarshal(b, &p); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// State is the complete state of the machine. It is a value: slices and pointers in it are never changed in place.
+// State is the complete state of the machine. Its slices and pointees are never changed in place.
 type State struct {
 	set     Settings
 	self    NodeInfo
@@ -20,52 +20,52 @@ type State struct {
 	started time.Duration
 
 	ident     Identity
-	bootFence Fence // INV-9 is checked against it
+	bootFence Fence // at the start; INV-9 is checked against it
 
 	known      bool // rec and rev are valid
-	missing    bool // by a linearizable read
+	missing    bool // a linearizable read found no record
 	rec        Record
 	rev        Revision
-	problem    string // why the coordinator's last state is unusable
+	problem    string // why the coordinator's record is unusable
 	reachable  bool
 	leaseUntil time.Duration // 0: no lease
 	live       []Live
 	liveKnown  bool
-	run        runs
+	proc       processState
 	handshake  handshake
 	bootTerm   uint64 // term of the first record seen that this process did not write
-	refused    error  // INV-9: why a starting node waits
+	refused    error  // why a starting node waits for an operator (INV-9)
 	adopts     adopting
 	forces     forcing
 
-	// pending are own swaps at rev that may have been applied, or may still be. Only a record at another revision
-	// resolves them.
+	// pending are this node's swaps at rev that may have been applied, or may still be applied. Only a record at another
+	// revision resolves them.
 	pending               []Record
-	unanswered            []string // OpIDs of those that were sent once without a response
+	unanswered            []string // OpIDs of pending swaps that were sent without a response
 	swapping              string   // OpID of the current call
 	loading               bool
 	needLoad              bool
-	unknown               bool // INV-8: an outcome is unknown and no read has followed
+	unknown               bool // an outcome is unknown, and no read has followed (INV-8)
 	retryAt               time.Duration
 	refusal               string
 	refusedUntil          time.Duration
 	hint                  string // the coordinator's description of its problem
 	coordinatorConditions []Condition
 
-	mode      mode
-	epoch     uint64
-	usedTerm  uint64 // last term in which this process was active
-	candidate bool   // it has stopped following and tries to take over
-	fenced    bool   // it lost the role and has not found the new active yet
-	obeyed    Fence  // highest fence of an active that accepted this node
-	why       string // reason of the last change of mode
-	change    change
-	occupied  string // why the role should stay here although another node is preferred
-	follow    following
-	act       acting
+	mode            mode
+	epoch           uint64
+	usedTerm        uint64 // last term in which this process was active
+	candidate       bool   // this node has stopped following and tries to take over
+	fenced          bool   // this node lost the role, and has not connected to the new active yet
+	accepted        Fence  // highest fence of an active that accepted this node
+	why             string // reason of the last change of mode
+	change          change
+	failbackBlocked string // why the preferred node must not receive the role
+	follow          following
+	act             acting
 
-	hand handover // the active's side
-	ask  asking   // the standby's side
+	hand    handover          // the active's side
+	request switchoverRequest // the standby's side
 
 	halted bool
 }
@@ -79,13 +79,13 @@ const (
 )
 
 type following struct {
-	active    NodeInfo
-	connected bool
-	ever      bool // connected since following began
-	required  bool
-	lacks     FollowerLacks // Config is 0 without a report
-	cause     LostCause     // 0 until an attempt has failed
-	since     time.Duration // when the connection was lost, or following began
+	active     NodeInfo
+	connected  bool
+	ever       bool // connected since following began
+	required   bool
+	incomplete FollowerIncomplete // Config is 0 without a report
+	cause      LostCause          // 0 until the connection is lost or an attempt fails
+	since      time.Duration      // when the connection was lost, or following began
 }
 
 type acting struct {
@@ -97,10 +97,10 @@ type acting struct {
 	needs      uint64    // number of the current requirement (ActiveConfig.Requirement)
 	cause      LostCause // why the last standby was lost; 0 if none was lost
 	stalled    bool
-	ahead      ahead         // a standby that has more than this active
-	dropAt     time.Duration // when an absent in-sync standby is dropped; `never` if it is not absent
-	blocked    time.Duration // since when a required standby is absent; `never` if it is not
-	transferAt time.Duration // when the preferred node gets the role; `never` while it is not in sync, or must wait
+	ahead      ahead         // a standby with committed records that are missing on this active
+	dropAt     time.Duration // when an absent in-sync standby is dropped; never if it is present
+	blocked    time.Duration // since when a required standby is absent; never if it is present
+	transferAt time.Duration // when the preferred node receives the role; never if it must not
 }
 
 func newActing(term uint64) acting {
@@ -118,12 +118,12 @@ const (
 
 const never = time.Duration(1<<63 - 1)
 
-// NewState returns the state of a node that has just started. `process` must be unique among the node's processes;
-// `newPair` becomes the pair's ID if the coordinator is empty.
+// NewState returns the initial state of a node. process must be unique among the node's processes. newPair becomes the
+// pair's ID if this node creates the first record.
 func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) State {
 	return State{
 		set: set.withDefaults(), self: self, process: process, newPair: newPair,
-		act: newActing(0), run: runs{id: runOf(process)},
+		act: newActing(0), proc: processState{id: generationOf(process)},
 	}
 }
 
@@ -132,8 +132,8 @@ type machine struct {
 	effects []Effect
 }
 
-// Step makes every decision of a node. `now` is the monotonic time of the event. Effects must be executed in order,
-// before the next Step.
+// Step processes an event, and returns the new state and the effects. now is the monotonic time of the event. The
+// effects must be executed in order, before the next Step.
 func Step(s State, now time.Duration, ev Event) (State, []Effect) {
 	if s.halted {
 		return s, nil
@@ -142,7 +142,7 @@ func Step(s State, now time.Duration, ev Event) (State, []Effect) {
 	m.now = now
 	m.handle(ev)
 	m.reconcile()
-	m.run.markRead = false
+	m.proc.markRead = false
 	return m.State, m.effects
 }
 
@@ -155,17 +155,16 @@ func (m *machine) halt(err error) {
 	m.do(Halt{Err: err})
 }
 
-// handle records facts. Only reconcile decides, from the state alone, so the order in which facts arrive does not
-// matter.
+// handle records facts. Only reconcile makes decisions, from the state alone, so the order of events does not matter.
 func (m *machine) handle(ev Event) {
 	switch e := ev.(type) {
 	case Started:
 		m.started, m.ident, m.bootFence = m.now, e.Identity, e.Identity.Fence
-		m.run.boot = [2]uuid.UUID{e.Identity.Run, e.Identity.ClaimedRun}
+		m.proc.boot = [2]uuid.UUID{e.Identity.Generation, e.Identity.ClaimedGeneration}
 	case IdentityChanged:
 		m.ident = e.Identity
 		if m.known {
-			m.compareRun() // after an accepted loss, the record names the new incarnation before the store has it
+			m.compareGeneration() // after an accepted loss, the record lists the new incarnation before the store has it
 		}
 	case Observed:
 		m.observed(e)
@@ -181,14 +180,14 @@ func (m *machine) handle(ev Event) {
 		}
 	case DrainEnded:
 		m.drainEnded(e)
-	case SwitchoverAsked:
-		m.switchoverAsked(e)
-	case AdoptAsked:
-		m.adoptAsked(e)
-	case ForceAsked:
-		m.forceAsked(e)
-	case Occupied:
-		m.occupied = e.Why
+	case SwitchoverRequested:
+		m.switchoverRequested(e)
+	case AdoptRequested:
+		m.adoptRequested(e)
+	case ForceRequested:
+		m.forceRequested(e)
+	case FailbackBlocked:
+		m.failbackBlocked = e.Reason
 	case Committed:
 		m.committed(e)
 	case MarkWritten:
@@ -196,7 +195,7 @@ func (m *machine) handle(ev Event) {
 	case HandshakeDone:
 		m.handshakeDone(e)
 	case DuplicateReported:
-		m.run.reported, m.run.reportedAt = e.Live, m.now
+		m.proc.reported, m.proc.reportedAt = e.Live, m.now
 	case Ticked:
 	}
 }
@@ -225,7 +224,7 @@ func (m *machine) reconcile() {
 	}
 }
 
-// leads reports whether the record names this node active in the term in which it is active.
+// leads reports whether this node is active, and the record lists it as the active of the same term.
 func (s *State) leads() bool {
 	return s.mode == modeAct && s.rec.Active == s.self.ID && s.rec.Term == s.act.term
 }
@@ -238,7 +237,7 @@ func (m *machine) reported(ev DataEvent) {
 	}
 }
 
-// Deadline returns the next time at which a Ticked event may change something; false if none.
+// Deadline returns the next time at which a Ticked event may change the state; false if none.
 func (s *State) Deadline() (time.Duration, bool) {
 	next := never
 	at := func(t time.Duration) {
@@ -247,7 +246,7 @@ func (s *State) Deadline() (time.Duration, bool) {
 		}
 	}
 	at(s.retryAt)
-	at(s.run.duplicateCheckAt)
+	at(s.proc.duplicateCheckAt)
 	at(s.handshake.at)
 	if s.rec.Active == s.self.ID && s.mode != modeAct {
 		at(s.started + s.set.StartupWait)
@@ -273,8 +272,8 @@ func (s *State) Deadline() (time.Duration, bool) {
 	if s.hand.phase != handoverNone {
 		at(s.hand.deadline)
 	}
-	if s.ask.id != "" {
-		at(s.ask.deadline)
+	if s.request.id != "" {
+		at(s.request.deadline)
 	}
 	return next, next != never
 }

@@ -10,51 +10,52 @@ import (
 	"github.com/google/uuid"
 )
 
-// Adoption rebuilds a cluster record that the coordinator has lost, or of which it was restored to an older state
-// (INV-9). A starting node then waits for an operator, because it cannot determine which store is complete.
+// Adoption rebuilds a cluster record that the coordinator has lost, or that was restored to an older state (INV-9). In
+// this case a starting node waits for an operator, because it cannot determine which store is complete.
 
-// AdoptAsked requests that this node rewrites the cluster record. The caller has verified that the record is missing or
-// old, and that the other node has no additional records. The swap is applied only if the coordinator is still in that
-// state.
-type AdoptAsked struct {
+// AdoptRequested requests that this node rewrites the cluster record. The caller has verified that the record is
+// missing or old, and that the other node has no additional records. The swap fails if the coordinator has changed
+// since.
+type AdoptRequested struct {
 	ID string
 	// Found is the coordinator's record at Revision; the zero Record at 0 if none.
 	Found    Record
 	Revision Revision
-	Above    Fence
+	// Above is a lower bound for config and term of the new record.
+	Above Fence
 	// AcceptLoss: the operator accepts that acknowledged transactions may be missing on this node (INV-6).
 	AcceptLoss bool
-	// WithoutOther: the other node could not be queried; the operator states that it has no additional records or is
-	// lost. The record must state this, because a returning node otherwise refuses to truncate its committed records
-	// (INV-13).
+	// WithoutOther: the other node could not be queried, and the operator confirms that it has no additional records or
+	// is lost. The record must contain this decision: otherwise a returning node refuses to truncate its committed
+	// records (INV-13).
 	WithoutOther bool
 	At           time.Time
 }
 
-// AdoptEnded is the response to AdoptAsked.
+// AdoptEnded is the response to AdoptRequested.
 type AdoptEnded struct {
 	ID      string
 	Failure error
 }
 
-func (AdoptAsked) event()  {}
-func (AdoptEnded) effect() {}
+func (AdoptRequested) event() {}
+func (AdoptEnded) effect()    {}
 
 type adopting struct {
 	id   string
-	next Record // OpID is empty until it is sent
+	next Record // OpID is empty until the record is sent
 	rev  Revision
 }
 
-// wait makes a starting node wait for an operator, because the coordinator's state cannot be correct. It keeps polling,
-// since the correct record may return.
+// wait makes a starting node wait for an operator, because the coordinator's state cannot be correct. The node
+// continues to poll the record.
 func (m *machine) wait(err error) {
 	m.refused, m.unknown, m.missing = err, false, false
 	m.needLoad = true
 	m.retryAt = m.now + m.set.RefusedDelay
 }
 
-func (m *machine) adoptAsked(e AdoptAsked) {
+func (m *machine) adoptRequested(e AdoptRequested) {
 	next, err := m.adoption(e)
 	if err != nil {
 		m.do(AdoptEnded{ID: e.ID, Failure: fmt.Errorf("%w: %w", ErrAdopt, err)})
@@ -62,13 +63,13 @@ func (m *machine) adoptAsked(e AdoptAsked) {
 	}
 	m.adopts = adopting{id: e.ID, next: next, rev: e.Revision}
 	if m.ident.MayHaveLost {
-		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and the operator " +
-			"continues with this store")
+		m.warn("acknowledged transactions may be lost: the machine stopped uncleanly, and an operator continues with this " +
+			"store")
 		m.do(ClearLoss{}) // IdentityChanged follows, with a new incarnation
 	}
 }
 
-func (m *machine) adoption(e AdoptAsked) (Record, error) {
+func (m *machine) adoption(e AdoptRequested) (Record, error) {
 	own := m.ident.Fence
 	if m.known {
 		own.Config = max(own.Config, m.rec.Config)
@@ -81,11 +82,9 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	case m.ident.PairID == uuid.Nil:
 		return Record{}, errAdoptNoPair
 	case e.Revision != 0 && e.Found.PairID != m.ident.PairID:
-		return Record{}, fmt.Errorf("%w: the store's pair is %s, the record's is %s", ErrOtherPair, m.ident.PairID,
-			e.Found.PairID)
+		return Record{}, fmt.Errorf("%w: store has pair %s, record has pair %s", ErrOtherPair, m.ident.PairID, e.Found.PairID)
 	case e.Revision != 0 && e.Found.Config >= own.Config:
-		return Record{}, fmt.Errorf("%w: it has config %d, this node has obeyed %d", errAdoptFine, e.Found.Config,
-			own.Config)
+		return Record{}, fmt.Errorf("%w: record has config %d, this node has %d", errAdoptFine, e.Found.Config, own.Config)
 	case m.known && !m.leads():
 		return Record{}, errAdoptStandby
 	case m.known && m.unknown && e.Revision == 0:
@@ -95,14 +94,14 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	case m.ident.MayHaveLost && !e.AcceptLoss:
 		return Record{}, errAdoptLoss
 	}
-	var marked Fence // the mark outlives the record, and an adoption begins a new one
-	if m.run.mark.Pair == m.ident.PairID {
-		marked.Term = m.run.mark.By
+	var marked Fence // the mark outlives the record, and an adoption starts a new term
+	if m.proc.mark.Pair == m.ident.PairID {
+		marked.Term = m.proc.mark.By
 	}
 	fence := AdoptedFence(e.Found, m.ident.End, own, e.Above, marked)
 	next := Record{PairID: m.ident.PairID, Active: m.self.ID, MinInSync: m.set.MinInSync}
 	if m.known {
-		// No other node can have taken the role undetected: write the same record again.
+		// This node is still the active, so write the same record again.
 		next = m.rec.Clone()
 		next.Switchover, next.OpID = nil, ""
 	} else {
@@ -113,14 +112,14 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	return next, nil
 }
 
-// discardByAdoption returns the records discarded by an adoption without the other node: as after a forced failover,
-// all of its records after the last one that this node knows to be committed.
-func (m *machine) discardByAdoption(e AdoptAsked, term uint64) *Forced {
+// discardByAdoption returns the records discarded by an adoption without the other node. As after a forced failover,
+// these are its records after the last one that this node knows to be committed.
+func (m *machine) discardByAdoption(e AdoptRequested, term uint64) *Forced {
 	if !e.WithoutOther {
 		return nil
 	}
 	f := &Forced{
-		At: e.At, By: "lockstep pair adopt", Reason: "rebuilt the cluster record without asking the other node",
+		At: e.At, By: "lockstep pair adopt", Reason: "rebuilt the cluster record without a response from the other node",
 		Node:  m.self.ID,
 		Term:  term,
 		After: min(m.ident.Committed, m.ident.End.LSN),

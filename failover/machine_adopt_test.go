@@ -55,14 +55,14 @@ func waiting(t *testing.T, id Identity) *rig {
 
 func TestAdoptLostRecord(t *testing.T) {
 	r := waiting(t, usedIdentity()) // fence 4/2, log end 2/10
-	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x", Above: Fence{Config: 9, Term: 6}}))
+	swap := effect[SwapRecord](t, r.step(AdoptRequested{ID: "x", Above: Fence{Config: 9, Term: 6}}))
 	require.Zero(t, swap.Expect)
 	require.Equal(t, testPair, swap.Next.PairID)
 	require.Equal(t, Fence{Config: 10, Term: 7}, swap.Next.Fence(), "above both nodes' fences")
 	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
 	require.NoError(t, swap.Next.Validate())
 	require.Len(t, swap.Next.Nodes, 2)
-	require.ErrorContains(t, effect[AdoptEnded](t, r.step(AdoptAsked{ID: "y"})).Failure, "in progress")
+	require.ErrorContains(t, effect[AdoptEnded](t, r.step(AdoptRequested{ID: "y"})).Failure, "in progress")
 
 	effects := r.step(Swapped{OpID: swap.Next.OpID, Revision: 1})
 	require.Equal(t, AdoptEnded{ID: "x"}, effect[AdoptEnded](t, effects))
@@ -79,7 +79,7 @@ func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	id := usedIdentity()
 	id.Committed = 8
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	swap := effect[SwapRecord](t, waiting(t, id).step(AdoptAsked{ID: "x", WithoutOther: true, At: at}))
+	swap := effect[SwapRecord](t, waiting(t, id).step(AdoptRequested{ID: "x", WithoutOther: true, At: at}))
 	f := swap.Next.Forced
 	require.NotNil(t, f)
 	require.Equal(t, uint64(8), f.After, "of the records after that no node knows whether they are the pair's")
@@ -88,14 +88,14 @@ func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	require.Equal(t, at, f.At)
 	require.False(t, f.Settled)
 
-	swap = effect[SwapRecord](t, waiting(t, id).step(AdoptAsked{ID: "x", At: at}))
+	swap = effect[SwapRecord](t, waiting(t, id).step(AdoptRequested{ID: "x", At: at}))
 	require.Nil(t, swap.Next.Forced, "the other node reports no additional records")
 
 	old := recordWith(1, 1)
 	old.Config = 3
 	old.Forced = &Forced{Node: old.Active, Term: 2, After: 5}
 	swap = effect[SwapRecord](t, waiting(t, id).step(
-		AdoptAsked{ID: "x", Found: old, Revision: 41, WithoutOther: true, At: at}))
+		AdoptRequested{ID: "x", Found: old, Revision: 41, WithoutOther: true, At: at}))
 	require.Equal(t, uint64(5), swap.Next.Forced.After, "the one before is not settled")
 }
 
@@ -107,7 +107,7 @@ func TestAdoptOldRecord(t *testing.T) {
 	r.observe(true)
 	r.step(Loaded{Record: old, Revision: 41})
 	require.ErrorIs(t, r.s.refused, ErrRecordOld)
-	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x", Found: old, Revision: 41}))
+	swap := effect[SwapRecord](t, r.step(AdoptRequested{ID: "x", Found: old, Revision: 41}))
 	require.Equal(t, Revision(41), swap.Expect)
 	require.Equal(t, Fence{Config: 5, Term: 9}, swap.Next.Fence())
 
@@ -122,7 +122,7 @@ func TestAdoptOldRecord(t *testing.T) {
 func TestAdoptUnknownOutcome(t *testing.T) {
 	for _, done := range []bool{true, false} {
 		r := waiting(t, usedIdentity())
-		swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))
+		swap := effect[SwapRecord](t, r.step(AdoptRequested{ID: "x"}))
 		effects := r.step(Swapped{OpID: swap.Next.OpID, Err: ErrUnknownOutcome})
 		require.ErrorIs(t, effect[AdoptEnded](t, effects).Failure, ErrUnknownOutcome)
 		require.Equal(t, RoleRecovering, r.s.Role())
@@ -133,7 +133,7 @@ func TestAdoptUnknownOutcome(t *testing.T) {
 		}
 		r.step(Loaded{Err: ErrNoRecord})
 		require.ErrorIs(t, r.s.refused, ErrRecordLost)
-		again := effect[SwapRecord](t, r.step(AdoptAsked{ID: "y"}))
+		again := effect[SwapRecord](t, r.step(AdoptRequested{ID: "y"}))
 		// The first one is applied late.
 		require.Contains(t, kinds(r.seeRecord(swap.Next, 1)), "start-active")
 		require.NotEqual(t, swap.Next.OpID, again.Next.OpID)
@@ -143,7 +143,7 @@ func TestAdoptUnknownOutcome(t *testing.T) {
 }
 
 func TestAdoptRefusals(t *testing.T) {
-	fails := func(r *rig, e AdoptAsked, want string) {
+	fails := func(r *rig, e AdoptRequested, want string) {
 		t.Helper()
 		e.ID = "x"
 		effects := r.step(e)
@@ -153,16 +153,16 @@ func TestAdoptRefusals(t *testing.T) {
 		require.Empty(t, kinds(effects))
 	}
 	good := recordWith(1, 0, 1)
-	fails(waiting(t, usedIdentity()), AdoptAsked{Found: good, Revision: 5}, "nothing to adopt")
+	fails(waiting(t, usedIdentity()), AdoptRequested{Found: good, Revision: 5}, "nothing to adopt")
 	other := recordWith(1, 1)
 	other.PairID = uuid.New()
-	fails(waiting(t, usedIdentity()), AdoptAsked{Found: other, Revision: 5}, "another pair")
+	fails(waiting(t, usedIdentity()), AdoptRequested{Found: other, Revision: 5}, "another pair")
 	follower := newRig(t, Settings{})
 	follower.start(usedIdentity(), good, 0, 1)
-	fails(follower, AdoptAsked{}, "not the active")
+	fails(follower, AdoptRequested{}, "this node is a standby")
 	empty := newRig(t, Settings{})
 	empty.step(Started{Identity: Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1}})
-	fails(empty, AdoptAsked{}, "never been part of a pair")
+	fails(empty, AdoptRequested{}, "never been part of a pair")
 }
 
 // INV-6: an incomplete store is adopted only if the operator accepts that, and under a new incarnation.
@@ -170,9 +170,9 @@ func TestAdoptWithLoss(t *testing.T) {
 	id := usedIdentity()
 	id.MayHaveLost = true
 	r := waiting(t, id)
-	effects := r.step(AdoptAsked{ID: "x"})
+	effects := r.step(AdoptRequested{ID: "x"})
 	require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "--accept-data-loss")
-	effects = r.step(AdoptAsked{ID: "x", AcceptLoss: true})
+	effects = r.step(AdoptRequested{ID: "x", AcceptLoss: true})
 	effect[ClearLoss](t, effects)
 	requireNo[SwapRecord](t, effects)
 	id.MayHaveLost, id.Incarnation = false, 2
@@ -189,9 +189,9 @@ func TestAdoptByRunningActive(t *testing.T) {
 		LeaseUntil:  r.s.leaseUntil,
 	})
 	r.step(Loaded{Err: ErrNoRecord})
-	require.Contains(t, r.s.Reason(), "vanished")
+	require.Contains(t, r.s.Reason(), "record is missing")
 	before := r.s.rec
-	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))
+	swap := effect[SwapRecord](t, r.step(AdoptRequested{ID: "x"}))
 	require.Equal(t, before.Config+1, swap.Next.Config)
 	require.Equal(t, before.Term, swap.Next.Term)
 	require.Equal(t, before.InSync, swap.Next.InSync)
@@ -210,7 +210,7 @@ func TestAdoptByActiveWithAnUnknownOutcome(t *testing.T) {
 	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrUnknownOutcome})
 	for range 3 {
 		r.step(Loaded{Err: ErrNoRecord})
-		require.ErrorIs(t, effect[AdoptEnded](t, r.step(AdoptAsked{ID: "x"})).Failure, errAdoptUnknown)
+		require.ErrorIs(t, effect[AdoptEnded](t, r.step(AdoptRequested{ID: "x"})).Failure, errAdoptUnknown)
 		r.after(time.Minute)
 	}
 	require.False(t, r.s.act.sent.Serve, "INV-8")

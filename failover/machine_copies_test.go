@@ -40,12 +40,12 @@ func TestStandbyThatForgotItsRun(t *testing.T) {
 // A standby restarts while the active still has the connection to its previous generation, and replaces that in the
 // record. The active does not name the previous generation again because of its acks, since the new one would
 // consider itself superseded.
-func TestFormerRunIsNotNamedAgain(t *testing.T) {
+func TestFormerGenerationIsNotListedAgain(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
 	r.won()
 	r.report(ActiveReady{})
-	former := memberOf(1).InRun(runOfB)
+	former := memberOf(1).WithGeneration(runOfB)
 	r.report(StandbyConnected{Member: former})
 	r.report(StandbyCaughtUp{Member: former})
 	r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
@@ -54,21 +54,21 @@ func TestFormerRunIsNotNamedAgain(t *testing.T) {
 		t.Helper()
 		other, ok := r.s.rec.Other(testNodes[0].ID)
 		require.True(t, ok, r.s.Reason())
-		require.Equal(t, run, other.Run)
+		require.Equal(t, run, other.Generation)
 	}
 	names(runOfB)
 
-	r.seeRecord(next(inRuns(r.s.rec, r.s.run.id, runTried), "b/7/0"), 200)
+	r.seeRecord(next(inRuns(r.s.rec, r.s.proc.id, runTried), "b/7/0"), 200)
 	for range 5 {
 		if r.s.swapping != "" {
 			swap := r.s.pending[len(r.s.pending)-1]
 			b, _ := swap.Member(testNodes[1].ID)
-			require.NotEqual(t, runOfB, b.Run, "the former run is named again")
+			require.NotEqual(t, runOfB, b.Generation, "the former run is named again")
 			r.won()
 		}
 		r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
 	}
-	later := memberOf(1).InRun(runTried)
+	later := memberOf(1).WithGeneration(runTried)
 	r.report(StandbyConnected{Member: later})
 	r.report(StandbyCaughtUp{Member: later})
 	for range 5 {
@@ -89,7 +89,7 @@ func TestAdoptAboveTheMark(t *testing.T) {
 	r.step(Started{Identity: usedIdentity()})
 	r.observe(true, 0, 1)
 	r.step(Loaded{Err: ErrNoRecord, Mark: old})
-	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x", WithoutOther: true}))
+	swap := effect[SwapRecord](t, r.step(AdoptRequested{ID: "x", WithoutOther: true}))
 	rec := swap.Next
 	r.step(Swapped{OpID: swap.Next.OpID, Revision: 1})
 	id := r.s.ident
@@ -100,28 +100,28 @@ func TestAdoptAboveTheMark(t *testing.T) {
 	effects := r.step(Loaded{Record: rec, Revision: 1, Mark: old})
 	requireNo[MarkLoss](t, effects)
 	effect[SwapRecord](t, effects)
-	require.Empty(t, r.s.run.rolledBack)
+	require.Empty(t, r.s.proc.rolledBack)
 }
 
 // After an operator has accepted the loss, the directory is no longer reported as an older copy.
-func TestForcedPutBack(t *testing.T) {
+func TestForcedRolledBack(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runOther, uuid.Nil), 0)
-	require.NotEmpty(t, r.s.run.rolledBack)
+	require.NotEmpty(t, r.s.proc.rolledBack)
 	effect[SwapRecord](t, r.step(asked(r)))
 	effect[ClearLoss](t, r.won())
 	healed := r.s.ident
 	healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
 	effects := r.step(IdentityChanged{Identity: healed})
 	effect[StartActive](t, effects)
-	effect[ConfirmRun](t, effects)
-	require.Empty(t, r.s.run.rolledBack)
-	require.True(t, r.s.run.named)
+	effect[ConfirmGeneration](t, effects)
+	require.Empty(t, r.s.proc.rolledBack)
+	require.True(t, r.s.proc.named)
 }
 
 // A swap of a killed generation is applied after the next one has been claimed. If that one is also killed before it
 // is named, the following one still recognizes the generation in the record.
-func TestLateSwapOfTheRunBefore(t *testing.T) {
+func TestLateSwapOfPreviousGeneration(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, runTried), inRuns(recordWith(0, 0), runBefore, uuid.Nil), 0)
 	require.NotEmpty(t, r.s.swapping)
@@ -131,10 +131,10 @@ func TestLateSwapOfTheRunBefore(t *testing.T) {
 	disk := r.s.ident
 
 	r = newRunRig(t)
-	r.s.process, r.s.run.id = "q", runOf("q")
+	r.s.process, r.s.proc.id = "q", generationOf("q")
 	effects := r.start(disk, late, 0)
 	requireNo[MarkLoss](t, effects)
-	require.Empty(t, r.s.run.rolledBack)
+	require.Empty(t, r.s.proc.rolledBack)
 }
 
 // A machine that crashed with sync off has lost the end of its log. It is not reported as an older copy.
@@ -145,7 +145,7 @@ func TestLossIsNotAnOlderImage(t *testing.T) {
 	r.step(Started{Identity: id})
 	r.observe(true, 0)
 	r.step(Loaded{Record: recordWith(0, 0), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
-	require.Empty(t, r.s.run.rolledBack)
+	require.Empty(t, r.s.proc.rolledBack)
 	require.Contains(t, r.s.Reason(), "may have lost")
 }
 
@@ -163,14 +163,14 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 		return r
 	}
 	t.Run("adopt, next to one that may run", func(t *testing.T) {
-		effects := begin(t, Loaded{Err: ErrNoRecord}).step(AdoptAsked{ID: "x"})
+		effects := begin(t, Loaded{Err: ErrNoRecord}).step(AdoptRequested{ID: "x"})
 		requireNo[SwapRecord](t, effects)
 		require.Error(t, effect[AdoptEnded](t, effects).Failure)
 	})
 	t.Run("adopt, next to one that runs", func(t *testing.T) {
 		r := begin(t, Loaded{Err: ErrNoRecord})
 		r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
-		effects := r.step(AdoptAsked{ID: "x"})
+		effects := r.step(AdoptRequested{ID: "x"})
 		requireNo[SwapRecord](t, effects)
 		require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "duplicate node identity")
 	})
@@ -182,7 +182,7 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 }
 
 // While one process is being queried, another one announces itself.
-func TestTwinThatMoves(t *testing.T) {
+func TestDuplicateThatMoves(t *testing.T) {
 	at := func(address, process string) Observed {
 		n := testNodes[0]
 		n.Address = address
@@ -202,45 +202,45 @@ func TestTwinThatMoves(t *testing.T) {
 }
 
 // With a record that names no generation, the older-copy state ends when the node has fetched the missing records.
-func TestPutBackIsOverBesideAnOlderRelease(t *testing.T) {
+func TestRollbackEndsWithOlderRelease(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})
 	r.observe(true, 0, 1)
 	r.step(Loaded{Record: recordWith(1, 0, 1), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
-	require.NotEmpty(t, r.s.run.rolledBack)
+	require.NotEmpty(t, r.s.proc.rolledBack)
 	effect[ClearLoss](t, r.won())
 	healed := r.s.ident
 	healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
 	r.step(IdentityChanged{Identity: healed})
-	require.NotEmpty(t, r.s.run.rolledBack, "it has left, and got nothing yet")
+	require.NotEmpty(t, r.s.proc.rolledBack, "it has left, and got nothing yet")
 	rec := next(r.s.rec, "b/7/0")
 	me := memberOf(0)
 	me.Incarnation = healed.Incarnation
 	rec.InSync = append(slices.Clone(rec.InSync), me)
 	r.seeRecord(rec, 102)
-	require.Empty(t, r.s.run.rolledBack)
+	require.Empty(t, r.s.proc.rolledBack)
 }
 
 // The correct record returned before the adoption, and the directory is compared with the pair's mark as at any
 // start.
 func TestAdoptionThatCameTooLate(t *testing.T) {
 	r := waiting(t, usedIdentity())
-	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))
+	swap := effect[SwapRecord](t, r.step(AdoptRequested{ID: "x"}))
 	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})
 	effects := r.step(Loaded{
 		Record: recordWith(0, 0, 1), Revision: 100,
 		Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11},
 	})
-	require.NotEmpty(t, r.s.run.rolledBack)
+	require.NotEmpty(t, r.s.proc.rolledBack)
 	effect[MarkLoss](t, effects)
 }
 
 // While the coordinator is out of space, a restarted standby reports why it does not follow.
-func TestStandbyThatCannotBeNamed(t *testing.T) {
+func TestStandbyThatCannotBeListed(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
 	r.step(Swapped{OpID: r.s.swapping, Err: ErrRefused})
-	require.Contains(t, r.s.Reason(), "has not recorded")
+	require.Contains(t, r.s.Reason(), "does not list this process generation")
 	require.Contains(t, r.s.Reason(), ErrRefused.Error())
 }
 
@@ -251,7 +251,7 @@ func TestSupersededAnswers(t *testing.T) {
 	r.won()
 	r.report(FollowerConnected{Config: 6, Term: 2})
 	require.Equal(t, RoleStandby, r.s.Role())
-	r.step(SwitchoverAsked{ID: "s"})
+	r.step(SwitchoverRequested{ID: "s"})
 	effects := r.seeRecord(next(inRuns(r.s.rec, runOther, runOfB), "c"), 102)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "superseded")
 }

@@ -57,7 +57,7 @@ func TestNoFailback(t *testing.T) {
 }
 
 // The failback delay restarts after each of these conditions ends.
-func TestFailbackDelayBeginsAnew(t *testing.T) {
+func TestFailbackDelayRestarts(t *testing.T) {
 	record := func(r *rig, change func(*Record)) {
 		rec := r.s.rec.Clone()
 		rec.Config, rec.OpID = rec.Config+1, rec.OpID+"+"
@@ -91,8 +91,8 @@ func TestFailbackDelayBeginsAnew(t *testing.T) {
 			func(r *rig) { record(r, func(rec *Record) { rec.Paused = nil }) },
 		},
 		"a maintenance plan runs": {
-			func(r *rig) { r.step(Occupied{Why: "plan 7 runs"}) },
-			func(r *rig) { r.step(Occupied{}) },
+			func(r *rig) { r.step(FailbackBlocked{Reason: "plan 7 runs"}) },
+			func(r *rig) { r.step(FailbackBlocked{}) },
 		},
 		"the standby has another configuration": {
 			func(r *rig) { r.liveB(false) },

@@ -28,7 +28,7 @@ func TestFenceIsDurableBeforeTheRole(t *testing.T) {
 			r.seeRecord(alone, 101)
 			r.report(FollowerLost{Cause: LostRefused})
 			r.observe(true, 0)
-			r.step(ForceAsked{ID: "x", Config: 6})
+			r.step(ForceRequested{ID: "x", Config: 6})
 			return r.won()
 		},
 	} {

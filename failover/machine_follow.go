@@ -15,23 +15,23 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	switch e := ev.(type) {
 	case FollowerConnected:
 		f.connected, f.ever, f.required, f.cause = true, true, false, 0
-		m.run.logGrown = true
+		m.proc.logGrown = true
 		m.fenced = false
-		if seen := Fence(e); m.obeyed.Less(seen) {
-			m.obeyed = seen
+		if seen := Fence(e); m.accepted.Less(seen) {
+			m.accepted = seen
 		}
 		if e.Term > m.rec.Term {
 			m.needLoad = true
 		}
 		m.handedTo(e.Term)
-	case FollowerLacks:
-		f.lacks = e
+	case FollowerIncomplete:
+		f.incomplete = e
 		if e.Config > m.rec.Config {
 			m.needLoad = true
 		}
 		// The active may not have received the record in which this node wrote its process generation.
 		if e.Config == 0 || e.Config == m.rec.Config-1 && m.wroteRecord() {
-			f.lacks.Config = m.rec.Config
+			f.incomplete.Config = m.rec.Config
 		}
 	case FollowerRequired:
 		f.required = f.connected
@@ -46,15 +46,15 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	}
 }
 
-// admitted discards the outage that the follower reported: this node was added to in_sync, so the active has received a
-// hello since. The record may precede the FollowerConnected event.
+// admitted clears the reported outage when this node is added to in_sync: the active has received a hello since. The
+// record may arrive before the FollowerConnected event.
 func (m *machine) admitted() {
 	if !m.follow.connected {
 		m.follow.cause, m.follow.since = 0, m.now
 	}
 }
 
-// eligible reports whether this node's store is in sync in its current state (INV-4, INV-6).
+// eligible reports whether the record lists this node's store in its current state as in sync (INV-4, INV-6).
 func (s *State) eligible() bool {
 	if mutate.Off("INV-4-any-node-may-promote-itself") {
 		return true
@@ -63,7 +63,7 @@ func (s *State) eligible() bool {
 	if s.set.AcceptLoss && len(s.rec.InSync) == 1 {
 		return ok && me.Store == s.ident.Store && !s.ident.MayHaveLost
 	}
-	return ok && me.Is(s.ident.Member().InRun(me.Run)) && s.owns(me.Run) && !s.ident.MayHaveLost
+	return ok && me.Is(s.ident.Member().WithGeneration(me.Generation)) && s.owns(me.Generation) && !s.ident.MayHaveLost
 }
 
 func (m *machine) standBy() {
@@ -76,16 +76,16 @@ func (m *machine) standBy() {
 	switch {
 	case m.candidate:
 		m.stand()
-	case m.rec.Active == m.self.ID && m.rec.Fence().Less(m.obeyed):
-		// A delayed record gave the role to this node. Another node is active now under a newer one, and was obeyed.
+	case m.rec.Active == m.self.ID && m.rec.Fence().Less(m.accepted):
+		// The record is outdated: this node has been accepted by the active of a newer one.
 		m.needLoad = true
 	case m.rec.Active == m.self.ID && !m.eligible():
 		m.stopFollowing() // the other node is in sync, and takes over
 	case m.rec.Active == m.self.ID:
-		// The role was handed over to this node, or won with an outcome that is learned only now: the term is unused.
-		// After a restart it may have been used, and a term is never reused, because (term, LSN) identifies a record.
+		// The role was handed over to this node, or its swap was applied without a response, so the term is unused. After
+		// a restart the term may have been used, and is never reused, because (term, LSN) identifies a record.
 		me, _ := m.rec.Member(m.self.ID)
-		if m.rec.Term > m.bootTerm && m.rec.Term > m.usedTerm && (me.Run == uuid.Nil || me.Run == m.run.id) {
+		if m.rec.Term > m.bootTerm && m.rec.Term > m.usedTerm && (me.Generation == uuid.Nil || me.Generation == m.proc.id) {
 			m.takeUp()
 			m.lead()
 			return
@@ -99,12 +99,12 @@ func (m *machine) standBy() {
 	case m.renew():
 		m.followActive()
 	}
-	m.askActive()
+	m.requestHandover()
 }
 
-// declareLoss implements INV-6. It reports whether the node may continue.
+// declareLoss implements INV-6: a node that may have lost records leaves in_sync. It reports whether the node may act.
 func (m *machine) declareLoss() bool {
-	if mutate.Off("INV-6-stays-in-sync-after-a-loss") {
+	if mutate.Off("INV-6-stays-in-sync-after-loss") {
 		return true
 	}
 	m.compareCommitted()
@@ -121,8 +121,7 @@ func (m *machine) declareLoss() bool {
 	}
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok && m.set.AcceptLoss && m.ident.MayHaveLost {
-		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and sync is not " +
-			"\"always\"")
+		m.warn("acknowledged transactions may be lost: the machine stopped uncleanly, and sync is not \"always\"")
 		m.do(ClearLoss{}) // IdentityChanged follows
 		return false
 	}
@@ -148,20 +147,21 @@ func (s *State) takeoverDue() bool {
 	}
 	switch {
 	case f.cause == LostSilence && f.ever:
-		return true // the follower has measured the timeout
+		return true // the follower has waited for the timeout
 	case f.cause == LostRefused && (f.ever || !s.deferToActive()):
-		return true // its process has terminated
+		return true // the active's process has terminated
 	default:
 		return s.now >= f.since+s.set.FailoverTimeout && !s.deferToActive()
 	}
 }
 
-// deferToActive reports whether a recently started node leaves the role to the previous active, which may be starting
-// as well. Its lease does not matter, since both nodes may have been down for longer. This node's directory may be an
-// older copy, and the active may have more records (INV-13).
+// deferToActive reports whether this node has just started, and leaves the role to the previous active, which may also
+// be starting. That node's lease is irrelevant, since both nodes may have been down for longer. This node's directory
+// may be an older copy, without records of the active (INV-13).
 func (s *State) deferToActive() bool { return s.now < s.started+s.set.StartupWait }
 
-// stand tries to take over. From then on, the node follows no active until the record has changed.
+// stand makes the node a candidate: it fences the active, and proposes itself. It follows no active until the record
+// has changed.
 func (m *machine) stand() {
 	if !m.eligible() || !m.canSwap() {
 		return
@@ -182,8 +182,8 @@ func (m *machine) stand() {
 		m.candidate, m.why = true, m.standReason()
 		m.change = change{code: m.standCode(), term: m.rec.Term + 1}
 	}
-	// INV-4: this node's log has everything acknowledged to the old active, and nothing more is acknowledged. The fence
-	// only excludes the current config and term: if the old active's swap wins, its next config passes.
+	// INV-4: this node's log contains everything acknowledged to the old active, and no more is acknowledged. The fence
+	// only excludes the current config and term: if the old active's swap is applied, its next config is accepted.
 	if !mutate.Off("INV-4-swaps-without-a-fence") {
 		m.stopFollowing()
 		m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
@@ -195,8 +195,8 @@ func (m *machine) stand() {
 	me := m.me()
 	next.InSync = []Member{me}
 	if m.rec.Active == m.self.ID {
-		// After a restart, unlike after a takeover, the standby may be healthy: its acks are required, and it is
-		// dropped if it does not connect.
+		// After a restart, unlike after a takeover, the standby may be healthy: it stays in sync, and is dropped if it does
+		// not connect.
 		if other, ok := m.rec.Other(m.self.ID); ok && m.isLive(other.Node) {
 			next.InSync = []Member{me, other}
 		}
@@ -213,7 +213,7 @@ func (s *State) standReason() string {
 	case !activeInSync:
 		return "active has left the in-sync set"
 	case s.follow.cause != 0:
-		return fmt.Sprintf("active %s is gone: %s", s.follow.active.Address, s.follow.cause)
+		return fmt.Sprintf("connection to the active %s lost: %s", s.follow.active.Address, s.follow.cause)
 	default:
 		return fmt.Sprintf("active %s does not respond", s.follow.active.Address)
 	}
@@ -253,8 +253,8 @@ func (m *machine) followActive() {
 		}()
 	}
 	if m.ident.Fence.Term < m.rec.Term || m.ident.Fence.Term > m.rec.Term {
-		// A new term, or this node's attempt has lost. The follower handles a higher config of the same term: persisted
-		// here, it would reject the active until that learns of its own swap.
+		// The term is new, or this node's attempt has failed. The follower raises the fence for a higher config of the same
+		// term: raised here, it would exclude the active until the active has processed its own swap.
 		m.raiseFence(m.rec.Fence())
 	}
 	m.mode = modeFollow

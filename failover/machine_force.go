@@ -12,58 +12,56 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// In a forced failover the only in-sync node is lost, and an operator activates the other one without the records that
-// only the lost node had. It is the only exception to INV-4; all other rules apply. A returning old active detects that
-// it was replaced.
+// In a forced failover, the only in-sync node is lost, and an operator activates the other node without the records
+// that only the lost node had. This is the only exception to INV-4; all other rules apply. If the old active returns,
+// it detects that it was replaced.
 
 // Reasons of ErrForce.
 var (
 	errForceBusy   = errors.New("a change of the cluster record is in progress on this node; try again")
-	errForceRecord = errors.New("this node does not have the cluster record; if the coordinator has lost it, use " +
+	errForceRecord = errors.New("this node does not have the cluster record; if the coordinator has lost it, run " +
 		"lockstep pair adopt")
 	errForceActive = errors.New("this node is already active")
-	errForceInSync = errors.New("this node is in sync and takes over automatically: a forced failover is not needed, " +
-		"and nothing would be lost")
-	errForcePaused = errors.New("this node is in sync and would take over automatically, but the pair is paused: " +
-		"lockstep resume. A forced failover is not needed")
-	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
-	errForceCoordinator = fmt.Errorf("%w, and without it role changes are impossible", ErrUnreachable)
-	errForceChanged     = errors.New("cluster record has changed concurrently: check the status, and retry if " +
-		"still needed")
-	errForceTime = errors.New("coordinator did not write the record in time")
+	errForceInSync = errors.New("this node is in sync and takes over automatically; a forced failover is not needed")
+	errForcePaused = errors.New("the pair is paused; this node is in sync, and takes over after lockstep " +
+		"resume, without a forced failover")
+	errForceConnected   = errors.New("this node is connected to the active")
+	errForceCoordinator = fmt.Errorf("%w; role changes are impossible", ErrUnreachable)
+	errForceChanged     = errors.New("cluster record has changed concurrently; check the status before a retry")
+	errForceTime        = errors.New("cluster record was not written in time")
 )
 
-// ErrOtherLives is returned if the other node's lease has not expired: it runs, or did a moment ago.
-var ErrOtherLives = errors.New("other node is alive: its lease in the coordinator has not expired. Let it resume " +
-	"its role; or stop it, if it is broken, wait until its lease has expired, and try again")
+// ErrOtherLives is returned if the other node's lease has not expired: the node is running, or was until recently.
+var ErrOtherLives = errors.New("lease of the other node has not expired; let that node resume its role, or stop it " +
+	"and retry after the lease has expired")
 
-// ForceAsked requests that this node becomes active although it may lack records. Nothing is done if the record is no
-// longer the one of Config, for which the operator has seen the possible loss.
-type ForceAsked struct {
+// ForceRequested requests that this node becomes active although records may be missing. It fails if the record's
+// config is no longer Config, for which the operator has confirmed the possible loss.
+type ForceRequested struct {
 	ID     string
-	Only   bool // dry run
+	DryRun bool
 	Config uint64
-	// End is the last record of this node's log, and Committed the last one it knows to be committed.
+	// End is the end of this node's log, and Committed the last LSN that it knows to be committed.
 	End        lsn.Position
 	Committed  uint64
 	At         time.Time
 	By, Reason string
 }
 
-// ForceEnded is the response to ForceAsked.
+// ForceEnded is the response to ForceRequested.
 type ForceEnded struct {
 	ID      string
 	Failure error
 }
 
-func (ForceAsked) event()  {}
-func (ForceEnded) effect() {}
+func (ForceRequested) event() {}
+func (ForceEnded) effect()    {}
 
 type forcing struct {
 	id        string
 	forced    Forced
 	deadline  time.Duration
-	abandoned bool // no caller waits for it, but its swap may still be applied
+	abandoned bool // no caller waits, but the swap may still be applied
 }
 
 func (f *Forced) settled() *Forced {
@@ -75,12 +73,12 @@ func (f *Forced) settled() *Forced {
 	return f
 }
 
-func (m *machine) forceAsked(e ForceAsked) {
+func (m *machine) forceRequested(e ForceRequested) {
 	if err := m.checkForce(e.Config); err != nil {
 		m.do(ForceEnded{ID: e.ID, Failure: fmt.Errorf("%w: %w", ErrForce, err)})
 		return
 	}
-	if e.Only {
+	if e.DryRun {
 		m.do(ForceEnded{ID: e.ID})
 		return
 	}
@@ -89,15 +87,15 @@ func (m *machine) forceAsked(e ForceAsked) {
 		After: GuaranteedLSN(m.rec, e.End, e.Committed),
 	}
 	if old := m.rec.Forced; old != nil && !old.Settled {
-		// The other node may have a tail from before that one.
+		// The other node may still have records discarded by the earlier forced failover.
 		f.After = min(f.After, old.After)
 	}
 	m.forces = forcing{id: e.ID, forced: f, deadline: m.now + m.set.SwitchoverTimeout}
 }
 
-// GuaranteedLSN returns the last LSN up to which a node's log matches the pair's acknowledged history. In the current
-// term that is the whole log: this node received it in order from the only writer. The end of an older log may never
-// have been committed, and other records may have been acknowledged instead.
+// GuaranteedLSN returns the LSN up to which a node's log is known to match the pair's acknowledged history. For a log
+// that ends in the current term, this is its end: the node received it in order from the only writer. The end of an
+// older log may never have been committed, and other records may have been acknowledged instead.
 func GuaranteedLSN(rec Record, end lsn.Position, committed uint64) uint64 {
 	if end.Term == rec.Term {
 		return end.LSN
@@ -113,7 +111,7 @@ func (s *State) checkForce(config uint64) error {
 		return errForceRecord
 	case s.mode == modeAct:
 		return errForceActive
-	case s.forces != forcing{} || s.adopts.id != "" || s.swapping != "" || s.unknown || s.ask.id != "":
+	case s.forces != forcing{} || s.adopts.id != "" || s.swapping != "" || s.unknown || s.request.id != "":
 		return errForceBusy
 	case !s.reachable || !s.liveKnown:
 		return errForceCoordinator
@@ -148,7 +146,7 @@ func (m *machine) force() bool {
 	case *f == forcing{}:
 		return false
 	case f.abandoned:
-		// Its swap may still be applied. Writing the unchanged record again resolves that.
+		// The swap may still be applied. Writing the unchanged record again resolves it.
 		if len(m.pending) == 0 {
 			*f, m.candidate = forcing{}, false
 			return false
@@ -170,23 +168,22 @@ func (m *machine) force() bool {
 func (m *machine) standByForce() {
 	f := m.forces.forced
 	if !m.candidate {
-		m.candidate, m.why = true, "an operator forces this node active"
+		m.candidate, m.why = true, "forced failover to this node"
 		m.change = change{code: CodeForced, term: f.Term}
-		m.warn("FORCED FAILOVER by %s: this node becomes active although it may lack records; transactions "+
-			"acknowledged after LSN %d may be lost",
+		m.warn("forced failover by %s: this node becomes active; transactions acknowledged after LSN %d may be lost",
 			f.By, f.After)
 	}
 	m.stopFollowing()
 	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
 	me := m.me()
 	if m.ident.MayHaveLost {
-		// INV-6: the incarnation after the loss is accepted, which happens only after the swap
+		// INV-6: ClearLoss follows after the swap, and increments the incarnation
 		me.Incarnation++
 	}
 	next := m.rec
 	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{me}
 	next.MinInSync, next.Switchover, next.Forced = m.minInSync(), nil, &f
-	// Records before the old mark may be discarded.
+	// The old mark may be above the end of this log.
 	next.Mark = Mark{Pair: m.rec.PairID, By: f.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN}
 	m.propose(next)
 }

@@ -22,8 +22,8 @@ func left(t *testing.T, set Settings) *rig {
 }
 
 // asked returns a request for the record that the node knows.
-func asked(r *rig) ForceAsked {
-	return ForceAsked{
+func asked(r *rig) ForceRequested {
+	return ForceRequested{
 		ID: "x", Config: r.s.rec.Config, End: usedIdentity().End, Committed: 7,
 		At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down",
 	}
@@ -35,7 +35,7 @@ func TestForced(t *testing.T) {
 	r := left(t, Settings{})
 	effects := r.step(asked(r))
 	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(effects), "INV-4, but for the in-sync set")
-	require.Contains(t, effect[Warn](t, effects).Text, "FORCED FAILOVER by ann")
+	require.Contains(t, effect[Warn](t, effects).Text, "forced failover by ann")
 	require.Equal(t, Fence{Config: 5, Term: 3}, effect[SetFence](t, effects).Fence)
 	require.Equal(t, RoleCandidate, r.s.Role())
 	swap := effect[SwapRecord](t, effects)
@@ -70,7 +70,7 @@ func TestForceRefusals(t *testing.T) {
 		t.Helper()
 		before := r.s.rec
 		only := asked(r)
-		only.Only = true
+		only.DryRun = true
 		require.ErrorIs(t, effect[ForceEnded](t, r.step(only)).Failure, want)
 		effects := r.step(asked(r))
 		require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, ErrForce)
@@ -101,9 +101,9 @@ func TestForceRefusals(t *testing.T) {
 
 	r = left(t, Settings{})
 	e := asked(r)
-	e.Only = true
+	e.DryRun = true
 	require.Equal(t, []Effect{ForceEnded{ID: "x"}}, r.step(e), "only asked")
-	e.Only = false
+	e.DryRun = false
 	e.Config--
 	require.ErrorIs(t, effect[ForceEnded](t, r.step(e)).Failure, errForceChanged)
 }

@@ -9,22 +9,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file queries other processes: one that runs under this node's identity, and the other member before this node
-// takes the role again (INV-13).
+// This file queries other processes: one with this node's identity, and the other in-sync member before this node takes
+// the role again after a start (INV-13).
 
-// handshake is the query of the other in-sync member by a node about to take the role after a start.
+// handshake is the query of the other in-sync member.
 type handshake struct {
-	asked bool          // in progress
-	tried bool          // with any outcome
-	at    time.Duration // of the next query
-	known bool          // peer is valid
-	peer  Peer
+	running bool          // in progress
+	tried   bool          // completed, with any outcome
+	at      time.Duration // of the next query
+	known   bool          // peer is valid
+	peer    Peer
 }
 
 const duplicateCheckDelay = time.Second
 
 func (m *machine) startHandshake() {
-	r := &m.run
+	r := &m.proc
 	if r.announced || !m.liveKnown {
 		return
 	}
@@ -32,7 +32,7 @@ func (m *machine) startHandshake() {
 		r.duplicate = m.findDuplicate()
 	}
 	if (r.duplicate != Live{}) {
-		r.markKnown = false // it may commit in the meantime
+		r.markKnown = false // that process may commit in the meantime
 	}
 	switch {
 	case r.duplicate == Live{}:
@@ -40,43 +40,43 @@ func (m *machine) startHandshake() {
 		m.do(Announce{})
 	case r.checkingDuplicate || m.now < r.duplicateCheckAt:
 	default:
-		r.checkingDuplicate, r.asked = true, r.duplicate
+		r.checkingDuplicate, r.queried = true, r.duplicate
 		m.do(Handshake{Address: r.duplicate.Node.Address})
 	}
 }
 
-// findDuplicate returns another process that is announced as this node. One at this node's own address has terminated,
-// because this process has its port.
+// findDuplicate returns another process announced as this node. It ignores processes with this node's address: they
+// have terminated, because this process has the port.
 func (s *State) findDuplicate() Live {
 	l, _ := find(s.live, func(l Live) bool {
-		return l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone &&
+		return l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.proc.gone &&
 			l.Node.Address != s.self.Address
 	})
 	return l
 }
 
 func (m *machine) handshakeDone(e HandshakeDone) {
-	r := &m.run
-	if asked := r.asked; r.checkingDuplicate && e.Address == asked.Node.Address {
-		r.checkingDuplicate, r.asked, r.duplicateCheckAt = false, Live{}, m.now+duplicateCheckDelay
+	r := &m.proc
+	if queried := r.queried; r.checkingDuplicate && e.Address == queried.Node.Address {
+		r.checkingDuplicate, r.queried, r.duplicateCheckAt = false, Live{}, m.now+duplicateCheckDelay
 		switch {
-		case r.copyOf != "": // queried again so that it is aware of this process
+		case r.copyOf != "": // queried again to notify that process
 			r.duplicateCheckAt = m.now + duplicateRetention/2
-		// that process, or a later one from the same directory
+		// the queried process, or a later one from the same directory
 		case e.Err == nil && e.Peer.Node == m.self.ID && e.Peer.Process != m.process:
 			if r.claimed {
-				return // its lease has expired since: the record decides
+				return // the lease has expired since, so the record decides
 			}
-			r.duplicate = asked
+			r.duplicate = queried
 			m.reportDuplicate()
 		case e.Err == nil || e.Gone:
-			r.gone = asked.Process
-		default: // wait for its lease
+			r.gone = queried.Process
+		default: // wait until its lease expires
 		}
 		return
 	}
-	if m.handshake.asked {
-		m.handshake.asked, m.handshake.tried, m.handshake.at = false, true, m.now+m.set.RetryDelay
+	if m.handshake.running {
+		m.handshake.running, m.handshake.tried, m.handshake.at = false, true, m.now+m.set.RetryDelay
 		if e.Err == nil && e.Peer.Node != m.self.ID {
 			m.handshake = handshake{known: true, peer: e.Peer}
 		}
@@ -84,35 +84,35 @@ func (m *machine) handshakeDone(e HandshakeDone) {
 }
 
 // peerResponded reports whether a node that was active before its start may take the role again: the other in-sync
-// member has reported its log end, or does not respond. The node with the longer log continues, so that acknowledged
-// records survive if the other one was restored from an older copy (INV-13). The member is queried at least once, even
-// if the coordinator was slow to provide its address.
+// member has reported the end of its log, or does not respond. The node with the longer log becomes active, so that
+// acknowledged records are kept if the other one was restored from an older copy (INV-13). The member is queried at
+// least once, even if the coordinator delivers its address late.
 func (m *machine) peerResponded() bool {
 	other, ok := m.rec.Other(m.self.ID)
-	if !ok || m.handshake.known || mutate.Off("INV-13-role-without-a-comparison") {
+	if !ok || m.handshake.known || mutate.Off("INV-13-role-without-comparison") {
 		return true
 	}
 	described, _ := describeNode(m.rec, m.live, other.Node)
-	if described.Address != "" && !m.handshake.asked && m.now >= m.handshake.at {
-		m.handshake.asked = true
+	if described.Address != "" && !m.handshake.running && m.now >= m.handshake.at {
+		m.handshake.running = true
 		m.do(Handshake{Address: described.Address})
 	}
 	return m.now >= m.started+m.set.StartupWait && (m.handshake.tried || described.Address == "")
 }
 
-// compareCommitted implements INV-6 and INV-13: a standby that is listed in sync, but lacks records that its active
-// knows to be committed, was restored from an older copy.
+// compareCommitted implements INV-6 and INV-13: if a standby is listed in sync, but committed records of its active are
+// missing from its log, it was restored from an older copy.
 func (m *machine) compareCommitted() {
-	l := m.follow.lacks
-	if l.Config == 0 || l.Config != m.rec.Config || m.run.rolledBack != "" ||
-		mutate.Off("INV-13-standby-ignores-what-it-lacks") {
+	l := m.follow.incomplete
+	if l.Config == 0 || l.Config != m.rec.Config || m.proc.rolledBack != "" ||
+		mutate.Off("INV-13-standby-ignores-missing-records") {
 		return
 	}
 	if _, listed := m.rec.Member(m.self.ID); listed && m.eligible() {
-		why := "this node had acknowledged more to the active than its log holds"
+		why := "this node has acknowledged records that are missing from its log"
 		if l.Committed > 0 {
-			why = fmt.Sprintf("its log has LSN %d in common with the active, but the two had committed up to LSN %d",
-				l.Common, l.Committed)
+			why = fmt.Sprintf("its log matches the active's up to LSN %d, but the pair has committed LSN %d", l.Common,
+				l.Committed)
 		}
 		m.reportRollback(why + ": its data directory was restored from an older copy")
 	}
@@ -128,20 +128,20 @@ func (s *State) peerIsAhead() (Member, bool) {
 	return other, p.End.Term > own.Term || p.End.Term == own.Term && p.End.LSN > own.LSN
 }
 
-// transferRole hands the role to the member that has more records, and leaves the in-sync set.
+// transferRole gives the role to the member with more records, and removes this node from the in-sync set.
 func (m *machine) transferRole(other Member) {
 	next := m.rec
 	next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
 	next.InSync = []Member{other}
-	m.why = "the other node has records that this one lacks, so it becomes active"
+	m.why = "other node has a longer log and becomes active"
 	m.propose(next)
 }
 
-// duplicateRetention is how long a process that called under this node's identity is considered running.
+// duplicateRetention is how long a process with this node's identity is considered running after it contacted this one.
 const duplicateRetention = 10 * time.Second
 
 func (s *State) duplicate() *Live {
-	r := &s.run
+	r := &s.proc
 	switch {
 	case r.copyOf != "":
 		return new(r.duplicate)
@@ -154,17 +154,17 @@ func (s *State) duplicate() *Live {
 	}
 }
 
-const behindReason = "no records of this node are truncated, and the active does not serve while it knows about " +
-	"this: one of the two was restored from an older copy, and an operator must decide which of them continues " +
+const behindReason = "one of the nodes was restored from an older copy. No records are truncated, and the active " +
+	"does not serve while the nodes are connected; an operator must decide which node continues " +
 	"(docs/explanation/failover.md, \"When histories differ\")"
 
-// ahead describes diverged histories, of which neither contains the other; empty if none were detected.
+// ahead describes diverged histories; it returns "" if none were detected.
 func (s *State) ahead() string {
 	switch {
 	case s.mode == modeAct && s.act.ahead.end != 0:
 		return s.act.ahead.reason()
 	case s.mode == modeFollow && s.follow.cause == LostBehind && !s.eligible():
-		return "the active at " + s.follow.active.Address + " lacks records that this node knows to be committed: " +
+		return "committed records of this node are missing on the active at " + s.follow.active.Address + ": " +
 			behindReason
 	default:
 		return ""

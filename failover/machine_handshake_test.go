@@ -36,7 +36,7 @@ func TestStandbyAhead(t *testing.T) {
 		requireNo[SwapRecord](t, effects)
 		require.False(t, effect[ConfigureActive](t, effects).Config.Serve)
 		require.Equal(t, RoleBlocked, r.s.Role())
-		require.Contains(t, r.s.Reason(), "HISTORIES DIFFER")
+		require.Contains(t, r.s.Reason(), "histories differ")
 		r.report(StandbyConnected{Member: Member{Node: testNodes[1].ID, Store: uuid.New(), Incarnation: 1}})
 		require.True(t, r.s.act.sent.Serve)
 	})
@@ -50,20 +50,20 @@ func TestActiveBehind(t *testing.T) {
 	r.report(FollowerLost{Cause: LostBehind})
 	require.Contains(t, r.s.Reason(), "When histories differ")
 	require.NotContains(t, r.s.Reason(), "--force")
-	require.Contains(t, r.s.ahead(), "lacks records")
+	require.Contains(t, r.s.ahead(), "missing on the active")
 }
 
 // An in-sync standby that learns of commits beyond its log was restored from an older copy and must not take over.
 func TestLacks(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		lacks FollowerLacks
+		lacks FollowerIncomplete
 		took  bool
 	}{
-		{"in the configuration that names it", FollowerLacks{Config: 5, Common: 4, Committed: 9}, true},
-		{"the active reports that it had acknowledged more", FollowerLacks{}, true},
-		{"before it was named in sync", FollowerLacks{Config: 4, Common: 4, Committed: 9}, false},
-		{"in a configuration that it does not know", FollowerLacks{Config: 6, Common: 4, Committed: 9}, false},
+		{"in the configuration that names it", FollowerIncomplete{Config: 5, Common: 4, Committed: 9}, true},
+		{"the active reports that it had acknowledged more", FollowerIncomplete{}, true},
+		{"before it was named in sync", FollowerIncomplete{Config: 4, Common: 4, Committed: 9}, false},
+		{"in a configuration that it does not know", FollowerIncomplete{Config: 6, Common: 4, Committed: 9}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, Settings{})
@@ -83,7 +83,7 @@ func TestLacks(t *testing.T) {
 }
 
 // A process takes no part while another one runs under its identity.
-func TestTwin(t *testing.T) {
+func TestDuplicate(t *testing.T) {
 	elsewhere := testNodes[0]
 	elsewhere.Address = "a:2"
 	stale := Live{Node: elsewhere, Process: "other"}

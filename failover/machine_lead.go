@@ -15,13 +15,13 @@ func (m *machine) takeUp() {
 	if m.mode == modeFollow {
 		m.do(StopFollower{})
 	}
-	// INV-1: otherwise a process that acknowledged first and crashed could, with a coordinator restored to an older
-	// state, accept the previous record and reuse the term (INV-9).
+	// INV-1: the fence must be durable before the first acknowledgement. Otherwise, after a crash and with a coordinator
+	// restored to an older state, the node could accept the previous record and reuse the term (INV-9).
 	m.raiseFence(m.rec.Fence())
 	m.change.code = m.activationCode()
 	m.mode, m.fenced, m.candidate = modeAct, false, false
 	m.epoch++
-	m.usedTerm, m.run.logGrown = m.rec.Term, true
+	m.usedTerm, m.proc.logGrown = m.rec.Term, true
 	m.follow = following{}
 	m.act = newActing(m.rec.Term)
 	if _, ok := m.rec.Other(m.self.ID); ok {
@@ -44,11 +44,10 @@ func (m *machine) yieldRole() {
 	if m.rec.Active == m.self.ID {
 		next = NodeInfo{}
 	}
-	m.why = fmt.Sprintf("node %s is active now, in term %d", cmp.Or(next.Name, m.rec.Active.String()), m.rec.Term)
+	m.why = fmt.Sprintf("node %s is active in term %d", cmp.Or(next.Name, m.rec.Active.String()), m.rec.Term)
 	if f := m.rec.Forced; f != nil && f.Term > m.act.term && !f.Settled {
-		m.warn("FORCED FAILOVER by %s: node %s became active without this node. Records that this node acknowledged "+
-			"after LSN %d are no longer part of "+
-			"the pair; they are saved to a file when this node rejoins", cmp.Or(f.By, "an operator"),
+		m.warn("forced failover by %s: node %s became active without this node; records of this node after LSN %d are "+
+			"discarded, and saved to a file when it rejoins", cmp.Or(f.By, "an operator"),
 			cmp.Or(next.Name, f.Node.String()), f.After)
 	}
 	m.change = change{code: m.yieldCode()}
@@ -76,8 +75,8 @@ func (m *machine) reportedByActive(ev DataEvent) {
 			a.standby = standbyCaughtUp
 		}
 	case StandbySynced:
-		// This may precede StandbyCaughtUp if the standby lacks nothing when it connects. It is posted once per
-		// requirement, so it counts even if a swap that releases the standby is in progress.
+		// This event may precede StandbyCaughtUp if the standby has all records when it connects. It is posted once per
+		// requirement, so it counts even if a swap that removes the standby is in progress.
 		if a.standby != standbyNone && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member &&
 			a.sent.Requirement == e.Requirement {
 			a.standby = standbySynced
@@ -87,7 +86,7 @@ func (m *machine) reportedByActive(ev DataEvent) {
 			a.standby, a.member, a.cause = standbyNone, Member{}, e.Cause
 		}
 		if e.Cause == LostAhead {
-			m.needLoad = true // it may know a newer record
+			m.needLoad = true // the standby may know a newer record
 		}
 	case StandbyAhead:
 		m.standbyAhead(e)
@@ -96,40 +95,40 @@ func (m *machine) reportedByActive(ev DataEvent) {
 	}
 }
 
-// ahead is a standby with committed records that this active's log lacks.
+// ahead describes a standby with committed records that are missing from this active's log.
 type ahead struct {
 	member         Member
-	end, committed uint64 // of its log
+	end, committed uint64 // LSNs
 }
 
 func (h ahead) reason() string {
-	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so "+
-		"one of the two was restored from an older copy", h.member.Node, h.committed)
+	return fmt.Sprintf("histories differ: committed records up to LSN %d of node %s are missing on this active; one of "+
+		"the nodes was restored from an older copy", h.committed, h.member.Node)
 }
 
-// standbyAhead records a standby that was refused because it would have to truncate committed records (INV-13).
+// standbyAhead records a standby that was refused because it has committed records that are missing here (INV-13).
 func (m *machine) standbyAhead(e StandbyAhead) {
 	a := &m.act
 	if a.ahead.member != e.Member {
-		m.warn("node %s has committed records up to LSN %d that this active does not have: this active's data "+
-			"directory was restored from an older "+
-			"copy, or the other one's does not belong to this pair. Nothing is truncated", e.Member.Node, e.Committed)
+		m.warn("committed records up to LSN %d of node %s are missing on this active: its data directory was restored from "+
+			"an older copy, or that of the other node does not belong to this pair; no records are truncated", e.Committed,
+			e.Member.Node)
 	}
 	a.ahead = ahead{member: e.Member, end: e.End.LSN, committed: e.Committed}
 }
 
-// required returns the member whose acks a commit needs in addition to local durability (INV-2, INV-3).
+// required returns the member whose ack is required for a commit, in addition to local durability (INV-2, INV-3).
 func (s *State) required() (Member, bool) {
-	if mutate.Off("INV-3-acknowledges-alone-before-the-swap") && s.act.standby == standbyNone {
+	if mutate.Off("INV-3-acknowledges-alone-before-swap") && s.act.standby == standbyNone {
 		return Member{}, false
 	}
 	if o, ok := s.rec.Other(s.self.ID); ok {
-		return s.inCurrentRun(o), true
+		return s.inCurrentGeneration(o), true
 	}
 	for _, p := range s.pending {
-		// A swap that adds it to in_sync, or makes it active, may be applied at any moment.
+		// A swap that adds the member to in_sync, or activates it, may be applied at any moment.
 		if o, ok := p.Other(s.self.ID); ok {
-			return s.inCurrentRun(o), true
+			return s.inCurrentGeneration(o), true
 		}
 	}
 	if s.act.standby >= standbyCaughtUp {
@@ -143,9 +142,9 @@ func (s *State) absent() bool {
 	return ok && (s.act.standby == standbyNone || s.act.member != r)
 }
 
-// inCurrentRun completes an entry without a generation with that of the connected standby.
-func (s *State) inCurrentRun(o Member) Member {
-	if o.Run == uuid.Nil && s.act.standby != standbyNone && o.Is(s.act.member) {
+// inCurrentGeneration sets the generation of the connected standby in an entry without a generation.
+func (s *State) inCurrentGeneration(o Member) Member {
+	if o.Generation == uuid.Nil && s.act.standby != standbyNone && o.Is(s.act.member) {
 		return s.act.member
 	}
 	return o
@@ -156,23 +155,21 @@ func (s *State) conditions() ActiveConfig {
 	c := ActiveConfig{Config: s.rec.Config, RequireStandby: needed, Standby: req, Serve: true, Deliver: true}
 	if len(s.rec.InSync) < s.rec.MinInSync {
 		c.RequireStandby = true
-		c.Serve, c.Reason = false, "no standby in sync, and min_in_sync is 2"
+		c.Serve, c.Reason = false, "no standby is in sync, and min_in_sync is 2"
 	}
 	if s.act.ahead.end != 0 {
 		c.Serve, c.Reason = false, s.act.ahead.reason() // INV-13
 	}
 	if s.act.blocked != never {
 		if s.now >= s.act.blocked+s.set.RefuseAfter {
-			c.Serve, c.Reason = false, "in-sync standby disconnected, and the coordinator has not removed it from the "+
-				"in-sync set yet"
+			c.Serve, c.Reason = false, "in-sync standby is disconnected, and not yet removed from the in-sync set"
 		}
 		if (!s.reachable || s.leaseUntil != 0) && s.now >= s.leaseUntil-s.set.LeaseMargin {
-			c.Deliver = false // this node may no longer be the active
+			c.Deliver = false // another node may be active
 		}
 	}
 	if s.unknown && !mutate.Off("INV-8-serves-after-unknown-outcome") {
-		// INV-8
-		c.Serve, c.Deliver, c.Reason = false, false, "outcome of the cluster record write is unknown"
+		c.Serve, c.Deliver, c.Reason = false, false, "outcome of the cluster record write is unknown" // INV-8
 	}
 	return c
 }
@@ -180,14 +177,14 @@ func (s *State) conditions() ActiveConfig {
 func (m *machine) lead() {
 	a := &m.act
 	other, hasOther := m.rec.Other(m.self.ID)
-	// Acks of a standby without a generation do not count if the record names one: it was downgraded to an older
-	// release, and must join again.
-	there := a.standby != standbyNone && a.member == m.inCurrentRun(other)
+	// Acks of a standby without a generation do not count if the record lists one: the standby was downgraded to an
+	// older release, and must be added again.
+	present := a.standby != standbyNone && a.member == m.inCurrentGeneration(other)
 	switch {
-	case !hasOther || there:
+	case !hasOther || present:
 		a.dropAt = never
 	case a.dropAt == never:
-		a.dropAt = m.now // it was connected, and is lost
+		a.dropAt = m.now // the connection was lost
 	}
 	if !m.absent() {
 		a.blocked = never
@@ -196,13 +193,13 @@ func (m *machine) lead() {
 	}
 	m.configure()
 	m.raiseFence(m.rec.Fence())
-	if a.ready && m.ask.id != "" {
-		m.endAsk("")
+	if a.ready && m.request.id != "" {
+		m.endRequest("")
 	}
 	m.handOver()
 	m.failBack()
-	m.leadSwap(hasOther, there)
-	// A proposal can only have tightened the conditions, which must be sent before it counts.
+	m.leadSwap(hasOther, present)
+	// A proposal can only tighten the conditions, which must apply before its swap is sent.
 	m.configure()
 }
 
@@ -213,12 +210,12 @@ func (m *machine) configure() {
 	}
 }
 
-// numbered assigns a new requirement number if the conditions start requiring acks.
+// numbered sets the requirement number, a new one if c starts to require acks of a standby.
 func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	if c.RequireStandby && (!m.act.sent.RequireStandby || m.act.sent.Standby != c.Standby) {
 		m.act.needs++
 		if m.act.standby == standbySynced {
-			// Since the previous requirement, acks of another process of the same node may have counted.
+			// Since the previous requirement, acks of another process of the same node may have been counted.
 			m.act.standby = standbyCaughtUp
 		}
 	}
@@ -226,40 +223,41 @@ func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	return c
 }
 
-func (m *machine) leadSwap(hasOther, there bool) {
+func (m *machine) leadSwap(hasOther, present bool) {
 	a := &m.act
 	next := m.rec
 	other, _ := m.rec.Other(m.self.ID)
 	me, ok := m.rec.Member(m.self.ID)
 	if !ok {
-		return // this node removed itself (INV-6); the other one takes over
+		return // this node has removed itself (INV-6), and the other one takes over
 	}
 	switch {
 	case m.hand.phase >= handoverDraining && m.hand.phase <= handoverSwapping:
-		return // handOver proposes that
+		return // handOver proposes the change
 	case hasOther && a.ahead.member.Node != uuid.Nil && other.Is(a.ahead.member):
-		// Nothing was acknowledged in this term, since it required that member's acks and received none.
+		// Nothing was acknowledged in this term, since it required this member's acks, and received none.
 		if m.canSwap() {
 			m.transferRole(other)
 		}
 		return
-	case me.Run != m.run.id && m.recordHasRuns():
-		next = m.withRun(next) // the other node's release supports generations now, or its new process wrote the record
+	case me.Generation != m.proc.id && m.recordHasGenerations():
+		// The other node was upgraded to a release with generations, or its new process wrote the record.
+		next = m.withGeneration(next)
 	case hasOther && a.dropAt != never && m.now >= a.dropAt && a.stalled:
-		// The other node left in order to take over; alone, a node with a stalled disk cannot serve clients.
+		// The other node disconnected to take over. With a stalled disk, this node could not serve clients alone.
 		return
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:
 		next.InSync = []Member{me} // INV-3: swap first, then acknowledge alone
 	case !hasOther && (a.standby == standbySynced || a.standby == standbyCaughtUp &&
-		mutate.Off("INV-3-in-sync-before-its-acks-count")):
+		mutate.Off("INV-3-in-sync-before-acks-required")):
 		next.InSync = []Member{me, a.member} // INV-3: its acks are already required
 		next.Forced = m.rec.Forced.settled()
 	case m.rec.Switchover != nil && m.hand.phase == handoverNone:
 		next.Switchover = nil
-	case len(m.pending) > 0 && (!hasOther || there):
-		// A change with an unknown outcome is obsolete: the standby returned before it was released, or left before it
-		// was added. Writing the unchanged record again resolves it; until then no role can change, and the acks of a
-		// lost standby may be required.
+	case len(m.pending) > 0 && (!hasOther || present):
+		// A change with an unknown outcome is obsolete: the standby reconnected before it was removed, or disconnected
+		// before it was added. Writing the unchanged record again resolves the outcome. Until then, role changes are
+		// impossible, and the acks of a lost standby may be required.
 	default:
 		return
 	}

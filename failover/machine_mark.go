@@ -8,34 +8,34 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// compareMark implements INV-12. It must be called while the log is as it was at the start: before this process takes
-// part, or before it takes the role without having been active or connected.
+// compareMark implements INV-12. It must be called while the log is unchanged since the start: before this process
+// participates, or before it becomes active without having been active or connected before.
 func (m *machine) compareMark() {
-	r := &m.run
+	r := &m.proc
 	if r.rolledBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
 		return
 	}
 	me, listed := m.rec.Member(m.self.ID)
-	if !listed || !me.Is(m.ident.Member().InRun(me.Run)) {
+	if !listed || !me.Is(m.ident.Member().WithGeneration(me.Generation)) {
 		return
 	}
 	mark := m.highWater()
 	if mark.Reached(m.ident.End) {
 		return
 	}
-	lacks := fmt.Sprintf("its log ends with LSN %d of term %d, but the pair's high-water mark shows that it once held %s",
-		m.ident.End.LSN, m.ident.End.Term, mark)
+	missing := fmt.Sprintf("its log ends at LSN %d of term %d, before the pair's high-water mark (%s)", m.ident.End.LSN,
+		m.ident.End.Term, mark)
 	if m.ident.MayHaveLost {
-		r.lacks = lacks // a crash with sync off has the same effect, so it need not be an older copy
+		r.missing = missing // a crash without sync has the same effect, so this need not be an older copy
 		return
 	}
-	m.reportRollback(lacks + ": its data directory was restored from an older copy")
+	m.reportRollback(missing + ": its data directory was restored from an older copy")
 }
 
-// freshMark reports whether the mark that the log was compared with is the newest one. A node that takes the role with
-// the log from its start reads it again, because the lost active may have raised it since.
+// freshMark reports whether the log was compared with the newest mark. A node that becomes active with an unchanged log
+// reads the mark again, because the lost active may have raised it since the start.
 func (m *machine) freshMark() bool {
-	r := &m.run
+	r := &m.proc
 	if r.logGrown {
 		return true
 	}
@@ -47,35 +47,35 @@ func (m *machine) freshMark() bool {
 	return false
 }
 
-// compareOwnMark implements INV-12 for a running active. Only this process writes marks in its term, so a higher one
-// proves that its memory is stale: its machine was resumed from an older snapshot, or runs twice.
+// compareOwnMark implements INV-12 for a running active. Only this process writes marks in its term, so an unknown
+// higher mark proves that its machine was resumed from an older snapshot, or runs twice.
 func (m *machine) compareOwnMark(mark Mark) {
-	r := &m.run
+	r := &m.proc
 	if !m.leads() || mark.Pair != m.rec.PairID || mark.By != m.act.term || !r.mark.Less(mark) || r.superseded != "" ||
 		mutate.Off("INV-12-own-mark-is-not-compared") {
 		return
 	}
-	m.reportRollback(fmt.Sprintf("the pair's high-water mark is %s, which this process has written, and does not "+
-		"remember", mark))
+	m.reportRollback(fmt.Sprintf("the pair's high-water mark (%s) was written in this process's term, but not by this "+
+		"process", mark))
 	r.superseded = "superseded: this machine was resumed from an older memory snapshot, or runs twice: " +
-		r.rolledBack + ". Records it acknowledged since then may not be part of the pair. Restart this process; if " +
-		"no other node is in sync, it will wait for an operator (docs/explanation/failover.md)"
+		r.rolledBack + ". Records acknowledged since then may be missing on the other node. Restart this process; if no " +
+		"other node is in sync, it waits for an operator (docs/explanation/failover.md)"
 	m.warn("%s", r.superseded)
 }
 
 func (m *machine) marked(mark Mark) {
 	m.compareOwnMark(mark)
-	m.run.markKnown, m.run.markRead = true, true
-	if m.run.mark.Less(mark) {
-		m.run.mark = mark
+	m.proc.markKnown, m.proc.markRead = true, true
+	if m.proc.mark.Less(mark) {
+		m.proc.mark = mark
 	}
 }
 
-// highWater returns the highest mark that is valid in the current record. Records committed before a forced failover
-// may be discarded.
+// highWater returns the highest mark that is valid for the current record. A mark from before a forced failover is not,
+// because records committed before may be discarded.
 func (s *State) highWater() Mark {
 	best := Mark{Pair: s.rec.PairID}
-	for _, mark := range []Mark{s.rec.Mark, s.run.mark} {
+	for _, mark := range []Mark{s.rec.Mark, s.proc.mark} {
 		if mark.Pair == s.rec.PairID && best.Less(mark) && (s.rec.Forced == nil || mark.By >= s.rec.Forced.Term) {
 			best = mark
 		}
@@ -89,7 +89,7 @@ func (m *machine) committed(e Committed) {
 	}
 	mark := Mark{Pair: m.rec.PairID, By: e.Term, Term: e.Term, LSN: e.LSN}
 	if m.highWater().Less(mark) {
-		m.run.mark = mark
+		m.proc.mark = mark
 		m.do(WriteMark{Mark: mark})
 	}
 }

@@ -91,7 +91,7 @@ func TestMarkWritten(t *testing.T) {
 
 // A machine that resumes from an older memory snapshot has not restarted, so its log is not compared. But it detects
 // a mark of its term that it does not remember.
-func TestWokenWithOldMemory(t *testing.T) {
+func TestResumedMemorySnapshot(t *testing.T) {
 	woken := func(t *testing.T) (r *rig, mark func(lsn uint64) Mark) {
 		t.Helper()
 		r = newRig(t, Settings{})
@@ -114,7 +114,7 @@ func TestWokenWithOldMemory(t *testing.T) {
 	}
 	t.Run("it writes the next mark", func(t *testing.T) {
 		r, mark := woken(t)
-		r.s.run.mark = mark(20)
+		r.s.proc.mark = mark(20)
 		effect[WriteMark](t, r.step(Committed{Term: r.s.act.term, LSN: 25}))
 		stopped(t, r, r.step(MarkWritten{Before: mark(40)}))
 	})
@@ -135,7 +135,7 @@ func TestWokenWithOldMemory(t *testing.T) {
 	t.Run("its own mark, while the coordinator loses its data", func(t *testing.T) {
 		r, mark := woken(t)
 		r.step(Loaded{Err: ErrNoRecord}) // and no mark
-		require.Equal(t, mark(40), r.s.run.mark, "a missing mark proves nothing")
+		require.Equal(t, mark(40), r.s.proc.mark, "a missing mark proves nothing")
 		r.step(MarkWritten{Before: mark(40)}) // the response to an earlier write
 		require.NotContains(t, r.s.Reason(), "resumed")
 		require.False(t, r.s.ident.MayHaveLost)
@@ -143,7 +143,7 @@ func TestWokenWithOldMemory(t *testing.T) {
 }
 
 // INV-13, last part: of two starting members, the one with the longer log continues.
-func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
+func TestComparesLogsBeforeActivation(t *testing.T) {
 	begin := func(t *testing.T) *rig {
 		t.Helper()
 		r := newRig(t, Settings{})

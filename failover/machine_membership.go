@@ -8,67 +8,61 @@ import (
 	"slices"
 )
 
-// Operators act on these texts, so they mention a forced failover only as the last resort: an unnecessary one loses
-// messages.
+// Operators act on these texts. They suggest a forced failover only as the last resort, because it loses messages.
 
-// waiting describes the event that a node waits for that is neither in sync nor connected.
+// waiting describes what a node waits for that is neither in sync nor connected.
 func (s *State) waiting() string {
 	if gone, ok := s.replaced(); ok {
 		return s.replacedReason(gone)
 	}
 	first, second, two := s.foreignPair()
 	_, activeLives := Observation{Live: s.live}.LiveNode(s.rec.Active)
-	there, taken := s.nodeAtActiveAddress()
+	replacement, replaced := s.nodeAtActiveAddress()
 	switch {
 	case two && s.isLive(first.ID) && s.isLive(second.ID):
-		return fmt.Sprintf("the pair already has its two nodes, %s and %s, and this is a third one: stop it, or give it "+
-			"its own "+
-			"coordinator.etcd.prefix. If it should replace one of them, stop that one first",
-			describeShort(first), describeShort(second))
+		return fmt.Sprintf("the pair already has two nodes, %s and %s, and this is a third one: stop it, or set another "+
+			"coordinator.etcd.prefix. To replace one of the two, stop that node first", describeShort(first),
+			describeShort(second))
 	case two:
-		return fmt.Sprintf("the pair's nodes are %s and %s, and both hold everything: one of them must return. "+
-			"This node joins when the other one has left", describeShort(first), describeShort(second))
+		return fmt.Sprintf("the nodes in sync are %s and %s: start one of them. This node joins when the other one is "+
+			"removed from the in-sync set", describeShort(first), describeShort(second))
 	case s.follow.cause == LostBehind:
 		return behindReason
 	case s.follow.cause == LostNoRoom:
-		return "it resumes automatically when this node's disk has space again (disk.low-watermark)"
+		return "replication resumes automatically when the disk has space again (disk.low-watermark)"
 	case activeLives && s.follow.cause == LostRejected:
-		return "the active is running and rejects this node: see both nodes' logs for the reason. This node retries " +
-			"automatically"
+		return "the active is running but rejects this node: check the logs of both nodes. This node retries automatically"
 	case activeLives:
-		return "according to the coordinator the active is running: check the network between the two nodes. A " +
-			"forced failover is not needed"
-	case taken:
-		return fmt.Sprintf("another node, %s, runs in place of the active: the active's data directory was wiped or "+
-			"replaced, and "+
-			"only that held everything. Restore it. If it is permanently lost, stop the new node; then lockstep "+
-			"failover --dry-run shows what would be lost by continuing with this one", describeShort(there))
+		return "the active is running according to the coordinator: check the network between the two nodes. A forced " +
+			"failover is not needed"
+	case replaced:
+		return fmt.Sprintf("another node, %s, runs at the active's address: the active's data directory was wiped or "+
+			"replaced, and no other node is in sync. Restore it. If it is permanently lost, stop the new node, and check with "+
+			"lockstep failover --dry-run which records a failover to this node would lose", describeShort(replacement))
 	default:
-		return "only the active holds everything, so it must return; if it is permanently lost, lockstep failover " +
-			"--dry-run shows what would be lost by continuing without it"
+		return "only the active has all records: start it. If it is permanently lost, check with lockstep failover " +
+			"--dry-run which records a failover to this node would lose"
 	}
 }
 
 func (s *State) replacedReason(gone NodeInfo) string {
-	what := fmt.Sprintf("the cluster record has another node, %s, in sync at this node's address: its data directory was "+
-		"wiped or replaced",
-		gone.ID)
+	what := fmt.Sprintf("the cluster record lists another node, %s, in sync at this node's address: its data directory "+
+		"was wiped or replaced", gone.ID)
 	if m, ok := s.rec.Other(gone.ID); ok {
 		other, _ := describeNode(s.rec, s.live, m.Node)
 		other.ID = m.Node
-		return what + fmt.Sprintf(". Node %s holds everything, too: when it is running, this node joins automatically",
+		return what + fmt.Sprintf(". Node %s also has all records: start it, and this node joins automatically",
 			describeShort(other))
 	}
-	what += ", and no other node held everything. Restore that directory"
+	what += ", and no other node was in sync. Restore that directory"
 	known := slices.Clone(s.rec.Nodes)
 	for _, l := range s.live {
 		known = append(known, l.Node)
 	}
 	for _, n := range known {
 		if n.ID != gone.ID && n.ID != s.self.ID {
-			return what + fmt.Sprintf(". If it is permanently lost, stop this node, and continue with the records that "+
-				"node %s holds: "+
-				"lockstep failover there, never here, where the store is empty", describeShort(n))
+			return what + fmt.Sprintf(". If it is permanently lost, stop this node, and continue with the records of node %s: "+
+				"run lockstep failover there, never on this node, whose store is empty", describeShort(n))
 		}
 	}
 	return what + ", or restore a backup"
@@ -107,9 +101,8 @@ func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	return l.Node, ok
 }
 
-// Third returns a node that announces itself as a member of this pair while two others are in sync, for example one
-// configured with another pair's key prefix. A node that has just replaced one of the two at the same address does not
-// count.
+// Third returns a node that announces itself as a member of this pair while two others are in sync, for example because
+// it has another pair's key prefix. It ignores a node that replaced one of the two at the same address.
 func (s Status) Third() (NodeInfo, bool) {
 	if s.Record == nil {
 		return NodeInfo{}, false
@@ -135,8 +128,8 @@ func (s *State) thirdReason() string {
 	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("the pair already has its two nodes, and a third one, %s, announces itself: it is rejected. Stop "+
-		"it if it runs, or give it its own coordinator.etcd.prefix", describeShort(n))
+	return fmt.Sprintf("a third node, %s, announces itself in this pair and is rejected: stop it, or set another "+
+		"coordinator.etcd.prefix", describeShort(n))
 }
 
 func describeShort(n NodeInfo) string {

@@ -11,7 +11,7 @@ import (
 
 // A node that is not in sync and not connected describes the remedy. It suggests a failover only if the in-sync node
 // is lost, according to its lease and its address.
-func TestWhatAWaitingNodeSays(t *testing.T) {
+func TestWaitingReason(t *testing.T) {
 	third := NodeInfo{ID: uuid.MustParse("cccccccc-0000-0000-0000-000000000000"), Name: "c", Address: "c:1"}
 	inPlaceOfB := third
 	inPlaceOfB.Address = testNodes[1].Address
@@ -33,17 +33,17 @@ func TestWhatAWaitingNodeSays(t *testing.T) {
 	}{
 		"third of a healthy pair": {
 			third, recordWith(0, 0, 1), live(a, b, third), LostRejected,
-			[]string{"already has its two nodes", "a (a:1)", "b (b:1)"},
+			[]string{"already has two nodes", "a (a:1)", "b (b:1)"},
 			false,
 		},
 		"third of a pair that is down": {
 			third, recordWith(0, 0, 1), live(third), LostRefused,
-			[]string{"one of them must return"},
+			[]string{"start one of them"},
 			false,
 		},
 		"third while the active is new": {
 			third, recordWith(0, 0, 1), live(b, third), LostSilence,
-			[]string{"one of them must return"},
+			[]string{"start one of them"},
 			false,
 		},
 		"active refuses": {
@@ -58,7 +58,7 @@ func TestWhatAWaitingNodeSays(t *testing.T) {
 		},
 		"active lost": {
 			a, recordWith(1, 1), live(a), LostRefused,
-			[]string{"only the active holds everything"},
+			[]string{"only the active has all records"},
 			true,
 		},
 		"active wiped": {
@@ -68,12 +68,12 @@ func TestWhatAWaitingNodeSays(t *testing.T) {
 		},
 		"wiped, the only one": {
 			inPlaceOfB, recordWith(1, 1), live(a, inPlaceOfB), LostRejected,
-			[]string{"Restore that directory", "a (a:1)", "never here"},
+			[]string{"Restore that directory", "a (a:1)", "never on this node"},
 			true,
 		},
 		"wiped, with the other one": {
 			inPlaceOfB, recordWith(1, 0, 1), live(inPlaceOfB), LostRefused,
-			[]string{"Node a (a:1) holds everything, too"},
+			[]string{"Node a (a:1) also has all records"},
 			false,
 		},
 	} {

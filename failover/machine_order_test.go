@@ -52,7 +52,7 @@ func TestRequiredStandbyBesideAThirdNode(t *testing.T) {
 // The outcome of a change is unknown, and the change has become obsolete. It may be applied at any time, which blocks
 // other changes until the unchanged record is written again. The active does so automatically, after which a
 // switchover is possible.
-func TestDoubtIsSettled(t *testing.T) {
+func TestUnknownOutcomeIsResolved(t *testing.T) {
 	r := activePair(t, Settings{})
 	release := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
 	effect[LoadRecord](t, r.step(Swapped{OpID: release.Next.OpID, Err: ErrUnknownOutcome}))
@@ -71,5 +71,5 @@ func TestDoubtIsSettled(t *testing.T) {
 	r.won()
 	require.Empty(t, r.s.pending)
 	requireNo[SwapRecord](t, r.after(10*time.Second))
-	effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "now"}))
+	effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "now"}))
 }

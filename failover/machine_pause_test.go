@@ -51,29 +51,29 @@ func TestLateRecordIsNotActedOn(t *testing.T) {
 }
 
 // A feature is usable when both nodes support it, according to their current announcements.
-func TestStatusLacks(t *testing.T) {
+func TestMissingFeature(t *testing.T) {
 	var st Status
-	_, lacks := st.Lacks(FeatureAttributes)
+	_, lacks := st.MissingFeature(FeatureAttributes)
 	require.False(t, lacks, "without a record there is no other node")
 	rec := knowing(recordWith(0, 0, 1))
 	st.Record = &rec
-	_, lacks = st.Lacks(FeatureAttributes)
+	_, lacks = st.MissingFeature(FeatureAttributes)
 	require.False(t, lacks)
-	rec.Nodes[1].Features, rec.Nodes[1].Version = FeaturePause+" "+FeatureRuns, "0.1.1"
-	lack, lacks := st.Lacks(FeatureAttributes)
+	rec.Nodes[1].Features, rec.Nodes[1].Version = FeaturePause+" "+FeatureGenerations, "0.1.1"
+	lack, lacks := st.MissingFeature(FeatureAttributes)
 	require.True(t, lacks)
-	require.False(t, lack.Silent())
-	require.Contains(t, lack.Because("harms"), "runs 0.1.1, which harms; upgrade it first with lockstep restart")
+	require.False(t, lack.Unknown())
+	require.Contains(t, lack.Message("harms"), "runs 0.1.1, which harms; upgrade it first with lockstep restart")
 	now := rec.Nodes[1]
 	now.Features = KnownFeatures()
 	st.Live = []Live{{Node: now}}
-	_, lacks = st.Lacks(FeatureAttributes)
+	_, lacks = st.MissingFeature(FeatureAttributes)
 	require.False(t, lacks, "it was upgraded")
 
 	rec.Nodes, st.Live = rec.Nodes[:1], nil // in sync a moment before its announcement is visible
-	lack, lacks = st.Lacks(FeatureAttributes)
+	lack, lacks = st.MissingFeature(FeatureAttributes)
 	require.True(t, lacks)
-	require.True(t, lack.Silent())
-	require.Contains(t, lack.Because("harms"), rec.InSync[1].Node.String()+" has not announced itself")
-	require.NotContains(t, lack.Because("harms"), "upgrade")
+	require.True(t, lack.Unknown())
+	require.Contains(t, lack.Message("harms"), rec.InSync[1].Node.String()+" has not announced")
+	require.NotContains(t, lack.Message("harms"), "upgrade")
 }

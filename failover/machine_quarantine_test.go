@@ -21,7 +21,7 @@ func quarantinedIdentity() Identity {
 }
 
 // A node that lost its identity is empty, but not new. Without a record it waits.
-func TestSetAsideBeginsNoPair(t *testing.T) {
+func TestQuarantinedCreatesNoPair(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: quarantinedIdentity()})
 	r.observe(true, 0)
@@ -35,7 +35,7 @@ func TestSetAsideBeginsNoPair(t *testing.T) {
 }
 
 // With a record it joins that pair, as an empty node.
-func TestSetAsideFollows(t *testing.T) {
+func TestQuarantinedFollows(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: quarantinedIdentity()})
 	r.observe(true, 0, 1)

@@ -21,8 +21,8 @@ func (m *machine) observed(e Observed) {
 	if e.LiveKnown {
 		m.live, m.liveKnown = e.Live, true
 	}
-	if m.run.beside = (Live{}); e.Duplicate != nil && !e.Duplicate.Stale {
-		m.run.beside = e.Duplicate.Live
+	if m.proc.beside = (Live{}); e.Duplicate != nil && !e.Duplicate.Stale {
+		m.proc.beside = e.Duplicate.Live
 	}
 	switch {
 	case e.RecordErr != nil:
@@ -41,10 +41,9 @@ func (m *machine) loaded(e Loaded) {
 		m.reachable, m.needLoad = true, false
 		m.marked(e.Mark)
 		if m.known && e.Record.Config < m.rec.Config {
-			// Either the watch was faster than this read, or the coordinator was restored to an older state. Then every
-			// swap conflicts, and role changes are frozen until an operator intervenes (INV-9).
-			m.problem = fmt.Sprintf("coordinator returned config %d, this node already has %d", e.Record.Config,
-				m.rec.Config)
+			// Either the watch was faster than this read, or the coordinator was restored to an older state. In that case
+			// every swap conflicts, and role changes are suspended until an operator intervenes (INV-9).
+			m.problem = fmt.Sprintf("coordinator has config %d, this node has %d", e.Record.Config, m.rec.Config)
 			m.retryLater()
 			return
 		}
@@ -67,25 +66,23 @@ func (m *machine) loaded(e Loaded) {
 func (m *machine) recordMissing() {
 	switch {
 	case m.known:
-		m.problem = "cluster record has vanished from the coordinator"
+		m.problem = "cluster record is missing in the coordinator"
 		m.retryLater()
-	case m.ident.PairID == uuid.Nil && m.ident.Quarantine != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new"):
-		m.wait(fmt.Errorf("%w, and this node no longer knows its pair: its identity was corrupt or missing, "+
-			"and its previous data is kept "+
-			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost,
+	case m.ident.PairID == uuid.Nil && m.ident.Quarantine != "" && !mutate.Off("INV-9-quarantined-store-is-new"):
+		m.wait(fmt.Errorf("%w, and the pair of this node is unknown: its identity was corrupt or missing, and its previous "+
+			"data is in %s. Restore the coordinator's data, or run 'lockstep pair adopt' on the other node", ErrRecordLost,
 			m.ident.Quarantine))
-	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):
-		// INV-9: without the record, it is unknown which store is complete.
-		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, "+
-			"restore its data, or, if the "+
-			"record is permanently lost, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence,
-			m.ident.End))
+	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-missing-record-is-recreated"):
+		// INV-9: without the record, no node can determine which store is complete.
+		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, restore its "+
+			"data, or, if the record is permanently lost, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store,
+			m.ident.Fence, m.ident.End))
 	default:
-		m.missing, m.unknown, m.refused = true, false, nil // a restored store may have waited for that
+		m.missing, m.unknown, m.refused = true, false, nil // a restored store may have waited until the record was deleted
 	}
 }
 
-// refuse records that the stored record is unusable. Only a starting node stops.
+// refuse records that the stored record is unusable. A node that has no record yet stops.
 func (m *machine) refuse(err error) {
 	if !m.known {
 		m.halt(err)
@@ -99,14 +96,12 @@ func (m *machine) adopt(rec Record, rev Revision) {
 		return
 	}
 	if m.known && rec.PairID != m.rec.PairID {
-		m.problem = fmt.Sprintf("the coordinator's record belongs to pair %s, this node to %s", rec.PairID,
-			m.rec.PairID)
+		m.problem = fmt.Sprintf("coordinator's record belongs to pair %s, this node to pair %s", rec.PairID, m.rec.PairID)
 		return
 	}
 	if m.known && rec.Config == m.rec.Config {
 		if rec.OpID != m.rec.OpID {
-			m.problem = fmt.Sprintf("the coordinator has another record of config %d than this node",
-				rec.Config)
+			m.problem = fmt.Sprintf("coordinator has a different record of config %d than this node", rec.Config)
 			return
 		}
 		if rev != m.rev {
@@ -124,21 +119,21 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	if !m.wrote(rec) {
 		m.change.term = 0
 	}
-	m.clearPreviousRun(rec)
+	m.clearPreviousGeneration(rec)
 	wasEligible := m.known && m.eligible()
 	m.known, m.missing, m.problem, m.refused = true, false, "", nil
 	m.rec, m.rev = rec, rev
-	// Each pending swap expected the previous revision: it is this record, or can no longer be applied.
+	// All pending swaps expected the previous revision. Each one is this record, or can no longer be applied.
 	m.pending, m.unanswered, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
 	m.retryAt = m.now
 	m.candidate = false
-	m.compareRun()
+	m.compareGeneration()
 	if !wasEligible && m.mode == modeFollow && m.follow.active.ID == rec.Active && m.eligible() {
 		m.admitted()
 	}
 	m.forceSettled()
-	if m.ask.id != "" && rec.Switchover != nil && rec.Switchover.ID == m.ask.id {
-		m.ask.seen = true
+	if m.request.id != "" && rec.Switchover != nil && rec.Switchover.ID == m.request.id {
+		m.request.seen = true
 	}
 }
 
@@ -146,32 +141,31 @@ func (m *machine) wrote(rec Record) bool {
 	return slices.ContainsFunc(m.pending, func(p Record) bool { return p.OpID == rec.OpID })
 }
 
-// begun reports whether this store started the pair: a restored store that stopped before it recorded that.
+// begun reports whether this is a restored store that created the pair, but stopped before it persisted the pair ID.
 func (m *machine) begun(rec Record) bool {
 	own, ok := rec.Member(m.self.ID)
-	return ok && m.ident.Restored && own.Is(m.ident.Member().InRun(own.Run))
+	return ok && m.ident.Restored && own.Is(m.ident.Member().WithGeneration(own.Generation))
 }
 
-// admit checks the first record that a process reads against its store.
+// admit checks whether the first record of this process is consistent with its store.
 func (m *machine) admit(rec Record) bool {
 	switch {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
-		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and "+
-			"key prefix, or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
+		m.halt(fmt.Errorf("%w: store has pair %s, coordinator has pair %s: check the coordinator's address and key prefix, "+
+			"and the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
 	case m.ident.PairID == uuid.Nil && m.ident.Restored && !m.begun(rec) && m.ident.Quarantine == "":
-		// An empty node that was started first began the pair. The node waits instead of stopping, so that its status
-		// shows the reason.
-		m.wait(fmt.Errorf("%w: the store has records up to %s, and the active of pair %s is node %s. To serve the backup, "+
-			"stop both nodes, give the other one an empty data directory, remove the record or use another key prefix, and "+
-			"start this node first; to join the pair, start this node with an empty data directory", ErrRestored,
+		// An empty node was started first, and created the pair. This node waits instead of stopping, so that its status
+		// includes the reason.
+		m.wait(fmt.Errorf("%w: store has records up to %s, active of pair %s is node %s. To serve the backup, stop both "+
+			"nodes, use an empty data directory for the other one, delete the record or use another key prefix, and start "+
+			"this node first; to join the pair, start this node with an empty data directory", ErrRestored,
 			m.ident.End, rec.PairID, rec.Active))
 	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.Quarantine == "":
-		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an "+
-			"empty data directory",
-			ErrOtherPair, m.ident.End, rec.PairID))
+		m.halt(fmt.Errorf("%w: store has records up to %s, but was never part of pair %s: start this node with an empty "+
+			"data directory", ErrOtherPair, m.ident.End, rec.PairID))
 	case rec.Config < m.bootFence.Config && !mutate.Off("INV-9-older-record-is-accepted"):
-		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from "+
-			"an old copy; restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
+		m.wait(fmt.Errorf("%w: record has config %d, this node has %d: the coordinator was restored from an old copy; "+
+			"restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
 			m.bootFence.Config)) // INV-9
 	default:
 		if m.ident.PairID == uuid.Nil {
@@ -190,7 +184,7 @@ func (m *machine) swapped(e Swapped) {
 	defer m.adoptionSwapped(e.OpID, e.Err)
 	i := slices.IndexFunc(m.pending, func(p Record) bool { return p.OpID == e.OpID })
 	if i < 0 {
-		return // a record at another revision has resolved it
+		return // already resolved by a record at another revision
 	}
 	switch {
 	case e.Err == nil:
@@ -199,15 +193,14 @@ func (m *machine) swapped(e Swapped) {
 	case errors.Is(e.Err, ErrConflict):
 		m.reachable, m.needLoad = true, true
 	case errors.Is(e.Err, ErrRefused):
-		// An earlier attempt of it may still be in flight.
+		// An earlier attempt of the same swap may still be in flight.
 		m.reachable = true
 		if !slices.Contains(m.unanswered, e.OpID) {
 			m.pending = slices.Delete(slices.Clone(m.pending), i, i+1)
 		}
 		m.refusal, m.refusedUntil = e.Err.Error(), m.now+m.set.RefusedDelay
 	default:
-		// INV-8: the swap stays pending, since a later read of the old revision does not prove that it will not be
-		// applied.
+		// INV-8: the swap stays pending. A later read of the old revision does not prove that the swap will not be applied.
 		m.unknown, m.needLoad, m.reachable = true, true, false
 		if !slices.Contains(m.unanswered, e.OpID) {
 			m.unanswered = append(slices.Clone(m.unanswered), e.OpID)
@@ -229,9 +222,9 @@ func (m *machine) retryLater() {
 	m.retryAt = m.now + m.set.RetryDelay
 }
 
-// canSwap reports whether a swap may be sent now. A coordinator that is not known to be reachable is probed first: if a
-// standby fenced its active before it knows that it can take over, one lost connection during an outage of the
-// coordinator would stop all writes.
+// canSwap reports whether a swap may be sent now. If the coordinator may be unreachable, it requests a read first.
+// Otherwise a standby could fence its active although it cannot take over, and a lost connection during an outage of
+// the coordinator would stop all writes.
 func (m *machine) canSwap() bool {
 	if m.swapping != "" || m.loading || m.needLoad || m.refusal != "" && m.now < m.refusedUntil {
 		return false
@@ -243,8 +236,8 @@ func (m *machine) canSwap() bool {
 	return true
 }
 
-// propose sends a swap on top of the known record; the caller has checked canSwap. A repeated proposal keeps its OpID,
-// so it does not matter which attempt is applied.
+// propose sends a swap of the known record; the caller has checked canSwap. A repeated proposal keeps its OpID, so any
+// of its attempts may be applied.
 func (m *machine) propose(next Record) {
 	next.Version = RecordVersion
 	next.Config = m.rec.Config + 1
@@ -272,7 +265,7 @@ func sameProposal(a, b Record) bool {
 		slices.Equal(a.Nodes, b.Nodes)
 }
 
-// describe returns this node and one other, preferably one that is in sync.
+// describe returns this node and one other, preferably the in-sync one.
 func (m *machine) describe(next Record) []NodeInfo {
 	nodes := []NodeInfo{m.self}
 	var other uuid.UUID
@@ -294,9 +287,9 @@ func (m *machine) describe(next Record) []NodeInfo {
 	return nodes
 }
 
-// create writes the first record of a pair. Only an empty or a restored store gets here.
+// create proposes the first record of a pair. The store is empty or restored.
 func (m *machine) create() {
-	if !m.canSwap() || !m.liveKnown || m.run.duplicate != (Live{}) {
+	if !m.canSwap() || !m.liveKnown || m.proc.duplicate != (Live{}) {
 		return
 	}
 	m.claim()

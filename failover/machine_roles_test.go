@@ -207,7 +207,7 @@ func TestFenced(t *testing.T) {
 	require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(effects))
 	require.Equal(t, testNodes[1], effect[StopActive](t, effects).Next)
 	require.Equal(t, RoleFenced, r.s.Role())
-	require.Contains(t, r.s.Reason(), "b is active now")
+	require.Contains(t, r.s.Reason(), "b is active in term")
 	r.report(FollowerConnected{Config: 7, Term: 4})
 	require.Equal(t, RoleCatchingUp, r.s.Role())
 }
@@ -254,7 +254,7 @@ func TestRestartOfStandbyAlone(t *testing.T) {
 	r.start(usedIdentity(), recordWith(1, 1), 0)
 	require.Empty(t, kinds(r.report(FollowerLost{Cause: LostRefused})))
 	require.Empty(t, kinds(r.after(time.Hour)))
-	require.Contains(t, r.s.Reason(), "only the active holds everything")
+	require.Contains(t, r.s.Reason(), "only the active has all records")
 }
 
 // Records that stop a starting node. Those that it waits for (INV-9) are in machine_adopt_test.go.
@@ -377,8 +377,8 @@ func TestMayHaveLost(t *testing.T) {
 	t.Run("only member, next to a node that has left", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		require.Empty(t, kinds(r.start(lossy, recordWith(1, 0), 0, 1)))
-		require.Contains(t, r.s.Reason(), "b (b:1) is running, too", "a forced failover is refused as long as it does")
-		require.Contains(t, r.s.Reason(), "stop the other node, and then: lockstep failover --force")
+		require.Contains(t, r.s.Reason(), "b (b:1) is also running", "a forced failover is refused as long as it does")
+		require.Contains(t, r.s.Reason(), "stop the other node, and run: lockstep failover --force")
 	})
 	t.Run("accepted", func(t *testing.T) {
 		r := newRig(t, Settings{AcceptLoss: true})

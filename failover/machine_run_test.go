@@ -40,7 +40,7 @@ func knowing(rec Record) Record {
 func inRuns(rec Record, a, b uuid.UUID) Record {
 	rec = knowing(rec)
 	for i := range rec.InSync {
-		rec.InSync[i].Run = map[uuid.UUID]uuid.UUID{testNodes[0].ID: a, testNodes[1].ID: b}[rec.InSync[i].Node]
+		rec.InSync[i].Generation = map[uuid.UUID]uuid.UUID{testNodes[0].ID: a, testNodes[1].ID: b}[rec.InSync[i].Node]
 	}
 	return rec
 }
@@ -48,7 +48,7 @@ func inRuns(rec Record, a, b uuid.UUID) Record {
 // ranIdentity is usedIdentity with generations.
 func ranIdentity(run, claimed uuid.UUID) Identity {
 	id := usedIdentity()
-	id.Run, id.ClaimedRun = run, claimed
+	id.Generation, id.ClaimedGeneration = run, claimed
 	return id
 }
 
@@ -61,7 +61,7 @@ func next(rec Record, op string) Record {
 }
 
 // Each start claims a generation before it takes part, adds it to the record, and records its confirmation.
-func TestRunRenewed(t *testing.T) {
+func TestGenerationRenewed(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		run, claimed uuid.UUID // on disk
@@ -75,37 +75,37 @@ func TestRunRenewed(t *testing.T) {
 		t.Run(c.name+", active", func(t *testing.T) {
 			r := newRunRig(t)
 			effects := r.start(ranIdentity(c.run, c.claimed), inRuns(recordWith(0, 0), c.named, uuid.Nil), 0)
-			claim := effect[ClaimRun](t, effects)
-			require.Equal(t, runOf("p"), claim.Run)
+			claim := effect[ClaimGeneration](t, effects)
+			require.Equal(t, generationOf("p"), claim.Claimed)
 			if c.named != uuid.Nil {
-				require.Equal(t, c.named, claim.Named, "the generation in the record is still on the disk")
+				require.Equal(t, c.named, claim.Listed, "the generation in the record is still on the disk")
 			}
 			swap := effect[SwapRecord](t, effects)
-			require.Equal(t, runOf("p"), swap.Next.InSync[0].Run, "the record names this run")
+			require.Equal(t, generationOf("p"), swap.Next.InSync[0].Generation, "the record names this run")
 			effects = r.won()
-			require.Equal(t, ConfirmRun{Run: runOf("p")}, effect[ConfirmRun](t, effects))
+			require.Equal(t, ConfirmGeneration{Listed: generationOf("p")}, effect[ConfirmGeneration](t, effects))
 			effect[StartActive](t, effects)
 		})
 		t.Run(c.name+", standby", func(t *testing.T) {
 			r := newRunRig(t)
 			effects := r.start(ranIdentity(c.run, c.claimed), inRuns(recordWith(1, 1, 0), c.named, runOfB), 0, 1)
-			effect[ClaimRun](t, effects)
+			effect[ClaimGeneration](t, effects)
 			if c.named != uuid.Nil {
 				requireNo[StartFollower](t, effects) // its acks would not count
 			}
 			swap := effect[SwapRecord](t, effects)
 			require.Equal(t, recordWith(1).Active, swap.Next.Active)
 			me, _ := swap.Next.Member(testNodes[0].ID)
-			require.Equal(t, runOf("p"), me.Run)
+			require.Equal(t, generationOf("p"), me.Generation)
 			effects = r.won()
-			effect[ConfirmRun](t, effects)
+			effect[ConfirmGeneration](t, effects)
 			require.Equal(t, RoleStandby, r.s.Role())
 		})
 	}
 }
 
 // With a node of the previous release, which drops generations when it writes the record, no generation is named.
-func TestRunNotNamedBesideAnOlderRelease(t *testing.T) {
+func TestGenerationNotListedByOlderRelease(t *testing.T) {
 	r := newRig(t, Settings{})
 	effects := r.start(ranIdentity(runBefore, uuid.Nil), recordWith(1, 1, 0), 0, 1)
 	effect[StartFollower](t, effects)
@@ -130,7 +130,7 @@ func TestSuperseded(t *testing.T) {
 		requireNo[SwapRecord](t, r.after(time.Hour))
 		// Not even after that process has terminated.
 		later := next(stolen, "d")
-		later.Term, later.InSync[0].Run = later.Term+1, runOf("p")
+		later.Term, later.InSync[0].Generation = later.Term+1, generationOf("p")
 		require.Empty(t, kinds(r.seeRecord(later, 103)))
 	})
 	t.Run("standby", func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestOldCopy(t *testing.T) {
 		rec := next(r.s.rec, "b/7/0")
 		rec.Active, rec.InSync = testNodes[1].ID, append(slices.Clone(rec.InSync), healed.Member())
 		r.seeRecord(rec, 102)
-		require.Empty(t, r.s.run.rolledBack, "it has received the missing records")
+		require.Empty(t, r.s.proc.rolledBack, "it has received the missing records")
 	})
 	t.Run("no other node is", func(t *testing.T) {
 		r := newRunRig(t)
@@ -177,13 +177,13 @@ func TestOldCopy(t *testing.T) {
 // A copy of a standby that was not in sync runs next to the original, which it could not query. The copy has the
 // original's generation on disk. When the active adds the original to in_sync, the copy must not act as that
 // generation, because it lacks the records that the original acknowledged.
-func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
+func TestOriginalIsListedNextToCopy(t *testing.T) {
 	alone := func() Record { return inRuns(recordWith(1, 1), uuid.Nil, runOfB) }
 	original := func() Record { return next(inRuns(recordWith(1, 1, 0), runBefore, runOfB), "b/7/0") }
 	t.Run("while it runs", func(t *testing.T) {
 		r := newRunRig(t)
 		effects := r.start(ranIdentity(runBefore, runTried), alone(), 0, 1)
-		require.Equal(t, ClaimRun{Run: runOf("p")}, effect[ClaimRun](t, effects),
+		require.Equal(t, ClaimGeneration{Claimed: generationOf("p")}, effect[ClaimGeneration](t, effects),
 			"a start from the same disk must not take it for its own either")
 		effect[MarkLoss](t, r.seeRecord(original(), 101))
 		require.False(t, r.s.eligible())
@@ -193,7 +193,7 @@ func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
 		r := newRunRig(t)
 		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 1, 0), runBefore, runOfB), 0, 1)
 		effects := r.seeRecord(next(alone(), "b/6/0"), 101)
-		require.Equal(t, ClaimRun{Run: runOf("p")}, effect[ClaimRun](t, effects))
+		require.Equal(t, ClaimGeneration{Claimed: generationOf("p")}, effect[ClaimGeneration](t, effects))
 		late := original()
 		late.Config++
 		effect[MarkLoss](t, r.seeRecord(late, 102))
@@ -205,7 +205,7 @@ func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
 		r.won()
 		out := next(alone(), "b/7/0")
 		out.Config = r.s.rec.Config + 1
-		requireNo[ClaimRun](t, r.seeRecord(out, 102))
+		requireNo[ClaimGeneration](t, r.seeRecord(out, 102))
 		back := original()
 		back.Config = out.Config + 1
 		r.seeRecord(back, 103)
@@ -216,9 +216,9 @@ func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
 		r := newRunRig(t)
 		r.step(Started{Identity: ranIdentity(runBefore, uuid.Nil)})
 		r.observe(true, 0, 1)
-		requireNo[ClaimRun](t, r.seeRecord(alone(), 100))
+		requireNo[ClaimGeneration](t, r.seeRecord(alone(), 100))
 		effects := r.step(Loaded{Record: original(), Revision: 101})
 		requireNo[MarkLoss](t, effects)
-		require.Equal(t, ClaimRun{Named: runBefore, Run: runOf("p")}, effect[ClaimRun](t, effects))
+		require.Equal(t, ClaimGeneration{Listed: runBefore, Claimed: generationOf("p")}, effect[ClaimGeneration](t, effects))
 	})
 }

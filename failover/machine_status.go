@@ -48,7 +48,7 @@ func (s *State) actingRole() Role {
 	}
 }
 
-// Reason describes why the node has its role, or the event that it waits for. It changes only with the state.
+// Reason describes why the node has its role, or what it waits for. It changes only with the state.
 func (s *State) Reason() string {
 	reason := s.ownReason()
 	more := s.refusal
@@ -63,18 +63,18 @@ func (s *State) Reason() string {
 
 func (s *State) ownReason() string {
 	switch {
-	case s.run.superseded != "":
-		return s.run.superseded
-	case s.run.duplicate != Live{}:
+	case s.proc.superseded != "":
+		return s.proc.superseded
+	case s.proc.duplicate != Live{}:
 		return s.duplicateReason()
 	case !s.known && s.refused != nil:
 		return s.refused.Error()
 	case !s.known && s.missing:
-		return "no cluster record yet: creating it"
+		return "creating the cluster record"
 	case !s.known && s.reachable:
 		return "reading the cluster record"
 	case !s.known:
-		return "waiting for the coordinator: it is unreachable"
+		return "coordinator is unreachable"
 	case s.problem != "":
 		return s.problem
 	case s.mode == modeAct:
@@ -82,7 +82,7 @@ func (s *State) ownReason() string {
 	case s.candidate && s.reachable:
 		return s.why
 	case s.candidate:
-		return s.why + "; the coordinator is unreachable"
+		return s.why + "; coordinator is unreachable"
 	case s.mode == modeFollow && s.fenced:
 		return s.why
 	case s.mode == modeFollow:
@@ -99,15 +99,15 @@ func (s *State) actingReason() string {
 	case s.hand.phase == handoverDraining || s.hand.phase == handoverSwapping:
 		return "handing over to the standby"
 	case s.absent() && s.reachable:
-		return "in-sync standby disconnected" + s.standbyCause() + ": removing it from the in-sync set"
+		return "in-sync standby is disconnected" + s.standbyCause() + ": removing it from the in-sync set"
 	case s.absent():
-		return "in-sync standby disconnected" + s.standbyCause() + ", and the coordinator is unreachable"
+		return "in-sync standby is disconnected" + s.standbyCause() + ", and the coordinator is unreachable"
 	case !s.act.sent.Serve:
 		return s.act.sent.Reason
 	case !s.act.ready:
 		return "replaying the log"
 	case !s.reachable:
-		return "coordinator is unreachable: role changes are frozen"
+		return "coordinator is unreachable: role changes are suspended"
 	case len(s.rec.InSync) == 1 && s.act.standby != standbyNone:
 		return "standby is catching up"
 	case len(s.rec.InSync) == 1:
@@ -118,9 +118,8 @@ func (s *State) actingReason() string {
 }
 
 func (s *State) duplicateReason() string {
-	return fmt.Sprintf("another process has announced itself as this node at %s and does not respond: waiting until "+
-		"its lease has expired",
-		s.run.duplicate.Node.Address)
+	return fmt.Sprintf("another process with this node's identity, at %s, does not respond: waiting until its lease "+
+		"expires", s.proc.duplicate.Node.Address)
 }
 
 func (s *State) standbyCause() string {
@@ -137,12 +136,12 @@ func (s *State) followingReason() string {
 	switch {
 	case f.connected:
 	case f.cause != 0:
-		reason = fmt.Sprintf("no connection to the active %s: %s", f.active.Address, f.cause)
+		reason = fmt.Sprintf("not connected to the active %s: %s", f.active.Address, f.cause)
 	default:
 		reason = "connecting to the active " + f.active.Address
 	}
 	if listed && !f.connected && f.cause != 0 && s.rec.Paused != nil {
-		reason += "; the pair is paused, so this node does not take over: lockstep resume"
+		reason += "; the pair is paused, so this node does not take over until lockstep resume"
 	}
 	if !listed && !f.connected && f.cause != 0 {
 		reason += "; " + s.waiting()
@@ -152,35 +151,34 @@ func (s *State) followingReason() string {
 		if reason != "" {
 			reason += "; "
 		}
-		reason += "coordinator is unreachable: role changes are frozen"
+		reason += "coordinator is unreachable: role changes are suspended"
 	}
 	return reason
 }
 
-func (s *State) lacksReason() string {
-	if s.run.lacks == "" {
+func (s *State) missingReason() string {
+	if s.proc.missing == "" {
 		return ""
 	}
-	return ". " + strings.ToUpper(s.run.lacks[:1]) + s.run.lacks[1:] +
-		": if its disk was restored from an older copy, restore the newest one instead"
+	return ". " + strings.ToUpper(s.proc.missing[:1]) + s.proc.missing[1:] +
+		": if the disk was restored from an older copy, restore the newest copy"
 }
 
 func (s *State) quarantineReason() string {
 	if s.ident.Quarantine == "" {
 		return ""
 	}
-	return ". The previous store of this node could not be opened and is kept in its data directory, in " +
-		s.ident.Quarantine +
-		": if it can be repaired, do that and do not force a failover (docs/explanation/maintenance.md, \"Corrupt files " +
-		"at startup\")"
+	return ". The previous store of this node could not be opened, and is kept in " + s.ident.Quarantine + " in its " +
+		"data directory: repair it, if possible, instead of forcing a failover (docs/explanation/maintenance.md, \"Corrupt " +
+		"files at startup\")"
 }
 
 // forceCommand returns the command for a forced failover, which requires that no other node is running.
 func (s *State) forceCommand() string {
 	const command = "lockstep failover --force"
 	if l, ok := s.otherLive(); ok {
-		return fmt.Sprintf("node %s is running, too, and a failover cannot be forced while it is. Check whose log is "+
-			"longer (lockstep status), stop the other node, and then: %s", describeShort(l.Node), command)
+		return fmt.Sprintf("node %s is also running, which prevents a forced failover. Check which log is longer (lockstep "+
+			"status), stop the other node, and run: %s", describeShort(l.Node), command)
 	}
 	return command
 }
@@ -189,36 +187,34 @@ func (s *State) idleReason() string {
 	me, listed := s.rec.Member(s.self.ID)
 	_, hasOther := s.rec.Other(s.self.ID)
 	switch {
-	case listed && !s.eligible() && hasOther && s.run.rolledBack != "":
-		return "this data directory was rolled back: " + s.run.rolledBack +
-			". Leaving the in-sync set; this node fetches missing records from the other one"
-	case listed && !s.eligible() && s.run.rolledBack != "":
-		return "this data directory was rolled back: " + s.run.rolledBack +
-			". No other node is in sync: restore the newest copy of this node or the other one, or continue without " +
-			"the missing records: " + s.forceCommand()
+	case listed && !s.eligible() && hasOther && s.proc.rolledBack != "":
+		return "this data directory was rolled back: " + s.proc.rolledBack +
+			". This node leaves the in-sync set, and fetches missing records from the other node"
+	case listed && !s.eligible() && s.proc.rolledBack != "":
+		return "this data directory was rolled back: " + s.proc.rolledBack +
+			". No other node is in sync: restore the newest copy of either node, or continue without the missing records: " +
+			s.forceCommand()
 	case listed && !s.eligible() && hasOther:
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
-		return "this store may have lost acknowledged transactions, and no other node holds them: " +
-			"restore it from a backup or the other node, or continue without them: " + s.forceCommand() +
-			s.lacksReason() + s.quarantineReason()
+		return "this store may have lost acknowledged transactions, and no other node is in sync: restore it from a backup " +
+			"or the other node, or continue without them: " + s.forceCommand() + s.missingReason() + s.quarantineReason()
 	case listed && !s.eligible():
-		return "the cluster record expects another store on this node, and no other node is in sync: restore the " +
-			"data directory, or continue without it: " + s.forceCommand()
+		return "the cluster record lists another store of this node, and no other node is in sync: restore the data " +
+			"directory, or continue without it: " + s.forceCommand()
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
-		return "waiting for the coordinator: it is unreachable"
+		return "coordinator is unreachable"
 	case s.rec.Active == s.self.ID && listed && hasOther && !s.handshake.known && s.mode == modeIdle:
-		return "waiting briefly for the other node, to compare the ends of the logs"
+		return "waiting for the other node to compare the logs"
 	case s.rec.Active == s.self.ID && listed:
-		return "resuming the role"
+		return "resuming the active role"
 	case s.rec.Active == s.self.ID:
-		return "no longer in sync: waiting for the other node to take over. Start it if it is down; if it is up and " +
-			"does not take over, see its status for the reason; if it is permanently lost, lockstep failover --dry-run shows " +
-			"what would be lost by continuing with this one"
-	case listed && me.Run != s.run.id && s.recordHasRuns():
-		return "in sync, but the coordinator has not recorded this process generation yet: its " +
-			"acknowledgements do not count until then"
+		return "no longer in sync: waiting for the other node to take over. Start it if it is not running, and check its " +
+			"status if it does not take over; if it is permanently lost, check with lockstep failover --dry-run which records " +
+			"a failover to this node would lose"
+	case listed && me.Generation != s.proc.id && s.recordHasGenerations():
+		return "in sync, but the cluster record does not list this process generation yet"
 	default:
-		return "the address of the active is unknown"
+		return "address of the active is unknown"
 	}
 }

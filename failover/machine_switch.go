@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// In a planned switchover, the active drains and swaps. A standby that receives the request writes it into the record
-// and waits for the active.
+// In a planned switchover, the active drains and swaps the record. A standby that receives the request writes it into
+// the record, and waits for the active.
 
 type handover struct {
 	phase    handoverPhase
@@ -19,7 +19,7 @@ type handover struct {
 	deadline time.Duration
 	term     uint64 // term of the new active
 	drain    uint64 // number of the drain
-	declined string // already tried request in the record
+	declined string // ID of a request in the record that has failed
 	failback bool   // automatic: the standby is the preferred node
 }
 
@@ -28,18 +28,18 @@ type handoverPhase uint8
 const (
 	handoverNone handoverPhase = iota
 	handoverDraining
-	handoverSwapping // the swap is being tried
-	handoverWaiting  // for the other node to respond as the active
+	handoverSwapping
+	handoverWaiting // for the other node to accept this one as its active
 )
 
-type asking struct {
+type switchoverRequest struct {
 	id       string
 	seen     bool // the request is in the record
 	began    time.Duration
 	deadline time.Duration
 }
 
-func (m *machine) switchoverAsked(e SwitchoverAsked) {
+func (m *machine) switchoverRequested(e SwitchoverRequested) {
 	fail := func(format string, args ...any) {
 		m.do(SwitchoverEnded{ID: e.ID, Failure: fmt.Sprintf(format, args...)})
 	}
@@ -47,12 +47,12 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 	switch {
 	case named && m.known && m.problem == "" && m.rec.Active == e.To:
 		m.do(SwitchoverEnded{ID: e.ID, Already: true})
-	case m.hand.phase != handoverNone || m.ask.id != "" || m.known && m.rec.Switchover != nil:
+	case m.hand.phase != handoverNone || m.request.id != "" || m.known && m.rec.Switchover != nil:
 		fail(reasonBusy)
 	case named && m.known && e.To != m.self.ID && !m.isOther(e.To):
 		fail("target node is not in sync")
 	case named && m.known && e.To != m.self.ID && m.mode == modeFollow:
-		fail("this node is no longer active") // it would take the role itself
+		fail("this node is no longer active") // a request from here would activate this node
 	case m.known && m.leads():
 		if why := m.switchoverBlocker(); why != "" {
 			fail("%s", why)
@@ -60,7 +60,7 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 		}
 		m.beginHandOver(e.ID)
 	case m.mode == modeFollow && m.eligible() && m.follow.connected:
-		m.ask = asking{id: e.ID, began: m.now, deadline: m.now + m.set.SwitchoverTimeout}
+		m.request = switchoverRequest{id: e.ID, began: m.now, deadline: m.now + m.set.SwitchoverTimeout}
 	default:
 		fail("this node is neither active nor a connected standby in sync")
 	}
@@ -68,15 +68,15 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 
 const reasonBusy = "another switchover is in progress"
 
-// reasonNoAddress is transient: a standby can be in sync a moment before its liveness key with its address is visible.
-const reasonNoAddress = "the address of the standby is unknown"
+// reasonNoAddress is transient: a standby can be in sync before its liveness key, with its address, is visible.
+const reasonNoAddress = "address of the standby is unknown"
 
 func (s *State) switchoverBlocker() string {
 	other, ok := s.rec.Other(s.self.ID)
 	_, described := describeNode(s.rec, s.live, other.Node)
 	switch {
 	case !s.act.ready:
-		return "the active is still activating"
+		return "activation is in progress"
 	case !ok:
 		return "no standby is in sync"
 	case s.absent():
@@ -84,7 +84,7 @@ func (s *State) switchoverBlocker() string {
 	case !described:
 		return reasonNoAddress
 	case !s.reachable || s.problem != "":
-		return "the coordinator is unreachable"
+		return "coordinator is unreachable"
 	case s.unknown || len(s.pending) > 0:
 		return "a change of the cluster record is in progress"
 	default:
@@ -128,17 +128,17 @@ func (m *machine) handOver() {
 		case !ok || m.absent() && len(m.pending) == 0:
 			m.abortHandOver("standby disconnected")
 		case m.now >= m.hand.deadline && !m.unknown && m.swapping == "":
-			// The swap may still be applied. Until that is resolved nothing is acknowledged without the standby, and
-			// its acks prove that it has not taken the role.
-			m.abortHandOver("the coordinator did not write the record in time")
+			// The swap may still be applied. Until it is resolved, transactions require the standby's acks, which prove that
+			// it has not become active.
+			m.abortHandOver("cluster record was not written in time")
 		case m.canSwap():
 			next := m.rec
 			next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
 			m.propose(next)
 		}
 	case handoverWaiting:
-		if m.rec.Term >= m.hand.term { // the role came back
-			m.endHandOver("the other node did not take the role; this node is active again")
+		if m.rec.Term >= m.hand.term { // this node is active again
+			m.endHandOver("other node did not activate; this node is active again")
 		}
 	}
 }
@@ -153,7 +153,7 @@ func (m *machine) endHandOver(failure string) {
 	case m.hand.id != "":
 		m.do(SwitchoverEnded{ID: m.hand.id, Failure: failure, Pause: m.now - m.hand.began})
 	case failure != "" && m.hand.failback:
-		m.warn("the role was not transferred to the preferred node: %s", failure)
+		m.warn("failback to the preferred node failed: %s", failure)
 	case failure != "":
 		m.warn("switchover requested by the standby failed: %s", failure)
 	}
@@ -175,9 +175,9 @@ func (m *machine) handedOver() {
 		m.hand.phase = handoverWaiting
 		m.hand.deadline = m.hand.began + m.set.SwitchoverTimeout
 	case m.hand.phase == handoverSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term:
-		m.hand = handover{drain: m.hand.drain} // the standby that requested it has the role
+		m.hand = handover{drain: m.hand.drain} // the standby that requested the switchover is active
 	default:
-		m.endHandOver("this node lost the role in the meantime")
+		m.endHandOver("this node lost the role concurrently")
 	}
 }
 
@@ -187,41 +187,41 @@ func (m *machine) handedTo(term uint64) {
 	}
 }
 
-func (m *machine) askActive() {
+func (m *machine) requestHandover() {
 	if m.hand.phase == handoverWaiting && m.now >= m.hand.deadline {
-		m.endHandOver("the other node has the role but does not respond")
+		m.endHandOver("other node was activated but does not respond")
 	}
-	if m.ask.id == "" {
+	if m.request.id == "" {
 		return
 	}
-	mine := m.rec.Switchover != nil && m.rec.Switchover.ID == m.ask.id
+	mine := m.rec.Switchover != nil && m.rec.Switchover.ID == m.request.id
 	switch {
-	case m.now >= m.ask.deadline:
+	case m.now >= m.request.deadline:
 		if mine && m.canSwap() {
 			next := m.rec
 			next.Switchover = nil
 			m.propose(next)
 		}
-		m.endAsk("the active did not hand over in time")
+		m.endRequest("active did not hand over in time")
 	case m.rec.Active == m.self.ID:
 	case mine:
-	case m.ask.seen:
-		m.endAsk("the active could not hand over; see its log")
+	case m.request.seen:
+		m.endRequest("handover failed on the active; see its log")
 	case m.rec.Switchover != nil:
-		m.endAsk(reasonBusy)
+		m.endRequest(reasonBusy)
 	case m.mode == modeFollow && m.canSwap():
 		next := m.rec
-		next.Switchover = &Switchover{ID: m.ask.id, To: m.self.ID}
+		next.Switchover = &Switchover{ID: m.request.id, To: m.self.ID}
 		m.propose(next)
 	}
 }
 
-func (m *machine) endAsk(failure string) {
-	m.do(SwitchoverEnded{ID: m.ask.id, Failure: failure, Pause: m.now - m.ask.began})
-	m.ask = asking{}
+func (m *machine) endRequest(failure string) {
+	m.do(SwitchoverEnded{ID: m.request.id, Failure: failure, Pause: m.now - m.request.began})
+	m.request = switchoverRequest{}
 }
 
-// failBack starts a handover to the preferred standby when it has been in sync for the delay without interruption.
+// failBack starts a handover when the preferred standby has been in sync for FailbackDelay without interruption.
 func (m *machine) failBack() {
 	a := &m.act
 	switch {
@@ -239,14 +239,14 @@ func (m *machine) failBack() {
 	}
 }
 
-// standbyIsPreferred reports whether the standby is in sync, preferred over this node, and may get the role. The delay
-// restarts when this was false, so an unstable pair does not change roles more often.
+// standbyIsPreferred reports whether the standby is in sync and preferred over this node, and a failback is allowed.
+// When it returns false, the delay restarts, so that an unstable pair does not change roles frequently.
 func (s *State) standbyIsPreferred() bool {
 	other, ok := s.rec.Other(s.self.ID)
 	if !ok || s.set.Preferred || s.set.FailbackDelay <= 0 || !s.act.ready || s.absent() {
 		return false
 	}
-	if s.rec.Paused != nil || s.rec.Switchover != nil || s.occupied != "" || len(s.rec.InSync) < s.rec.MinInSync {
+	if s.rec.Paused != nil || s.rec.Switchover != nil || s.failbackBlocked != "" || len(s.rec.InSync) < s.rec.MinInSync {
 		return false
 	}
 	n, ok := describeNode(s.rec, s.live, other.Node)

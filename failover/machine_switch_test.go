@@ -13,7 +13,7 @@ import (
 
 func TestSwitchoverOfActive(t *testing.T) {
 	r := activePair(t, Settings{})
-	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
+	drain := effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "x"}))
 	require.Equal(t, time.Second, drain.Limit)
 	r.now += 20 * time.Millisecond
 	swap := effect[SwapRecord](t, r.step(DrainEnded{Drain: drain.Drain}))
@@ -44,9 +44,9 @@ func TestSwitchoverToStandby(t *testing.T) {
 	require.Equal(t, RoleActive, r.s.Role())
 }
 
-func TestSwitchoverAskedOfStandby(t *testing.T) {
+func TestSwitchoverRequestedOnStandby(t *testing.T) {
 	r := standbyPair(t, Settings{})
-	swap := effect[SwapRecord](t, r.step(SwitchoverAsked{ID: "x"}))
+	swap := effect[SwapRecord](t, r.step(SwitchoverRequested{ID: "x"}))
 	require.Equal(t, &Switchover{ID: "x", To: testNodes[0].ID}, swap.Next.Switchover)
 	require.Equal(t, testNodes[1].ID, swap.Next.Active)
 	r.won()
@@ -60,7 +60,7 @@ func TestSwitchoverAskedOfStandby(t *testing.T) {
 }
 
 // The active executes a switchover requested by the standby.
-func TestSwitchoverAskedByStandby(t *testing.T) {
+func TestSwitchoverRequestedByStandby(t *testing.T) {
 	r := activePair(t, Settings{})
 	rec := r.s.rec
 	rec.Config, rec.OpID, rec.Switchover = rec.Config+1, "ask", &Switchover{ID: "x", To: testNodes[1].ID}
@@ -73,7 +73,7 @@ func TestSwitchoverAskedByStandby(t *testing.T) {
 
 func TestSwitchoverDrainFails(t *testing.T) {
 	r := activePair(t, Settings{})
-	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
+	drain := effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "x"}))
 	effects := r.step(DrainEnded{Drain: drain.Drain, Err: errors.New("too slow")})
 	effect[Resume](t, effects)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "too slow")
@@ -92,7 +92,7 @@ func TestSwitchoverDrainFails(t *testing.T) {
 
 func TestSwitchoverStandbyLostWhileDraining(t *testing.T) {
 	r := activePair(t, Settings{})
-	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
+	drain := effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "x"}))
 	effects := r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset})
 	effect[Resume](t, effects)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "disconnected")
@@ -104,7 +104,7 @@ func TestSwitchoverStandbyLostWhileDraining(t *testing.T) {
 // Then the role stays here, and the standby's acks stay required since the swap may still be applied.
 func TestSwitchoverUnknown(t *testing.T) {
 	r := activePair(t, Settings{})
-	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
+	drain := effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "x"}))
 	first := effect[SwapRecord](t, r.step(DrainEnded{Drain: drain.Drain}))
 	effects := r.step(Swapped{OpID: first.Next.OpID, Err: ErrUnknownOutcome})
 	require.False(t, effect[ConfigureActive](t, effects).Config.Serve, "INV-8")
@@ -123,12 +123,12 @@ func TestSwitchoverUnknown(t *testing.T) {
 func TestSwitchoverRefused(t *testing.T) {
 	refused := func(r *rig, want string) {
 		t.Helper()
-		effects := r.step(SwitchoverAsked{ID: "x"})
+		effects := r.step(SwitchoverRequested{ID: "x"})
 		require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, want)
 		requireNo[BeginDrain](t, effects)
 	}
 	r := activePair(t, Settings{})
-	r.step(SwitchoverAsked{ID: "first"})
+	r.step(SwitchoverRequested{ID: "first"})
 	refused(r, "another switchover")
 	r = activePair(t, Settings{})
 	r.observe(false, 0, 1)
@@ -136,16 +136,16 @@ func TestSwitchoverRefused(t *testing.T) {
 	r = newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0)
 	r.won()
-	refused(r, "activating")
+	refused(r, "activation is in progress")
 	r.report(ActiveReady{})
 	refused(r, "no standby")
 	r = newRig(t, Settings{})
 	refused(r, "neither")
 }
 
-func TestSwitchoverAskedOfStandbyTimesOut(t *testing.T) {
+func TestSwitchoverRequestedOnStandbyTimesOut(t *testing.T) {
 	r := standbyPair(t, Settings{})
-	r.step(SwitchoverAsked{ID: "x"})
+	r.step(SwitchoverRequested{ID: "x"})
 	r.won()
 	effects := r.after(10 * time.Second)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "in time")
@@ -157,7 +157,7 @@ func TestSwitchoverToANode(t *testing.T) {
 	a, b := testNodes[0].ID, testNodes[1].ID
 	end := func(r *rig, to uuid.UUID) SwitchoverEnded {
 		t.Helper()
-		effects := r.step(SwitchoverAsked{ID: "x", To: to})
+		effects := r.step(SwitchoverRequested{ID: "x", To: to})
 		require.Empty(t, kinds(effects))
 		requireNo[BeginDrain](t, effects)
 		return effect[SwitchoverEnded](t, effects)
@@ -167,12 +167,12 @@ func TestSwitchoverToANode(t *testing.T) {
 	require.Contains(t, end(activePair(t, Settings{}), uuid.New()).Failure, "not in sync")
 	require.Contains(t, end(standbyPair(t, Settings{}), uuid.New()).Failure, "not in sync")
 
-	effect[BeginDrain](t, activePair(t, Settings{}).step(SwitchoverAsked{ID: "x", To: b}))
+	effect[BeginDrain](t, activePair(t, Settings{}).step(SwitchoverRequested{ID: "x", To: b}))
 	require.Equal(t, a, effect[SwapRecord](t,
-		standbyPair(t, Settings{}).step(SwitchoverAsked{ID: "x", To: a})).Next.Switchover.To)
+		standbyPair(t, Settings{}).step(SwitchoverRequested{ID: "x", To: a})).Next.Switchover.To)
 
 	r := activePair(t, Settings{})
-	effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "first", To: b}))
+	effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "first", To: b}))
 	require.Equal(t, reasonBusy, end(r, b).Failure)
 	require.True(t, end(r, a).Already, "it has the role until that is done")
 }

@@ -227,7 +227,7 @@ func TestAckWithoutCoordinator(t *testing.T) {
 	}
 	require.Equal(t, RoleActive, r.s.Role())
 	require.True(t, r.s.act.sent.Serve)
-	require.Contains(t, r.s.Reason(), "role changes are frozen")
+	require.Contains(t, r.s.Reason(), "role changes are suspended")
 }
 
 // Row 3: the standby is unreachable, the coordinator is reachable: block, swap, then acknowledge alone (INV-3).

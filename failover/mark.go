@@ -10,12 +10,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Mark is a high-water mark: the coordinator's lower bound of the pair's committed position. The active writes it about
-// once a second while records are committed, and every swapped record carries the highest known one. Since a committed
-// record is durable on every in-sync member (INV-2), a store that starts with fewer records was restored from an older
-// copy (INV-12).
+// Mark is the pair's high-water mark: a lower bound of its committed position. The active writes it to the coordinator
+// about once a second while records are committed, and every swapped record contains the highest known mark. A
+// committed record is durable on every in-sync member (INV-2), so an in-sync store that ends before the mark was
+// restored from an older copy (INV-12).
 type Mark struct {
-	// Pair of the mark. A coordinator may still have the mark of an abandoned pair.
+	// Pair is the ID of the pair. A coordinator may still have the mark of an abandoned pair.
 	Pair uuid.UUID `json:"pair"`
 	// By is the term of the active that wrote the mark.
 	By uint64 `json:"by"`
@@ -24,8 +24,8 @@ type Mark struct {
 	LSN  uint64 `json:"lsn"`
 }
 
-// Less reports whether o replaces m. The active's term comes before the LSN, so that a forced failover, which begins a
-// new term, can set a lower mark. A mark of another pair is always replaced, but not by the zero Mark.
+// Less reports whether o replaces m. By is compared before the LSN, so that a forced failover, which starts a new term,
+// can set a lower LSN. A mark of another pair is always replaced, except by the zero Mark.
 func (m Mark) Less(o Mark) bool {
 	if m.Pair != o.Pair {
 		return o.Pair != uuid.Nil
@@ -36,8 +36,8 @@ func (m Mark) Less(o Mark) bool {
 	return m.LSN < o.LSN
 }
 
-// Reached reports whether a log with this end has everything up to the mark. Terms never decrease along a log, so a log
-// that ends in an older term lacks the mark's record, regardless of its LSN.
+// Reached reports whether a log with this end contains everything up to the mark. Terms never decrease within a log, so
+// a log that ends in an older term does not contain the mark's record, regardless of its LSN.
 func (m Mark) Reached(end lsn.Position) bool {
 	return end.LSN >= m.LSN && end.Term >= m.Term
 }

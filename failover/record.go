@@ -27,56 +27,56 @@ var (
 	ErrRecordInvalid = errors.New("invalid cluster record")
 )
 
-// Record is the cluster record, which decides which node may act. It is written only by compare-and-swap. A Record and
-// its slices are never changed in place; use With… or Clone.
+// Record is the cluster record, which defines which node may act. It is written only by compare-and-swap. Its slices
+// and pointees are never changed in place; see Clone.
 type Record struct {
 	Version int `json:"version"`
 	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
 	PairID uuid.UUID `json:"pair_id"`
-	// Config is +1 on every write: the fencing token. The revision does not suffice, since a restored coordinator can
-	// return an old one.
+	// Config is incremented on every write, and serves as the fencing token. The revision is no fencing token, since a
+	// restored coordinator can assign it again.
 	Config uint64 `json:"config"`
-	// Term is +1 on every activation. Every log record carries it.
+	// Term is incremented on every activation. Every log record contains the term of its active.
 	Term   uint64    `json:"term"`
 	Active uuid.UUID `json:"active"`
-	// InSync are the stores whose log has every committed transaction. Only they may promote themselves.
+	// InSync are the stores that have every committed transaction. Only they may promote themselves.
 	InSync []Member `json:"in_sync"`
 	// MinInSync is 1 to allow writes without a standby, or 2 to reject them.
 	MinInSync int `json:"min_in_sync"`
-	// MinInSyncSet is an operator's override of MinInSync, which each new active writes instead of its configured
-	// value; 0 without an override. It needs FeatureMinInSync on both nodes.
+	// MinInSyncSet is an operator's override of MinInSync, which each new active writes instead of its configured value;
+	// 0 without an override. It requires FeatureMinInSync on both nodes.
 	MinInSyncSet int         `json:"min_in_sync_set,omitempty"`
 	Switchover   *Switchover `json:"switchover,omitempty"`
-	// Paused disables automatic takeover; nil when enabled. It needs FeaturePause on both nodes.
+	// Paused disables automatic takeover; nil when enabled. It requires FeaturePause on both nodes.
 	Paused *Pause  `json:"paused,omitempty"`
 	Forced *Forced `json:"forced,omitempty"`
-	// Mark at the time of the write (INV-12).
+	// Mark is the highest known mark at the time of the write (INV-12).
 	Mark Mark `json:"mark,omitzero"`
-	// OpID identifies the operation that wrote the record, for example a swap that timed out.
+	// OpID identifies the operation that wrote the record, to resolve swaps with an unknown outcome.
 	OpID string `json:"op_id"`
-	// Nodes are the known nodes of the pair: two at most.
+	// Nodes are the known nodes of the pair, at most two.
 	Nodes []NodeInfo `json:"nodes"`
 
-	// unknown are fields of a newer release, preserved on write: during an upgrade, the older node must not revert
-	// settings of the newer one. Never changed in place.
+	// unknown are fields of a newer release. They are preserved on write, so that an older node does not revert settings
+	// of a newer one during an upgrade. The map is never changed in place.
 	unknown map[string]json.RawMessage
 }
 
 // Member identifies one store in a state known to be complete, as an entry of Record.InSync.
 type Member = identity.Member
 
-// Fence is the lower bound of config and term that a node obeys (INV-1).
+// Fence is the lower bound of config and term that a node accepts (INV-1).
 type Fence = identity.Fence
 
 // NodeInfo describes a node.
 type NodeInfo struct {
-	// ID is the node's UUID. It identifies the node; the name does not.
+	// ID identifies the node.
 	ID uuid.UUID `json:"id"`
-	// Name is for display.
+	// Name is only for display.
 	Name string `json:"name"`
 	// Address is the host:port for clients and the other node.
 	Address string `json:"address"`
-	// Version of the software, for display; empty before 0.1.0.
+	// Version is the release, only for display; empty before 0.1.0.
 	Version  string   `json:"version,omitempty"`
 	Features Features `json:"features,omitempty"`
 	// Preferred: this node should be the active when it is in sync.
@@ -85,26 +85,27 @@ type NodeInfo struct {
 	AMQP string `json:"amqp,omitempty"`
 }
 
-// Pause disables automatic takeover, for work on the network or the machines that would look like a node failure.
-// Operations requested by an operator are still executed, and an active that restarts keeps its role.
+// Pause disables automatic takeover, for maintenance that would be detected as a node failure. Operations requested by
+// an operator are still executed, and an active that restarts keeps its role.
 type Pause struct {
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Forced describes a forced failover: an operator activated a node that may lack acknowledged records (INV-4).
+// Forced describes a forced failover: an operator activated a node although acknowledged records may be missing
+// (INV-4).
 type Forced struct {
 	At time.Time `json:"at"`
-	// By is the operator's name, or that of the operator's machine; it is not authenticated.
+	// By is the name of the operator or the operator's machine. It is not authenticated.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Node that was activated, and the Term that began with it.
+	// Node is the node that was activated, in Term.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
-	// After is the last LSN up to which no acknowledged record can be lost: GuaranteedLSN of that node, or less if an
-	// earlier forced failover is not settled. Later records of the other node, of a term before Term, are discarded.
+	// After is the LSN up to which no acknowledged record is lost: GuaranteedLSN of the node, or less if an earlier forced
+	// failover is not settled. Later records of the other node are discarded if their term is below Term.
 	After uint64 `json:"after"`
-	// Settled: both nodes have been in sync since then.
+	// Settled: both nodes have been in sync since the forced failover.
 	Settled bool `json:"settled,omitempty"`
 }
 
@@ -122,7 +123,7 @@ func (r Record) Member(node uuid.UUID) (Member, bool) {
 	return find(r.InSync, func(m Member) bool { return m.Node == node })
 }
 
-// Other returns the in-sync entry of the node that is not node.
+// Other returns the in-sync entry of the other node, whose ID is not node.
 func (r Record) Other(node uuid.UUID) (Member, bool) {
 	return find(r.InSync, func(m Member) bool { return m.Node != node })
 }

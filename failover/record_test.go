@@ -44,18 +44,18 @@ func TestFeatures(t *testing.T) {
 	for i := range rec.Nodes {
 		rec.Nodes[i].Features = KnownFeatures()
 	}
-	_, lacks := lacking(rec, nil, FeaturePause)
+	_, lacks := nodeWithout(rec, nil, FeaturePause)
 	require.False(t, lacks)
 	rec.Nodes[1].Features = ""
-	n, lacks := lacking(rec, nil, FeaturePause)
+	n, lacks := nodeWithout(rec, nil, FeaturePause)
 	require.True(t, lacks)
 	require.Equal(t, rec.Nodes[1].ID, n.ID)
 	upgraded := rec.Nodes[1]
 	upgraded.Features = KnownFeatures()
-	_, lacks = lacking(rec, []Live{{Node: upgraded}}, FeaturePause)
+	_, lacks = nodeWithout(rec, []Live{{Node: upgraded}}, FeaturePause)
 	require.False(t, lacks, "the node's own current report counts")
 	rec.Nodes = rec.Nodes[:1]
-	n, lacks = lacking(rec, nil, FeaturePause)
+	n, lacks = nodeWithout(rec, nil, FeaturePause)
 	require.True(t, lacks, "a node in sync that has not been described")
 	require.Equal(t, rec.InSync[1].Node, n.ID)
 }

@@ -9,25 +9,25 @@ type Role uint8
 
 // Roles, in the usual order.
 const (
-	// RoleRecovering: the node has not read the record yet, or waits for another node or an operator.
+	// RoleRecovering: the node has not read the record yet, or waits for the other node or an operator.
 	RoleRecovering Role = iota + 1
 	// RoleCatchingUp: the node fetches missing records from the active.
 	RoleCatchingUp
-	// RoleSyncing: caught up; the active requires its acks and is about to add it to in_sync.
+	// RoleSyncing: the node has caught up. The active requires its acks, and is about to add it to in_sync.
 	RoleSyncing
-	// RoleStandby: in sync; it can take over at any time.
+	// RoleStandby: the node is in sync, and can take over.
 	RoleStandby
 	// RoleCandidate: the node tries to take over.
 	RoleCandidate
-	// RoleActivating: the node has won the role and replays the end of the log.
+	// RoleActivating: the node has the active role, and replays the end of the log.
 	RoleActivating
 	// RoleActive: the node serves clients, and the standby is in sync.
 	RoleActive
-	// RoleBlocked: active, but currently unable to acknowledge.
+	// RoleBlocked: the node has the active role, but cannot acknowledge.
 	RoleBlocked
 	// RoleActiveAlone: the node serves clients, and no other node is in sync.
 	RoleActiveAlone
-	// RoleFenced: the node lost the role and is about to rejoin.
+	// RoleFenced: the node lost the active role, and is about to rejoin.
 	RoleFenced
 )
 
@@ -43,7 +43,7 @@ func (r Role) String() string {
 	return fmt.Sprintf("ROLE_%d", uint8(r))
 }
 
-// Acts reports whether a node in this role holds the active role.
+// Acts reports whether a node with this role has the active role of its pair.
 func (r Role) Acts() bool {
 	return r == RoleActivating || r == RoleActive || r == RoleBlocked || r == RoleActiveAlone
 }

@@ -20,7 +20,7 @@ type Options struct {
 	// Coordinator is closed by the caller after Run has returned.
 	Coordinator Coordinator
 	Data        DataPlane
-	// Self must have the ID of the store.
+	// Self describes this node. Its ID is the node ID of the store.
 	Self     NodeInfo
 	Settings Settings
 	// Logger is optional.
@@ -32,27 +32,27 @@ type Runner struct {
 	opts    Options
 	log     *zap.Logger
 	process string
-	began   time.Time // zero of the machine's clock
+	began   time.Time // origin of the machine's clock
 
-	signal  chan struct{} // capacity 1: the queue is not empty
+	signal  chan struct{} // capacity 1; signals a non-empty queue
 	stopped chan struct{} // closed when Run has returned
 
-	mu       sync.Mutex // guards the fields below
-	queue    []Event
-	status   Status
-	changed  chan struct{}
-	waiters  map[string]chan Effect // of request, by ID
-	running  bool
-	occupied string
+	mu              sync.Mutex // guards the fields below
+	queue           []Event
+	status          Status
+	changed         chan struct{}
+	waiters         map[string]chan Effect // by request ID
+	running         bool
+	failbackBlocked string
 }
 
-// New validates the options. Nothing happens before Run.
+// New returns a Runner, which is started with Run.
 func New(o Options) (*Runner, error) {
 	switch {
 	case o.Coordinator == nil || o.Data == nil:
 		return nil, errors.New("failover requires a coordinator and a data plane")
 	case o.Self.ID == uuid.Nil:
-		return nil, errors.New("failover requires the id of this node")
+		return nil, errors.New("failover requires the ID of this node")
 	case o.Self.Address == "":
 		return nil, errors.New("failover requires the advertised address of this node")
 	case o.Settings.MinInSync < 0 || o.Settings.MinInSync > 2:
@@ -72,9 +72,9 @@ func New(o Options) (*Runner, error) {
 	return r, nil
 }
 
-// Run makes the node part of its pair until ctx ends, then returns nil. It returns an error if the node must not
-// continue: ErrOtherPair, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
-// returns, no role is running, and the liveness key is removed or about to expire. Call it once.
+// Run runs the node as a member of its pair until ctx ends, and then returns nil. It returns an error if the node must
+// not continue: ErrOtherPair, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
+// returns, no role is running, and the liveness key was removed or will expire. It may only be called once.
 func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
@@ -93,13 +93,13 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// Process returns an ID that distinguishes this process from others of the node.
+// Process returns an ID that distinguishes this process from other processes of the node.
 func (r *Runner) Process() string { return r.process }
 
-// ReportDuplicate records that another process with this node's identity has called this one.
+// ReportDuplicate records that another process with this node's identity has contacted this one.
 func (r *Runner) ReportDuplicate(other Live) { r.post(DuplicateReported{Live: other}) }
 
-// Post reports an event of the node that does not belong to a role; only Failed is one. It never blocks.
+// Post reports an event that does not belong to a role, such as Failed. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
 
 // Status returns the current status.
@@ -109,7 +109,7 @@ func (r *Runner) Status() Status {
 	return r.status
 }
 
-// Changed returns a channel that is closed at the next change of Status. Call Changed before Status to miss none.
+// Changed returns a channel that is closed at the next change of Status. To miss no change, call it before Status.
 func (r *Runner) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,25 +132,25 @@ type SwitchoverResult struct {
 	Already bool
 }
 
-// Switchover hands the active role to the other node; either node accepts the request. It returns when the other node
-// is active, or ErrSwitchover. If ctx ends first, the handover may still happen.
+// Switchover hands the active role over to the other node. Both nodes accept the request. It returns when the other
+// node is active, or with ErrSwitchover. If ctx ends first, the handover may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	return r.SwitchoverTo(ctx, uuid.Nil)
 }
 
-// SwitchoverTo activates one node; either node accepts the request. It is idempotent: it succeeds if the node is
+// SwitchoverTo is like Switchover, but activates the given node. It is idempotent: it also succeeds if the node is
 // already active, or becomes active through another switchover. With uuid.Nil it is Switchover.
 func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResult, error) {
-	if err := r.coordinatorAnswers(ctx); err != nil {
+	if err := r.checkCoordinator(ctx); err != nil {
 		return SwitchoverResult{}, err
 	}
 	for {
-		e, err := r.askSwitchover(ctx, to)
+		e, err := r.requestSwitchover(ctx, to)
 		switch {
 		case err != nil:
 			return SwitchoverResult{}, err
 		case e.Failure == reasonBusy && to != uuid.Nil && r.waitRetry(ctx):
-			continue // it may be an earlier attempt of the same request
+			continue // possibly an earlier attempt of this request
 		case e.Failure == reasonNoAddress && r.waitRetry(ctx):
 			continue
 		case e.Failure != "":
@@ -166,9 +166,9 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 	}
 }
 
-// coordinatorAnswers probes the coordinator: a handover whose swap gets no response blocks every write until the
-// coordinator returns (INV-8), and an outage may not have been detected yet.
-func (r *Runner) coordinatorAnswers(ctx context.Context) error {
+// checkCoordinator checks that the coordinator is reachable, because an outage may not have been detected yet. If the
+// swap of a handover received no response, all writes would block until the coordinator is reachable again (INV-8).
+func (r *Runner) checkCoordinator(ctx context.Context) error {
 	select {
 	case <-r.stopped:
 		return ErrStopped
@@ -178,8 +178,7 @@ func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	defer cancel()
 	_, _, err := r.opts.Coordinator.Load(ctx)
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: the coordinator does not respond, and without it the role cannot change: %w",
-			ErrSwitchover, err)
+		return fmt.Errorf("%w: coordinator is unreachable: %w", ErrSwitchover, err)
 	}
 	return nil // the machine handles any other problem
 }
@@ -191,22 +190,22 @@ func (r *Runner) waitRetry(ctx context.Context) bool {
 	case <-timer.C:
 		return true
 	case <-r.stopped:
-		return true // askSwitchover reports it
+		return true // requestSwitchover returns ErrStopped
 	case <-ctx.Done():
 		return false
 	}
 }
 
-func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnded, error) {
+func (r *Runner) requestSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnded, error) {
 	id := uuid.NewString()
-	e, err := request[SwitchoverEnded](ctx, r, id, SwitchoverAsked{ID: id, To: to})
+	e, err := request[SwitchoverEnded](ctx, r, id, SwitchoverRequested{ID: id, To: to})
 	if err != nil && !errors.Is(err, ErrStopped) {
 		err = fmt.Errorf("switchover: outcome is unknown: %w", err)
 	}
 	return e, err
 }
 
-// request posts an event and waits for the effect of the same ID. It returns ErrStopped or the context's error.
+// request posts an event and waits for the effect with the same ID. It returns ErrStopped or the context's error.
 func request[E Effect](ctx context.Context, r *Runner, id string, ev Event) (none E, err error) {
 	done := make(chan Effect, 1)
 	r.mu.Lock()
@@ -264,7 +263,7 @@ func (r *Runner) publish(s *State) {
 		Deliver: s.mode == modeAct && s.act.sent.Deliver,
 		Standby: s.act.member.Node,
 		Refused: s.refused, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
-		Superseded: s.run.superseded != "" && s.run.copyOf == "", RolledBack: s.run.rolledBack, Ahead: s.ahead(),
+		Superseded: s.proc.superseded != "" && s.proc.copyOf == "", RolledBack: s.proc.rolledBack, Ahead: s.ahead(),
 		Duplicate:  s.duplicate(),
 		Conditions: s.coordinatorConditions,
 	}

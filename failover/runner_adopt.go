@@ -15,12 +15,13 @@ import (
 
 // Found is the coordinator's state, read linearizably.
 type Found struct {
-	// The zero Record at Revision 0 if none.
+	// Record is the cluster record; the zero Record at Revision 0 if none.
 	Record   Record
 	Revision Revision
 }
 
-// AdoptRequest contains the findings before an adoption, and the operator's confirmations. See AdoptAsked.
+// AdoptRequest contains the coordinator's state before an adoption, and the operator's confirmations. See
+// AdoptRequested.
 type AdoptRequest struct {
 	Found        Found
 	Above        Fence
@@ -28,7 +29,7 @@ type AdoptRequest struct {
 	WithoutOther bool
 }
 
-// AdoptedFence returns config and term of an adopted record: above all known ones.
+// AdoptedFence returns config and term for an adopted record, above all given ones.
 func AdoptedFence(found Record, end lsn.Position, fences ...Fence) Fence {
 	next := Fence{Config: found.Config, Term: max(found.Term, end.Term)}
 	for _, f := range fences {
@@ -37,7 +38,7 @@ func AdoptedFence(found Record, end lsn.Position, fences ...Fence) Fence {
 	return Fence{Config: next.Config + 1, Term: next.Term + 1}
 }
 
-// Find reads the coordinator. Errors: ErrUnreachable, ErrRecordVersion, ErrRecordInvalid.
+// Find reads the coordinator's state. It returns ErrUnreachable, ErrRecordVersion or ErrRecordInvalid.
 func (r *Runner) Find(ctx context.Context) (Found, error) {
 	rec, rev, err := r.opts.Coordinator.Load(ctx)
 	if err != nil && !errors.Is(err, ErrNoRecord) {
@@ -46,13 +47,13 @@ func (r *Runner) Find(ctx context.Context) (Found, error) {
 	return Found{Record: rec, Revision: rev}, nil
 }
 
-// Adopt rebuilds the cluster record, with this node as the active and, if it was not active, as the only one in sync,
-// when the coordinator has lost the record or was restored to an older state (INV-9). The caller has verified that the
-// other node has no additional records. If the error wraps ErrUnknownOutcome, or ctx has ended, the record may have
-// been written.
+// Adopt rebuilds the cluster record after the coordinator has lost it, or was restored to an older state (INV-9). In
+// the new record this node is the active, and the only in-sync member unless it was active before. The caller has
+// verified that the other node has no additional records. If the error wraps ErrUnknownOutcome, or ctx has ended, the
+// record may have been written.
 func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	id := uuid.NewString()
-	e, err := request[AdoptEnded](ctx, r, id, AdoptAsked{
+	e, err := request[AdoptEnded](ctx, r, id, AdoptRequested{
 		ID: id, Found: req.Found.Record, Revision: req.Found.Revision, Above: req.Above, AcceptLoss: req.AcceptLoss,
 		WithoutOther: req.WithoutOther,
 		At:           time.Now().UTC().Truncate(time.Second),
@@ -66,7 +67,7 @@ func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	return Record{}, nil
 }
 
-// requestError returns the error of a request that the machine answered with failure, or that ended with err.
+// requestError returns the error of a request, given the error of request and the failure in the effect.
 func requestError(kind, err, failure error) error {
 	switch {
 	case err == nil:

@@ -17,15 +17,14 @@ var ErrMinInSync = errors.New("min-in-sync was not changed")
 // ErrPause is returned if the pair was not paused or resumed.
 var ErrPause = errors.New("the pair was not paused or resumed")
 
-var errAlone = errors.New("only one node is in sync: with 2, every write would be rejected immediately; bring the " +
-	"other one back first")
+var errAlone = errors.New("only one node is in sync, and every write would be rejected; start the other node first")
 
 const changeRetry = 20 * time.Millisecond
 
-// SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2, overriding the nodes' configurations until
-// it is called with 0. own is this node's configured value. Either node accepts the request, also while the active
-// rejects writes. It needs the coordinator. When it returns, this node uses the new value. Errors: ErrMinInSync,
-// ErrUnreachable, ErrNoRecord.
+// SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2. The value overrides the nodes'
+// configurations until SetMinInSync is called with 0. own is this node's configured value. Both nodes accept the
+// request, even while the active rejects writes, if the coordinator is reachable. When it returns, this node uses the
+// new value. It returns ErrMinInSync, which may wrap ErrUnreachable or ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
 		return fmt.Errorf("%w: %d must be 1 or 2", ErrMinInSync, wanted)
@@ -35,8 +34,8 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 			return false, nil
 		}
 		if wanted != 0 {
-			if lack, lacks := r.lacks(ctx, *rec, FeatureMinInSync); lacks {
-				return false, errors.New(lack.Because("would overwrite it when it becomes active"))
+			if m, missing := r.missingFeature(ctx, *rec, FeatureMinInSync); missing {
+				return false, errors.New(m.Message("would overwrite it when it becomes active"))
 			}
 		}
 		rec.MinInSyncSet, rec.MinInSync = wanted, wanted
@@ -54,14 +53,14 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	return nil
 }
 
-// SetPaused disables automatic takeover, or enables it again (nil). Either node accepts the request, also a standby
-// whose active is lost. It needs the coordinator. Pausing a paused pair replaces the reason. Errors: ErrPause,
-// ErrUnreachable, ErrNoRecord.
+// SetPaused disables automatic takeover, or enables it if p is nil. Both nodes accept the request, even a standby whose
+// active is lost, if the coordinator is reachable. Pausing a paused pair replaces the reason. It returns ErrPause,
+// which may wrap ErrUnreachable or ErrNoRecord.
 func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
 		if p != nil {
-			if lack, lacks := r.lacks(ctx, *rec, FeaturePause); lacks {
-				return false, errors.New(lack.Because("does not support pauses and would take over regardless"))
+			if m, missing := r.missingFeature(ctx, *rec, FeaturePause); missing {
+				return false, errors.New(m.Message("does not support pauses and would take over regardless"))
 			}
 		}
 		changed = rec.Paused != nil || p != nil
@@ -74,8 +73,8 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	return nil
 }
 
-// change writes fields of the record, and waits until this node uses them. fn reports whether it changed any; it is
-// called again if another node has written the record in the meantime.
+// change updates the record with fn, and waits until this node uses the new record. fn reports whether it changed the
+// record. It is called again if another node has written the record concurrently.
 func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err error)) error {
 	op := uuid.NewString()
 	for {
@@ -96,7 +95,7 @@ func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err
 		}
 		switch {
 		case err == nil:
-			r.follows(ctx, rec.Config)
+			r.awaitConfig(ctx, rec.Config)
 			return nil
 		case ctx.Err() != nil:
 			return err
@@ -114,8 +113,9 @@ func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err
 
 const followWait = time.Second
 
-// follows waits until this node uses the record. A timeout is not an error, since the record is written.
-func (r *Runner) follows(ctx context.Context, config uint64) {
+// awaitConfig waits until this node uses a record with this config or a higher one. A timeout is not an error, since
+// the record is written.
+func (r *Runner) awaitConfig(ctx context.Context, config uint64) {
 	waited := time.NewTimer(followWait)
 	defer waited.Stop()
 	for {

@@ -11,23 +11,22 @@ import (
 
 // ForceRequest contains the state shown to an operator, and the operator's identity.
 type ForceRequest struct {
-	Config    uint64
-	Committed uint64
-	// for display
-	By, Reason string
+	Config     uint64
+	Committed  uint64
+	By, Reason string // for display
 }
 
-// MayForce returns nil if Force would succeed now for the record of that config, otherwise ErrForce with the reason.
-// ErrOtherLives is transient.
+// MayForce returns nil if Force would currently succeed for the record with this config. Otherwise it returns ErrForce
+// with the reason; ErrOtherLives is transient.
 func (r *Runner) MayForce(ctx context.Context, config uint64) error {
-	return r.askForce(ctx, ForceAsked{Only: true, Config: config})
+	return r.requestForce(ctx, ForceRequested{DryRun: true, Config: config})
 }
 
-// Force activates this node although it may lack records, because the in-sync node is lost. The other node must not
-// have a lease, and the record must still be the one of req.Config. It returns the new record when it is written; the
-// role follows. If the error wraps ErrUnknownOutcome, or ctx has ended, it may have been applied.
+// Force activates this node although records may be missing, because the in-sync node is lost. The other node must not
+// have a lease, and the record must still have req.Config. It returns the new record when it is written; the activation
+// follows. If the error wraps ErrUnknownOutcome, or ctx has ended, the record may have been written.
 func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
-	err := r.askForce(ctx, ForceAsked{
+	err := r.requestForce(ctx, ForceRequested{
 		Config: req.Config, End: r.opts.Data.Identity().End, Committed: req.Committed,
 		At: time.Now().UTC().Truncate(time.Second), By: req.By, Reason: req.Reason,
 	})
@@ -40,19 +39,19 @@ func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
 	return Record{}, nil
 }
 
-func (r *Runner) askForce(ctx context.Context, e ForceAsked) error {
+func (r *Runner) requestForce(ctx context.Context, e ForceRequested) error {
 	e.ID = uuid.NewString()
 	ended, err := request[ForceEnded](ctx, r, e.ID, e)
 	return requestError(ErrForce, err, ended.Failure)
 }
 
-// SetOccupied sets the reason why the preferred node should not get the role now; empty if it may.
-func (r *Runner) SetOccupied(why string) {
+// BlockFailback sets the reason why the preferred node must not receive the role; empty if it may.
+func (r *Runner) BlockFailback(reason string) {
 	r.mu.Lock()
-	same := r.occupied == why
-	r.occupied = why
+	same := r.failbackBlocked == reason
+	r.failbackBlocked = reason
 	r.mu.Unlock()
 	if !same {
-		r.post(Occupied{Why: why})
+		r.post(FailbackBlocked{Reason: reason})
 	}
 }

@@ -77,12 +77,12 @@ func testFailback(t *testing.T) {
 
 	p.kill(0)
 	p.nodes[1].awaitRole(failover.RoleActiveAlone)
-	p.nodes[1].run.SetOccupied("a plan runs")
+	p.nodes[1].run.BlockFailback("a plan runs")
 	p.start(0, preferred)
 	st := p.nodes[1].awaitRole(failover.RoleActive)
 	require.Zero(t, st.FailbackAt)
 	free := time.Now()
-	p.nodes[1].run.SetOccupied("")
+	p.nodes[1].run.BlockFailback("")
 	p.nodes[1].await("announced", func(s failover.Status) bool {
 		return !s.FailbackAt.IsZero() ||
 			s.Role != failover.RoleActive

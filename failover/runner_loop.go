@@ -17,19 +17,19 @@ import (
 
 const stopLimit = 10 * time.Second
 
-// loop is a running Runner. Its fields belong to the goroutine of Run.
+// loop is the state of a running Runner. Its fields are owned by the goroutine of Run.
 type loop struct {
 	r        *Runner
 	state    State
 	identity Identity
 	running  mode
 
-	side   context.Context //nolint:containedctx // ends with the loop
-	wg     sync.WaitGroup
-	drain  chan struct{} // closed when the drain has returned; nil without a drain
-	cancel context.CancelFunc
-	err    error
-	halted bool
+	background context.Context //nolint:containedctx // ends with the loop
+	wg         sync.WaitGroup
+	drain      chan struct{} // closed when the drain has returned; nil without a drain
+	cancel     context.CancelFunc
+	err        error
+	halted     bool
 }
 
 func newLoop(r *Runner) *loop {
@@ -39,12 +39,12 @@ func newLoop(r *Runner) *loop {
 }
 
 func (l *loop) run(ctx context.Context) error {
-	side, stopSide := context.WithCancel(ctx)
+	background, stop := context.WithCancel(ctx)
 	defer l.wg.Wait()
-	defer stopSide()
-	l.side = side
-	l.runMarkLoop(side)
-	watch := l.r.opts.Coordinator.Watch(side)
+	defer stop()
+	l.background = background
+	l.runMarkLoop(background)
+	watch := l.r.opts.Coordinator.Watch(background)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 
@@ -95,7 +95,7 @@ func (l *loop) step(ctx context.Context, ev Event) {
 func (l *loop) refresh(ctx context.Context) {
 	id := l.r.opts.Data.Identity()
 	now := id
-	// These change constantly, and only the value at the start matters.
+	// These change constantly, and only their values at the start matter.
 	now.End, now.Committed = l.identity.End, l.identity.Committed
 	if now != l.identity {
 		l.identity = id
@@ -110,7 +110,7 @@ func (l *loop) apply(ctx context.Context, ev Event) {
 	state, effects := Step(l.state, l.now(), ev)
 	l.state = state
 	for _, e := range effects {
-		if err := l.carryOut(ctx, e); err != nil {
+		if err := l.execute(ctx, e); err != nil {
 			l.halted = true
 			if ctx.Err() == nil {
 				l.err = err
@@ -121,14 +121,14 @@ func (l *loop) apply(ctx context.Context, ev Event) {
 	l.r.publish(&l.state)
 }
 
-func (l *loop) carryOut(ctx context.Context, e Effect) error {
+func (l *loop) execute(ctx context.Context, e Effect) error {
 	switch e := e.(type) {
 	case LoadRecord:
 		l.loadRecord(ctx)
 	case SwapRecord:
 		l.swapRecord(ctx, e)
 	case Announce:
-		l.announce(l.side) //nolint:contextcheck // runs until the loop ends
+		l.announce(l.background) //nolint:contextcheck // runs until the loop ends
 	case WriteMark:
 		l.writeMark(ctx, e)
 	case Handshake:
@@ -146,17 +146,17 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case Halt:
 		return e.Err
 	default:
-		return l.carryOutData(ctx, e)
+		return l.executeData(ctx, e)
 	}
 	return nil
 }
 
 func (l *loop) respond(id string, e Effect) {
-	l.r.publish(&l.state) // the caller reads the status next
+	l.r.publish(&l.state) // the caller reads the status after the response
 	l.r.respond(id, e)
 }
 
-func (l *loop) carryOutData(ctx context.Context, e Effect) error {
+func (l *loop) executeData(ctx context.Context, e Effect) error {
 	data := l.r.opts.Data
 	var err error
 	switch e := e.(type) {
@@ -168,10 +168,10 @@ func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 		err = data.ClearLoss(ctx)
 	case MarkLoss:
 		err = data.MarkLoss(ctx)
-	case ClaimRun:
-		err = data.ClaimRun(ctx, e.Named, e.Run)
-	case ConfirmRun:
-		err = data.ConfirmRun(ctx, e.Run)
+	case ClaimGeneration:
+		err = data.ClaimGeneration(ctx, e.Listed, e.Claimed)
+	case ConfirmGeneration:
+		err = data.ConfirmGeneration(ctx, e.Listed)
 	case StartActive:
 		l.running = modeAct
 		err = data.StartActive(ctx, e.Spec, l.poster(e.Epoch))
@@ -191,7 +191,7 @@ func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 		l.endDrain()
 		err = data.Resume(ctx)
 	default:
-		err = errors.New("unknown")
+		err = errors.New("unknown effect")
 	}
 	if err != nil {
 		return fmt.Errorf("%T: %w", e, err)
@@ -219,8 +219,7 @@ func (l *loop) loadRecord(ctx context.Context) {
 		defer cancel()
 		mark, err := l.r.opts.Coordinator.LoadMark(ctx)
 		if errors.Is(err, ErrRecordInvalid) {
-			l.r.log.Warn("cannot read the pair's high-water mark in the coordinator; it is ignored until the "+
-				"active rewrites it", zap.Error(err))
+			l.r.log.Warn("invalid high-water mark in the coordinator; ignored until the active rewrites it", zap.Error(err))
 			mark, err = Mark{}, nil
 		}
 		if err != nil {
@@ -228,7 +227,7 @@ func (l *loop) loadRecord(ctx context.Context) {
 			return
 		}
 		rec, rev, err := l.r.opts.Coordinator.Load(ctx)
-		l.r.post(Loaded{Record: rec, Revision: rev, Mark: mark, Err: err}) // the mark is valid without a record, too
+		l.r.post(Loaded{Record: rec, Revision: rev, Mark: mark, Err: err}) // the mark is also valid without a record
 	})
 }
 
@@ -272,7 +271,7 @@ const lastMarkLimit = 300 * time.Millisecond
 func (l *loop) lastMark(ctx context.Context, mark Mark) {
 	ctx, cancel := context.WithTimeout(ctx, lastMarkLimit)
 	defer cancel()
-	_, _ = l.r.opts.Coordinator.WriteMark(ctx, mark) // otherwise the mark is up to a second old
+	_, _ = l.r.opts.Coordinator.WriteMark(ctx, mark) // on failure, the mark is up to a second old
 }
 
 const handshakeTimeout = 300 * time.Millisecond
@@ -325,7 +324,7 @@ func (l *loop) stopRole(ctx context.Context) error {
 	case modeAct:
 		at, ok := l.r.opts.Data.Committed()
 		err = l.r.opts.Data.StopActive(ctx, NodeInfo{})
-		if ok && l.state.known { // to detect a copy of this directory taken a moment ago
+		if ok && l.state.known { // to detect copies of this directory taken in the last second
 			l.lastMark(ctx, Mark{Pair: l.state.rec.PairID, By: at.Term, Term: at.Term, LSN: at.LSN})
 		}
 	case modeFollow:
@@ -334,7 +333,7 @@ func (l *loop) stopRole(ctx context.Context) error {
 	}
 	l.running = modeIdle
 	if err != nil {
-		return fmt.Errorf("stop the node's role: %w", err)
+		return fmt.Errorf("stop role: %w", err)
 	}
 	return nil
 }

@@ -86,17 +86,17 @@ func (p *plane) MarkLoss(context.Context) error {
 	return nil
 }
 
-func (p *plane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
+func (p *plane) ClaimGeneration(_ context.Context, named, run uuid.UUID) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
-	p.id.Run, p.id.ClaimedRun = named, run
+	p.id.Generation, p.id.ClaimedGeneration = named, run
 	return nil
 }
 
-func (p *plane) ConfirmRun(_ context.Context, run uuid.UUID) error {
+func (p *plane) ConfirmGeneration(_ context.Context, run uuid.UUID) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
-	p.id.Run, p.id.ClaimedRun = run, uuid.Nil
+	p.id.Generation, p.id.ClaimedGeneration = run, uuid.Nil
 	return nil
 }
 

@@ -31,7 +31,7 @@ func rolledBackPair(t *testing.T) (*pair, *memory.Server) {
 		m, err := c.LoadMark(t.Context())
 		return err == nil && m.LSN > 0
 	}, bound, 5*time.Millisecond, "no mark was written")
-	s.PutBack(image)
+	s.Restore(image)
 	return p, s
 }
 
@@ -63,7 +63,7 @@ func adoptAfterRollback(t *testing.T, p *pair, by int) {
 // INV-9: the coordinator of a running pair is restored to an older state. The active continues while the standby
 // acknowledges. Without the standby it blocks, because the coordinator's record differs from the pair's state, and no
 // node may be removed from in_sync based on it.
-func TestCoordinatorPutBackStandbyDies(t *testing.T) {
+func TestCoordinatorRolledBackStandbyDies(t *testing.T) {
 	synctest.Test(t, testCoordinatorRolledBackStandbyDies)
 }
 
@@ -86,7 +86,7 @@ func testCoordinatorRolledBackStandbyDies(t *testing.T) {
 }
 
 // INV-9: when the active dies, the standby does not take over with a record older than the one it has obeyed.
-func TestCoordinatorPutBackActiveDies(t *testing.T) {
+func TestCoordinatorRolledBackActiveDies(t *testing.T) {
 	synctest.Test(t, testCoordinatorRolledBackActiveDies)
 }
 
@@ -108,7 +108,7 @@ func testCoordinatorRolledBackActiveDies(t *testing.T) {
 }
 
 // The active writes its mark again after the coordinator was restored: later commits are marked as before.
-func TestMarkAfterCoordinatorPutBack(t *testing.T) {
+func TestMarkAfterCoordinatorRollback(t *testing.T) {
 	synctest.Test(t, testMarkAfterCoordinatorRollback)
 }
 

@@ -14,77 +14,74 @@ import (
 var (
 	// ErrOtherPair is returned if the store and the record belong to different pairs.
 	ErrOtherPair = errors.New("store belongs to another pair")
-	// ErrRestored is set while a node waits because its store is a restored backup, and the coordinator has the record
-	// of another pair.
+	// ErrRestored is set while a node waits because its store is a restored backup, but the coordinator has the record of
+	// another pair.
 	ErrRestored = errors.New("store was restored from a backup and is not part of the coordinator's pair")
-	// ErrRecordLost is set while a node waits because its store was part of a pair and the coordinator has no record
+	// ErrRecordLost is set while a node waits because its store was part of a pair, but the coordinator has no record
 	// (INV-9).
 	ErrRecordLost = errors.New("coordinator has no cluster record, but this node's store is not empty")
-	// ErrRecordOld is set while a node waits because the coordinator's record is older than the one it has obeyed
-	// (INV-9).
-	ErrRecordOld = errors.New("coordinator's record is older than this node's own")
-	// ErrFailed is returned after the store reported that it cannot continue (INV-7).
-	ErrFailed = errors.New("store failed; the node stops and recovers at restart")
+	// ErrRecordOld is set while a node waits because the coordinator's record is below the node's fence (INV-9).
+	ErrRecordOld = errors.New("coordinator's record is older than this node's fence")
+	// ErrFailed is returned after a failure of the store (INV-7).
+	ErrFailed = errors.New("store failed; the node stops, and recovers at the next start")
 	// ErrStopped is returned by calls to a Runner that is not running.
 	ErrStopped = errors.New("failover is not running on this node")
 )
 
-// ErrAdopt is returned if the cluster record was not rebuilt. Unless it also wraps ErrUnknownOutcome, nothing was
-// changed.
+// ErrAdopt is returned if the cluster record was not rebuilt. Nothing was changed, unless the error also wraps
+// ErrUnknownOutcome.
 var ErrAdopt = errors.New("cluster record was not rebuilt")
 
 // Reasons of ErrAdopt.
 var (
 	errAdoptBusy    = errors.New("a change of the cluster record is in progress on this node; try again")
-	errAdoptNoPair  = errors.New("this node's store has never been part of a pair; it joins automatically")
-	errAdoptFine    = errors.New("the coordinator's record is not older than this node's: nothing to adopt")
-	errAdoptStandby = errors.New("this node runs and is not the active: adopt on the active, or stop that and " +
-		"restart this one")
-	errAdoptUnknown = errors.New("the outcome of this node's last change of the cluster record was unknown when the " +
-		"record was lost, so it cannot write the same record again: stop this node, start it, and adopt then")
-	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, since its machine went down " +
-		"without a clean stop and " +
-		"sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
+	errAdoptNoPair  = errors.New("store of this node has never been part of a pair; it joins automatically")
+	errAdoptFine    = errors.New("coordinator's record is not outdated; nothing to adopt")
+	errAdoptStandby = errors.New("this node is a standby: adopt on the active, or stop the active and restart this node")
+	errAdoptUnknown = errors.New("outcome of this node's last change of the cluster record is unknown: restart this " +
+		"node, and adopt then")
+	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, because its machine stopped " +
+		"uncleanly and sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
 )
 
-// ErrForce is returned if a forced failover failed. Unless it also wraps ErrUnknownOutcome, nothing was changed.
-var ErrForce = errors.New("no forced failover")
+// ErrForce is returned if a forced failover failed. Nothing was changed, unless the error also wraps ErrUnknownOutcome.
+var ErrForce = errors.New("forced failover failed")
 
-// ErrSwitchover is returned if a planned switchover failed. The role is unchanged, unless a takeover moved it.
+// ErrSwitchover is returned if a planned switchover failed. The roles are unchanged, except by a concurrent takeover.
 var ErrSwitchover = errors.New("switchover failed")
 
-// Settings of the machine. Zero fields use the default.
+// Settings configures the machine. Zero fields use their defaults.
 type Settings struct {
 	// FailoverTimeout is the time without a connection to the active after which an in-sync standby takes over. Default
 	// 2 s.
 	FailoverTimeout time.Duration
-	// StartupWait is the time after its own start during which an in-sync standby leaves the role to the previous
-	// active, and a previously active node waits for the other one to report its log end. Default 1 s.
+	// StartupWait is the time after a node's start during which an in-sync standby leaves the role to the previous
+	// active, and a previously active node waits for the other one to report the end of its log. Default 1 s.
 	StartupWait time.Duration
 	// StandbyWait is how long a new active waits for an in-sync standby before it drops it. Default 1.5 s.
 	StandbyWait time.Duration
-	// RefuseAfter is how long transactions wait while the active is blocked, before they fail. Default 1 s.
+	// RefuseAfter is how long transactions wait for an absent in-sync standby before they fail. Default 1 s.
 	RefuseAfter time.Duration
-	// LeaseMargin is the time before the expiry of its lease at which a blocked active stops deliveries. Default 500
-	// ms.
+	// LeaseMargin is how long before its lease expires a blocked active stops deliveries. Default 500 ms.
 	LeaseMargin time.Duration
 	// DrainTimeout limits the drain of a switchover. Default 1 s.
 	DrainTimeout time.Duration
 	// SwitchoverTimeout limits a switchover as a whole. Default 10 s.
 	SwitchoverTimeout time.Duration
-	// RetryDelay between two attempts to reach the coordinator. Default 100 ms.
+	// RetryDelay is the delay between two attempts to reach the coordinator. Default 100 ms.
 	RetryDelay time.Duration
-	// RefusedDelay between two attempts of a swap that the coordinator rejects. Default 500 ms.
+	// RefusedDelay is the delay between two attempts of a swap that the coordinator rejects. Default 500 ms.
 	RefusedDelay time.Duration
-	// CoordinatorTimeout of one call. Default 2 s.
+	// CoordinatorTimeout limits a call to the coordinator. Default 2 s.
 	CoordinatorTimeout time.Duration
-	// MinInSync is written into the record by this node when it becomes active: 1 (default) or 2.
+	// MinInSync is the value for Record.MinInSync that this node writes when it becomes active: 1 (default) or 2.
 	MinInSync int
-	// Preferred: an active that is not preferred hands the role to this node.
+	// Preferred: an active that is not preferred hands the role over to this node.
 	Preferred bool
-	// FailbackDelay is how long a preferred node must be in sync without interruption to get the role. 0: never.
+	// FailbackDelay is how long a preferred node must be in sync without interruption before it receives the role. 0
+	// disables failback.
 	FailbackDelay time.Duration
-	// AcceptLoss: start even if acknowledged bytes may be lost and no other node has them (INV-6). Only for a node
+	// AcceptLoss: start even if acknowledged bytes may be lost and no other node has them (INV-6). It is only for a node
 	// without a partner.
 	AcceptLoss bool
 }
@@ -124,18 +121,18 @@ type Status struct {
 	// Record is nil before the first read.
 	Record   *Record
 	Revision Revision
-	// Coordinator is the kind: "etcd", "memory".
+	// Coordinator is the name of the coordinator: "etcd", "raft" or "memory".
 	Coordinator          string
 	CoordinatorReachable bool
 	Live                 []Live
-	// Superseded: another process runs with a copy of this data directory; this one no longer takes part.
+	// Superseded: another process with a copy of this data directory has replaced this one, which stopped its role.
 	Superseded bool
 	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12).
 	RolledBack string
 	// Duplicate is another process running under this node's identity, if known.
 	Duplicate *Live
-	// Ahead describes diverged histories (INV-13): this active lacks committed records that the other node has, and
-	// does not serve; or this node has such records, and is not in sync.
+	// Ahead describes diverged histories (INV-13): committed records of the other node are missing on this active, which
+	// does not serve; or committed records of this node, which is not in sync, are missing on the active.
 	Ahead string
 	// Serve: transactions are acknowledged.
 	Serve bool
@@ -145,7 +142,7 @@ type Status struct {
 	Standby uuid.UUID
 	// FailbackAt is the scheduled handover to the preferred node, if any.
 	FailbackAt time.Time
-	// CoordinatorRefuses is the reason for rejecting the last change of the record; empty if it was not rejected.
+	// CoordinatorRefuses is the reason why the coordinator rejected the last change of the record; otherwise empty.
 	CoordinatorRefuses string
 	// MayHaveLost: acknowledged bytes may be missing in this node's store (INV-6).
 	MayHaveLost bool
@@ -175,7 +172,7 @@ func isLive(live []Live, node uuid.UUID) bool {
 	return slices.ContainsFunc(live, func(l Live) bool { return l.Node.ID == node })
 }
 
-// describeNode prefers the liveness keys to the record.
+// describeNode returns the description in the node's liveness key, or the one in the record.
 func describeNode(r Record, live []Live, id uuid.UUID) (NodeInfo, bool) {
 	if l, ok := (Observation{Live: live}).LiveNode(id); ok && l.Node.Address != "" {
 		return l.Node, true

@@ -44,8 +44,8 @@ func (n *node) sealedImage() (image *memfs.FS) {
 	return image
 }
 
-// putBack restarts the node with an older image of its disk, or with the state after a power failure.
-func (n *node) putBack(image *memfs.FS) {
+// rollBack restarts the node with an older image of its disk, or with the state after a power failure.
+func (n *node) rollBack(image *memfs.FS) {
 	n.w.t.Helper()
 	n.close()
 	n.stop()
@@ -130,7 +130,7 @@ func requireUntouched(b *node, end lsn.Position) {
 
 // An active restored from an older copy lacks records that its standby knows to be committed. Nothing is truncated
 // and both sides report it. When the standby takes the role, nothing is lost (INV-13).
-func TestPutBackActive(t *testing.T) {
+func TestRolledBackActive(t *testing.T) {
 	for name, c := range map[string]struct {
 		// restarted: the standby restarts as well and has applied nothing; its log would be truncated, otherwise
 		// replaced.
@@ -154,9 +154,9 @@ func TestPutBackActive(t *testing.T) {
 				a, b, old, _ := behindPair(w)
 				b.stop()
 				if c.restarted {
-					b.putBack(b.sealedImage())
+					b.rollBack(b.sealedImage())
 				}
-				a.putBack(old)
+				a.rollBack(old)
 				end, committed := b.store.End(), b.store.Committed()
 				if c.writes == 0 {
 					a.lead(10, 2, b)
@@ -181,7 +181,7 @@ func TestPutBackActive(t *testing.T) {
 				require.ErrorIs(t, e.Err, replication.ErrBehind)
 				require.ErrorContains(t, e.Err, fmt.Sprint(committed))
 				if !c.old {
-					require.ErrorContains(t, e.Err, "you have committed records that I lack")
+					require.ErrorContains(t, e.Err, "committed records of the standby are missing on the active")
 					require.ErrorContains(t, e.Err, a.store.End().String())
 				}
 				requireUntouched(b, end)
@@ -200,7 +200,7 @@ func TestPutBackActive(t *testing.T) {
 }
 
 // The standby redials slowly, because the response does not change.
-func TestPutBackActiveIsAskedSlowly(t *testing.T) {
+func TestRolledBackActiveIsRedialedSlowly(t *testing.T) {
 	synctest.Test(t, testRolledBackActiveIsPolledSlowly)
 }
 
@@ -208,7 +208,7 @@ func testRolledBackActiveIsPolledSlowly(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
-	a.putBack(old)
+	a.rollBack(old)
 	a.lead(10, 2, b)
 	b.tuning.BehindRetry = 300 * time.Millisecond
 	b.follow(a)
@@ -237,7 +237,7 @@ func testRolledBackActiveIsPolledSlowly(t *testing.T) {
 }
 
 // The standby started from a snapshot, and the active is restored from a copy older than that.
-func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
+func TestRolledBackActiveWithoutCommonRecord(t *testing.T) {
 	for _, release := range []string{"this", "old"} {
 		simulated(t, release, func(t *testing.T) {
 			w := newWorld(t)
@@ -259,7 +259,7 @@ func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 			await[replication.SnapshotInstalled](b, nil)
 			requireEqual(a, b)
 			b.stop()
-			a.putBack(old)
+			a.rollBack(old)
 			end := b.store.End()
 			a.lead(10, 2, b)
 			b.forget()
@@ -276,7 +276,7 @@ func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 }
 
 // A forced failover discards the records after one position, and none before it.
-func TestPutBackForcedActive(t *testing.T) { synctest.Test(t, testRolledBackForcedActive) }
+func TestRolledBackForcedActive(t *testing.T) { synctest.Test(t, testRolledBackForcedActive) }
 
 func testRolledBackForcedActive(t *testing.T) {
 	w := newWorld(t)
@@ -288,7 +288,7 @@ func testRolledBackForcedActive(t *testing.T) {
 	a.publish(a.queueID, 10, 50, 1) // acknowledged alone; discarded when b is forced to be active with term 3
 	a.stop()
 	end := a.store.End()
-	b.putBack(old)
+	b.rollBack(old)
 	require.Less(t, b.store.End().LSN, after)
 	b.lead(30, 4, nil)
 	a.forget()
@@ -303,7 +303,7 @@ func testRolledBackForcedActive(t *testing.T) {
 }
 
 // The snapshot for a corrupt standby is rejected if it lacks committed records.
-func TestPutBackActiveOfADamagedStandby(t *testing.T) {
+func TestRolledBackActiveOfCorruptStandby(t *testing.T) {
 	synctest.Test(t, testRolledBackActiveOfACorruptStandby)
 }
 
@@ -311,7 +311,7 @@ func testRolledBackActiveOfACorruptStandby(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
-	a.putBack(old)
+	a.rollBack(old)
 	a.lead(10, 2, b)
 	end := b.store.End()
 	b.forget()
@@ -338,7 +338,7 @@ func testCorruptStandbyOfAnOldActive(t *testing.T) {
 	b.stop()
 	a.stop()
 	require.NoError(t, a.store.Close())
-	a.putBack(a.disk)
+	a.rollBack(a.disk)
 	a.lead(10, 2, nil)
 	a.publish(1, 10, 50, 1)
 	b.follow(a)
@@ -368,7 +368,7 @@ func testStandbyOfAnOldRelease(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
-	a.putBack(old)
+	a.rollBack(old)
 	a.lead(10, 2, nil)
 	m, err := w.handshake(b, a).Recv()
 	require.NoError(t, err)
@@ -385,7 +385,7 @@ func testStandbyOfAnOldRelease(t *testing.T) {
 
 // A standby that may have lost records follows as another member. The active must still have everything that the
 // standby knows to be committed.
-func TestClearedLossKeepsWhatIsCommitted(t *testing.T) {
+func TestClearedLossKeepsCommittedRecords(t *testing.T) {
 	synctest.Test(t, testClearedLossKeepsWhatIsCommitted)
 }
 
@@ -395,10 +395,10 @@ func testClearedLossKeepsWhatIsCommitted(t *testing.T) {
 	b.stop()
 	require.NoError(t, b.store.Sync())
 	b.options.BootID = "another"
-	b.putBack(b.disk)
+	b.rollBack(b.disk)
 	require.NoError(t, b.store.ClearLoss())
 	end := b.store.End()
-	a.putBack(old)
+	a.rollBack(old)
 	a.lead(10, 2, nil)
 	b.follow(a)
 	await(b, lost(replication.LostBehind))
@@ -419,7 +419,7 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 			overBoth(t, func(t *testing.T, w *world) {
 				a, b, old, _ := behindPair(w)
 				b.stop()
-				a.putBack(old)
+				a.rollBack(old)
 				a.lead(10, 2, nil)
 				a.publish(1, c.writes, 50, 4)
 				b.follow(a)
@@ -429,7 +429,7 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 				after := b.store.Committed()
 				b.lead(20, 3, nil)
 				if c.restarted {
-					a.putBack(a.sealedImage())
+					a.rollBack(a.sealedImage())
 				}
 				void := replication.DiscardedRange{Term: 3, After: after}
 				a.forget()
@@ -464,15 +464,15 @@ func TestLacks(t *testing.T) {
 			image, had := b.image(), b.store.End().LSN
 			a.publish(a.queueID, 10, 10, 1)
 			for _, e := range b.seen() {
-				_, is := e.(replication.FollowerLacks)
+				_, is := e.(replication.FollowerIncomplete)
 				require.False(t, is, "%+v", e)
 			}
-			b.putBack(image)
+			b.rollBack(image)
 			if !required {
 				a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 			}
 			b.follow(a)
-			e := await[replication.FollowerLacks](b, nil)
+			e := await[replication.FollowerIncomplete](b, nil)
 			if required {
 				require.Zero(t, e) // refused
 				return

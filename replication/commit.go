@@ -20,7 +20,7 @@ const applyStep = 4096
 // Submit accepts a transaction, encoded by package txn, and calls done when its outcome is known. The transactions of
 // one caller commit in call order. payload may be reused when Submit returns.
 //
-// Submit blocks while too many transactions are unanswered, and during a switchover; ctx limits only this wait. If it
+// Submit blocks while too many transactions are pending, and during a switchover; ctx limits only this wait. If it
 // returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, done is not called and nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 	return p.SubmitAll(ctx, []Item{{Payload: payload, Done: done}})
@@ -33,7 +33,7 @@ type Item struct {
 	Payload []byte
 	Refs    []txn.Ref
 	Done    Done
-	// Span of the traced transaction; nil if it is not traced.
+	// Span is the span of the transaction; nil if it is not traced.
 	Span Span
 }
 
@@ -45,8 +45,8 @@ func (i *Item) bytes() int {
 	return n
 }
 
-// SubmitAll submits several transactions that arrived together. Each has a separate outcome; an error means that none
-// was logged.
+// SubmitAll submits several transactions that arrived together. Each has a separate outcome. If SubmitAll returns an
+// error, none was logged.
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 	weight := int64(0)
 	for i := range items {
@@ -61,7 +61,7 @@ func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 	}
 	weight = min(weight, p.o.QueueBytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
-		return fmt.Errorf("too many transactions wait for commit: %w", err)
+		return fmt.Errorf("too many pending transactions: %w", err)
 	}
 	err := p.queue.add(ctx, wal.KindTxn, items, weight)
 	if err != nil {
@@ -105,7 +105,7 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 	}
 }
 
-// runCommitter appends to the log until a failure or the end of the role. Only this goroutine does (decision 0028).
+// runCommitter appends to the log until a failure or the end of the role. No other goroutine appends (decision 0028).
 func (p *Primary) runCommitter(ctx context.Context) {
 	var batches []batch
 	for {
@@ -153,7 +153,7 @@ func (p *Primary) commitBatches(batches []batch) error {
 	for _, b := range batches {
 		p.tail.publish(b)
 	}
-	p.began(batches)
+	p.recordStarts(batches)
 	p.enqueueForStandby(batches)
 	p.io.begin()
 	defer p.io.end()
@@ -181,13 +181,13 @@ func (p *Primary) commitBatches(batches []batch) error {
 	return nil
 }
 
-// advance moves the commit LSN to the last record that is durable on every required node (INV-2). mu is held.
+// advance sets the commit LSN to that of the last record durable on every required node (INV-2). mu is held.
 func (p *Primary) advance() {
 	if !p.cfg.Serve || p.ended {
 		return
 	}
 	n := p.durable
-	if p.cfg.RequireStandby && !mutate.Off("INV-2-standby-is-not-waited-for") {
+	if p.cfg.RequireStandby && !mutate.Off("INV-2-commits-without-standby-ack") {
 		n = min(n, p.standbyDurable)
 	}
 	if n <= p.commit.Load() {
@@ -205,8 +205,8 @@ func (p *Primary) advance() {
 	}
 }
 
-// runApplier applies committed records and completes transactions with a result, until a failure or the end of the
-// role. Only this goroutine applies.
+// runApplier applies committed records and completes their transactions, until a failure or the end of the role. No
+// other goroutine applies records.
 func (p *Primary) runApplier(ctx context.Context) {
 	for {
 		select {
@@ -221,11 +221,11 @@ func (p *Primary) runApplier(ctx context.Context) {
 	}
 }
 
-// applyCommitted applies up to the commit LSN, in steps.
+// applyCommitted applies records up to the commit LSN, in steps of at most applyStep.
 func (p *Primary) applyCommitted() error {
 	for p.applied.Load() < p.commit.Load() && !p.isStopped() {
 		step := min(p.commit.Load(), p.applied.Load()+applyStep)
-		err := p.o.Store.ApplyUntil(p.stopped, step, p.answer)
+		err := p.o.Store.ApplyUntil(p.stopped, step, p.complete)
 		if errors.Is(err, store.ErrInterrupted) {
 			return nil
 		}
@@ -246,10 +246,10 @@ func (p *Primary) applyCommitted() error {
 	return nil
 }
 
-func (p *Primary) answer(n uint64, r *txn.Result) {
-	done, free := p.queue.answer(n)
+func (p *Primary) complete(n uint64, r *txn.Result) {
+	done, free := p.queue.complete(n)
 	if done != nil {
-		// A later record overwrites the store's result (store.Apply), and the callee may keep this one (Done).
+		// The result is valid only during this call (store.Apply), but the callee may keep it (Done).
 		kept := *r
 		done(&kept, nil)
 	}
@@ -258,7 +258,8 @@ func (p *Primary) answer(n uint64, r *txn.Result) {
 	}
 }
 
-// abandon fails all unanswered transactions. New ones get refuse.
+// abandon fails all pending transactions: those passed to the committer with ErrOutcomeUnknown, the others with
+// unlogged. New transactions fail with refuse.
 func (p *Primary) abandon(refuse, unlogged error) {
 	logged, never, free := p.queue.block(refuse)
 	if free > 0 {
@@ -273,7 +274,8 @@ func (p *Primary) abandon(refuse, unlogged error) {
 	}
 }
 
-// outcomeUnknown includes the reason as text only: its sentinel would claim that nothing was logged.
+// outcomeUnknown includes the reason as text only: if it were wrapped, its sentinel would state that nothing was
+// logged.
 func outcomeUnknown(reason error) error {
 	return fmt.Errorf("%w (%s)", ErrOutcomeUnknown, reason.Error())
 }

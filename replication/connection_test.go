@@ -40,7 +40,7 @@ func testNewConnectionReplacesTheOld(t *testing.T) {
 }
 
 // A standby that lost acknowledged records does not count until it has left in_sync.
-func TestStandbyThatLostWhatItAcknowledged(t *testing.T) {
+func TestStandbyLostAcknowledgedRecords(t *testing.T) {
 	synctest.Test(t, testStandbyThatLostWhatItAcknowledged)
 }
 

@@ -14,20 +14,20 @@ const (
 	detectorSteps = 50
 	// loggedGap is the shortest logged silence.
 	loggedGap = 100 * time.Millisecond
-	// flowBytes are the received bytes per step that count as a sign of life. A large message is reported only when it
+	// flowBytes is the number of bytes per step that counts as a sign of life. A large message is reported only when it
 	// is complete.
 	flowBytes = 1 << 10
 )
 
-// silence measures how long the other end sent nothing, in ticker steps. A step counts at most twice its nominal
-// length, so that a suspension of this process does not count.
+// silence measures how long the other end sent nothing, in ticker steps. A step counts for at most twice its nominal
+// length, so that a suspension of this process is not counted.
 type silence struct {
 	quiet time.Duration
 	last  time.Time
 }
 
-func (s *silence) step(now time.Time, nominal time.Duration, heard bool) time.Duration {
-	if heard || s.last.IsZero() {
+func (s *silence) step(now time.Time, nominal time.Duration, received bool) time.Duration {
+	if received || s.last.IsZero() {
 		s.quiet = 0
 	} else {
 		s.quiet += min(now.Sub(s.last), 2*nominal)
@@ -42,7 +42,7 @@ type detector struct {
 	silence
 	log     *zap.Logger
 	timeout time.Duration
-	fresh   bool // nothing was received since creation or over the current connection
+	fresh   bool // nothing was received since creation, or over the current connection
 }
 
 func newDetector(log *zap.Logger, timeout time.Duration) *detector {
@@ -51,14 +51,14 @@ func newDetector(log *zap.Logger, timeout time.Duration) *detector {
 
 func (d *detector) tick() time.Duration { return max(d.timeout/detectorSteps, time.Millisecond) }
 
-func (d *detector) step(now time.Time, heard bool) error {
-	if heard {
+func (d *detector) step(now time.Time, received bool) error {
+	if received {
 		if gap := d.quiet + min(now.Sub(d.last), 2*d.tick()); !d.fresh && gap >= loggedGap {
 			d.logGap(gap)
 		}
 		d.fresh = false
 	}
-	quiet := d.silence.step(now, d.tick(), heard)
+	quiet := d.silence.step(now, d.tick(), received)
 	if quiet < d.timeout {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (d *detector) step(now time.Time, heard bool) error {
 	return fmt.Errorf("%w for %v", ErrSilent, quiet.Round(time.Millisecond))
 }
 
-// restart ignores the gap before the first message of a new connection. A silence continues.
+// restart marks the start of a new connection: the gap before its first message is not logged, but still counts.
 func (d *detector) restart() { d.fresh = true }
 
 func (d *detector) logGap(gap time.Duration) {

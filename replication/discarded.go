@@ -15,53 +15,52 @@ import (
 // tail is truncated, which saves it to a file. An applied tail is saved to the same kind of file before a snapshot
 // replaces it.
 
-// DiscardedRange identifies the records discarded by a forced failover, if any: those after LSN After, in a log that
-// ends before Term.
+// DiscardedRange identifies the records discarded by a forced failover: those after LSN After in a log that ends before
+// Term. The zero value is empty.
 type DiscardedRange struct{ Term, After uint64 }
 
-func (v DiscardedRange) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN > v.After }
-
-func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.CutReport) {
-	f.log.Warn("RECORDS OF THIS NODE ARE NO LONGER PART OF THE PAIR: the other node became active without them, "+
-		"and some may have been "+
-		"acknowledged. They are saved to a file; lockstep store dump-log shows them", zap.Uint64("from", from),
-		zap.Stringer("up_to", end),
-		zap.Int("records", kept.Records), zap.String("kept_in", kept.File))
+func (v DiscardedRange) contains(end lsn.Position) bool {
+	return end.Term < v.Term && end.LSN > v.After
 }
 
-func (f *Follower) diverged(common lsn.Position) {
-	f.parted = nil
+func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.CutReport) {
+	f.log.Warn("saved records that are not part of the pair's history; some may have been acknowledged",
+		zap.Uint64("from", from), zap.Stringer("up_to", end), zap.Int("records", kept.Records),
+		zap.String("kept_in", kept.File), zap.String("hint", "show them with lockstep store dump-log"))
+}
+
+func (f *Follower) recordCommon(common lsn.Position) {
+	f.commonLSN = nil
 	if common.IsZero() {
-		return // unknown to the active
+		return // the active does not know it
 	}
 	if own, ok := f.o.Store.PositionOf(common.LSN); !ok || own != common {
-		common = lsn.Position{} // even that record differs: everything left in the log diverges
+		common = lsn.Position{} // that record differs also: the whole log diverges
 	}
-	f.parted = &common.LSN
+	f.commonLSN = &common.LSN
 }
 
 func (f *Follower) saveDiscarded() error {
 	end := f.o.Store.End()
-	after, void := end.LSN, false
-	if f.o.DiscardedRange.holds(end) {
-		after, void = f.o.DiscardedRange.After, true
+	after, discarded := end.LSN, false
+	if f.o.DiscardedRange.contains(end) {
+		after, discarded = f.o.DiscardedRange.After, true
 	}
-	if f.parted != nil && *f.parted < end.LSN {
-		after, void = *f.parted, true // the active knows the exact record
+	if f.commonLSN != nil && *f.commonLSN < end.LSN {
+		after, discarded = *f.commonLSN, true // exact, from the active
 	}
-	if !void {
+	if !discarded {
 		return nil
 	}
 	kept, first, err := f.o.Store.KeepTail(after)
 	if err != nil {
-		return fmt.Errorf("%w: save the records that the active does not have: %w", errStore, err)
+		return fmt.Errorf("%w: save discarded records: %w", errStore, err)
 	}
-	f.parted = nil
+	f.commonLSN = nil
 	f.reportDiscarded(after+1, end, kept)
 	if kept.Records == 0 || first > after+1 {
-		f.log.Warn("the log did not reach back to the first of them: messages of the others are in page.db_old, "+
-			"until a rewrite or drop-old removes that",
-			zap.Uint64("from", after+1), zap.Uint64("first_kept", first))
+		f.log.Warn("log does not contain all discarded records; page.db_old contains the messages of the others until "+
+			"a rewrite or drop-old removes it", zap.Uint64("from", after+1), zap.Uint64("first_kept", first))
 	}
 	return nil
 }

@@ -3,7 +3,7 @@
 // Package replication implements log replication between the two nodes of a pair. The active's Primary encodes
 // submitted transactions into log batches, and sends each batch to the standby while it writes the batch to its own
 // log. It acknowledges a transaction when it is durable on every required node. The standby's Follower appends received
-// records, syncs, acknowledges, and applies committed records.
+// records, syncs, acknowledges them, and applies committed records.
 //
 // # Commit path
 //
@@ -26,13 +26,13 @@
 // window, the primary reports StandbyCaughtUp and failover requires its acks (SYNCING). When it is durable past the
 // commit LSN of that moment, the primary reports StandbySynced and failover may add it to in_sync (INV-3).
 //
-// The follower rejects an active below the fence in its store's identity, and persists a higher fence before obeying
-// it (INV-1). Stop ends this before it returns (INV-4).
+// The follower rejects an active below the fence in its store's identity. It persists a higher fence before it accepts
+// messages with that fence (INV-1). After Stop returns, it accepts and acknowledges nothing (INV-4).
 //
-// A standby sends the last record that it knows to be committed. An active that lacks this record was restored from an
-// older copy of its data directory, and refuses the standby instead of truncating acknowledged records. The standby
-// also refuses such an active (INV-13). Only records that a forced failover discarded may be truncated. Failover then
-// moves the role to the node with the longer history.
+// A standby sends the position of the last record that it knows to be committed. An active without this record was
+// restored from an older copy of its data directory. It refuses the standby, which would otherwise truncate
+// acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves the role to
+// the node with the longer history. Known committed records are truncated only if a forced failover discarded them.
 //
 // Only transport*.go use gRPC and protobuf. Package memnet implements an in-memory transport for tests and simulation.
 package replication

@@ -23,23 +23,23 @@ var (
 	ErrOtherPair = errors.New("other node belongs to another pair")
 	ErrNotPeer   = errors.New("other node rejects this one")
 	ErrProtocol  = errors.New("replication protocol error")
-	// ErrStale is returned for a message with a lower configuration than this node's fence (INV-1).
+	// ErrStale is returned for a message whose configuration and term are below this node's fence (INV-1).
 	ErrStale = errors.New("message of an older configuration")
-	// ErrAhead is returned to a standby with a higher fence than the configuration of the active (INV-1).
-	ErrAhead    = errors.New("standby obeys a higher configuration than this active")
+	// ErrAhead is returned to a standby whose fence is above the configuration and term of the active (INV-1).
+	ErrAhead    = errors.New("fence of the standby is above the active's configuration")
 	ErrReplaced = errors.New("replaced by a newer connection of the standby")
 	// ErrSecondStandby is returned to a standby while another one is connected.
 	ErrSecondStandby = errors.New("another standby is connected")
-	// ErrDropped is returned if the active ended the connection because the standby left in_sync. It may reconnect
-	// immediately.
+	// ErrDropped is returned if the active ended the connection because it no longer requires the standby's acks. The
+	// standby may reconnect immediately.
 	ErrDropped     = errors.New("dropped by the active")
-	ErrSilent      = errors.New("remote end is silent")
+	ErrSilent      = errors.New("no message received")
 	ErrSlow        = errors.New("standby does not acknowledge in time")
 	ErrLostRecords = errors.New("standby has lost records that it had acknowledged")
-	ErrSameNode    = errors.New("other node has this node's own identity")
+	ErrSameNode    = errors.New("other node has the identity of this node")
 	ErrNoSpace     = errors.New("disk of this standby is nearly full, replication is suspended")
-	// ErrBehind is returned if the active lacks records that the standby knows to be committed (INV-13).
-	ErrBehind   = errors.New("active lacks committed records that the standby has")
+	// ErrBehind is returned if records that the standby knows to be committed are missing from the active's log (INV-13).
+	ErrBehind   = errors.New("committed records of the standby are missing on the active")
 	ErrChecksum = errors.New("checksum mismatch in received bytes")
 )
 
@@ -47,7 +47,7 @@ var (
 var (
 	// ErrTermUsed is returned if the log has records of the primary's term or a later one. Each activation needs a new
 	// term, because (term, LSN) identifies a record.
-	ErrTermUsed = errors.New("term was used before")
-	// ErrFence is returned if configuration and term are below the node's persisted fence (INV-1).
+	ErrTermUsed = errors.New("term was already used")
+	// ErrFence is returned if the configuration and term are below the node's persisted fence (INV-1).
 	ErrFence = errors.New("configuration is below the node's fence")
 )

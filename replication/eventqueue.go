@@ -8,7 +8,7 @@ import "sync"
 // held.
 type eventQueue struct {
 	to   func(Event)
-	mu   sync.Mutex // guards the two below
+	mu   sync.Mutex // guards todo and stop
 	todo []Event
 	stop bool
 	wake chan struct{}

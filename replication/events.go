@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Event is an event for the owner of the node's role. Events are delivered in order, one at a time, without locks held.
-// The receiver must not block and must not stop the sender.
+// Event is reported to the owner of the node's role. Events are delivered in order, one at a time, without locks held.
+// The callback must not block and must not stop the role.
 type Event interface{ event() }
 
 // LostCause is the reason of a lost connection.
@@ -23,13 +23,14 @@ const (
 	LostRefused
 	LostSilence
 	// LostRejected: the other end responds but cannot replicate with this node: it is not the active, has another
-	// pair's data or an older configuration (INV-1), or lacks records that it acknowledged.
+	// pair's data or an older configuration (INV-1), or lost records that it had acknowledged.
 	LostRejected
 	LostSlow
-	// LostAhead: the standby obeys a higher configuration than this active (INV-1).
+	// LostAhead: the standby's fence is above this active's configuration and term (INV-1).
 	LostAhead
 	LostNoSpace
-	// LostBehind: the active lacks records that this standby knows to be committed. Nothing was truncated (INV-13).
+	// LostBehind: records that this standby knows to be committed are missing from the active's log. No record was
+	// truncated (INV-13).
 	LostBehind
 )
 
@@ -46,26 +47,26 @@ func (c LostCause) String() string {
 
 // Events of a Primary.
 type (
-	// ActiveReady: the term-start record is committed and applied, with all records committed in earlier terms. Before
-	// this event, the store may not reflect acknowledged transactions.
+	// ActiveReady: the term-start record and all earlier records are committed and applied. Before this event, the store
+	// may not reflect acknowledged transactions.
 	ActiveReady      struct{}
 	StandbyConnected struct {
 		Member Member
-		// Snapshot: the standby fetches a snapshot and reconnects.
+		// Snapshot: the standby fetches a snapshot and then reconnects.
 		Snapshot bool
 	}
-	// StandbyAhead: a standby that knows records to be committed which this node's log lacks was refused (INV-13). This
-	// node was probably restored from an older copy. Posted for each hello.
+	// StandbyAhead: a standby was refused because it knows records to be committed that are missing from this node's log
+	// (INV-13). This node was probably restored from an older copy. Posted for each hello.
 	StandbyAhead struct {
 		Member Member
-		// End is the last record of the standby's log, Committed the last one it knows to be committed.
+		// End is the end of the standby's log, Committed the last LSN that it knows to be committed.
 		End       lsn.Position
 		Committed uint64
 	}
-	// StandbyCaughtUp: the standby is within the window, so its acks can be required. Once per connection.
+	// StandbyCaughtUp: the standby is within the window, so its acks can be required. Posted once per connection.
 	StandbyCaughtUp struct{ Member Member }
-	// StandbySynced: the standby's acks are required and it is durable past everything committed before that, so it may
-	// be added to in_sync (INV-3). Once per connection and requirement.
+	// StandbySynced: the standby's acks are required, and all records committed before the requirement are durable
+	// there, so it may be added to in_sync (INV-3). Posted once per connection and requirement.
 	StandbySynced struct {
 		Member      Member
 		Requirement uint64
@@ -81,18 +82,18 @@ type (
 // Events of a Follower.
 type (
 	FollowerConnected struct {
-		// of the active
-		Config, Term uint64
+		Config, Term uint64 // of the active
 	}
-	// FollowerLacks: the active, in configuration Config, has committed a record that this log lacks. Common is the
-	// last common record. It is posted before FollowerConnected, and before a snapshot. All fields are zero if the
-	// active only refused this standby with ErrLostRecords.
-	FollowerLacks struct {
+	// FollowerIncomplete: the active, in configuration Config, has committed records up to LSN Committed, and some are
+	// missing from this log. Common is the last common LSN. It is posted before FollowerConnected, and before a snapshot.
+	// All fields are zero if the active refused this standby with ErrLostRecords.
+	FollowerIncomplete struct {
 		Config, Common, Committed uint64
 	}
-	// FollowerRequired: the active waits for this standby's acks from now on.
+	// FollowerRequired: from now on, the active waits for this standby's acks.
 	FollowerRequired struct{}
-	// FollowerLost: the active is lost; posted again if the cause changes, as by the reconnect after a reset.
+	// FollowerLost: the active is lost. It is posted again if the cause changes, for example if the reconnect after a
+	// reset is refused.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error
@@ -103,23 +104,23 @@ type (
 // Events of both roles.
 type (
 	// DiskStalled: a write or sync of the log exceeds the stall timeout. Heartbeats are stopped.
-	DiskStalled struct{}
-	DiskBack    struct{}
+	DiskStalled   struct{}
+	DiskRecovered struct{}
 	// Failed: the store failed (INV-7). Neither the role nor the node can continue.
 	Failed struct{ Err error }
 )
 
-func (ActiveReady) event()       {}
-func (StandbyConnected) event()  {}
-func (StandbyAhead) event()      {}
-func (StandbyCaughtUp) event()   {}
-func (StandbySynced) event()     {}
-func (StandbyLost) event()       {}
-func (FollowerConnected) event() {}
-func (FollowerLacks) event()     {}
-func (FollowerRequired) event()  {}
-func (FollowerLost) event()      {}
-func (SnapshotInstalled) event() {}
-func (DiskStalled) event()       {}
-func (DiskBack) event()          {}
-func (Failed) event()            {}
+func (ActiveReady) event()        {}
+func (StandbyConnected) event()   {}
+func (StandbyAhead) event()       {}
+func (StandbyCaughtUp) event()    {}
+func (StandbySynced) event()      {}
+func (StandbyLost) event()        {}
+func (FollowerConnected) event()  {}
+func (FollowerIncomplete) event() {}
+func (FollowerRequired) event()   {}
+func (FollowerLost) event()       {}
+func (SnapshotInstalled) event()  {}
+func (DiskStalled) event()        {}
+func (DiskRecovered) event()      {}
+func (Failed) event()             {}

@@ -401,7 +401,7 @@ func TestStalledDisk(t *testing.T) {
 		await(a, lostStandby(replication.LostSilence)) // its last heartbeat was sent at 60 to 100 ms
 		requireTook(t, start, 260*time.Millisecond, 306*time.Millisecond)
 		release()
-		await[replication.DiskBack](b, nil)
+		await[replication.DiskRecovered](b, nil)
 	})
 	simulated(t, "active", func(t *testing.T) {
 		a, b := pair(t)
@@ -414,7 +414,7 @@ func TestStalledDisk(t *testing.T) {
 		await(b, lost(replication.LostSilence)) // its last heartbeat was sent at 60 to 100 ms
 		requireTook(t, start, 360*time.Millisecond, 408*time.Millisecond)
 		release()
-		await[replication.DiskBack](a, nil)
+		await[replication.DiskRecovered](a, nil)
 	})
 	simulated(t, "slow standby", func(t *testing.T) {
 		a, b := pair(t)

@@ -36,10 +36,10 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	if err != nil {
 		return fmt.Errorf("fetch snapshot: %w", err)
 	}
-	f.heard.Store(true)
+	f.received.Store(true)
 	h := first.Header
 	if h == nil {
-		return fmt.Errorf("%w: first part of a snapshot has no header", ErrProtocol)
+		return fmt.Errorf("%w: first chunk of the snapshot has no header", ErrProtocol)
 	}
 	if err := f.admit(h.Config, h.Term); err != nil {
 		return err
@@ -106,8 +106,8 @@ func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *
 		if err != nil {
 			return fmt.Errorf("fetch snapshot: %w", err)
 		}
-		f.heard.Store(true)
-		if err := f.takeChunk(ctx, c, h, limiter); err != nil {
+		f.received.Store(true)
+		if err := f.writeChunk(ctx, c, h, limiter); err != nil {
 			return err
 		}
 		if c.Finished {
@@ -116,9 +116,9 @@ func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *
 	}
 }
 
-// takeChunk verifies and writes a chunk, and waits for the rate limit. busy is set, because nothing is received in that
-// time: a slow disk does not mean that the active is silent.
-func (f *Follower) takeChunk(ctx context.Context, c *SnapshotChunk, h *SnapshotHeader, limiter *rate.Limiter) error {
+// writeChunk verifies and writes a chunk, and waits for the rate limit. It sets busy, because nothing is received in
+// the meantime: a slow disk does not mean that the active is silent.
+func (f *Follower) writeChunk(ctx context.Context, c *SnapshotChunk, h *SnapshotHeader, limiter *rate.Limiter) error {
 	f.busy.Store(true)
 	defer f.busy.Store(false)
 	if crc32.Checksum(c.Data, castagnoli) != c.Checksum {

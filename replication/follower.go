@@ -29,10 +29,10 @@ const (
 	roomInterval = 100 * time.Millisecond
 )
 
-// errStore marks failures of this node's own store. A reconnect does not help.
+// errStore marks failures of this node's store, which a reconnect cannot resolve.
 var errStore = errors.New("this node's store")
 
-var errSnapshot = errors.New("the log cannot bring this node up to date")
+var errSnapshot = errors.New("snapshot required")
 
 // FollowerOptions configures StartFollower.
 type FollowerOptions struct {
@@ -40,11 +40,11 @@ type FollowerOptions struct {
 	Store   *store.Store
 	Dialer  Dialer
 	Address string
-	// Room, if not nil, reports whether the disk has space for so many more bytes of log. An error, which states the
-	// free space, closes the connection and prevents new ones while it persists. It is called before each connection
-	// and periodically during transfers.
+	// Room, if not nil, returns an error if the disk has no space for this many more bytes of log. Such an error closes
+	// the connection and prevents new ones while it persists. Room is called before each connection, and periodically
+	// during transfers.
 	Room func(bytes int) error
-	// DiscardedRange is that of the pair's last forced failover.
+	// DiscardedRange identifies the records discarded by the pair's last forced failover, if any.
 	DiscardedRange DiscardedRange
 	// Events, Logger, Meter and Tracer are optional.
 	Events func(Event)
@@ -54,8 +54,8 @@ type FollowerOptions struct {
 	Tuning
 }
 
-// Follower is the standby role: it replicates the active's log into the store and reconnects until Stop. The fence in
-// the store's identity decides which active it obeys (INV-1).
+// Follower is the standby role: it replicates the active's log into the store and reconnects until Stop. It rejects
+// actives below the fence in the store's identity (INV-1).
 type Follower struct {
 	o      FollowerOptions
 	log    *zap.Logger
@@ -63,56 +63,57 @@ type Follower struct {
 	io     ioClock
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	// heard is set when anything arrives from the active.
-	heard atomic.Bool
+	// received is set when a message arrives from the active.
+	received atomic.Bool
 	// busy is set while this node does not read from the active.
 	busy atomic.Bool
 
-	// resync, if not nil, is the reason to replace the store by a snapshot of the active.
+	// resync, if not nil, is the reason to replace the store with a snapshot from the active.
 	resync atomic.Pointer[error]
 
 	// The fields below are owned by the run goroutine.
 	//
-	// applier of the last link, nil before the first.
+	// applier belongs to the last link; nil before the first.
 	applier *applier
-	// asked is the time of the last call of Room, and receivedBytes the bytes received since. Guarded by link.writeMu
-	// while a link exists.
-	asked         time.Time
+	// roomChecked is the time of the last call of Room, and receivedBytes the number of bytes received since. Both are
+	// guarded by link.writeMu while a link exists.
+	roomChecked   time.Time
 	receivedBytes int
 	// install is the snapshot being received, installID its ID on the active.
 	install   *store.Install
 	installID string
-	// parted is the last record of this node's log that the active has, nil if unknown.
-	parted *uint64
-	// confirmed: the active has all records that this node knows to be committed (INV-13). Valid for one attempt.
+	// commonLSN is the LSN of the last record common with the active; nil if unknown.
+	commonLSN *uint64
+	// confirmed is set if the active has all records that this node knows to be committed (INV-13). It is valid for one
+	// attempt.
 	confirmed bool
 
 	mu sync.Mutex // guards the fields below
 	// cancel cancels the current attempt, with a cause.
 	cancel context.CancelCauseFunc
-	// told is the last reported cause; zero while connected.
-	told   LostCause
-	status FollowerStatus
-	link   *link
-	conn   Conn
+	// reported is the last cause in a FollowerLost; zero while connected.
+	reported LostCause
+	status   FollowerStatus
+	link     *link
+	conn     Conn
 }
 
 // FollowerStatus is the status of a follower.
 type FollowerStatus struct {
 	// Connected: the active accepted the hello. Required: the active waits for this node's acks.
 	Connected, Required bool
-	// ActiveCommitLSN is the last one received, also after the active is lost.
-	Durable         lsn.Position
-	AppliedLSN      uint64
+	Durable             lsn.Position
+	AppliedLSN          uint64
+	// ActiveCommitLSN is the last commit LSN received. It is kept after the active is lost.
 	ActiveCommitLSN uint64
-	// during a snapshot transfer
+	// SnapshotBytes is the number of bytes received of a snapshot of SnapshotTotalBytes; both are 0 without a transfer.
 	SnapshotBytes, SnapshotTotalBytes uint64
 	// Refused wraps ErrNotPeer if the active does not accept this node as a member of its pair; otherwise nil.
 	Refused error
 	Disk    DiskStatus
 }
 
-// StartFollower starts following, until Stop.
+// StartFollower starts the standby role, until Stop.
 func StartFollower(o FollowerOptions) *Follower {
 	o.Tuning = o.Tuning.withDefaults()
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
@@ -124,7 +125,7 @@ func StartFollower(o FollowerOptions) *Follower {
 	return f
 }
 
-// Stop ends following. After it returns, no message of the active is accepted or acknowledged (INV-4), and all
+// Stop ends the role. After it returns, no message from the active is accepted or acknowledged (INV-4), and all
 // acknowledged records are durable.
 func (f *Follower) Stop() {
 	f.stop()
@@ -132,7 +133,7 @@ func (f *Follower) Stop() {
 	f.events.close()
 }
 
-// Resync replaces the store by a snapshot of the active, because of corruption that cannot be repaired otherwise. It
+// Resync replaces the store with a snapshot from the active, to repair corruption that cannot be repaired otherwise. It
 // returns immediately; SnapshotInstalled is posted on completion.
 func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
@@ -170,13 +171,13 @@ func (f *Follower) run(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errStore) {
-			f.log.Error("can no longer follow", zap.Error(err))
+			f.log.Error("store failed; replication stopped", zap.Error(err))
 			f.events.post(Failed{Err: err})
 			return
 		}
 		f.lost(err)
-		// A refused reconnect proves that the process is gone, so it follows immediately, unless connections end as
-		// soon as they are made.
+		// Reconnect immediately, because a refused reconnect proves that the process terminated. Back off only if
+		// connections end as soon as they are established.
 		if worked && time.Since(began) >= dialBackoffMax {
 			delay = 0
 			continue
@@ -206,23 +207,23 @@ func (f *Follower) lost(err error) {
 	switch {
 	case errors.Is(err, ErrNotPeer):
 		f.status.Refused = err
-	case cause != LostSilence && cause != LostReset: // these do not show whether the active accepts this node
+	case cause != LostSilence && cause != LostReset: // those do not prove that the active accepts this node
 		f.status.Refused = nil
 	}
 	if cause == LostAhead {
 		cause = LostRejected // the active reports that it is behind this node
 	}
 	switch {
-	case cause == f.told,
-		cause == LostReset && f.told != 0, // adds no information
-		// no active is reachable that could report more
-		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected || f.told == LostBehind):
+	case cause == f.reported,
+		cause == LostReset && f.reported != 0,
+		// a silent active adds no information
+		cause == LostSilence && (f.reported == LostRefused || f.reported == LostRejected || f.reported == LostBehind):
 		return
 	}
 	if errors.Is(err, ErrLostRecords) {
-		f.events.post(FollowerLacks{}) // the active reports only this fact
+		f.events.post(FollowerIncomplete{}) // the active reports only this fact
 	}
-	f.told = cause
+	f.reported = cause
 	f.log.Warn("active lost", zap.String("address", f.o.Address), zap.Stringer("cause", cause), zap.Error(err))
 	f.events.post(FollowerLost{Cause: cause, Err: err})
 }
@@ -230,12 +231,12 @@ func (f *Follower) lost(err error) {
 func (f *Follower) connected(config, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.told = 0
+	f.reported = 0
 	f.status.Connected, f.status.Refused = true, nil
 	f.events.post(FollowerConnected{Config: config, Term: term})
 }
 
-// attempt makes one connection and uses it until it ends. worked reports whether the active accepted the hello.
+// attempt connects once and uses the connection until it ends. worked reports whether the active accepted the hello.
 func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -256,9 +257,9 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("connect to the active at %s: %w", f.o.Address, err)
 	}
-	f.use(conn)
+	f.setConn(conn)
 	defer func() {
-		f.use(nil)
+		f.setConn(nil)
 		_ = conn.Close()
 	}()
 	if reason := f.resync.Load(); reason != nil {
@@ -277,24 +278,25 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	return worked, err
 }
 
-func (f *Follower) use(conn Conn) {
+func (f *Follower) setConn(conn Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.conn = conn
 }
 
-// room checks for space for so many more bytes, unless little was received since the last check.
+// room calls Room if, since its last call, roomBytes were received or roomInterval has passed. bytes are about to be
+// received.
 func (f *Follower) room(bytes int) error {
 	if f.o.Room == nil {
 		return nil
 	}
 	now := time.Now()
-	if f.receivedBytes += bytes; f.receivedBytes < roomBytes && now.Sub(f.asked) < roomInterval {
+	if f.receivedBytes += bytes; f.receivedBytes < roomBytes && now.Sub(f.roomChecked) < roomInterval {
 		return nil
 	}
-	come := f.receivedBytes + roomBytes // until the next check
-	f.asked, f.receivedBytes = now, 0
-	if err := f.o.Room(come); err != nil {
+	need := f.receivedBytes + roomBytes // until the next check
+	f.roomChecked, f.receivedBytes = now, 0
+	if err := f.o.Room(need); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
 	return nil
@@ -312,16 +314,16 @@ func (f *Follower) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			heard := f.heard.Swap(false) || f.busy.Load()
+			alive := f.received.Swap(false) || f.busy.Load()
 			if c := f.connection(); c != conn {
 				conn, received = c, 0
 				active.restart()
 			} else if c != nil {
 				before := received
 				received = c.Received()
-				heard = heard || received >= before+flowBytes
+				alive = alive || received >= before+flowBytes
 			}
-			if err := active.step(now, heard); err != nil {
+			if err := active.step(now, alive); err != nil {
 				f.silent(err)
 			}
 			stalled = f.io.report(stalled, f.o.DiskStallTimeout, f.log, f.events)
@@ -336,7 +338,6 @@ func (f *Follower) connection() Conn {
 }
 
 func (f *Follower) silent(err error) {
-	err = fmt.Errorf("no message from the active: %w", err)
 	f.mu.Lock()
 	cancel := f.cancel
 	f.mu.Unlock()
@@ -346,15 +347,15 @@ func (f *Follower) silent(err error) {
 	f.lost(err)
 }
 
-// admit accepts or rejects the config and term of a message (INV-1). A higher fence is persisted before it is obeyed.
+// admit rejects a message whose config and term are below the fence, and persists a higher fence (INV-1).
 func (f *Follower) admit(config, term uint64) error {
 	own, theirs := f.o.Store.Identity().Fence, identity.Fence{Config: config, Term: term}
 	switch {
-	case theirs == own, mutate.Off("INV-1-standby-obeys-any-fence"):
+	case theirs == own, mutate.Off("INV-1-standby-accepts-any-fence"):
 		return nil
 	case theirs.Less(own):
-		return fmt.Errorf("%w: the active has config %d term %d, this node obeys config %d term %d", ErrStale,
-			config, term, own.Config, own.Term)
+		return fmt.Errorf("%w: the active has config %d term %d, the fence is config %d term %d", ErrStale, config, term,
+			own.Config, own.Term)
 	}
 	if err := f.o.Store.SetFence(theirs); err != nil {
 		return fmt.Errorf("%w: persist the fence: %w", errStore, err)
@@ -362,7 +363,7 @@ func (f *Follower) admit(config, term uint64) error {
 	return nil
 }
 
-// hello returns the first message. Everything it reports is durable.
+// hello syncs the log and returns the first message.
 func (f *Follower) hello() (*StandbyMessage, error) {
 	s := f.o.Store
 	if err := s.Sync(); err != nil {
@@ -384,12 +385,13 @@ func (f *Follower) align(common lsn.Position) error {
 		return nil
 	}
 	if own, ok := s.PositionOf(common.LSN); !ok || own != common {
-		return fmt.Errorf("%w: the active's common position is %v, and this node has %v there", errSnapshot, common, own)
+		return fmt.Errorf("%w: the active has %v, and this node has %v", errSnapshot, common, own)
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
-	void := f.o.DiscardedRange.holds(end) && common.LSN >= f.o.DiscardedRange.After || f.discardedTerm() > 0 && f.confirmed
-	cut, err := s.CutTail(common, void)
+	discarded := f.o.DiscardedRange.contains(end) && common.LSN >= f.o.DiscardedRange.After ||
+		f.discardedTerm() > 0 && f.confirmed
+	cut, err := s.CutTail(common, discarded)
 	switch {
 	case errors.Is(err, store.ErrApplied):
 		return fmt.Errorf("%w: %w", errSnapshot, err)
@@ -397,11 +399,11 @@ func (f *Follower) align(common lsn.Position) error {
 		return fmt.Errorf("%w: %w", ErrBehind, err)
 	case err != nil:
 		return fmt.Errorf("%w: %w", errStore, err)
-	case void:
+	case discarded:
 		f.reportDiscarded(common.LSN+1, end, cut)
 		return nil
 	}
-	f.log.Warn("truncate records that the active does not have; none of them is known to be committed",
+	f.log.Warn("truncated uncommitted records that are missing on the active",
 		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end),
 		zap.String("kept_in", cut.File))
 	return nil

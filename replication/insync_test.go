@@ -38,7 +38,7 @@ func patient(n *node) { n.tuning.DiskStallTimeout, n.tuning.AckTimeout = time.Ho
 
 // Records that the active acknowledged before it required the standby's acks must be durable on the standby before it
 // may be added to in_sync (INV-3).
-func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
+func TestSyncedOnlyWithCommitsOfActive(t *testing.T) {
 	synctest.Test(t, testSyncedOnlyWithWhatWasCommittedAlone)
 }
 

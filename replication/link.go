@@ -20,32 +20,32 @@ import (
 )
 
 const (
-	// syncBytes limits the bytes appended before one sync, so that acks are sent regularly.
+	// syncBytes limits the bytes appended before a sync, so that acks are sent regularly.
 	syncBytes = 8 << 20
 	// backlogBytes limits the bytes received and not yet written. The active's window is far below it.
 	backlogBytes = 256 << 20
 )
 
-// applier is the goroutine that applies for a link. It may outlive its link, because the loss of the active must be
+// applier is the goroutine that applies the records of a link. It may outlive the link, because a lost active must be
 // reported immediately. The next link's applier waits for it.
 type applier struct {
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the goroutine has ended
 	err  error         // set before done is closed
 }
 
-// link is one accepted connection of a follower, with four goroutines: one receives and verifies, one appends, syncs
-// and acknowledges, one applies, and one sends heartbeats. Without syncs, the receiver does an idle writer's work: an
-// append takes less time than waking a goroutine.
+// link is one accepted connection of a follower. It has four goroutines: one receives and verifies, one appends, syncs
+// and acknowledges, one applies, and one sends heartbeats. If commits are not synced, the receiver itself appends while
+// the writer is idle, because an append takes less time than waking a goroutine.
 type link struct {
 	f      *Follower
 	stream ActiveStream
 
-	// received is the last verified record; partial holds the fragments of an incomplete batch. Both belong to the
-	// receiver.
-	received lsn.Position
-	partial  []byte
-	required bool
-	lacks    bool // reported FollowerLacks
+	// The fields below are owned by the receiver. received is the position of the last verified record; partial contains
+	// the fragments of an incomplete batch.
+	received   lsn.Position
+	partial    []byte
+	required   bool
+	incomplete bool // FollowerIncomplete was posted
 
 	writeMu iolock.Mutex // held during appends; guards traces
 	traces  []batch      // of the current append
@@ -55,7 +55,7 @@ type link struct {
 	backlogBytes int
 	writeWake    chan struct{}
 
-	commit        atomic.Uint64 // the active's
+	commit        atomic.Uint64 // commit LSN of the active
 	durable       atomic.Uint64
 	applied       atomic.Uint64
 	applyWake     chan struct{}
@@ -77,12 +77,12 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 		}
 		f.setLink(nil)
 	}()
-	f.parted, f.confirmed = nil, false
+	f.commonLSN, f.confirmed = nil, false
 	hello, err := f.hello()
 	if err != nil {
 		return false, err
 	}
-	stream, err := conn.Replicate(ctx) // canceled when the first of the goroutines below fails
+	stream, err := conn.Replicate(ctx) // canceled when one of the goroutines below fails
 	if err != nil {
 		return false, fmt.Errorf("send hello to the active: %w", err)
 	}
@@ -152,7 +152,7 @@ func (f *Follower) helloResponse(stream ActiveStream, hello *StandbyMessage) (*l
 	if err != nil {
 		return nil, fmt.Errorf("receive hello response: %w", err)
 	}
-	f.heard.Store(true)
+	f.received.Store(true)
 	w := m.HelloResponse
 	if w == nil {
 		return nil, fmt.Errorf("%w: first message is not a hello response", ErrProtocol)
@@ -166,9 +166,9 @@ func (f *Follower) helloResponse(stream ActiveStream, hello *StandbyMessage) (*l
 	if err := f.checkHelloResponse(w); err != nil {
 		return nil, err
 	}
-	lacks := f.lacks(m, w.ResumeAfter)
+	incomplete := f.incomplete(m, w.ResumeAfter)
 	if m.HelloResponse.SnapshotRequired {
-		f.diverged(w.ResumeAfter)
+		f.recordCommon(w.ResumeAfter)
 		f.recordCommit(m.CommitLSN)
 		return nil, fmt.Errorf("%w: %s", errSnapshot, m.HelloResponse.Reason)
 	}
@@ -181,7 +181,7 @@ func (f *Follower) helloResponse(stream ActiveStream, hello *StandbyMessage) (*l
 		f: f, stream: stream, received: end, acked: end, lastSent: time.Now(),
 		writeWake: make(chan struct{}, 1), applyWake: make(chan struct{}, 1), heartbeatWake: make(chan struct{}, 1),
 	}
-	l.lacks = lacks
+	l.incomplete = incomplete
 	l.durable.Store(end.LSN)
 	l.applied.Store(f.o.Store.Applied().LSN)
 	l.sentApplied = l.applied.Load()
@@ -194,14 +194,14 @@ func (l *link) receive() error {
 	for {
 		m, err := l.stream.Recv()
 		if err != nil {
-			return fmt.Errorf("connection to the active: %w", err)
+			return fmt.Errorf("receive from active: %w", err)
 		}
-		l.f.heard.Store(true)
+		l.f.received.Store(true)
 		l.f.o.Store.Governor().Report(m.CommitTime)
 		if err := l.f.admit(m.Config, m.Term); err != nil {
 			return err
 		}
-		l.lacks = l.lacks || l.f.lacks(m, l.received)
+		l.incomplete = l.incomplete || l.f.incomplete(m, l.received)
 		if err := l.take(m); err != nil {
 			return err
 		}
@@ -209,13 +209,13 @@ func (l *link) receive() error {
 	}
 }
 
-// lacks reports an active that committed more than this log has. An in-sync standby has every committed record; one
-// that does not was restored from an older copy (INV-13).
-func (f *Follower) lacks(m *ActiveMessage, has lsn.Position) bool {
+// incomplete posts FollowerIncomplete if the active committed more than this log has. An in-sync standby has every
+// committed record, unless it was restored from an older copy (INV-13).
+func (f *Follower) incomplete(m *ActiveMessage, has lsn.Position) bool {
 	if m.CommitLSN <= has.LSN {
 		return false
 	}
-	f.events.post(FollowerLacks{Config: m.Config, Common: has.LSN, Committed: m.CommitLSN})
+	f.events.post(FollowerIncomplete{Config: m.Config, Common: has.LSN, Committed: m.CommitLSN})
 	return true
 }
 
@@ -239,10 +239,10 @@ func (l *link) take(m *ActiveMessage) error {
 	if m.Last.IsZero() || l.partial != nil {
 		most := l.f.o.MaxTxnBytes + 2*l.f.o.BatchBytes
 		if len(l.partial)+len(frames) > most {
-			return fmt.Errorf("%w: batch of more than %d bytes", ErrProtocol, l.f.o.MaxTxnBytes)
+			return fmt.Errorf("%w: batch of more than %d bytes", ErrProtocol, most)
 		}
 		if l.partial == nil {
-			// A fragmented record: allocate its full size, since growing with each fragment would double memory use.
+			// Allocate the full size of a fragmented record: growing with each fragment would double memory use.
 			l.partial = make([]byte, 0, min(max(wal.FirstFrameBytes(frames), len(frames)), most))
 		}
 		l.partial = append(l.partial, frames...)
@@ -259,13 +259,13 @@ func (l *link) take(m *ActiveMessage) error {
 		return err
 	}
 	if at != m.Last || at.Term > m.Term {
-		return fmt.Errorf("%w: records up to %v announced as up to %v by the active of term %d", ErrProtocol, at,
-			m.Last, m.Term)
+		return fmt.Errorf("%w: batch ends at %v, but the active of term %d announced %v", ErrProtocol, at, m.Term,
+			m.Last)
 	}
 	l.received = at
 	l.mu.Lock()
 	l.backlog = append(l.backlog, batch{
-		frames: frames, prev: m.Previous, end: at, trace: l.f.received(m, len(frames)),
+		frames: frames, prev: m.Previous, end: at, trace: l.f.startAppendSpan(m, len(frames)),
 	})
 	l.backlogBytes += len(frames)
 	full := l.backlogBytes > backlogBytes+l.f.o.MaxTxnBytes
@@ -304,7 +304,7 @@ func (f *Follower) required() {
 	f.events.post(FollowerRequired{})
 }
 
-// write appends received records. All queued records share one sync and one acknowledgement.
+// write appends received records. All queued records share one sync and one ack.
 func (l *link) write(ctx context.Context) error {
 	for {
 		select {
@@ -325,7 +325,7 @@ func (l *link) write(ctx context.Context) error {
 }
 
 // writeSome appends, syncs and acknowledges queued records, and reports whether there were any. writeMu is held.
-// receiving: the caller is the receiving goroutine.
+// receiving reports whether the caller is the receiving goroutine.
 func (l *link) writeSome(receiving bool) (bool, error) {
 	todo := l.takeBacklog()
 	if len(todo) == 0 {
@@ -406,7 +406,7 @@ func (l *link) append(todo []batch) error {
 		return fmt.Errorf("sync: %w", err)
 	}
 	l.durable.Store(todo[len(todo)-1].end.LSN)
-	l.f.o.Store.NoteCommitted(l.commit.Load()) // a standby that catches up may learn of commits beyond its log
+	l.f.o.Store.NoteCommitted(l.commit.Load()) // the commit LSN may be beyond the log during catch-up
 	return nil
 }
 
@@ -428,7 +428,7 @@ func (l *link) endTraces(err error) {
 	l.traces = l.traces[:0]
 }
 
-// sendAck sends an acknowledgement with the fence that this node obeys (INV-1). A zero position repeats the last one.
+// sendAck sends an acknowledgement with this node's fence (INV-1). A zero position repeats the last one.
 func (l *link) sendAck(durable lsn.Position) error {
 	have := l.f.o.Store.Identity().Fence
 	l.sendMu.Lock()
@@ -444,8 +444,8 @@ func (l *link) sendAck(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies records that are committed and durable here (INV-2, INV-5). Only a handover waits for it, so it delays
-// each step to collect more records, and leaves the CPU to the goroutines that acknowledge.
+// apply applies records that are committed and durable on this node (INV-2, INV-5). Only a handover waits for it. It
+// therefore waits before each step for more records, and leaves the CPU to the goroutines that acknowledge.
 func (l *link) apply(ctx context.Context) error {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
@@ -485,7 +485,7 @@ func (l *link) apply(ctx context.Context) error {
 	}
 }
 
-// sendHeartbeat sends a message if none was sent for a heartbeat interval, and soon after everything was applied.
+// sendHeartbeat sends an ack if none was sent for a heartbeat interval, and soon after all records were applied.
 func (l *link) sendHeartbeat(ctx context.Context) error {
 	t := time.NewTimer(l.f.o.Heartbeat)
 	defer t.Stop()

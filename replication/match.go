@@ -15,17 +15,17 @@ type logView interface {
 	FirstLSN() uint64
 	// TermEnds returns the last position of each term in the log, newest first.
 	TermEnds() []lsn.Position
-	// PositionOf returns the position of a record of the log, or of the one just before its first.
+	// PositionOf returns the position of a record in the log, or of the one just before the first.
 	PositionOf(lsn uint64) (lsn.Position, bool)
 }
 
-// matchLogs finds the last record common to the active's log and a standby's. It decides whether the standby catches up
-// from there with the log or with a snapshot.
+// matchLogs finds the last record common to the active's and the standby's log. The response states whether the standby
+// catches up after that record from the log, or needs a snapshot.
 //
 // Only one node ever writes records of a term, so within a term the two logs are equal up to the end of the shorter
-// one. The newest term that both have therefore decides: the smaller of its two ends is the last common record.
-// Checksums of the whole history (Position.Chain) are compared wherever both ends have the record. The standby also
-// checks the response against its own log.
+// one. In the newest term that both have, the smaller of the two ends is the last common record. Checksums of the whole
+// history (Position.Chain) are compared where both nodes have the record. The standby also checks the response against
+// its own log.
 func matchLogs(active logView, h *Hello) HelloResponse {
 	w := HelloResponse{Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features()}
 	w.HoldsCommitted, _ = holdsDurable(active, h)
@@ -33,31 +33,30 @@ func matchLogs(active logView, h *Hello) HelloResponse {
 	switch {
 	case !ok:
 		w.SnapshotRequired = true
-		w.Reason = fmt.Sprintf("no common record: the standby's log ends at %v, the active's begins at LSN %d and "+
-			"ends at %v",
-			h.LogEnd, active.FirstLSN(), active.End())
+		w.Reason = fmt.Sprintf("no common record: the standby's log ends at %v, the active's log begins at LSN %d "+
+			"and ends at %v", h.LogEnd, active.FirstLSN(), active.End())
 	case common.LSN < h.Applied.LSN:
 		w.SnapshotRequired, w.ResumeAfter = true, common
 		w.Reason = fmt.Sprintf("histories differ after %v, and the standby applied up to %v", common, h.Applied)
 	default:
 		w.ResumeAfter = common
 		if common != h.LogEnd {
-			w.Reason = fmt.Sprintf("the active does not have the standby's records after %v, up to %v", common,
+			w.Reason = fmt.Sprintf("the standby's records after %v, up to %v, are missing on the active", common,
 				h.LogEnd)
 			if w.HoldsCommitted {
-				w.Reason += ", and the standby knows none of them to be committed"
+				w.Reason += "; none is known to be committed"
 			}
 		}
 	}
 	return w
 }
 
-// holdsCommitted reports whether the active's log has a record that a standby knows to be committed, and whether it
-// certainly lacks it. Both are false if the log begins too late, if the record is unreadable, or if the standby sent
-// none.
+// holdsCommitted reports whether the active's log contains a record that the standby knows to be committed, and whether
+// the record is certainly missing. Both are false if the log begins too late, if the record is unreadable, or if the
+// standby sent no position.
 //
-// A position identifies a whole history, so a node that has the record lacks no committed one (INV-13).
-func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) {
+// A position identifies a whole history, so a node with this record has all committed records (INV-13).
+func holdsCommitted(active logView, committed lsn.Position) (holds, missing bool) {
 	switch at, ok := active.PositionOf(committed.LSN); {
 	case committed.IsZero():
 		return false, false
@@ -68,22 +67,22 @@ func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) 
 	}
 }
 
-// holdsDurable is holdsCommitted for a hello, unless a forced failover discarded the record. Then the active's history
-// must include the forced term, unlike that of an active restored from a copy before it.
-func holdsDurable(active logView, h *Hello) (holds, lacks bool) {
-	void := h.DiscardedTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
+// holdsDurable is holdsCommitted for a hello. It returns true, false if a forced failover discarded the record, which
+// is proven by records of the forced term in the active's log.
+func holdsDurable(active logView, h *Hello) (holds, missing bool) {
+	discarded := h.DiscardedTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
 		func(p lsn.Position) bool { return p.Term == h.DiscardedTerm })
-	if void {
+	if discarded {
 		return true, false
 	}
 	return holdsCommitted(active, h.Committed)
 }
 
-// lastCommon returns the last common record; false if the active's log cannot continue from any.
+// lastCommon returns the position of the last common record; false if the active's log cannot continue from any.
 func lastCommon(active logView, h *Hello) (lsn.Position, bool) {
 	ends := h.TermEnds
 	if len(ends) == 0 || ends[0] != h.LogEnd {
-		// A log emptied by a snapshot installation has no term ends, but has a last record.
+		// A log emptied by a snapshot installation has an end, but no term ends.
 		ends = append([]lsn.Position{h.LogEnd}, ends...)
 	}
 	activeEnds := append([]lsn.Position{}, active.TermEnds()...)
@@ -95,12 +94,12 @@ func lastCommon(active logView, h *Hello) (lsn.Position, bool) {
 			return p, true
 		}
 	}
-	// Only the beginning is common. It is usable if the active still has its first record.
+	// Only the empty log is common. The active can continue from it if it still has the first record.
 	start, ok := active.PositionOf(0)
 	return start, ok && start.IsZero()
 }
 
-// commonInTerm returns the last common record of the term in which the standby's log ended at end.
+// commonInTerm returns the last common record in end.Term; end is the last record of that term in the standby's log.
 func commonInTerm(active logView, activeEnds []lsn.Position, end lsn.Position) (lsn.Position, bool) {
 	for _, mine := range activeEnds {
 		if mine.Term != end.Term {
@@ -113,7 +112,7 @@ func commonInTerm(active logView, activeEnds []lsn.Position, end lsn.Position) (
 		p, ok := active.PositionOf(end.LSN)
 		return p, ok && p == end
 	}
-	// The active may have the standby's end just before its first record, without records of that term.
+	// The record just before the active's first one may be end, although its log has no records of that term.
 	p, ok := active.PositionOf(end.LSN)
 	return p, ok && p == end
 }

@@ -137,14 +137,14 @@ func checkCommitted(t *testing.T, active, standby history, want int) {
 }
 
 // The reason only mentions committed records if the standby sent a committed position that supports it.
-func TestMatchSaysWhatIsTrue(t *testing.T) {
+func TestMatchReason(t *testing.T) {
 	active := history{}.grow(1, 4, 0).grow(3, 1, 0)
 	h := history{}.grow(1, 4, 0).grow(2, 2, 1).hello(lsn.Position{})
 	require.NotContains(t, matchLogs(active, h).Reason, "committed", "a release before 0.2 does not report it")
 	h.Committed = active.records[3]
-	require.Contains(t, matchLogs(active, h).Reason, "knows none of them to be committed")
+	require.Contains(t, matchLogs(active, h).Reason, "none is known to be committed")
 	h.Committed = h.LogEnd
-	require.NotContains(t, matchLogs(active, h).Reason, "knows none")
+	require.NotContains(t, matchLogs(active, h).Reason, "none is known")
 }
 
 func TestMatchTrimmedLogs(t *testing.T) {
@@ -187,7 +187,7 @@ func TestMatchTrimmedLogs(t *testing.T) {
 }
 
 // A record with the same term and LSN but another history is not common.
-func TestMatchTellsSameNumbersApart(t *testing.T) {
+func TestMatchSameLSN(t *testing.T) {
 	common := history{}.grow(1, 4, 0)
 	standby, active := common.grow(2, 3, 1), common.grow(2, 3, 9).grow(3, 1, 9)
 	w := matchLogs(active, standby.hello(common.End()))

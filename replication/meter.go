@@ -11,23 +11,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Meter receives durations, once per batch, so one call may cover many transactions. Its methods are called with locks
-// held: they must not block or call back.
+// Meter receives durations, once per batch. Its methods are called with locks held: they must not block or call the
+// role's methods.
 type Meter interface {
-	// Committed receives the time from acceptance of a batch's first transaction until its commit on every required
-	// node.
+	// Committed receives the time from the acceptance of a batch's first transaction until the commit.
 	Committed(d time.Duration)
-	// Acknowledged receives the time from sending a batch to the standby until its ack.
+	// Acknowledged receives the time from the send of a batch until the standby's ack.
 	Acknowledged(d time.Duration)
-	// Written receives the duration of a log write of one or several batches, including the sync if commits are synced.
+	// Written receives the duration of a log write of one or more batches, including the sync if commits are synced.
 	Written(d time.Duration)
 }
 
 const (
-	// writePace is the inverse weight of a new duration in the moving average.
-	writePace = 8
-	meanAge   = 10 * time.Second
-	// lagSamples limits the measurable lag of a standby, in seconds.
+	// meanWeight is the inverse weight of a new duration in the moving average.
+	meanWeight = 8
+	meanAge    = 10 * time.Second
+	// lagSamples is the number of samples of the log end, and therefore the maximum lag in seconds.
 	lagSamples = 600
 )
 
@@ -49,7 +48,7 @@ func (c *ioClock) end() {
 	took := now - c.since.Swap(0)
 	c.last.Store(now)
 	mean := c.mean.Load() // single writer
-	c.mean.Store(mean + (took-mean)/writePace)
+	c.mean.Store(mean + (took-mean)/meanWeight)
 	if c.meter != nil {
 		c.meter.Written(time.Duration(took))
 	}
@@ -64,18 +63,18 @@ func (c *ioClock) report(was bool, limit time.Duration, log *zap.Logger, events 
 	stalled = c.stalled(limit)
 	switch {
 	case stalled && !was:
-		log.Error("disk of the log does not respond; heartbeats are stopped", zap.Duration("for", limit))
+		log.Error("log disk stalled; heartbeats stopped", zap.Duration("for", limit))
 		events.post(DiskStalled{})
 	case !stalled && was:
-		log.Info("disk of the log responds again")
-		events.post(DiskBack{})
+		log.Info("log disk recovered")
+		events.post(DiskRecovered{})
 	}
 	return stalled
 }
 
 // DiskStatus is the write performance of a node's log disk.
 type DiskStatus struct {
-	// Mean duration of recent writes including sync; 0 without recent writes.
+	// Mean is the mean duration of recent writes, including the sync; 0 without recent writes.
 	Mean time.Duration
 	// Stalled: a write exceeds Tuning.DiskStallTimeout.
 	Stalled bool
@@ -89,24 +88,24 @@ func (c *ioClock) status(limit time.Duration) DiskStatus {
 	return st
 }
 
-type underWay struct {
+type pendingBatch struct {
 	end   uint64
 	since time.Time
 }
 
-// began records the start times of batches about to be committed. mu is not held.
-func (p *Primary) began(batches []batch) {
+// recordStarts records the start times of batches to be committed. mu is not held.
+func (p *Primary) recordStarts(batches []batch) {
 	if p.o.Meter == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range batches {
-		p.uncommitted = append(p.uncommitted, underWay{end: batches[i].end.LSN, since: batches[i].began})
+		p.uncommitted = append(p.uncommitted, pendingBatch{end: batches[i].end.LSN, since: batches[i].began})
 	}
 }
 
-// measure reports the commit durations of the batches up to record n. mu is held.
+// measure reports the commit durations of the batches up to LSN n. mu is held.
 func (p *Primary) measure(n uint64) {
 	if len(p.uncommitted) == 0 {
 		return
@@ -120,7 +119,7 @@ func (p *Primary) measure(n uint64) {
 	p.uncommitted = append(p.uncommitted[:0], p.uncommitted[done:]...) // only a few remain
 }
 
-type reached struct {
+type endSample struct {
 	lsn uint64
 	at  time.Time
 }
@@ -135,11 +134,10 @@ func (p *Primary) sampleEnd(now time.Time, end lsn.Position) {
 	if len(p.ends) == lagSamples {
 		p.ends = append(p.ends[:0], p.ends[1:]...)
 	}
-	p.ends = append(p.ends, reached{end.LSN, now})
+	p.ends = append(p.ends, endSample{end.LSN, now})
 }
 
-// lagTime returns the age of the first record that a standby at record n lacks, with a resolution of one second. mu is
-// held.
+// lagTime returns the age of the first record after LSN n, with a resolution of one second. mu is held.
 func (p *Primary) lagTime(now time.Time, n, end uint64) time.Duration {
 	if n >= end {
 		return 0
@@ -152,8 +150,7 @@ func (p *Primary) lagTime(now time.Time, n, end uint64) time.Duration {
 	return 0 // appended within the last second
 }
 
-// lagBytes returns the log size that a standby at record n lacks. Outside the memory tail it is estimated from the mean
-// record size.
+// lagBytes returns the size of the log after LSN n. Outside the memory tail, it is estimated from the mean record size.
 func (p *Primary) lagBytes(n, end uint64) uint64 {
 	if n >= end {
 		return 0

@@ -34,23 +34,23 @@ type Tuning struct {
 	AckTimeout time.Duration
 	// DiskStallTimeout is the duration of a log write or sync after which the node stops its heartbeats.
 	DiskStallTimeout time.Duration
-	// CommitNotice is the maximum delay of a new commit LSN, which is sent separately if no batch carries it by then.
+	// CommitNotice is the maximum delay of a new commit LSN: it is sent separately unless a batch includes it before.
 	CommitNotice time.Duration
-	// BehindRetry is the interval at which a standby redials an active that lacks committed records.
+	// BehindRetry is the interval at which a standby redials an active on which committed records are missing.
 	BehindRetry time.Duration
-	// CommitDelay is how long the committer waits for more transactions before it writes, for fewer, larger writes.
+	// CommitDelay is how long the committer waits for more transactions before it writes; fewer writes are larger.
 	// Default 0.
 	CommitDelay time.Duration
 	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. One larger record may be in flight.
 	WindowBytes int
-	// TailBytes is the size of the newest part of the log that is kept in memory for sending. A standby further behind
-	// is served from the log files.
+	// TailBytes is the size of the newest part of the log that is kept in memory. A standby further behind is sent
+	// records from the log files.
 	TailBytes int
 	// BatchBytes is the size at which a batch is closed; a single record may be larger. It also limits the records in
 	// one message.
 	BatchBytes int
-	// QueueBytes limits the accepted and unanswered transactions, including an overhead for each. Further calls block
-	// in Submit.
+	// QueueBytes limits the size of the pending transactions, including an overhead for each. Submit blocks at the
+	// limit.
 	QueueBytes         int64
 	MaxTxnBytes        int
 	SnapshotChunkBytes int

@@ -20,17 +20,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// PrimaryConfig is the set of conditions, derived from the cluster record, under which a primary acknowledges.
+// PrimaryConfig configures when a primary acknowledges. It is derived from the cluster record.
 type PrimaryConfig struct {
-	// Config is carried in every message to the standby (INV-1).
+	// Config is the number of the configuration, sent in every message to the standby (INV-1).
 	Config uint64
-	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2).
+	// RequireStandby: a transaction is committed only when it is durable on this node and on Standby (INV-2).
 	RequireStandby bool
-	// Standby whose acks are required; with the zero Member nothing can be committed.
+	// Standby is the member whose acks are required. With the zero Member, nothing can be committed.
 	Standby Member
-	// Requirement is the number of the period in which acks are required. StandbySynced returns it.
+	// Requirement is the number of the period in which acks are required. StandbySynced includes it.
 	Requirement uint64
-	// Serve: if false, new and waiting transactions fail, and the commit LSN does not advance.
+	// Serve: if false, new and pending transactions fail, and the commit LSN does not advance.
 	Serve bool
 	// Reason is part of errors while Serve is false.
 	Reason string
@@ -40,7 +40,7 @@ type PrimaryConfig struct {
 type PrimaryOptions struct {
 	// Store must be recovered. Only this role appends to it and applies from now on.
 	Store *store.Store
-	// Term of new log records. It must never have been used before, by any node.
+	// Term is the term of new log records. It must never have been used before, by any node.
 	Term   uint64
 	Config PrimaryConfig
 	// Events, Logger, Meter and Tracer are optional.
@@ -66,7 +66,7 @@ type Primary struct {
 	commit    atomic.Uint64
 	applied   atomic.Uint64
 	applyWake chan struct{}
-	// progress is signalled on events that may complete Drain.
+	// progress is signaled on events that may complete Drain.
 	progress chan struct{}
 
 	stop     context.CancelFunc
@@ -82,30 +82,28 @@ type Primary struct {
 	cfg     PrimaryConfig
 	ended   bool
 	durable uint64
-	// standbyDurable is the last record that cfg.Standby acknowledged, in any of its sessions.
+	// standbyDurable is the last LSN acknowledged by cfg.Standby, in any of its sessions.
 	standbyDurable uint64
-	// syncTarget is the commit LSN at the moment when the acks of cfg.Standby became required.
+	// syncTarget is the commit LSN when the acks of cfg.Standby became required.
 	syncTarget uint64
 	session    *session
 	peer       peer
-	// aheadReported is the last standby that was refused because it has committed records that this node lacks.
+	// aheadReported is the last logged StandbyAhead.
 	aheadReported StandbyAhead
-	// absentSince is when the required standby was last connected; absentReported is set after its absence was
-	// reported.
+	// absentSince is when the required standby was last connected; absentReported is set when its absence was reported.
 	absentSince    time.Time
 	absentReported bool
 	// awaited is the standby that was redirected to a snapshot and has not requested it yet.
 	awaited awaitedFetch
-	// retained holds the log for the standby whose session ended last, until retainedEnd; nil if unused.
+	// retained keeps the log for the standby whose session ended last, until retainedEnd; nil if unused.
 	retained    *wal.Hold
 	retainedEnd *time.Timer
-	// uncommitted batches, if there is a meter, and samples of the log end; oldest first.
-	uncommitted []underWay
+	// uncommitted are the batches to be reported to the meter, and ends are samples of the log end; oldest first.
+	uncommitted []pendingBatch
+	ends        []endSample
 	// foreign points to an immutable value.
 	foreign *ForeignNode
-	ends    []reached
-	// traces are the traced batches that are not applied, oldest first; tracing reports, without mu, whether there are
-	// any.
+	// traces are the traced batches that are not applied, oldest first; tracing reports, without mu, whether any exist.
 	traces  []traced
 	tracing atomic.Bool
 }
@@ -113,23 +111,23 @@ type Primary struct {
 type peer struct {
 	acked   lsn.Position
 	applied uint64
-	// caughtUp: StandbyCaughtUp was posted. synced: StandbySynced was posted for the current requirement.
+	// caughtUp is set when StandbyCaughtUp was posted, synced when StandbySynced was posted for the current requirement.
 	caughtUp, synced bool
 }
 
-// StartPrimary takes the active role, until Stop: it begins the term with a term-start record and accepts standbys.
-// Existing records of the log are committed together with that record, when Config allows it (event ActiveReady).
-// Errors: ErrTermUsed, ErrFence.
+// StartPrimary starts the active role, until Stop. It begins the term with a term-start record, and accepts standbys.
+// The existing records of the log are committed together with that record, when Config allows it (event ActiveReady).
+// It returns ErrTermUsed or ErrFence if Config or Term is too low.
 func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	o.Tuning = o.Tuning.withDefaults()
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	id, end := o.Store.Identity(), o.Store.End()
 	if (identity.Fence{Config: o.Config.Config, Term: o.Term}).Less(id.Fence) {
-		return nil, fmt.Errorf("%w: activation under config %d term %d, this node obeys config %d term %d",
-			ErrFence, o.Config.Config, o.Term, id.Fence.Config, id.Fence.Term)
+		return nil, fmt.Errorf("%w: activation with config %d term %d, the fence is config %d term %d", ErrFence,
+			o.Config.Config, o.Term, id.Fence.Config, id.Fence.Term)
 	}
 	if end.Term >= o.Term {
-		return nil, fmt.Errorf("%w: activation in term %d, and the log ends at %v", ErrTermUsed, o.Term, end)
+		return nil, fmt.Errorf("%w: activation in term %d, the log ends at %v", ErrTermUsed, o.Term, end)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Primary{
@@ -157,7 +155,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p.wg.Go(func() { p.runCommitter(ctx) })
 	p.wg.Go(func() { p.runApplier(ctx) })
 	p.wg.Go(func() { p.runWatch(ctx) })
-	p.log.Info("active", zap.Uint64("term", o.Term), zap.Uint64("config", o.Config.Config),
+	p.log.Info("active role started", zap.Uint64("term", o.Term), zap.Uint64("config", o.Config.Config),
 		zap.Stringer("log_end", end))
 	return p, nil
 }
@@ -179,8 +177,8 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 		was.Requirement != cfg.Requirement):
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
-		// The standby reconnects and catches up under a new requirement. A pending event about its progress under the
-		// old one could make the owner of the role add it to in_sync (INV-3).
+		// The standby reconnects and catches up for a new requirement. Otherwise, a pending event for the old requirement
+		// could make the owner of the role add it to in_sync (INV-3).
 		p.session.end(ErrDropped)
 	}
 	p.advance()
@@ -191,24 +189,24 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 	switch {
 	case !cfg.Serve:
 		blocked := blockedBy(cfg.Reason)
-		p.abandon(blocked, outcomeUnknown(blocked)) // waiting transactions stay in the queue and may commit later
+		p.abandon(blocked, outcomeUnknown(blocked)) // queued transactions may still commit later
 	case !was.Serve:
 		p.queue.unblock()
 	}
 }
 
-// require starts counting the acks of cfg.Standby. mu is held.
+// require starts a requirement for the acks of cfg.Standby. mu is held.
 func (p *Primary) require() {
 	p.standbyDurable, p.syncTarget = 0, p.commit.Load()
 	p.absentSince, p.absentReported = time.Now(), false
 	if s := p.session; s != nil && s.member == p.cfg.Standby {
 		p.peer.synced = false
-		p.count()
+		p.countAcks()
 	}
 }
 
-// count counts the acks of the connected standby, which is the required one. mu is held.
-func (p *Primary) count() {
+// countAcks processes the acks of the connected standby, which must be the required one. mu is held.
+func (p *Primary) countAcks() {
 	p.standbyDurable = max(p.standbyDurable, p.peer.acked.LSN)
 	if !p.peer.synced && p.standbyDurable >= p.syncTarget {
 		p.peer.synced = true
@@ -217,8 +215,8 @@ func (p *Primary) count() {
 	p.advance()
 }
 
-// Stop ends the role. After it returns, nothing is appended, applied, acknowledged or sent. Every waiting caller has
-// received ErrOutcomeUnknown, or ErrNotActive if the transaction was not logged.
+// Stop ends the role. After it returns, nothing is appended, applied, acknowledged or sent. Pending transactions have
+// failed with ErrOutcomeUnknown, or with ErrNotActive if they were not logged.
 func (p *Primary) Stop() {
 	p.stopOnce.Do(func() {
 		p.mu.Lock()
@@ -241,9 +239,9 @@ func (p *Primary) Stop() {
 	p.events.close()
 }
 
-// Drain prepares a planned handover: new transactions are held, those in flight are completed, and the required standby
-// has applied everything durably. After it returns nil, nothing is appended until Resume or Stop. It returns the end of
-// the log. If ctx ends first, it returns an error, and new transactions stay held until Resume.
+// Drain prepares a planned handover. It holds new transactions, and waits until all others are completed and the
+// required standby has applied everything durably. It returns the end of the log; nothing is appended after it until
+// Resume or Stop. If ctx ends first, Drain returns an error, and new transactions are held until Resume.
 func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	p.queue.hold()
 	for {
@@ -257,14 +255,13 @@ func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 		case <-p.stopped:
 			return end, ErrNotActive
 		case <-ctx.Done():
-			return end, fmt.Errorf("drain: the standby has not applied everything up to %v in time: %w", end, ctx.Err())
+			return end, fmt.Errorf("drain: standby has not applied records up to %v: %w", end, ctx.Err())
 		}
 	}
 }
 
-// Settle prepares the end of the role without a successor. New transactions are held until Stop, which rejects them. It
-// returns when those in flight are completed, when they are rejected because the node may not acknowledge, or when ctx
-// ends.
+// Settle prepares the end of the role without a successor. It holds new transactions until Stop, which rejects them. It
+// returns when all others are completed or were rejected because the node must not acknowledge, or when ctx ends.
 func (p *Primary) Settle(ctx context.Context) {
 	p.queue.hold()
 	for {
@@ -272,7 +269,7 @@ func (p *Primary) Settle(ctx context.Context) {
 			return
 		}
 		select {
-		case <-p.progress: // the queue may be blocked now
+		case <-p.progress: // the queue may have been blocked
 		case <-p.queue.idle:
 		case <-p.stopped:
 			return
@@ -290,7 +287,7 @@ func (p *Primary) standbyHas(end lsn.Position) bool {
 		p.peer.applied >= end.LSN
 }
 
-// Resume reverts Drain.
+// Resume ends the hold of Drain.
 func (p *Primary) Resume() { p.queue.resume() }
 
 // PrimaryStatus is the status of a primary.
@@ -313,8 +310,8 @@ type StandbyStatus struct {
 	Durable       lsn.Position
 	AppliedLSN    uint64
 	InFlightBytes int
-	// LagBytes is the log size that is not durable on the standby; approximate if it is far behind. LagTime is the age
-	// of the oldest such record, with a resolution of one second, and at most ten minutes.
+	// LagBytes is the size of the log that is not durable on the standby; approximate if it is far behind. LagTime is the
+	// age of the oldest such record, with a resolution of one second, and at most ten minutes.
 	LagBytes uint64
 	LagTime  time.Duration
 	// CaughtUp: the standby is within the window. Required: transactions wait for its acks.
@@ -352,7 +349,7 @@ func (p *Primary) status(end lsn.Position) PrimaryStatus {
 // requires reports whether transactions wait for the acks of s. mu is held.
 func (p *Primary) requires(s *session) bool { return p.cfg.RequireStandby && p.cfg.Standby == s.member }
 
-// Committed returns the last committed record of this term; false if none. Its checksum is not set.
+// Committed returns the position of the last committed record of this term, without its checksum; false if none.
 func (p *Primary) Committed() (lsn.Position, bool) {
 	at := lsn.Position{Term: p.o.Term, LSN: p.commit.Load()}
 	return at, at.LSN >= p.termStart
@@ -379,7 +376,8 @@ func (p *Primary) isStopped() bool {
 	}
 }
 
-// runWatch detects conditions that no message reports: a stalled disk, and a required standby that does not connect.
+// runWatch detects conditions that no message reports: a stalled disk, a required standby that does not connect, and a
+// standby that does not request its snapshot. It also samples the log end.
 func (p *Primary) runWatch(ctx context.Context) {
 	t := time.NewTicker(p.o.Heartbeat)
 	defer t.Stop()
@@ -398,7 +396,7 @@ func (p *Primary) runWatch(ctx context.Context) {
 	}
 }
 
-// checkAbsent reports, once, that the required standby was not connected for the timeout.
+// checkAbsent reports once that the required standby was not connected within the timeout.
 func (p *Primary) checkAbsent(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,51 +15,51 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// itemOverheadBytes is added to the payload size of a queued transaction. It limits the number of transactions.
+// itemOverheadBytes is added to the payload size of a queued transaction, to limit the number of small transactions.
 const itemOverheadBytes = 128
 
 const minBufferBytes = 1 << 10
 
-// moveBytes is the size from which a full batch is closed instead of being copied to a larger buffer.
+// moveBytes is the size from which a batch is closed when its buffer is full, instead of being copied to a larger one.
 const moveBytes = 128 << 10
 
 // Done receives the outcome of a transaction: exactly once, in commit order, one at a time, on the goroutine that
-// applies. It must not block and must not submit. The callee owns the result. A nil error means committed on every
-// member of in_sync (INV-2) and applied here; the result may still report that the transaction itself was rejected.
+// applies. It must not block or call Submit. The callee owns the result. A nil error means that the transaction is
+// committed on every member of in_sync (INV-2) and applied on this node; the result may still report a rejection.
 type Done func(r *txn.Result, err error)
 
 type group struct {
 	batch
-	// waiters has one entry for each record, nil for records without a waiter.
+	// waiters has one entry per record; nil for records without a waiter.
 	waiters []Done
 	// weight is the group's part of the queue's capacity.
 	weight int64
-	// next is the first unanswered record.
+	// next is the index of the first pending record.
 	next int
 }
 
-// queue holds transactions from Submit to completion: those waiting for the committer, already encoded as log frames,
-// and those in flight. One lock covers both, so each transaction is completed exactly once.
+// queue contains the transactions from Submit to completion: those waiting for the committer, already encoded as log
+// frames, and those in flight. One lock guards both, so each transaction is completed exactly once.
 type queue struct {
 	term       uint64
 	batchBytes int
-	// timed: record the start time of batches.
+	// timed enables start times of batches.
 	timed bool
-	// wake is signalled when the first transaction arrives, and again when a batch is full.
+	// wake is signaled when the first transaction arrives, and again when a batch is full.
 	wake chan struct{}
-	// idle is signalled when no transaction is queued or in flight.
+	// idle is signaled when no transaction is queued or in flight.
 	idle chan struct{}
 
 	mu      sync.Mutex // guards all below
 	waiting []*group
 	flight  []*group
-	// end is the last encoded record.
+	// end is the position of the last encoded record.
 	end lsn.Position
-	// refuse is the error for new transactions, unless nil.
+	// refuse, if not nil, is the error for new transactions.
 	refuse error
-	// gate blocks new transactions until it is closed, unless nil.
+	// gate, if not nil, blocks new transactions until it is closed.
 	gate chan struct{}
-	// typical is a moving average of batch sizes. It sizes the next buffer.
+	// typical is a moving average of batch sizes, used as the size of the next buffer.
 	typical int
 	free    []*group
 }
@@ -77,7 +77,7 @@ func (q *queue) refused() error {
 	return q.refuse
 }
 
-// add encodes records into the open batch. It waits while the gate is closed.
+// add encodes records into the open batch. It waits while transactions are held.
 func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int64) error {
 	for {
 		q.mu.Lock()
@@ -94,7 +94,7 @@ func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int
 					g.trace = g.trace.with(items[i].Span)
 				}
 			}
-			q.waiting[len(q.waiting)-1].weight += weight // for all items: the last one is answered last
+			q.waiting[len(q.waiting)-1].weight += weight // for all items: the last one is completed last
 			q.mu.Unlock()
 			return nil
 		}
@@ -108,8 +108,8 @@ func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int
 	}
 }
 
-// encode appends the frame. mu is held, because copying and checksumming a payload is cheaper than a handoff to
-// another goroutine. A blocked caller would have to wait for that handoff, too.
+// encode appends the frame. mu is held: copying and checksumming a payload is cheaper than a handoff to another
+// goroutine, for which other callers would also wait.
 func (q *queue) encode(kind wal.Kind, item *Item) {
 	size := item.bytes()
 	first := len(q.waiting) == 0
@@ -136,7 +136,7 @@ func (q *queue) encode(kind wal.Kind, item *Item) {
 }
 
 // appendReferring is wal.AppendFrame for a transaction with referenced bodies. It copies the bodies directly into the
-// buffer shared by log, stream and memory tail, and reuses the checksums computed on receipt.
+// buffer that log, stream and memory tail share, and reuses the checksums computed on receipt.
 func appendReferring(
 	dst []byte, prev lsn.Position, term uint64, kind wal.Kind, item *Item, size int,
 ) ([]byte, lsn.Position) {
@@ -178,7 +178,7 @@ func (q *queue) take(dst []batch) []batch {
 		// A very large transaction does not predict the next batch size, so its weight is limited.
 		q.typical += (min(len(g.frames), q.batchBytes) - q.typical) / 4
 		dst = append(dst, g.batch)
-		g.frames = nil // now owned by log, stream and tail
+		g.frames = nil // now shared by log, stream and tail
 	}
 	q.flight = append(q.flight, q.waiting...)
 	clear(q.waiting)
@@ -186,8 +186,8 @@ func (q *queue) take(dst []batch) []batch {
 	return dst
 }
 
-// answer returns the waiter of record n, or nil, and the released capacity. Records are answered in order.
-func (q *queue) answer(n uint64) (done Done, free int64) {
+// complete returns the waiter of record n, or nil, and the capacity to release. Records are completed in order.
+func (q *queue) complete(n uint64) (done Done, free int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(q.flight) > 0 {
@@ -208,7 +208,7 @@ func (q *queue) answer(n uint64) (done Done, free int64) {
 	return nil, free
 }
 
-// pop removes the first group in flight, whose records are all answered, and returns its weight. mu is held.
+// pop removes the first group in flight, whose records are all completed, and returns its weight. mu is held.
 func (q *queue) pop() int64 {
 	g := q.flight[0]
 	q.flight[0] = nil
@@ -228,14 +228,14 @@ func (q *queue) pop() int64 {
 	return weight
 }
 
-// block rejects new transactions with refuse and removes all waiters; the records stay. logged are the waiters of
+// block rejects new transactions with refuse and removes all waiters, but not the records. logged are the waiters of
 // records in flight, unlogged those of records not yet passed to the committer.
 func (q *queue) block(refuse error) (logged, unlogged []Done, free int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refuse = refuse
-	logged, freeA := strip(q.flight)
-	unlogged, freeB := strip(q.waiting)
+	logged, freeA := takeWaiters(q.flight)
+	unlogged, freeB := takeWaiters(q.waiting)
 	if q.gate != nil {
 		close(q.gate)
 		q.gate = nil
@@ -243,7 +243,7 @@ func (q *queue) block(refuse error) (logged, unlogged []Done, free int64) {
 	return logged, unlogged, freeA + freeB
 }
 
-func strip(groups []*group) (waiters []Done, free int64) {
+func takeWaiters(groups []*group) (waiters []Done, free int64) {
 	for _, g := range groups {
 		for i, w := range g.waiters {
 			if w != nil {
@@ -280,7 +280,7 @@ func (q *queue) resume() {
 	}
 }
 
-// empty reports whether every accepted transaction was answered, and returns the last encoded record.
+// empty reports whether no transaction is pending, and returns the position of the last encoded record.
 func (q *queue) empty() (bool, lsn.Position) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

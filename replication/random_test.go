@@ -32,16 +32,16 @@ var (
 // driver replaces failover and obeys its invariants. Clients retry with the same sequence until success. At the end
 // no acknowledged message is missing or duplicated, order is kept, and both stores are equal.
 func TestRandomHistories(t *testing.T) {
-	refused, putBack := 0, 0
+	refused, rollBack := 0, 0
 	for i := range *seeds {
 		seed := *firstSeed + uint64(i)
 		simulated(t, fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			h := newHistory(t, seed)
 			h.run(25)
-			refused, putBack = refused+h.refused, putBack+h.putBacks
+			refused, rollBack = refused+h.refused, rollBack+h.putBacks
 		})
 	}
-	t.Logf("%d nodes were restored from older images, and %d of them were refused as the active", putBack, refused)
+	t.Logf("%d nodes were restored from older images, and %d of them were refused as the active", rollBack, refused)
 	if *seeds >= 8 && !t.Failed() {
 		require.Positive(t, refused, "no image was older than the committed position of the other node")
 	}
@@ -218,7 +218,7 @@ func (h *history) step() {
 		{"checkpoint", h.checkpoint},
 		{"drop-standby", h.drop},
 		{"image", h.takeImage},
-		{"put-back", h.putBack},
+		{"put-back", h.rollBack},
 	}
 	a := actions[h.rng.Intn(len(actions))]
 	h.steps = append(h.steps, a.name)
@@ -410,10 +410,10 @@ func (h *history) takeImage() {
 	h.images[i] = append(h.images[i], h.nodes[i].disk.CrashClone(h.rng))
 }
 
-// putBack stops both nodes and restarts one with an older image of its disk. That node takes the role, as the cluster
+// rollBack stops both nodes and restarts one with an older image of its disk. That node takes the role, as the cluster
 // record would decide. If it lacks records that the other node knows to be committed, it is refused and the other
 // node leads.
-func (h *history) putBack() {
+func (h *history) rollBack() {
 	i := h.rng.Intn(2)
 	if len(h.images[i]) == 0 {
 		h.takeImage()
@@ -423,13 +423,13 @@ func (h *history) putBack() {
 	victim, other := h.nodes[i], h.nodes[1-i]
 	h.rest(other)
 	if h.rng.Intn(2) == 0 {
-		other.putBack(other.disk.CrashClone(h.rng))
+		other.rollBack(other.disk.CrashClone(h.rng))
 	}
 	image := h.images[i][h.rng.Intn(len(h.images[i]))]
 	if h.rng.Intn(4) == 0 {
 		image = victim.disk // the current state
 	}
-	victim.putBack(image.CrashClone(nil))
+	victim.rollBack(image.CrashClone(nil))
 	h.w.net.Heal(victim.name)
 	h.w.net.Heal(other.name)
 	h.putBacks++

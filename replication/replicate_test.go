@@ -303,7 +303,7 @@ func testCommitContextEnds(t *testing.T) {
 }
 
 // Serve=false fails all waiting transactions; they may still commit later.
-func TestBlockedFailsEverybodyAndGoesOn(t *testing.T) {
+func TestBlockedFailsPendingTransactions(t *testing.T) {
 	synctest.Test(t, testBlockedFailsAllAndContinues)
 }
 

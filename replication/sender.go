@@ -15,37 +15,38 @@ import (
 )
 
 const (
-	// joinBytes limits batches that are copied into one message: a copy is cheaper than a message.
+	// joinBytes limits the size of batches copied into one message: a copy is cheaper than a message.
 	joinBytes     = 64 << 10
 	holdStepBytes = 1 << 20
-	// quietBytes is the maximum number of bytes in flight for sends by the committer. gRPC buffers 64 KiB before it
+	// directBytes is the maximum number of bytes in flight for sends by the committer. gRPC buffers 64 KiB before it
 	// blocks.
-	quietBytes = 32 << 10
+	directBytes = 32 << 10
 	// pollNotices is the number of CommitNotice intervals for which the sender polls for the commit of the last
 	// records.
 	pollNotices     = 10
 	commitTimeEvery = 50 * time.Millisecond
 )
 
-// sender sends the log to one standby: from the memory tail if the standby is close behind, else from the log files.
-// While little is in flight, the committer sends new batches directly (sendNow).
+// sender sends the log to one standby: from the memory tail if the standby is close behind, otherwise from the log
+// files. While little is in flight, the committer sends new batches directly (sendNow).
 type sender struct {
 	s *session
 	p *Primary
-	// hold retains the unacknowledged log and about heldBytes more. It begins before the logs are matched, because
-	// checkpoints continue and the snapshot that the standby restored from is released at registration. When the
-	// session ends, Primary.retain takes it over.
+	// hold keeps the unacknowledged log, and the acknowledged part up to heldBytes. It is created before the logs are
+	// matched, because checkpoints continue, and registration releases the snapshot that the standby installed. When the
+	// session ends, its ownership passes to Primary.retain.
 	hold *wal.Hold
 
-	mu iolock.Mutex // held by the sending goroutine; guards the fields below. Primary.mu may be locked while it is held
-	// welcomed: the hello response was sent.
-	welcomed bool
-	// cursor is the last record sent, at lastRecords.
+	// mu is held by the sending goroutine, and guards the fields below. Primary.mu may be locked while it is held.
+	mu iolock.Mutex
+	// responded is set when the hello response was sent.
+	responded bool
+	// cursor is the position of the last record sent, at time lastRecords.
 	cursor      lsn.Position
 	lastRecords time.Time
 	sentCommit  uint64
 	lastSent    time.Time
-	lastTime    time.Time // the commit latency was sent
+	lastTime    time.Time // when the commit latency was last sent
 	batches     []batch
 	heldBytes   int
 	released    uint64 // hold begins after this LSN
@@ -88,11 +89,11 @@ func (sd *sender) run(w *HelloResponse) error {
 func (sd *sender) step(w *HelloResponse) (wait time.Duration, err error) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
-	if !sd.welcomed {
+	if !sd.responded {
 		if err := sd.post(&ActiveMessage{HelloResponse: w}); err != nil {
 			return 0, err
 		}
-		sd.welcomed = true
+		sd.responded = true
 	}
 	more, err := sd.sendRecords()
 	if err != nil {
@@ -110,15 +111,15 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
 	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
-	// With a stalled disk a notice would always be due.
+	// while the disk is stalled, nothing is sent and a notice would always be due
 	if notice := sd.noticeDeadline(now); !notice.IsZero() && notice.Before(at) && !stalled {
 		at = notice
 	}
-	tell := sd.s.tell.Swap(false)
-	if wait := at.Sub(now); wait > 0 && !tell {
+	urgent := sd.s.urgent.Swap(false)
+	if wait := at.Sub(now); wait > 0 && !urgent {
 		return wait, nil
 	}
-	if !tell && stalled {
+	if !urgent && stalled {
 		sd.lastSent = now // a node with a stalled disk must not appear alive
 		return 0, nil
 	}
@@ -126,9 +127,9 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeDeadline returns when to poll or send the commit LSN: an idle standby must not wait for the next heartbeat to
-// apply committed records; a busy one gets the LSN with the next batch. The zero time means that advance wakes the
-// sender. Only then, because a wakeup per transaction costs more than occasional polling.
+// noticeDeadline returns when to poll or send the commit LSN, so that an idle standby applies committed records before
+// the next heartbeat. A busy standby receives the LSN with the next batch. The zero time means that advance wakes the
+// sender; it does so only while the sender does not poll, because a wakeup per transaction costs more than polling.
 func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()
@@ -144,8 +145,8 @@ func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	}
 }
 
-// sendNow sends newly published batches without waking the sender's goroutine. It returns false without sending if the
-// sender is behind or busy, if no transaction waits for the standby, or if a send might block. The caller must then
+// sendNow sends newly published batches without waking the sender's goroutine. It returns false and sends nothing if
+// the sender is behind or busy, if no transaction waits for the standby, or if a send might block. The caller must then
 // wake the goroutine.
 func (sd *sender) sendNow(batches []batch) bool {
 	if !sd.mu.TryLock() {
@@ -154,7 +155,7 @@ func (sd *sender) sendNow(batches []batch) bool {
 	defer sd.mu.Unlock()
 	// More than one batch exceeds the limit: a batch is closed only when it is full.
 	b := batches[0]
-	if len(batches) > 1 || !sd.welcomed || sd.cursor != b.prev || !sd.isQuiet(len(b.frames)) {
+	if len(batches) > 1 || !sd.responded || sd.cursor != b.prev || !sd.canSend(len(b.frames)) {
 		return false
 	}
 	if err := sd.sendFrames(b.frames, b.end, batches); err != nil {
@@ -163,12 +164,12 @@ func (sd *sender) sendNow(batches []batch) bool {
 	return true
 }
 
-// isQuiet reports whether more bytes can be sent without blocking to a standby that transactions wait for.
-func (sd *sender) isQuiet(more int) bool {
+// canSend reports whether transactions wait for the standby, and more bytes can be sent without blocking.
+func (sd *sender) canSend(more int) bool {
 	sd.p.mu.Lock()
 	required := sd.p.requires(sd.s)
 	sd.p.mu.Unlock()
-	return required && sd.s.window.inFlight()+more <= quietBytes
+	return required && sd.s.window.inFlight()+more <= directBytes
 }
 
 // post sets the common fields (INV-1) and sends the message.
@@ -178,8 +179,8 @@ func (sd *sender) post(m *ActiveMessage) error {
 	ended := p.ended
 	m.Config, m.Term = p.cfg.Config, p.o.Term
 	m.AckRequired = p.requires(sd.s)
-	// Read under one lock: an in-sync standby that learns of commits beyond its log, under the config that lists it,
-	// concludes that its own store was restored from an older copy.
+	// Config and commit LSN are read under one lock. If an in-sync standby receives a commit LSN beyond its log, with a
+	// config that lists it, it reports that its store was restored from an older copy.
 	m.CommitLSN = p.commit.Load()
 	p.mu.Unlock()
 	if ended {
@@ -190,7 +191,7 @@ func (sd *sender) post(m *ActiveMessage) error {
 		m.CommitTime, sd.lastTime = p.o.Store.Governor().CommitTime(), sd.lastSent
 	}
 	if err := sd.s.stream.Send(m); err != nil {
-		return fmt.Errorf("send to the standby: %w", err)
+		return fmt.Errorf("send to standby: %w", err)
 	}
 	return nil
 }
@@ -224,7 +225,7 @@ func (sd *sender) sendRecords() (bool, error) {
 	return true, nil
 }
 
-// join concatenates the frames of the first batches, as many small ones as fit. A single batch is not copied.
+// join concatenates the frames of the first n batches, up to joinBytes. A single batch is not copied.
 func join(batches []batch) (n int, frames []byte) {
 	size := 0
 	for n < len(batches) && (n == 0 || size+len(batches[n].frames) <= joinBytes) {
@@ -252,7 +253,8 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	}
 	frames, last, n, err := sd.reader.ReadBatch(limit)
 	if err != nil && !errors.Is(err, io.EOF) {
-		sd.p.o.Store.Repair().NoteLogError(err) // when that part of the log is discarded, the standby gets a snapshot
+		// The repair may discard that part of the log. The standby then needs a snapshot.
+		sd.p.o.Store.Repair().NoteLogError(err)
 		return false, fmt.Errorf("catch-up after %v: %w", sd.cursor, err)
 	}
 	if n == 0 {
@@ -265,7 +267,7 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	return true, nil
 }
 
-// release releases the log up to the last acknowledged record; unacknowledged ones are needed after a reconnect.
+// release releases the log up to the last acknowledged record. A reconnect needs the unacknowledged ones.
 func (sd *sender) release() {
 	sd.heldBytes = 0
 	if acked := sd.s.acked.Load(); acked > sd.released {
@@ -274,14 +276,14 @@ func (sd *sender) release() {
 	}
 }
 
-// sendFrames sends the frames after the cursor up to end, in fragments of at most a batch's size. batches, if not
-// empty, are their source.
+// sendFrames sends frames, which follow the cursor and end at end, in fragments of at most BatchBytes. batches, if not
+// empty, contain the frames.
 func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) error {
 	prev := sd.cursor
 	p := sd.p
 	sd.lastRecords = time.Now()
-	way := startFlightSpan(batches)
-	sd.s.window.add(sent{end: end, bytes: len(frames), at: sd.lastRecords, way: way})
+	span := startFlightSpan(batches)
+	sd.s.window.add(sent{end: end, bytes: len(frames), at: sd.lastRecords, span: span})
 	sd.heldBytes += len(frames)
 	for len(frames) > p.o.BatchBytes {
 		if err := sd.post(&ActiveMessage{Previous: prev, Records: frames[:p.o.BatchBytes]}); err != nil {
@@ -294,13 +296,13 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) e
 		sd.release()
 	}
 	m := &ActiveMessage{Previous: prev, Records: frames, Last: end}
-	if way != nil {
-		m.Trace = new(way.Context())
+	if span != nil {
+		m.Trace = new(span.Context())
 	}
 	return sd.post(m)
 }
 
-// checkCaughtUp reports, once, that the standby's unacknowledged records are in memory and fit in the window.
+// checkCaughtUp reports once that the unacknowledged records are in memory and fit in the window.
 func (sd *sender) checkCaughtUp() {
 	p, s := sd.p, sd.s
 	p.mu.Lock()

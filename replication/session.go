@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// session is one connection of a standby. Three goroutines share it: the caller of Replicate watches timeouts, one
-// receives, one sends. Only the watcher returns to the transport, which then ends the stream, so a blocked Send or
-// Recv cannot keep a session alive.
+// session is one connection of a standby. It has three goroutines: the caller of Replicate watches timeouts, one
+// receives, and one sends. Only the watcher returns to the transport, which then ends the stream, so a blocked Send or
+// Recv cannot keep the session alive.
 type session struct {
 	p      *Primary
 	stream StandbyStream
@@ -27,18 +27,18 @@ type session struct {
 	// negotiated and applied are set by the handshake: the common features, and the standby's applied LSN at its hello.
 	negotiated Negotiation
 	applied    uint64
-	// wake is signalled when the sender may have something to do.
+	// wake is signaled when the sender may have work.
 	wake chan struct{}
-	// tell makes the sender send a message immediately.
-	tell atomic.Bool
+	// urgent makes the sender send a message immediately.
+	urgent atomic.Bool
 	// polls is set while the sender polls for a new commit LSN.
 	polls atomic.Bool
 	// sender is set by the handshake, unless the standby needs a snapshot.
 	sender *sender
-	// acked is the last record durable on the standby.
-	acked  atomic.Uint64
-	heard  atomic.Bool
-	window window
+	// acked is the last LSN durable on the standby.
+	acked    atomic.Uint64
+	received atomic.Bool
+	window   window
 
 	endOnce sync.Once
 	done    chan struct{}
@@ -53,13 +53,13 @@ func (s *session) end(err error) {
 	})
 }
 
-// announce makes the sender send a new configuration immediately.
+// announce sends a new configuration immediately.
 func (s *session) announce() {
-	s.tell.Store(true)
+	s.urgent.Store(true)
 	signal(s.wake)
 }
 
-// enter registers a call that uses the primary; it returns false after the role has ended.
+// enter registers a call, for which Stop waits. It returns false after the role has ended.
 func (p *Primary) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,8 +148,8 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 		return HelloResponse{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member,
 			h.Pair, id.PairID)
 	case h.Member.Node == id.NodeID:
-		return HelloResponse{}, fmt.Errorf("%w: %w: id %s; a data directory must not be copied to a second node", ErrProtocol,
-			ErrSameNode, id.NodeID)
+		return HelloResponse{}, fmt.Errorf("%w: %w: %s; a data directory must not be copied to a second node",
+			ErrProtocol, ErrSameNode, id.NodeID)
 	}
 	var err error
 	if s.negotiated, err = negotiate(m.Hello.Protocol, m.Hello.OldestProtocol, m.Hello.Features); err != nil {
@@ -160,8 +160,8 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 		return HelloResponse{}, err
 	}
 	s.applied = m.Hello.Applied.LSN
-	// A batch is sent while it is written. The standby may have records from an earlier connection that are not yet
-	// in this node's log. They must not be mistaken for lost records.
+	// A batch is sent while it is written. The standby may have received records over an earlier connection that are not
+	// yet in this node's log, and must not be reported as missing.
 	select {
 	case <-p.tail.loggedSignal():
 	case <-s.done:
@@ -186,10 +186,10 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	return helloResponse, nil
 }
 
-// refuseBehind refuses and reports a standby that knows records to be committed which this node lacks (INV-13). As a
-// standby it would have to truncate them.
+// refuseBehind refuses and reports a standby if records that it knows to be committed are missing on this node
+// (INV-13). Otherwise the standby would have to truncate them.
 func (p *Primary) refuseBehind(h *Hello) error {
-	if _, lacks := holdsDurable(p.o.Store, h); !lacks {
+	if _, missing := holdsDurable(p.o.Store, h); !missing {
 		return nil
 	}
 	err := p.checkBehind(h.Committed)
@@ -205,27 +205,22 @@ func (p *Primary) refuseBehind(h *Hello) error {
 	p.events.post(ahead)
 	if p.aheadReported != ahead { // the standby retries periodically
 		p.aheadReported = ahead
-		p.log.Error("THIS NODE LACKS COMMITTED RECORDS that the standby has. Its data directory was apparently restored "+
-			"from "+
-			"an older copy",
-			zap.Stringer("standby", h.Member), zap.Stringer("standby_log_end", h.LogEnd),
-			zap.Stringer("standby_committed", h.Committed),
-			zap.Stringer("log_end", p.o.Store.End()))
+		p.log.Error("committed records of the standby are missing on this node; its data directory was probably restored "+
+			"from an older copy", zap.Stringer("standby", h.Member), zap.Stringer("standby_log_end", h.LogEnd),
+			zap.Stringer("standby_committed", h.Committed), zap.Stringer("log_end", p.o.Store.End()))
 	}
 	return err
 }
 
-// checkBehind returns ErrBehind if this node's log lacks a record that is committed (INV-13).
+// checkBehind returns ErrBehind if a committed record is missing from this node's log (INV-13).
 func (p *Primary) checkBehind(committed lsn.Position) error {
-	if _, lacks := holdsCommitted(p.o.Store, committed); !lacks || mutate.Off("INV-13-active-welcomes-who-knows-more") {
+	if _, missing := holdsCommitted(p.o.Store, committed); !missing || mutate.Off("INV-13-active-accepts-standby-ahead") {
 		return nil
 	}
-	return fmt.Errorf("%w: you have committed records that I lack: you know %v to be committed, and my log ends with "+
-		"%v", ErrBehind,
-		committed, p.o.Store.End())
+	return fmt.Errorf("%w: %v is committed, the active's log ends at %v", ErrBehind, committed, p.o.Store.End())
 }
 
-// refuseAhead refuses and reports a standby that obeys a higher configuration (INV-1).
+// refuseAhead refuses and reports a standby whose fence is above this active's configuration and term (INV-1).
 func (p *Primary) refuseAhead(m Member, config, term uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -236,13 +231,13 @@ func (p *Primary) refuseAhead(m Member, config, term uint64) error {
 	return err
 }
 
-// checkAhead returns ErrAhead for a standby that obeys a higher configuration (INV-1). mu is held.
+// checkAhead returns ErrAhead if a standby's fence is above this active's configuration and term (INV-1). mu is held.
 func (p *Primary) checkAhead(config, term uint64) error {
 	own, theirs := identity.Fence{Config: p.cfg.Config, Term: p.o.Term}, identity.Fence{Config: config, Term: term}
 	if !own.Less(theirs) || mutate.Off("INV-1-active-ignores-higher-fence") {
 		return nil
 	}
-	return fmt.Errorf("%w: it obeys config %d term %d, this active has config %d term %d", ErrAhead, config, term,
+	return fmt.Errorf("%w: the fence is config %d term %d, the active has config %d term %d", ErrAhead, config, term,
 		own.Config, own.Term)
 }
 
@@ -260,7 +255,7 @@ func (s *session) sendToSnapshot(w HelloResponse) error {
 	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
 	p.awaited = awaitedFetch{member: s.member, since: time.Now()}
 	if p.requires(s) && !p.ended {
-		// The standby is present but cannot acknowledge, so no transaction may wait for it. It returns as another
+		// The standby is connected but cannot acknowledge, so no transaction may wait for it. It reconnects as another
 		// incarnation.
 		err := fmt.Errorf("%w: %s", ErrLostRecords, w.Reason)
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
@@ -271,27 +266,23 @@ func (s *session) sendToSnapshot(w HelloResponse) error {
 	return err
 }
 
-// refuseSecond refuses a standby while another node is the standby, unless the active requires this one and not the
-// other. Otherwise the two would keep ending each other's sessions. The same applies to two processes of one node. mu
-// is held.
+// refuseSecond refuses s while another node is the standby, unless the active requires s and not the other node.
+// Otherwise the two would keep ending each other's sessions. The same applies to two processes of one node. mu is held.
 func (p *Primary) refuseSecond(s *session) error {
-	there := p.session
+	current := p.session
 	switch {
-	case there == nil || p.requires(s) && !p.requires(there):
+	case current == nil || p.requires(s) && !p.requires(current):
 		return nil
-	case there.member.Node == s.member.Node && there.member.Run != s.member.Run && p.requires(there):
-		// INV-11. Its acks would not count, and the two would keep ending each other's sessions.
-		return fmt.Errorf("%w: another process generation of node %s is the standby, generation %s; stop one of the "+
-			"two", ErrSecondStandby,
-			s.member.Node, there.member.Run)
-	case there.member.Node == s.member.Node:
+	case current.member.Node == s.member.Node && current.member.Generation != s.member.Generation && p.requires(current):
+		return fmt.Errorf("%w: process generation %s of node %s (INV-11); stop one of the two", ErrSecondStandby,
+			current.member.Generation, s.member.Node)
+	case current.member.Node == s.member.Node:
 		return nil
 	}
-	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s should replace it", ErrSecondStandby, there.member,
-		s.member)
+	return fmt.Errorf("%w: %s; stop it if %s should replace it", ErrSecondStandby, current.member, s.member)
 }
 
-// register makes s the standby's session, replacing an older one.
+// register makes s the current session; an older one ends.
 func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -299,9 +290,8 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 		return ErrNotActive
 	}
 	if p.requires(s) && resumeAfter.LSN < p.standbyDurable {
-		err := fmt.Errorf("%w: it has nothing after %v and had acknowledged LSN %d; it must leave in_sync before it "+
-			"can catch up",
-			ErrLostRecords, resumeAfter, p.standbyDurable)
+		err := fmt.Errorf("%w: it acknowledged LSN %d, its log matches up to %v; it must leave in_sync before it catches up",
+			ErrLostRecords, p.standbyDurable, resumeAfter)
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
 		return err
 	}
@@ -315,12 +305,12 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 		}
 	}
 	p.session, p.peer = s, peer{acked: resumeAfter, applied: s.applied}
-	p.snapshots.passed(resumeAfter)
+	p.snapshots.releaseUpTo(resumeAfter)
 	p.releaseRetained()
 	p.events.post(StandbyConnected{Member: s.member})
 	p.awaited = awaitedFetch{}
 	if p.requires(s) {
-		p.count()
+		p.countAcks()
 	}
 	return nil
 }
@@ -341,8 +331,7 @@ func (p *Primary) leave(s *session) {
 	p.events.post(StandbyLost{Member: s.member, Cause: causeOf(s.err), Err: s.err})
 }
 
-// retain keeps the log that s holds for the time that the standby may need to reconnect. Otherwise the standby would
-// need a snapshot if little log is kept.
+// retain keeps the log held by s until the standby had time to reconnect. Otherwise the standby could need a snapshot.
 func (p *Primary) retain(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -353,10 +342,10 @@ func (p *Primary) retain(s *session) {
 	}
 	p.releaseRetained()
 	p.retained = hold
-	p.retainedEnd = time.AfterFunc(fetchPatience*p.o.StandbyTimeout, hold.Release)
+	p.retainedEnd = time.AfterFunc(fetchTimeouts*p.o.StandbyTimeout, hold.Release)
 }
 
-// releaseRetained releases the hold of retain. mu is held.
+// releaseRetained ends the hold started by retain. mu is held.
 func (p *Primary) releaseRetained() {
 	if p.retained != nil {
 		p.retainedEnd.Stop()
@@ -389,7 +378,7 @@ func causeOf(err error) LostCause {
 	}
 }
 
-// watch returns when the session has ended: through an error, a silent standby, or a slow one.
+// watch ends the session if the standby is silent or slow, and returns when the session has ended.
 func (s *session) watch(ctx context.Context) {
 	standby := newDetector(s.p.log, s.p.o.StandbyTimeout)
 	step := standby.tick()
@@ -401,11 +390,11 @@ func (s *session) watch(ctx context.Context) {
 		case <-s.done:
 			return
 		case <-ctx.Done():
-			s.end(fmt.Errorf("connection of the standby: %w", ctx.Err()))
+			s.end(fmt.Errorf("standby connection: %w", ctx.Err()))
 			return
 		case now := <-t.C:
-			if err := standby.step(now, s.heard.Swap(false)); err != nil {
-				s.end(fmt.Errorf("no message from the standby: %w", err))
+			if err := standby.step(now, s.received.Swap(false)); err != nil {
+				s.end(err)
 				return
 			}
 			if d := slow.step(now, step, s.window.progressed(now.Add(-2*step))); d >= s.p.o.AckTimeout {
@@ -421,10 +410,10 @@ func (s *session) receive(first chan<- *StandbyMessage) {
 	for {
 		m, err := s.stream.Recv()
 		if err != nil {
-			s.end(fmt.Errorf("connection of the standby: %w", err))
+			s.end(fmt.Errorf("receive from standby: %w", err))
 			return
 		}
-		s.heard.Store(true)
+		s.received.Store(true)
 		if first != nil {
 			first <- m
 			first = nil
@@ -456,7 +445,7 @@ func (p *Primary) acknowledge(s *session, m *StandbyMessage) error {
 		p.peer.acked = m.Durable
 		s.acked.Store(m.Durable.LSN)
 		if p.requires(s) {
-			p.count()
+			p.countAcks()
 		}
 		if awaited || !p.peer.caughtUp {
 			signal(s.wake)

@@ -21,19 +21,19 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// snapshotService tracks the current transfer, and the snapshot that is kept so that the standby can resume it, or
+// snapshotService tracks the current transfer and the last sent snapshot. The standby can resume its transfer, or
 // continue from it with the log.
 type snapshotService struct {
 	mu sync.Mutex // guards the fields below
 	// cancel cancels the current transfer; ended is closed when the transfer has ended.
 	cancel context.CancelFunc
 	ended  chan struct{}
-	// kept was sent, completely or in part. It holds the log that follows it.
+	// kept is the last snapshot sent, completely or in part. It keeps the log that follows it.
 	kept *store.Snapshot
 }
 
-// begin registers the caller's transfer as the only one. It cancels an older one, whose connection must be dead, and
-// waits for its end.
+// begin registers the caller's transfer as the only one. It cancels an older transfer, whose connection is assumed to
+// be dead, and waits for its end. The returned function ends the transfer.
 func (ss *snapshotService) begin(ctx context.Context) (context.Context, func(), error) {
 	for {
 		ss.mu.Lock()
@@ -56,7 +56,7 @@ func (ss *snapshotService) begin(ctx context.Context) (context.Context, func(), 
 		select {
 		case <-ended:
 		case <-ctx.Done():
-			return nil, nil, fmt.Errorf("wait for the end of an older snapshot transfer: %w", ctx.Err())
+			return nil, nil, fmt.Errorf("wait for the previous snapshot transfer: %w", ctx.Err())
 		}
 	}
 }
@@ -72,7 +72,7 @@ func (ss *snapshotService) keep(snap *store.Snapshot) {
 	}
 }
 
-func (ss *snapshotService) passed(at lsn.Position) {
+func (ss *snapshotService) releaseUpTo(at lsn.Position) {
 	ss.mu.Lock()
 	snap := ss.kept
 	if snap == nil || snap.Header.Position.LSN > at.LSN || ss.cancel != nil {
@@ -94,7 +94,7 @@ func (ss *snapshotService) close() {
 	}
 }
 
-// FetchSnapshot sends a checkpoint. The log after it is held until the standby has reconnected, or for two minutes. A
+// FetchSnapshot sends a checkpoint. The log after it is kept until the standby has reconnected, or for two minutes. A
 // new transfer replaces the previous one.
 func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	if !p.enter() {
@@ -110,13 +110,13 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	if err := p.checkBehind(req.Committed); err != nil {
 		return err
 	}
-	p.fetches(req.Node)
+	p.recordFetch(req.Node)
 	conn := ctx
 	ctx, end, err := p.snapshots.begin(conn)
 	if err != nil {
 		return err
 	}
-	// The transfer runs in a separate goroutine, so that a Send blocked on a dead connection does not block this call.
+	// The transfer runs in a separate goroutine, so that a blocked send on a dead connection does not block this call.
 	result := make(chan error, 1)
 	p.wg.Go(func() {
 		defer end()
@@ -147,26 +147,26 @@ type awaitedFetch struct {
 	lost   bool      // reported
 }
 
-// fetchPatience is the number of StandbyTimeouts after which a missing snapshot request is reported. The standby
-// quarantines its own store first.
-const fetchPatience = 20
+// fetchTimeouts is the number of StandbyTimeouts after which a missing snapshot request is reported. The standby
+// quarantines its store before it sends the request.
+const fetchTimeouts = 20
 
-// checkFetch reports, once, that a standby did not request the snapshot it needs.
+// checkFetch reports once that a standby did not request its snapshot.
 func (p *Primary) checkFetch(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := &p.awaited
 	if w.member == (Member{}) || w.lost || p.ended || p.session != nil ||
-		now.Sub(w.since) < fetchPatience*p.o.StandbyTimeout {
+		now.Sub(w.since) < fetchTimeouts*p.o.StandbyTimeout {
 		return
 	}
 	w.lost = true
 	p.events.post(StandbyLost{
-		Member: w.member, Cause: LostSilence, Err: errors.New("standby did not fetch the snapshot that it needs"),
+		Member: w.member, Cause: LostSilence, Err: errors.New("standby did not request its snapshot"),
 	})
 }
 
-func (p *Primary) fetches(node uuid.UUID) {
+func (p *Primary) recordFetch(node uuid.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.awaited.member.Node != node {
@@ -206,7 +206,7 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 		PageSize: uint32(h.PageSize), Config: config, Term: p.o.Term, HoldsCommitted: holds,
 	}})
 	for err == nil {
-		if err := p.goOn(ctx); err != nil {
+		if err := p.interrupted(ctx); err != nil {
 			return err
 		}
 		at, data, rerr := snap.ReadNext(offset, p.o.SnapshotChunkBytes)
@@ -252,7 +252,7 @@ func (p *Primary) pause(ctx context.Context, pacer *throttle.Pacer, bytes int, s
 	}
 }
 
-func (p *Primary) goOn(ctx context.Context) error {
+func (p *Primary) interrupted(ctx context.Context) error {
 	select {
 	case <-p.stopped:
 		return ErrNotActive

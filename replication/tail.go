@@ -14,18 +14,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// batch is the unit of one log write: the frames after prev up to end. Immutable once published.
+// batch is the unit of a log write: the frames after prev up to end. It is immutable once published.
 type batch struct {
 	frames    []byte
 	prev, end lsn.Position
-	// began is when its first transaction was accepted; zero without a meter.
+	// began is when the first transaction was accepted; zero without a meter.
 	began time.Time
 	trace *batchTrace
 }
 
 // tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so
-// that transfer and write overlap, and dropped only after it is in the log, so that every record is readable from one
-// of the two.
+// that transfer and write overlap. It is dropped only after it is in the log, so that every record is always readable.
 type tail struct {
 	mu        sync.Mutex // guards the fields below
 	limit     int
@@ -54,7 +53,7 @@ func (t *tail) publish(b batch) {
 	t.end = b.end
 }
 
-// appended records that everything up to LSN n is in the log, and drops batches above the limit.
+// appended records that everything up to LSN n is in the log, and drops the oldest batches above the limit.
 func (t *tail) appended(n uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,8 +73,8 @@ func (t *tail) appended(n uint64) {
 	t.oversized.Store(t.bytes > t.limit)
 }
 
-// release drops the last batch as well if it alone exceeds the limit and is in the log. It is called when everything up
-// to LSN n is committed and applied: an in-sync standby has it, and any other one reads the log.
+// release also drops the last batch if it alone exceeds the limit and is in the log. It is called when everything up to
+// LSN n is committed and applied: an in-sync standby has the batch, and any other one is sent the log files.
 func (t *tail) release(n uint64) {
 	if !t.oversized.Load() {
 		return
@@ -100,8 +99,8 @@ func (t *tail) loggedSignal() <-chan struct{} {
 	return w.done
 }
 
-// after appends batches after record n to dst: at least one if any exists, and further ones up to limit bytes. ok is
-// false if the tail begins after n.
+// after appends the batches after LSN n to dst: the first one, and more up to limit bytes in total. ok is false if the
+// tail begins after n.
 func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,7 +137,7 @@ func (b batch) from(n uint64) (batch, error) {
 	return b, nil
 }
 
-// behind returns the number of bytes after record n in the tail; ok as in after.
+// behind returns the number of bytes after LSN n, rounded up to batches; ok is false if the tail begins after n.
 func (t *tail) behind(n uint64) (bytes int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

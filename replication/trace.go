@@ -12,7 +12,7 @@ import (
 // not block, and have no effect after End.
 type Span interface {
 	Part(name string, at time.Time) Span
-	// Link adds a link to a related span that is not its child.
+	// Link adds a link to a related span that is not a child.
 	Link(to Span)
 	// Context returns the context to propagate to the other node.
 	Context() TraceContext
@@ -20,7 +20,7 @@ type Span interface {
 	End(at time.Time, err error)
 }
 
-// TraceContext identifies a span to another process, in the form of W3C Trace Context.
+// TraceContext identifies a span to another process, as defined by W3C Trace Context.
 type TraceContext struct {
 	// Parent is the traceparent value, State the tracestate value.
 	Parent, State string
@@ -29,10 +29,10 @@ type TraceContext struct {
 // Tracer creates the spans of replication. Unsampled operations have a nil span.
 type Tracer interface {
 	Of(ctx context.Context) Span
-	// Commit starts the span of a batch that ends with record n and commits the transactions of these spans, at least
-	// one. It is a child of the first one, and linked with the others.
+	// Commit starts the span of a batch that ends at LSN n. The batch contains the traced transactions of these spans, at
+	// least one: the new span is a child of the first one, and linked with the others.
 	Commit(of []Span, at time.Time, n uint64, bytes int) Span
-	// Append starts the standby's span for records that the active sent in the span parent.
+	// Append starts the standby's span for records up to LSN n that the active sent in the span parent.
 	Append(parent TraceContext, at time.Time, n uint64, bytes int) Span
 }
 
@@ -40,12 +40,12 @@ type Tracer interface {
 const maxTracedTransactions = 32
 
 type batchTrace struct {
-	// of are the spans of its transactions, and began is the time of the first one; set before the commit.
+	// of are the spans of the transactions, and began is the time of the first one; set before the commit.
 	of    []Span
 	began time.Time
 
 	mu sync.Mutex // guards the fields below
-	// span of the batch; nil before its commit starts and after it has ended.
+	// span is the span of the batch; nil before its commit starts and after it has ended.
 	span  Span
 	apply Span
 }
@@ -64,7 +64,7 @@ func (t *batchTrace) with(span Span) *batchTrace {
 	return t
 }
 
-// part starts a child of the batch's span; nil if that is not active. t may be nil.
+// part starts a child of the batch's span; it returns nil if the span is not active. t may be nil.
 func (t *batchTrace) part(name string) Span {
 	if t == nil {
 		return nil
@@ -139,13 +139,12 @@ func (p *Primary) spanOf(ctx context.Context) Span {
 }
 
 type traced struct {
-	end   uint64
-	trace *batchTrace
-	// committed: advance has passed it.
+	end       uint64
+	trace     *batchTrace
 	committed bool
 }
 
-// beginTraces starts the spans of batches about to be committed. mu is not held.
+// beginTraces starts the spans of batches to be committed. mu is not held.
 func (p *Primary) beginTraces(batches []batch) {
 	for i := range batches {
 		b := &batches[i]
@@ -177,7 +176,7 @@ func (p *Primary) traceCommitted(n uint64) {
 	}
 }
 
-// traceApplied ends the spans of the batches up to record n. mu is not held.
+// traceApplied ends the spans of the batches up to LSN n. mu is not held.
 func (p *Primary) traceApplied(n uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,22 +200,22 @@ func (p *Primary) endTraces(err error) {
 	p.tracing.Store(false)
 }
 
-// startFlightSpan starts the span of sending batches to the standby together; nil if none is traced. It is a child of
+// startFlightSpan starts the span of a send of these batches; it returns nil if none is traced. The span is a child of
 // the first traced batch's span, and linked with the others.
-func startFlightSpan(batches []batch) (way Span) {
+func startFlightSpan(batches []batch) (span Span) {
 	for i := range batches {
 		switch t := batches[i].trace; {
 		case t == nil:
-		case way == nil:
-			way = t.part("replicate")
+		case span == nil:
+			span = t.part("replicate")
 		default:
-			t.link(way)
+			t.link(span)
 		}
 	}
-	return way
+	return span
 }
 
-func (f *Follower) received(m *ActiveMessage, bytes int) *batchTrace {
+func (f *Follower) startAppendSpan(m *ActiveMessage, bytes int) *batchTrace {
 	if m.Trace == nil || f.o.Tracer == nil {
 		return nil
 	}

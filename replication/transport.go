@@ -31,14 +31,14 @@ import (
 // Only this file and transport_*.go use gRPC and protobuf.
 
 const (
-	// maxMessageBytes exceeds Tuning.BatchBytes, and a snapshot chunk rounded up to pages.
+	// maxMessageBytes must exceed Tuning.BatchBytes, and a snapshot chunk rounded up to pages.
 	maxMessageBytes = 16 << 20
-	// windowBytes is the flow-control window of one stream. gRPC's dynamic estimate starts small, and a standby that
-	// catches up is a bulk transfer from its first message.
+	// windowBytes is the flow-control window of one stream. It is fixed, because gRPC's dynamic window starts small, and
+	// catch-up is a bulk transfer from the first message.
 	windowBytes = 8 << 20
 	// writeBufferBytes is large, so that large batches need few system calls.
 	writeBufferBytes = 256 << 10
-	// keepaliveTime is a fallback for connections without messages; heartbeats are far more frequent.
+	// keepaliveTime applies to connections without messages; heartbeats are far more frequent.
 	keepaliveTime = 20 * time.Second
 )
 
@@ -51,7 +51,7 @@ func NewDialer(options ...grpc.DialOption) Dialer {
 	}, options...)
 }
 
-// NewDialerOver is NewDialer for networks other than the machine's. A dial error that is syscall.ECONNREFUSED becomes
+// NewDialerOver is like NewDialer, but connects with dial. If dial fails with syscall.ECONNREFUSED, Dial returns
 // ErrRefused.
 func NewDialerOver(
 	dial func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
@@ -64,7 +64,7 @@ type grpcDialer struct {
 	options []grpc.DialOption
 }
 
-// Dial makes the TCP connection directly, because gRPC does not report a refused connection.
+// Dial opens the TCP connection directly, because gRPC does not report a refused connection.
 func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	tcp, err := d.dial(ctx, address)
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -79,7 +79,7 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			if used.Swap(true) {
-				return nil, errors.New("connection ended")
+				return nil, errors.New("connection closed")
 			}
 			return counted, nil
 		}),
@@ -105,7 +105,7 @@ type countedConn struct {
 func (c *countedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.received.Add(uint64(n))
-	return n, err //nolint:wrapcheck // gRPC looks at it
+	return n, err //nolint:wrapcheck // gRPC checks its type
 }
 
 type grpcConn struct {
@@ -118,7 +118,7 @@ func (c *grpcConn) Received() uint64 { return c.tcp.received.Load() }
 
 func (c *grpcConn) Close() error {
 	err := c.cc.Close()
-	_ = c.tcp.Close() // gRPC may never have used it
+	_ = c.tcp.Close() // gRPC uses it only from the first call on
 	if err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
@@ -161,7 +161,7 @@ func (a activeStream) Send(m *StandbyMessage) error {
 	return nil
 }
 
-var errStreamEnded = errors.New("remote end has closed the stream")
+var errStreamEnded = errors.New("stream closed by the remote end")
 
 func (a activeStream) Recv() (*ActiveMessage, error) {
 	r, err := a.s.Recv()
@@ -218,9 +218,8 @@ type server struct {
 	responder Responder
 }
 
-// NewServer returns the gRPC service of a node. active returns the node's Primary, or an error, usually ErrNotActive;
-// it is called for each connection. s serves repairs of the other node in any role. r answers the handshakes of other
-// processes.
+// NewServer returns the gRPC service of a node. active is called for each connection, and returns the node's Primary or
+// an error, usually ErrNotActive. s serves repair requests of the other node in any role. r responds to handshakes.
 func NewServer(active func() (Service, error), s *store.Store, r Responder) lockstepv1.ReplicationServiceServer {
 	return &server{active: active, store: s, responder: r}
 }
@@ -311,8 +310,8 @@ func toHello(h *Hello) *lockstepv1.Hello {
 		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features,
 		Committed: toPosition(h.Committed), ForcedTerm: h.DiscardedTerm,
 	}
-	if h.Member.Run != uuid.Nil {
-		p.Run = h.Member.Run.String()
+	if h.Member.Generation != uuid.Nil {
+		p.Run = h.Member.Generation.String()
 	}
 	for _, e := range h.TermEnds {
 		p.TermEnds = append(p.TermEnds, toPosition(e))
@@ -333,7 +332,7 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	err := errors.Join(parseID(p.GetPairId(), &h.Pair), parseID(p.GetNodeId(), &h.Member.Node),
 		parseID(p.GetStoreId(), &h.Member.Store))
 	if p.GetRun() != "" {
-		err = errors.Join(err, parseID(p.GetRun(), &h.Member.Run))
+		err = errors.Join(err, parseID(p.GetRun(), &h.Member.Generation))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("hello: %w", err)
@@ -360,7 +359,7 @@ func fromPosition(p *lockstepv1.Position) lsn.Position {
 	return lsn.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: p.GetChain()}
 }
 
-// statusCodes maps errors to status codes and back. All other errors are Unavailable, which the standby treats as a
+// statusCodes maps errors to status codes and back. All other errors map to Unavailable, which the standby treats as a
 // lost connection.
 var statusCodes = []struct {
 	err  error

@@ -49,13 +49,13 @@ const maxProcessBytes = 256
 func fromProcessIdentity(p *lockstepv1.ProcessIdentity) (ProcessIdentity, error) {
 	i := ProcessIdentity{Process: p.GetProcess(), Address: p.GetAddress(), End: fromPosition(p.GetLogEnd())}
 	if len(i.Process) > maxProcessBytes || len(i.Address) > maxProcessBytes {
-		return i, fmt.Errorf("%w: hello with a name or address of more than %d bytes", ErrProtocol,
+		return i, fmt.Errorf("%w: process or address of more than %d bytes", ErrProtocol,
 			maxProcessBytes)
 	}
 	err := errors.Join(parseID(p.GetPairId(), &i.Pair), parseID(p.GetNodeId(), &i.Node),
 		parseID(p.GetStoreId(), &i.Store))
 	if err != nil {
-		err = fmt.Errorf("hello: %w", err)
+		err = fmt.Errorf("process identity: %w", err)
 	}
 	return i, err
 }

@@ -25,13 +25,13 @@ import (
 
 const (
 	repairPartBytes = 1 << 20
-	// repairSlackBytes is the overhead of a response message over the largest message.
+	// repairSlackBytes is the maximum overhead of a response over the largest message in it.
 	repairSlackBytes = 2 << 20
 )
 
-// ErrHistory is returned if the common history of both nodes cannot be proven: the same sequence may be another
-// message.
-var ErrHistory = errors.New("other node has another history, or its log is too short to compare")
+// ErrHistory is returned if a common history of both nodes cannot be proven: a sequence may identify different
+// messages.
+var ErrHistory = errors.New("other node has a different history, or its log is too short to compare")
 
 // FetchMessages fetches intact copies of messages from the node at the other end of cc. See repair.Source.
 func FetchMessages(
@@ -69,7 +69,7 @@ func FetchMessages(
 		}
 		found.Last = r.GetLastSequence()
 		if theirs := fromPosition(r.GetApplied()); !theirs.IsZero() && !sameHistory(s, theirs) {
-			return repair.FoundMessages{}, fmt.Errorf("%w: it is at %v", ErrHistory, theirs)
+			return repair.FoundMessages{}, fmt.Errorf("%w: other node is at %v", ErrHistory, theirs)
 		}
 		return found, nil
 	}
@@ -97,9 +97,10 @@ func (s *server) fetchMessages(
 	case pair != id.PairID || pair == uuid.Nil:
 		return fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, node, pair, id.PairID)
 	case node == id.NodeID:
-		return fmt.Errorf("%w: a node requested messages from itself", ErrProtocol)
+		return fmt.Errorf("%w: node requested messages from itself", ErrProtocol)
 	case req.GetFirstSequence() == 0 || req.GetLastSequence() < req.GetFirstSequence():
-		return fmt.Errorf("%w: messages %d to %d", ErrProtocol, req.GetFirstSequence(), req.GetLastSequence())
+		return fmt.Errorf("%w: invalid range of messages: %d to %d", ErrProtocol, req.GetFirstSequence(),
+			req.GetLastSequence())
 	}
 	last := &lockstepv1.FetchMessagesResponse{Finished: true}
 	own, theirs := s.store.Applied(), fromPosition(req.GetApplied())
@@ -107,7 +108,7 @@ func (s *server) fetchMessages(
 	case theirs.LSN <= own.LSN && !sameHistory(s.store, theirs):
 		return fmt.Errorf("%w: %v is not in this node's log", ErrHistory, theirs)
 	case theirs.LSN > own.LSN:
-		last.Applied = toPosition(own) // the requester has that in its log
+		last.Applied = toPosition(own) // the requester checks it against its log
 	}
 	found, err := s.store.CopyMessages(stream.Context(), req.GetQueue(), req.GetFirstSequence(), req.GetLastSequence())
 	if err != nil && !errors.Is(err, store.ErrNoQueue) {

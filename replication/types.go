@@ -20,47 +20,47 @@ type Member = identity.Member
 type Hello struct {
 	Pair   uuid.UUID
 	Member Member
-	// LogEnd is the last record of the standby's log. It is durable there.
+	// LogEnd is the position of the last record in the standby's log. It is durable there.
 	LogEnd lsn.Position
-	// Applied is the last record that the standby applied. Its log cannot be truncated below it.
+	// Applied is the position of the last record that the standby applied. Its log cannot be truncated below it.
 	Applied lsn.Position
 	// TermEnds is the last position of each term in the standby's log, newest first.
 	TermEnds []lsn.Position
 	// OldestProtocol is 0 if the standby supports only Protocol.
 	Protocol, OldestProtocol uint32
 	Features                 []string
-	// Committed is the last record that the standby knows to be committed and refuses to truncate (INV-13); zero if
-	// unknown.
+	// Committed is the position of the last record that the standby knows to be committed and refuses to truncate
+	// (INV-13); zero if unknown.
 	Committed lsn.Position
-	// DiscardedTerm is the term of the last forced failover if the standby's log ends before it; otherwise 0. An active
-	// with records of this term may lack any of the standby's records.
+	// DiscardedTerm is the term of the last forced failover if the standby's log ends before it; otherwise 0. Any of the
+	// standby's records may be missing on an active with records of this term.
 	DiscardedTerm uint64
 }
 
 // StandbyMessage is an acknowledgement or a heartbeat of a standby.
 type StandbyMessage struct {
-	// Config and Term are the fence that the standby obeys (INV-1).
+	// Config and Term are the fence of the standby (INV-1).
 	Config, Term uint64
 	Hello        *Hello
-	// Durable is the last record that is durable on the standby. It is zero in the first message.
+	// Durable is the position of the last record that is durable on the standby. It is zero in the first message.
 	Durable    lsn.Position
 	AppliedLSN uint64
 }
 
 // HelloResponse is the response to a Hello.
 type HelloResponse struct {
-	// ResumeAfter is the last common record. The standby truncates its log after it. With SnapshotRequired the standby
-	// saves those records to a file instead, and ResumeAfter is zero if unknown.
+	// ResumeAfter is the position of the last common record. The standby truncates its log after it. With
+	// SnapshotRequired, the standby saves those records to a file instead, and ResumeAfter is zero if unknown.
 	ResumeAfter lsn.Position
 	// SnapshotRequired: the standby cannot catch up from the log, because the log begins too late, or the histories
-	// diverge below the standby's applied record.
+	// diverge below the standby's Applied.
 	SnapshotRequired bool
-	// Reason is for the log.
+	// Reason is a text for the log.
 	Reason string
 	// OldestProtocol is 0 if the active supports only Protocol.
 	Protocol, OldestProtocol uint32
 	Features                 []string
-	// HoldsCommitted: the active has the hello's committed record. False may also mean unknown.
+	// HoldsCommitted: the active has the record Hello.Committed. False may also mean unknown.
 	HoldsCommitted bool
 }
 
@@ -71,13 +71,14 @@ type ActiveMessage struct {
 	HelloResponse *HelloResponse
 	// Previous is the position of the record before Records.
 	Previous lsn.Position
-	// Records are whole log frames. While Last is zero they are a fragment, continued in the next messages.
+	// Records are whole log frames. If Last is zero, they are a fragment, continued in the next message.
 	Records []byte
-	Last    lsn.Position
-	// CommitLSN is that of the active. The standby may apply its durable records up to here.
+	// Last is the position of the last record in Records.
+	Last lsn.Position
+	// CommitLSN is the active's commit LSN. The standby may apply its durable records up to it.
 	CommitLSN   uint64
 	AckRequired bool
-	// CommitTime is the active's current commit latency; 0 without recent commits, or if it was sent a moment ago.
+	// CommitTime is the active's current commit latency; 0 without recent commits, or if it was sent recently.
 	CommitTime time.Duration
 	// Trace identifies the span in which the active sends Records; nil if they are not traced.
 	Trace *TraceContext
@@ -87,19 +88,21 @@ type ActiveMessage struct {
 type SnapshotRequest struct {
 	Pair uuid.UUID
 	Node uuid.UUID
-	// Config that the standby obeys (INV-1).
+	// Config is the configuration in the standby's fence (INV-1).
 	Config uint64
 	// ResumeID is the ID of an interrupted transfer; empty for a new one.
 	ResumeID string
 	// ResumeOffset is a byte offset in the page file.
 	ResumeOffset uint64
-	Committed    lsn.Position
+	// Committed is as in Hello; also zero if the active is known to have the record.
+	Committed lsn.Position
 }
 
-// SnapshotHeader describes a snapshot that is being sent.
+// SnapshotHeader describes the snapshot of a transfer.
 type SnapshotHeader struct {
 	// ID identifies the pinned checkpoint while the active keeps it.
-	ID       string
+	ID string
+	// Position is the position of the last record in the snapshot.
 	Position lsn.Position
 	// FileBytes is the size of the page file up to its last used page.
 	FileBytes uint64
@@ -107,8 +110,7 @@ type SnapshotHeader struct {
 	DataBytes    uint64
 	PageSize     uint32
 	Config, Term uint64
-	// HoldsCommitted: the log continues from Position up to the committed record in the request. False may also mean
-	// unknown.
+	// HoldsCommitted: the active has the record SnapshotRequest.Committed. False may also mean unknown.
 	HoldsCommitted bool
 }
 
@@ -125,15 +127,15 @@ type SnapshotChunk struct {
 	Finished bool
 }
 
-// StandbyStream is the active's end of a standby's connection. One goroutine sends and another one receives. Both
-// methods return an error when the connection is lost or the call of Service.Replicate has returned.
+// StandbyStream is the active's end of a standby's connection. One goroutine sends, and another one receives. Both
+// methods return an error when the connection is lost or Service.Replicate has returned.
 type StandbyStream interface {
 	// Send does not retain the message after it returns. It may retain the records, so they must not be modified.
 	Send(m *ActiveMessage) error
 	Recv() (*StandbyMessage, error)
 }
 
-// Service is the active's interface for standbys. Primary implements it; a transport calls it.
+// Service serves standbys. Primary implements it; a transport calls it.
 type Service interface {
 	// Replicate serves one connection of a standby until it ends. When Replicate returns, the transport must end the
 	// stream, so that a blocked Send or Recv returns.
@@ -142,54 +144,54 @@ type Service interface {
 	FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error
 }
 
-// ActiveStream is the standby's end of a connection. The caller serializes sends; one other goroutine receives. Both
-// methods return an error when the connection is lost or its context is done.
+// ActiveStream is the standby's end of a connection. The caller serializes sends; another goroutine receives. Both
+// methods return an error when the connection is lost or the context of Conn.Replicate is done.
 type ActiveStream interface {
 	// Send does not retain the message after it returns.
 	Send(m *StandbyMessage) error
-	// Recv returns a message that the caller owns, with its records.
+	// Recv returns the next message. The caller owns it and its records.
 	Recv() (*ActiveMessage, error)
 }
 
 // SnapshotStream is a stream of snapshot chunks.
 type SnapshotStream interface {
-	// Recv returns a chunk that the caller owns, and io.EOF after the last one.
+	// Recv returns the next chunk, which the caller owns, or io.EOF after the last one.
 	Recv() (*SnapshotChunk, error)
 }
 
 // Conn is a connection to an active.
 type Conn interface {
-	// Replicate opens the record stream; it ends with ctx.
+	// Replicate opens the record stream, which ends when ctx is done.
 	Replicate(ctx context.Context) (ActiveStream, error)
-	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
+	// FetchSnapshot opens a snapshot transfer, which ends when ctx is done.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
 	// Handshake exchanges identities with the process at the other end.
 	Handshake(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
-	// Received returns the number of bytes received on the connection, including partial messages; 0 for transports
-	// that deliver whole messages.
+	// Received returns the number of bytes received on the connection, including partial messages. Transports that
+	// deliver only whole messages return 0.
 	Received() uint64
 	Close() error
 }
 
 // Dialer connects to an active.
 type Dialer interface {
-	// Dial returns an error that wraps ErrRefused if the address is reachable and no process listens on it, because
-	// the process has terminated.
+	// Dial opens a connection. Its error wraps ErrRefused if the host is reachable but no process listens at address,
+	// which proves that the process terminated.
 	Dial(ctx context.Context, address string) (Conn, error)
 }
 
-// ProcessIdentity identifies a process of a pair to another one.
+// ProcessIdentity identifies a process to the other processes of its pair.
 type ProcessIdentity struct {
-	// Process distinguishes processes of one node.
 	Pair, Node, Store uuid.UUID
-	Process           string
-	Address           string
-	// End is the last record of its log. It is zero if the store may have lost records: the peer must not hand over the
-	// role because of this log (INV-6).
+	// Process distinguishes processes of one node.
+	Process string
+	Address string
+	// End is the end of the process's log. It is zero if the store may have lost records: the peer must then not hand
+	// over the role because of this log (INV-6).
 	End lsn.Position
 }
 
-// Self returns the identity of this process.
+// Self returns the identity of this process, with store s.
 func Self(s *store.Store, process, address string) ProcessIdentity {
 	id := s.Identity()
 	i := ProcessIdentity{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address}
@@ -199,9 +201,9 @@ func Self(s *store.Store, process, address string) ProcessIdentity {
 	return i
 }
 
-// Responder answers the handshakes of other processes. The zero value rejects all.
+// Responder responds to handshakes of other processes. The zero value rejects all.
 type Responder struct {
 	Self func() ProcessIdentity
-	// OnHandshake is called for each answered handshake; it must not block.
+	// OnHandshake is called for each accepted handshake; it must not block.
 	OnHandshake func(ProcessIdentity)
 }

@@ -28,7 +28,7 @@ func frames(prev lsn.Position, term uint64, n, payload int) batch {
 	return b
 }
 
-func TestTailKeepsWhatIsNotLogged(t *testing.T) {
+func TestTailKeepsUnloggedBatches(t *testing.T) {
 	tl := newTail(1000, lsn.Position{})
 	var at lsn.Position
 	for range 10 {
@@ -63,7 +63,7 @@ func TestTailKeepsWhatIsNotLogged(t *testing.T) {
 
 // A batch larger than the whole tail is dropped only when it is logged and everything up to it is applied. A batch of
 // normal size stays.
-func TestTailLetsGoOfAnOversizedBatch(t *testing.T) {
+func TestTailReleasesOversizedBatch(t *testing.T) {
 	tl := newTail(1000, lsn.Position{})
 	small := frames(lsn.Position{}, 1, 1, 10)
 	tl.publish(small)
@@ -190,12 +190,12 @@ func TestQueueAnswersEachOnce(t *testing.T) {
 	}
 	require.EqualValues(t, 20, at.LSN)
 
-	done, free := q.answer(9) // of an earlier term
+	done, free := q.complete(9) // of an earlier term
 	require.Nil(t, done)
 	require.Zero(t, free)
 	room := int64(0)
 	for n := uint64(11); n <= 15; n++ {
-		done, free := q.answer(n)
+		done, free := q.complete(n)
 		done(nil, nil)
 		room += free
 	}
@@ -210,7 +210,7 @@ func TestQueueAnswersEachOnce(t *testing.T) {
 	require.ErrorIs(t, addTo(t.Context(), q, nil, nil), refuse)
 	q.unblock()
 	for n := uint64(16); n <= 20; n++ {
-		done, free := q.answer(n)
+		done, free := q.complete(n)
 		require.Nil(t, done, "answered by block")
 		room += free
 	}
@@ -307,10 +307,10 @@ func testAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	defer p.Stop()
 	ends := func(n uint64) func() bool { return func() bool { return st.End().LSN == n } }
 	require.Eventually(t, ends(1), time.Minute, time.Millisecond, "the term-start record")
-	answer := make(chan error, 1)
-	require.NoError(t, p.Submit(t.Context(), []byte("x"), func(_ *txn.Result, err error) { answer <- err }))
+	complete := make(chan error, 1)
+	require.NoError(t, p.Submit(t.Context(), []byte("x"), func(_ *txn.Result, err error) { complete <- err }))
 	p.fail(errors.New("apply")) // the committer waits for more transactions
-	require.ErrorIs(t, <-answer, ErrOutcomeUnknown)
+	require.ErrorIs(t, <-complete, ErrOutcomeUnknown)
 	require.Eventually(t, ends(2), time.Minute, time.Millisecond, "it is still logged")
 }
 
@@ -331,7 +331,7 @@ func TestAdmit(t *testing.T) {
 }
 
 // A standby does not apply durable records that the active has not committed (INV-5).
-func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
+func TestStandbyAppliesCommittedRecords(t *testing.T) {
 	synctest.Test(t, testStandbyAppliesWhatIsCommitted)
 }
 

@@ -8,8 +8,8 @@ import (
 )
 
 // A pair is upgraded one node at a time, so two consecutive releases must replicate to each other. Each end sends its
-// range of protocol versions, and both use the newest common one. An end uses a feature, an extension within a version,
-// only if the other end also named it. Names are never reused.
+// range of protocol versions, and both use the newest common one. A feature is an extension within a version. An end
+// uses a feature only if the other end also sent its name. Names are never reused.
 const (
 	ProtocolVersion = 1
 	OldestProtocol  = 1
@@ -26,27 +26,24 @@ func Features() []string { return nil }
 // Negotiation is the protocol and features common to both ends.
 type Negotiation struct {
 	Protocol uint32
-	// sorted
-	Features []string
+	Features []string // sorted
 }
 
-// negotiate returns the newest common protocol version and the common features, or ErrProtocol. If the other end sends
-// no oldest version, it supports only one.
+// negotiate returns the newest common protocol version and the common features, or ErrProtocol. oldest is 0 if the
+// other end supports only one version.
 func negotiate(newest, oldest uint32, features []string) (Negotiation, error) {
 	if oldest == 0 {
 		oldest = newest
 	}
 	negotiated := min(newest, ProtocolVersion)
 	if negotiated < oldest || negotiated < OldestProtocol {
-		return Negotiation{}, fmt.Errorf("%w: the other node supports replication protocols %d to %d, this node %d to %d; "+
-			"upgrade the older node, one release at a time", ErrProtocol, oldest, newest, OldestProtocol,
-			ProtocolVersion)
+		return Negotiation{}, fmt.Errorf("%w: the other node supports protocol versions %d to %d, this node %d to %d; "+
+			"upgrade the older node, one release at a time", ErrProtocol, oldest, newest, OldestProtocol, ProtocolVersion)
 	}
 	if len(features) > maxFeatures || slices.ContainsFunc(features,
 		func(f string) bool { return len(f) > maxFeatureBytes }) {
-		return Negotiation{}, fmt.Errorf("%w: the other node has %d features, limit %d of %d bytes each", ErrProtocol,
-			len(features),
-			maxFeatures, maxFeatureBytes)
+		return Negotiation{}, fmt.Errorf("%w: too many or too long features: %d, limit %d of %d bytes each", ErrProtocol,
+			len(features), maxFeatures, maxFeatureBytes)
 	}
 	return Negotiation{Protocol: negotiated, Features: common(Features(), features)}, nil
 }

@@ -15,20 +15,20 @@ type sent struct {
 	end   lsn.Position
 	bytes int
 	at    time.Time
-	// way is its span until the ack; nil if not traced.
-	way Span
+	// span ends with the ack; nil if not traced.
+	span Span
 }
 
-// window tracks the bytes in flight on one connection: sent and not acknowledged. The sender adds, the receiver
-// removes. It has a separate lock to avoid contention with the committer. Primary.mu may be held when it is locked,
-// but not vice versa.
+// window tracks the bytes in flight on one connection: sent and not acknowledged. The sender adds batches, and the
+// receiver removes them. It has a separate lock to avoid contention with the committer. Primary.mu may be held when
+// window.mu is locked, but not vice versa.
 type window struct {
 	mu      sync.Mutex // guards all below
 	batches []sent     // oldest first
 	bytes   int
 	// progress is the time of the last ack, or of the first batch of an empty window.
 	progress time.Time
-	// full: the sender waits for an ack.
+	// full is set while the sender waits for an ack.
 	full bool
 }
 
@@ -42,8 +42,8 @@ func (w *window) add(b sent) {
 	w.bytes += b.bytes
 }
 
-// acknowledge removes the acknowledged batches. Acks name the end of a sent batch, with the checksum of the whole
-// history. It reports whether the sender waits for the ack.
+// acknowledge removes the acknowledged batches, and reports whether the sender waits for the ack. at must be the end of
+// a sent batch, with the checksum of the whole history.
 func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,8 +52,7 @@ func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err er
 		i++
 	}
 	if i == len(w.batches) || w.batches[i].end != at {
-		return false, fmt.Errorf("%w: the standby acknowledges %v, which is not the end of any sent record",
-			ErrProtocol, at)
+		return false, fmt.Errorf("%w: ack of %v, which is not the end of a sent batch", ErrProtocol, at)
 	}
 	w.progress = time.Now()
 	for _, b := range w.batches[:i+1] {
@@ -61,8 +60,8 @@ func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err er
 		if meter != nil {
 			meter.Acknowledged(w.progress.Sub(b.at))
 		}
-		if b.way != nil {
-			b.way.End(w.progress, nil)
+		if b.span != nil {
+			b.span.End(w.progress, nil)
 		}
 	}
 	w.batches = w.batches[i+1:]
@@ -74,12 +73,12 @@ func (w *window) endTraces(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range w.batches {
-		endSpan(w.batches[i].way, time.Now(), err)
-		w.batches[i].way = nil
+		endSpan(w.batches[i].span, time.Now(), err)
+		w.batches[i].span = nil
 	}
 }
 
-// room returns how many of limit bytes may be sent now. If none, the next ack wakes the sender.
+// room returns how many of limit bytes may be sent. If none, the next ack wakes the sender.
 func (w *window) room(limit int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,7 +93,7 @@ func (w *window) inFlight() int {
 	return w.bytes
 }
 
-// progressed reports whether nothing is unacknowledged, or an ack arrived after since.
+// progressed reports whether all batches are acknowledged, or an ack arrived after since.
 func (w *window) progressed(since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -19,20 +19,20 @@ func (s *Store) Identity() datadir.Identity {
 	return s.id.Identity()
 }
 
-// ClaimRun records the process generation that is about to take part in the pair, and the one that the cluster record
-// names now. It is durable when it returns; from then on the record may name the claimed generation (INV-11).
-func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
+// ClaimGeneration durably records the process generation that is about to participate in the pair, and the one that the
+// cluster record currently lists. After it returns, the record may list the claimed generation (INV-11).
+func (s *Store) ClaimGeneration(listed, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
-		id.Run, id.ClaimedRun = named, claimed
+		id.Generation, id.ClaimedGeneration = listed, claimed
 		return nil
 	})
 }
 
-// ConfirmRun records that the cluster record names the generation as in sync. By then a quarantined store has been
-// refilled. The change is durable when ConfirmRun returns.
-func (s *Store) ConfirmRun(run uuid.UUID) error {
+// ConfirmGeneration durably records that the cluster record lists the generation as in sync. A quarantined store has
+// been replicated completely by then.
+func (s *Store) ConfirmGeneration(listed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
-		id.Run, id.ClaimedRun = run, uuid.Nil
+		id.Generation, id.ClaimedGeneration = listed, uuid.Nil
 		id.Quarantine, id.QuarantineReason = "", ""
 		return nil
 	})

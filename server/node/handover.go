@@ -124,7 +124,7 @@ func (n *node) watchFailback(ctx context.Context) {
 			continue
 		}
 		told = n.switchoverBlocker(ctx)
-		n.runner.SetOccupied(told)
+		n.runner.BlockFailback(told)
 	}
 }
 

@@ -73,7 +73,8 @@ func (p *dataPlane) Identity() failover.Identity {
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
 		Fence: id.Fence, End: p.node.store.End(),
 		MayHaveLost: id.MayHaveLost,
-		Restored:    id.Restored != "", Quarantine: renamed, Run: id.Run, ClaimedRun: id.ClaimedRun,
+		Restored:    id.Restored != "", Quarantine: renamed,
+		Generation: id.Generation, ClaimedGeneration: id.ClaimedGeneration,
 		Committed: p.node.store.Committed(),
 	}
 }
@@ -90,12 +91,12 @@ func (p *dataPlane) MarkLoss(context.Context) error {
 	return describe("record a possible loss", p.node.store.MarkLoss())
 }
 
-func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
-	return describe("record the process generation", p.node.store.ClaimRun(named, run))
+func (p *dataPlane) ClaimGeneration(_ context.Context, listed, claimed uuid.UUID) error {
+	return describe("record the process generation", p.node.store.ClaimGeneration(listed, claimed))
 }
 
-func (p *dataPlane) ConfirmRun(_ context.Context, run uuid.UUID) error {
-	return describe("confirm the process generation", p.node.store.ConfirmRun(run))
+func (p *dataPlane) ConfirmGeneration(_ context.Context, listed uuid.UUID) error {
+	return describe("confirm the process generation", p.node.store.ConfirmGeneration(listed))
 }
 
 func (p *dataPlane) Committed() (lsn.Position, bool) {
@@ -400,15 +401,15 @@ func dataEvent(e replication.Event) failover.DataEvent {
 		return failover.StandbyLost{Node: e.Member.Node, Cause: lostCause(e.Cause), Err: e.Err}
 	case replication.FollowerConnected:
 		return failover.FollowerConnected{Config: e.Config, Term: e.Term}
-	case replication.FollowerLacks:
-		return failover.FollowerLacks(e)
+	case replication.FollowerIncomplete:
+		return failover.FollowerIncomplete(e)
 	case replication.FollowerRequired:
 		return failover.FollowerRequired{}
 	case replication.FollowerLost:
 		return failover.FollowerLost{Cause: lostCause(e.Cause), Err: e.Err}
 	case replication.DiskStalled:
 		return failover.DiskStalled{Stalled: true}
-	case replication.DiskBack:
+	case replication.DiskRecovered:
 		return failover.DiskStalled{}
 	case replication.Failed:
 		return failover.Failed{Err: e.Err}

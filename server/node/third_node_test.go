@@ -44,9 +44,9 @@ func testThirdNode(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)
 	c := start(t, settingsOfPair(t, "c", etcd))
-	c.reports("the pair already has its two nodes", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")",
-		"stop that one first")
-	a.reports("the pair already has its two nodes", "c ("+c.ready.Address+")")
+	c.reports("the pair already has two nodes", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")",
+		"stop that node first")
+	a.reports("a third node", "c ("+c.ready.Address+")")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
 	for _, n := range []*testNode{a, b} {
 		n.waitCondition(conditions.ForeignNode, "", true)
@@ -76,7 +76,7 @@ func testWipedActive(t *testing.T) {
 	wiped.Data.Dir, wiped.Listen = t.TempDir(), a.ready.Address
 	empty := start(t, wiped)
 	older := start(t, b.config)
-	empty.reports("data directory was wiped or replaced", "Restore that directory", "node b (", "never here")
+	empty.reports("data directory was wiped or replaced", "Restore that directory", "node b (", "never on this node")
 	older.reports("a ("+a.ready.Address+")", "data directory was wiped or replaced", "stop the new node",
 		"lockstep failover --dry-run")
 

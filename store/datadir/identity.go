@@ -38,10 +38,11 @@ type Identity struct {
 	// content. The cluster record then no longer matches it.
 	Incarnation uint64
 	Fence       identity.Fence
-	// Run is the last generation of this store that the cluster record is known to have named (INV-11); zero if none.
-	Run uuid.UUID
-	// ClaimedRun is the generation that last took part, while it is unknown whether the cluster record names it.
-	ClaimedRun uuid.UUID
+	// Generation is the last process generation of this store known to be listed in the cluster record (INV-11); zero if
+	// none.
+	Generation uuid.UUID
+	// ClaimedGeneration is the generation of the last process that participated, until the record is known to list it.
+	ClaimedGeneration uuid.UUID
 	// MayHaveLost is set if acknowledged bytes may be lost (INV-6): the operating system stopped uncleanly before this
 	// start with sync=off or interval, the log was missing or ended before the checkpoint, or MarkLoss was called. It
 	// persists over restarts until ClearLoss.
@@ -58,23 +59,23 @@ type Identity struct {
 
 // Member returns the store's actual or prospective entry in the cluster record.
 func (id *Identity) Member() identity.Member {
-	m := identity.Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, Run: id.Run}
-	if id.ClaimedRun != uuid.Nil {
-		m.Run = id.ClaimedRun
+	m := identity.Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, Generation: id.Generation}
+	if id.ClaimedGeneration != uuid.Nil {
+		m.Generation = id.ClaimedGeneration
 	}
 	return m
 }
 
 // IdentityFile is the JSON form of the identity file, which is replaced atomically.
 type IdentityFile struct {
-	Version     int            `json:"version"`
-	NodeID      uuid.UUID      `json:"node_id"`
-	StoreID     uuid.UUID      `json:"store_id"`
-	PairID      uuid.UUID      `json:"pair_id"`
-	Incarnation uint64         `json:"incarnation"`
-	Fence       identity.Fence `json:"fence"`
-	Run         uuid.UUID      `json:"run,omitzero"`
-	ClaimedRun  uuid.UUID      `json:"claimed_run,omitzero"`
+	Version           int            `json:"version"`
+	NodeID            uuid.UUID      `json:"node_id"`
+	StoreID           uuid.UUID      `json:"store_id"`
+	PairID            uuid.UUID      `json:"pair_id"`
+	Incarnation       uint64         `json:"incarnation"`
+	Fence             identity.Fence `json:"fence"`
+	Generation        uuid.UUID      `json:"run,omitzero"`
+	ClaimedGeneration uuid.UUID      `json:"claimed_run,omitzero"`
 	// BootID and Sync are those of the last process generation.
 	BootID string `json:"boot_id"`
 	// Clean is set by a Close that synced everything.
@@ -190,7 +191,8 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 func (id *IdentityFile) Identity() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,
-		Fence: id.Fence, Run: id.Run, ClaimedRun: id.ClaimedRun, MayHaveLost: id.MayHaveLost, Restored: id.Restored,
+		Fence: id.Fence, Generation: id.Generation, ClaimedGeneration: id.ClaimedGeneration, MayHaveLost: id.MayHaveLost,
+		Restored:   id.Restored,
 		Quarantine: id.Quarantine, QuarantineReason: id.QuarantineReason,
 	}
 }

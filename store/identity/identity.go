@@ -16,24 +16,24 @@ type Member struct {
 	Store uuid.UUID `json:"store"`
 	// Incarnation is incremented after the content was replaced or may have lost data (INV-6).
 	Incarnation uint64 `json:"incarnation"`
-	// Run is the only process generation of the store that may act or be counted (INV-11). Zero if the record was written
-	// by a release without generations; then any generation may.
-	Run uuid.UUID `json:"run,omitzero"`
+	// Generation is the only process generation of the store that may act, or have its acks counted (INV-11). If it is
+	// zero, any generation may: the record was written by a release without generations.
+	Generation uuid.UUID `json:"run,omitzero"`
 }
 
 // Is reports whether two entries identify the same store in the same process generation. A release without generations
 // drops them when it writes the record, so an entry without one matches any generation.
 func (m Member) Is(o Member) bool {
-	if m.Run != uuid.Nil && o.Run != uuid.Nil && m.Run != o.Run {
+	if m.Generation != uuid.Nil && o.Generation != uuid.Nil && m.Generation != o.Generation {
 		return false
 	}
-	m.Run, o.Run = uuid.Nil, uuid.Nil
+	m.Generation, o.Generation = uuid.Nil, uuid.Nil
 	return m == o
 }
 
-// InRun returns the entry for another process generation.
-func (m Member) InRun(run uuid.UUID) Member {
-	m.Run = run
+// WithGeneration returns the entry for another process generation.
+func (m Member) WithGeneration(generation uuid.UUID) Member {
+	m.Generation = generation
 	return m
 }
 
@@ -42,7 +42,7 @@ func (m Member) String() string {
 	return fmt.Sprintf("node %s store %s/%d", m.Node, m.Store, m.Incarnation)
 }
 
-// Fence is the lower bound of the configurations and terms that a node obeys (INV-1). Fences are ordered by Config
+// Fence is the lower bound of the configurations and terms that a node accepts (INV-1). Fences are ordered by Config
 // first and by Term second. An independent comparison of both numbers would be wrong, because a node that attempts a
 // takeover raises only the term. The fence {Config: c, Term: t+1} excludes the active of {c, t}. If that active won,
 // its {c+1, t} is again above the fence.

@@ -25,12 +25,12 @@ func TestFenceOrder(t *testing.T) {
 
 // INV-11: an entry without a generation matches any generation.
 func TestMemberIs(t *testing.T) {
-	m := identity.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 3, Run: uuid.New()}
+	m := identity.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 3, Generation: uuid.New()}
 	require.True(t, m.Is(m))
-	require.True(t, m.Is(m.InRun(uuid.Nil)))
-	require.True(t, m.InRun(uuid.Nil).Is(m))
-	require.False(t, m.Is(m.InRun(uuid.New())))
+	require.True(t, m.Is(m.WithGeneration(uuid.Nil)))
+	require.True(t, m.WithGeneration(uuid.Nil).Is(m))
+	require.False(t, m.Is(m.WithGeneration(uuid.New())))
 	older := m
 	older.Incarnation--
-	require.False(t, m.Is(older.InRun(uuid.Nil)))
+	require.False(t, m.Is(older.WithGeneration(uuid.Nil)))
 }

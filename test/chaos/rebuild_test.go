@@ -89,7 +89,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 	reason := "no cluster record"
 	if restored {
 		require.NoError(t, os.CopyFS(etcdDir, os.DirFS(oldCopy)))
-		reason = "older than this node's own"
+		reason = "older than this node's fence"
 	}
 	require.NoError(t, p.StartEtcd(t.Context()))
 	require.NoError(t, active.Start())
@@ -227,7 +227,7 @@ func TestRebuildRecordWithoutNewerPeer(t *testing.T) {
 	out, err = command(t, "--addr", rebuilder.Address, "status")
 	require.NoError(t, err)
 	require.Contains(t, out, "FORCED: node "+rebuilder.Name)
-	require.Contains(t, out, "rebuilt the cluster record without asking the other node")
+	require.Contains(t, out, "rebuilt the cluster record without a response from the other node")
 	publish(t, c, "after", 10)
 
 	require.NoError(t, more.Start())

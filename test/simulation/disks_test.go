@@ -223,8 +223,8 @@ func outcomes() []string { return []string{waitedRollback, waitedCopy, supersede
 
 const (
 	// it has copied the other one's content since, and the image is older
-	waitedOtherStore = "expects another store on this node"
-	waitedActive     = "only the active holds everything"
+	waitedOtherStore = "lists another store of this node"
+	waitedActive     = "only the active has all records"
 	waitedTakeover   = "waiting for the other node to take over"
 	waitedRollback   = "was rolled back"
 	waitedCopy       = "two processes with one identity"

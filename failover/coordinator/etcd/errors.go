@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// refuses reports whether etcd explicitly rejected a request. A rejected swap was not applied, except for ErrNoSpace:
-// see swapFailed.
+// refuses reports whether etcd explicitly rejected a request. A rejected swap was not applied, except possibly with
+// ErrNoSpace (see swapFailed).
 func refuses(err error) bool {
 	err = rpctypes.Error(err)
 	for _, known := range []error{
@@ -27,8 +27,8 @@ func refuses(err error) bool {
 	return false
 }
 
-// cause returns a stable description, for the node's status, of an error that requires an operator; empty for any
-// other.
+// cause returns a stable description of an error that an operator must fix, for the node's status. It returns "" for
+// any other error.
 func cause(err error) string {
 	if err == nil {
 		return ""

@@ -41,38 +41,38 @@ const (
 // Options configures Open.
 type Options struct {
 	Endpoints []string
-	// Prefix of all keys of this pair, without a trailing slash. Default DefaultPrefix.
+	// Prefix is the prefix of all keys of this pair. Default DefaultPrefix.
 	Prefix string
 	TLS    *tls.Config
 	// Credentials, if not nil, replace TLS, so that certificates can change. They do not apply to http:// endpoints.
 	Credentials        credentials.TransportCredentials
 	Username, Password string
-	// LeaseTTL of the liveness key, rounded to whole seconds by etcd. Default 3 s.
+	// LeaseTTL is the time to live of the liveness key, rounded up to whole seconds. Default 3 s.
 	LeaseTTL time.Duration
-	// RequestTimeout of background requests. Default 1 s.
+	// RequestTimeout limits background requests. Default 1 s.
 	RequestTimeout time.Duration
 	Logger         *zap.Logger
 }
 
 // Coordinator implements failover.Coordinator on an etcd cluster.
 type Coordinator struct {
-	client  *clientv3.Client
-	log     *zap.Logger
-	record  string // key of the record
-	mark    string // key of the mark
-	livedir string // prefix of the liveness keys: the newest process of each node
-	rundir  string // prefix of the process keys: one for each announced process
-	opts    Options
+	client     *clientv3.Client
+	log        *zap.Logger
+	record     string // key of the record
+	mark       string // key of the mark
+	livedir    string // prefix of the liveness keys: the newest process of each node
+	processDir string // prefix of the process keys: one for each announced process
+	opts       Options
 
 	seen  *latest.Value[failover.Observation]
 	marks marks
 	// The fields below are guarded by the lock of seen and only used within Update.
-	runs       map[string]dupdetect.Entry // announced processes, by key
+	processes  map[string]dupdetect.Entry // announced processes, by key
 	newest     map[string]dupdetect.Entry // newest process of each node, by key
 	duplicates dupdetect.Tracker
-	// unknown is signalled if a process under this node's ID may not be aware of this one.
-	unknown chan struct{}
-	// history covers all responses so far; replaced is signalled after a response of another history.
+	// unaware is signaled if another process under this node's ID may not have detected this one.
+	unaware chan struct{}
+	// history describes all responses so far; replaced is signaled after a response with another history.
 	history  history
 	replaced chan struct{}
 	// lastError is the cause of the last failed request: a string.
@@ -84,10 +84,10 @@ type Coordinator struct {
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// Open starts the watch. It does not wait for etcd; see Ping. Errors only concern the options.
+// Open creates a client and starts the watch. It does not wait for etcd (see Ping), and only fails for invalid options.
 func Open(o Options) (*Coordinator, error) {
 	if len(o.Endpoints) == 0 {
-		return nil, errors.New("etcd: no endpoints: set the addresses of the etcd cluster, host:port")
+		return nil, errors.New("etcd: no endpoints (host:port)")
 	}
 	o.Prefix = strings.TrimRight(cmp.Or(o.Prefix, DefaultPrefix), "/")
 	o.LeaseTTL = cmp.Or(max(o.LeaseTTL, 0), DefaultLeaseTTL)
@@ -100,8 +100,8 @@ func Open(o Options) (*Coordinator, error) {
 		// etcd closes connections that ping more often than every 5 s. Until a silent connection is detected, requests,
 		// the watch and the lease use another one.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		// One try per endpoint and one more; further retries are up to the machine. Without any connection a request
-		// waits for its timeout.
+		// One try per endpoint and one more; the caller makes further retries. Without any connection, a request waits for
+		// its timeout.
 		MaxUnaryRetries: uint(len(o.Endpoints) + 1),
 		DialOptions:     dialOptions(&o, lastError),
 		Logger:          o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
@@ -112,10 +112,10 @@ func Open(o Options) (*Coordinator, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Coordinator{
 		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark",
-		livedir: o.Prefix + "/live/",
-		rundir:  o.Prefix + "/run/", opts: o,
-		runs: make(map[string]dupdetect.Entry), newest: make(map[string]dupdetect.Entry),
-		unknown: make(chan struct{}, 1), replaced: make(chan struct{}, 1),
+		livedir:    o.Prefix + "/live/",
+		processDir: o.Prefix + "/run/", opts: o,
+		processes: make(map[string]dupdetect.Entry), newest: make(map[string]dupdetect.Entry),
+		unaware: make(chan struct{}, 1), replaced: make(chan struct{}, 1),
 		seen: latest.New(failover.Observation{}), stop: stop, lastError: lastError,
 	}
 	c.wg.Go(func() { c.watch(ctx) })
@@ -124,7 +124,7 @@ func Open(o Options) (*Coordinator, error) {
 
 func dialOptions(o *Options, lastError *atomic.Value) []grpc.DialOption {
 	options := []grpc.DialOption{
-		// gRPC's default backoff grows to two minutes, which would delay role changes after etcd has returned.
+		// gRPC's default backoff grows to two minutes, which would delay role changes after an outage of etcd.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
 				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
@@ -132,7 +132,7 @@ func dialOptions(o *Options, lastError *atomic.Value) []grpc.DialOption {
 			},
 			MinConnectTimeout: o.RequestTimeout,
 		}),
-		// The client waits for a connection and then only returns a timeout, so the interceptor records the cause.
+		// The client waits for a connection and then returns only a timeout, so the interceptor records the cause.
 		grpc.WithChainUnaryInterceptor(recordErrors(lastError)),
 	}
 	plain := func(endpoint string) bool { return strings.HasPrefix(endpoint, "http://") }
@@ -142,8 +142,8 @@ func dialOptions(o *Options, lastError *atomic.Value) []grpc.DialOption {
 	return options
 }
 
-// newClient creates etcd's client. With a user, clientv3.New would request a token, and fail while etcd is unreachable.
-// The client therefore starts with an invalid token, and logs in when etcd rejects it.
+// newClient creates a client. If given a user, clientv3.New would request a token, and fail while etcd is unreachable.
+// The client therefore starts with an invalid token, and authenticates when etcd rejects it.
 func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
 	if o.Username == "" {
 		return clientv3.New(cfg) //nolint:wrapcheck // Open does
@@ -168,7 +168,7 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 	}
 	what := c.why(err)
 	if what == "" {
-		what = "check that it runs, and the addresses, TLS and user in the configuration"
+		what = "check that it is running, and check the addresses, TLS and user in the configuration"
 	}
 	return fmt.Errorf("etcd at %s does not respond: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
 }
@@ -184,7 +184,7 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 	return resp, err
 }
 
-// txn writes through the first endpoint that responds. outcomeUnknown is that of hedged.
+// txn writes through the first endpoint that responds. For outcomeUnknown, see hedged.
 func (c *Coordinator) txn(
 	ctx context.Context, request func(clientv3.Txn) clientv3.Txn,
 ) (resp *clientv3.TxnResponse, outcomeUnknown bool, err error) {
@@ -198,8 +198,8 @@ func (c *Coordinator) txn(
 	return resp, outcomeUnknown, err
 }
 
-// attempts allows one attempt per connection, and more at larger intervals, since requests sent during a leader
-// election get no response.
+// attempts returns the number of attempts per request: one per connection, and more at larger intervals, since requests
+// sent during a leader election get no response.
 func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + hedgedAttempts }
 
 func (c *Coordinator) why(err error) string {
@@ -236,7 +236,7 @@ func (c *Coordinator) Swap(
 	if err != nil {
 		return 0, fmt.Errorf("swap cluster record: %w", err)
 	}
-	// The same swap may be sent to several endpoints: only one attempt can be applied, and its OpID identifies it.
+	// The same swap may be sent to several endpoints. Only one attempt can be applied, and is identified by its OpID.
 	resp, outcomeUnknown, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))).
 			Then(clientv3.OpPut(c.record, string(value))).
@@ -272,8 +272,8 @@ func (c *Coordinator) swapFailed(
 	case !errors.Is(err, rpctypes.ErrNoSpace):
 		return 0, fmt.Errorf("swap cluster record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	}
-	// The write that reaches the quota is applied and answered with this error; later ones are not applied. The write
-	// is no longer in flight, so a read determines the outcome.
+	// The write that reaches the quota is applied, and also returns this error; later ones are not applied. The write is
+	// no longer in flight, so a read determines the outcome.
 	now, rev, lerr := c.Load(ctx)
 	switch {
 	case lerr == nil && now.OpID == next.OpID:
@@ -310,7 +310,7 @@ func (c *Coordinator) reportReachable() {
 
 func (c *Coordinator) reportUnreachable(err error) {
 	if errors.Is(err, context.Canceled) {
-		return // this client canceled the request
+		return // canceled by this client
 	}
 	c.setReachable(false, c.why(err))
 }
@@ -325,9 +325,9 @@ func (c *Coordinator) setReachable(ok bool, problem string) {
 	})
 	switch {
 	case changed && ok:
-		c.log.Info("etcd responds", zap.Strings("endpoints", c.opts.Endpoints))
+		c.log.Info("etcd is reachable", zap.Strings("endpoints", c.opts.Endpoints))
 	case changed:
-		c.log.Warn("etcd does not respond; role changes are frozen until it does",
+		c.log.Warn("etcd is unreachable; role changes are suspended",
 			zap.Strings("endpoints", c.opts.Endpoints),
 			zap.String("cause", problem))
 	}

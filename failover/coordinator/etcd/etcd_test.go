@@ -148,7 +148,7 @@ func TestEmbeddedErrors(t *testing.T) {
 		Dir: t.TempDir(), Address: s.etcd.Address(),
 		UnsafeNoFsync: true,
 	})
-	require.ErrorContains(t, err, "port in use")
+	require.ErrorContains(t, err, "address already in use")
 	_, err = embedded.Start(t.Context(), embedded.Options{})
 	require.ErrorContains(t, err, "no data directory")
 }
@@ -194,7 +194,7 @@ func TestMarkOfAnotherPair(t *testing.T) {
 
 // A process of 0.1.0 only writes the node's key. It is detected when it overwrites this process's announcement; after
 // it has terminated, that is restored.
-func TestTwinOfOlderRelease(t *testing.T) {
+func TestDuplicateOfOlderRelease(t *testing.T) {
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
 	require.NoError(t, err)

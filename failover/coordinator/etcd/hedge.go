@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// hedgeDelay is the time without a response after which the next attempt starts. The client uses its connections in
-	// turn. A healthy etcd responds within a few milliseconds.
+	// hedgeDelay is the time without a response after which the next attempt starts, on the client's next connection. A
+	// healthy etcd responds within a few milliseconds.
 	hedgeDelay = 100 * time.Millisecond
-	// hedgedAttempts are made in addition to one per endpoint, with doubling delays.
+	// hedgedAttempts is the number of attempts in addition to one per endpoint; their delays double.
 	hedgedAttempts = 4
 )
 
@@ -20,9 +20,10 @@ type attempt[T any] struct {
 	err   error
 }
 
-// hedged sends the same request up to `attempts` times, each on the next connection, until one is answered, so that an
-// unresponsive endpoint does not delay a failover. It returns the first response, or the last error. outcomeUnknown:
-// some attempt was canceled, or failed without a response of etcd. All attempts have ended when it returns.
+// hedged sends the same request up to `attempts` times, each on the next connection, until it receives a response, so
+// that an unresponsive endpoint does not delay a failover. It returns the first response, or the last error.
+// outcomeUnknown reports whether an attempt was canceled, or failed without a response from etcd. When hedged returns,
+// all attempts have ended.
 func hedged[T any](
 	ctx context.Context, attempts int, call func(context.Context) (T, error),
 ) (value T, outcomeUnknown bool, err error) {
@@ -78,7 +79,7 @@ func hedged[T any](
 	}
 }
 
-// moreSpecific returns the newer error, unless only the older one has a known cause.
+// moreSpecific returns the newer error, unless only the cause of the older one is known.
 func moreSpecific(older, newer error) error {
 	if cause(newer) == "" && cause(older) != "" {
 		return older

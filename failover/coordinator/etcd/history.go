@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// history identifies the responding cluster and its last revision.
+// history contains the ID of the responding cluster, and its last revision.
 type history struct {
 	mu      sync.Mutex // guards the fields below
 	cluster uint64     // 0: no response yet
@@ -35,8 +35,8 @@ func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) boo
 	return other
 }
 
-// checkRevision lists the keys again if a response shows that etcd was restored or replaced: a proxy may keep the
-// watch.
+// checkRevision triggers a new list of the keys if a response proves that etcd was restored or replaced. A proxy may
+// keep the watch open in this case.
 func (c *Coordinator) checkRevision(header *etcdserverpb.ResponseHeader, before int64) {
 	if c.history.isOther(header, before) {
 		select {

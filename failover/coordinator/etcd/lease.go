@@ -31,15 +31,15 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		return fmt.Errorf("announce: %w", err)
 	}
 	keys := announced{
-		live: c.livedir + live.Node.ID.String(),
-		run:  c.rundir + live.Node.ID.String() + "/" + url.PathEscape(live.Process), value: string(value),
+		live:    c.livedir + live.Node.ID.String(),
+		process: c.processDir + live.Node.ID.String() + "/" + url.PathEscape(live.Process), value: string(value),
 	}
 	c.track(func(t *dupdetect.Tracker) { t.Begin(live) })
 	defer c.track((*dupdetect.Tracker).End)
 	var id clientv3.LeaseID
 	var alive keepAlive
 	defer alive.end()
-	unknown := false // a process may not be aware of this one
+	unaware := false // another process may not have detected this one
 	for ctx.Err() == nil {
 		wait := c.opts.LeaseTTL / 3
 		if id == clientv3.NoLease {
@@ -47,12 +47,12 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		} else {
 			err = c.renew(ctx, &alive, id)
 		}
-		if err == nil && (unknown || c.overwritten(live)) {
+		if err == nil && (unaware || c.overwritten(live)) {
 			err = c.announceAgain(ctx, keys, id)
 		}
 		switch {
 		case err == nil:
-			unknown = false
+			unaware = false
 			c.reportReachable()
 		case errors.Is(err, errLeaseGone):
 			id, wait = clientv3.NoLease, 0
@@ -67,13 +67,13 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-c.unknown:
-			unknown = true
+		case <-c.unaware:
+			unaware = true
 		case <-time.After(wait):
 		}
 	}
 	if id != clientv3.NoLease {
-		// The other node then need not wait for the lease to expire.
+		// Otherwise the other node would have to wait until the lease expires.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.RequestTimeout/2)
 		defer cancel()
 		if _, err := c.client.Revoke(ctx, id); err != nil {
@@ -84,9 +84,9 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 }
 
 type announced struct {
-	live  string // of its node: the newest process wins
-	run   string // of the process
-	value string
+	live    string // key of the node, with the newest process
+	process string // key of the process
+	value   string
 }
 
 func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
@@ -97,30 +97,30 @@ func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	})
 }
 
-// overwritten reports whether the node's liveness key is missing: a duplicate process had overwritten it, and has
+// overwritten reports whether the node's liveness key is missing, because a duplicate process overwrote it and then
 // terminated.
 func (c *Coordinator) overwritten(live failover.Live) bool {
 	o := c.seen.Get()
-	_, there := o.LiveNode(live.Node.ID)
-	return o.Reachable && o.LiveKnown && !there
+	_, present := o.LiveNode(live.Node.ID)
+	return o.Reachable && o.LiveKnown && !present
 }
 
-// announceAgain writes this process's key again, so that a newer process detects it as running, and the node's key if
-// missing.
+// announceAgain rewrites the key of this process, so that a newer process detects that it is running. It also rewrites
+// the node's key if it is missing.
 func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
 	_, _, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
-		run := clientv3.OpPut(keys.run, keys.value, clientv3.WithLease(id))
+		process := clientv3.OpPut(keys.process, keys.value, clientv3.WithLease(id))
 		return t.If(clientv3.Compare(clientv3.CreateRevision(keys.live), "=", 0)).
-			Then(run, clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(id))).
-			Else(run)
+			Then(process, clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(id))).
+			Else(process)
 	})
 	switch {
 	case errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound):
 		return errLeaseGone
 	case err != nil:
-		return fmt.Errorf("put %s: %w", keys.run, err)
+		return fmt.Errorf("put %s: %w", keys.process, err)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 	defer cancel()
 	sent := time.Now()
 	lease, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		// A superfluous lease expires.
+		// an unused lease expires
 		return c.client.Grant(ctx, int64((c.opts.LeaseTTL+time.Second-1)/time.Second))
 	})
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 	_, _, err = c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		return t.Then(
 			clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(lease.ID)),
-			clientv3.OpPut(keys.run, keys.value, clientv3.WithLease(lease.ID)),
+			clientv3.OpPut(keys.process, keys.value, clientv3.WithLease(lease.ID)),
 		)
 	})
 	if err != nil {
@@ -149,9 +149,10 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 	return lease.ID, nil
 }
 
-// keepAlive is a stream that renews a lease. With authentication, opening one costs etcd a password check.
+// keepAlive is a stream that renews a lease. It is kept open, because with authentication each new stream requires a
+// password check.
 type keepAlive struct {
-	stream etcdserverpb.Lease_LeaseKeepAliveClient // nil: not open
+	stream etcdserverpb.Lease_LeaseKeepAliveClient // nil if not open
 	cancel context.CancelFunc
 }
 
@@ -172,12 +173,12 @@ func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.L
 	return err
 }
 
-// renewOnce sends one keep-alive. The library's KeepAliveOnce would wait for a connection and then retry until the
-// timeout, whereas an outage must be detected immediately here.
+// renewOnce sends one keep-alive. It does not use the library's KeepAliveOnce, which waits for a connection and retries
+// until the timeout: an outage must be detected immediately.
 func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	sent := time.Now()
 	limit := c.opts.RequestTimeout / time.Duration(min(len(c.opts.Endpoints), 3))
-	resp, err := alive.ask(ctx, c.client, id, limit)
+	resp, err := alive.send(ctx, c.client, id, limit)
 	switch {
 	case err == nil && resp.TTL > 0:
 		c.leased(sent, resp.TTL)
@@ -192,7 +193,7 @@ func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id client
 	return fmt.Errorf("keep alive: %w", err)
 }
 
-func (k *keepAlive) ask(
+func (k *keepAlive) send(
 	ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, limit time.Duration,
 ) (*etcdserverpb.LeaseKeepAliveResponse, error) {
 	if k.stream == nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// marks caches the mark's key, so that a write needs no preceding read.
+// marks caches the mark and its revision, so that a write requires no preceding read.
 type marks struct {
 	mu  sync.Mutex // guards the fields below
 	rev int64      // mod revision of the key; 0 if missing
 	now failover.Mark
 }
 
-// WriteMark implements failover.Coordinator. The mark has a separate key without a lease: it outlives the active and
+// WriteMark implements failover.Coordinator. The mark has a separate key without a lease, so it outlives the active and
 // the record.
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	k := &c.marks
@@ -36,7 +36,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 			}
 		case fresh:
 			return k.now, nil
-		default: // the cached mark is not lower, but etcd may have been restored since
+		default: // the cached mark is not lower, but may be outdated: etcd may have been restored
 			if err := c.readMark(ctx); err != nil {
 				return failover.Mark{}, fmt.Errorf("write high-water mark: %w", err)
 			}
@@ -51,7 +51,7 @@ func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, err
 	if err != nil {
 		return false, fmt.Errorf("write high-water mark: %w", err)
 	}
-	// It may be sent to several endpoints. An attempt that arrives after a higher mark fails its condition.
+	// The mark may be sent to several endpoints. The condition rejects an attempt that arrives after a higher mark.
 	resp, _, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.mark), "=", k.rev)).
 			Then(clientv3.OpPut(c.mark, string(value))).

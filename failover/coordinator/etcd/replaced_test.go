@@ -18,7 +18,7 @@ import (
 // empty restarts etcd without data.
 func (s *server) empty(t *testing.T) {
 	t.Helper()
-	s.putBack(t, t.TempDir())
+	s.rollBack(t, t.TempDir())
 }
 
 // etcd's data is replaced, by an older copy or by nothing, while the connection is broken, so no request fails. After
@@ -28,7 +28,7 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 	type fits = func(failover.Observation) bool
 	for name, replace := range map[string]func(t *testing.T, s *server, image string) fits{
 		"restored": func(t *testing.T, s *server, image string) fits {
-			s.putBack(t, image)
+			s.rollBack(t, image)
 			return func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" }
 		},
 		"emptied": func(t *testing.T, s *server, _ string) fits {

@@ -28,8 +28,8 @@ func (s *server) image(t *testing.T) string {
 	return dir
 }
 
-// putBack stops etcd, restores its disk, and restarts it.
-func (s *server) putBack(t *testing.T, image string) {
+// rollBack stops etcd, restores its disk, and restarts it.
+func (s *server) rollBack(t *testing.T, image string) {
 	t.Helper()
 	address := s.etcd.Address()
 	s.stop(t)
@@ -41,7 +41,7 @@ func (s *server) putBack(t *testing.T, image string) {
 // etcd is restored to an older state under an open connection, which then reports the restored state. (The node
 // rejects a record older than its own: INV-9.) Revisions are assigned a second time, and a lost mark is written
 // again.
-func TestPutBackUnderConnection(t *testing.T) {
+func TestRolledBackUnderConnection(t *testing.T) {
 	s := start(t)
 	a := open(t, etcd.Options{
 		Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second,
@@ -73,7 +73,7 @@ func TestPutBackUnderConnection(t *testing.T) {
 		})
 	}
 
-	s.putBack(t, image)
+	s.rollBack(t, image)
 	for _, c := range []*etcd.Coordinator{a, b} {
 		o := coordtest.Await(t, c, "the restored record",
 			func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" && o.Reachable })
@@ -95,7 +95,7 @@ func TestPutBackUnderConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 51}, mark)
 	// The same applies to a connection that has written a higher mark before, and now writes a lower one.
-	s.putBack(t, image)
+	s.rollBack(t, image)
 	require.Eventually(t, func() bool {
 		_, err := a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 40})
 		return err == nil
@@ -125,7 +125,7 @@ func TestPutBackUnderConnection(t *testing.T) {
 
 // The connection breaks before etcd stops, as if its machine failed. A client library's watch would resume from a
 // revision that the restored etcd reaches only later, and receive nothing until then.
-func TestPutBackUnderBrokenWatch(t *testing.T) {
+func TestRolledBackUnderBrokenWatch(t *testing.T) {
 	s := start(t)
 	way, err := cluster.NewProxy(s.etcd.Address())
 	require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestPutBackUnderBrokenWatch(t *testing.T) {
 	})
 	way.Cut()
 	way.Reset()
-	s.putBack(t, image)
+	s.rollBack(t, image)
 	way.Heal()
 	coordtest.Await(t, b, "the restored record",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" })

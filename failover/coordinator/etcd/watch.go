@@ -29,16 +29,16 @@ import (
 const relistDelay = 200 * time.Millisecond
 
 var (
-	errSilent   = errors.New("watch: etcd is silent")
+	errSilent   = errors.New("watch: no response from etcd")
 	errReplaced = errors.New("watch: etcd was restored or replaced")
 )
 
-// watch lists the pair's keys and follows their changes. It lists again after every interruption, so that no change is
-// missed.
+// watch lists the pair's keys and watches their changes. It lists them again after every interruption, so that no
+// change is missed.
 func (c *Coordinator) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := c.watchOnce(ctx)
-		c.log.Debug("etcd watch restarts", zap.Error(err))
+		c.log.Debug("etcd watch restarted", zap.Error(err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(relistDelay):
@@ -46,12 +46,11 @@ func (c *Coordinator) watch(ctx context.Context) {
 	}
 }
 
-// watchOnce lists the keys, and follows the changes until the stream ends.
+// watchOnce lists the keys, and watches their changes until the stream ends.
 //
-// Unlike the client library's watch, the stream is never resumed. After etcd was restored from a backup, or emptied,
-// its new history may reach a previously seen revision only later, and a watch from that revision would report nothing
-// until then. The effective list is read after the stream was opened: a history that replaces it must end the stream
-// first.
+// Unlike the client library's watch, the stream is never resumed. If etcd was restored from a backup, or emptied, its
+// new history may reach a previously seen revision only later, and a watch from that revision reports nothing until
+// then. The effective list is read after the stream was opened, so a replaced history ends the stream.
 func (c *Coordinator) watchOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -63,7 +62,7 @@ func (c *Coordinator) watchOnce(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-c.replaced: // the list below covers it
+	case <-c.replaced: // obsolete after the list below
 	default:
 	}
 	listed, err := c.list(ctx)
@@ -87,7 +86,7 @@ func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, e
 	c.seen.Update(func(o *failover.Observation) bool {
 		o.Record, o.Revision, o.RecordErr, o.Missing = nil, 0, nil, true
 		o.Live, o.LiveKnown = nil, true
-		clear(c.runs)
+		clear(c.processes)
 		clear(c.newest)
 		for _, kv := range resp.Kvs {
 			c.put(o, kv)
@@ -98,13 +97,13 @@ func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, e
 	return resp.Header, nil
 }
 
-// openWatch opens a stream of changes. cancel ends ctx if that takes too long.
+// openWatch opens a stream of changes. It calls cancel, which must cancel ctx, after the request timeout.
 func (c *Coordinator) openWatch(
 	ctx context.Context, cancel context.CancelFunc,
 ) (etcdserverpb.Watch_WatchClient, error) {
 	limit := time.AfterFunc(c.opts.RequestTimeout, cancel)
 	defer limit.Stop()
-	// WithRequireLeader: a member that was cut off from the others ends the watch instead of going silent.
+	// WithRequireLeader: a member without a leader ends the watch.
 	stream, err := etcdserverpb.NewWatchClient(c.client.ActiveConnection()).Watch(
 		clientv3.WithRequireLeader(ctx), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
@@ -151,22 +150,22 @@ func (c *Coordinator) follow(
 			}
 		}
 	})
-	// Silence can also mean a broken connection, so request progress notifications on the same stream.
+	// Without changes the stream is idle, so request progress notifications to detect a broken connection.
 	ticker := time.NewTicker(c.opts.RequestTimeout)
 	defer ticker.Stop()
-	asked := false
+	requested := false
 	for {
 		select {
 		case r := <-responses:
 			if r.err != nil {
 				return fmt.Errorf("watch: %w", r.err)
 			}
-			asked = false
-			if err := c.follows(r.resp, listed); err != nil {
+			requested = false
+			if err := c.process(r.resp, listed); err != nil {
 				return err
 			}
 		case <-ticker.C:
-			if asked {
+			if requested {
 				return errSilent
 			}
 			err := stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
@@ -175,7 +174,7 @@ func (c *Coordinator) follow(
 			if err != nil && !errors.Is(err, io.EOF) {
 				return fmt.Errorf("watch: %w", err)
 			}
-			asked = true
+			requested = true
 		case <-c.replaced:
 			return errReplaced
 		case <-ctx.Done():
@@ -184,7 +183,7 @@ func (c *Coordinator) follow(
 	}
 }
 
-func (c *Coordinator) follows(resp *etcdserverpb.WatchResponse, listed *etcdserverpb.ResponseHeader) error {
+func (c *Coordinator) process(resp *etcdserverpb.WatchResponse, listed *etcdserverpb.ResponseHeader) error {
 	h := resp.Header
 	switch {
 	case resp.Canceled:
@@ -192,16 +191,16 @@ func (c *Coordinator) follows(resp *etcdserverpb.WatchResponse, listed *etcdserv
 	case h.GetClusterId() != listed.GetClusterId():
 		return errReplaced
 	case len(resp.Events) == 0 && h.GetRevision() < listed.GetRevision():
-		return errReplaced // behind a proxy that keeps the stream, or a lagging member: listing again is safe
+		return errReplaced // behind a proxy that keeps the stream open; or a lagging member, where a new list is harmless
 	}
-	// The stream began before the list, which has newer values.
+	// The stream was opened before the list, which may be newer than the first events.
 	events := slices.DeleteFunc(resp.Events, func(ev *mvccpb.Event) bool { return ev.Kv.ModRevision <= listed.Revision })
 	c.apply(events)
 	return nil
 }
 
 func (c *Coordinator) apply(events []*mvccpb.Event) {
-	// The mark changes every second, and no watcher needs it.
+	// The mark changes every second, and watchers do not use it.
 	events = slices.DeleteFunc(events, func(ev *mvccpb.Event) bool { return string(ev.Kv.Key) == c.mark })
 	if len(events) == 0 {
 		return
@@ -221,9 +220,9 @@ func (c *Coordinator) apply(events []*mvccpb.Event) {
 
 // findDuplicate updates o.Duplicate. The lock of c.seen is held.
 func (c *Coordinator) findDuplicate(o *failover.Observation) {
-	all := slices.Collect(maps.Values(c.runs))
+	all := slices.Collect(maps.Values(c.processes))
 	for _, l := range c.newest {
-		// A process of 0.1.0 has no process key, and is only seen while it is the newest.
+		// A process of 0.1.0 has no process key, and is only visible while it is the newest.
 		if !slices.ContainsFunc(all, func(e dupdetect.Entry) bool { return e.Live == l.Live }) {
 			all = append(all, l)
 		}
@@ -231,7 +230,7 @@ func (c *Coordinator) findDuplicate(o *failover.Observation) {
 	o.Duplicate = c.duplicates.See(0, all)
 	if c.duplicates.Unknown(all) {
 		select {
-		case c.unknown <- struct{}{}:
+		case c.unaware <- struct{}{}:
 		default:
 		}
 	}
@@ -253,19 +252,19 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 		var l failover.Live
 		id, err := uuid.Parse(key[len(c.livedir):])
 		if err != nil || json.Unmarshal(kv.Value, &l) != nil || l.Node.ID != id {
-			return // an unreadable hint is ignored
+			return // ignore an unreadable hint
 		}
 		c.newest[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision}
 		lives := withoutNode(o.Live, id)
 		lives = append(lives, l)
 		slices.SortFunc(lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
 		o.Live = lives
-	case strings.HasPrefix(key, c.rundir):
+	case strings.HasPrefix(key, c.processDir):
 		var l failover.Live
 		if json.Unmarshal(kv.Value, &l) == nil {
-			// An announcement and its repetition may arrive together. First shows whether a duplicate process announced
-			// itself in between, and is thus running.
-			c.runs[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
+			// Two announcements of a process may arrive in one response. First reveals whether a duplicate process announced
+			// itself in between, which proves that this one was running.
+			c.processes[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
 		}
 	}
 }
@@ -277,7 +276,7 @@ func (c *Coordinator) remove(o *failover.Observation, kv *mvccpb.KeyValue) {
 		o.Record, o.Revision, o.RecordErr, o.Missing = nil, 0, nil, true
 		return
 	}
-	delete(c.runs, key)
+	delete(c.processes, key)
 	delete(c.newest, key)
 	if id, err := uuid.Parse(strings.TrimPrefix(key, c.livedir)); err == nil {
 		o.Live = withoutNode(o.Live, id)

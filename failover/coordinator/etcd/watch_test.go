@@ -19,7 +19,7 @@ import (
 
 // A process has announced itself twice, its duplicate once in between, and the watch delivers all three together. The
 // duplicate is running, because it announced itself after this process.
-func TestTwinBetweenTwoAnnouncements(t *testing.T) {
+func TestDuplicateBetweenTwoAnnouncements(t *testing.T) {
 	c := open(t, etcd.Options{Endpoints: []string{"127.0.0.1:1"}, Prefix: "/p", RequestTimeout: time.Minute})
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
 	own, duplicate := failover.Live{Node: node, Process: "own"}, failover.Live{Node: node, Process: "twin"}

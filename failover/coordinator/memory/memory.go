@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory implements a coordinator without network and disk: for simulations, and for a node without a partner.
+// Package memory implements an in-process coordinator, for simulations and for a node without a partner.
 package memory
 
 import (
@@ -56,9 +56,9 @@ func NewServer(leaseTTL time.Duration) *Server {
 	return &Server{ttl: leaseTTL, live: make(map[process]lease)}
 }
 
-// Standalone returns a coordinator for a node without a partner. It derives the record that the node last obeyed from
-// the store's identity, and the node activates in the next term. A store that is new, or was restored from a backup,
-// has obeyed none, so the node creates the first one.
+// Standalone returns a coordinator for a node without a partner. It derives the record from the fence in the store's
+// identity, and the node activates in the next term. For a new store, or one restored from a backup, it has no record,
+// so the node creates the first one.
 func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	s := NewServer(0)
 	if id.Empty() || id.Restored {
@@ -92,7 +92,7 @@ func (s *Server) SetDown(down bool) {
 	s.notify()
 }
 
-// Forget deletes the record and the mark, to simulate a loss of the coordinator's data.
+// Forget deletes the record and the mark, to simulate a coordinator that lost its data.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,15 +108,15 @@ type Image struct {
 	mark   failover.Mark
 }
 
-// Image returns a snapshot of the record and the mark, like a backup.
+// Image returns a snapshot of the record and the mark.
 func (s *Server) Image() Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Image{record: s.record, rev: s.rev, mark: s.mark}
 }
 
-// PutBack restores a snapshot, to simulate a restored coordinator: it assigns the same revisions again.
-func (s *Server) PutBack(i Image) {
+// Restore restores a snapshot, to simulate a restored coordinator: it assigns the same revisions again.
+func (s *Server) Restore(i Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.record, s.rev, s.mark = i.record, i.rev, i.mark
@@ -164,23 +164,23 @@ type Coordinator struct {
 	closed chan struct{}
 
 	// guarded by s.mu
-	duplicates dupdetect.Tracker
-	cut        bool
-	loseReply  bool
-	isClosed   bool
+	duplicates   dupdetect.Tracker
+	disconnected bool
+	loseReply    bool
+	isClosed     bool
 }
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// SetReachable cuts this connection, or restores it.
+// SetReachable interrupts or restores this connection.
 func (c *Coordinator) SetReachable(reachable bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	c.cut = !reachable
+	c.disconnected = !reachable
 	c.s.notify()
 }
 
-// LoseNextReply makes the next Swap return ErrUnknownOutcome although it was applied.
+// LoseNextReply makes the next Swap return ErrUnknownOutcome although it is applied.
 func (c *Coordinator) LoseNextReply() {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -188,7 +188,7 @@ func (c *Coordinator) LoseNextReply() {
 }
 
 // up reports whether the connection works. s.mu is held.
-func (c *Coordinator) up() bool { return !c.s.down && !c.cut && !c.isClosed }
+func (c *Coordinator) up() bool { return !c.s.down && !c.disconnected && !c.isClosed }
 
 // Name implements failover.Coordinator.
 func (c *Coordinator) Name() string { return "memory" }
@@ -329,7 +329,7 @@ func (s *Server) expire(who process) {
 	}
 }
 
-// updateDuplicates changes the process announced by this connection.
+// updateDuplicates updates the tracker of this connection, and notifies all connections.
 func (c *Coordinator) updateDuplicates(change func(*dupdetect.Tracker)) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()

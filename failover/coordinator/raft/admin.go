@@ -16,13 +16,13 @@ import (
 
 // AdminOptions configures NewAdmin.
 type AdminOptions struct {
-	// Voters are addresses for finding the cluster; one that responds suffices.
+	// Voters are addresses used to find the cluster. At least one of them must respond.
 	Voters []string
-	// TLS as configured on the voters, or nil. The certificate must carry a name that the voters accept.
+	// TLS is the configuration of the voters, or nil. The certificate must contain a name that the voters accept.
 	TLS *TLS
-	// RequestTimeout limits one try of a request. Default 1 s.
+	// RequestTimeout limits each try of a request. Default 1 s.
 	RequestTimeout time.Duration
-	// Dial defaults to TCP.
+	// Dial opens a connection. Default TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -63,7 +63,7 @@ func NewAdmin(o AdminOptions) (*Admin, error) {
 	}, nil
 }
 
-// Members returns the leader's member list. Errors: ErrNoQuorum.
+// Members returns the leader's list of members, or ErrNoQuorum.
 func (a *Admin) Members(ctx context.Context) ([]Member, error) {
 	m, err := askMembers(ctx, a, a.opts.RequestTimeout)
 	return m, a.explain(err)
@@ -87,7 +87,7 @@ func (a *Admin) Replace(ctx context.Context, idOrAddress, newAddress string) (Me
 	return m, a.explain(err)
 }
 
-// Status queries one voter, which need not be a member.
+// Status returns the status of one voter, which may be a non-member.
 func (a *Admin) Status(ctx context.Context, address string) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.RequestTimeout)
 	defer cancel()
@@ -104,7 +104,7 @@ func (a *Admin) Close() error {
 	return nil
 }
 
-// findLeader implements leaderFinder by querying every known voter.
+// findLeader implements leaderFinder. It queries every known voter.
 func (a *Admin) findLeader(ctx context.Context) (service, string) {
 	a.mu.Lock()
 	known := slices.Clone(a.known)
@@ -129,7 +129,7 @@ func (a *Admin) findLeader(ctx context.Context) (service, string) {
 			}
 			if h.Status.State == hraft.Leader.String() && h.Status.Member {
 				leads = h.Status.Address
-				cancel() // the other responses are not needed
+				cancel() // other responses are not needed
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func (a *Admin) findLeader(ctx context.Context) (service, string) {
 	return a.peers.at(leads), leads
 }
 
-// moved implements leaderFinder. Admin receives no leader changes, so a request ends by its timeout.
+// moved implements leaderFinder. Admin is not notified of leader changes, so requests end at their timeout.
 func (a *Admin) moved(ctx context.Context, _ string) { <-ctx.Done() }
 
 func (a *Admin) explain(err error) error {

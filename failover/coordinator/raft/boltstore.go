@@ -17,12 +17,12 @@ const (
 	confBucket = "conf"
 )
 
-// errKeyNotFound has the text that hashicorp/raft compares with.
+// errKeyNotFound has this text because hashicorp/raft compares it.
 var errKeyNotFound = errors.New("not found")
 
-// boltStore is the log and the stable store of hashicorp/raft in a bbolt file. The file has the format of
-// github.com/hashicorp/raft-boltdb/v2, which releases until 0.1.0 used: keys are big-endian, log entries are
-// MessagePack with times as of time.Time.MarshalBinary.
+// boltStore implements the log store and the stable store of hashicorp/raft in a bbolt file. The file has the format of
+// github.com/hashicorp/raft-boltdb/v2, which 0.1.0 used: keys are big-endian, and log entries are MessagePack, with
+// times encoded by time.Time.MarshalBinary.
 type boltStore struct{ db *bbolt.DB }
 
 func openBoltStore(path string, noSync bool) (*boltStore, error) {
@@ -59,7 +59,7 @@ func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index u
 	return index, err //nolint:wrapcheck // the caller adds the path
 }
 
-// GetLog returns ErrLogNotFound of hashicorp/raft for a missing entry.
+// GetLog returns hraft.ErrLogNotFound for a missing entry.
 func (s *boltStore) GetLog(index uint64, entry *hraft.Log) error {
 	return s.db.View(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
 		value := tx.Bucket([]byte(logsBucket)).Get(key(index))
@@ -139,5 +139,5 @@ func (s *boltStore) GetUint64(name []byte) (uint64, error) {
 	return binary.BigEndian.Uint64(value), nil
 }
 
-// key returns the key of a log entry, which is also the encoding of numbers.
+// key returns the key of a log entry. Numbers in the stable store have the same encoding.
 func key(index uint64) []byte { return binary.BigEndian.AppendUint64(nil, index) }

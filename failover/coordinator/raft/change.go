@@ -13,13 +13,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// minVoters is the minimum cluster size: a smaller one could not lose any voter.
+// minVoters is the minimum number of voters after a removal.
 const minVoters = 2
 
-// changeLimit limits one membership change, which may include sending the log.
+// changeLimit limits a membership change, which may include sending the log.
 const changeLimit = 10 * time.Second
 
-// change is a membership change: without Add a removal, without Remove an addition, with both a replacement.
+// change is a membership change: an addition, a removal, or a replacement if both are set.
 type change struct {
 	Remove string `json:"remove,omitempty"` // id or address
 	Add    string `json:"add,omitempty"`    // address
@@ -34,7 +34,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	case v.change <- struct{}{}:
 		defer func() { <-v.change }()
 	case <-ctx.Done():
-		return Member{}, fmt.Errorf("%w: another change is under way", ErrMembership)
+		return Member{}, fmt.Errorf("%w: another change is in progress", ErrMembership)
 	}
 	var incoming hello
 	if c.Add != "" {
@@ -43,8 +43,8 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 			return Member{}, err
 		}
 		m, member := v.find(incoming.Status.ID)
-		old, there := v.find(c.Remove)
-		if member && m.Address == c.Add && m.Voter && (!there || old.ID == m.ID) {
+		old, found := v.find(c.Remove)
+		if member && m.Address == c.Add && m.Voter && (!found || old.ID == m.ID) {
 			return m, nil
 		}
 	}
@@ -59,7 +59,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// checkJoining queries the voter to be added, repeatedly, because it may have just been started.
+// checkJoining checks the voter to be added. It retries, because the voter may have just been started.
 func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
@@ -79,13 +79,12 @@ func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error)
 		return hello{}, fmt.Errorf("%w: voter at %s does not respond; start it first: %w", ErrMembership, address,
 			err)
 	case h.Status.Address != address:
-		return hello{}, fmt.Errorf("%w: voter at %s has the address %s configured: use that address, or correct its "+
-			"configuration", ErrMembership, address, h.Status.Address)
+		return hello{}, fmt.Errorf("%w: voter at %s advertises %s: use that address, or correct its configuration",
+			ErrMembership, address, h.Status.Address)
 	}
 	if _, member := v.find(h.Status.ID); !member && !h.Empty {
-		return hello{}, fmt.Errorf("%w: voter at %s (%s) holds the state of a cluster in which it is not, or no "+
-			"longer, a member; stop it, move its "+
-			"directory away, and restart it", ErrMembership, address, h.Status.ID)
+		return hello{}, fmt.Errorf("%w: voter at %s (%s) has the state of a cluster of which it is not a member: stop it, "+
+			"move its directory away, and restart it", ErrMembership, address, h.Status.ID)
 	}
 	return h, nil
 }
@@ -104,11 +103,11 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	m, ok := v.find(c.Remove)
 	switch {
 	case !ok && c.Add != "" && len(v.servers()) < voterCount:
-		return nil // a replacement that was interrupted after the removal
+		return nil // an earlier replacement was interrupted after the removal
 	case !ok:
 		return fmt.Errorf("%w: %s", ErrNotMember, c.Remove)
 	case m.ID == incoming:
-		return nil // it stays, with another address
+		return nil // only its address changes
 	}
 	if err := v.awaitRemainingQuorum(ctx, m.ID, c.Add != ""); err != nil {
 		return err
@@ -126,10 +125,9 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	return nil
 }
 
-var errTooFew = errors.New("that is not a majority")
+var errTooFew = errors.New("not a majority")
 
-// awaitRemainingQuorum retries, because a voter that was just elected may not have received responses of the others
-// yet.
+// awaitRemainingQuorum retries checkRemainingQuorum, because a new leader may not have received responses yet.
 func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
@@ -139,7 +137,8 @@ func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replac
 	})
 }
 
-// retry retries while again is true, until ctx ends, and returns the last error, but not that of a try canceled by ctx.
+// retry calls try until it returns false, or ctx ends. It returns the last error, but not the error of a try that ctx
+// canceled.
 func retry(ctx context.Context, try func() (again bool, err error)) error {
 	var last error
 	for {
@@ -171,11 +170,10 @@ func (v *Voter) checkRemainingQuorum(without string, replaced bool) error {
 	}
 	switch {
 	case rest < minVoters && !replaced:
-		return fmt.Errorf("%w: %d voters would remain, and a pair needs at least %d: replace the voter instead",
+		return fmt.Errorf("%w: %d voters would remain, at least %d are required: replace the voter instead",
 			ErrMembership, rest, minVoters)
 	case well < rest/2+1:
-		return fmt.Errorf("%w: of the %d remaining voters only %d respond, and %w", ErrMembership, rest, well,
-			errTooFew)
+		return fmt.Errorf("%w: only %d of the %d remaining voters respond: %w", ErrMembership, well, rest, errTooFew)
 	}
 	return nil
 }
@@ -185,12 +183,12 @@ func (v *Voter) add(id, address string) (Member, error) {
 	known := slices.ContainsFunc(servers, func(s hraft.Server) bool { return string(s.ID) == id })
 	for _, s := range servers {
 		if string(s.Address) == address && string(s.ID) != id {
-			return Member{}, fmt.Errorf("%w: another voter (%s) is known at %s: replace that one (lockstep "+
-				"pair replace)", ErrMembership, s.ID, address)
+			return Member{}, fmt.Errorf("%w: voter %s already has the address %s: replace it (lockstep pair replace)",
+				ErrMembership, s.ID, address)
 		}
 	}
 	if !known && len(servers) >= voterCount {
-		return Member{}, fmt.Errorf("%w: there are %d voters already: remove or replace one", ErrMembership,
+		return Member{}, fmt.Errorf("%w: cluster already has %d voters: remove or replace one", ErrMembership,
 			len(servers))
 	}
 	if err := v.committed(v.raft.AddVoter(hraft.ServerID(id), hraft.ServerAddress(address), 0,
@@ -200,12 +198,12 @@ func (v *Voter) add(id, address string) (Member, error) {
 	v.log.Warn("voter added", zap.String("id", id), zap.String("address", address))
 	m, ok := v.find(id)
 	if !ok {
-		return Member{}, errNotLeader // another leader has changed the members since
+		return Member{}, errNotLeader // another leader has changed the members
 	}
 	return m, nil
 }
 
-// committed waits for a change, even if the requester is gone.
+// committed waits for a change, regardless of the request's context.
 func (v *Voter) committed(f hraft.IndexFuture) error {
 	switch err := f.Error(); {
 	case err == nil:
@@ -214,28 +212,28 @@ func (v *Voter) committed(f hraft.IndexFuture) error {
 		errors.Is(err, hraft.ErrEnqueueTimeout):
 		return fmt.Errorf("%w: %w", errNotLeader, err)
 	default:
-		return fmt.Errorf("%w: %w: list the members, and retry if needed", errUncertain, err)
+		return fmt.Errorf("%w: %w: check the members, and retry if needed", errUncertain, err)
 	}
 }
 
-// Members returns the leader's member list.
+// Members returns the leader's list of members, or ErrNoQuorum.
 func (v *Voter) Members(ctx context.Context) ([]Member, error) {
 	return askMembers(ctx, v, v.opts.RequestTimeout)
 }
 
-// Add adds the voter at this address; its directory must be empty. Errors: ErrMembership, ErrNoQuorum.
+// Add adds the voter at this address, whose directory must be empty. It returns ErrMembership or ErrNoQuorum.
 func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }
 
-// Remove removes a member. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
+// Remove removes a member. It returns ErrNotMember, ErrMembership or ErrNoQuorum.
 func (v *Voter) Remove(ctx context.Context, idOrAddress string) error {
 	_, err := askChange(ctx, v, change{Remove: idOrAddress})
 	return err
 }
 
-// Replace removes a member and adds the voter at newAddress, which may be the same address. It is idempotent. Errors:
-// ErrNotMember, ErrMembership, ErrNoQuorum.
+// Replace removes a member and adds the voter at newAddress, which may be the same address. It is idempotent. It
+// returns ErrNotMember, ErrMembership or ErrNoQuorum.
 func (v *Voter) Replace(ctx context.Context, idOrAddress, newAddress string) (Member, error) {
 	return askChange(ctx, v, change{Remove: idOrAddress, Add: newAddress})
 }

@@ -16,8 +16,8 @@ func (v *Voter) currentConditions() []failover.Condition {
 	return v.conditions
 }
 
-// notice stores the conditions. Unchanged ones keep the same slice.
-func (v *Voter) notice(now []failover.Condition) {
+// setConditions stores the conditions. If they are unchanged, the slice stays the same.
+func (v *Voter) setConditions(now []failover.Condition) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !slices.Equal(v.conditions, now) {
@@ -25,7 +25,7 @@ func (v *Voter) notice(now []failover.Condition) {
 	}
 }
 
-// replaceCommand returns the command that replaces a voter by a new one at the same address, with this voter's TLS
+// replaceCommand returns the command that replaces a voter with a new one at the given address, with this voter's TLS
 // files.
 func (v *Voter) replaceCommand(id, address string) string {
 	text := "lockstep pair replace " + id + " " + address
@@ -36,7 +36,8 @@ func (v *Voter) replaceCommand(id, address string) string {
 	return text
 }
 
-// evaluateConditions checks each voter. The texts are stable, because they are part of the node's status.
+// evaluateConditions returns the conditions of all voters. The texts are stable, because they are part of the node's
+// status.
 func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent map[string]silence) []failover.Condition {
 	var out []failover.Condition
 	add := func(kind, format string, args ...any) {
@@ -50,18 +51,18 @@ func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent ma
 			m.Address, m.ID, own.ID, v.replaceCommand(m.ID, m.Address))
 	}
 	for _, m := range own.Voters {
-		h, heard := known[m.Address]
+		h, responded := known[m.Address]
 		silentPeer, isSilent := silent[m.Address]
 		switch {
 		case m.ID == own.ID:
 			switch {
-			case v.diskSilent():
+			case v.diskStalled():
 				add(failover.ConditionVoterBehind, "disk of the local voter (%s) does not respond", m.Address)
 			case own.Fenced == "" && lagsPeers(own, known):
-				add(failover.ConditionVoterBehind, "local voter (%s) lacks log entries that other voters have",
+				add(failover.ConditionVoterBehind, "log entries of other voters are missing on the local voter (%s)",
 					m.Address)
 			}
-		case !heard && isSilent:
+		case !responded && isSilent:
 			n := failover.Condition{
 				Kind:    failover.ConditionVoterMissing,
 				Details: fmt.Sprintf("%s's voter at %s does not respond", m.Kind, m.Address), Since: silentPeer.since,
@@ -70,19 +71,18 @@ func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent ma
 				n.Details += ": " + silentPeer.cause
 			}
 			out = append(out, n)
-		case !heard:
+		case !responded:
 		case h.Status.ID != m.ID:
 			add(failover.ConditionVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
 				m.Address, m.ID, h.Status.ID, v.replaceCommand(m.ID, m.Address))
 		case h.Status.Fenced == FencedRolledBack:
 			add(failover.ConditionVoterRolledBack, "disk of the voter at %s was restored from an older copy: stop it, "+
-				"move its raft directory away (of a node: only 'raft' in the data directory), "+
-				"restart it, and: %s",
+				"move its raft directory away (on a node: only 'raft' in the data directory), restart it, and run: %s",
 				m.Address, v.replaceCommand(m.ID, m.Address))
 		case h.Stalled:
 			add(failover.ConditionVoterBehind, "disk of the voter at %s does not respond", m.Address)
 		case h.Status.LastIndex+snapshotSlack < own.LastIndex:
-			add(failover.ConditionVoterBehind, "voter at %s lacks log entries", m.Address)
+			add(failover.ConditionVoterBehind, "log entries are missing on the voter at %s", m.Address)
 		}
 	}
 	return out

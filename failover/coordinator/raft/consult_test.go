@@ -11,20 +11,20 @@ import (
 
 // A voter that has just started takes part after one round in which one member responded and the other one was silent
 // until the timeout.
-func TestSilentVoterIsWaitedForOnce(t *testing.T) {
+func TestSilentVoterDelaysStartOnce(t *testing.T) {
 	began := time.Now()
 	members, known := []string{"b:1", "w:1"}, map[string]hello{}
-	v := &Voter{opts: Options{RequestTimeout: time.Second}, heard: make(map[string]heard)}
+	v := &Voter{opts: Options{RequestTimeout: time.Second}, hellos: make(map[string]receivedHello)}
 	require.False(t, v.hasEnoughHellos(members, known, began.Add(10*time.Second)), "no member has answered")
 
 	began = began.Add(10 * time.Second)
 	known["b:1"] = hello{}
-	v.heard["b:1"] = heard{asked: began, at: began.Add(5 * time.Millisecond)}
+	v.hellos["b:1"] = receivedHello{polled: began, at: began.Add(5 * time.Millisecond)}
 	require.False(t, v.hasEnoughHellos(members, known, began.Add(999*time.Millisecond)), "it may answer")
 	require.True(t, v.hasEnoughHellos(members, known, began.Add(time.Second)))
 
-	v.answered = time.Time{}
+	v.firstResponse = time.Time{}
 	known["w:1"] = hello{}
-	v.heard["w:1"] = v.heard["b:1"]
+	v.hellos["w:1"] = v.hellos["b:1"]
 	require.True(t, v.hasEnoughHellos(members, known, began.Add(5*time.Millisecond)), "all have answered")
 }

@@ -23,11 +23,11 @@ import (
 
 const renewPause = 100 * time.Millisecond
 
-// Coordinator implements failover.Coordinator on the voters, through one of them. It works while two of the three do,
-// even if its own voter has no vote.
+// Coordinator implements failover.Coordinator. It accesses the cluster through a local voter, and works while two of
+// the three voters do, even if the local one has no vote.
 type Coordinator struct {
 	v    *Voter
-	owns bool // Close closes the voter too
+	owns bool // Close also closes the voter
 	log  *zap.Logger
 	seen *latest.Value[failover.Observation]
 	// duplicates is guarded by the lock of seen and only used within Update.
@@ -43,8 +43,8 @@ type Coordinator struct {
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// Open starts a voter and connects to it; Close closes both. It does not wait for the other voters; see Ping. Errors
-// only concern the options, the directory and the port.
+// Open starts a voter and connects to it; Close closes both. It does not wait for the other voters (see Ping). It fails
+// only if the options are invalid, or the directory or the port is unusable.
 func Open(o Options) (*Coordinator, error) {
 	v, err := Start(o)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *Coordinator) Voter() *Voter { return c.v }
 // Name implements failover.Coordinator.
 func (c *Coordinator) Name() string { return "raft" }
 
-// bound returns a context that also ends with Close.
+// bound returns a context that Close also cancels.
 func (c *Coordinator) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -92,7 +92,7 @@ var errClosed = errors.New("coordinator connection was closed")
 func (c *Coordinator) Ping(ctx context.Context) error {
 	_, _, err := c.Load(ctx)
 	if !errors.Is(err, failover.ErrUnreachable) {
-		return nil // an unusable record is a response, too
+		return nil // an unusable record is also a response
 	}
 	if t := c.v.Status().Problem; t != "" {
 		return fmt.Errorf("%w: %s", err, t)
@@ -107,7 +107,7 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 		return failover.Record{}, 0, fmt.Errorf("load cluster record: %w: %w", failover.ErrUnreachable, err)
 	}
 	if got.Record == nil {
-		return failover.Record{}, 0, fmt.Errorf("the voters at %s: %w", strings.Join(c.v.opts.Voters, ", "),
+		return failover.Record{}, 0, fmt.Errorf("voters at %s: %w", strings.Join(c.v.opts.Voters, ", "),
 			failover.ErrNoRecord)
 	}
 	rec, err := failover.DecodeRecord(got.Record)
@@ -139,7 +139,7 @@ func (c *Coordinator) Swap(
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var rev int64
-	// The same swap may be sent to several leaders: only one entry can be applied, and its OpID identifies it.
+	// The same swap may be sent to several leaders. Only one entry can be applied, and is identified by its OpID.
 	outcomeUnknown, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		rev, err = s.swap(ctx, command{Expect: int64(expect), OpID: next.OpID, Record: value})
 		return err
@@ -163,7 +163,7 @@ func (c *Coordinator) Swap(
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before failover.Mark, err error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	// It may be applied more than once: the highest mark stays.
+	// The mark may be applied more than once; the highest one is kept.
 	_, err = atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		before, err = s.mark(ctx, m)
 		return err
@@ -196,13 +196,13 @@ func (c *Coordinator) follow() {
 		if s != nil {
 			seen := c.seenAt.Load()
 			err := c.watchAt(ctx, s, address)
-			c.log.Debug("raft watch restarts", zap.Error(err))
+			c.log.Debug("raft watch restarted", zap.Error(err))
 			if c.seenAt.Load() != seen {
 				pause = retryDelayMin
 			}
 		}
-		aside, end := context.WithTimeout(ctx, pause)
-		c.v.moved(aside, address)
+		limited, end := context.WithTimeout(ctx, pause)
+		c.v.moved(limited, address)
 		end()
 	}
 }
@@ -217,12 +217,12 @@ func (c *Coordinator) watchAt(ctx context.Context, s service, address string) er
 		return s.watch(ctx, func(now watchMessage) {
 			silent.Reset(limit)
 			c.seenAt.Store(int64(time.Since(c.began)))
-			c.saw(now)
+			c.observe(now)
 		})
 	})
 }
 
-// watchSilence reports the coordinator as unreachable after a silence that is longer than an election takes.
+// watchSilence reports the coordinator as unreachable when no message was received for RequestTimeout.
 func (c *Coordinator) watchSilence() {
 	limit := c.v.opts.RequestTimeout
 	tick := time.NewTicker(limit / 4)
@@ -239,7 +239,7 @@ func (c *Coordinator) watchSilence() {
 	}
 }
 
-func (c *Coordinator) saw(now watchMessage) {
+func (c *Coordinator) observe(now watchMessage) {
 	back := false
 	c.seen.Update(func(o *failover.Observation) bool {
 		next := *o
@@ -262,18 +262,18 @@ func (c *Coordinator) saw(now watchMessage) {
 		switch {
 		case now.Settled:
 			next.Live, next.LiveKnown = now.Live, true
-		default: // a new leader: a node not yet seen by it still counts as live
+		default: // the leader is new: nodes that have not contacted it yet still count as live
 			next.Live = merge(o.Live, now.Live)
 		}
-		if now.Settled || c.duplicates.Any(now.Runs) { // a new leader may not have seen the duplicate process yet
-			next.Duplicate = c.duplicates.See(now.LeaderEpoch, now.Runs)
+		if now.Settled || c.duplicates.Any(now.Processes) { // the duplicate process may not have contacted a new leader yet
+			next.Duplicate = c.duplicates.See(now.LeaderEpoch, now.Processes)
 		}
 		news := differs(*o, next)
 		*o = next
 		return news
 	})
 	if back {
-		c.log.Info("voters respond", zap.Strings("voters", c.v.opts.Voters))
+		c.log.Info("voters are reachable", zap.Strings("voters", c.v.opts.Voters))
 	}
 }
 
@@ -305,7 +305,7 @@ func (c *Coordinator) reportUnreachable() {
 		return news
 	})
 	if was {
-		c.log.Warn("voters do not respond; role changes are frozen until two of the three do",
+		c.log.Warn("majority of the voters is unreachable; role changes are suspended",
 			zap.Strings("voters", c.v.opts.Voters),
 			zap.String("cause", problem))
 	}
@@ -344,8 +344,8 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 				c.leased(sent.Add(ttl))
 			}
 		}
-		aside, end := context.WithTimeout(actx, pause)
-		c.v.moved(aside, from) // announce to a new leader immediately
+		limited, end := context.WithTimeout(actx, pause)
+		c.v.moved(limited, from) // announce to a new leader immediately
 		end()
 	}
 	select {
@@ -356,12 +356,11 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		return nil
 	default:
 	}
-	// The other node then need not wait for the lease to expire.
+	// Otherwise the other node would have to wait until the lease expires.
 	last, end := context.WithTimeout(context.WithoutCancel(ctx), c.v.opts.RequestTimeout/2)
 	defer end()
 	if _, err := atLeader(last, c.v, 0, func(ctx context.Context, s service) error {
-		return s.withdraw(ctx,
-			live)
+		return s.withdraw(ctx, live)
 	}); err != nil {
 		c.log.Debug("announce: withdraw", zap.Error(err))
 	}

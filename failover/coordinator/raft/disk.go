@@ -24,7 +24,7 @@ const (
 
 const probeKey = "lockstep-probe"
 
-// idKey is the key of the voter's ID. It is in the same file as the votes: a disk that loses one of them loses both.
+// idKey is the key of the voter's ID. It is stored in the same file as the votes, so they can only be lost together.
 const idKey = "lockstep-voter-id"
 
 type disk struct {
@@ -33,17 +33,16 @@ type disk struct {
 	snaps *hraft.FileSnapshotStore
 	id    string // empty in a new directory
 	used  atomic.Bool
-	reads chan struct{} // one slot for each running read
+	reads chan struct{} // one slot per running read
 }
 
-// At most concurrentReads reads wait for a stalled disk.
 const (
 	readTimeout     = 500 * time.Millisecond
-	concurrentReads = 16
+	concurrentReads = 16 // limit of reads that wait for a stalled disk
 )
 
-// reading runs f, which reads the disk, and returns errDiskStalled on a timeout: the other voters must receive that
-// state instead of no response.
+// reading calls f, which reads from the disk. It returns errDiskStalled on a timeout, so that this voter can report the
+// stalled disk to the other voters.
 func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 	select {
 	case d.reads <- struct{}{}:
@@ -82,11 +81,11 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	path := filepath.Join(dir, logFile)
 	store, err := openBoltStore(path, noSync)
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("raft: %s: %w: stop that process first", dir, ErrInUse)
+		return nil, fmt.Errorf("raft: %s: %w: stop the other process first", dir, ErrInUse)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raft: open %s: %w: if it is corrupt, move the directory away and replace this voter "+
-			"(lockstep pair replace)", path, err)
+		return nil, fmt.Errorf("raft: open %s (if it is corrupt, move the directory away and replace this voter: "+
+			"lockstep pair replace): %w", path, err)
 	}
 	d := &disk{dir: dir, store: store, snaps: snaps, reads: make(chan struct{}, concurrentReads)}
 	if err := d.check(); err != nil {
@@ -115,16 +114,16 @@ func (d *disk) check() error {
 	case d.id == "" && (len(list) > 0 || first > 0):
 		return fmt.Errorf("raft: %s has a log or snapshots but no voter id%s", d.dir, hint)
 	case first > 1 && len(list) == 0:
-		return fmt.Errorf("raft: log in %s begins at %d and the snapshot before it is missing%s", d.dir,
+		return fmt.Errorf("raft: log in %s begins at %d, but the snapshot before it is missing%s", d.dir,
 			first, hint)
 	}
 	return nil
 }
 
-// empty reports whether this voter never received anything from a cluster. A vote does not count.
+// empty reports whether this voter has no log entry and no snapshot. A vote does not count.
 func (d *disk) empty() (bool, error) {
 	if d.used.Load() {
-		return false, nil // permanently
+		return false, nil // never empty again
 	}
 	last, err := reading(d, d.lastIndex)
 	if err != nil {
@@ -134,7 +133,7 @@ func (d *disk) empty() (bool, error) {
 	return last == 0, nil
 }
 
-// lastIndex returns the last index of the log, or of the newest snapshot if that is higher; 0 if there is neither.
+// lastIndex returns the last index in the log and the snapshots; 0 if both are empty.
 func (d *disk) lastIndex() (uint64, error) {
 	list, err := d.snaps.List()
 	if err != nil {
@@ -169,7 +168,7 @@ func (d *disk) rename(kind Kind) error {
 	return nil
 }
 
-// probe returns after a durable write.
+// probe writes to the disk, durably.
 func (d *disk) probe() error {
 	if err := d.store.Set([]byte(probeKey), []byte{1}); err != nil {
 		return fmt.Errorf("raft: write to %s: %w", d.dir, err)
@@ -195,7 +194,7 @@ func kindOf(id string) Kind {
 
 const never = 1000 * time.Hour
 
-// withLongTimeouts prevents elections until endVerification.
+// withLongTimeouts prevents elections until endVerification resets the timeouts.
 func withLongTimeouts(c *hraft.Config) *hraft.Config {
 	c.HeartbeatTimeout, c.ElectionTimeout = never, never
 	return c
@@ -205,11 +204,11 @@ func withLongTimeouts(c *hraft.Config) *hraft.Config {
 func raftConfig(id string, election time.Duration, log raftLog) *hraft.Config {
 	c := hraft.DefaultConfig()
 	c.LocalID = hraft.ServerID(id)
-	// A voter that is slower than the others still wins elections, and delays them.
+	// All voters need the same timeout: a voter with a longer one can win elections, and delays them.
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = election, election, election
-	c.CommitTimeout = election / 2 // followers serve no reads, so they may learn the commit index late
+	c.CommitTimeout = election / 2 // followers serve no reads, so the commit index may be sent late
 	c.MaxAppendEntries = 16
-	// The log is one small record, written repeatedly.
+	// The state is a small record, so snapshots are cheap.
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = 30*time.Second, 256, 64
 	c.NoLegacyTelemetry = true
 	c.Logger = log

@@ -19,17 +19,18 @@ import (
 const (
 	fastPollInterval = 100 * time.Millisecond
 	slowPollInterval = time.Second
-	// unreachableAfter is the time without a response after which a voter is not just restarting.
+	// unreachableAfter is the time without a response after which a voter is reported: a restart takes less time.
 	unreachableAfter = 10 * time.Second
-	// problemDelay is the time that a problem must last before it is logged.
+	// problemDelay is the time for which a problem must persist before it is logged.
 	problemDelay = 2 * time.Second
-	// adoptAfter is the number of election timeouts without a leader after which a voter queries the others for one.
+	// adoptAfter is the number of election timeouts without a leader after which a voter accepts a leader reported by
+	// another voter.
 	adoptAfter = 4
 )
 
 type hello struct {
 	Status Status `json:"status"`
-	// Empty: no cluster has ever sent it anything.
+	// Empty reports whether the voter has never received anything from a cluster.
 	Empty           bool                    `json:"empty"`
 	Configured      []string                `json:"configured"`
 	ElectionTimeout time.Duration           `json:"election_timeout"`
@@ -38,10 +39,10 @@ type hello struct {
 	Features        []string                `json:"features,omitempty"`
 }
 
-// hello omits values that are unreadable because of a stalled disk, and sets Stalled.
+// hello returns the voter's hello. If a stalled disk makes values unreadable, it omits them and sets Stalled.
 func (v *Voter) hello() (hello, error) {
 	h := hello{
-		Status: v.Status(), Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout, Stalled: v.diskSilent(),
+		Status: v.Status(), Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout, Stalled: v.diskStalled(),
 	}
 	if !v.opts.older {
 		h.Features = []string{featureMark}
@@ -57,16 +58,16 @@ func (v *Voter) hello() (hello, error) {
 	return h, err
 }
 
-// pollOthers polls the other voters. The hellos are used to form a cluster, to determine why this voter is in none, and
-// to check the health of the witness.
+// pollOthers polls the other voters. Their hellos are used to form a cluster, to determine why this voter is not a
+// member, and to check the health of the witness.
 func (v *Voter) pollOthers(ctx context.Context) {
 	for {
 		v.checkRollback(nil)
-		v.ask(ctx)
+		v.poll(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		v.consider()
+		v.evaluate()
 		wait := slowPollInterval
 		if v.leaders.Get().address == "" || v.leading.Load() != nil && v.opts.Kind == KindNode {
 			wait = fastPollInterval
@@ -74,13 +75,13 @@ func (v *Voter) pollOthers(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-v.look:
+		case <-v.pollRequested:
 		case <-time.After(wait):
 		}
 	}
 }
 
-func (v *Voter) ask(ctx context.Context) {
+func (v *Voter) poll(ctx context.Context) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
@@ -93,24 +94,25 @@ func (v *Voter) ask(ctx context.Context) {
 				return
 			}
 			v.mu.Lock()
-			_, known := v.heard[address]
-			v.heard[address] = heard{hello: h, asked: began, at: time.Now()}
+			_, known := v.hellos[address]
+			v.hellos[address] = receivedHello{hello: h, polled: began, at: time.Now()}
 			delete(v.silent, address)
 			v.mu.Unlock()
 			v.recordProgress(h)
 			if !known {
-				v.log.Info("voter responds", zap.String("address", address), zap.String("id", h.Status.ID))
+				v.log.Info("voter is reachable", zap.String("address", address), zap.String("id", h.Status.ID))
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// recordSilence deletes a voter's last hello: each health check needs a fresh response.
+// recordSilence records that a voter does not respond. It deletes the voter's last hello, since each health check
+// requires a new response.
 func (v *Voter) recordSilence(address string, err error) {
 	v.mu.Lock()
-	_, known := v.heard[address]
-	delete(v.heard, address)
+	_, known := v.hellos[address]
+	delete(v.hellos, address)
 	silentPeer := v.silent[address]
 	if silentPeer.since.IsZero() {
 		silentPeer.since = time.Now()
@@ -135,10 +137,10 @@ func (v *Voter) others() []string {
 	return slices.DeleteFunc(out, func(a string) bool { return a == v.opts.Advertise })
 }
 
-func (v *Voter) consider() {
+func (v *Voter) evaluate() {
 	v.mu.Lock()
-	known := make(map[string]hello, len(v.heard))
-	for a, h := range v.heard {
+	known := make(map[string]hello, len(v.hellos))
+	for a, h := range v.hellos {
 		known[a] = h.hello
 	}
 	silent, fenced := maps.Clone(v.silent), v.fenced != ""
@@ -150,13 +152,12 @@ func (v *Voter) consider() {
 	v.endVerification(known)
 	own := v.Status()
 	if by, ok := superseded(own, known); ok && !fenced {
-		v.fence(FencedRecovered, fmt.Sprintf("quorum recovery was forced at %s, without this voter: it "+
-			"no longer takes part. Move its directory "+
-			"%s away, restart it, and make it a member (lockstep pair add)", by, v.opts.Dir))
+		v.fence(FencedRecovered, fmt.Sprintf("quorum was recovered by force at %s, without this voter, which is now "+
+			"fenced. Move its directory %s away, restart it, and add it (lockstep pair add)", by, v.opts.Dir))
 		fenced = true
 	}
 	gone := own.LeaderID != own.ID && removed(own, known) || len(own.Voters) > 0 && !lists(own, own.ID)
-	v.notice(v.evaluateConditions(own, known, silent))
+	v.setConditions(v.evaluateConditions(own, known, silent))
 	nonMember := fenced || gone || !own.Member
 	switch {
 	case !nonMember:
@@ -170,7 +171,7 @@ func (v *Voter) consider() {
 	case fenced:
 	case gone:
 		v.setProblem(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
-			"away, restart it and make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
+			"away, restart it, and add it (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
 	default:
 		v.setProblem(v.waitReason(own, known, silent))
 	}
@@ -200,7 +201,7 @@ func superseded(own Status, known map[string]hello) (string, bool) {
 	return "", false
 }
 
-// fence removes this voter from its cluster, which continues elsewhere.
+// fence stops raft on this voter permanently. The other voters continue.
 func (v *Voter) fence(why fencing, text string) {
 	v.mu.Lock()
 	v.fenced, v.verifying = why, false
@@ -212,9 +213,9 @@ func (v *Voter) fence(why fencing, text string) {
 	v.port.drop()
 }
 
-// mayForm reports whether this voter must form the cluster: all three respond, are empty and name the same three, and
-// this one has the lowest address. A voter with a wiped disk therefore never forms a second cluster while any other
-// voter knows one, and never alone.
+// mayForm reports whether this voter must form the cluster: all three respond, are empty and have the same three voters
+// configured, and this one has the lowest address. A voter with a wiped disk therefore never forms a second cluster
+// alone, or while another voter has a cluster.
 func (v *Voter) mayForm(known map[string]hello) bool {
 	if empty, err := v.disk.empty(); err != nil || !empty || v.opts.Advertise != v.opts.Voters[0] {
 		return false
@@ -228,8 +229,8 @@ func (v *Voter) mayForm(known map[string]hello) bool {
 	return true
 }
 
-// form bootstraps the cluster. The others learn of it from this voter's log. Until then nothing is decided, so forming
-// it again after the loss of this disk is safe.
+// form bootstraps the cluster. The other voters receive the configuration with this voter's log. Until then nothing can
+// be committed, so it is safe to form the cluster again if this disk is lost.
 func (v *Voter) form(known map[string]hello) {
 	servers := []hraft.Server{{ID: hraft.ServerID(v.disk.id), Address: hraft.ServerAddress(v.opts.Advertise)}}
 	for _, address := range v.opts.Voters[1:] {
@@ -239,14 +240,14 @@ func (v *Voter) form(known map[string]hello) {
 		})
 	}
 	if err := v.raft.BootstrapCluster(hraft.Configuration{Servers: servers}).Error(); err != nil {
-		v.setProblem("cannot form the cluster of the three voters: " + err.Error())
+		v.setProblem("cannot form the cluster: " + err.Error())
 		return
 	}
-	v.log.Info("the three voters have formed a cluster", zap.Strings("voters", v.opts.Voters))
+	v.log.Info("cluster formed", zap.Strings("voters", v.opts.Voters))
 }
 
-// adoptLeader finds the leader for a voter that raft does not inform: it has no vote, or it cannot reach the leader
-// while another voter can, which then forwards requests.
+// adoptLeader sets the leader from the other voters' hellos, if raft does not know it: this voter has no vote, or only
+// another voter can reach the leader, and then forwards requests to it.
 func (v *Voter) adoptLeader(known map[string]hello) {
 	if addr, _ := v.raft.LeaderWithID(); addr != "" {
 		return // raft knows the leader
@@ -275,12 +276,12 @@ func (v *Voter) waitReason(own Status, known map[string]hello, silent map[string
 			continue
 		}
 		if lists(h.Status, own.ID) {
-			return "" // its log will be sent
+			return "" // the leader will send the log
 		}
 		for _, m := range h.Status.Voters {
 			if m.Address == own.Address && m.ID != own.ID {
-				return fmt.Sprintf("this voter (%s) is new, and the cluster has another one at its address (%s): "+
-					"the disk was lost or replaced. It has no vote until it replaces the old one: %s", own.ID, m.ID,
+				return fmt.Sprintf("this voter (%s) is new, but the cluster has another one at its address (%s): "+
+					"the disk was lost or replaced. It has no vote until it replaces the old voter: %s", own.ID, m.ID,
 					v.replaceCommand(m.ID, own.Address))
 			}
 		}
@@ -296,11 +297,10 @@ func (v *Voter) waitReason(own Status, known map[string]hello, silent map[string
 		case !ok:
 			return fmt.Sprintf("cluster not formed: the voter at %s does not respond", address)
 		case !slices.Equal(h.Configured, v.opts.Voters):
-			return fmt.Sprintf("cluster not formed: the voter at %s is configured with other voters: "+
-				"%v, here: %v", address, h.Configured, v.opts.Voters)
+			return fmt.Sprintf("cluster not formed: the voter at %s has the voters %v configured, this one %v", address,
+				h.Configured, v.opts.Voters)
 		case h.Status.Address != address:
-			return fmt.Sprintf("cluster not formed: the voter at %s has the address %s configured", address,
-				h.Status.Address)
+			return fmt.Sprintf("cluster not formed: the voter at %s advertises %s", address, h.Status.Address)
 		case !h.Empty:
 			return fmt.Sprintf("cluster not formed: the voter at %s has the state of an older cluster, of which "+
 				"this voter is not a member", address)
@@ -312,9 +312,8 @@ func (v *Voter) waitReason(own Status, known map[string]hello, silent map[string
 func (v *Voter) memberProblem(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
 		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
-			return fmt.Sprintf("voter at %s has an election timeout of %s, here it is %s: use the same value, or "+
-				"elections are slow",
-				address, h.ElectionTimeout, v.opts.ElectionTimeout)
+			return fmt.Sprintf("voter at %s has an election timeout of %s, this one %s: use the same value, otherwise "+
+				"elections are slow", address, h.ElectionTimeout, v.opts.ElectionTimeout)
 		}
 	}
 	if text := v.rolledBackPeers(own, known); text != "" {
@@ -335,30 +334,30 @@ func (v *Voter) memberProblem(own Status, known map[string]hello, silent map[str
 		return ""
 	case len(gone) < (len(own.Voters)+1)/2:
 		return fmt.Sprintf("voter at %s does not respond: start it, or replace it if it is permanently lost "+
-			"(lockstep pair replace); if another voter fails, role changes stop", strings.Join(gone, " and "))
+			"(lockstep pair replace); without a second voter, role changes are impossible", strings.Join(gone, " and "))
 	default:
-		return fmt.Sprintf("voters at %s do not respond, and without a majority role changes stop: start them; "+
-			"if they are permanently lost, see the manual on a lost quorum", strings.Join(gone, " and "))
+		return fmt.Sprintf("voters at %s do not respond, and role changes are impossible without a majority: start "+
+			"them; if they are permanently lost, recover the quorum (lockstep pair recover-quorum)", strings.Join(gone, " and "))
 	}
 }
 
-// setProblem records a problem that an operator can fix. It is logged only when it persists, because starting three
-// processes one after the other causes transient problems.
+// setProblem records a problem that an operator can fix. A problem is logged only if it persists, because problems are
+// normal while the three processes start.
 func (v *Voter) setProblem(text string) {
 	v.mu.Lock()
 	if v.problem != text {
 		v.problem, v.problemSince = text, time.Now()
 	}
-	lasts := time.Since(v.problemSince) >= problemDelay
+	persists := time.Since(v.problemSince) >= problemDelay
 	last := v.logged
-	if text == "" || lasts {
+	if text == "" || persists {
 		v.logged = text
 	}
 	v.mu.Unlock()
 	switch {
 	case text == "" && last != "":
 		v.log.Info("voter has recovered")
-	case text != "" && lasts && text != last:
-		v.log.Warn("voter needs attention", zap.String("trouble", text))
+	case text != "" && persists && text != last:
+		v.log.Warn("voter needs attention", zap.String("problem", text))
 	}
 }

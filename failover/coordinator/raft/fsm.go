@@ -14,16 +14,15 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
 )
 
-// A real snapshot has a few KiB.
-const maxStateBytes = 1 << 20
+const maxStateBytes = 1 << 20 // usually a few KiB
 
-// state is the complete replicated state. Liveness is not part of it, because the three clocks differ.
+// state is the complete replicated state. It excludes liveness, because the three clocks differ.
 type state struct {
 	Revision   int64           `json:"revision"`
 	OpID       string          `json:"op_id,omitempty"`
 	Record     json.RawMessage `json:"record,omitempty"`
 	Recoveries uint64          `json:"recoveries"`
-	// Mark is nil until all voters were known to support marks.
+	// Mark is nil until all voters have announced support for marks.
 	Mark *failover.Mark `json:"mark,omitempty"`
 }
 
@@ -34,7 +33,7 @@ func (s state) mark() failover.Mark {
 	return *s.Mark
 }
 
-// at returns the revision that a swap must expect.
+// at returns the revision to expect in a swap.
 func (s state) at() int64 {
 	if s.Record == nil {
 		return 0
@@ -42,8 +41,8 @@ func (s state) at() int64 {
 	return s.Revision
 }
 
-// command is a log entry: a compare-and-swap of the record or, without a record, a mark. A voter of 0.1.0 ignores an
-// entry without a record; Voter.mark ensures that it never receives one.
+// command is a log entry: a compare-and-swap of the record or, without Record, a write of the mark. A voter of 0.1.0
+// would ignore an entry without a record; Voter.mark ensures that it never receives one.
 type command struct {
 	Expect int64           `json:"expect"`
 	OpID   string          `json:"op_id"`
@@ -54,13 +53,13 @@ type command struct {
 type swapped struct {
 	revision int64
 	conflict bool
-	before   failover.Mark // previous mark, if the entry has a mark
+	before   failover.Mark // previous mark, if the entry writes a mark
 	err      error
 }
 
 type fsm struct {
 	now *latest.Value[state]
-	// recovering makes the next snapshot that of a forced recovery.
+	// recovering is set for the snapshot of a forced recovery.
 	recovering bool
 }
 
@@ -68,7 +67,7 @@ var _ hraft.FSM = (*fsm)(nil)
 
 func newFSM() *fsm { return &fsm{now: latest.New(state{})} }
 
-// Apply implements raft.FSM. It returns a swapped.
+// Apply implements hraft.FSM. It returns a swapped.
 func (f *fsm) Apply(entry *hraft.Log) any {
 	var c command
 	if err := json.Unmarshal(entry.Data, &c); err != nil {
@@ -98,7 +97,7 @@ func (f *fsm) Apply(entry *hraft.Log) any {
 	return out
 }
 
-// raise returns the previous mark. A lower one has no effect.
+// raise sets the mark if it is higher than the current one, and returns the previous mark.
 func (f *fsm) raise(m failover.Mark) (before failover.Mark) {
 	f.now.Update(func(s *state) bool {
 		before = s.mark()
@@ -114,7 +113,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	s := f.now.Get()
 	if f.recovering {
 		s.Recoveries++
-		// Records written by the lost voters may have the next revisions; they must not be confused with new ones.
+		// The lost voters may have committed the next revisions, which must not be assigned to other records.
 		s.Revision += 1 << 32
 	}
 	return snapshot(s), nil

@@ -24,26 +24,26 @@ const (
 	barrierPause     = 10 * time.Millisecond
 )
 
-// errNotLeader: the request had no effect, because this voter does not lead, or is not ready yet.
+// errNotLeader is returned if a request had no effect, because this voter does not lead, or is not ready yet.
 var errNotLeader = errors.New("this voter is not the leader")
 
 type leadership struct {
 	began time.Time
-	term  uint64        // raft's
-	ready chan struct{} // closed when everything committed before is applied
-	gone  chan struct{} // closed when the period has ended
+	term  uint64        // raft term
+	ready chan struct{} // closed when all earlier entries are applied
+	gone  chan struct{} // closed when the leadership has ended
 	live  *latest.Value[liveness]
 }
 
 // liveness contains the processes announced to this leader. They are hints, and therefore not in the log.
 type liveness struct {
-	runs []run // never changed in place
-	seq  int64 // of the last announcement
-	// settled is false until a new leader has had enough time to receive a renewal from every live process.
+	processes []announced // never changed in place
+	seq       int64       // of the last announcement
+	// settled is false until every live process has had time to renew its lease at a new leader.
 	settled bool
 }
 
-type run struct {
+type announced struct {
 	live        failover.Live
 	first, last int64 // sequence numbers of its announcements
 	until       time.Time
@@ -83,7 +83,7 @@ func (v *Voter) followLeadership(ctx context.Context) {
 
 func (v *Voter) lead(ctx context.Context, l *leadership) {
 	for {
-		// Entries committed by a former leader may not have been applied here yet.
+		// Entries committed by a former leader may not be applied yet.
 		if err := wait(ctx, v.raft.Barrier(0)); err == nil {
 			break
 		}
@@ -118,8 +118,8 @@ func (v *Voter) expire(l *leadership) {
 		if !s.settled && now.Sub(l.began) >= v.opts.LeaseTTL/2 { // live processes renew three times per lease
 			s.settled, changed = true, true
 		}
-		if slices.ContainsFunc(s.runs, func(r run) bool { return now.After(r.until) }) {
-			s.runs = slices.DeleteFunc(slices.Clone(s.runs), func(r run) bool { return now.After(r.until) })
+		if slices.ContainsFunc(s.processes, func(r announced) bool { return now.After(r.until) }) {
+			s.processes = slices.DeleteFunc(slices.Clone(s.processes), func(r announced) bool { return now.After(r.until) })
 			changed = true
 		}
 		return changed
@@ -128,28 +128,28 @@ func (v *Voter) expire(l *leadership) {
 
 func (s liveness) with(l failover.Live, until time.Time) liveness {
 	s.seq++
-	now := run{live: l, first: s.seq, last: s.seq, until: until}
-	for _, r := range s.runs {
+	now := announced{live: l, first: s.seq, last: s.seq, until: until}
+	for _, r := range s.processes {
 		if r.live.Node.ID == l.Node.ID && r.live.Process == l.Process {
 			now.first = r.first
 		}
 	}
 	s = s.without(l) // a copy of the slice
-	s.runs = append(s.runs, now)
+	s.processes = append(s.processes, now)
 	return s
 }
 
 func (s liveness) without(l failover.Live) liveness {
-	s.runs = slices.DeleteFunc(slices.Clone(s.runs), func(r run) bool {
+	s.processes = slices.DeleteFunc(slices.Clone(s.processes), func(r announced) bool {
 		return r.live.Node.ID == l.Node.ID && r.live.Process == l.Process
 	})
 	return s
 }
 
-// lives returns the nodes, sorted. Of two processes under one ID, the one announced last wins.
+// lives returns the nodes, sorted by ID. If two processes share an ID, it returns the one announced last.
 func (s liveness) lives() []failover.Live {
-	newest := make(map[uuid.UUID]run, len(s.runs))
-	for _, r := range s.runs {
+	newest := make(map[uuid.UUID]announced, len(s.processes))
+	for _, r := range s.processes {
 		if have, ok := newest[r.live.Node.ID]; !ok || r.first > have.first {
 			newest[r.live.Node.ID] = r
 		}
@@ -162,8 +162,8 @@ func (s liveness) lives() []failover.Live {
 }
 
 func (s liveness) entries() []dupdetect.Entry {
-	out := make([]dupdetect.Entry, 0, len(s.runs))
-	for _, r := range s.runs {
+	out := make([]dupdetect.Entry, 0, len(s.processes))
+	for _, r := range s.processes {
 		out = append(out, dupdetect.Entry{Live: r.live, Seq: r.last})
 	}
 	return out
@@ -174,8 +174,8 @@ func sorted(lives []failover.Live) []failover.Live {
 	return lives
 }
 
-// preferWitness transfers the leadership to a healthy witness, so that the swap after the loss of a node does not have
-// to wait for an election.
+// preferWitness transfers the leadership to a healthy witness, so that the swap after a node failure does not have to
+// wait for an election.
 func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	if v.opts.Kind == KindWitness {
 		return
@@ -198,10 +198,10 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 		return
 	}
 	if err := wait(ctx, v.raft.LeadershipTransferToServer(to.ID, to.Address)); err != nil {
-		v.log.Debug("witness does not take over leadership", zap.Error(err))
+		v.log.Debug("leadership transfer to the witness failed", zap.Error(err))
 		return
 	}
-	select { // whether or not the witness became leader, this voter no longer is
+	select { // in any case, this voter no longer leads
 	case <-l.gone:
 	case <-ctx.Done():
 	case <-time.After(v.opts.ElectionTimeout):
@@ -216,7 +216,7 @@ func (v *Voter) healthyWitness() (hraft.Server, bool) {
 			continue
 		}
 		v.mu.Lock()
-		h, ok := v.heard[string(s.Address)]
+		h, ok := v.hellos[string(s.Address)]
 		v.mu.Unlock()
 		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < slowPollInterval+v.opts.RequestTimeout &&
 			h.hello.Status.LastIndex+snapshotSlack >= v.raft.LastIndex() {
@@ -226,11 +226,11 @@ func (v *Voter) healthyWitness() (hraft.Server, bool) {
 	return hraft.Server{}, false
 }
 
-// snapshotSlack is the number of entries that a witness may lack: raft sends them before the transfer.
+// snapshotSlack is the number of entries that may be missing on a healthy voter: raft sends them before a transfer.
 const snapshotSlack = 32
 
-// wait waits for a raft future, or until ctx ends. Futures do not support contexts; each ends at the latest when this
-// voter loses the leadership, or stops.
+// wait waits for a raft future, or until ctx ends. The future itself does not support contexts, and ends at the latest
+// when this voter loses the leadership, or stops.
 func wait(ctx context.Context, f hraft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()

@@ -10,11 +10,11 @@ import (
 // Errors of voters and of Admin.
 var (
 	// ErrNoQuorum is returned if no leader was found in time.
-	ErrNoQuorum  = errors.New("voters have no leader: two of the three must be up and reach each other")
+	ErrNoQuorum  = errors.New("voters have no leader; two of the three must be running and connected")
 	ErrNotMember = errors.New("voter id or address not found in the cluster")
 	ErrInUse     = errors.New("voter directory is in use by another process")
 	ErrNoState   = errors.New("directory has no state of a cluster member")
-	// ErrMembership is returned if a membership change is rejected; nothing was changed.
+	// ErrMembership is returned if a membership change was rejected. Nothing was changed.
 	ErrMembership = errors.New("members were not changed")
 )
 
@@ -29,31 +29,31 @@ const (
 
 // Member is one voter of the cluster.
 type Member struct {
-	// ID is durable, and changes when a disk is replaced.
+	// ID is stored on the voter's disk. A replaced disk has a new ID.
 	ID      string `json:"id"`
 	Address string `json:"address"`
 	Kind    Kind   `json:"kind"`
-	// Leader commits swaps. It is independent of the active node.
+	// Leader is true for the leader, which is independent of the active node.
 	Leader bool `json:"leader"`
-	// Voter is false while it catches up before it may vote.
+	// Voter is false while the member catches up, before it may vote.
 	Voter bool `json:"voter"`
-	// LastContact is the time of its last response to the leader; zero if never. Only the leader has it.
+	// LastContact is the time of the member's last response to the leader; zero if none. It is only set on the leader.
 	LastContact time.Time `json:"last_contact"`
 }
 
-// Status is the state of one voter and its cluster, as known without querying other voters.
+// Status is the state of a voter and its cluster, as known to that voter.
 type Status struct {
 	ID      string `json:"id"`
 	Address string `json:"address"`
 	Kind    Kind   `json:"kind"`
 	Member  bool   `json:"member"`
-	// State of raft: "Leader", "Follower", "Candidate", "Shutdown".
+	// State is the raft state: "Leader", "Follower", "Candidate" or "Shutdown".
 	State         string   `json:"state"`
 	LeaderID      string   `json:"leader_id"`
 	LeaderAddress string   `json:"leader_address"`
 	Voters        []Member `json:"voters"`
 	Term          uint64   `json:"term"`
-	// Fenced is FencedRolledBack or FencedRecovered if the voter no longer takes part.
+	// Fenced is FencedRolledBack or FencedRecovered if the voter is fenced; otherwise empty.
 	Fenced       string `json:"fenced,omitempty"`
 	LastIndex    uint64 `json:"last_index"`
 	AppliedIndex uint64 `json:"applied_index"`

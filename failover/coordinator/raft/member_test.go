@@ -17,7 +17,7 @@ import (
 )
 
 // A cluster is formed only when all three voters are running.
-func TestFormsOnlyWhole(t *testing.T) {
+func TestFormsOnlyWithAllVoters(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, nil)
 	c.start(nodeA)
@@ -55,7 +55,7 @@ func TestDifferentConfigurations(t *testing.T) {
 	for _, name := range names() {
 		c.start(name)
 	}
-	c.awaitProblem(nodeA, "is configured with other voters")
+	c.awaitProblem(nodeA, "has the voters")
 	c.stop(nodeB)
 	c.tune = nil
 	c.start(nodeB)
@@ -222,7 +222,7 @@ func TestRemoveAndAdd(t *testing.T) {
 	require.NoError(t, a.Remove(timed(t), c.voters[witness].ID()))
 	require.ErrorIs(t, a.Remove(timed(t), nodeB), raft.ErrMembership)
 	_, err := a.Add(timed(t), witness)
-	require.ErrorContains(t, err, "holds the state of a cluster")
+	require.ErrorContains(t, err, "has the state of a cluster")
 	c.stop(witness)
 	c.wipe(witness)
 	c.start(witness)
@@ -271,8 +271,8 @@ func TestRecover(t *testing.T) {
 	// They were not lost: they detect that they are excluded, regardless of their disks.
 	c.start(nodeA)
 	c.start(witness)
-	c.awaitProblem(nodeA, "quorum recovery was forced")
-	c.awaitProblem(witness, "quorum recovery was forced")
+	c.awaitProblem(nodeA, "quorum was recovered by force")
+	c.awaitProblem(witness, "quorum was recovered by force")
 	for _, name := range []string{nodeA, witness} {
 		c.stop(name)
 		c.wipe(name)

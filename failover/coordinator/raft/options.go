@@ -35,17 +35,17 @@ const (
 	KindWitness Kind = "witness"
 )
 
-// TLS secures the connections between voters. Both sides of each connection present a certificate that their CA issued
-// for the host in their address.
+// TLS secures the connections between voters. Both sides of a connection present a certificate, issued by the CA for
+// the host in their address.
 type TLS struct {
-	// Receive returns the configuration for incoming connections, which must request a certificate, and Dial that for
-	// outgoing ones, to which a server name is added. They are called for each connection, so that certificates can
-	// change.
+	// Receive returns the configuration for incoming connections, which must request a client certificate. Dial returns
+	// the configuration for outgoing connections; the voter adds the server name. Both are called for each connection, so
+	// that certificates can change.
 	Receive, Dial func() *tls.Config
-	// Names are the accepted names in certificates of connecting clients: DNS names, IP addresses, URIs. Default: the
-	// hosts in the voters' addresses.
+	// Names are the accepted names in client certificates: DNS names, IP addresses or URIs. Default: the hosts in the
+	// voters' addresses.
 	Names []string
-	// Shown, if not nil, is called with the certificate of the voter at an address. It must not block.
+	// Shown, if not nil, is called with the verified certificate of the voter at an address. It must not block.
 	Shown func(address string, cert *x509.Certificate)
 	// CA, Cert and Key are paths of PEM files, for commands in messages; empty if unknown.
 	CA, Cert, Key string
@@ -53,30 +53,31 @@ type TLS struct {
 
 // Options configures Start, Open and RunWitness.
 type Options struct {
-	// Dir contains the voter's ID, vote, log and snapshots; created if missing. One voter per directory.
+	// Dir is the directory of the voter's ID, vote, log and snapshots. It is created if missing. Only one voter can use
+	// it.
 	Dir string
 	// Listen is the host:port for all traffic between voters.
 	Listen string
-	// Advertise is the host:port for the other voters. Default Listen.
+	// Advertise is the host:port at which the other voters reach this one. Default Listen.
 	Advertise string
-	// Voters are the advertised addresses of the three voters, including this one; the same on all three. They are used
-	// to form and find the cluster; afterwards Members returns its members.
+	// Voters are the advertised addresses of the three voters, including this one, and the same on all three. They are
+	// used to form and find the cluster; Members returns its current members.
 	Voters []string
-	// Kind defaults to KindNode.
+	// Kind is the kind of this voter. Default KindNode.
 	Kind Kind
-	// TLS for all connections. If nil, any process that reaches the port can change the record.
+	// TLS secures all connections. If nil, any process that reaches the port can change the record.
 	TLS *TLS
-	// ElectionTimeout is the time without a message from the leader after which a voter stands for election; the same
-	// on all voters. Default 500 ms.
+	// ElectionTimeout is the time without a message from the leader after which a voter starts an election. It must be
+	// the same on all voters. Default 500 ms.
 	ElectionTimeout time.Duration
-	// LeaseTTL of the liveness key. Default 3 s.
+	// LeaseTTL is the time to live of the liveness key. Default 3 s.
 	LeaseTTL time.Duration
-	// RequestTimeout of background requests, and of one try of a request. Default 1 s.
+	// RequestTimeout limits background requests, and each try of a request. Default 1 s.
 	RequestTimeout time.Duration
-	// UnsafeNoFsync skips the fsync of votes and log, for tests and the demo only: a machine crash can then lose a
-	// vote, and with it the cluster record.
+	// UnsafeNoFsync skips every fsync of votes and log, for tests and the demo only: a machine crash can lose a vote, and
+	// thereby the cluster record.
 	UnsafeNoFsync bool
-	// Dial and Bind default to TCP. Tests inject faults and a simulated network here.
+	// Dial and Bind open connections and the listener. Default TCP. Tests inject faults and a simulated network.
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Bind   func(ctx context.Context, address string) (net.Listener, error)
 	Logger *zap.Logger
@@ -101,7 +102,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case o.Dir == "":
-		return o, errors.New("raft: no directory for the voter's vote and log")
+		return o, errors.New("raft: no directory")
 	case o.Listen == "":
 		return o, errors.New("raft: no listen address (host:port)")
 	case o.Kind != KindNode && o.Kind != KindWitness:
@@ -116,7 +117,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Voters = voters
 	if !slices.Contains(o.Voters, o.Advertise) {
-		return o, fmt.Errorf("raft: address of this voter %s is not among the voters %s", o.Advertise,
+		return o, fmt.Errorf("raft: address %s of this voter is not among the voters %s", o.Advertise,
 			strings.Join(o.Voters, ", "))
 	}
 	return o, nil
@@ -130,13 +131,13 @@ func checkVoters(voters []string) ([]string, error) {
 	}
 	voters = slices.Sorted(slices.Values(voters))
 	if len(voters) != voterCount || len(slices.Compact(slices.Clone(voters))) != voterCount {
-		return nil, fmt.Errorf("raft: %d voters (%s); configure three different ones: the two nodes and the witness",
+		return nil, fmt.Errorf("raft: %d voters (%s), must be three different ones: the two nodes and the witness",
 			len(voters), strings.Join(voters, ", "))
 	}
 	return voters, nil
 }
 
-// checkAddress requires a host and a port that the other voters can dial.
+// checkAddress checks that an address has a host and a port that the other voters can dial.
 func checkAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

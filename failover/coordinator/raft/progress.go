@@ -15,26 +15,26 @@ import (
 	hraft "github.com/hashicorp/raft"
 )
 
-// A voter's promises are only valid while its disk keeps them. A disk can be restored to an older state, for example
-// with the snapshot of a virtual machine. A voter that lost a vote can vote again in the same term, which could elect
-// two leaders. One that lost entries can elect a leader that lacks committed entries of the others.
+// Raft requires that a voter's disk never loses a vote or an acknowledged entry. But a disk can be restored to an older
+// state, for example with a snapshot of a virtual machine. A voter that lost a vote could vote again in the same term,
+// which could elect two leaders. A voter that lost entries could elect a leader without committed entries.
 //
-// A voter cannot detect this alone, so each one keeps on its disk the highest progress of every other voter, as
-// promised in raft's messages. A vote is on disk before raft counts it. An acknowledged entry is on disk a moment
-// later, because waiting would double the time of each swap; the remaining risk is that this voter dies in that moment
-// and the other one is restored as well. A connecting voter sends its knowledge of the other side, and a starting voter
-// collects the others' hellos before it takes part. One that finds its disk below its known progress stops taking part,
-// and must be replaced like one with a lost disk.
+// A voter cannot detect this alone. Each voter therefore persists the highest known progress of every other voter, as
+// contained in raft's messages. A vote is persisted before raft counts it. An acknowledged entry is persisted shortly
+// after, because waiting would double the time of each swap. This is unsafe only if a voter crashes in this interval
+// and the other one is restored as well. A connecting voter sends the progress that it knows of the other side, and a
+// starting voter collects the other voters' hellos before it participates. A voter whose disk is below its known
+// progress is fenced, and must be replaced like a voter with a lost disk.
 //
 // None of the compared values ever decreases on a disk that was not restored: the term of a voter's last vote only
-// rises, and no voter truncates an entry within the term in which it was acknowledged. The end of the log alone would
-// not suffice, since a new leader may truncate it. Neither would the term: having been in it is no promise, and the
-// library can decrease it by one when a concurrent heartbeat arrives just as the voter stands for election.
+// increases, and no voter truncates an entry within the term in which it was acknowledged. The end of the log is not
+// comparable, since a new leader may truncate it. The current term is not comparable either, since the library can
+// decrement it if a heartbeat arrives while the voter starts an election.
 
 const (
-	// flushDelay delays the write of acknowledged entries: the acks of two followers share one write.
+	// flushDelay is the delay of writes for acknowledged entries, so that the acks of two followers share one write.
 	flushDelay = 50 * time.Millisecond
-	// flushInterval applies to progress that was reported by others, or that is no promise.
+	// flushInterval is the interval of writes for progress that was reported by other voters, or is not compared.
 	flushInterval = 5 * time.Second
 )
 
@@ -43,7 +43,7 @@ type urgency uint8
 const (
 	urgencyLow       urgency = iota // within flushInterval
 	urgencyNormal                   // within flushDelay
-	urgencyImmediate                // before return
+	urgencyImmediate                // before record returns
 )
 
 const (
@@ -53,14 +53,14 @@ const (
 
 type peerProgress struct {
 	Term uint64 `json:"term,omitempty"`
-	// Voted is the term of its last known vote.
+	// Voted is the term of the voter's last known vote.
 	Voted uint64 `json:"voted,omitempty"`
-	// Acked is the last entry it was known to have in AckTerm, as that term's leader or a follower of it.
+	// Acked is the last entry that the voter is known to have had in AckTerm, as the leader or a follower.
 	AckTerm uint64 `json:"ack_term,omitempty"`
 	Acked   uint64 `json:"acked,omitempty"`
 }
 
-// with returns the maximum of both, field by field.
+// with returns the maximum of both, per field.
 func (s peerProgress) with(o peerProgress) peerProgress {
 	s.Term, s.Voted = max(s.Term, o.Term), max(s.Voted, o.Voted)
 	if o.AckTerm > s.AckTerm || o.AckTerm == s.AckTerm && o.Acked > s.Acked {
@@ -75,14 +75,14 @@ type diskState struct {
 	Last  uint64 `json:"last"`
 }
 
-func (s peerProgress) lacks(have diskState) string {
+func (s peerProgress) missing(have diskState) string {
 	switch {
 	case s.Voted > have.Voted:
-		return fmt.Sprintf("it voted in term %d, and its disk has term %d", s.Voted, have.Voted)
+		return fmt.Sprintf("it voted in term %d, but its disk has term %d", s.Voted, have.Voted)
 	case s.AckTerm > have.Term:
-		return fmt.Sprintf("it had entries of term %d, and its disk is in term %d", s.AckTerm, have.Term)
+		return fmt.Sprintf("it had entries of term %d, but its disk is in term %d", s.AckTerm, have.Term)
 	case s.AckTerm == have.Term && s.Acked > have.Last:
-		return fmt.Sprintf("it had the log up to %d, and its disk ends at %d", s.Acked, have.Last)
+		return fmt.Sprintf("it had log entries up to %d, but its disk ends at %d", s.Acked, have.Last)
 	default:
 		return ""
 	}
@@ -104,7 +104,7 @@ func (d *disk) readState() (diskState, error) {
 	return s, err
 }
 
-// lastEntry returns the zero entry for an empty log, or if the last one is being truncated.
+// lastEntry returns the last entry, or the zero entry if the log is empty, or if the last entry is being truncated.
 func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	last, err := d.store.LastIndex()
 	if err != nil {
@@ -119,7 +119,7 @@ func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	return entry, nil
 }
 
-func (d *disk) putBack() (string, error) {
+func (d *disk) rollback() (string, error) {
 	why, err := d.store.Get([]byte(rollbackKey))
 	if err != nil && !errors.Is(err, errKeyNotFound) {
 		return "", fmt.Errorf("raft: read %s in %s: %w", rollbackKey, d.dir, err)
@@ -127,7 +127,8 @@ func (d *disk) putBack() (string, error) {
 	return string(why), nil
 }
 
-// recordRollback persists that reason for the next start, when the voters that know it may not be running.
+// recordRollback persists the reason of a rollback for the next start, when the voters that detected it may not be
+// running.
 func (d *disk) recordRollback(why string) error {
 	if err := d.store.Set([]byte(rollbackKey), []byte(why)); err != nil {
 		return fmt.Errorf("raft: write %s to %s: %w", rollbackKey, d.dir, err)
@@ -137,16 +138,16 @@ func (d *disk) recordRollback(why string) error {
 
 type kept struct {
 	Seen map[string]peerProgress `json:"seen"`
-	// LedBy is the leader of LedTerm, the newest one that has sent entries. It has at least this voter's entries of
-	// that term.
+	// LedBy is the leader of LedTerm, the newest term in which a leader has sent entries. It has at least this voter's
+	// entries of that term.
 	LedTerm uint64 `json:"led_term"`
 	LedBy   string `json:"led_by"`
 }
 
-// progressStore is this voter's persisted knowledge of the others.
+// progressStore persists the known progress of the other voters.
 type progressStore struct {
 	disk *disk
-	due  chan struct{} // one slot: a write is due soon
+	due  chan struct{} // one slot: a write is due
 
 	writing sync.Mutex // held during disk writes; taken before mu
 
@@ -168,9 +169,8 @@ func openProgress(d *disk) (*progressStore, error) {
 		err = json.Unmarshal(raw, &s.known)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raft: read %s in %s: %w: if it is corrupt, move the directory away and replace this "+
-			"voter (lockstep pair replace)",
-			progressKey, d.dir, err)
+		return nil, fmt.Errorf("raft: read %s in %s (if it is corrupt, move the directory away and replace this "+
+			"voter: lockstep pair replace): %w", progressKey, d.dir, err)
 	}
 	if s.known.Seen == nil {
 		s.known.Seen = make(map[string]peerProgress)
@@ -179,12 +179,12 @@ func openProgress(d *disk) (*progressStore, error) {
 	return s, nil
 }
 
-func (s *progressStore) saw(id string, what peerProgress, when urgency) error {
+func (s *progressStore) record(id string, what peerProgress, when urgency) error {
 	if id == "" || id == s.disk.id {
 		return nil
 	}
-	switch lacks := s.note(id, what); {
-	case !lacks:
+	switch outdated := s.note(id, what); {
+	case !outdated:
 	case when == urgencyImmediate:
 		return s.sync()
 	case when == urgencyNormal:
@@ -215,7 +215,7 @@ func (s *progressStore) run(ctx context.Context, failed func(error)) {
 		case <-s.due:
 		}
 		select {
-		case <-ctx.Done(): // Voter.Close writes it
+		case <-ctx.Done(): // Voter.Close writes the changes
 			return
 		case <-time.After(flushDelay):
 		}
@@ -225,7 +225,7 @@ func (s *progressStore) run(ctx context.Context, failed func(error)) {
 	}
 }
 
-// sync writes pending changes. After it returns nil, the disk has everything recorded before the call.
+// sync writes pending changes. If it returns nil, all changes made before the call are durable.
 func (s *progressStore) sync() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -249,7 +249,7 @@ func (s *progressStore) sync() error {
 	return nil
 }
 
-// led durably records the leader of a term before this voter writes its entries.
+// led durably records the leader of a term. It must be called before this voter writes entries from that leader.
 func (s *progressStore) led(term uint64, id string) error {
 	s.mu.Lock()
 	durable := term <= s.ledTerm
@@ -264,7 +264,7 @@ func (s *progressStore) led(term uint64, id string) error {
 	return s.sync()
 }
 
-// flush writes low-urgency changes at the flush interval, and deletes former members.
+// flush writes changes of low urgency, at most once per flushInterval, and deletes former members.
 func (s *progressStore) flush(members []hraft.Server) error {
 	s.mu.Lock()
 	if s.changes == s.stored || time.Since(s.written) < flushInterval {
@@ -288,7 +288,7 @@ func (s *progressStore) all() (map[string]peerProgress, error) {
 	if all.LedBy == "" || all.LedBy == s.disk.id {
 		return all.Seen, nil
 	}
-	// The leader of a term has every entry of that term that this voter has.
+	// The leader of a term has all entries that this voter has of that term.
 	entry, err := reading(s.disk, s.disk.lastEntry)
 	if err != nil {
 		return nil, err

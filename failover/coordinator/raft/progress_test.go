@@ -10,7 +10,7 @@ import (
 )
 
 // Distinguishes lost progress from regular changes.
-func TestSightingLacks(t *testing.T) {
+func TestProgressMissing(t *testing.T) {
 	t.Parallel()
 	seen := peerProgress{Term: 5, Voted: 4, AckTerm: 5, Acked: 10}
 	for name, tt := range map[string]struct {
@@ -22,16 +22,17 @@ func TestSightingLacks(t *testing.T) {
 		"cut by a leader after that": {diskState{Term: 6, Voted: 4, Last: 8}, ""},
 		"term":                       {diskState{Term: 4, Voted: 4, Last: 10}, "it had entries of term 5"},
 		"vote":                       {diskState{Term: 5, Voted: 3, Last: 10}, "it voted in term 4"},
-		"log":                        {diskState{Term: 5, Voted: 5, Last: 9}, "it had the log up to 10"},
+		"log":                        {diskState{Term: 5, Voted: 5, Last: 9}, "it had log entries up to 10"},
 	} {
-		if got := seen.lacks(tt.have); tt.want == "" {
+		if got := seen.missing(tt.have); tt.want == "" {
 			require.Empty(t, got, name)
 		} else {
 			require.Contains(t, got, tt.want, name)
 		}
 	}
-	require.Empty(t, peerProgress{}.lacks(diskState{}), "a voter of 0.1.0 reports nothing")
-	require.Empty(t, peerProgress{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.lacks(diskState{Term: 5, Voted: 4, Last: 10}),
+	require.Empty(t, peerProgress{}.missing(diskState{}), "a voter of 0.1.0 reports nothing")
+	require.Empty(t, peerProgress{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.missing(
+		diskState{Term: 5, Voted: 4, Last: 10}),
 		"a heartbeat of the leader that it stood against has set the term back: it was in it, and promised nothing")
 	require.Equal(t, peerProgress{Term: 7, Voted: 4, AckTerm: 6, Acked: 3},
 		seen.with(peerProgress{Term: 7, Voted: 2, AckTerm: 6, Acked: 3}))
@@ -39,7 +40,7 @@ func TestSightingLacks(t *testing.T) {
 }
 
 // A promise is on disk before it counts.
-func TestSightingsAreKept(t *testing.T) {
+func TestProgressIsPersisted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	open := func() (*disk, *progressStore) {
@@ -52,9 +53,9 @@ func TestSightingsAreKept(t *testing.T) {
 	}
 	d, s := open()
 	promised := peerProgress{Term: 3, Voted: 3, AckTerm: 3, Acked: 7}
-	require.NoError(t, s.saw("a", promised, urgencyImmediate))
-	require.NoError(t, s.saw("b", peerProgress{Term: 9}, urgencyLow))
-	require.NoError(t, s.saw(d.id, peerProgress{Term: 99}, urgencyImmediate), "of itself it knows best")
+	require.NoError(t, s.record("a", promised, urgencyImmediate))
+	require.NoError(t, s.record("b", peerProgress{Term: 9}, urgencyLow))
+	require.NoError(t, s.record(d.id, peerProgress{Term: 99}, urgencyImmediate), "of itself it knows best")
 	require.NoError(t, s.led(3, "a"))
 	require.NoError(t, s.led(2, "b"))
 	require.NoError(t, d.close())

@@ -16,9 +16,9 @@ import (
 
 // RecoverOptions configures Recover.
 type RecoverOptions struct {
-	// Dir of the surviving voter, which must not be running.
+	// Dir is the directory of the surviving voter, which must not be running.
 	Dir string
-	// Address is the voter's new address; empty: unchanged.
+	// Address is the voter's new address; if empty, the address is unchanged.
 	Address    string
 	By, Reason string
 	Logger     *zap.Logger
@@ -33,19 +33,19 @@ type Recovery struct {
 	OldID   string    `json:"old_id"`
 	Address string    `json:"address"`
 	Lost    []Member  `json:"lost"`
-	// LastIndex of the log: entries committed by the lost members after it are lost.
+	// LastIndex is the last index of the log. Entries committed by the lost members after it are lost.
 	LastIndex  uint64 `json:"last_index"`
 	Revision   int64  `json:"revision"`
 	Recoveries uint64 `json:"recoveries"`
 	Marker     string `json:"-"`
 }
 
-// Recover makes a surviving voter the only member of its cluster, when the other two are lost permanently. Entries that
-// they committed without it are lost, so the record may be outdated; a node rejects it if it has obeyed a newer one
-// (INV-9). The operator guarantees that the other two never return with their disks.
+// Recover makes a surviving voter the only member of its cluster, if the other two are permanently lost. Entries that
+// they committed without it are lost, so the record may be outdated. A node rejects such a record if its fence is
+// higher (INV-9). The operator must ensure that the other two voters never run again with their disks.
 //
-// The voter gets a new ID, so that no other voter of the old cluster can communicate with it. One that learns of the
-// recovery stops taking part. Errors: ErrInUse, ErrNoState.
+// The voter gets a new ID, so that no other voter of the old cluster can communicate with it. A voter that detects the
+// recovery is fenced. Recover returns ErrInUse or ErrNoState if the directory cannot be used.
 func Recover(o RecoverOptions) (_ Recovery, err error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -60,14 +60,14 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
 	conf := raftConfig(d.id, DefaultElectionTimeout, rlog)
-	addr, trans := hraft.NewInmemTransport("")
+	_, trans := hraft.NewInmemTransport("")
 	defer trans.Close()
 	if empty, err := d.empty(); err != nil || empty {
 		return Recovery{}, errors.Join(fmt.Errorf("recover %s: %w", o.Dir, ErrNoState), err)
 	}
 	before, err := hraft.GetConfiguration(conf, newFSM(), d.store, d.store, d.snaps, trans)
 	if err != nil {
-		return Recovery{}, fmt.Errorf("recover %s: members are not known (%s): %w", o.Dir, addr, err)
+		return Recovery{}, fmt.Errorf("recover %s: read the members: %w", o.Dir, err)
 	}
 	rec := Recovery{
 		Time: time.Now().UTC(), By: o.By, Reason: o.Reason, OldID: d.id, Address: o.Address,
@@ -85,8 +85,7 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 		}
 	}
 	if err := checkAddress(rec.Address); err != nil {
-		return Recovery{}, fmt.Errorf("recover %s: this voter was not a member, so its address is required: %w", o.Dir,
-			err)
+		return Recovery{}, fmt.Errorf("recover %s: voter was not a member, so its address is required: %w", o.Dir, err)
 	}
 	if err := d.recover(&rec, rlog, o.Logger); err != nil {
 		return Recovery{}, err
@@ -94,8 +93,8 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 	return rec, nil
 }
 
-// recover executes the recovery. If interrupted after any step, the voter is not a member of any cluster, and Recover
-// can be repeated.
+// recover executes the recovery. If it is interrupted, the voter is not a member of any cluster, and Recover can be
+// called again.
 func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
 	last, err := d.lastIndex()
 	if err != nil {
@@ -125,9 +124,9 @@ func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
 		return fmt.Errorf("recover %s: %w", d.dir, err)
 	}
 	if err := os.WriteFile(rec.Marker, append(raw, '\n'), 0o600); err != nil {
-		return fmt.Errorf("recover %s: voter is recovered, but writing the marker failed: %w", d.dir, err)
+		return fmt.Errorf("recover %s: voter is recovered, but its marker was not written: %w", d.dir, err)
 	}
-	log.Warn("forced quorum recovery: this voter is the only member of the cluster",
+	log.Warn("quorum recovered by force: this voter is the only member of the cluster",
 		zap.Any("recovery", rec))
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-var errVerifying = errors.New("voter has just started and is checking with its peers that its disk was not rolled back")
+var errVerifying = errors.New("voter is starting and checks with its peers whether its disk was rolled back")
 
 func (v *Voter) fillHandshake(g *handshake) error {
 	have, err := v.disk.state()
@@ -30,15 +30,15 @@ func (v *Voter) fillHandshake(g *handshake) error {
 	return nil
 }
 
-// checkHandshake compares the disk states of two voters with their knowledge of each other, for a voter that no other
-// voter could warn when it started.
+// checkHandshake compares the disk states of two voters with their known progress. It detects rollbacks that no hello
+// revealed when the voter started.
 func (v *Voter) checkHandshake(g handshake) error {
 	if g.Seen != nil {
 		have, err := v.disk.state()
 		if err != nil {
 			return err
 		}
-		if missing := g.Seen.lacks(have); missing != "" {
+		if missing := g.Seen.missing(have); missing != "" {
 			v.mu.Lock()
 			v.suspectedLoss = missing
 			v.mu.Unlock()
@@ -51,7 +51,7 @@ func (v *Voter) checkHandshake(g handshake) error {
 		if err != nil {
 			return err
 		}
-		if missing := seen.lacks(*g.Have); missing != "" {
+		if missing := seen.missing(*g.Have); missing != "" {
 			return fmt.Errorf("disk of the connecting voter was rolled back: %s", missing)
 		}
 	}
@@ -60,12 +60,12 @@ func (v *Voter) checkHandshake(g handshake) error {
 
 func (v *Voter) pollNow() {
 	select {
-	case v.look <- struct{}{}:
+	case v.pollRequested <- struct{}{}:
 	default:
 	}
 }
 
-// checkRollback fences this voter if others know it to have had a newer disk. It reports whether the voter is fenced.
+// checkRollback fences this voter if its disk is below its known progress. It reports whether the voter is fenced.
 func (v *Voter) checkRollback(known map[string]hello) bool {
 	v.mu.Lock()
 	missing, fenced := v.suspectedLoss, v.fenced
@@ -75,30 +75,28 @@ func (v *Voter) checkRollback(known map[string]hello) bool {
 	}
 	have, err := v.disk.state()
 	if errors.Is(err, errDiskStalled) {
-		return false // conditions report it
+		return false // reported as a condition
 	}
 	if err != nil {
-		v.log.Error("cannot read the disk of this voter", zap.Error(err))
+		v.log.Error("cannot read the raft state", zap.Error(err))
 		return false
 	}
 	for _, h := range known {
 		if missing == "" {
-			missing = h.Seen[v.disk.id].lacks(have)
+			missing = h.Seen[v.disk.id].missing(have)
 		}
 	}
 	if missing == "" {
 		return false
 	}
-	// The voters that know it may not be running at the next start.
+	// At the next start, the voters that detected it may not be running.
 	if err := v.disk.recordRollback(missing); err != nil {
-		v.log.Error("cannot record that the disk of this voter was rolled back", zap.Error(err))
+		v.log.Error("cannot persist the rollback of this voter", zap.Error(err))
 	}
-	text := fmt.Sprintf("disk of this voter (%s) was restored from an older copy: %s. Its votes and its log no "+
-		"longer count, "+
-		"and it takes no part until it is replaced: stop it, move its directory %s away, restart it, "+
-		"and: %s",
+	text := fmt.Sprintf("disk of this voter (%s) was restored from an older copy: %s. The voter is fenced until it is "+
+		"replaced: stop it, move its directory %s away, restart it, and run: %s",
 		v.disk.id, missing, v.opts.Dir, v.replaceCommand(v.disk.id, v.opts.Advertise))
-	v.log.Error("voter no longer takes part", zap.String("cause", text))
+	v.log.Error("voter is fenced", zap.String("cause", text))
 	v.fence(FencedRolledBack, text)
 	return true
 }
@@ -115,30 +113,30 @@ func (v *Voter) rolledBackPeers(own Status, known map[string]hello) string {
 		return ""
 	case len(back) < (len(own.Voters)+1)/2:
 		m := back[0]
-		return fmt.Sprintf("disk of the voter at %s was restored from an older copy, and it takes no part: stop "+
-			"it, move its raft directory away (of a node: only 'raft' in the data directory), "+
-			"restart it, and: %s", m.Address, v.replaceCommand(m.ID, m.Address))
+		return fmt.Sprintf("disk of the voter at %s was restored from an older copy: stop it, move its raft "+
+			"directory away (on a node: only 'raft' in the data directory), restart it, and run: %s", m.Address,
+			v.replaceCommand(m.ID, m.Address))
 	default:
 		var at []string
 		for _, m := range back {
 			at = append(at, m.Address)
 		}
-		return fmt.Sprintf("disks of the voters at %s were restored from older copies, and without a majority role changes "+
-			"stop. This voter (%s) has newer data: make it the only one (lockstep pair "+
+		return fmt.Sprintf("disks of the voters at %s were restored from older copies, and role changes are impossible "+
+			"without a majority. This voter (%s) has newer data: make it the only member (lockstep pair "+
 			"recover-quorum), and add the others again",
 			strings.Join(at, " and "), own.Address)
 	}
 }
 
-// endVerification ends the start phase in which this voter only polls. One hello is required, because alone the voter
-// could not do anything. A voter with better knowledge that did not respond rejects this one when they connect (see
-// checkHandshake).
+// endVerification ends the start phase, in which this voter only polls. It requires at least one hello, because a
+// single voter has no majority. A voter that knows of a rollback but did not respond rejects this one when they connect
+// (see checkHandshake).
 func (v *Voter) endVerification(known map[string]hello) {
 	members := v.otherMembers()
 	v.mu.Lock()
-	waits := v.verifying && v.fenced == "" && v.hasEnoughHellos(members, known, time.Now())
+	done := v.verifying && v.fenced == "" && v.hasEnoughHellos(members, known, time.Now())
 	v.mu.Unlock()
-	if !waits {
+	if !done {
 		return
 	}
 	c := raftConfig(v.disk.id, v.opts.ElectionTimeout, v.rlog)
@@ -147,30 +145,30 @@ func (v *Voter) endVerification(known map[string]hello) {
 		HeartbeatTimeout: c.HeartbeatTimeout, ElectionTimeout: c.ElectionTimeout,
 	})
 	if err != nil {
-		v.log.Error("voter cannot stand for election", zap.Error(err))
+		v.log.Error("cannot enable elections", zap.Error(err))
 		return
 	}
 	v.mu.Lock()
-	v.verifying = false // only now: a leader could ask it to stand for election
+	v.verifying = false // only now, because a leader could request an election
 	v.mu.Unlock()
 }
 
-// hasEnoughHellos reports whether all other members have responded, or one of them, and the others had a request's time
-// since the round in which the first one responded. mu is held.
+// hasEnoughHellos reports whether all other members have responded; or at least one, and RequestTimeout has passed
+// since the first round with a response. mu is held.
 func (v *Voter) hasEnoughHellos(members []string, known map[string]hello, now time.Time) bool {
-	heard := 0
+	responses := 0
 	for _, address := range members {
 		if _, ok := known[address]; ok {
-			heard++
-			if v.answered.IsZero() {
-				v.answered = v.heard[address].asked
+			responses++
+			if v.firstResponse.IsZero() {
+				v.firstResponse = v.hellos[address].polled
 			}
 		}
 	}
-	return heard == len(members) || heard > 0 && now.Sub(v.answered) >= v.opts.RequestTimeout
+	return responses == len(members) || responses > 0 && now.Sub(v.firstResponse) >= v.opts.RequestTimeout
 }
 
-// otherMembers returns the addresses of the cluster's other members; before it is formed, those of the configuration.
+// otherMembers returns the addresses of the cluster's other members; before it is formed, the configured addresses.
 func (v *Voter) otherMembers() []string {
 	servers := v.servers()
 	if len(servers) == 0 {
@@ -186,11 +184,11 @@ func (v *Voter) otherMembers() []string {
 }
 
 func (v *Voter) recordProgress(h hello) {
-	err := v.seen.saw(h.Status.ID, peerProgress{Term: h.Status.Term}, urgencyLow)
+	err := v.seen.record(h.Status.ID, peerProgress{Term: h.Status.Term}, urgencyLow)
 	for id, s := range h.Seen {
-		err = errors.Join(err, v.seen.saw(id, s, urgencyLow))
+		err = errors.Join(err, v.seen.record(id, s, urgencyLow))
 	}
 	if err = errors.Join(err, v.seen.flush(v.servers())); err != nil {
-		v.log.Warn("recorded peer progress", zap.Error(err))
+		v.log.Warn("cannot persist peer progress", zap.Error(err))
 	}
 }

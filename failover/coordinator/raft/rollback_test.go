@@ -27,8 +27,8 @@ func (c *cluster) image(name string) string {
 	return dir
 }
 
-// putBack stops a voter and restores its disk.
-func (c *cluster) putBack(name, image string) {
+// rollBack stops a voter and restores its disk.
+func (c *cluster) rollBack(name, image string) {
 	c.t.Helper()
 	c.stop(name)
 	dir := c.options(name).Dir
@@ -137,7 +137,7 @@ func swapNext(t *testing.T, v *raft.Voter, op string) failover.Record {
 }
 
 // A voter with a restored disk does not take part, reports that, and counts again after it was replaced.
-func TestPutBackVoter(t *testing.T) {
+func TestRolledBackVoter(t *testing.T) {
 	t.Parallel()
 	for _, name := range names() {
 		t.Run(name[:1], func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestPutBackVoter(t *testing.T) {
 			c.awaitLeader(witness)
 			rec := swapNext(t, c.voters[other], "op2")
 			c.awaitSame()
-			c.putBack(name, image)
+			c.rollBack(name, image)
 			v := c.start(name)
 			require.Equal(t, id, v.ID())
 			c.awaitFenced(name)
@@ -198,7 +198,7 @@ func TestPutBackVoter(t *testing.T) {
 // While all three are stopped, one of the two voters with the newest record is restored to an older state. It starts
 // first, together with the one that never had the record; the third one, which has it, starts a moment later. The
 // record must not be lost.
-func TestPutBackForgetsNothing(t *testing.T) {
+func TestRolledBackKeepsRecord(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(o *raft.Options) { o.RequestTimeout = 4 * time.Second })
 	for _, name := range names() {
@@ -242,7 +242,7 @@ func TestPutBackForgetsNothing(t *testing.T) {
 			c.stop(n)
 		}
 		c.net.isolate(ignorant, false)
-		c.putBack(name, image)
+		c.rollBack(name, image)
 		old, behind := c.start(name), c.start(ignorant)
 		require.Never(t, func() bool { // its last poll may still run when it returns
 			return old.Status().State == "Leader" || behind.Status().State == "Leader"
@@ -262,7 +262,7 @@ func TestPutBackForgetsNothing(t *testing.T) {
 }
 
 // Two of three are restored to an older state: the third one detects it, and its state is kept.
-func TestTwoPutBack(t *testing.T) {
+func TestTwoRolledBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	swapNext(t, c.voters[nodeA], "op1")
@@ -275,7 +275,7 @@ func TestTwoPutBack(t *testing.T) {
 	rec := swapNext(t, c.voters[nodeA], "op2")
 	c.awaitSame()
 	for name, image := range images {
-		c.putBack(name, image)
+		c.rollBack(name, image)
 	}
 	for name := range images {
 		c.start(name)
@@ -302,7 +302,7 @@ func TestTwoPutBack(t *testing.T) {
 
 // All three are restored to the same moment: no voter can detect it, and they continue from there. (The nodes detect
 // it: INV-9.)
-func TestAllPutBack(t *testing.T) {
+func TestAllRolledBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	rec := swapNext(t, c.voters[nodeA], "op1")
@@ -320,7 +320,7 @@ func TestAllPutBack(t *testing.T) {
 	c.awaitLeader(witness)
 	swapNext(t, c.voters[nodeA], "op2")
 	for name, image := range images {
-		c.putBack(name, image)
+		c.rollBack(name, image)
 	}
 	for _, name := range names() {
 		c.start(name)
@@ -333,7 +333,7 @@ func TestAllPutBack(t *testing.T) {
 }
 
 // A starting voter does not count before another one has sent its knowledge; two voters suffice.
-func TestStartHearsOthers(t *testing.T) {
+func TestStartPollsOthers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	swapNext(t, c.voters[nodeA], "op1")
@@ -357,7 +357,7 @@ func TestHandshakeDetectsRollback(t *testing.T) {
 	require.NoError(t, a.HandshakeFrom(b.ID(), 0))
 	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 1000), "disk of this voter was rolled back")
 	c.awaitFenced(nodeA)
-	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 0), "no longer takes part")
+	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 0), "voter is fenced")
 	// And vice versa: b knows the former progress of a, from a or, a moment later, from the leader.
 	require.Eventually(t, func() bool { return b.HandshakeBy(a.ID()) != nil }, time.Minute, 5*time.Millisecond)
 	require.ErrorContains(t, b.HandshakeBy(a.ID()), "disk of the connecting voter was rolled back")

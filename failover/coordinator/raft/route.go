@@ -18,9 +18,9 @@ const (
 )
 
 type leaderFinder interface {
-	// findLeader returns the leader's service and its address; nil if none is known.
+	// findLeader returns the leader's service and address; nil if no leader is known.
 	findLeader(ctx context.Context) (service, string)
-	// moved waits until the leader has another address than from, or ctx ends.
+	// moved waits until the leader's address differs from from, or ctx ends.
 	moved(ctx context.Context, from string)
 }
 
@@ -49,9 +49,9 @@ func (v *Voter) moved(ctx context.Context, from string) {
 	}
 }
 
-// atLeader calls do at the current leader, and retries until it succeeds or is rejected, or ctx ends. A try ends when
-// another leader is known, or after `limit` (0: no limit). outcomeUnknown: some try got no response and may have been
-// applied.
+// atLeader calls do with the current leader's service. It retries until do succeeds, the request is rejected, or ctx
+// ends. A try ends when the leader changes, or after limit, if limit is not 0. outcomeUnknown reports whether a try
+// received no response and may have been applied.
 func atLeader(
 	ctx context.Context, g leaderFinder, limit time.Duration, do func(context.Context, service) error,
 ) (outcomeUnknown bool, err error) {
@@ -68,11 +68,11 @@ func atLeader(
 			outcomeUnknown = outcomeUnknown || !notApplied(err)
 			last = err
 		}
-		aside, cancel := context.WithTimeout(ctx, pause)
-		g.moved(aside, address)
+		limited, cancel := context.WithTimeout(ctx, pause)
+		g.moved(limited, address)
 		cancel()
 	}
-	return outcomeUnknown, fmt.Errorf("%w (%w)", context.Cause(ctx), last)
+	return outcomeUnknown, fmt.Errorf("%w: %w", last, context.Cause(ctx))
 }
 
 func once(
@@ -100,7 +100,8 @@ func final(err error) bool {
 		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)
 }
 
-// notApplied reports whether the request certainly had no effect: no voter was reached, or one that is not the leader.
+// notApplied reports whether the request certainly had no effect, because no voter received it, or because the voter
+// was not the leader.
 func notApplied(err error) bool {
 	var op *net.OpError
 	return errors.Is(err, errNotLeader) || errors.Is(err, errRefused) || errors.As(err, &op) && op.Op == "dial"

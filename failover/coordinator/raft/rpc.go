@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// A voter's API is JSON over HTTP, inside connections with a handshake (see port). It is used by processes of the same
-// release or the previous one; unknown fields are ignored.
+// A voter's API is JSON over HTTP, on connections that begin with a hello (see port). It is used by processes of the
+// same release or the previous one. Unknown fields are ignored.
 const (
 	pathHello    = "/v1/hello"
 	pathLoad     = "/v1/load"
@@ -31,7 +31,7 @@ const (
 	pathMembers  = "/v1/members"
 	pathChange   = "/v1/change"
 
-	// headerForward asks a voter that is not the leader to forward the request to the leader.
+	// headerForward requests that a voter forwards the request to the leader.
 	headerForward = "Lockstep-Hand-On"
 
 	maxBody     = 256 << 10
@@ -112,7 +112,7 @@ func (a *api) close() {
 	a.wg.Wait()
 }
 
-// serving returns this voter, or the leader if the request must be forwarded. It is forwarded once.
+// serving returns this voter, or the leader if the request must be forwarded. A request is forwarded only once.
 func (v *Voter) serving(r *http.Request) service {
 	l := v.leaders.Get()
 	if r.Header.Get(headerForward) == "" || l.address == "" || l.via != "" || l.id == v.disk.id {
@@ -155,7 +155,7 @@ func failureOf(err error) failure {
 	return f
 }
 
-// streamWatch sends observations, one JSON value each, until the client disconnects or the leadership period ends.
+// streamWatch sends each observation as a JSON value, until the client disconnects or the leadership ends.
 func streamWatch(w http.ResponseWriter, r *http.Request, s service) {
 	flush := http.NewResponseController(w)
 	sent := false
@@ -201,23 +201,24 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.address+path, bytes.NewReader(body)) //nolint:gosec // G704: only voters say who is a voter
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.address+path, bytes.NewReader(body)) //nolint:gosec // G704: the address is a voter's
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	switch path {
 	case pathHello, pathLoad, pathMark, pathRenew, pathMembers, pathWatch:
-		// Idempotent: net/http retries these on a new connection if the other end of a pooled one was restarted.
-		hr.Header["Idempotency-Key"] = nil // not sent; see http.Transport
+		// Mark the request as idempotent: net/http then retries it on a new connection if a pooled one was closed. The nil
+		// header is not sent (see http.Transport).
+		hr.Header["Idempotency-Key"] = nil
 	}
 	if r.forward {
 		hr.Header.Set(headerForward, "1")
 	}
-	resp, err := r.peers.client.Do(hr) //nolint:gosec // G704: only voters say who is a voter
+	resp, err := r.peers.client.Do(hr) //nolint:gosec // G704: the address is a voter's
 	if err != nil {
-		// If this connection is broken, so are the other pooled ones; each would be tried in turn until its timeout.
+		// If this connection is broken, the other pooled ones are as well; each would be tried until its timeout.
 		r.peers.client.CloseIdleConnections()
-		return nil, err //nolint:wrapcheck // a url.Error, which says where
+		return nil, err //nolint:wrapcheck // a url.Error includes the address
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil

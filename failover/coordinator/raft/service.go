@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
-var errUncertain = errors.New("no confirmation that it was done")
+var errUncertain = errors.New("outcome is unknown")
 
-// service is the leader's interface. The leader's own process calls it directly, the others through the API.
-// errNotLeader means that nothing was done and another voter must be asked.
+// service is the leader's interface. The leader's process calls it directly, the other voters call it through the API.
+// errNotLeader means that the request had no effect and must be sent to another voter.
 type service interface {
 	load(ctx context.Context) (state, error)
 	swap(ctx context.Context, c command) (int64, error)
@@ -35,11 +35,11 @@ type watchMessage struct {
 	Revision int64           `json:"revision"`
 	Record   json.RawMessage `json:"record,omitempty"` // nil: no record
 	Live     []failover.Live `json:"live"`
-	// Runs are all announced processes; nil from a leader of 0.1.0. LeaderEpoch is the leadership period in which their
-	// sequence numbers are comparable.
-	Runs        []dupdetect.Entry `json:"runs"`
+	// Processes are all announced processes; nil from a leader of 0.1.0. Their sequence numbers are only comparable within
+	// the same LeaderEpoch.
+	Processes   []dupdetect.Entry `json:"runs"`
 	LeaderEpoch uint64            `json:"reign"`
-	// Settled is false while a new leader may not have seen every live process.
+	// Settled is false until every live process has had time to announce itself to a new leader.
 	Settled bool `json:"settled"`
 }
 
@@ -56,11 +56,11 @@ func (v *Voter) readyToLead(ctx context.Context) (*leadership, error) {
 	case <-l.gone:
 		return nil, errNotLeader
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: it is not ready yet: %w", errNotLeader, context.Cause(ctx))
+		return nil, fmt.Errorf("%w: not ready: %w", errNotLeader, context.Cause(ctx))
 	}
 }
 
-// confirmed waits until a majority has confirmed this voter's leadership at some moment after the call.
+// confirmed waits until a majority has confirmed this voter's leadership after the call.
 func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
 	l, err := v.readyToLead(ctx)
 	if err != nil {
@@ -76,8 +76,8 @@ func (v *Voter) load(ctx context.Context) (state, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return state{}, err
 	}
-	// Every result returned to a client before the call is applied here: this leader responds only after it has applied
-	// an entry, and its barrier covers earlier leaders.
+	// Every result returned to a client before this call is applied: this leader responds only after it has applied an
+	// entry, and its barrier covers earlier leaders.
 	return v.fsm.now.Get(), nil
 }
 
@@ -96,22 +96,22 @@ func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
 	}
 }
 
-// featureMark is the command with a mark, as named in the hellos of voters that support it.
+// featureMark is the feature name for commands with a mark, sent in hellos.
 const featureMark = "mark"
 
-// mark implements service. A voter of an older release ignores an entry with a mark, and its snapshots have none, so
-// the states would diverge. The first mark therefore waits until each of the three has announced support. A mark in the
-// log proves that all voters support marks, even while one of them is not running.
+// mark implements service. A voter of an older release ignores an entry with a mark, and its snapshots contain no mark,
+// so the states would diverge. The first mark is therefore rejected until all voters have announced support. A mark in
+// the log proves that all voters support marks, even while one of them is not running.
 func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	if _, err := v.readyToLead(ctx); err != nil {
 		return failover.Mark{}, err
 	}
 	now := v.fsm.now.Get()
 	if now.Mark != nil && !now.Mark.Less(m) {
-		return *now.Mark, nil // an applied mark is committed, and thus durable
+		return *now.Mark, nil // an applied mark is committed, and therefore durable
 	}
 	if now.Mark == nil {
-		if err := v.allKnow(featureMark); err != nil {
+		if err := v.checkFeature(featureMark); err != nil {
 			return failover.Mark{}, err
 		}
 	}
@@ -119,7 +119,7 @@ func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error
 	return out.before, err
 }
 
-func (v *Voter) allKnow(feature string) error {
+func (v *Voter) checkFeature(feature string) error {
 	servers := v.servers()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -127,7 +127,7 @@ func (v *Voter) allKnow(feature string) error {
 		if string(s.ID) == v.disk.id {
 			continue
 		}
-		h, ok := v.heard[string(s.Address)]
+		h, ok := v.hellos[string(s.Address)]
 		switch {
 		case !ok || h.hello.Status.ID != string(s.ID):
 			return fmt.Errorf("%w: voter at %s has not announced its features yet", failover.ErrRefused,
@@ -142,7 +142,7 @@ func (v *Voter) allKnow(feature string) error {
 func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	entry, err := json.Marshal(c)
 	if err != nil {
-		return swapped{}, fmt.Errorf("encode the log entry: %w", err)
+		return swapped{}, fmt.Errorf("encode log entry: %w", err)
 	}
 	f := v.raft.Apply(entry, v.opts.RequestTimeout)
 	err = wait(ctx, f)
@@ -164,8 +164,8 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	}
 }
 
-// renew implements service. A majority has confirmed this leader after the request, so a lease also proves that its
-// holder was not cut off together with a deposed leader.
+// renew implements service. A majority confirms this leader after the request, so no lease is renewed at a deposed
+// leader in a minority partition.
 func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, error) {
 	l, err := v.confirmed(ctx)
 	if err != nil {
@@ -174,9 +174,9 @@ func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, e
 	until := time.Now().Add(v.opts.LeaseTTL)
 	l.live.Update(func(s *liveness) bool {
 		before := s.lives()
-		processes := len(s.runs)
+		processes := len(s.processes)
 		*s = s.with(live, until)
-		return len(s.runs) != processes || !slices.Equal(before, s.lives())
+		return len(s.processes) != processes || !slices.Equal(before, s.lives())
 	})
 	return v.opts.LeaseTTL, nil
 }
@@ -193,8 +193,7 @@ func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// watch implements service. It ends with errNotLeader at the end of the leadership period. Messages are repeated as
-// heartbeats.
+// watch implements service. It ends with errNotLeader when the leadership ends. Messages are repeated as heartbeats.
 func (v *Voter) watch(ctx context.Context, see func(watchMessage)) error {
 	l, err := v.confirmed(ctx)
 	if err != nil {
@@ -208,7 +207,7 @@ func (v *Voter) watch(ctx context.Context, see func(watchMessage)) error {
 	for {
 		s, live := v.fsm.now.Get(), l.live.Get()
 		see(watchMessage{
-			Revision: s.at(), Record: s.Record, Live: live.lives(), Runs: live.entries(), LeaderEpoch: l.term,
+			Revision: s.at(), Record: s.Record, Live: live.lives(), Processes: live.entries(), LeaderEpoch: l.term,
 			Settled: live.settled,
 		})
 		select {

@@ -17,53 +17,52 @@ import (
 	"go.uber.org/zap"
 )
 
-// All traffic between voters uses one port. A connection begins with a hello and its response, inside TLS if enabled:
+// All traffic between voters uses one port. A connection begins with a hello and a response, inside TLS if enabled:
 //
 //	dialer:   magic "LKS1" │ kind 1 │ length 2 │ JSON {from, to}
 //	listener: 0 │ length 2 = 0        or   1 │ length 2 │ reason of the rejection
 //
-// `to` is the ID of the intended voter; raft addresses connected voters only by address. Without the check, a voter
-// with a wiped disk would be taken for its predecessor, vote a second time in the same term, and lack entries that the
-// predecessor had acknowledged.
+// `to` is the ID of the intended voter, because raft identifies voters only by address. Without this check, a voter
+// with a wiped disk could vote a second time in the same term, without the entries that it had acknowledged before.
 const (
 	magic        = "LKS1"
 	kindRaft     = 'r'
 	kindAPI      = 'a'
 	maxHello     = 1 << 10
-	maxHandshake = 64 // limit of concurrent handshakes; more must wait
+	maxHandshake = 64 // limit of concurrent handshakes
 )
 
 const (
-	textUsesTLS  = "this voter does not use TLS, the other side does"
-	textNotVoter = "unexpected response, not from a voter"
+	textUsesTLS  = "TLS connection to a voter without TLS"
+	textNotVoter = "unexpected response"
 )
 
-var errRefused = errors.New("voter rejects the connection")
+var errRefused = errors.New("connection rejected by the voter")
 
 type handshake struct {
 	From string `json:"from"`
 	To   string `json:"to,omitempty"` // empty: any voter at that address
-	// Have is the disk state of the connecting voter, and Seen its knowledge of the other one; for raft connections. A
-	// voter of 0.1.0 neither sends nor checks them.
+	// Have is the disk state of the connecting voter, and Seen the known progress of the other one. They are only used
+	// on raft connections, and not by voters of 0.1.0.
 	Have *diskState    `json:"have,omitempty"`
 	Seen *peerProgress `json:"seen,omitempty"`
 }
 
 type dialer struct {
 	from string
-	// describe sets Have and Seen; nil without raft connections.
+	// describe sets Have and Seen; nil if no raft connections are opened.
 	describe func(*handshake) error
 	tls      *TLS // may be nil
 	dial     func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// connect dials, starts TLS and sends the hello. On return the other side has accepted.
+// connect dials, starts TLS, sends the hello, and waits until the other side has accepted.
 func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ net.Conn, err error) {
 	raw, err := d.dial(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to voter at %s: %w", address, err)
 	}
-	// This runs in another goroutine, so it must not use conn, which changes below.
+	// The function runs in another goroutine, and must not use conn, which changes below.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if !stop() && err == nil {
@@ -145,8 +144,8 @@ type port struct {
 	loggedAt time.Time // time of the last logged rejection
 }
 
-// newPort takes ownership of the listener. voters returns the addresses of all known voters. admit may reject a
-// connection.
+// newPort accepts connections from the listener, and owns it. voters returns the addresses of all known voters. admit
+// may reject a connection.
 func newPort(
 	ln net.Listener, secure *TLS, voters func() []string, advertise string, limit time.Duration,
 	admit func(byte, handshake) error, log *zap.Logger,
@@ -170,8 +169,8 @@ func (p *port) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Most likely out of file descriptors: others will free some.
-			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // nothing tells when there are descriptors again
+			// probably no free file descriptors
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // no event signals free descriptors
 			continue
 		}
 		tracked := p.track(conn)
@@ -217,7 +216,7 @@ func (p *port) receive(conn net.Conn) error {
 	if box == nil {
 		return answer(conn, fmt.Errorf("unknown connection kind %q", kind))
 	}
-	if err := p.known(conn); err != nil {
+	if err := p.checkCertificate(conn); err != nil {
 		return answer(conn, err)
 	}
 	if err := p.admit(kind, g); err != nil {
@@ -230,8 +229,8 @@ func (p *port) receive(conn net.Conn) error {
 	return box.put(conn)
 }
 
-// known rejects a connection with a certificate that does not belong to a voter.
-func (p *port) known(conn net.Conn) error {
+// checkCertificate rejects a connection whose certificate does not belong to a voter.
+func (p *port) checkCertificate(conn net.Conn) error {
 	secure, ok := conn.(*tls.Conn)
 	if !ok {
 		return nil
@@ -243,7 +242,7 @@ func (p *port) known(conn net.Conn) error {
 	return p.tls.accept(certificates[0], p.addresses())
 }
 
-// answer ends the handshake; it returns `refusal`, or a write error.
+// answer sends the response to a hello. It returns refusal, or a write error.
 func answer(conn net.Conn, refusal error) error {
 	out := []byte{0, 0, 0}
 	if refusal != nil {
@@ -266,13 +265,13 @@ func (p *port) refused(from net.Addr, err error) {
 	}
 	p.mu.Unlock()
 	if due {
-		p.log.Warn("rejected a connection to this voter; further ones are not logged for a minute",
+		p.log.Warn("connection to the voter rejected; logged at most once a minute",
 			zap.Stringer("from", from),
 			zap.String("cause", cause(err)), zap.Error(err))
 	}
 }
 
-// track registers a connection for Close, because the raft library leaves its served connections open.
+// track registers a connection for Close, because the raft library does not close accepted connections.
 func (p *port) track(conn net.Conn) net.Conn {
 	t := &trackedConn{Conn: conn, p: p}
 	p.mu.Lock()
@@ -325,7 +324,7 @@ func (a address) Network() string { return "tcp" }
 
 func (a address) String() string { return string(a) }
 
-// inbox is a net.Listener for connections with a completed handshake.
+// inbox is a net.Listener for connections after the handshake.
 type inbox struct {
 	addr  net.Addr
 	conns chan net.Conn

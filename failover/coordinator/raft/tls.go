@@ -17,12 +17,12 @@ var errNonPeer = errors.New("certificate does not belong to a voter of this pair
 
 func (t *TLS) check() error {
 	if t != nil && (t.Receive == nil || t.Dial == nil) {
-		return errors.New("raft: tls: configurations for both ends of a connection are required")
+		return errors.New("raft: tls: configurations for incoming and outgoing connections are required")
 	}
 	return nil
 }
 
-// accept checks that a certificate carries one of the names that may connect; addresses are those of the voters.
+// accept checks that a certificate contains one of the accepted names. addresses are the voters' addresses.
 func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
 	names := t.Names
 	if len(names) == 0 {
@@ -41,8 +41,8 @@ func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: it has none of the names %s. Connect with a voter's certificate, or add its name to "+
-		"coordinator.raft.tls.names of all voters", errNonPeer, strings.Join(names, ", "))
+	return fmt.Errorf("%w: it has none of the names %s; add one of its names to coordinator.raft.tls.names on all "+
+		"voters", errNonPeer, strings.Join(names, ", "))
 }
 
 func (t *TLS) client(address string) *tls.Config {
@@ -59,8 +59,8 @@ func (t *TLS) client(address string) *tls.Config {
 	return conf
 }
 
-// cause returns a description of an error that requires an operator; empty for any other. Handshake errors of the other
-// side are only available as text.
+// cause returns a description of an error that an operator must fix, or "" for any other error. Handshake errors of the
+// other side are only available as text.
 func cause(err error) string {
 	if err == nil {
 		return ""

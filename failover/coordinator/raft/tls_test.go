@@ -119,7 +119,7 @@ func TestTLSSilentVoter(t *testing.T) {
 }
 
 // A certificate of the voters' CA that does not belong to a voter permits neither votes nor changes.
-func TestTLSOfAStranger(t *testing.T) {
+func TestTLSOfNonPeer(t *testing.T) {
 	t.Parallel()
 	ours := certs.New(t, "ours")
 	c := newCluster(t, func(o *raft.Options) {
@@ -154,20 +154,20 @@ func TestTLSNeedsBothEnds(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(o *raft.Options) { o.TLS = &raft.TLS{} })
 	_, err := raft.Start(c.options(nodeA))
-	require.ErrorContains(t, err, "both ends")
+	require.ErrorContains(t, err, "incoming and outgoing")
 }
 
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for text, tune := range map[string]func(*raft.Options){
-		"no directory":              func(o *raft.Options) { o.Dir = "" },
-		"no listen address":         func(o *raft.Options) { o.Listen = "" },
-		"configure three different": func(o *raft.Options) { o.Voters = o.Voters[:2] },
-		"cannot be dialed":          func(o *raft.Options) { o.Advertise = "0.0.0.0:7" },
-		"is not among the voters":   func(o *raft.Options) { o.Advertise = "z.test:1" },
-		"kind":                      func(o *raft.Options) { o.Kind = "judge" },
-		"listen for the other":      func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
-		"voter directory":           func(o *raft.Options) { o.Dir = "/dev/null/x" },
+		"no directory":            func(o *raft.Options) { o.Dir = "" },
+		"no listen address":       func(o *raft.Options) { o.Listen = "" },
+		"must be three different": func(o *raft.Options) { o.Voters = o.Voters[:2] },
+		"cannot be dialed":        func(o *raft.Options) { o.Advertise = "0.0.0.0:7" },
+		"is not among the voters": func(o *raft.Options) { o.Advertise = "z.test:1" },
+		"kind":                    func(o *raft.Options) { o.Kind = "judge" },
+		"raft: listen":            func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
+		"voter directory":         func(o *raft.Options) { o.Dir = "/dev/null/x" },
 	} {
 		c := newCluster(t, tune)
 		_, err := raft.Start(c.options(nodeA))

@@ -21,12 +21,12 @@ const (
 )
 
 // errDiskStalled is returned instead of a heartbeat while this voter's disk is stalled.
-var errDiskStalled = errors.New("disk of the raft log does not respond")
+var errDiskStalled = errors.New("disk of the raft log is stalled")
 
-// transport is raft's transport with four changes. It names the intended voter (see handshake). It retries an
-// unreachable voter continuously, because the library waits up to ten seconds, in which a returned voter would not
-// count. A leader with a stalled disk goes silent, so that another one is elected. And the promises of other voters are
-// recorded before raft counts them (see peerProgress).
+// transport is raft's transport with four changes. It sends the ID of the intended voter (see handshake). It retries an
+// unreachable voter continuously, because the library's pauses of up to ten seconds would delay a restarted voter. A
+// leader with a stalled disk stops sending, so that another one is elected. The progress of other voters is recorded
+// before raft processes it (see peerProgress).
 type transport struct {
 	*hraft.NetworkTransport
 
@@ -55,7 +55,7 @@ func newTransport(p *port, d *dialer, seen *progressStore, limit time.Duration, 
 	t := &transport{
 		NetworkTransport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 			Stream: streamLayer{inbox: p.raft, d: d}, MaxPool: 2, Timeout: limit, Logger: log,
-			// No pipelining: it would add a second send path without a benefit for one small record.
+			// No pipelining, which would add a second send path without a benefit for a small record.
 			MaxRPCsInFlight: 1,
 		}),
 		seen: seen, inbound: make(chan hraft.RPC),
@@ -93,7 +93,7 @@ func (t *transport) note(rpc hraft.RPC) error {
 			return t.seen.led(r.Term, string(r.ID))
 		}
 	case *hraft.RequestVoteRequest:
-		return t.seen.saw(string(r.ID), peerProgress{Term: r.Term}, urgencyLow)
+		return t.seen.record(string(r.ID), peerProgress{Term: r.Term}, urgencyLow)
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (t *transport) Close() error {
 	t.once.Do(func() { close(t.closed) })
 	t.wg.Wait()
 	err := t.NetworkTransport.Close()
-	t.CloseStreams() // Close leaves pooled connections open
+	t.CloseStreams() // NetworkTransport.Close leaves pooled connections open
 	return err
 }
 
@@ -118,8 +118,8 @@ func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	})
 }
 
-// awaitHeartbeats waits for heartbeats in progress. The library handles them in goroutines that its Shutdown does not
-// wait for, and panics in one of them if it can no longer write the term. After Shutdown it starts no others.
+// awaitHeartbeats waits for heartbeats in progress, and must be called after Shutdown. The library's Shutdown does not
+// wait for their goroutines, one of which panics if it can no longer write the term.
 func (t *transport) awaitHeartbeats() {
 	t.heartbeats.Lock()
 	t.heartbeats.Unlock() //nolint:staticcheck,gocritic // only to wait
@@ -145,7 +145,7 @@ func (t *transport) AppendEntries(
 			t.mu.Lock()
 			t.contact[id] = time.Now()
 			t.mu.Unlock()
-			return t.answered(string(id), args, resp)
+			return t.recordResponse(string(id), args, resp)
 		}
 		if heartbeat || !t.leads(args.Term, id) {
 			return err
@@ -158,12 +158,14 @@ func (t *transport) AppendEntries(
 	}
 }
 
-func (t *transport) answered(id string, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
+func (t *transport) recordResponse(
+	id string, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse,
+) error {
 	if !resp.Success || len(args.Entries) == 0 {
-		return t.seen.saw(id, peerProgress{Term: resp.Term}, urgencyLow)
+		return t.seen.record(id, peerProgress{Term: resp.Term}, urgencyLow)
 	}
 	acked := peerProgress{Term: args.Term, AckTerm: args.Term, Acked: args.PrevLogEntry + uint64(len(args.Entries))}
-	return t.seen.saw(id, acked, urgencyNormal)
+	return t.seen.record(id, acked, urgencyNormal)
 }
 
 func (t *transport) RequestVote(
@@ -173,9 +175,9 @@ func (t *transport) RequestVote(
 		return err
 	}
 	if resp.Granted {
-		return t.seen.saw(string(id), peerProgress{Term: args.Term, Voted: args.Term}, urgencyImmediate)
+		return t.seen.record(string(id), peerProgress{Term: args.Term, Voted: args.Term}, urgencyImmediate)
 	}
-	return t.seen.saw(string(id), peerProgress{Term: resp.Term}, urgencyLow)
+	return t.seen.record(string(id), peerProgress{Term: resp.Term}, urgencyLow)
 }
 
 func (t *transport) RequestPreVote(
@@ -198,8 +200,8 @@ func (t *transport) TimeoutNow(
 	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
 }
 
-// named adds the ID to the address, the library's key for connections, so that a connection to the former owner of an
-// address is not used for its successor.
+// named adds the voter ID to the address. The library uses the result as its key for connections, so that a connection
+// to a former voter is not used for its successor at the same address.
 func named(id hraft.ServerID, target hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(id) + "@" + target
 }
@@ -238,7 +240,7 @@ type watchedLog struct {
 	hraft.LogStore
 
 	writing stopwatch
-	// stuck blocks writes until it is closed. Only tests set it.
+	// stuck, if not nil, blocks writes until it is closed. Only tests set it.
 	stuck atomic.Pointer[chan struct{}]
 }
 

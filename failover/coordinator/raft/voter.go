@@ -23,8 +23,8 @@ const stallLimit = time.Second
 
 const (
 	probeInterval = 5 * time.Second
-	// probeLimit is the duration of a probe after which the disk is considered silent. Nothing waits for a probe, and a
-	// busy disk may be slow.
+	// probeLimit is the duration of a probe after which the disk is considered stalled. It is longer than stallLimit,
+	// because a probe on a busy disk may be slow.
 	probeLimit = 5 * time.Second
 )
 
@@ -40,7 +40,7 @@ func (l leader) contact() string {
 	return l.address
 }
 
-// Voter is one of the three voters. It runs raft, serves the others, and finds the leader for its coordinators.
+// Voter is one of the three voters. It runs raft, serves the other voters, and finds the leader for its coordinators.
 type Voter struct {
 	opts   Options
 	log    *zap.Logger
@@ -57,37 +57,37 @@ type Voter struct {
 
 	leaders *latest.Value[leader]
 	leading atomic.Pointer[leadership]
-	notify  chan bool // raft: this voter gained or lost the leadership
+	notify  chan bool // receives true when this voter gains the leadership, and false when it loses it
 
 	mu            sync.Mutex // guards the fields below
 	problem       string
 	problemSince  time.Time
-	logged        string               // last logged problem
-	heard         map[string]heard     // last hellos of the other voters, by address
-	silent        map[string]silence   // voters that do not respond, by address
-	fenced        fencing              // why this voter no longer takes part
-	verifying     bool                 // just started: collects hellos before it takes part
-	answered      time.Time            // start of the first round with a response
-	conditions    []failover.Condition // never changed in place
-	suspectedLoss string               // progress lost here according to a connecting voter
-	adopts        bool                 // raft does not know the leader, so the other voters' hellos are used
-	lastLed       time.Time            // when raft last had a leader
-	transfer      struct {             // of raft's leadership to the witness
+	logged        string                   // last logged problem
+	hellos        map[string]receivedHello // last hellos of the other voters, by address
+	silent        map[string]silence       // voters that do not respond, by address
+	fenced        fencing                  // why this voter is fenced
+	verifying     bool                     // collecting hellos after the start, before it participates
+	firstResponse time.Time                // start of the first poll with a response
+	conditions    []failover.Condition     // never changed in place
+	suspectedLoss string                   // progress missing on this voter, according to another voter
+	adopts        bool                     // raft does not know the leader, so the other voters' hellos are used
+	lastLed       time.Time                // when raft last had a leader
+	transfer      struct {                 // of the leadership to the witness
 		last  time.Time
 		pause time.Duration
 	}
 
-	rlog  raftLog
-	probe stopwatch
-	look  chan struct{} // one slot: poll now
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
+	rlog          raftLog
+	probe         stopwatch
+	pollRequested chan struct{} // one slot
+	stop          context.CancelFunc
+	wg            sync.WaitGroup
 }
 
-type heard struct {
-	hello hello
-	asked time.Time // start of the round with this response
-	at    time.Time
+type receivedHello struct {
+	hello  hello
+	polled time.Time // start of the poll
+	at     time.Time
 }
 
 type silence struct {
@@ -95,8 +95,8 @@ type silence struct {
 	cause string // description, if an operator can fix it
 }
 
-// Start starts a voter: it listens, and forms or finds its cluster in the background. Errors only concern the options,
-// the directory and the port.
+// Start starts a voter, which forms or finds its cluster in the background. It fails only if the options are invalid,
+// or the directory or the port is unusable.
 func Start(o Options) (_ *Voter, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -122,19 +122,19 @@ func Start(o Options) (_ *Voter, err error) {
 	if err != nil {
 		return nil, err
 	}
-	why, err := d.putBack()
+	why, err := d.rollback()
 	if err != nil {
 		return nil, err
 	}
 	ln, err := o.Bind(context.Background(), o.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("raft: listen for the other voters: %w: is the port in use?", err)
+		return nil, fmt.Errorf("raft: listen: %w", err)
 	}
 	v := &Voter{
 		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
-		leaders: latest.New(leader{}), notify: make(chan bool, 16), heard: make(map[string]heard),
+		leaders: latest.New(leader{}), notify: make(chan bool, 16), hellos: make(map[string]receivedHello),
 		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, verifying: true, suspectedLoss: why,
-		look: make(chan struct{}, 1), rlog: rlog, probe: stopwatch{began: time.Now()},
+		pollRequested: make(chan struct{}, 1), rlog: rlog, probe: stopwatch{began: time.Now()},
 	}
 	dial := &dialer{from: d.id, tls: o.TLS, dial: o.Dial, describe: v.fillHandshake}
 	v.peers = newPeers(dial)
@@ -147,8 +147,8 @@ func Start(o Options) (_ *Voter, err error) {
 	if err != nil {
 		_ = v.trans.Close()
 		v.port.Close()
-		return nil, fmt.Errorf("raft: start with %s: %w: if it is corrupt, move it away and replace this voter "+
-			"(lockstep pair replace)", o.Dir, err)
+		return nil, fmt.Errorf("raft: start in %s (if it is corrupt, move it away and replace this voter: "+
+			"lockstep pair replace): %w", o.Dir, err)
 	}
 	v.run(r)
 	return v, nil
@@ -172,19 +172,18 @@ func (v *Voter) run(r *hraft.Raft) {
 	v.wg.Go(func() { v.probeDisk(ctx) })
 	v.wg.Go(func() {
 		v.seen.run(ctx, func(err error) {
-			v.log.Error("cannot write recorded peer progress",
-				zap.Error(err))
+			v.log.Error("cannot persist peer progress", zap.Error(err))
 		})
 	})
 }
 
-// ID returns the voter's ID. It is durable, and new for a new directory.
+// ID returns the voter's ID, which is stored in its directory.
 func (v *Voter) ID() string { return v.disk.id }
 
-// Address returns the address for the other voters.
+// Address returns the advertised address.
 func (v *Voter) Address() string { return v.opts.Advertise }
 
-// ListenAddress returns the actual listen address, for a port assigned by the kernel.
+// ListenAddress returns the listen address, with the actual port if it was assigned by the kernel.
 func (v *Voter) ListenAddress() string { return v.port.ln.Addr().String() }
 
 // engine returns nil while raft is starting.
@@ -194,13 +193,13 @@ func (v *Voter) engine() *hraft.Raft {
 	return v.raft
 }
 
-// servers returns the known cluster members; empty before the voter is in a cluster.
+// servers returns the known members; empty until the voter is in a cluster.
 func (v *Voter) servers() []hraft.Server {
 	r := v.engine()
 	if r == nil {
 		return nil
 	}
-	f := r.GetConfiguration() // no I/O: the result is already available
+	f := r.GetConfiguration() // returns immediately
 	if f.Error() != nil {
 		return nil
 	}
@@ -215,7 +214,7 @@ func (v *Voter) addresses() []string {
 	return known
 }
 
-// leads reports whether this voter leads in a term, with `id` as one of its followers.
+// leads reports whether this voter leads in the term, and id is a member.
 func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
 	r := v.engine()
 	return r != nil && r.State() == hraft.Leader && r.CurrentTerm() == term &&
@@ -226,11 +225,11 @@ func (v *Voter) stalled() bool {
 	return v.logs.writing.elapsed() > max(2*v.opts.ElectionTimeout, stallLimit)
 }
 
-// diskSilent reports whether the disk is stalled, including probes.
-func (v *Voter) diskSilent() bool { return v.stalled() || v.probe.elapsed() > probeLimit }
+// diskStalled reports whether a log write or a probe is stalled.
+func (v *Voter) diskStalled() bool { return v.stalled() || v.probe.elapsed() > probeLimit }
 
-// probeDisk writes to the disk periodically: raft writes nothing between role changes, so a stalled disk would only be
-// detected by the failover that needs it.
+// probeDisk periodically writes to the disk. Raft writes nothing between role changes, so a stalled disk would only be
+// detected during a failover.
 func (v *Voter) probeDisk(ctx context.Context) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
@@ -244,7 +243,7 @@ func (v *Voter) probeDisk(ctx context.Context) {
 		err := v.disk.probe()
 		v.probe.stop()
 		if err != nil && ctx.Err() == nil {
-			v.log.Error("cannot write the disk of the raft log", zap.Error(err))
+			v.log.Error("cannot write to the disk of the raft log", zap.Error(err))
 		}
 	}
 }
@@ -257,16 +256,16 @@ func (v *Voter) admit(kind byte, g handshake) error {
 	case kind != kindRaft:
 		return nil
 	case fenced != "":
-		return fmt.Errorf("voter no longer takes part: %s", fenced)
+		return fmt.Errorf("voter is fenced: %s", fenced)
 	case g.To != v.disk.id:
-		return fmt.Errorf("local voter is %s, not %s: its directory was lost or replaced", v.disk.id, g.To)
+		return fmt.Errorf("voter has the id %s instead of %s: its directory was lost or replaced", v.disk.id, g.To)
 	case verifying:
 		return errVerifying
 	}
 	return v.checkHandshake(g)
 }
 
-// Status returns this voter's state, without querying other voters.
+// Status returns the state of this voter and its cluster, without querying other voters.
 func (v *Voter) Status() Status {
 	s := Status{
 		ID: v.disk.id, Address: v.opts.Advertise, Kind: v.opts.Kind, Recoveries: v.fsm.now.Get().Recoveries,
@@ -304,7 +303,7 @@ func (v *Voter) member(s hraft.Server) Member {
 	return m
 }
 
-// Close stops the voter and waits for its end. Its coordinators fail from then on.
+// Close stops the voter. Its coordinators fail from then on.
 func (v *Voter) Close() error {
 	v.stop()
 	err := v.raft.Shutdown().Error()
@@ -321,7 +320,7 @@ func (v *Voter) Close() error {
 }
 
 func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observation) {
-	// Observations are dropped if the reader is slow, so each one only triggers a check.
+	// Raft drops observations if the reader is slow, so each one only triggers a check.
 	tick := time.NewTicker(v.opts.ElectionTimeout)
 	defer tick.Stop()
 	for {
@@ -356,15 +355,15 @@ func (v *Voter) setLeader(now leader) {
 		return before != now
 	})
 	if before != now && now.id != "" {
-		v.log.Info("voters have a leader", zap.String("leader", now.id), zap.String("address", now.address),
+		v.log.Info("leader elected", zap.String("leader", now.id), zap.String("address", now.address),
 			zap.String("via", now.via))
 	} else if before != now {
-		v.log.Info("voters currently have no leader", zap.String("was", before.id))
+		v.log.Info("no leader", zap.String("last", before.id))
 	}
 }
 
-// RunWitness runs a voter without a data plane until ctx ends: the third one, which preserves the record of a pair when
-// a node is lost. `ready`, if not nil, is called once, when the witness listens; it must not close the voter.
+// RunWitness runs a voter without a data plane until ctx ends. With the witness, the voters keep a majority when a node
+// fails. ready, if not nil, is called once, when the witness is listening; it must not close the voter.
 func RunWitness(ctx context.Context, o Options, ready func(*Voter)) error {
 	o.Kind = KindWitness
 	v, err := Start(o)

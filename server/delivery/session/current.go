@@ -66,21 +66,23 @@ func (c *Current) Require(session *Session, feature string) error {
 	case !missing:
 		session.features.Store(feature, true)
 		return nil
-	case missingFeature.Silent():
-		return fmt.Errorf("%w: %s", replication.ErrBlocked, missingFeature.Because(""))
+	case missingFeature.Unknown():
+		return fmt.Errorf("%w: %s", replication.ErrBlocked, missingFeature.Message(""))
 	default:
-		return fmt.Errorf("%w: %s", apierror.ErrFeature, missingFeature.Because(fmt.Sprintf("does not support %q", feature)))
+		return fmt.Errorf("%w: %s", apierror.ErrFeature, missingFeature.Message(fmt.Sprintf("does not support %q", feature)))
 	}
 }
 
 // checkFeature waits for a node that has not announced its features yet.
-func (c *Current) checkFeature(session *Session, feature string) (missingFeature failover.Lack, missing bool) {
+func (c *Current) checkFeature(
+	session *Session, feature string,
+) (missingFeature failover.MissingFeature, missing bool) {
 	waited := time.NewTimer(failover.AnnounceWait)
 	defer waited.Stop()
 	for {
 		changed := c.changed()
 		st := c.pair()
-		if missingFeature, missing = st.Lacks(feature); !missing || !missingFeature.Silent() {
+		if missingFeature, missing = st.MissingFeature(feature); !missing || !missingFeature.Unknown() {
 			return missingFeature, missing
 		}
 		select {

@@ -40,7 +40,7 @@ func TestRequire(t *testing.T) {
 		},
 		{
 			name: "nothing", took: failover.AnnounceWait, want: replication.ErrBlocked,
-			text: b.ID.String() + " has not announced itself",
+			text: b.ID.String() + " has not announced whether",
 		},
 		{name: "nothing, and the session ends", end: true, took: time.Second, want: replication.ErrBlocked},
 	} {

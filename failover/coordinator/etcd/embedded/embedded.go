@@ -22,31 +22,31 @@ const startLimit = 30 * time.Second
 // Options configures Start.
 type Options struct {
 	Dir string
-	// Address for clients, host:port. Default 127.0.0.1:0.
+	// Address is the host:port for clients. Default 127.0.0.1:0.
 	Address string
 	// UnsafeNoFsync skips every fsync, for tests and the demo only: a machine crash loses the cluster record.
 	UnsafeNoFsync bool
-	// QuotaBytes is the database size at which etcd rejects writes; 0: etcd's default, 2 GiB.
+	// QuotaBytes is the database size at which etcd rejects writes. Default 2 GiB, as in etcd.
 	QuotaBytes int64
 	// TLS, if set, secures client connections and requires client certificates.
 	TLS    TLS
 	Logger *zap.Logger
 }
 
-// TLS contains paths of PEM files. Certificate and key are reloaded for each connection, the CA is not.
+// TLS contains paths of PEM files. Cert and Key are reloaded for each connection, CA is not.
 type TLS struct {
 	CA        string
 	Cert, Key string
 }
 
-// Server is a running etcd.
+// Server is a running etcd server.
 type Server struct {
 	etcd    *embed.Etcd
 	address string
 	stop    context.CancelFunc // ends the streams of all clients
 }
 
-// Start starts an etcd and waits until it is ready. After an error, nothing is left running.
+// Start starts an etcd server and waits until it is ready. If it returns an error, nothing is left running.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Dir == "" {
 		return nil, errors.New("embedded etcd: no data directory")
@@ -71,7 +71,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 			TrustedCAFile: o.TLS.CA, CertFile: o.TLS.Cert, KeyFile: o.TLS.Key, ClientCertAuth: true,
 		}
 	}
-	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // no peer connects: there is one member
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // unused: there is only one member
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
@@ -79,15 +79,15 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "revision", "1000"
 
-	// etcd's graceful stop waits some seconds for clients to end their watches, which never happens.
+	// etcd's graceful stop waits some seconds for clients to end their watches, which they never do.
 	streams, stop := context.WithCancel(context.WithoutCancel(ctx))
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(endWith(streams))}
 
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
 		stop()
-		return nil, fmt.Errorf("embedded etcd in %s on %s: %w: is the port in use, or the directory in use by "+
-			"another process?", o.Dir, o.Address, err)
+		return nil, fmt.Errorf("start embedded etcd in %s on %s (is another process using the directory or the port?): %w",
+			o.Dir, o.Address, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -114,7 +114,7 @@ func (s *Server) Endpoints() []string { return []string{s.address} }
 // Err returns a channel that receives an error if etcd fails while running.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
-// Close stops the server and waits for its end. The data directory remains.
+// Close stops the server. The data directory remains.
 func (s *Server) Close() error {
 	s.stop()
 	s.etcd.Close()
@@ -132,7 +132,7 @@ func endWith(ctx context.Context) grpc.StreamServerInterceptor {
 
 type stream struct {
 	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // that is how gRPC hands a context on
+	ctx context.Context //nolint:containedctx // required by grpc.ServerStream
 }
 
 func (s stream) Context() context.Context { return s.ctx }

@@ -13,9 +13,9 @@ import (
 // Entry is the announcement of one process with an unexpired lease.
 type Entry struct {
 	Live failover.Live `json:"live"`
-	// Seq increases with each announcement received by the same source, of any process.
+	// Seq increases with each announcement, of any process, from the same source.
 	Seq int64 `json:"seq"`
-	// First is the Seq of the process's first announcement; 0 if the source has only the latest.
+	// First is the Seq of the process's first announcement; 0 if the source only has the latest one.
 	First int64 `json:"first,omitempty"`
 }
 
@@ -25,27 +25,27 @@ type Tracker struct {
 	own    failover.Live
 	on     bool
 	epoch  uint64
-	first  int64           // Seq of this process's first seen announcement in the epoch; 0 if none
-	proven map[string]bool // processes announced after that, while they are seen
+	first  int64           // Seq of this process's first known announcement in the epoch; 0 if none
+	proven map[string]bool // present processes that announced themselves after first
 	known  map[string]bool // processes reported by Unknown
 }
 
-// Begin sets the process's own announcement.
+// Begin sets the announcement of this process.
 func (t *Tracker) Begin(own failover.Live) {
 	*t = Tracker{own: own, on: true, proven: make(map[string]bool), known: make(map[string]bool)}
 }
 
-// End clears it: the process is no longer announced.
+// End records that this process is no longer announced.
 func (t *Tracker) End() { *t = Tracker{} }
 
 func (t *Tracker) other(e Entry) bool {
 	return t.on && e.Live.Node.ID == t.own.Node.ID && e.Live.Process != t.own.Process
 }
 
-// Any reports whether all contains another process.
+// Any reports whether all contains another process under this node's ID.
 func (t *Tracker) Any(all []Entry) bool { return slices.ContainsFunc(all, t.other) }
 
-// See returns the duplicate process among all current announcements; nil if none. An epoch identifies one source of
+// See returns the duplicate process among all current announcements; nil if none. epoch identifies the source of the
 // sequence numbers.
 func (t *Tracker) See(epoch uint64, all []Entry) *failover.Duplicate {
 	if !t.on {
@@ -84,7 +84,7 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Duplicate {
 	if len(duplicates) == 0 {
 		return nil
 	}
-	// A running one takes precedence; among several the choice is stable.
+	// A process known to be running takes precedence. The choice is stable.
 	duplicate := slices.MinFunc(duplicates, func(a, b failover.Duplicate) int {
 		if a.Stale != b.Stale {
 			return map[bool]int{false: -1, true: 1}[a.Stale]
@@ -94,7 +94,8 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Duplicate {
 	return &duplicate
 }
 
-// Unknown reports whether there are other processes that it has not reported yet, which may not be aware of this one.
+// Unknown reports whether all contains another process that no earlier call has reported. Such a process may not have
+// detected this one.
 func (t *Tracker) Unknown(all []Entry) bool {
 	news := false
 	for _, e := range all {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package latest distributes the newest version of a value to any number of readers. A slow reader skips versions;
-// the writer does not wait for it.
+// Package latest distributes the newest version of a value to any number of readers. A slow reader skips versions, and
+// does not block the writer.
 package latest
 
 import (
@@ -31,8 +31,8 @@ func (l *Value[T]) get() (T, <-chan struct{}) {
 	return l.v, l.changed
 }
 
-// Update calls f with the lock held, and wakes the watchers if it returns true. f must be short, must not call back,
-// and must replace slices and pointees instead of modifying them.
+// Update calls f with the lock held, and wakes the watchers if f returns true. f must not block, must not call methods
+// of l, and must replace slices and pointees instead of modifying them.
 func (l *Value[T]) Update(f func(*T) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,7 +42,7 @@ func (l *Value[T]) Update(f func(*T) bool) {
 	}
 }
 
-// Watch sends the current value and each change, until ctx ends; then it closes the channel.
+// Watch sends the current value, and the latest one after each change. When ctx ends, it closes the channel.
 func (l *Value[T]) Watch(ctx context.Context) <-chan T {
 	out := make(chan T)
 	go func() {
