@@ -34,7 +34,7 @@ type Program func(ctx context.Context, args []string, process cli.Process) int
 // Main is the TestMain of a package whose tests start nodes.
 func Main(m *testing.M) { MainOf(m, commands.Run) }
 
-// MainOf is Main for another program than lockstep.
+// MainOf is Main for a program other than lockstep.
 func MainOf(m *testing.M, program Program) {
 	if os.Getenv(asProgram) != "" && !fuzzes() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -128,7 +128,7 @@ func (f Field) Text(c *admin.QueueConfig) string {
 }
 
 // ErrValue is returned by Set for an invalid value.
-var ErrValue = errors.New("not possible")
+var ErrValue = errors.New("invalid value")
 
 // Set parses a value in the format of Get. The error wraps ErrValue or client.ErrInvalid.
 func (f Field) Set(c *admin.QueueConfig, text string) error {
@@ -137,7 +137,7 @@ func (f Field) Set(c *admin.QueueConfig, text string) error {
 	case time.Duration:
 		d, err := time.ParseDuration(units.ExpandDays(text))
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; use a duration, such as 30s, 24h or 7d", ErrValue, f.Name, text)
+			return fmt.Errorf("%w: %s: %q is not a duration such as 30s, 24h or 7d", ErrValue, f.Name, text)
 		}
 		v.SetInt(int64(d))
 		return nil
@@ -157,7 +157,7 @@ func (f Field) setPlain(v reflect.Value, text string) error {
 	case reflect.Bool:
 		b, err := strconv.ParseBool(text)
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; use true or false", ErrValue, f.Name, text)
+			return fmt.Errorf("%w: %s: %q is not true or false", ErrValue, f.Name, text)
 		}
 		v.SetBool(b)
 	case reflect.Uint32, reflect.Uint64:
@@ -170,13 +170,13 @@ func (f Field) setPlain(v reflect.Value, text string) error {
 			n = uint64(size)
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; use an integer", ErrValue, f.Name, text)
+			return fmt.Errorf("%w: %s: %q is not a valid integer", ErrValue, f.Name, text)
 		}
 		v.SetUint(n)
 	case reflect.Float64:
 		n, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
-			return fmt.Errorf("%w: %s is %q; use a number", ErrValue, f.Name, text)
+			return fmt.Errorf("%w: %s: %q is not a number", ErrValue, f.Name, text)
 		}
 		v.SetFloat(n)
 	case reflect.String:

@@ -92,7 +92,7 @@ hash. The name is not secret; use it to revoke the token.`,
 				if err := env.Print.Sentence("%s", secret); err != nil {
 					return err
 				}
-				return env.Print.Sentence("token %q of %s, expires: %s; it is not shown again", j.Name, j.Principal,
+				return env.Print.Sentence("created token %q for %s, expires: %s; it is not shown again", j.Name, j.Principal,
 					stamp(j.ExpiresAt))
 			})
 		},

@@ -28,9 +28,9 @@ import (
 
 const (
 	requestLimit = 2 * time.Second
-	// the label is set without a role change, in case another client removed it
+	// again is the interval at which the label is set without a role change, in case another client removed it.
 	again = time.Minute
-	// bytes of a response
+	// answerLimit is the maximum number of bytes read from a response.
 	answerLimit = 64 << 10
 )
 

@@ -76,12 +76,12 @@ message. --descending and --descending=false set the direction.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(admin.QueueOrders(), ", "))
-	f.BoolVar(&given.options.Descending, "descending", false, "sort in descending order; default, except for --sort name")
+	f.BoolVar(&given.options.Descending, "descending", false, "descending order; the default except for --sort name")
 	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this text, ignoring case")
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
 	f.BoolVar(&given.activity, "activity", false, "include rates and ages")
-	// fails only if the flag does not exist
+	// This fails only if the flag does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(admin.QueueOrders(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -117,7 +117,7 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	order, err := admin.ParseQueueOrder(given.sort)
 	if err != nil {
-		return cli.Usage("--sort: %w", err)
+		return cli.Usage("--sort %q: must be one of %s", given.sort, strings.Join(admin.QueueOrders(), ", "))
 	}
 	given.options.Order = order
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {

@@ -70,7 +70,7 @@ type subscriptionState struct {
 	InFlight  uint64 `json:"in_flight"`
 	Consumers uint32 `json:"consumers"`
 	Filter    string `json:"filter,omitempty"`
-	// nil if nothing is overridden
+	// Redelivery is nil if nothing is overridden.
 	Redelivery *policyState `json:"redelivery,omitempty"`
 	Active     *activeState `json:"active_consumer,omitempty"`
 }

@@ -16,7 +16,7 @@ import (
 
 const (
 	statusLimit = 2 * time.Second
-	// finding the active and listing its queues
+	// queuesLimit is the time limit for finding the active and listing its queues.
 	queuesLimit = 5 * time.Second
 	rightsEvery = 10 * time.Second
 )
@@ -32,7 +32,7 @@ type (
 		page page
 		err  error
 	}
-	// the operator may switch over and pause
+	// rightsMsg reports whether the operator may switch over and pause.
 	rightsMsg struct{ operate bool }
 )
 

@@ -3,7 +3,7 @@
 // Package top implements `lockstep top`, a live terminal view of a pair and its queues.
 //
 // A source polls each node for its status and the active for its queues. A model, which does no I/O, keeps the last
-// picture and the operator's input. The view renders it.
+// status and the operator's input. The view renders it.
 package top
 
 import (
