@@ -142,7 +142,7 @@ func (l *ledger) audit(m client.Stored) error {
 	return nil
 }
 
-// acknowledged messages that are not yet delivered
+// left returns the number of acknowledged messages that are not delivered yet.
 func (l *ledger) left() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,10 +16,10 @@ type LoadOptions struct {
 	// Address of the first relay, host:port.
 	Address     string
 	Connections int
-	// messages in flight per connection; 1 is synchronous
+	// Window is the number of messages in flight per connection; 1 is synchronous.
 	Window int
 	Body   []byte
-	// during which messages are sent
+	// Duration is the time during which messages are sent.
 	Duration time.Duration
 	// Record is called with the time from sending each message to its answer, by one goroutine at a time.
 	Record func(time.Duration)

@@ -70,7 +70,7 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	benchcli.SetDefaults(cmd, map[string]string{"size": "200-500", "messages": "100000", "rounds": "1"})
 	_ = cmd.Flags().MarkHidden("queues")
 	cmd.Flags().IntSliceVar(&subscriptions, "subscriptions", []int{1, 10, 100},
-		"numbers of subscriptions, measured one after the other")
+		"numbers of subscriptions, measured in sequence")
 	cmd.Flags().IntVar(&o.Producers, "producers", 50, "number of concurrent producers")
 	cmd.Flags().IntVar(&o.Window, "window", 16, "maximum unacknowledged messages of a producer")
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "number of concurrent consumers")
@@ -120,7 +120,7 @@ func fanoutOfEach(
 	return nil
 }
 
-// distinct property values; a filter matches one of them
+// filterParts is the number of distinct property values; a filter matches one of them.
 const filterParts = 100
 
 // compareFilters prints the cost of filters until the last message was processed.

@@ -33,7 +33,7 @@ type Side struct {
 	P50     float64 `json:"p50_ms,omitempty"`
 	P99     float64 `json:"p99_ms,omitempty"`
 	Remark  string  `json:"remark,omitempty"`
-	// of our rate to that of this side
+	// Ratio is our rate divided by the rate of this side.
 	Ratio float64 `json:"ratio,omitempty"`
 }
 

@@ -37,7 +37,7 @@ const workBound = 30 * time.Minute
 
 // MaintenanceOptions configure the stored data, the load and the operations.
 type MaintenanceOptions struct {
-	// total size of the bodies in the store
+	// StoreBytes is the total size of the bodies in the store.
 	StoreBytes int64
 	// PerSecond is the total rate. Each publisher waits for its acknowledgements.
 	SizeBytes, PerSecond, Publishers int
@@ -60,12 +60,12 @@ type MaintenanceResult struct {
 	SizeBytes  int     `json:"size_bytes"`
 	Publishers int     `json:"publishers"`
 	PerSecond  int     `json:"per_second"`
-	// before and during the operation
+	// Latencies before and during the operation.
 	Quiet    Latencies `json:"quiet"`
 	While    Latencies `json:"while"`
 	P50Ratio float64   `json:"p50_ratio"`
 	P99Ratio float64   `json:"p99_ratio"`
-	// by both nodes together, in Seconds
+	// MB is the amount processed by both nodes together, in Seconds.
 	MB      float64 `json:"mb"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
@@ -158,7 +158,7 @@ func (u *maintenanceWork) measure(ctx context.Context, work string) (Maintenance
 	return r, after()
 }
 
-// seconds 0: the total duration. after cleans up.
+// do executes an operation. If seconds is 0, it took the whole time of the call. after cleans up.
 func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
 	after = func() error { return nil }
 	switch work {

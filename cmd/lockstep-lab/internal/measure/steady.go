@@ -32,7 +32,7 @@ type Latencies struct {
 	P99      float64 `json:"p99_ms"`
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
-	// maximum of each second of the phase
+	// BySecond contains the maximum of each second of the phase.
 	BySecond []float64 `json:"max_ms_by_second"`
 }
 
