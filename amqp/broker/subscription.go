@@ -193,8 +193,8 @@ func (s *consumer) last() bool {
 	return s.wasLast
 }
 
-// endIdle deletes subscriptions of links that were lost in a failover. Only the active node has such links, and it
-// knows all of them.
+// endIdle deletes subscriptions of links that were lost in a failover. All such links
+// are on the active node.
 func (c *conn) endIdle(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {
