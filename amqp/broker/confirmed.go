@@ -117,7 +117,7 @@ type reading struct {
 func (r *reading) Read(b []byte) (int, error) {
 	n, err := r.from.Read(b)
 	r.read += int64(n)
-	return n, err //nolint:wrapcheck // it is that of the connection
+	return n, err //nolint:wrapcheck // an error of the connection
 }
 
 // applying is the reader of frames: each call means that the data returned before is processed.
@@ -129,7 +129,7 @@ type applying struct {
 // Read implements io.Reader.
 func (a *applying) Read(b []byte) (int, error) {
 	a.applied.Store(a.read)
-	return a.from.Read(b) //nolint:wrapcheck // it is that of the connection
+	return a.from.Read(b) //nolint:wrapcheck // an error of the connection
 }
 
 type belowTLS struct {

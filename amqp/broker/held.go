@@ -29,7 +29,7 @@ type held struct {
 	total   int
 	of      map[*conn]int // connections with a size above 0
 	storing map[*conn]bool
-	first   *conn         // the one that is read; nil below the limit
+	first   *conn         // the connection that is read; nil below the limit
 	base    int           // its size at since
 	since   time.Time     // time of its last progress
 	changed chan struct{} // closed when others may be read; nil without a waiter

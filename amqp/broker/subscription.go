@@ -29,8 +29,8 @@ type subscription struct {
 	shared   bool
 }
 
-// subscriptionOf returns the subscription of a link: it is identified by the client's container and the link name; a
-// global one by the link name.
+// subscriptionOf returns the subscription of a link. It is identified by the client's container and the link name, or
+// only by the link name if it is global.
 func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	source := a.Source
 	s := subscription{
