@@ -218,11 +218,11 @@ func lostRange(r *pb.ForceFailoverResponse) string {
 	text := fmt.Sprintf("MAY BE LOST: all records acknowledged from LSN %d ", r.GetLostFromLsn())
 	switch {
 	case r.GetLostToLsn() >= r.GetLostFromLsn():
-		return text + fmt.Sprintf("to LSN %d, which this node knows to be committed, and later ones: the end of the log "+
-			"on the lost node is unknown", r.GetLostToLsn())
+		return text + fmt.Sprintf("to LSN %d, the last known commit, and later ones: the end of the log on the lost node "+
+			"is unknown", r.GetLostToLsn())
 	case r.GetHeardCommitLsn() > 0:
-		return text + fmt.Sprintf("on: this node contains the last commit that it knows, LSN %d; the end of the log on the "+
-			"lost node is unknown", r.GetHeardCommitLsn())
+		return text + fmt.Sprintf("on: this node has all records up to LSN %d, the last known commit; the end of the log on "+
+			"the lost node is unknown", r.GetHeardCommitLsn())
 	default:
 		return text + "on: this node has received no commit position since it started; " +
 			"the end of the log on the lost node is unknown"

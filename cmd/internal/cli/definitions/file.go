@@ -91,7 +91,7 @@ type entry struct {
 
 type object []entry
 
-// object returns the values that differ from those of a new queue.
+// object returns the values that differ from the defaults of a new queue.
 func (q *queue) object() object {
 	o := object{{"name", q.name}}
 	for _, f := range queueconfig.Fields() {

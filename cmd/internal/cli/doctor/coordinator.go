@@ -110,7 +110,7 @@ func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string
 		strings.HasPrefix(st.Version, "3.3."):
 		f.Verdict, f.Meaning, f.Do = Problem, "it is older than 3.4", "upgrade etcd"
 	case median > slowEtcd:
-		f.Verdict, f.Meaning = Warning, "a failover takes several round trips"
+		f.Verdict, f.Meaning = Warning, "a failover requires several round trips to etcd"
 		f.Do = "move etcd closer to the nodes, to a machine with a fast disk"
 	}
 	return f

@@ -115,7 +115,8 @@ func cannotListen(address, host string, err error) Finding {
 	f := Finding{Verdict: Problem, Measured: fmt.Sprintf("%s: %v", address, err), Meaning: "the node cannot listen there"}
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		f.Do = "this machine has no address " + host + ": use its own address, and set advertise to that of other machines"
+		f.Do = "this machine has no address " + host + ": use an address of this machine, and set advertise to the " +
+			"address for other machines"
 	case errors.Is(err, os.ErrPermission):
 		f.Do = "ports below 1024 require a privilege: use a higher one"
 	default:

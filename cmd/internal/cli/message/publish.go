@@ -274,7 +274,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	if first := p.failure(); first != nil {
 		err = first
 	} else if sourceErr != nil && !errors.Is(err, client.ErrOutcomeUnknown) {
-		err = sourceErr // after an interruption, the unknown outcome of what was sent is reported instead
+		err = sourceErr // after an interruption, the unknown outcome of sent messages is reported instead
 	}
 	p.mu.Lock()
 	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused

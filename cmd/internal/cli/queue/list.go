@@ -153,7 +153,7 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	})
 }
 
-// measured takes a second if the rates were not requested recently.
+// measured lists queues with their rates. It waits for a second if the rates were not requested recently.
 func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin.QueueList, error) {
 	list, err := admin.New(c).ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {

@@ -49,7 +49,7 @@ type queueState struct {
 	config admin.QueueConfig
 }
 
-// MarshalJSON adds the fields of the configuration to those of the queue.
+// MarshalJSON adds the fields of the configuration.
 func (q queueState) MarshalJSON() ([]byte, error) {
 	type plain queueState
 	state, err := json.Marshal(plain(q))

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair holds their content.
+// printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair has their content.
 // Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages; a truncated log
 // tail always is.
 func printLeft(env *cli.Env, s pairstatus.Status) error {

@@ -151,7 +151,7 @@ func digestCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "digest", Short: "Compute the digest of a store",
 		Long: `Two stores with the same digest at the same LSN hold the same queues, subscriptions,
-acknowledgements and messages. The digest of a directory is that of its last checkpoint.`,
+acknowledgements and messages. For a directory, the digest of the last checkpoint is computed.`,
 		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

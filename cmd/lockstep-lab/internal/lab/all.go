@@ -66,7 +66,7 @@ spread over several rounds, latencies, and for each installed peer its rate and 
 found are listed as not installed. --long takes hours: several rounds, with the sizes and counts of the
 documentation.
 
-After a failed measurement, its error is printed, the others still run, and the exit code is that of a failure.`,
+If a measurement fails, its error is printed, the others still run, and the exit code is 1.`,
 		Example: `  lockstep-lab all
   lockstep-lab all --peers ~/peers
   lockstep-lab all --long --output json > results.json

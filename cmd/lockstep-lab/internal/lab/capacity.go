@@ -38,9 +38,8 @@ profile takes 100 samples a second, so that small sections need many messages.
 A second table derives the throughput of machines with 2 to 64 processors, one per node. It is an upper bound
 without memory bandwidth, disk, network and lock contention.
 
---processors starts the nodes with each value of GOMAXPROCS in turn, also above the number of processors of the
-machine; the lock wait rows then show contention, and a further table lists the functions that held the contended
-locks.`,
+--processors measures each value of GOMAXPROCS for the nodes, which may exceed the number of processors of the
+machine. The lock wait rows then show contention, and another table lists the holders of the contended locks.`,
 		Example: `  lockstep-lab capacity
   lockstep-lab capacity --messages 2000000 --duration 60s --output json
   lockstep-lab capacity --processors 2,4,8`,

@@ -29,7 +29,7 @@ consumers take turns, so that the subscriptions have different positions in a ba
 --memory. Deliveries during publishing ("deliver") and afterwards ("drain") are reported separately. Fairness is
 the ratio of the deliveries of the least and the most served subscription, until the last message was published.
 
-All processes run on this machine. The CPU time of the consumers reduces that of the nodes and the producers; the
+All processes run on this machine. The consumers compete with the nodes and the producers for CPU time; the
 JSON has the CPU time of each process.
 
 With --filter, each number of subscriptions is measured twice: without filters, and with a filter on each
@@ -85,7 +85,7 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	return cmd
 }
 
-// fanoutOfEach compares the publish rate of each number of subscriptions with that of the first.
+// fanoutOfEach compares the publish rate of each number of subscriptions with the rate of the first.
 func fanoutOfEach(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int, subscriptions []int,
 ) error {

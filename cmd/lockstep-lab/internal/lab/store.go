@@ -29,7 +29,7 @@ func storeCommand(env *cli.Env) *cobra.Command {
 read it back, and repeat. Nothing is acknowledged, so the store grows. A write latency
 is the latency of a transaction of --batch messages; a read latency, of a read of up to 1000 messages or 1 MiB.
 
-With four bursts or more, the mean rate of the second half is compared with that of the first two bursts.
+With four bursts or more, the mean rate of the second half is compared with the first two bursts.
 --memory-limit runs everything in a memory cgroup (v1 or v2; requires root), which includes the page cache. --far
 closes the store after the bursts, and measures opening it and a reader that starts at the first message with an
 empty page cache, compared with a plain read of the same file.`,
@@ -264,7 +264,7 @@ func printTrends(env *cli.Env, results []bench.Result) error {
 			continue
 		}
 		last := bursts[len(bursts)-1]
-		note := fmt.Sprintf("mean rate of the last %d bursts to that of the first 2", len(bursts)-len(bursts)/2)
+		note := fmt.Sprintf("mean rate of the last %d bursts relative to the first 2", len(bursts)-len(bursts)/2)
 		if err := env.Print.Object(bench.Result{
 			Workload: last.Workload, Phase: phase + " trend", Setup: last.Setup, Sync: last.Sync, Round: last.Round,
 			SizeBytes: last.SizeBytes,

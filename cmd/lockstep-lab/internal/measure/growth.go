@@ -32,8 +32,8 @@ const fillBatch = 1000
 // Growth measures publishing, and acknowledging in random order, with different numbers of stored messages. The levels
 // alternate slice by slice, so that they share the same disk conditions. Published messages replace as many of the
 // oldest. It reports two results for each level, "publish" and "ack random". Rate is the median of the slices; CPU and
-// bytes are over all slices. Ratio is the median of the ratios of each slice's rate to that of the first level's slice
-// of the same turn, CPURatio the ratio of the CPU time per message.
+// bytes are over all slices. Ratio is the median of the ratios of each slice's rate to the first level's slice of the
+// same turn, and CPURatio the ratio of the CPU time per message.
 func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) error) (err error) {
 	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
 	defer func() {

@@ -237,8 +237,8 @@ func (u *maintenanceWork) scan(ctx context.Context) (mb float64, err error) {
 	return float64(found.GetFileBytes()) / 1e6, err
 }
 
-// rejoin deletes the standby's disk and waits until the pair is in sync. mb and seconds are those of the snapshot and
-// its installation.
+// rejoin deletes the standby's disk and waits until the pair is in sync. mb and seconds are the size and duration of
+// the snapshot, including its installation.
 func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, after func() error, err error) {
 	n, _, err := u.standby(ctx)
 	if err != nil {
@@ -253,7 +253,7 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 		return 0, 0, nil, fmt.Errorf("wipe the standby: %w", err)
 	}
 	after = func() error { return os.RemoveAll(lost) }
-	// bench failover measures the loss itself.
+	// bench failover measures the failure itself.
 	if err := elapse(ctx, u.Settle); err != nil {
 		return 0, 0, nil, errors.Join(err, after())
 	}

@@ -160,7 +160,7 @@ func (n inspector) waited(ctx context.Context) (seconds float64, err error) {
 		for lines := bufio.NewScanner(r); lines.Scan(); {
 			if value, ok := strings.CutPrefix(lines.Text(), waited+" "); ok {
 				seconds, err = strconv.ParseFloat(value, 64)
-				return err //nolint:wrapcheck // says which text is no number
+				return err //nolint:wrapcheck // it contains the text
 			}
 		}
 		return fmt.Errorf("a node does not export %s", waited)

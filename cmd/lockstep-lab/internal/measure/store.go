@@ -355,8 +355,8 @@ func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) er
 	return nil
 }
 
-// Trend returns the ratio of the rate of the last half of the bursts to that of the first two. ok is false for fewer
-// than four bursts.
+// Trend returns the mean rate of the last half of the bursts divided by the mean rate of the first two. ok is false for
+// fewer than four bursts.
 func Trend(bursts []bench.Result) (ratio float64, ok bool) {
 	if len(bursts) < 4 {
 		return 0, false
