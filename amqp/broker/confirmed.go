@@ -98,7 +98,7 @@ type syncing struct {
 	done   chan struct{}
 }
 
-// synced wakes the browsers with an arrived confirmation. mu is held.
+// synced wakes the browsers that wait for a confirmation that has arrived. mu is held.
 func (s *consumer) synced() {
 	n := 0
 	for ; n < len(s.syncs) && s.syncs[n].number <= s.confirmed; n++ {
@@ -120,7 +120,7 @@ func (r *reading) Read(b []byte) (int, error) {
 	return n, err //nolint:wrapcheck // an error of the connection
 }
 
-// applying is the reader of frames: each call means that the data returned before is processed.
+// applying is read by the frame reader. Each call means that the previously returned data is processed.
 type applying struct {
 	from io.Reader // reads, or TLS on it
 	*reading

@@ -61,8 +61,8 @@ func (h *held) change(c *conn, is int, storing bool) {
 	}
 }
 
-// wait returns nil if the connection may be read; otherwise a channel that is closed to check again, and the connection
-// that is read.
+// wait returns nil if the connection may be read. Otherwise it returns a channel that is closed when the caller should
+// check again, and the connection that is currently read.
 func (h *held) wait(c *conn) (again <-chan struct{}, first *conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -77,7 +77,7 @@ func (p *publisher) take() []ack {
 	return out
 }
 
-// next waits for an acknowledgement after a time, by a node other than not.
+// next returns the time of the first acknowledgement after the given time by a node other than not.
 func (p *publisher) next(ctx context.Context, after time.Time, not string) (time.Time, error) {
 	for {
 		for _, a := range p.take() {

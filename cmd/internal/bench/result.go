@@ -111,8 +111,8 @@ func (r *Result) CPUPerMessage() float64 {
 	return r.CPU * 1e6 / float64(r.Messages)
 }
 
-// Median returns the result with the median rate, with the spread over all rounds. Of two middle results it returns the
-// lower. rounds must not be empty.
+// Median returns the result with the median rate, with the spread over all rounds. Of two middle results, it
+// returns the lower. rounds must not be empty.
 func Median(rounds []Result) Result {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int { return cmp.Compare(a.Rate, b.Rate) })
 	m := sorted[(len(sorted)-1)/2]

@@ -188,8 +188,8 @@ func (w *WatchedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ActiveAddress returns the address of the node that reports that it is active. Just after a switchover the new one
-// still waits for its standby.
+// ActiveAddress returns the address of the node that reports that it is active. Just after a switchover, the new
+// active still waits for its standby.
 func ActiveAddress(t *testing.T, c CLI) (address string) {
 	t.Helper()
 	require.Eventually(t, func() bool {

@@ -79,7 +79,7 @@ func (s *copies) except(on bool) {
 	}
 }
 
-// now also returns a channel that is closed on the next sample.
+// now returns the last sample, and a channel that is closed on the next one.
 func (s *copies) now() (progress.Snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -225,7 +225,7 @@ func (r *run) check(ctx context.Context) error {
 	return nil
 }
 
-// kill waits for the first publish acknowledged by the other node.
+// kill kills the active, and waits for the first publish acknowledged by the other node.
 func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	active, err := r.client.WaitActive(ctx)
 	if err != nil {

@@ -285,7 +285,7 @@ func (r *resize) plain(b *progress.Bar) {
 	}
 }
 
-// plan kills the active once during the standby's rewrite.
+// plan runs the rolling resize, and kills the active once during the standby's rewrite.
 func (r *resize) plan(ctx context.Context, w *workload) error {
 	ctx, cancel := context.WithTimeout(ctx, planBound)
 	defer cancel()

@@ -73,7 +73,8 @@ func Path(lookup func(string) (string, bool)) string {
 	return filepath.Join(dir, "lockstep", "config.yaml")
 }
 
-// Load reads the file; a missing one has no profiles. It returns ErrFile also if others may read a file with tokens.
+// Load reads the file. A missing file contains no profiles. ErrFile is also returned if other users may access a file
+// with tokens.
 func Load(path string) (*File, error) {
 	f := &File{Profiles: make(map[string]Profile), path: path}
 	raw, err := os.ReadFile(path)
@@ -167,7 +168,8 @@ func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Profiles)) }
 // CheckName returns an error for an invalid profile name.
 func CheckName(name string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`).MatchString(name) {
-		return fmt.Errorf("%w: invalid profile name %q; use up to 63 letters, digits, dots, hyphens and underscores", ErrFile, name)
+		return fmt.Errorf("%w: invalid profile name %q; use up to 63 letters, digits, dots, hyphens and underscores",
+			ErrFile, name)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ import (
 
 // Field is a field of a configuration.
 type Field struct {
-	// MaxMessages is max_messages
+	// Name is the key, such as max_messages for MaxMessages.
 	Name string
 
 	index  int // in admin.QueueConfig
@@ -65,7 +65,7 @@ func (f Field) IsSize() bool { return f.option.GetBytes() }
 // Usage returns the help text of the flag.
 func (f Field) Usage() string { return f.option.GetUsage() }
 
-// Own is Get for a field that a subscription overrides. It also returns the value of a new queue.
+// Own returns the value like Get, but never nil, since a subscription can override a field with its default.
 func (f Field) Own(c *admin.QueueConfig) any {
 	if v := f.Get(c); v != nil {
 		return v

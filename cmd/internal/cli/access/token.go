@@ -228,7 +228,7 @@ and remove the role from it with lockstep access revoke.`,
 	return cmd
 }
 
-// 0: unlimited
+// quota contains the limits of a pattern and its usage; a limit of 0 is unlimited.
 type quota struct {
 	Queue             string     `json:"queue"`
 	Queues            uint64     `json:"queues"`

@@ -31,7 +31,7 @@ type subscription struct {
 	own    string
 }
 
-// plain reports whether it is created together with its queue.
+// plain reports whether the subscription can be created together with its queue.
 func (s *subscription) plain() bool { return s.filter == "" && s.own == "" }
 
 func (s *subscription) has(field string) bool { return slices.Contains(strings.Fields(s.own), field) }
@@ -223,7 +223,7 @@ func decode(name string, content []byte) ([]queue, error) {
 	return queues, nil
 }
 
-// decoder keeps the first error.
+// decoder decodes a file, and keeps the first error.
 type decoder struct {
 	file string
 	err  error

@@ -110,7 +110,7 @@ func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	}
 }
 
-// Failed starts are retried.
+// restart starts a node after a pause, and retries failed starts.
 func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
 	for {
 		select {

@@ -227,7 +227,7 @@ started with their old directories again: both quorums could activate a node. Th
 	return cmd
 }
 
-// votersOfPair also reports whether the voters use TLS.
+// votersOfPair returns the addresses of the voters, and reports whether they use TLS.
 func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured bool, err error) {
 	addrs, err := env.Addresses()
 	if err != nil {

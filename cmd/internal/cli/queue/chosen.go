@@ -111,7 +111,7 @@ func addSequences(cmd *cobra.Command, sequences *[]string) {
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 }
 
-// parseSequences also counts the messages.
+// parseSequences parses ranges, and returns them with the number of messages.
 func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
 		return nil, 0, cli.Usage("--sequence is required; to list sequences, use lockstep browse")

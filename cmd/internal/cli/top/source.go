@@ -194,7 +194,7 @@ func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	}
 }
 
-// mayOperate returns true for a role, whose rights are not known here: the node decides.
+// mayOperate returns true if the caller has a role, whose rights are not known here: the node decides.
 func mayOperate(me *pb.WhoAmIResponse) bool {
 	if me.GetOpen() || me.GetBootstrapOperator() {
 		return true

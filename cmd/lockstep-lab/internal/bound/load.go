@@ -149,7 +149,7 @@ func (s *sender) pipelined() error {
 	return s.failed
 }
 
-// next also reports whether it is the last message.
+// next waits for space in the window, and reports whether the next message is the last one.
 func (s *sender) next() (last bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -102,7 +102,7 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 	return x.result, err
 }
 
-// fill returns the expiry time, if each message has one.
+// fill publishes the messages that expire. It returns their expiry time; zero if their queue gets a TTL.
 func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 	if x.By == ExpireByMessage {
 		over = time.Now().Add(x.Fill + x.warm() + 2*x.Phase).Truncate(time.Millisecond)
@@ -119,7 +119,7 @@ func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 // warm returns the time for warming up connections and caches.
 func (x *expiring) warm() time.Duration { return x.Phase / 4 }
 
-// over is the expiry time of the messages; zero if their queue gets a TTL.
+// measure runs all phases. over is the expiry time of the messages; zero if their queue gets a TTL.
 func (x *expiring) measure(ctx context.Context, over time.Time) error {
 	if err := elapse(ctx, x.warm()); err != nil {
 		return err

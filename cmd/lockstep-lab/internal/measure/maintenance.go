@@ -77,7 +77,7 @@ type MaintenanceResult struct {
 	MaxOfAll    float64 `json:"max_ms_of_all,omitempty"`
 }
 
-// MedianWork returns the round with the median ratio, the higher of two. rounds must not be empty.
+// MedianWork returns the round with the median ratio, or the higher of two middle ratios. rounds must not be empty.
 func MedianWork(rounds []MaintenanceResult) MaintenanceResult {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b MaintenanceResult) int {
 		return cmp.Compare(a.P99Ratio, b.P99Ratio)

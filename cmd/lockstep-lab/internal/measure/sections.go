@@ -92,7 +92,7 @@ func count(goroutines *profile.Profile) map[string]int {
 	return out
 }
 
-// usual returns the median of the counts of each kind, the higher of two. A missing kind counts as 0.
+// usual returns the median count of each kind, or the higher of two middle counts. A missing kind counts as 0.
 func usual(counts []map[string]int) map[string]int {
 	out := map[string]int{}
 	for _, c := range counts {

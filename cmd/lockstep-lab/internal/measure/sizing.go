@@ -14,7 +14,7 @@ type Size struct {
 	Limit string `json:"limit"`
 }
 
-// Rate returns the lower of both limits.
+// Rate returns the lower of the two limits.
 func (s Size) Rate() float64 { return min(s.ByProcessors, s.BySerial) }
 
 func sizing(sections []Section) []Size {

@@ -174,7 +174,7 @@ func elapse(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fillStore also writes checkpoints on both nodes.
+// fillStore fills the queue, and writes checkpoints on both nodes.
 func fillStore(ctx context.Context, t bench.Target, queue string, storeBytes int64) error {
 	if _, err := bench.PublishNew(ctx, t.Client, []string{queue}, bench.PublishOptions{
 		SizeBytes: fillBytes, Messages: int(storeBytes / fillBytes), Producers: 2, Window: 500, Queues: 1,

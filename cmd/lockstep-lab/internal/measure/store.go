@@ -240,7 +240,7 @@ func (e *embedded) far(ctx context.Context, messages int, report func(bench.Resu
 	if err != nil {
 		return err
 	}
-	// The mean of before and after, since a host below may have cached the data of the first read.
+	// Use the mean of before and after, since a hypervisor may have cached the data of the first read.
 	result.DiskReadMB = (before + after) / 2
 	result.Ratio = result.MB / result.DiskReadMB
 	result.Comment = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
