@@ -129,8 +129,8 @@ func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	return list
 }
 
-// ensureQueue reports whether a queue exists, and creates it on demand. False may mean unknown: the first message or
-// the subscription will show it.
+// ensureQueue reports whether a queue exists, and creates it on demand. False may mean unknown: the first
+// publish or the subscription then returns the error.
 func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil
@@ -185,7 +185,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 		return nil, err
 	}
 	own.Filter = filters.known
-	if source.DistributionMode == "copy" && !isTopic(source.Capabilities) { // JMS subscriptions use copy, too
+	if source.DistributionMode == "copy" && !isTopic(source.Capabilities) { // JMS subscriptions also use copy
 		return c.attachBrowser(ctx, l, name, &own, filters)
 	}
 	own.DistributionMode = "move"

@@ -22,7 +22,7 @@ type browser struct {
 	link   *session.Link
 	queue  string
 	filter string          // empty: all messages
-	ctx    context.Context //nolint:containedctx // that of its call
+	ctx    context.Context //nolint:containedctx // the context of its call
 	cancel context.CancelFunc
 
 	// guarded by conn.mu

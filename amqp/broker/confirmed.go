@@ -98,7 +98,7 @@ type syncing struct {
 	done   chan struct{}
 }
 
-// synced wakes the browsers with an arrived confirmation. mu is held.
+// synced wakes the browsers that wait for a confirmation that has arrived. mu is held.
 func (s *consumer) synced() {
 	n := 0
 	for ; n < len(s.syncs) && s.syncs[n].number <= s.confirmed; n++ {
@@ -117,10 +117,10 @@ type reading struct {
 func (r *reading) Read(b []byte) (int, error) {
 	n, err := r.from.Read(b)
 	r.read += int64(n)
-	return n, err //nolint:wrapcheck // it is that of the connection
+	return n, err //nolint:wrapcheck // an error of the connection
 }
 
-// applying is the reader of frames: each call means that the data returned before is processed.
+// applying is read by the frame reader. Each call means that the previously returned data is processed.
 type applying struct {
 	from io.Reader // reads, or TLS on it
 	*reading
@@ -129,7 +129,7 @@ type applying struct {
 // Read implements io.Reader.
 func (a *applying) Read(b []byte) (int, error) {
 	a.applied.Store(a.read)
-	return a.from.Read(b) //nolint:wrapcheck // it is that of the connection
+	return a.from.Read(b) //nolint:wrapcheck // an error of the connection
 }
 
 type belowTLS struct {

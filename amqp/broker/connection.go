@@ -48,7 +48,7 @@ type conn struct {
 	secured *tls.ConnectionState
 	log     *zap.Logger
 
-	ctx       context.Context //nolint:containedctx // it ends with the connection
+	ctx       context.Context //nolint:containedctx // canceled with the connection
 	cancel    context.CancelFunc
 	as        func(context.Context) context.Context
 	calls     context.Context //nolint:containedctx // for calls on behalf of the client

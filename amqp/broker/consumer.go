@@ -40,7 +40,7 @@ type consumer struct {
 	wasLast      bool
 	wake         chan struct{}
 	ended        chan struct{}   // closed when its stream has ended
-	ctx          context.Context //nolint:containedctx // that of its stream
+	ctx          context.Context //nolint:containedctx // the context of its stream
 	cancel       context.CancelFunc
 
 	encoded struct { // owned by the stream's goroutine

@@ -4,7 +4,7 @@
 // transactions to queues.
 //
 // It calls the node's gRPC services on behalf of the AMQP client. Permissions, quotas, limits, audit, metrics and
-// traces are therefore those of a gRPC client with the same certificate or token. The package does not access the store
+// traces therefore apply as for a gRPC client with the same certificate or token. The package does not access the store
 // and does not depend on failover.
 //
 // A connection has a reading and a writing goroutine. A link that publishes or consumes has a stream to the node, with

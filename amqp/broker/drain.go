@@ -53,7 +53,7 @@ func (s *consumer) drained(number uint64, credit uint32) {
 	s.granted -= min(s.granted, credit)
 	switch d := s.drain; {
 	case d == nil || d.number != number:
-	case credit == 0 && s.asked > 0: // the node had a part of the credit
+	case credit == 0 && s.asked > 0: // the node had only a part of the client's credit
 		s.grant()
 		s.requestDrain()
 	default:

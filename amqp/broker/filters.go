@@ -24,10 +24,10 @@ const (
 type filters struct {
 	cel     string // empty: all messages
 	noLocal bool
-	known   wire.Map // filters in force
+	known   wire.Map // supported filters
 }
 
-// readFilters omits unsupported filters from those in force, as the specification requires (3.5.1).
+// readFilters parses the filters of a source, and ignores unsupported ones, as the specification requires (3.5.1).
 func readFilters(m wire.Map) (*filters, error) {
 	f := &filters{}
 	for _, e := range m {

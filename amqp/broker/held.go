@@ -29,7 +29,7 @@ type held struct {
 	total   int
 	of      map[*conn]int // connections with a size above 0
 	storing map[*conn]bool
-	first   *conn         // the one that is read; nil below the limit
+	first   *conn         // the connection that is read; nil below the limit
 	base    int           // its size at since
 	since   time.Time     // time of its last progress
 	changed chan struct{} // closed when others may be read; nil without a waiter
@@ -61,8 +61,8 @@ func (h *held) change(c *conn, is int, storing bool) {
 	}
 }
 
-// wait returns nil if the connection may be read; otherwise a channel that is closed to check again, and the connection
-// that is read.
+// wait returns nil if the connection may be read. Otherwise it returns a channel that is closed when the caller should
+// check again, and the connection that is currently read.
 func (h *held) wait(c *conn) (again <-chan struct{}, first *conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -185,7 +185,7 @@ func understandsRedirect(peer *wire.Open) bool {
 	return product == "QpidJMS"
 }
 
-// successor waits for closeLimit until the new active node is known.
+// successor waits until the new active node is known, for at most closeLimit.
 func (s *Server) successor() Role {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()

@@ -162,7 +162,7 @@ func (p *pipeline) drop() {
 	p.c.room.Broadcast()
 }
 
-// stream sends requests until it breaks, which is an error, or all are done.
+// stream sends requests on one stream until all are done. It returns an error if the stream breaks.
 func (p *pipeline) stream() (progress bool, err error) {
 	ctx, cancel := context.WithCancel(p.c.calls)
 	defer cancel()
@@ -252,8 +252,8 @@ func (r *request) size() (messages, bytes int) {
 	return len(r.entries), bytes
 }
 
-// nextRequest returns the next request for a frame with that many messages and bytes: first those of an earlier stream,
-// in order, then new ones. mu is held.
+// nextRequest returns the next request for a frame that already has the given messages and bytes: first requests of an
+// earlier stream, in order, then new ones. mu is held.
 func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if p.sent < len(p.inFlight) {
 		r := &p.inFlight[p.sent]
@@ -423,7 +423,7 @@ func (p *pipeline) onDemand(r *request) {
 	p.missing = r.entries[0].queue
 }
 
-// createMissing creates that queue when all sent requests are answered. mu is held.
+// createMissing creates the missing queue when all sent requests are answered. mu is held.
 func (p *pipeline) createMissing() {
 	if p.missing == "" || len(p.inFlight) > 0 || len(p.pending) == 0 {
 		return
@@ -460,7 +460,7 @@ func (p *pipeline) abandon(queue string, reason *wire.Error) {
 	p.c.room.Broadcast()
 }
 
-// requeue inserts messages to be sent again before later ones. mu is held.
+// requeue inserts messages to be sent again, in front of later messages. mu is held.
 func (p *pipeline) requeue(entries []entry) {
 	at := 0
 	for at < len(p.pending) && int32(p.pending[at].id-entries[0].id) < 0 {

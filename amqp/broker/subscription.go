@@ -29,8 +29,8 @@ type subscription struct {
 	shared   bool
 }
 
-// subscriptionOf returns the subscription of a link: it is identified by the client's container and the link name; a
-// global one by the link name.
+// subscriptionOf returns the subscription of a link. It is identified by the client's container and the link name, or
+// only by the link name if it is global.
 func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	source := a.Source
 	s := subscription{
@@ -193,8 +193,8 @@ func (s *consumer) last() bool {
 	return s.wasLast
 }
 
-// endIdle deletes subscriptions of links that were lost in a failover. Only the active node has such links, and it
-// knows all of them.
+// endIdle deletes subscriptions of links that were lost in a failover. All such links
+// are on the active node.
 func (c *conn) endIdle(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {

@@ -72,7 +72,7 @@ func (t *transactions) declare(s *session.Session) (*transaction, *wire.Error) {
 		return nil, session.Errorf(session.ResourceLimitExceeded, "connection has %d open transactions", len(t.open))
 	}
 	if t.last == 0 { // random start: an ID of another connection must be unknown
-		t.last = rand.Uint64() >> 1 //nolint:gosec // different is enough
+		t.last = rand.Uint64() >> 1 //nolint:gosec // it need not be secret
 	}
 	t.last++
 	one := &transaction{all: t, id: t.last, session: s}
@@ -118,7 +118,7 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 		}
 	}
 	list := rangesOf(sequences)
-	if len(list) > maxRanges { // messages in between count as delivered, too
+	if len(list) > maxRanges { // messages in between also count as delivered
 		list = ranges{{First: list[0].GetFirst(), Last: list[len(list)-1].GetLast()}}
 	}
 	return list

@@ -86,7 +86,7 @@ func (h *header) append(b []byte) []byte {
 }
 
 // remaining returns the remaining time to live in milliseconds: at least 1, since the message is being delivered; 0 if
-// it does not expire, or too late for the header.
+// the message does not expire, or if the time exceeds the range of the header.
 func remaining(m *pb.Message, now time.Time) uint32 {
 	if m.GetExpiresAt() == nil {
 		return 0
@@ -233,7 +233,7 @@ type annotations struct {
 
 func (a *annotations) any() bool { return a.origin != nil || a.deliverAt != 0 || a.replyQueue }
 
-// Annotations of a dead letter. The first two are those of Artemis.
+// Annotations of a dead letter. The first two are compatible with Artemis.
 const (
 	annotationOriginAddress      = "x-opt-ORIG-ADDRESS"
 	annotationOriginQueue        = "x-opt-ORIG-QUEUE"
@@ -252,7 +252,7 @@ var reasonNames = map[pb.DeadLetterReason]string{
 	pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW:       "overflow",
 }
 
-// append appends the annotations merged with those of the message, and returns the other sections before the body.
+// append appends the annotations merged with the message's own, and returns the other sections before the body.
 func (a *annotations) append(b, before []byte) (out, rest []byte) {
 	b, c := begin(section(b, wire.SectionMessageAnnotations), codeMap)
 	if len(before) > 0 {

@@ -17,7 +17,7 @@
 //	                                ttl, or expires_at without a ttl
 //	x-opt-delivery-time, x-opt-scheduled-enqueue-time, x-opt-delivery-delay (annotations)
 //	                                deliver_at, or delay without a time
-//	message-id, correlation-id      message_id, correlation_id: a string as it is; others as in JMS:
+//	message-id, correlation-id      message_id, correlation_id: strings unchanged; others as in JMS:
 //	                                ID:AMQP_ULONG:…, ID:AMQP_UUID:…, ID:AMQP_BINARY:… (hexadecimal)
 //	reply-to, subject, content-type, group-id
 //	                                reply_to, subject, content_type, group

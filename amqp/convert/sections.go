@@ -13,7 +13,7 @@ import (
 // value is binary:
 //
 //	flags     1  see below
-//	priority  1  that of the header, only with hasPriority
+//	priority  1  priority in the header, only with hasPriority
 //	before       the length of the next part, as uvarint
 //	             the sections before the text or the bytes of the body, and the head of the body section
 //	after        the sections after the body: the footer

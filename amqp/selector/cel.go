@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// MaxCELBytes is the maximum length of a translation: that of a filter.
+// MaxCELBytes is the maximum length of a translation, and of any filter.
 const MaxCELBytes = 4 << 10
 
 // ToCEL translates a selector to a CEL expression over the variables of a filter. A blank selector selects all
@@ -126,7 +126,7 @@ func (w *writer) isNull(n isNull) {
 
 func (w *writer) oneOf(n oneOf) {
 	if k := kindOf(n.of); k == number || k == durable {
-		w.add(strconv.FormatBool(n.not)) // its type differs from that of every element
+		w.add(strconv.FormatBool(n.not)) // its type differs from the type of every element
 		return
 	}
 	if n.not {

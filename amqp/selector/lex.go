@@ -98,7 +98,7 @@ func (p *parser) advance() error {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// isStart and isPart define the characters of an identifier: those of Java, and dots.
+// isStart and isPart define the characters of an identifier: as in Java, and dots.
 func isStart(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.Nl, unicode.Sc, unicode.Pc)
 }

@@ -286,15 +286,15 @@ func (c *Conn) maxFrame() int {
 	return int(min(max(c.peer.MaxFrameSize, wire.MinMaxFrameSize), 1<<30))
 }
 
-// maxConcurrent is the maximum size of the other fields of a frame with an error, compared with a close.
-const maxConcurrent = 48
+// maxOtherFields is the maximum number of bytes by which a frame with an error exceeds a close with that error.
+const maxOtherFields = 48
 
 // fitting truncates an error to the peer's maximum frame size.
 func (c *Conn) fitting(e *wire.Error) *wire.Error {
 	if e == nil {
 		return nil
 	}
-	if len(wire.AppendFrame(nil, 0, &wire.Close{Error: e}, nil)) <= c.maxFrame()-maxConcurrent {
+	if len(wire.AppendFrame(nil, 0, &wire.Close{Error: e}, nil)) <= c.maxFrame()-maxOtherFields {
 		return e
 	}
 	cut := *e

@@ -18,8 +18,8 @@ type delivery struct {
 	answered bool // its outcome was sent, and the peer settles it
 }
 
-// deliveries are those of one direction of a session, in a ring by delivery number. Old ones move to a map, so that
-// they do not keep the ring large.
+// deliveries contains the deliveries of one direction of a session, in a ring by delivery number. Old deliveries move
+// to a map, so that the ring stays small.
 type deliveries struct {
 	ring []delivery // its length is a power of two
 	base uint32     // number of the first delivery in the ring

@@ -35,7 +35,7 @@ func (s *Session) flush() {
 	}
 }
 
-// writeFlow sends the windows, and the state of a link unless nil.
+// writeFlow sends the windows, and the state of l if it is not nil.
 func (s *Session) writeFlow(l *Link) {
 	s.flowDue = false
 	s.incomingWindow = s.conn.o.IncomingWindow
@@ -55,7 +55,7 @@ func (s *Session) writeFlow(l *Link) {
 	s.conn.write(s.channel, f)
 }
 
-// rest returns the rest of a window or credit that was granted at number seen, at number now (2.5.6, 2.6.7).
+// rest returns the rest at number now of a window or credit that was granted at number seen (2.5.6, 2.6.7).
 func rest(window, seen, now uint32) uint32 {
 	if used := distance(seen, now); used > 0 {
 		return window - min(window, uint32(used))

@@ -37,7 +37,7 @@ func (r *receiver) add(payload []byte) {
 	}
 }
 
-// payload also reports whether the caller owns the memory.
+// payload returns the payload, and reports whether the caller owns the memory.
 func (r *receiver) payload() (payload []byte, owned bool) {
 	if len(r.chunks) == 0 {
 		return r.buf, false

@@ -138,40 +138,40 @@ func TestMandatoryFields(t *testing.T) {
 		body  []byte
 		field string // "": complete
 	}{
-		{described(0x10), "open lacks its container-id"},
+		{described(0x10), "missing container-id in open"},
 		{described(0x10, "c"), ""},
 		{described(0x10, "c", nil, nil, nil, nil, nil, nil, nil, nil, nil), ""},
-		{described(0x11, nil, nil, u, u), "begin lacks its next-outgoing-id"},
-		{described(0x11, nil, u, nil, u), "begin lacks its incoming-window"},
-		{described(0x11, nil, u, u), "begin lacks its outgoing-window"},
+		{described(0x11, nil, nil, u, u), "missing next-outgoing-id in begin"},
+		{described(0x11, nil, u, nil, u), "missing incoming-window in begin"},
+		{described(0x11, nil, u, u), "missing outgoing-window in begin"},
 		{described(0x11, nil, u, u, u), ""},
-		{described(0x12, nil, u, yes), "attach lacks its name"},
-		{described(0x12, "l", nil, yes), "attach lacks its handle"},
-		{described(0x12, "l", u), "attach lacks its role"},
+		{described(0x12, nil, u, yes), "missing name in attach"},
+		{described(0x12, "l", nil, yes), "missing handle in attach"},
+		{described(0x12, "l", u), "missing role in attach"},
 		{described(0x12, "l", u, yes), ""},
 		{described(0x12, "l", u, yes, uint8(3)), "attach has an unknown settle mode"},
 		{described(0x12, "l", u, yes, nil, uint8(2)), "attach has an unknown settle mode"},
 		{described(0x12, "l", u, yes, nil, nil, state(0x28, "q", uint32(3))), "source has an unknown durability"},
 		{described(0x12, "l", u, yes, nil, nil, state(0x28), state(0x29)), ""},
 		{described(0x12, "l", u, yes, nil, nil, state(0x28), state(0x30)), ""},
-		{described(0x13, nil, nil, u, u), "flow lacks its incoming-window"},
-		{described(0x13, nil, u, nil, u), "flow lacks its next-outgoing-id"},
-		{described(0x13, nil, u, u), "flow lacks its outgoing-window"},
+		{described(0x13, nil, nil, u, u), "missing incoming-window in flow"},
+		{described(0x13, nil, u, nil, u), "missing next-outgoing-id in flow"},
+		{described(0x13, nil, u, u), "missing outgoing-window in flow"},
 		{described(0x13, nil, u, u, u), ""},
-		{described(0x14), "transfer lacks its handle"},
+		{described(0x14), "missing handle in transfer"},
 		{described(0x14, u), ""},
 		{described(0x14, u, nil, nil, nil, nil, nil, uint8(2)), "transfer has an unknown settle mode"},
-		{described(0x15, nil, u), "disposition lacks its role"},
-		{described(0x15, yes), "disposition lacks its first delivery"},
+		{described(0x15, nil, u), "missing role in disposition"},
+		{described(0x15, yes), "missing first in disposition"},
 		{described(0x15, yes, u), ""},
-		{described(0x15, yes, u, u, yes, state(0x23, u)), "delivery state lacks its section-offset"},
+		{described(0x15, yes, u, u, yes, state(0x23, u)), "missing section-offset in delivery state"},
 		{described(0x15, yes, u, u, yes, state(0x23, u, uint64(1))), ""},
-		{described(0x15, yes, u, u, yes, state(0x25, state(0x1d))), "error lacks its condition"},
+		{described(0x15, yes, u, u, yes, state(0x25, state(0x1d))), "missing condition in error"},
 		{described(0x15, yes, u, u, yes, state(0x25, state(0x1d, wire.Symbol("c")))), ""},
-		{described(0x15, yes, u, u, yes, state(0x33)), "delivery state lacks its txn-id"},
-		{described(0x15, yes, u, u, yes, state(0x34)), "delivery state lacks its txn-id"},
+		{described(0x15, yes, u, u, yes, state(0x33)), "missing txn-id in delivery state"},
+		{described(0x15, yes, u, u, yes, state(0x34)), "missing txn-id in delivery state"},
 		{described(0x15, yes, u, u, yes, state(0x34, []byte{1})), ""},
-		{described(0x16), "detach lacks its handle"},
+		{described(0x16), "missing handle in detach"},
 		{described(0x16, u), ""},
 		{described(0x17), ""},
 		{described(0x18), ""},
@@ -187,10 +187,10 @@ func TestMandatoryFields(t *testing.T) {
 		require.Equal(t, wire.Error{Condition: wire.ConditionInvalid, Description: c.field}, *e)
 	}
 	for code, field := range map[byte]string{
-		0x41: "its mechanism", 0x42: "its challenge", 0x43: "its response", 0x44: "its code",
+		0x41: "mechanism", 0x42: "challenge", 0x43: "response", 0x44: "code",
 	} {
 		err := wire.NewReader(bytes.NewReader(frameOf(1, described(code))), 1<<20).Next(new(wire.Frame))
-		require.ErrorContains(t, err, "lacks "+field)
+		require.ErrorContains(t, err, "missing "+field+" in ")
 	}
 }
 

@@ -49,7 +49,7 @@ func (r *reader) fail(format string, args ...any) {
 
 func (r *reader) missing(field string) {
 	if r.err == nil {
-		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " lacks " + field}
+		r.err = &Error{Condition: ConditionInvalid, Description: "missing " + field + " in " + r.name}
 	}
 }
 

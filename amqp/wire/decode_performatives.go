@@ -11,7 +11,7 @@ type reused struct {
 	disposition Disposition
 }
 
-// decodePerformative also returns the payload after the body.
+// decodePerformative returns the performative, and the payload after it.
 func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
 	d := decoder{b: b}
 	code, known, err := d.descriptor()
@@ -69,14 +69,14 @@ func decodeSASL(b []byte) (p Performative, err error) {
 		p = &SASLMechanisms{Mechanisms: r.symbols()}
 	case codeSASLInit:
 		p = &SASLInit{
-			Mechanism: must(&r, r.optionalSymbol(), "its mechanism"), InitialResponse: r.binary(), Hostname: r.string(),
+			Mechanism: must(&r, r.optionalSymbol(), "mechanism"), InitialResponse: r.binary(), Hostname: r.string(),
 		}
 	case codeSASLChallenge:
-		p = &SASLChallenge{Challenge: r.mustBinary("its challenge")}
+		p = &SASLChallenge{Challenge: r.mustBinary("challenge")}
 	case codeSASLResponse:
-		p = &SASLResponse{Response: r.mustBinary("its response")}
+		p = &SASLResponse{Response: r.mustBinary("response")}
 	default:
-		p = &SASLOutcome{Code: SASLCode(must(&r, r.ubyte(), "its code")), AdditionalData: r.binary()}
+		p = &SASLOutcome{Code: SASLCode(must(&r, r.ubyte(), "code")), AdditionalData: r.binary()}
 	}
 	if err := r.close(); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func decodeSASL(b []byte) (p Performative, err error) {
 func (d *decoder) open() (*Open, error) {
 	r := d.openList("open")
 	p := &Open{
-		ContainerID: must(&r, r.optionalString(), "its container-id"), Hostname: r.string(),
+		ContainerID: must(&r, r.optionalString(), "container-id"), Hostname: r.string(),
 		MaxFrameSize: r.uint(math.MaxUint32), ChannelMax: r.ushort().Or(math.MaxUint16), IdleTimeOut: r.uint(0),
 		OutgoingLocales: r.symbols(), IncomingLocales: r.symbols(),
 		OfferedCapabilities: r.symbols(), DesiredCapabilities: r.symbols(), Properties: r.dict(),
@@ -101,8 +101,8 @@ func (d *decoder) open() (*Open, error) {
 func (d *decoder) begin() (*Begin, error) {
 	r := d.openList("begin")
 	p := &Begin{
-		RemoteChannel: r.ushort(), NextOutgoingID: r.mustUint("its next-outgoing-id"),
-		IncomingWindow: r.mustUint("its incoming-window"), OutgoingWindow: r.mustUint("its outgoing-window"),
+		RemoteChannel: r.ushort(), NextOutgoingID: r.mustUint("next-outgoing-id"),
+		IncomingWindow: r.mustUint("incoming-window"), OutgoingWindow: r.mustUint("outgoing-window"),
 		HandleMax: r.uint(math.MaxUint32), OfferedCapabilities: r.symbols(), DesiredCapabilities: r.symbols(),
 		Properties: r.dict(),
 	}
@@ -112,8 +112,8 @@ func (d *decoder) begin() (*Begin, error) {
 func (d *decoder) attach() (*Attach, error) {
 	r := d.openList("attach")
 	p := &Attach{
-		Name: must(&r, r.optionalString(), "its name"), Handle: r.mustUint("its handle"),
-		Role: Role(must(&r, r.optionalBool(), "its role")),
+		Name: must(&r, r.optionalString(), "name"), Handle: r.mustUint("handle"),
+		Role: Role(must(&r, r.optionalBool(), "role")),
 	}
 	p.SenderSettleMode = SenderSettleMode(r.ubyte().Or(uint8(SenderMixed)))
 	p.ReceiverSettleMode = ReceiverSettleMode(r.ubyte().Or(uint8(ReceiverFirst)))
@@ -183,8 +183,8 @@ func (r *reader) unsettled() Map {
 
 func (d *decoder) flow(p *Flow) error {
 	r := d.openList("flow")
-	p.NextIncomingID, p.IncomingWindow = r.optionalUint(), r.mustUint("its incoming-window")
-	p.NextOutgoingID, p.OutgoingWindow = r.mustUint("its next-outgoing-id"), r.mustUint("its outgoing-window")
+	p.NextIncomingID, p.IncomingWindow = r.optionalUint(), r.mustUint("incoming-window")
+	p.NextOutgoingID, p.OutgoingWindow = r.mustUint("next-outgoing-id"), r.mustUint("outgoing-window")
 	p.Handle, p.DeliveryCount, p.LinkCredit = r.optionalUint(), r.optionalUint(), r.optionalUint()
 	p.Available, p.Drain, p.Echo, p.Properties = r.optionalUint(), r.flag(), r.flag(), r.dict()
 	return r.close()
@@ -192,7 +192,7 @@ func (d *decoder) flow(p *Flow) error {
 
 func (d *decoder) transfer(p *Transfer) error {
 	r := d.openList("transfer")
-	p.Handle, p.DeliveryID, p.DeliveryTag = r.mustUint("its handle"), r.optionalUint(), r.alias()
+	p.Handle, p.DeliveryID, p.DeliveryTag = r.mustUint("handle"), r.optionalUint(), r.alias()
 	if len(p.DeliveryTag) > 32 {
 		r.invalid("a delivery tag of more than 32 bytes")
 	}
@@ -209,14 +209,14 @@ func (d *decoder) transfer(p *Transfer) error {
 
 func (d *decoder) disposition(p *Disposition) error {
 	r := d.openList("disposition")
-	p.Role, p.First = Role(must(&r, r.optionalBool(), "its role")), r.mustUint("its first delivery")
+	p.Role, p.First = Role(must(&r, r.optionalBool(), "role")), r.mustUint("first")
 	p.Last, p.Settled, p.State, p.Batchable = r.uint(p.First), r.flag(), r.state(), r.flag()
 	return r.close()
 }
 
 func (d *decoder) detach() (*Detach, error) {
 	r := d.openList("detach")
-	p := &Detach{Handle: r.mustUint("its handle"), Closed: r.flag(), Error: r.error()}
+	p := &Detach{Handle: r.mustUint("handle"), Closed: r.flag(), Error: r.error()}
 	return p, r.close()
 }
 
@@ -231,7 +231,7 @@ func (d *decoder) error(code uint64) (*Error, error) {
 		return nil, decodeError("%#x is not an error", code)
 	}
 	r := d.openList("error")
-	e := &Error{Condition: must(&r, r.optionalSymbol(), "its condition"), Description: r.string(), Info: r.dict()}
+	e := &Error{Condition: must(&r, r.optionalSymbol(), "condition"), Description: r.string(), Info: r.dict()}
 	return e, r.close()
 }
 
@@ -287,12 +287,12 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 	switch code {
 	case codeReceived:
 		s = &Received{
-			SectionNumber: r.mustUint("its section-number"), SectionOffset: must(&r, r.ulong(), "its section-offset"),
+			SectionNumber: r.mustUint("section-number"), SectionOffset: must(&r, r.ulong(), "section-offset"),
 		}
 	case codeDeclared:
-		s = &Declared{TxnID: r.mustBinary("its txn-id")}
+		s = &Declared{TxnID: r.mustBinary("txn-id")}
 	case codeTransactionalState:
-		s = &TransactionalState{TxnID: r.mustBinary("its txn-id"), Outcome: r.describedOutcome()}
+		s = &TransactionalState{TxnID: r.mustBinary("txn-id"), Outcome: r.describedOutcome()}
 	}
 	if s == nil {
 		return nil, decodeError("%#x is not a delivery state", code)

@@ -10,8 +10,8 @@ import (
 
 var big = binary.BigEndian //nolint:gochecknoglobals // a short name
 
-// AppendValue appends the shortest encoding of a value. It panics for other types than those of this package, and for
-// an Array of elements with different types or descriptors.
+// AppendValue appends the shortest encoding of a value. It panics for types that are not AMQP values, and for an
+// Array of elements with different types or descriptors.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:

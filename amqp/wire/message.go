@@ -53,7 +53,7 @@ func decodeTransaction(value []byte) (any, error) {
 		out := &Declare{GlobalID: r.value()}
 		return out, r.close()
 	case codeDischarge:
-		out := &Discharge{TxnID: r.mustBinary("its txn-id"), Fail: r.flag()}
+		out := &Discharge{TxnID: r.mustBinary("txn-id"), Fail: r.flag()}
 		return out, r.close()
 	default:
 		return nil, decodeError("%#x is neither declare nor discharge", code)

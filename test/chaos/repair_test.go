@@ -235,7 +235,7 @@ func TestBothCopiesCorrupt(t *testing.T) {
 	// Discarding removes the message and its alarm.
 	out, err = lockstep(t, p, "queue", "drop-corrupt", backlogQueue)
 	require.NoError(t, err, out)
-	require.Contains(t, out, fmt.Sprintf("discarded 1 message of %s: [%d]", backlogQueue, large))
+	require.Contains(t, out, fmt.Sprintf("discarded 1 message from %s: [%d]", backlogQueue, large))
 	require.Eventually(t, func() bool {
 		return len(statusOf(t, active).GetAlarms())+len(statusOf(t, standby).GetAlarms()) == 0
 	}, bound, 20*time.Millisecond)

@@ -64,7 +64,7 @@ func QueueNames(n int) []string {
 	return out
 }
 
-// WithQueues is withConfigured for queues with the default configuration.
+// WithQueues creates queues with the default configuration, runs fn, and deletes the queues.
 func WithQueues(ctx context.Context, c *client.Client, names []string, fn func() error) error {
 	return withConfigured(ctx, c, names, admin.QueueConfig{}, fn)
 }

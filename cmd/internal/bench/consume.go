@@ -61,8 +61,8 @@ func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOption
 	return nil
 }
 
-// NewConsumers creates n consumers, distributed over the queues in turn. end closes the created ones, also after an
-// error.
+// NewConsumers creates n consumers, distributed round-robin over the queues. end closes the created consumers, also
+// after an error.
 func NewConsumers(ctx context.Context, c *client.Client, queues []string, n, prefetch int,
 ) (consumers []*client.Consumer, end func() error, err error) {
 	end = func() (err error) {
@@ -92,7 +92,7 @@ func Fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptio
 	return err
 }
 
-// Drain receives and acknowledges until the last message was received, and waits for the confirmations.
+// Drain receives and acknowledges all messages, and waits for the confirmations.
 func Drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hdrhistogram.Histogram, error) {
 	receive, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

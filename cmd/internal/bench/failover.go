@@ -35,7 +35,7 @@ type FailoverOptions struct {
 
 const readyBound = time.Minute
 
-// publisher publishes one message after the other and records the time of each acknowledgement.
+// publisher publishes messages one by one and records the time of each acknowledgement.
 type publisher struct {
 	mu      sync.Mutex
 	acks    []ack // since the last call of take
@@ -54,7 +54,7 @@ func (p *publisher) run(ctx context.Context, t Target, queue string) error {
 		r, err := c.Publish(ctx, queue, m)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // it was asked to end
+				return nil //nolint:nilerr // the measurement has ended
 			}
 			return err
 		}
@@ -77,7 +77,7 @@ func (p *publisher) take() []ack {
 	return out
 }
 
-// next waits for an acknowledgement after a time, by a node other than not.
+// next returns the time of the first acknowledgement after the given time by a node other than not.
 func (p *publisher) next(ctx context.Context, after time.Time, not string) (time.Time, error) {
 	for {
 		for _, a := range p.take() {
@@ -93,9 +93,9 @@ func (p *publisher) next(ctx context.Context, after time.Time, not string) (time
 	}
 }
 
-// Failover measures the interruption of a publisher that waits for each acknowledgement when the active fails. It is
-// the time from the fault to the next acknowledgement by the other node. For a planned switchover it is the longest
-// time between two acknowledgements.
+// Failover measures the interruption of a publisher that waits for each acknowledgement when the active fails:
+// the time from the fault to the next acknowledgement by the other node, or for a planned switchover, the longest time
+// between two acknowledgements.
 func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) {
 	r := Result{
 		Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1,

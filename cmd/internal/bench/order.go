@@ -11,11 +11,11 @@ import (
 
 // Order configures ordering properties of messages in addition to the order of their queue.
 type Order struct {
-	// Groups over which the messages are distributed in turn; 0: without groups.
+	// Groups over which the messages are distributed round-robin; 0: without groups.
 	Groups int
-	// Priorities creates queues with priorities. The messages get each of the ten priorities in turn.
+	// Priorities creates queues with priorities. The ten priorities are assigned to the messages round-robin.
 	Priorities bool
-	// Parts is the number of values of a message property, 0 to Parts-1 in turn; 0: without the property.
+	// Parts is the number of values of a message property, assigned round-robin from 0 on; 0: without the property.
 	Parts int
 }
 

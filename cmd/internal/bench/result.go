@@ -20,7 +20,7 @@ type Result struct {
 	Setup         string `json:"setup"`
 	Sync          string `json:"sync,omitempty"`
 	Round         int    `json:"round"`
-	FrameMessages int    `json:"burst,omitempty"`
+	Burst         int    `json:"burst,omitempty"`
 	Median        bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all rounds
 	Case          string `json:"case,omitempty"`   // name of the comparison with a peer
 	SizeBytes     int    `json:"size_bytes"`
@@ -45,21 +45,21 @@ type Result struct {
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
 
-	// of page.db, in bytes, if the workload reads it
+	// PageSize of page.db, in bytes, if the workload reads it.
 	PageSize int `json:"page_size,omitempty"`
-	// minimum number of deliveries of a subscription as a fraction of the maximum
+	// Fraction is the minimum number of deliveries of a subscription as a fraction of the maximum.
 	Fraction float64 `json:"share_min_of_max,omitempty"`
-	Ratio    float64 `json:"ratio,omitempty"` // of Rate to that of the baseline in Note
-	// of the CPU time per message to that of the baseline in Note
+	Ratio    float64 `json:"ratio,omitempty"` // of Rate to the rate of the baseline in Comment
+	// CPURatio is the CPU time per message divided by the CPU time of the baseline in Comment.
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
 	Comment  string  `json:"note,omitempty"`
 
-	// from files, by this process, including the page cache
+	// ReadBytes and WrittenBytes are file bytes of this process, including the page cache.
 	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"`
 	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
 
 	Stored int `json:"stored,omitempty"` // messages in the store before it
-	// of opening the store, or from starting the nodes until they serve
+	// StartMS is the time to open the store, or from starting the nodes until they serve.
 	StartMS       float64 `json:"start_ms,omitempty"`
 	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // of the heap, after a start
 	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // rate of a plain read of the same file
@@ -111,8 +111,8 @@ func (r *Result) CPUPerMessage() float64 {
 	return r.CPU * 1e6 / float64(r.Messages)
 }
 
-// Median returns the result with the median rate, with the spread over all rounds. Of two middle results it returns the
-// lower. rounds must not be empty.
+// Median returns the result with the median rate, with the spread over all rounds. Of two middle results, it
+// returns the lower. rounds must not be empty.
 func Median(rounds []Result) Result {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int { return cmp.Compare(a.Rate, b.Rate) })
 	m := sorted[(len(sorted)-1)/2]
@@ -129,11 +129,11 @@ func (r *Result) Remark() string {
 		}
 	}
 	add(r.StartMS > 0, "opened in %.0f ms", r.StartMS)
-	add(r.QueueBytes != 0, "%.0f B of heap for each queue", r.QueueBytes)
+	add(r.QueueBytes != 0, "%.0f B of heap per queue", r.QueueBytes)
 	add(r.DiskReadMB > 0, "plain read %.0f MB/s", r.DiskReadMB)
 	add(r.Ratio > 0, "%.2f ×", r.Ratio)
-	add(r.CPURatio > 0, "CPU of each %.2f ×", r.CPURatio)
-	add(r.WrittenBytes > 0, "each writes %.0f B and reads %.0f B of files", r.WrittenBytes, r.ReadBytes)
+	add(r.CPURatio > 0, "CPU per message %.2f ×", r.CPURatio)
+	add(r.WrittenBytes > 0, "file writes %.0f B and reads %.0f B per message", r.WrittenBytes, r.ReadBytes)
 	add(r.Fraction > 0, "fairness %.2f", r.Fraction)
 	add(r.Setting != "", "%.1f checkpoints/min, log %.0f MB, peak %.0f MB", r.CheckpointsPerMin, r.LogMB, r.PeakRSS)
 	add(r.MemoryLimitMB > 0, "in %.0f MB", r.MemoryLimitMB)

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// Process is the environment of the process.
+// Process contains the standard streams and the environment of a process.
 type Process struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -43,7 +43,7 @@ type Env struct {
 
 // Errors that determine the exit code, or that several commands return.
 var (
-	// ErrUsage is the kind of the errors of an invalid command line; the exit code is 2.
+	// ErrUsage matches errors of an invalid command line; the exit code is 2.
 	ErrUsage = errors.New("invalid usage")
 	// ErrNotConfirmed is returned when the operator did not confirm a prompt.
 	ErrNotConfirmed = errors.New("aborted, no changes made")
@@ -56,7 +56,7 @@ type usageError struct{ error }
 func (usageError) Is(target error) bool { return target == ErrUsage }
 func (e usageError) Unwrap() error      { return e.error }
 
-// Usage returns an error of the kind ErrUsage.
+// Usage returns an error that matches ErrUsage.
 func Usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 type hintedError struct {

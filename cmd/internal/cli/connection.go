@@ -17,13 +17,13 @@ const (
 	EnvTokenFile = "LOCKSTEP_TOKEN_FILE" //nolint:gosec // the name of a variable, not a secret
 )
 
-// Connection is the addresses and credentials used to reach the nodes.
+// Connection contains the addresses and credentials for the nodes.
 type Connection struct {
 	// Addresses of the nodes as given, comma-separated.
 	Addresses string
-	// PEM files
+	// CA, Certificate and Key are PEM files.
 	CA, Certificate, Key string
-	// alternatives
+	// At most one of Token and TokenFile is used.
 	Token, TokenFile string
 	// Profile that supplied values; empty: none.
 	Profile string

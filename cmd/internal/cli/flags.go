@@ -75,8 +75,9 @@ func ParsePageSize(flag, text string) (uint32, error) {
 	if err != nil {
 		return 0, Usage("%s: %v", flag, err)
 	}
-	if err := page.CheckPageSize(int(n)); err != nil {
-		return 0, Usage("%s: %v", flag, err)
+	if page.CheckPageSize(int(n)) != nil {
+		return 0, Usage("%s %q: must be a multiple of %v, up to %v", flag, text, config.Size(page.MinPageBytes),
+			config.Size(page.MaxPageBytes))
 	}
 	return uint32(n), nil
 }
@@ -116,7 +117,7 @@ func KnownSubcommand(cmd *cobra.Command, args []string) error {
 
 // NeedsSubcommand is run by a group without a command.
 func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
-	return Usage("%s requires a command: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
+	return Usage("missing command for %q; available commands: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
 }
 
 func subcommands(cmd *cobra.Command) (names []string) {

@@ -29,7 +29,7 @@ func (env *Env) hint(ctx context.Context, err error) string {
 		former := strings.Replace(name, "_CLIENT", "", 1)
 		_, set := env.Lookup(former)
 		if _, now := env.Lookup(name); set && !now {
-			return name + " instead of " + former + ", which is a node setting and ignored here; " + next
+			return name + " instead of " + former + ", which is a node setting and ignored here; or " + next
 		}
 	}
 	return next
@@ -52,53 +52,54 @@ func hint(err error) string {
 	reason := connectReason(err)
 	switch {
 	case errors.Is(err, client.ErrUnauthenticated):
-		return "lockstep login, to store a token; or --token-file, to name a file with one"
+		return "`lockstep login` to store a token, or `--token-file` to read one from a file"
 	case errors.Is(err, client.ErrDenied):
-		return "lockstep access whoami, to show the caller's identity and rights"
+		return "`lockstep access whoami` to show the caller's identity and rights"
 	case errors.Is(err, client.ErrSubscriptionNotFound):
-		return "lockstep subscription list, to list subscriptions; lockstep subscription create, to create one"
+		return "`lockstep subscription list` to list subscriptions, or `lockstep subscription create` to create one"
 	case errors.Is(err, client.ErrQueueNotFound):
-		return "lockstep queue list, to list queues; lockstep queue create, to create one"
+		return "`lockstep queue list` to list queues, or `lockstep queue create` to create one"
 	case errors.Is(err, admin.ErrNotEmpty):
-		return "lockstep queue show, to inspect the queue; lockstep queue purge, to delete its messages"
+		return "`lockstep queue show` to inspect the queue, or `lockstep queue purge` to delete its messages"
 	case errors.Is(err, admin.ErrNoJob):
-		return "lockstep job list, to list jobs"
+		return "`lockstep job list` to list jobs"
 	case errors.Is(err, admin.ErrNoTransaction):
-		return "lockstep txn list, to list prepared transactions"
+		return "`lockstep txn list` to list prepared transactions"
 	case errors.Is(err, datadir.ErrInUse):
-		return "lockstep status, to show the running node"
+		return "`lockstep status` to show the running node"
 	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && states(datadir.PageFileName):
-		return "lockstep doctor --config node.yaml, to check the directory in the node's setting data.dir"
+		return "`lockstep doctor --config node.yaml` to check the directory in the node's setting data.dir"
 	case errors.Is(err, errOtherPort), reason == notClientPort:
-		return "--addr with the client port of the nodes (setting listen, 7420 by default); the console, metrics, AMQP and " +
-			"raft have other ports"
+		return "`--addr` with the client port of the nodes (setting listen, 7420 by default); the console, metrics, AMQP " +
+			"and raft have other ports"
 	case errors.Is(err, errNodeSpeaksTLS), reason == tlsRequired:
-		return "--tls-ca ca.pem with the CA of the node's certificate (environment: " + envTLSCA + "); lockstep login, " +
-			"to store it; lockstep cert show HOST:PORT, to show the node's certificate"
+		return "`--tls-ca ca.pem` with the CA of the node's certificate (environment: " + envTLSCA + "), `lockstep login` " +
+			"to store it, or `lockstep cert show HOST:PORT` to show the node's certificate"
 	case errors.Is(err, errNodeIsPlain), reason == tlsUnsupported:
-		return "the command without --tls-ca, --tls-cert, --tls-key, " + envTLSCA + " and TLS files in the profile; or set " +
-			"tls.cert and tls.key on the node: without TLS, traffic can be read on the network"
+		return "the command without --tls-ca, --tls-cert, --tls-key, " + envTLSCA + " and TLS files in the profile, or set " +
+			"tls.cert and tls.key on the node; without TLS, traffic can be read on the network"
 	case errors.Is(err, errCertificates), reason == badCertificate, states("x509:", "tls:"):
-		return "lockstep cert show HOST:PORT, to show the node's certificate; set --tls-ca to its CA, " +
-			"and --tls-cert and --tls-key to the client certificate"
+		return "`lockstep cert show HOST:PORT` to show the node's certificate, `--tls-ca` with its CA, and `--tls-cert` " +
+			"and `--tls-key` with a client certificate"
 	case states("server preface"):
-		return "--tls-ca ca.pem or lockstep login, if the node uses TLS; lockstep cert show HOST:PORT, to check"
+		return "`--tls-ca ca.pem` or `lockstep login` if the node uses TLS, or `lockstep cert show HOST:PORT` to check"
 	case errors.Is(err, errEnds):
-		return "lockstep cert show HOST:PORT, to check whether it requires a certificate (--tls-cert, --tls-key)"
+		return "`lockstep cert show HOST:PORT` to check whether the node requires a certificate (--tls-cert, --tls-key)"
 	case errors.Is(err, client.ErrUnavailable) && states("broken pipe", "connection reset"):
-		return "lockstep status, to see which nodes respond; a node that closes connections may require a certificate " +
-			"(--tls-cert, --tls-key): lockstep cert show HOST:PORT"
+		return "`lockstep status` to see which nodes respond, or `lockstep cert show HOST:PORT` to check whether a node " +
+			"requires a certificate (--tls-cert, --tls-key)"
 	case reason == "NO_BACKUP_PATH":
-		return "--path with a backup directory on the node, or s3://BUCKET/PREFIX"
-	case errors.Is(err, client.ErrRefused) && states("lockstep ", "--"):
+		return "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX"
+	case errors.Is(err, client.ErrRefused) && states("lockstep ", "--", ": set ", ": change "):
 		return ""
 	case errors.Is(err, client.ErrRefused):
-		return "lockstep status, to show the nodes, conditions and actions"
+		return "`lockstep status` to show nodes, conditions and actions"
 	case errors.Is(err, ErrNoAnswer), errors.Is(err, client.ErrUnavailable) && states("connection refused",
 		"no such host"):
-		return "lockstep doctor, on the node's machine, to check why it does not run; lockstep dev, to start a local pair"
+		return "`--addr` or " + EnvAddr + " with the addresses of the nodes, `lockstep doctor` on a node's machine to find " +
+			"out why the node does not run, or `lockstep dev` to start a local pair"
 	case errors.Is(err, client.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
-		return "lockstep status, to see which nodes respond, and their conditions"
+		return "`lockstep status` to see which nodes respond, and their conditions"
 	}
 	return ""
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // ErrNoAnswer is returned when no node answers.
-var ErrNoAnswer = errors.New("no node responds; check the addresses (--addr, " + EnvAddr + ")")
+var ErrNoAnswer = errors.New("no node responds")
 
 // A process answers, but the two ends disagree.
 var (
@@ -26,7 +26,7 @@ var (
 	errNodeIsPlain   = errors.New("no node responds: the node does not use TLS, but this command does")
 	errCertificates  = errors.New("no node responds: the TLS handshake failed because a certificate was not accepted")
 	errEnds          = errors.New("no node responds: the node closed the connection")
-	errOtherPort     = errors.New("no node responds: the address is not the client port of a node (listen, 7420)")
+	errOtherPort     = errors.New("no node responds: the address is not the client port of a node")
 )
 
 // Values of client.Error.Reason if no connection could be made.
@@ -52,7 +52,7 @@ func NoAnswer(ctx context.Context, s pairstatus.Status) error {
 		}
 		switch connectReason(n.Err) {
 		case notClientPort:
-			return fmt.Errorf("%w: %s", errOtherPort, n.Error)
+			return fmt.Errorf("%w: %s", errOtherPort, strings.TrimPrefix(n.Error, "not a client port: "))
 		case tlsRequired:
 			if !speaksTLS(ctx, n.Address) {
 				return fmt.Errorf("%w: the server at %s does not use gRPC", errOtherPort, n.Address)
@@ -127,7 +127,7 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 func NodeAt(c *client.Client, address string) (*admin.Node, error) {
 	n, err := admin.New(c).Node(address)
 	if errors.Is(err, client.ErrInvalid) {
-		return nil, Usage("%w", err)
+		return nil, Usage("invalid node address %q: must be host:port", address)
 	}
 	return n, err
 }

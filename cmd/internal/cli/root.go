@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -104,7 +105,8 @@ func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
 func Globals(env *Env, root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if err := cmd.ValidateFlagGroups(); err != nil { // cobra validates them only after this hook
+		// Cobra validates them only after this hook.
+		if err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 			return Usage("%w", err)
 		}
 		if env.Print, err = output.New(env.Stdout, env.output); err != nil {

@@ -46,7 +46,7 @@ func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int 
 	default:
 		fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
 		if next := env.hint(ctx, err); next != "" {
-			fmt.Fprintf(env.Stderr, "Try: %s\n", next)
+			fmt.Fprintf(env.Stderr, "Try %s.\n", next)
 		}
 		if errors.Is(err, client.ErrOutcomeUnknown) {
 			return ExitUnknown

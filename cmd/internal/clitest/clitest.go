@@ -34,7 +34,7 @@ type Program func(ctx context.Context, args []string, process cli.Process) int
 // Main is the TestMain of a package whose tests start nodes.
 func Main(m *testing.M) { MainOf(m, commands.Run) }
 
-// MainOf is Main for another program than lockstep.
+// MainOf is Main for a program other than lockstep.
 func MainOf(m *testing.M, program Program) {
 	if os.Getenv(asProgram) != "" && !fuzzes() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -188,8 +188,8 @@ func (w *WatchedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ActiveAddress returns the address of the node that reports that it is active. Just after a switchover the new one
-// still waits for its standby.
+// ActiveAddress returns the address of the node that reports that it is active. Just after a switchover, the new
+// active still waits for its standby.
 func ActiveAddress(t *testing.T, c CLI) (address string) {
 	t.Helper()
 	require.Eventually(t, func() bool {

@@ -117,7 +117,7 @@ func TestConnectThroughStandby(t *testing.T) {
 	c.OK("publish", "q", "one", "two")
 	require.Equal(t, "one\n", c.OK("browse", "q", "--bodies", "-n", "1"))
 	require.Equal(t, "one\ntwo\n", c.OK("consume", "q", "--count", "2"))
-	require.Contains(t, c.OK("switchover", "--to", standby.Name), "is active now")
+	require.Contains(t, c.OK("switchover", "--to", standby.Name), "is now active")
 }
 
 // TestCommands runs the life cycle of queues on one node, and the offline commands on its files.
@@ -242,7 +242,7 @@ func TestPairCommands(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	c.OK("publish", "orders", "one", "--create")
 	before := clitest.ActiveAddress(t, c)
-	require.Contains(t, c.OK("switchover"), "is active now")
+	require.Contains(t, c.OK("switchover"), "is now active")
 	after := clitest.ActiveAddress(t, c)
 	require.NotEqual(t, before, after)
 	require.Equal(t, "one\n", c.OK("consume", "orders", "--count", "1"))

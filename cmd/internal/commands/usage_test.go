@@ -21,10 +21,15 @@ func TestUsageErrors(t *testing.T) {
 		"store resize 4KiB":         {"expected lockstep store resize [flags]", `got "4KiB"`},
 		"publish":                   {"expected lockstep publish QUEUE [MESSAGE...] [flags]", "got no arguments"},
 		"access test --queue q":     {"unknown flag: --queue", "Try `lockstep access test --help`."},
-		"pair":                      {"lockstep pair requires a command: ", "voters"},
+		"pair":                      {`missing command for "lockstep pair"; available commands: `, "voters"},
 		"pair show":                 {`unknown command "show" for "lockstep pair"`, "voters", "lockstep pair --help"},
 		"subscription alter orders": {"lockstep subscription alter --help"},
 		"queu":                      {"Try `lockstep --help`."},
+		"settings set nothing 1":    {"lockstep: nothing is not a setting"},
+		"pair recover-quorum":       {`"by", "dir", "reason"`, "Try `lockstep pair recover-quorum --help`."},
+		"queue create q --ttl 5x":   {`"--ttl" flag: "5x" is not a duration`},
+
+		"access grant alice operate --queue q": {"omit --queue"},
 	} {
 		_, stderr, code := c.Run("", strings.Fields(args)...)
 		require.Equal(t, cli.ExitUsage, code, "%s: %s", args, stderr)
@@ -50,6 +55,6 @@ func TestNextCommandAtAnotherProtocol(t *testing.T) {
 		}
 	}()
 	c := clitest.CLI{T: t, Addr: l.Addr().String()}
-	require.Contains(t, fails(t, c, "queue", "list"), "--addr with the client port")
-	require.Contains(t, fails(t, c, "status"), "--addr with the client port")
+	require.Contains(t, fails(t, c, "queue", "list"), "`--addr` with the client port")
+	require.Contains(t, fails(t, c, "status"), "`--addr` with the client port")
 }

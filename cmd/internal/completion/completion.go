@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// a shell waits for it
+	// limit is the time limit of a completion, since a shell waits for it.
 	limit = 900 * time.Millisecond
-	// maximum number of names; a longer prefix selects others
+	// most is the maximum number of names; a longer prefix selects others.
 	most = 200
 )
 

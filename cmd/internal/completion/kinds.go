@@ -62,7 +62,7 @@ func jobs(ctx context.Context, a *asked) (all []string, err error) {
 	return all, err
 }
 
-// nodeNames queries one node after the other, since one may be unreachable.
+// nodeNames queries the nodes until one answers, since one may be unreachable.
 func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	nodes, err := a.env.Nodes(a.client)
 	for _, n := range nodes {

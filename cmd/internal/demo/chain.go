@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ChainOptions are the options of Chain. Duration is ignored: the demo lasts until all kills are done.
+// ChainOptions configure Chain. Duration is ignored: the demo lasts until all kills are done.
 type ChainOptions struct {
 	Options
 	Kills int
@@ -24,23 +24,23 @@ type ChainOptions struct {
 
 // ChainVerdict is the result of the transaction demo.
 type ChainVerdict struct {
-	// acknowledged in the first queue
+	// Published is the number of messages acknowledged in the first queue.
 	Published int `json:"published"`
-	// whether the transaction was committed or not
+	// Processed counts the attempts to process a message, whether the transaction was committed or not.
 	Processed int `json:"processed"`
-	// commits rejected because the message had already been processed
+	// Refused counts commits rejected because the message had already been processed.
 	Refused int `json:"refused"`
-	// messages in the second queue
+	// Stored is the number of messages in the second queue.
 	Stored int `json:"stored"`
-	// Missing messages are not in the second queue, Doubled more than once.
+	// Missing messages are not in the second queue; Doubled messages are stored there more than once.
 	Missing int `json:"missing"`
 	Doubled int `json:"doubled"`
-	// messages in the first queue
+	// Left is the number of messages in the first queue.
 	Left  uint64 `json:"left"`
 	Kills int    `json:"kills"`
 	// LostWorkers are clients that were stopped intentionally during their work.
 	LostWorkers int `json:"lost_workers"`
-	// DigestsEqual is for the same log position.
+	// DigestsEqual compares the digests at the same log position.
 	DigestsEqual bool      `json:"digests_equal"`
 	Coordinator  string    `json:"coordinator"`
 	Digests      [2]string `json:"-"`
@@ -159,7 +159,7 @@ func (c *chain) publish(until, ctx context.Context) error {
 	return nil
 }
 
-// work runs one client after another. Each is stopped in the middle of its work.
+// work runs clients one at a time, and stops each in the middle of its work.
 func (c *chain) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cl, err := c.newClient(ctx)

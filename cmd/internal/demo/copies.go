@@ -14,7 +14,8 @@ import (
 const sampleEvery = 20 * time.Millisecond
 
 // copies measures the time in which the active reports fewer than two nodes in sync, and acknowledges with fewer than
-// two copies. The state between two samples is that of the later one.
+// two copies. The time between two samples counts with the state of
+// the later sample.
 type copies struct {
 	mu       sync.Mutex // guards all fields below
 	last     time.Time
@@ -78,7 +79,7 @@ func (s *copies) except(on bool) {
 	}
 }
 
-// now also returns a channel that is closed on the next sample.
+// now returns the last sample, and a channel that is closed on the next one.
 func (s *copies) now() (progress.Snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

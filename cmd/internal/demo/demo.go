@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// Options of Run.
+// Options configure Run.
 type Options struct {
 	// Raft stores the cluster record in a raft quorum with a witness, instead of etcd.
 	Raft bool
@@ -29,10 +29,10 @@ type Options struct {
 	// Seed determines the content of the messages and the time of the kill.
 	Seed     uint64
 	Duration time.Duration
-	// messages per second
+	// Rate is the number of messages per second.
 	Rate     int
 	Settings map[string]string
-	// additional settings by node name
+	// NodeSettings contains additional settings by node name.
 	NodeSettings map[string]map[string]string
 	Screen       *Screen
 	// Keep, if not nil, is called after the verdict, while the pair is still running.
@@ -41,11 +41,11 @@ type Options struct {
 
 // Verdict is the result of the demo.
 type Verdict struct {
-	// passed to the client
+	// Published is the number of messages passed to the client.
 	Published int `json:"published"`
-	// by the pair
+	// Acknowledged is the number of messages acknowledged by the pair.
 	Acknowledged int `json:"acknowledged"`
-	// distinct messages that the consumer received
+	// Delivered is the number of distinct messages that the consumer received.
 	Delivered int `json:"delivered"`
 	// Lost counts acknowledged messages that are not stored or were not delivered with the acknowledged sequence.
 	Lost int `json:"lost"`
@@ -53,17 +53,17 @@ type Verdict struct {
 	Duplicated int `json:"duplicated"`
 	// OutOfOrder counts messages stored, or first delivered, before a message published earlier.
 	OutOfOrder int `json:"out_of_order"`
-	// all violated rules, including those counted above
+	// Violations contains all violations, including those counted above.
 	Violations []historycheck.Violation `json:"violations,omitempty"`
 	// FailoverMS is the time from just before the kill to the first publish acknowledged by the other node.
 	FailoverMS float64 `json:"failover_ms"`
-	// DigestsEqual is for the same log position.
+	// DigestsEqual compares the digests at the same log position.
 	DigestsEqual bool   `json:"digests_equal"`
 	Coordinator  string `json:"coordinator"`
 
 	// Redelivered counts redeliveries because an acknowledgement was not confirmed (at-least-once delivery).
 	Redelivered int `json:"-"`
-	// from the restart of the killed node until it was in sync
+	// CatchUp is the time from the restart of the killed node until it was in sync.
 	CatchUp time.Duration `json:"-"`
 	Digests [2]string     `json:"-"`
 	LSN     uint64        `json:"-"`
@@ -225,7 +225,7 @@ func (r *run) check(ctx context.Context) error {
 	return nil
 }
 
-// kill waits for the first publish acknowledged by the other node.
+// kill kills the active, and waits for the first publish acknowledged by the other node.
 func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	active, err := r.client.WaitActive(ctx)
 	if err != nil {

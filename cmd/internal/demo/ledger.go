@@ -85,7 +85,7 @@ func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
 	return taken
 }
 
-// The pair is in sync again after a kill.
+// settled records that the pair is in sync again after a kill.
 func (l *ledger) settled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +99,7 @@ func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Dura
 	return l.longest, l.longestAt, l.longestKill
 }
 
-// The consumer acknowledges the delivery next.
+// deliver records a delivery, which the consumer acknowledges next.
 func (l *ledger) deliver(m client.Stored) error {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
@@ -132,7 +132,7 @@ func (l *ledger) confirm(sequences []uint64) {
 	}
 }
 
-// The queue contains m at the end.
+// audit records a message that is in the queue at the end.
 func (l *ledger) audit(m client.Stored) error {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
@@ -142,7 +142,7 @@ func (l *ledger) audit(m client.Stored) error {
 	return nil
 }
 
-// acknowledged messages that are not yet delivered
+// left returns the number of acknowledged messages that are not delivered yet.
 func (l *ledger) left() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

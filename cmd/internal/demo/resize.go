@@ -20,15 +20,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ResizeOptions are the options of Resize. Duration is ignored: the demo lasts until the plan is done.
+// ResizeOptions configure Resize. Duration is ignored: the demo lasts until the plan is done.
 type ResizeOptions struct {
 	Options
-	// in the queues before the scan
+	// FillBytes is the size of the messages in the queues before the scan.
 	FillBytes int64
-	// 0: the recommendation of the scan
+	// PageSize is the new page size; 0: the recommendation of the scan.
 	PageSize uint32
 	NoKill   bool
-	// may be nil
+	// ShowScan receives the result of the scan; may be nil.
 	ShowScan func(node string, r *pb.ScanResult)
 }
 
@@ -38,32 +38,32 @@ type ResizeVerdict struct {
 	Verdict
 	BacklogMessages int   `json:"stock_messages"`
 	BacklogBytes    int64 `json:"stock_bytes"`
-	// BacklogLost are missing or changed.
+	// BacklogLost counts missing and changed messages.
 	BacklogLost       int `json:"stock_lost"`
 	BacklogDuplicated int `json:"stock_duplicated"`
-	// final state: "done"
+	// Plan is the final state of the plan: "done".
 	Plan string `json:"plan"`
-	// including the failover and the restart of the killed node
+	// PlanSeconds includes the failover and the restart of the killed node.
 	PlanSeconds float64 `json:"plan_s"`
-	// retried steps
+	// PlanRetries is the number of retried steps.
 	PlanRetries uint32 `json:"plan_retries"`
 	Recommended uint32 `json:"page_size_recommended"`
-	// of nodes a and b, in bytes
+	// Page sizes of nodes a and b, in bytes.
 	PageSizesBefore [2]uint32 `json:"page_sizes_before"`
 	PageSizesAfter  [2]uint32 `json:"page_sizes_after"`
-	// progress of the standby's rewrite when the active was killed
+	// KilledAtPercent is the progress of the standby's rewrite when the active was killed.
 	KilledAtPercent float64 `json:"killed_at_percent"`
-	// PauseMS is the slowest publish outside of the kill, KillPauseMS the slowest from the kill until the pair was in sync
-	// again.
+	// PauseMS is the duration of the slowest publish, except from the kill until the pair was in sync again; KillPauseMS
+	// covers that time.
 	PauseMS     float64 `json:"pause_ms"`
 	KillPauseMS float64 `json:"kill_pause_ms"`
-	// OneCopyMS is the time with fewer than two copies, KillOneCopyMS that from the kill until the pair was in sync again.
-	// Both are sampled.
+	// OneCopyMS is the time with fewer than two copies, except from the kill until the pair was in sync again;
+	// KillOneCopyMS covers that time. Both are sampled.
 	OneCopyMS     float64 `json:"fewer_than_two_copies_ms"`
 	KillOneCopyMS float64 `json:"kill_fewer_than_two_copies_ms"`
 	Samples       int     `json:"samples"`
 
-	// when the slowest publish ended, relative to the start of the screen
+	// PauseAt is the end of the slowest publish, relative to the start of the screen.
 	PauseAt time.Duration `json:"-"`
 
 	target uint32
@@ -80,7 +80,7 @@ const (
 	fillBound = 5 * time.Minute
 	planBound = 10 * time.Minute
 	fallback  = 16 << 10 // page size if the scan recommends the current one
-	// minimum duration of a rewrite on any disk, so that the active can be killed during it
+	// minRewrite is the minimum duration of a rewrite on any disk, so that the active can be killed during it.
 	minRewrite = 3 * time.Second
 )
 
@@ -285,7 +285,7 @@ func (r *resize) plain(b *progress.Bar) {
 	}
 }
 
-// plan kills the active once during the standby's rewrite.
+// plan runs the rolling resize, and kills the active once during the standby's rewrite.
 func (r *resize) plan(ctx context.Context, w *workload) error {
 	ctx, cancel := context.WithTimeout(ctx, planBound)
 	defer cancel()

@@ -116,7 +116,7 @@ func (w *workload) consume(ctx context.Context) error {
 		idle := errors.Is(err, context.DeadlineExceeded)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // it was to end
+			return nil //nolint:nilerr // the workload has ended
 		case err != nil && !idle:
 			return err
 		case err == nil:
@@ -131,7 +131,7 @@ func (w *workload) consume(ctx context.Context) error {
 		if len(open) >= confirmEvery || idle && len(open) > 0 {
 			if err := w.consumer.Flush(ctx); err != nil {
 				if ctx.Err() != nil {
-					return nil //nolint:nilerr // it was to end
+					return nil //nolint:nilerr // the workload has ended
 				}
 				return err
 			}

@@ -41,7 +41,7 @@ func run(args []string, epoch string) error {
 	date := time.Unix(seconds, 0).UTC()
 	dir := args[0]
 	pages := filepath.Join(dir, "man1")
-	if err := os.MkdirAll(pages, 0o755); err != nil { //nolint:gosec // read by everybody
+	if err := os.MkdirAll(pages, 0o755); err != nil { //nolint:gosec // readable by all users
 		return fmt.Errorf("create the directory of the pages: %w", err)
 	}
 

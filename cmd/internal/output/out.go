@@ -4,6 +4,7 @@
 package output
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -134,7 +135,7 @@ func isNumber(v any) bool {
 	return kind >= reflect.Int && kind <= reflect.Float64
 }
 
-// Pairs prints names and values, one pair per line.
+// Pairs prints names and values, one pair per line, with "-" for an empty value.
 func (p *Printer) Pairs(rows [][2]string) error {
 	if p.json {
 		return nil
@@ -145,7 +146,7 @@ func (p *Printer) Pairs(rows [][2]string) error {
 	}
 	var b strings.Builder
 	for _, r := range rows {
-		fmt.Fprintf(&b, "%-*s  %s\n", width, r[0], r[1])
+		fmt.Fprintf(&b, "%-*s  %s\n", width, r[0], cmp.Or(r[1], "-"))
 	}
 	return p.write(b.String())
 }

@@ -60,7 +60,7 @@ func RatesBetween(before, now *Status) *Rates {
 	return nil
 }
 
-// since returns the rates since before, the given seconds ago.
+// since returns the rates since before, which is older by the given number of seconds.
 func (a *Activity) since(before *Activity, seconds float64) *Rates {
 	per := func(now, then uint64) float64 {
 		if now < then {

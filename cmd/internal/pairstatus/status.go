@@ -25,7 +25,7 @@ type Status struct {
 	Pair  *Pair          `json:"pair,omitempty"`
 	Nodes []Node         `json:"nodes"`
 	Plan  *progress.Plan `json:"plan,omitempty"`
-	// each once, the most serious first
+	// Conditions contains each condition once, the most serious first.
 	Conditions []Condition `json:"conditions"`
 
 	PlanText string            `json:"-"`
@@ -100,7 +100,7 @@ type Node struct {
 	LeftBehind   []Left        `json:"left_behind"`
 	Certificates []Certificate `json:"certificates"`
 
-	// nil if the node answered
+	// Err is the error of the request; nil if the node answered.
 	Err error `json:"-"`
 
 	conditions []*pb.Condition // reported by this node

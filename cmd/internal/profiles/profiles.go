@@ -28,26 +28,26 @@ const (
 
 var (
 	// ErrNoProfile is returned if no profile has that name.
-	ErrNoProfile = errors.New("no such profile")
+	ErrNoProfile = errors.New("profile not found")
 	// ErrFile is returned if the file cannot be used.
 	ErrFile = errors.New("profiles")
 )
 
-// Profile is the addresses and credentials of a pair.
+// Profile contains the addresses and credentials for a pair.
 type Profile struct {
 	// Addresses of the nodes, host:port.
 	Addresses   []string `yaml:"addresses"`
 	CA          string   `yaml:"ca,omitempty"`
 	Certificate string   `yaml:"certificate,omitempty"`
 	Key         string   `yaml:"key,omitempty"`
-	// Token, or a file that contains it
+	// Token is the token itself; TokenFile is a file that contains it.
 	Token     string `yaml:"token,omitempty"`
 	TokenFile string `yaml:"token_file,omitempty"`
 }
 
-// File is all profiles of a user.
+// File contains all profiles of a user.
 type File struct {
-	// empty: none
+	// Current is the name of the current profile; empty: none.
 	Current  string             `yaml:"current,omitempty"`
 	Profiles map[string]Profile `yaml:"profiles"`
 
@@ -73,7 +73,8 @@ func Path(lookup func(string) (string, bool)) string {
 	return filepath.Join(dir, "lockstep", "config.yaml")
 }
 
-// Load reads the file; a missing one has no profiles. It returns ErrFile also if others may read a file with tokens.
+// Load reads the file. A missing file contains no profiles. ErrFile is also returned if other users may access a file
+// with tokens.
 func Load(path string) (*File, error) {
 	f := &File{Profiles: make(map[string]Profile), path: path}
 	raw, err := os.ReadFile(path)
@@ -167,7 +168,8 @@ func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Profiles)) }
 // CheckName returns an error for an invalid profile name.
 func CheckName(name string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`).MatchString(name) {
-		return fmt.Errorf("%w: %q: invalid profile name: use letters, digits, dots, - and _, up to 63", ErrFile, name)
+		return fmt.Errorf("%w: invalid profile name %q; use up to 63 letters, digits, dots, hyphens and underscores",
+			ErrFile, name)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // Step is the progress of an operation.
 type Step struct {
 	Phase string
-	// in bytes; Total 0: unknown
+	// Done and Total are in bytes; Total is 0 if unknown.
 	Done, Total uint64
 	// Left is the node's estimate of the remaining time; 0: derived from the rate.
 	Left time.Duration

@@ -78,7 +78,7 @@ func (d *Display) Line(format string, args ...any) {
 	}
 }
 
-// Close leaves the bars on the terminal, except those that were not started.
+// Close ends the display. Bars that have started stay on the terminal.
 func (d *Display) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -19,13 +19,13 @@ import (
 
 // Snapshot is the status of both nodes at one time.
 type Snapshot struct {
-	// when the last node answered
+	// At is the time when the last node answered.
 	At time.Time
-	// by address; nil for a node that did not answer
+	// Nodes contains the answers by address; nil for a node that did not answer.
 	Nodes map[string]*pb.GetStatusResponse
-	// address of the active node; empty: none
+	// Active is the address of the active node; empty: none.
 	Active string
-	// as reported by the active, or else by a node that answered; nil if unknown
+	// Plan is reported by the active, or else by a node that answered; nil if unknown.
 	Plan *pb.Plan
 }
 
@@ -127,7 +127,7 @@ func (v *View) Update(s Snapshot) {
 	}
 	if s.Active != "" && s.Active != v.act {
 		if v.act != "" {
-			v.show.Line("node %s is active now", v.names[s.Active])
+			v.show.Line("node %s is now active", v.names[s.Active])
 		}
 		v.act = s.Active
 	}

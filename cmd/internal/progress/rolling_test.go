@@ -72,7 +72,7 @@ func TestView(t *testing.T) {
 	require.Equal(t, "does not respond", show.bars[bars["a:1"]])
 	require.Equal(t, []string{
 		"resize to pages of 4.0 KiB: switching the active role",
-		"node b is active now",
+		"node b is now active",
 		"resize to pages of 4.0 KiB: waiting until both nodes are in sync (retries: 1)",
 	}, show.lines[1:])
 

@@ -28,7 +28,7 @@ import (
 
 // Field is a field of a configuration.
 type Field struct {
-	// MaxMessages is max_messages
+	// Name is the key, such as max_messages for MaxMessages.
 	Name string
 
 	index  int // in admin.QueueConfig
@@ -65,7 +65,7 @@ func (f Field) IsSize() bool { return f.option.GetBytes() }
 // Usage returns the help text of the flag.
 func (f Field) Usage() string { return f.option.GetUsage() }
 
-// Own is Get for a field that a subscription overrides. It also returns the value of a new queue.
+// Own returns the value like Get, but never nil, since a subscription can override a field with its default.
 func (f Field) Own(c *admin.QueueConfig) any {
 	if v := f.Get(c); v != nil {
 		return v
@@ -128,7 +128,7 @@ func (f Field) Text(c *admin.QueueConfig) string {
 }
 
 // ErrValue is returned by Set for an invalid value.
-var ErrValue = errors.New("not possible")
+var ErrValue = errors.New("invalid value")
 
 // Set parses a value in the format of Get. The error wraps ErrValue or client.ErrInvalid.
 func (f Field) Set(c *admin.QueueConfig, text string) error {
@@ -137,7 +137,7 @@ func (f Field) Set(c *admin.QueueConfig, text string) error {
 	case time.Duration:
 		d, err := time.ParseDuration(units.ExpandDays(text))
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; use a duration, such as 30s, 24h or 7d", ErrValue, f.Name, text)
+			return fmt.Errorf("%w: %s: %q is not a duration such as 30s, 24h or 7d", ErrValue, f.Name, text)
 		}
 		v.SetInt(int64(d))
 		return nil
@@ -157,7 +157,7 @@ func (f Field) setPlain(v reflect.Value, text string) error {
 	case reflect.Bool:
 		b, err := strconv.ParseBool(text)
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; use true or false", ErrValue, f.Name, text)
+			return fmt.Errorf("%w: %s: %q is not true or false", ErrValue, f.Name, text)
 		}
 		v.SetBool(b)
 	case reflect.Uint32, reflect.Uint64:
@@ -170,13 +170,13 @@ func (f Field) setPlain(v reflect.Value, text string) error {
 			n = uint64(size)
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; use an integer", ErrValue, f.Name, text)
+			return fmt.Errorf("%w: %s: %q is not a valid integer", ErrValue, f.Name, text)
 		}
 		v.SetUint(n)
 	case reflect.Float64:
 		n, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
-			return fmt.Errorf("%w: %s is %q; use a number", ErrValue, f.Name, text)
+			return fmt.Errorf("%w: %s: %q is not a number", ErrValue, f.Name, text)
 		}
 		v.SetFloat(n)
 	case reflect.String:

@@ -234,7 +234,7 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 		zap.Duration("took", r.Duration))
 	return m.advance(ctx, p.ID, func(p *Plan) error {
 		p.storeDone(member)
-		p.State, p.Node, p.Reason = PlanCatchingUp, other.ID, "node "+name(other)+" catches up"
+		p.State, p.Node, p.Reason = PlanCatchingUp, other.ID, "node "+name(other)+" is catching up"
 		return nil
 	})
 }
@@ -253,7 +253,7 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 	defer tick.Stop()
 	for s.AppliedLSN < goal {
 		if err := m.enter(ctx, p.ID, PlanCatchingUp, other.ID,
-			"node "+name(other)+" catches up"); err != nil {
+			"node "+name(other)+" is catching up"); err != nil {
 			return err
 		}
 		select {

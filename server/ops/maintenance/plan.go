@@ -175,7 +175,7 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 		*p = Plan{
 			ID: uuid.NewString(), Pair: m.pair(), Kind: kind, PageSize: pageSize, SwitchBack: switchBack,
 			FirstActive: m.node.Pair().Self.ID,
-			State:       PlanWaiting, Reason: "begins", StartedAt: m.o.Now(),
+			State:       PlanWaiting, Reason: "starting", StartedAt: m.o.Now(),
 		}
 		return nil
 	})

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,9 +23,9 @@ import (
 // Command returns the `lockstep access` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := group("access", "Manage access rules, roles, tokens and quotas",
-		`Until the first rule exists, every client may do everything, unless access.mode is deny. Afterwards, all
-requests that no rule grants are denied, even if all rules are revoked later. The principals in access.operators
-may always do everything. Changes take effect within a second, also on open streams.
+		`Until the first rule exists, all clients have all rights, unless access.mode is deny. Afterwards, requests
+that no rule allows are denied, even if all rules are revoked later. The principals in access.operators always have
+all rights. Changes take effect within a second, including on open streams.
 
 Queue rights are publish, consume, browse and manage. Pair rights are operate and audit. In principals, groups and
 queue patterns, * matches any number of characters and ? matches one.`)
@@ -108,7 +109,7 @@ func (r *rule) grants() string {
 
 func ruleTable(env *cli.Env, rules []rule) error {
 	if len(rules) == 0 {
-		return env.Print.Sentence("no rules")
+		return env.Print.Sentence("no access rules")
 	}
 	rows := make([][]any, 0, len(rules))
 	for i := range rules {
@@ -125,7 +126,7 @@ type ruleFlags struct {
 
 func (f *ruleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.group, "group", "", "group pattern, instead of the principal")
-	cmd.Flags().StringVar(&f.queue, "queue", "", "queue pattern for rights on queues, such as 'orders.*'")
+	cmd.Flags().StringVar(&f.queue, "queue", "", "queue pattern of the queue rights, such as 'orders.*'")
 	cmd.Flags().StringSliceVar(&f.roles, "role", nil, "roles, in addition to rights")
 	addLockOut(cmd, &f.lockOut)
 }
@@ -164,6 +165,10 @@ operate.`,
 			if err != nil {
 				return err
 			}
+			rights := asked.GetRights()
+			if f.queue != "" && len(asked.GetRoles()) == 0 && len(rights) > 0 && !slices.ContainsFunc(rights, ofQueue) {
+				return cli.Usage("operate and audit are rights on the pair: omit --queue")
+			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				got, err := admin.New(c).Grant(ctx, asked, f.lockOut)
 				if err != nil {
@@ -176,6 +181,10 @@ operate.`,
 	}
 	f.add(cmd)
 	return cmd
+}
+
+func ofQueue(right pb.AccessRight) bool {
+	return right != pb.AccessRight_ACCESS_RIGHT_OPERATE && right != pb.AccessRight_ACCESS_RIGHT_AUDIT
 }
 
 func onQueues(pattern string) string {
@@ -319,10 +328,10 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var principal string
 	var groups []string
 	cmd := &cobra.Command{
-		Use: "test RIGHT [QUEUE]", Short: "Show who has a right",
-		Long: `List who has a right and by which rules. With --principal and --group, report whether that caller
-has it. The command changes nothing. The queue rights publish, consume, browse and manage require the queue name.
-The command requires the operate right.`,
+		Use: "test RIGHT [QUEUE]", Short: "Show the principals that have a right",
+		Long: `List the principals and groups that have a right, and the rules that grant it. With --principal and
+--group, report whether that caller has it. The command changes nothing and requires the operate right. The queue
+rights publish, consume, browse and manage require the queue name.`,
 		Example: `  lockstep access test publish orders.eu
   lockstep access test publish orders.eu --principal billing
   lockstep access test operate --principal alice --group ops --output json`,
@@ -368,12 +377,12 @@ func showAnswer(env *cli.Env, req *pb.TestAccessRequest, label string, got *pb.T
 	}
 	switch {
 	case j.Open:
-		return env.Print.Sentence("all clients may %s: there are no rules", label)
+		return env.Print.Sentence("all clients may %s: no access rules exist", label)
 	case !j.Allowed && req.GetPrincipal()+strings.Join(req.GetGroups(), "") != "":
 		return env.Print.Sentence("no: %s may not %s",
 			cmp.Or(req.GetPrincipal(), "group "+strings.Join(req.GetGroups(), ", ")), label)
 	case !j.Allowed:
-		return env.Print.Sentence("no one may %s", label)
+		return env.Print.Sentence("no client may %s", label)
 	}
 	if len(j.Operators) > 0 {
 		if err := env.Print.Sentence("access.operators may %s: %s", label, strings.Join(j.Operators, ", ")); err != nil {

@@ -17,7 +17,7 @@ import (
 // Rules are granted, listed, tested and revoked, with a token created by the test.
 func TestAccess(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
-	require.Contains(t, c.OK("access", "list"), "no rules")
+	require.Contains(t, c.OK("access", "list"), "access rules")
 	require.Contains(t, c.OK("access", "whoami"), "all rights: no access rules exist")
 	require.Contains(t, c.OK("access", "test", "publish", "orders.eu"), "all clients may publish orders.eu")
 

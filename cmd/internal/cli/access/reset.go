@@ -25,8 +25,8 @@ func resetCommand(env *cli.Env) *cobra.Command {
 		Use: "reset", Short: "Delete all access rules of a stopped node",
 		Long: `Recover access if operators are locked out. The command writes a file into the data directory of a
 stopped node and changes nothing else. When the node becomes active, it deletes all rules on both nodes, logs this,
-and removes the file. Afterwards, all clients may do everything until a new first rule exists, unless access.mode
-is deny. Roles, tokens and quotas are kept.
+and removes the file. Afterwards, all clients have all rights until a rule is created, unless access.mode is deny.
+Roles, tokens and quotas are kept.
 
 The node must become active: stop the other node while this one starts, or run the command on both nodes.`,
 		Example: "  lockstep access reset --data-dir /var/lib/lockstep\n" +
@@ -45,7 +45,7 @@ The node must become active: stop the other node while this one starts, or run t
 			}
 			defer func() { err = errors.Join(err, lock.Close()) }()
 			if err := env.Confirm(cmd.Context(), yes, "All access rules will be deleted when the node in %s becomes "+
-				"active. All clients may then do everything, unless access.mode is deny. Continue?", dir); err != nil {
+				"active. All clients then have all rights, unless access.mode is deny. Continue?", dir); err != nil {
 				return err
 			}
 			if _, err := vfs.OS().Stat(datadir.PageFile(dir)); err != nil {

@@ -92,7 +92,7 @@ hash. The name is not secret; use it to revoke the token.`,
 				if err := env.Print.Sentence("%s", secret); err != nil {
 					return err
 				}
-				return env.Print.Sentence("token %q of %s, expires: %s; it is not shown again", j.Name, j.Principal,
+				return env.Print.Sentence("created token %q for %s, expires: %s; it is not shown again", j.Name, j.Principal,
 					stamp(j.ExpiresAt))
 			})
 		},
@@ -228,7 +228,7 @@ and remove the role from it with lockstep access revoke.`,
 	return cmd
 }
 
-// 0: unlimited
+// quota contains the limits of a pattern and its usage; a limit of 0 is unlimited.
 type quota struct {
 	Queue             string     `json:"queue"`
 	Queues            uint64     `json:"queues"`

@@ -27,8 +27,8 @@ import (
 const forceTime = 40 * time.Second
 
 var errNoForce = cli.WithHint(errors.New("no changes made: --force and --accept-data-loss are required"),
-	"lockstep switchover, if both nodes run; lockstep failover --dry-run, to show what may be lost; --force "+
-		"--accept-data-loss, if the node with all messages is permanently lost")
+	"`lockstep switchover` if both nodes run, `lockstep failover --dry-run` to show what may be lost, or `--force "+
+		"--accept-data-loss` if the node with all messages is permanently lost")
 
 type forceFlags struct {
 	force, accept, dryRun, yes bool
@@ -46,9 +46,9 @@ the active failed does not: acknowledged messages may exist only on the lost nod
 the machine or at least the disk of the lost node can be recovered, recover it instead.
 
 Otherwise, this command makes the node at ADDRESS active (default: the node in --addr that responds). Messages that
-this node does not hold are lost; the command first reports the range, as far as the node knows it. MAKE SURE THAT
-THE OTHER NODE DOES NOT RUN: an active that is only partitioned from the coordinator and from this machine keeps
-serving the clients that reach it, and all of these messages are lost as well.
+are missing on this node are lost; the command first reports the range, as far as the node knows it. MAKE SURE THAT
+THE OTHER NODE DOES NOT RUN: an active that is partitioned only from the coordinator and this machine keeps serving
+clients, and their messages are lost as well.
 
 If the lost node returns later, it follows the new active. Its records that the new active does not have are kept
 in a file cut-*.seg in its data directory. The path is logged; to read the file, use lockstep store dump-log.
@@ -79,7 +79,7 @@ The command requires --force and --accept-data-loss. On a terminal, it also asks
 	flags := cmd.Flags()
 	flags.BoolVar(&f.force, "force", false, "activate a node that is not in sync")
 	flags.BoolVar(&f.accept, "accept-data-loss", false,
-		"accept the loss of acknowledged messages that only the lost node holds")
+		"accept the loss of acknowledged messages that exist only on the lost node")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only report what may be lost")
 	flags.BoolVar(&f.yes, "yes", false, "skip the confirmation prompt")
 	flags.StringVar(&f.reason, "reason", "", "reason, shown in the status")
@@ -113,8 +113,8 @@ func nodeToForce(
 		case 0:
 			return nil, cli.NoAnswer(ctx, status)
 		default:
-			return nil, fmt.Errorf("several nodes respond (%s); a failover can only be forced if the other node is down: "+
-				"stop the failed node, or the node that holds less (lockstep status), and retry", strings.Join(answer, ", "))
+			return nil, cli.WithHint(fmt.Errorf("a failover cannot be forced while both nodes respond (%s)",
+				strings.Join(answer, ", ")), "stopping the failed node; `lockstep status` shows the log position of both")
 		}
 	}
 	if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); f.other == "" && i >= 0 {
@@ -215,14 +215,14 @@ func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 }
 
 func lostRange(r *pb.ForceFailoverResponse) string {
-	text := fmt.Sprintf("MAY BE LOST: everything acknowledged from LSN %d ", r.GetLostFromLsn())
+	text := fmt.Sprintf("MAY BE LOST: all records acknowledged from LSN %d ", r.GetLostFromLsn())
 	switch {
 	case r.GetLostToLsn() >= r.GetLostFromLsn():
-		return text + fmt.Sprintf("to LSN %d, which this node knows to be committed, and beyond: the end of the log on the "+
-			"lost node is unknown", r.GetLostToLsn())
+		return text + fmt.Sprintf("to LSN %d, the last known commit, and later ones: the end of the log on the lost node "+
+			"is unknown", r.GetLostToLsn())
 	case r.GetHeardCommitLsn() > 0:
-		return text + fmt.Sprintf("on: this node knows of commits up to LSN %d and holds them; the end of the log on the "+
-			"lost node is unknown", r.GetHeardCommitLsn())
+		return text + fmt.Sprintf("on: this node has all records up to LSN %d, the last known commit; the end of the log on "+
+			"the lost node is unknown", r.GetHeardCommitLsn())
 	default:
 		return text + "on: this node has received no commit position since it started; " +
 			"the end of the log on the lost node is unknown"

@@ -133,10 +133,10 @@ func TestSwitchoverToANode(t *testing.T) {
 	require.Contains(t, c.OK("switchover", "--from", standby.Name), active.Address+" is already active")
 	require.Equal(t, active.Address, clitest.ActiveAddress(t, c))
 
-	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is active now")
+	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is now active")
 	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is already active")
 	clitest.InSync(t, p, c)
-	require.Contains(t, c.OK("switchover", "--to", id(active)), active.Address+" is active now")
+	require.Contains(t, c.OK("switchover", "--to", id(active)), active.Address+" is now active")
 	require.Equal(t, true, c.Lines("switchover", "--to", id(active))[0]["already"])
 
 	_, stderr, code := c.Run("", "switchover", "--to", "neither")

@@ -36,14 +36,14 @@ func ResumeCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume", GroupID: "operate",
 		Short:   "Enable automatic failover after a pause",
-		Long:    "Enable automatic failover after lockstep pause. If the active is down, the standby takes over now.",
+		Long:    "Enable automatic failover after lockstep pause. If the active is down, the standby takes over immediately.",
 		Example: "  lockstep resume",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, false, "") },
 	}
 }
 
-// setPaused calls the nodes one after the other, since the active may be unreachable.
+// setPaused calls the nodes until one accepts the change, since the active may be unreachable.
 func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		nodes, err := env.Nodes(c)

@@ -72,8 +72,8 @@ without a change.`,
 	return cmd
 }
 
-// alreadyActive reports whether the role is already at the target. The node checks this too, but an older release would
-// hand over regardless.
+// alreadyActive reports whether the role is already at the target. The node also checks this, but an older release
+// hands the role over regardless.
 func alreadyActive(
 	ctx context.Context, n *admin.Node, req *pb.SwitchoverRequest,
 ) (r *pb.SwitchoverResponse, there bool, err error) {
@@ -111,7 +111,7 @@ func is(node *pb.NodeStatus, called string) bool {
 
 func printSwitchover(env *cli.Env, r *pb.SwitchoverResponse) error {
 	pause := r.GetPause().AsDuration()
-	text := fmt.Sprintf("%s is active now in term %d; clients paused for %v", r.GetActiveAddress(), r.GetTerm(),
+	text := fmt.Sprintf("%s is now active in term %d; clients were paused for %v", r.GetActiveAddress(), r.GetTerm(),
 		pause.Round(100*time.Microsecond))
 	if r.GetAlready() {
 		text = fmt.Sprintf("%s is already active in term %d: no changes made", r.GetActiveAddress(), r.GetTerm())

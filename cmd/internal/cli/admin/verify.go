@@ -52,7 +52,7 @@ The exit code is 1 if the nodes differ or messages cannot be read.`,
 		},
 	}
 	cmd.Flags().BoolVar(&deep, "deep", false, "also read all pages and log segments of both nodes, and compare contents")
-	cmd.Flags().BoolVar(&full, "full-speed", false, "with --deep: at full disk speed, instead of scrub.rate")
+	cmd.Flags().BoolVar(&full, "full-speed", false, "with --deep: read at full disk speed, ignoring scrub.rate")
 	return cmd
 }
 

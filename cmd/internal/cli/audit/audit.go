@@ -142,7 +142,7 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 			failed = append(failed, a.err)
 		}
 		if n := a.resp.GetMissed(); n > 0 {
-			if err := env.Print.Sentence("%d records of %s skipped: this client is too slow; see the audit file of the node", n,
+			if err := env.Print.Sentence("skipped %d records of %s: this client is too slow; see the audit file of the node", n,
 				a.address); err != nil {
 				return err
 			}

@@ -38,12 +38,12 @@ func Command(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// Commands returns the benchmarks that the product has.
+// Commands returns the benchmarks of the lockstep command.
 func Commands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{publishCommand(env), consumeCommand(env), failoverCommand(env)}
 }
 
-// Long is the help of all benchmarks.
+// Long describes the behavior that all benchmarks share.
 const Long = `Benchmarks run on this machine. By default, they start a pair with its data in a temporary directory. With
 --addr, they load running nodes, in queues named bench-0, bench-1 and so on, which are deleted afterwards.
 
@@ -73,14 +73,14 @@ type Flags struct {
 	NodeSettings     map[string]map[string]string // of one node, by its name
 }
 
-// Register adds the flags of a benchmark through the client.
+// Register adds the flags of benchmarks that use a client.
 func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterNodes(cmd)
 	cmd.Flags().IntVar(&f.Queues, "queues", 1, "number of queues")
 	f.RegisterStore(cmd)
 }
 
-// RegisterNodes adds the flags about the started nodes.
+// RegisterNodes adds the flags for the nodes to start.
 func (f *Flags) RegisterNodes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Pair, "pair", false, "start a pair (default unless --addr is given)")
 	cmd.Flags().BoolVar(&f.Standalone, "standalone", false, "start a standalone node")
@@ -89,7 +89,7 @@ func (f *Flags) RegisterNodes(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
 }
 
-// RegisterStore adds the flags that the embedded store also has.
+// RegisterStore adds the flags that also apply to the embedded store.
 func (f *Flags) RegisterStore(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the started nodes: always, interval or off")
 	f.RegisterCommon(cmd)
@@ -102,21 +102,21 @@ func (f *Flags) RegisterCommon(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.PageCache, "page-cache", "auto",
 		"page cache mode, see memory.page-cache: "+strings.Join(store.PageCacheNames(), ", "))
 	cmd.Flags().StringSliceVar(&f.Sizes, "size", []string{"512"},
-		"message size in bytes; several sizes, such as 512,15000, are measured one after the other")
+		"message size in bytes; several sizes, such as 512,15000, are measured in sequence")
 	cmd.Flags().IntVar(&f.Messages, "messages", 200_000, "messages per round")
 	cmd.Flags().IntVar(&f.Rounds, "rounds", 3, "rounds")
 	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
 }
 
-// Parsed holds the validated flag values.
-type Parsed struct {
+// Params contains the parsed and validated flag values.
+type Params struct {
 	Sizes            []int
 	PageSize, Memory config.Size
 	PageCache        store.PageCache
 }
 
 // Parse checks the flags.
-func (f *Flags) Parse() (p Parsed, err error) {
+func (f *Flags) Parse() (p Params, err error) {
 	for _, s := range f.Sizes {
 		n, err := strconv.Atoi(strings.TrimSpace(s))
 		if err != nil || n < 0 || n > 64<<20 {
@@ -145,7 +145,7 @@ func (f *Flags) Parse() (p Parsed, err error) {
 
 // WithTarget starts the system under test, or connects to it, and runs fn.
 func WithTarget(
-	ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Parsed, fn func(bench.Target) error,
+	ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Params, fn func(bench.Target) error,
 ) (err error) {
 	if cmd.Flags().Changed("addr") && !f.Pair && !f.Standalone {
 		return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
@@ -239,8 +239,8 @@ func PrintResults(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
 		name := fmt.Sprint(r.Round)
-		if r.FrameMessages > 0 {
-			name = fmt.Sprint(r.FrameMessages)
+		if r.Burst > 0 {
+			name = fmt.Sprint(r.Burst)
 		}
 		if r.Median {
 			name = "median"

@@ -35,7 +35,8 @@ func publishCommand(env *cli.Env) *cobra.Command {
 			}
 			if o.Producers < 1 || o.Window < 1 || f.Queues < 1 || o.Publishers < 0 || o.Publishers > 0 &&
 				o.Publishers < o.Producers {
-				return cli.Usage("--producers, --window and --queues must be at least 1; --publishers 0 or at least --producers")
+				return cli.Usage("--producers, --window and --queues must be at least 1; --publishers must be 0 or at " +
+					"least --producers")
 			}
 			measure := func(t bench.Target, size int) (bench.Result, error) {
 				o := o
@@ -51,7 +52,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	f.Register(cmd)
-	cmd.Flags().BoolVar(&f.TLS, "tls", false, "measure nodes with TLS and access rules, and without, in turn")
+	cmd.Flags().BoolVar(&f.TLS, "tls", false, "alternate between nodes with and without TLS and access rules")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "duration of a round, instead of --messages")
 	RateFlag(cmd, &o)
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of concurrent producers")
@@ -110,6 +111,6 @@ var errGroups = cli.Usage("--groups must be at least 0")
 
 // orderFlags adds the flags for ordering properties of messages beyond the queue's order.
 func orderFlags(cmd *cobra.Command, o *bench.Order) {
-	cmd.Flags().IntVar(&o.Groups, "groups", 0, "number of message groups, used in turn; 0: none")
-	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "use priority queues, with all ten priorities in turn")
+	cmd.Flags().IntVar(&o.Groups, "groups", 0, "number of message groups, used round-robin; 0: none")
+	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "use priority queues and all ten priorities, round-robin")
 }

@@ -46,7 +46,7 @@ func secured(dir string, o *harness.Options, c *client.Options) error {
 }
 
 // withPlain measures two pairs alternately, one with TLS and one without, and prints a comparison.
-func withPlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Parsed,
+func withPlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Params,
 	measure func(t bench.Target, sizeBytes int) (bench.Result, error),
 ) error {
 	if cmd.Flags().Changed("addr") && !f.Pair && !f.Standalone {
@@ -72,7 +72,7 @@ func withPlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p
 	})
 }
 
-// rule grants the measuring client its rights. As the first rule, it denies all others.
+// rule grants the measuring client its rights. Since it is the first rule, all other clients are denied.
 func rule(ctx context.Context, c *client.Client) error {
 	_, err := admin.New(c).Grant(ctx, &pb.AccessRule{
 		Principal: principal, Queue: "bench-*", Rights: []pb.AccessRight{

@@ -94,7 +94,7 @@ func newCA(dir string, days int) (*caFiles, made, error) {
 func openCA(dir string) (*caFiles, error) {
 	pair, err := tls.LoadX509KeyPair(certFile(dir, caName), keyFile(dir, caName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, cli.WithHint(err, "lockstep cert init, to create a CA; or --dir, to set its directory")
+		return nil, cli.WithHint(err, "`lockstep cert init` to create a CA, or `--dir` to set its directory")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the CA in %s: %w", dir, err)

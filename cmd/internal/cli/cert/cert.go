@@ -69,8 +69,8 @@ func initCommand(env *cli.Env) *cobra.Command {
 		Long: `Create a CA (ca.pem, ca-key.pem) and certificates for the two nodes, the witness and a client in a
 directory, by default "` + defaultDir + `". The keys are ECDSA on P-256, and readable by this user only. Files are
 never overwritten. The certificates of nodes and witness are valid for servers and clients; the client certificate
-contains no host, so that it is not accepted as that of a node. Copy ca.pem and the two files of a machine to that
-machine; keep ca-key.pem here.`,
+contains no host, so that it is not accepted as a node certificate. Copy ca.pem and the certificate and key of each
+machine to that machine; keep ca-key.pem here.`,
 		Example: `  lockstep cert init
   lockstep cert init certs --node-a node-a.example.net,10.0.0.1 --node-b node-b.example.net,10.0.0.2 --witness node-c.example.net
   lockstep serve --config node.yaml --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem`,
@@ -125,14 +125,14 @@ func issueCommand(env *cli.Env) *cobra.Command {
 		Long: `Create a certificate from the CA in a directory (ca.pem, ca-key.pem), as NAME.pem and NAME-key.pem
 in the same directory. With --client it is a client certificate; the principal is its first URI, else its first DNS
 name, else NAME. With --peer it is for a node, a voter or a witness, valid for servers and clients; --hosts are the
-names that others connect to.`,
+names to which other processes connect.`,
 		Example: `  lockstep cert issue --name orders-app --client
   lockstep cert issue --name orders-app --client --hosts spiffe://example.net/orders --days 30
   lockstep cert issue --name node-c --peer --hosts node-c.example.net,10.0.0.3 --dir certs`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if peer && len(hosts) == 0 {
-				return cli.Usage("--peer requires --hosts: the names that others connect to")
+				return cli.Usage("--peer requires --hosts: the names to which other processes connect")
 			}
 			r, err := newRequest(name, hosts, peer, days)
 			if err != nil {
@@ -161,7 +161,7 @@ names that others connect to.`,
 	return cmd
 }
 
-// issue creates and prints certificates. first are certificates created before.
+// issue creates certificates, and prints them after those in first.
 func issue(env *cli.Env, ca *caFiles, dir string, wanted []request, first ...made) error {
 	r := result{Directory: dir, Certificates: first}
 	for i := range wanted {

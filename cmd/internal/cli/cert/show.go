@@ -42,7 +42,7 @@ func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show FILE|HOST:PORT...", Short: "Show certificates in files or of a server",
 		Long: `Show subject, names, issuer, validity and usage of the certificates in PEM files, or of the server at
-an address, such as a node, a voter or the metrics. Certificates are shown without verification.`,
+an address, such as a node, a voter or the metrics endpoint. Certificates are shown without verification.`,
 		Example: `  lockstep cert show certs/node-a.pem
   lockstep cert show node-a.example.net:7420
   lockstep cert show certs/*.pem --output json`,
@@ -127,7 +127,8 @@ func ask(ctx context.Context, address string) (list []*x509.Certificate, err err
 		return list, nil // the server may still require a client certificate
 	}
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w; the server may not use TLS", address, err)
+		return nil, cli.WithHint(fmt.Errorf("connect to %s: %w", address, err),
+			"another address if the server does not use TLS")
 	}
 	return nil, fmt.Errorf("%s: %w", address, errNone)
 }
@@ -166,11 +167,11 @@ func (s *shown) pairs(now time.Time) [][2]string {
 		left = fmt.Sprintf("%d days left", int(s.Ends.Sub(now)/day))
 	}
 	return [][2]string{
-		{"certificate", fmt.Sprintf("%s, %d", s.Source, s.Number)},
-		{"subject", s.Subject},
-		{"names", strings.Join(s.Names, ", ")},
-		{"issuer", s.Issuer},
-		{"valid", fmt.Sprintf("%s to %s (%s)", s.Begins.Format(time.RFC3339), s.Ends.Format(time.RFC3339), left)},
-		{"usage", use},
+		{"Certificate", fmt.Sprintf("%s, %d", s.Source, s.Number)},
+		{"Subject", s.Subject},
+		{"Names", strings.Join(s.Names, ", ")},
+		{"Issuer", s.Issuer},
+		{"Valid", fmt.Sprintf("%s to %s (%s)", s.Begins.Format(time.RFC3339), s.Ends.Format(time.RFC3339), left)},
+		{"Usage", use},
 	}
 }

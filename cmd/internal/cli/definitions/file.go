@@ -26,12 +26,12 @@ var errFile = errors.New("invalid definitions file")
 
 type subscription struct {
 	name, filter string
-	// policy contains the fields that the subscription overrides, own their names, each followed by a space.
+	// policy contains the overridden fields, and own their names, each followed by a space.
 	policy admin.QueueConfig
 	own    string
 }
 
-// plain reports whether it is created together with its queue.
+// plain reports whether the subscription can be created together with its queue.
 func (s *subscription) plain() bool { return s.filter == "" && s.own == "" }
 
 func (s *subscription) has(field string) bool { return slices.Contains(strings.Fields(s.own), field) }
@@ -64,7 +64,7 @@ type queue struct {
 	forwards      []admin.Forward
 }
 
-// isDefault reports whether subs are those of a queue created without naming any.
+// isDefault reports whether subs contains only the subscription that a new queue has by default.
 func isDefault(subs []subscription) bool {
 	return len(subs) == 1 && subs[0] == subscription{name: client.DefaultSubscription}
 }
@@ -91,7 +91,7 @@ type entry struct {
 
 type object []entry
 
-// object returns the values that differ from those of a new queue.
+// object returns the values that differ from the defaults of a new queue.
 func (q *queue) object() object {
 	o := object{{"name", q.name}}
 	for _, f := range queueconfig.Fields() {
@@ -223,7 +223,7 @@ func decode(name string, content []byte) ([]queue, error) {
 	return queues, nil
 }
 
-// decoder keeps the first error.
+// decoder decodes a file, and keeps the first error.
 type decoder struct {
 	file string
 	err  error
@@ -321,7 +321,7 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 	return list
 }
 
-// field sets the field of a configuration named by a key. It reports whether there is one.
+// field sets the field of a configuration named by a key. It returns false for an unknown key.
 func (d *decoder) field(fields []queueconfig.Field, key string, config *admin.QueueConfig, v *yaml.Node) bool {
 	at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
 	if at < 0 {
@@ -385,7 +385,7 @@ func (d *decoder) mapping(n *yaml.Node, label string, take func(key string, v *y
 
 func (d *decoder) sequence(n *yaml.Node) []*yaml.Node {
 	if n.Kind != yaml.SequenceNode {
-		d.fail(n, "not a list; for an empty list, write []")
+		d.fail(n, "must be a list; for an empty list, write []")
 		return nil
 	}
 	list := make([]*yaml.Node, len(n.Content))
@@ -397,7 +397,7 @@ func (d *decoder) sequence(n *yaml.Node) []*yaml.Node {
 
 func (d *decoder) scalar(n *yaml.Node) string {
 	if n.Kind != yaml.ScalarNode {
-		d.fail(n, "not a single value")
+		d.fail(n, "must be a single value")
 		return ""
 	}
 	if n.Tag == "!!null" {

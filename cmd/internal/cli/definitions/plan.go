@@ -30,7 +30,7 @@ type step struct {
 	Queue        string   `json:"queue"`
 	Subscription string   `json:"subscription,omitempty"`
 	Changes      []change `json:"changes,omitempty"`
-	// deleted with it
+	// Messages is the number of messages deleted with the object.
 	Messages uint64 `json:"messages,omitempty"`
 
 	want queue // of a queue or its forwards
@@ -89,8 +89,8 @@ func (s *step) what() string {
 	}
 }
 
-// compare returns the plan that changes there into wanted. Both are sorted by name. Temporary queues that the file does
-// not name belong to their clients and are ignored.
+// compare returns the plan that changes the queues there into the wanted queues. Both lists are sorted by name.
+// Temporary queues that are not in the file belong to their clients and are ignored.
 func compare(wanted []queue, there []admin.Queue) plan {
 	byName := make(map[string]admin.Queue, len(there))
 	for _, q := range there {
@@ -123,7 +123,7 @@ func compare(wanted []queue, there []admin.Queue) plan {
 		}
 	}
 	left := targetsFirst(unnamed)
-	slices.Reverse(left) // a queue cannot be deleted while another one names it
+	slices.Reverse(left) // a queue cannot be deleted while another one refers to it
 	for _, q := range left {
 		if len(q.forwards) > 0 {
 			p.prune = append(p.prune, step{
@@ -137,7 +137,7 @@ func compare(wanted []queue, there []admin.Queue) plan {
 	return p
 }
 
-// targetsFirst sorts dead-letter queues before the queues that name them. The order within cycles, which no pair
+// targetsFirst sorts dead-letter queues before the queues that refer to them. The order within cycles, which no pair
 // accepts, is unspecified.
 func targetsFirst(queues []queue) []queue {
 	byName := make(map[string]int, len(queues))

@@ -151,7 +151,7 @@ func violations(v demo.Verdict) (rows [][]any) {
 	return rows
 }
 
-// keepRunning makes a demo print how to use its pair, and wait for Ctrl-C.
+// keepRunning sets Keep to a function that prints instructions for the pair and waits for Ctrl-C.
 func keepRunning(ctx context.Context, env *cli.Env, o *demo.Options) error {
 	ports := make(served)
 	if err := ports.listen(ctx, "--console", consoleSetting, consoleAddress); err != nil {
@@ -165,7 +165,7 @@ func keepRunning(ctx context.Context, env *cli.Env, o *demo.Options) error {
 	return nil
 }
 
-// screen returns the output for people.
+// screen returns the writer for progress and events.
 func screen(env *cli.Env) io.Writer {
 	if env.Print.JSON() {
 		return env.Stderr

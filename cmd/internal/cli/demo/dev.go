@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// long enough to observe the other node alone
+// restartAfter is long enough to observe the other node alone.
 const restartAfter = 5 * time.Second
 
 // DevCommand returns the `lockstep dev` command.
@@ -36,6 +37,11 @@ next start continues with it. A node that is killed is restarted after 5 seconds
 			}
 			if err := os.MkdirAll(dir, 0o750); err != nil {
 				return fmt.Errorf("--dir: %w", err)
+			}
+			for _, flag := range [][2]string{{"--listen-a", listenA}, {"--listen-b", listenB}} {
+				if _, _, err := net.SplitHostPort(flag[1]); err != nil {
+					return cli.Usage("%s: %q is not host:port", flag[0], flag[1])
+				}
 			}
 			ports := make(served)
 			if err := errors.Join(ports.listen(cmd.Context(), "--console", consoleSetting, console),
@@ -64,9 +70,9 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	p, err := harness.Start(ctx, o)
 	switch {
 	case errors.Is(err, harness.ErrInUse):
-		return cli.WithHint(err, "stopping that process, or --dir with another directory")
+		return cli.WithHint(err, "stopping that process, or `--dir` with another directory")
 	case errors.Is(err, harness.ErrAddressInUse):
-		return cli.WithHint(err, "stopping that process, or --listen-a and --listen-b with other addresses")
+		return cli.WithHint(err, "stopping that process, or `--listen-a` and `--listen-b` with other addresses")
 	case err != nil:
 		return err
 	}
@@ -104,7 +110,7 @@ func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	}
 }
 
-// Failed starts are retried.
+// restart starts a node after a pause, and retries failed starts.
 func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
 	for {
 		select {

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// first candidate for node a, near the ports of the nodes
+	// consoleAddress is the first candidate for node a, near the ports of the nodes.
 	consoleAddress = "127.0.0.1:7480"
-	// first candidate for node a: the standard port
+	// amqpAddress is the first candidate for node a: the standard port.
 	amqpAddress    = "127.0.0.1:5672"
 	portTries      = 100
 	consoleSetting = "console.listen"

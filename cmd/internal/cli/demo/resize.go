@@ -24,7 +24,7 @@ func resizeCommand(env *cli.Env) *cobra.Command {
 		Use:   "resize",
 		Short: "Resize pages under load and kill the active",
 		Long: `Start etcd and two nodes with pages of 2 KiB, fill queues with messages of many sizes, scan, and
-resize the page files one after the other while messages are published and consumed. During the rewrite of the
+resize the page files one at a time while messages are published and consumed. During the rewrite of the
 standby, the active is killed with SIGKILL: the standby discards the rewrite and takes over. The killed node is
 restarted, and the pair continues the plan automatically.
 

@@ -21,9 +21,9 @@ const soon = 14 * 24 * time.Hour
 type use struct {
 	name  string // prefix of the settings
 	files tlsfiles.Files
-	// by which clients reach it; empty: not a server certificate
+	// host is the name in the addresses that clients use; empty: not a server certificate
 	host string
-	// the certificate must have
+	// required key usages
 	usages []x509.ExtKeyUsage
 }
 
@@ -77,7 +77,7 @@ func checkCertificates(_ context.Context, in *inspector) []Finding {
 		if open := in.cfg.Unencrypted(); len(open) > 0 {
 			f = Finding{
 				Subject: "tls", Verdict: Warning, Measured: "none, and insecure is set",
-				Meaning: "others can read and change the traffic, including messages, tokens and replication",
+				Meaning: "other users of the network can read and change the traffic, including messages, tokens and replication",
 				Do:      "create a CA and certificates with lockstep cert init; then set tls.cert, tls.key and tls.ca",
 			}
 		}
@@ -111,7 +111,7 @@ func (u *use) check(now time.Time) Finding {
 	if st, err := os.Stat(u.files.Key); err == nil && st.Mode().Perm()&0o026 != 0 {
 		return Finding{
 			Verdict: Warning, Measured: fmt.Sprintf("%s, %v", u.files.Key, st.Mode().Perm()),
-			Meaning: "others on this machine can read or change the key", Do: "chmod 640 " + u.files.Key,
+			Meaning: "other users of this machine can read or change the key", Do: "chmod 640 " + u.files.Key,
 		}
 	}
 	leaf := pair.Leaf
@@ -186,7 +186,7 @@ func namesOf(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// nil if not configured
+// secured returns nil if TLS is not configured.
 func secured(files tlsfiles.Files) (*tlsfiles.Source, error) {
 	if files.Empty() {
 		return nil, nil //nolint:nilnil // no TLS is no error

@@ -55,7 +55,7 @@ problem.`,
 						Check: "settings", Verdict: Problem, Measured: err.Error(), Meaning: "the node does not start",
 						Do: "correct them; docs/reference/configuration.md lists all settings",
 					},
-					{Check: "everything else", Verdict: NotChecked, Meaning: "the settings define the checks"},
+					{Check: "all other checks", Verdict: NotChecked, Meaning: "they require valid settings"},
 				})
 			}
 			if err != nil {

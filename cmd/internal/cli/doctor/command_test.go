@@ -67,7 +67,7 @@ func TestBesideARunningPair(t *testing.T) {
 	require.Contains(t, found(t, all, "pair").Measured, "of pair ")
 	other := found(t, all, "other node")
 	require.Equal(t, active.Name+", "+active.Address, other.Subject)
-	require.Contains(t, other.Measured, "its clock is ")
+	require.Contains(t, other.Measured, "clock offset ")
 	if _, err := os.Stat("/proc/locks"); err == nil {
 		pid := fmt.Sprint(standby.PID())
 		require.Contains(t, found(t, all, "data directory").Measured, "in use by process "+pid)

@@ -48,7 +48,7 @@ func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	}
 	client, err := clientv3.New(c)
 	if err != nil {
-		return one(Problem, err.Error(), "the node gets no role without etcd", "correct coordinator.etcd")
+		return one(Problem, err.Error(), "without etcd, the node cannot obtain a role", "correct coordinator.etcd")
 	}
 	defer func() { _ = client.Close() }()
 	all := make([]Finding, len(e.Endpoints))
@@ -110,8 +110,8 @@ func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string
 		strings.HasPrefix(st.Version, "3.3."):
 		f.Verdict, f.Meaning, f.Do = Problem, "it is older than 3.4", "upgrade etcd"
 	case median > slowEtcd:
-		f.Verdict, f.Meaning = Warning, "a failover takes several round trips"
-		f.Do = "move it closer to the nodes, on a machine with a fast disk"
+		f.Verdict, f.Meaning = Warning, "a failover requires several round trips to etcd"
+		f.Do = "move etcd closer to the nodes, to a machine with a fast disk"
 	}
 	return f
 }
@@ -150,7 +150,7 @@ func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Find
 	r, err := client.Get(ctx, prefix+"/record")
 	if err != nil {
 		f.Verdict, f.Measured, f.Meaning = Problem, shortest(err), "the node cannot read the cluster record"
-		f.Do = "give the etcd user read and write access to " + prefix
+		f.Do = "grant the etcd user read and write access to " + prefix
 		return f
 	}
 	if len(r.Kvs) == 0 {
@@ -215,7 +215,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 		if errors.Is(err, raft.ErrNoQuorum) {
 			f.Measured = "no leader within " + queryTimeout.String()
 		}
-		f.Meaning = "no quorum yet: no node gets a role before two of the three voters run"
+		f.Meaning = "no quorum yet: no node can obtain a role until two of the three voters run"
 		f.Do = "start the other voters; to list them, use lockstep pair voters"
 	case len(members) != len(r.Voters):
 		f.Verdict, f.Measured = Warning, fmt.Sprintf("%d voters, %d configured", len(members), len(r.Voters))

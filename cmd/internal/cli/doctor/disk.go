@@ -81,15 +81,15 @@ func checkDirectory(_ context.Context, in *inspector) []Finding {
 		return notChecked("%v", err)
 	}
 	mode := st.Mode().Perm()
-	measured := fmt.Sprintf("%s, %v", dir, mode)
+	measured := fmt.Sprintf("%s, mode %04o", dir, mode)
 	if in.owner != 0 {
 		measured += fmt.Sprintf(", in use by process %d", in.owner)
 	}
 	switch {
 	case mode&0o022 != 0:
-		return one(Problem, measured, "others on this machine can change or delete the node's files", "chmod 750 "+dir)
+		return one(Problem, measured, "other users of this machine can change or delete the node's files", "chmod 750 "+dir)
 	case mode&0o005 != 0:
-		return one(Warning, measured, "others on this machine can read messages", "chmod 750 "+dir)
+		return one(Warning, measured, "other users of this machine can read messages", "chmod 750 "+dir)
 	}
 	return one(OK, measured, "", "")
 }

@@ -42,7 +42,7 @@ type Finding struct {
 	Do       string `json:"do,omitempty"`
 }
 
-// Options of Run.
+// Options configure Run.
 type Options struct {
 	Config config.Config
 	// Peer is the host:port of the other node; empty: from the cluster record.
@@ -96,7 +96,7 @@ func checks() [][]check {
 	}
 }
 
-// Run runs all checks, those of a stage concurrently.
+// Run runs all checks. Checks of the same stage run concurrently.
 func Run(ctx context.Context, o Options) []Finding {
 	in := &inspector{o: o, cfg: o.Config, now: time.Now()}
 	in.place, in.made = nearest(o.Config.Data.Dir)

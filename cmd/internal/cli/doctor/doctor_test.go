@@ -57,7 +57,7 @@ func TestDirectory(t *testing.T) {
 	require.NoError(t, os.Chmod(dir, 0o755))
 	reported(t, check(), Warning, "chmod 750")
 	require.NoError(t, os.Chmod(dir, 0o777))
-	reported(t, check(), Problem, "others", "chmod 750")
+	reported(t, check(), Problem, "other users", "chmod 750")
 	require.NoError(t, os.Chmod(dir, 0o750)) // the mode used by a node
 	reported(t, check(), OK)
 	left, err := os.ReadDir(dir)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// open files of a node in addition to connections
+// reservedFiles is the number of open files of a node in addition to connections.
 const reservedFiles = 256
 
 func checkMemory(_ context.Context, in *inspector) []Finding {
@@ -22,7 +22,7 @@ func checkMemory(_ context.Context, in *inspector) []Finding {
 	return memoryFinding(uint64(in.cfg.Memory.Budget.Bytes()), machine, group)
 }
 
-// 0: unknown limit
+// memoryFinding compares sizes in bytes; 0: unknown.
 func memoryFinding(budget, machine, group uint64) []Finding {
 	limit, of := machine, "the machine"
 	if group > 0 && (machine == 0 || group < machine) {
@@ -37,7 +37,7 @@ func memoryFinding(budget, machine, group uint64) []Finding {
 		return one(Problem, measured, "the system kills the node when it uses its whole budget",
 			"lower memory.budget to about two thirds of that, or add memory")
 	case budget > limit/10*8:
-		return one(Warning, measured, "little is left for the page cache and other memory of the node: "+
+		return one(Warning, measured, "little memory is left for the page cache and the node's other memory: "+
 			"the system may kill it", "lower memory.budget to about two thirds of that, or add memory")
 	}
 	return one(OK, measured, "", "")
@@ -115,7 +115,8 @@ func cannotListen(address, host string, err error) Finding {
 	f := Finding{Verdict: Problem, Measured: fmt.Sprintf("%s: %v", address, err), Meaning: "the node cannot listen there"}
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		f.Do = "this machine has no address " + host + ": use its own address, and set advertise to that of other machines"
+		f.Do = "this machine has no address " + host + ": use an address of this machine, and set advertise to the " +
+			"address for other machines"
 	case errors.Is(err, os.ErrPermission):
 		f.Do = "ports below 1024 require a privilege: use a higher one"
 	default:

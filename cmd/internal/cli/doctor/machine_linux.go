@@ -159,7 +159,7 @@ func portOwner(port int) (pid int, listening bool) {
 	if len(inodes) == 0 {
 		return 0, false
 	}
-	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // those of other users are not readable
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // links of other users are not readable
 	for _, link := range links {
 		if target, err := os.Readlink(link); err == nil && inodes[target] {
 			pid, _ = strconv.Atoi(strings.Split(link, "/")[2])

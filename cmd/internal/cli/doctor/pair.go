@@ -157,7 +157,7 @@ func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took t
 	}
 	if st.GetNow() != nil {
 		offset := st.GetNow().AsTime().Sub(start.Add(took / 2))
-		f.Measured += fmt.Sprintf(", its clock is %v off", offset.Round(time.Millisecond))
+		f.Measured += fmt.Sprintf(", clock offset %v", offset.Round(time.Millisecond))
 		if offset.Abs() > offClock+took {
 			return bad(Warning, "", "delays, expiry and tokens depend on the clock of the active node: they jump at a "+
 				"failover", "run NTP on both")
@@ -184,7 +184,7 @@ func dial(ctx context.Context, address string) error {
 	d := net.Dialer{Timeout: queryTimeout}
 	conn, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err //nolint:wrapcheck // it contains the address
 	}
 	_ = conn.Close() // nothing was sent
 	return nil

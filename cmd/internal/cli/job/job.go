@@ -121,7 +121,7 @@ func putCommand(env *cli.Env) *cobra.Command {
 		Use: "put NAME", Short: "Create or replace a job",
 		Long: `Create a job, or replace the job of that name and keep its history. The schedule has the five fields
 of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly or @every 6h, in the local
-time of the active node. A compact job rewrites one node after the other.`,
+time of the active node. A compact job rewrites one node at a time.`,
 		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
   lockstep job put tidy --kind shrink --schedule @daily --on both
   lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
@@ -252,7 +252,8 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 	return jobs[i].GetHistory()[0], nil
 }
 
-// followRun waits for the end of the run after before. cause is the error of the start request: the run may not exist.
+// followRun waits for the end of the first run after before. cause is the error of the start request: the run may not
+// exist.
 func followRun(
 	ctx context.Context, env *cli.Env, c *client.Client, name string, before *pb.JobRun, cause error,
 ) (*pb.JobRun, error) {

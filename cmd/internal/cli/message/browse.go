@@ -60,10 +60,12 @@ func browse(
 	}
 	var corrupt []uint64
 	o.Damaged = func(sequence uint64) { corrupt = append(corrupt, sequence) }
+	found := false
 	for m, err := range c.Browse(ctx, queue, o) {
 		if err != nil {
 			return err
 		}
+		found = true
 		if env.Print.JSON() || bodies {
 			if err := printMessage(env, queue, m, !o.HeadersOnly, nil); err != nil {
 				return err
@@ -80,10 +82,15 @@ func browse(
 			}
 		}
 	}
-	if err := flush(); err != nil || len(corrupt) == 0 {
+	switch err := flush(); {
+	case err != nil:
 		return err
+	case !found && !bodies && len(corrupt) == 0:
+		return env.Print.Sentence("no messages")
+	case len(corrupt) == 0:
+		return nil
 	}
 	return cli.WithHint(fmt.Errorf("%w: %s of %s skipped, which no node can read; first sequence: %d", client.ErrDataLoss,
 		output.Plural(len(corrupt), "message"), queue, corrupt[0]),
-		"lockstep verify, to list them; lockstep queue drop-corrupt %s, to discard them", queue)
+		"`lockstep verify` to list them, or `lockstep queue drop-corrupt %s` to discard them", queue)
 }

@@ -34,12 +34,13 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 		Use: "consume QUEUE", GroupID: "use",
 		Short: "Consume messages and print their bodies",
 		Long: `Print message bodies, one per line, and acknowledge each message after printing it. Messages that
-cannot be printed, because standard output is closed or full, are not acknowledged. The command stops after --count
-messages, or after --wait without a message; with --follow it runs until Ctrl-C. With --no-ack, messages stay in the
-queue. With --reject, each message is rejected: it is moved to the dead-letter queue, or discarded if there is none.
+cannot be printed, because standard output is closed or full or --format fails, are not acknowledged. The command
+stops after --count messages, or after --wait without a message; with --follow it runs until Ctrl-C. With --no-ack,
+messages stay in the queue. With --reject, each message is rejected: it is moved to the dead-letter queue, or
+discarded if the queue has none.
 
 With --filter, only messages that match a CEL expression are consumed (see lockstep subscription create). Other
-messages stay for other consumers.
+messages remain available to other consumers.
 
 ` + formatHelp + `
 
@@ -82,7 +83,7 @@ messages stay for other consumers.
 	cmd.Flags().BoolVar(&f.noAck, "no-ack", false, "do not acknowledge messages; they are redelivered")
 	cmd.Flags().BoolVar(&f.reject, "reject", false, "reject messages: they are dead-lettered or discarded")
 	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
-		"command to run for each message; its exit code decides the acknowledgement")
+		"command to run for each message; its exit code determines the outcome")
 	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject", "ack-after-command")
 	cmd.Flags().StringVar(&f.filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing a message")
@@ -109,7 +110,7 @@ func consume(
 		return err
 	}
 	err = takeDeliveries(ctx, env, co, f, format)
-	// also after Ctrl-C: printed messages are acknowledged or rejected
+	// Printed messages are acknowledged or rejected even after Ctrl-C.
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), env.Timeout)
 	defer cancel()
 	return errors.Join(err, co.Flush(flush))

@@ -18,8 +18,8 @@ import (
 
 const formatHelp = `With --format, each message is printed with a Go template (text/template) that uses the
 fields of --output json: {{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex
-.body}} and {{base64 .body}} encode a value. A missing field or property is an error, and the message stays in the
-queue; {{index .properties "region"}} prints an empty string instead.`
+.body}} and {{base64 .body}} encode a value. A missing field or property is an error; {{index .properties
+"region"}} prints an empty string instead.`
 
 type formatter struct{ template *template.Template }
 

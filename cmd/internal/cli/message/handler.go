@@ -19,13 +19,13 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-const handlerHelp = `With --ack-after-command 'COMMAND', a shell runs the command for each message, one after
-another. The body is its standard input; the fields are in the variables LOCKSTEP_QUEUE, LOCKSTEP_SEQUENCE,
-LOCKSTEP_DELIVERY_COUNT, LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID, LOCKSTEP_CORRELATION_ID, LOCKSTEP_REPLY_TO,
-LOCKSTEP_CONTENT_TYPE, LOCKSTEP_SUBJECT, LOCKSTEP_GROUP, LOCKSTEP_PRIORITY, and LOCKSTEP_PROPERTY_NAME for each
-property. Exit code 0 acknowledges the message, 100 rejects it, 126 and 127 (command cannot run) nack it and stop
-with an error, and all others nack it, so that it is redelivered. Messages are not printed unless --format is
-given.`
+const handlerHelp = `With --ack-after-command 'COMMAND', a shell runs the command for each message, one at a time.
+The body is its standard input; the fields are in the variables LOCKSTEP_QUEUE, LOCKSTEP_SUBSCRIPTION,
+LOCKSTEP_SEQUENCE, LOCKSTEP_DELIVERY_COUNT, LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID, LOCKSTEP_CORRELATION_ID,
+LOCKSTEP_REPLY_TO, LOCKSTEP_CONTENT_TYPE, LOCKSTEP_SUBJECT, LOCKSTEP_GROUP, LOCKSTEP_PRIORITY, and
+LOCKSTEP_PROPERTY_NAME for each property. Exit code 0 acknowledges the message, 100 rejects it, 126 and 127 (command
+cannot run) nack it and stop with an error, and all other codes nack it, so that it is redelivered. Messages are not
+printed unless --format is given.`
 
 const (
 	exitReject        = 100
@@ -33,7 +33,7 @@ const (
 	exitNotFound      = 127
 )
 
-// time for a command to exit when consume is interrupted
+// interruptWait is the time for a command to exit when consume is interrupted.
 const interruptWait = 5 * time.Second
 
 var errHandler = errors.New("cannot run the command of --ack-after-command")

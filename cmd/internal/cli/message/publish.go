@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// the default limit of a message
+// maxLineBytes is the default limit of a message.
 const maxLineBytes = 64 << 20
 
 // PublishCommand returns the `lockstep publish` command.
@@ -100,7 +100,8 @@ func (f *messageFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.Group, "group", "",
 		"message group; messages of a group are delivered in order, to one consumer at a time")
 	cmd.Flags().IntVar(&f.priority, "priority", -1,
-		"priority 0 to 9: a queue with --priorities delivers higher priorities first; default: 4")
+		"priority 0 to 9: a queue with --priorities delivers higher priorities first")
+	cmd.Flags().Lookup("priority").DefValue = "4" // of the node: no priority is sent unless the flag is set
 	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "message time to live, such as 30s or 24h; 0: unlimited")
 	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "delivery delay; 0: the default of the queue")
 }
@@ -116,7 +117,7 @@ func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	}
 	if cmd.Flags().Changed("priority") {
 		if f.priority < 0 || f.priority > 9 {
-			return m, cli.Usage("--priority is %d; must be 0 to 9", f.priority)
+			return m, cli.Usage("--priority %d: must be 0 to 9", f.priority)
 		}
 		m.Priority = new(uint8(f.priority))
 	}
@@ -197,7 +198,7 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 	}
 	if errors.Is(s.Err(), bufio.ErrTooLong) {
 		return cli.WithHint(fmt.Errorf("standard input: line %d is longer than %s; the lines before it were published",
-			lines+1, output.Bytes(uint64(maxLineBytes))), "--file, if the node accepts larger messages")
+			lines+1, output.Bytes(uint64(maxLineBytes))), "`--file` if the node accepts larger messages")
 	}
 	if err := s.Err(); err != nil {
 		return fmt.Errorf("standard input: %w", err)
@@ -273,7 +274,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	if first := p.failure(); first != nil {
 		err = first
 	} else if sourceErr != nil && !errors.Is(err, client.ErrOutcomeUnknown) {
-		err = sourceErr // after an interruption, the unknown outcome of what was sent is reported instead
+		err = sourceErr // after an interruption, the unknown outcome of sent messages is reported instead
 	}
 	p.mu.Lock()
 	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused
@@ -294,7 +295,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		if err == nil && p.storesNothing(ctx, c) {
 			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; to create one, use lockstep "+
 				"subscription create %s NAME\n", p.queue, p.queue)
-			return p.env.Print.Sentence("discarded %s: queue %s has no subscription", output.Plural(count, "message"), p.queue)
+			return p.env.Print.Sentence("discarded %s", output.Plural(count, "message"))
 		}
 		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", output.Plural(count, "message"), p.queue,
 			sequences))

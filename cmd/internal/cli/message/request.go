@@ -18,7 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// how long the reply queue is kept without its consumer: during a failover, or after this command was killed
+// replyGrace is the lifetime of the reply queue without its consumer: during a failover, or after this command was
+// killed.
 const replyGrace = 30 * time.Second
 
 var errNoAnswer = errors.New("no reply received in time; the request is stored and may still be processed")

@@ -26,12 +26,13 @@ func rebuildCommand(env *cli.Env) *cobra.Command {
 		Short: "Rebuild the cluster record after coordinator data loss",
 		Long: `The coordinator stores the cluster record, which defines the node that may be active. If the record
 is lost, or was restored from an old copy, it is unknown which node holds all messages, and nodes that start wait
-(lockstep status shows this). If the correct record can be restored, restore it; the nodes then continue automatically.
+(lockstep status shows this). If the correct record can be restored, restore it; the nodes then continue
+automatically.
 
 Otherwise, choose a node: the node at ADDRESS (default: the first of --addr) writes a new record with itself as the
 active and the only node in sync, and the other node catches up from it. The node first queries the other node, and
-refuses if that node holds more. If the other node cannot be reached because it is lost, add --without-other, but
-only after you have made sure that it does not run and does not hold more.
+refuses if that node has more records. If the other node cannot be reached because it is lost, add --without-other,
+but only after you have made sure that it does not run and does not have more records.
 
 Without --yes, the command only prints the new record.`,
 		Example: `  lockstep pair adopt 10.0.0.1:7420
@@ -115,7 +116,7 @@ func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	switch other := r.GetOther(); {
 	case other.GetReached():
 		lines = append(lines, fmt.Sprintf("the other node, %s at %s, has config %d; its log ends at LSN %d of term "+
-			"%d: it does not hold more", other.GetName(),
+			"%d: it does not have more records", other.GetName(),
 			other.GetAddress(), other.GetConfig(), other.GetLogEnd().GetLsn(), other.GetLogEnd().GetTerm()))
 	case other != nil:
 		lines = append(lines, fmt.Sprintf("the other node does not respond at %s", other.GetAddress()))

@@ -53,7 +53,7 @@ func withAdmin(
 		err = fmt.Errorf("no response within %v: %w", env.Timeout, raft.ErrNoQuorum)
 	}
 	if f.ca == "" {
-		err = cli.WithHint(err, "--raft-ca, --raft-cert and --raft-key, if the voters use TLS")
+		err = cli.WithHint(err, "`--raft-ca`, `--raft-cert` and `--raft-key` if the voters use TLS")
 	}
 	return err
 }
@@ -205,14 +205,15 @@ started with their old directories again: both quorums could activate a node. Th
 				return err
 			}
 			if !yes {
-				return fmt.Errorf("this may lose the last changes of the record, and must not be done while another "+
-					"voter can be recovered: %w", cli.ErrNeedsYes)
+				return fmt.Errorf("%w. The last changes of the cluster record may be lost: use this command only if no "+
+					"other voter can be recovered", cli.ErrNeedsYes)
 			}
 			r, err := raft.Recover(o)
 			if err != nil {
 				return err
 			}
-			return env.Print.Result(r, "the voter in %s is now the only voter; start it, and add the others", o.Dir)
+			return env.Print.Result(r, "the voter in %s is now the only voter; start it, and add two voters with "+
+				"lockstep pair add", o.Dir)
 		},
 	}
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "data directory of the voter")
@@ -226,7 +227,7 @@ started with their old directories again: both quorums could activate a node. Th
 	return cmd
 }
 
-// votersOfPair also reports whether the voters use TLS.
+// votersOfPair returns the addresses of the voters, and reports whether they use TLS.
 func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured bool, err error) {
 	addrs, err := env.Addresses()
 	if err != nil {

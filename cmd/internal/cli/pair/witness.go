@@ -30,7 +30,7 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 		"voter addresses, comma-separated; default: as reported by the nodes in --addr")
 	cmd.Flags().StringVar(&f.ca, "raft-ca", "", "CA certificates of the voters; enables TLS between voters")
 	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "certificate file, valid for servers and clients")
-	cmd.Flags().StringVar(&f.key, "raft-key", "", "file with the key of that certificate")
+	cmd.Flags().StringVar(&f.key, "raft-key", "", "key file of the certificate")
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
@@ -98,7 +98,7 @@ func WitnessCommand(env *cli.Env) *cobra.Command {
 	var insecure bool
 	cmd := &cobra.Command{
 		Use: "witness", GroupID: "run",
-		Short: "Run the third voter without etcd",
+		Short: "Run the witness of a pair without etcd",
 		Long: `Run the witness of a pair with the raft coordinator (coordinator.type: raft), until SIGINT or
 SIGTERM. The two nodes and the witness store the cluster record; any two of the three can change it. The witness
 stores no messages and needs a few MB of memory. Run it on a third machine: the pair then survives the loss of any
@@ -146,8 +146,9 @@ one machine.`,
 	}
 	f.register(cmd)
 	_ = cmd.MarkFlagRequired("voters")
-	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "names (DNS, IP or URI), one of which is in the certificate "+
-		"of each other voter and of operators who change the quorum; default: the hosts of the voters' addresses")
+	cmd.Flags().Lookup("voters").Usage = "addresses of all three voters, comma-separated"
+	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "accepted names (DNS, IP or URI) in the certificates of "+
+		"other voters and of operators; default: the hosts of the voters' addresses")
 	cmd.Flags().BoolVar(&insecure, "insecure", false,
 		"allow listening without TLS on an address that other machines can reach")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "listen address for the other voters, host:port")

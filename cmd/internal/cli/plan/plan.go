@@ -101,8 +101,8 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 	p, err := admin.New(c).StartPlan(find, req)
 	switch {
 	case errors.Is(err, admin.ErrBusy):
-		return cli.WithHint(err, "lockstep store plan --watch, to follow the running plan; lockstep store plan --cancel, to "+
-			"cancel it")
+		return cli.WithHint(err, "`lockstep store plan --watch` to follow the running plan, or `lockstep store plan "+
+			"--cancel` to cancel it")
 	case err != nil:
 		return err
 	case detach:

@@ -28,9 +28,9 @@ import (
 
 const (
 	requestLimit = 2 * time.Second
-	// the label is set without a role change, in case another client removed it
+	// again is the interval at which the label is set without a role change, in case another client removed it.
 	again = time.Minute
-	// bytes of a response
+	// answerLimit is the maximum number of bytes read from a response.
 	answerLimit = 64 << 10
 )
 
@@ -77,7 +77,7 @@ need such a Service: they have both addresses and find the active faster.`,
 	cmd.Flags().StringVar(&f.probe, "probe", "http://127.0.0.1:9420/activez",
 		"URL that returns 200 while the node is active (metrics.listen)")
 	cmd.Flags().StringVar(&f.probeCA, "probe-ca", "",
-		"CA certificates for an https URL; default: those of the system")
+		"CA certificates for an https URL; default: the CAs of the system")
 	cmd.Flags().StringVar(&f.label, "label", "lockstep-mq.io/role", "label to set to active or standby")
 	cmd.Flags().StringVar(&f.pod, "pod", "", "pod name; default: environment variable POD_NAME")
 	cmd.Flags().StringVar(&f.namespace, "namespace", "", "pod namespace; default: environment variable POD_NAMESPACE")

@@ -4,7 +4,7 @@
 package profile
 
 import (
-	"fmt"
+	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -123,7 +123,7 @@ func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Pr
 		name = args[0]
 	}
 	if name == "" {
-		return "", p, fmt.Errorf("%w: there is no current profile; name one", profiles.ErrNoProfile)
+		return "", p, errors.New("no current profile; specify a profile")
 	}
 	p, err = f.Get(name)
 	return name, p, err

@@ -144,7 +144,7 @@ func TestWrongLogins(t *testing.T) {
 			args: []string{"login", "--token-stdin"}, stdin: "lsk_secret two", code: cli.ExitUsage, says: "byte 11",
 		},
 		"not there":   {args: []string{"status", "--profile", "x"}, code: cli.ExitUsage, says: "lockstep login"},
-		"no such one": {args: []string{"profile", "use", "x"}, code: cli.ExitError, says: "no such profile"},
+		"no such one": {args: []string{"profile", "use", "x"}, code: cli.ExitError, says: "profile not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := c.Run(tt.stdin, tt.args...)

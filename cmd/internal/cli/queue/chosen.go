@@ -48,9 +48,9 @@ sequences, use lockstep browse.`,
 				if err := env.Print.Object(movedMessages(r)); err != nil {
 					return err
 				}
-				text := fmt.Sprintf("moved %s of %s", output.Plural(r.Moved, "message"), args[0])
+				text := fmt.Sprintf("moved %s from %s", output.Plural(r.Moved, "message"), args[0])
 				if r.Skipped > 0 {
-					text += fmt.Sprintf("; %s no longer exist or could not be moved", output.Count(r.Skipped))
+					text += fmt.Sprintf("; skipped %s: no longer stored, or no original queue", output.Count(r.Skipped))
 				}
 				return env.Print.Sentence("%s", text)
 			})
@@ -95,7 +95,7 @@ sequences, use lockstep browse.`,
 				if err != nil {
 					return err
 				}
-				return countResult(env, "removed %s of "+args[0], n)
+				return countResult(env, "removed %s from "+args[0], n)
 			})
 		},
 	}
@@ -111,7 +111,7 @@ func addSequences(cmd *cobra.Command, sequences *[]string) {
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 }
 
-// parseSequences also counts the messages.
+// parseSequences parses ranges, and returns them with the number of messages.
 func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
 		return nil, 0, cli.Usage("--sequence is required; to list sequences, use lockstep browse")
@@ -124,8 +124,8 @@ func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64
 		from, err := strconv.ParseUint(first, 10, 64)
 		to, errTo := strconv.ParseUint(last, 10, 64)
 		if err != nil || errTo != nil || from == 0 || to < from {
-			return nil, 0, cli.Usage("--sequence %q is neither a sequence such as 17 nor a range such as 20-25; sequences "+
-				"begin at 1", text)
+			return nil, 0, cli.Usage("--sequence %q: must be a sequence such as 17, or a range such as 20-25; sequences "+
+				"start at 1", text)
 		}
 		list = append(list, admin.SequenceRange{First: from, Last: to})
 		messages += to - from + 1

@@ -20,13 +20,13 @@ func TestMoveAndRemove(t *testing.T) {
 	for _, body := range []string{"one", "two", "three", "four", "five"} {
 		c.OK("publish", "from", body)
 	}
-	require.Equal(t, "moved 3 messages of from\n", c.OK("queue", "move", "from", "--to", "to", "--sequence", "1,3-4"))
-	require.Equal(t, "moved 0 messages of from; 1 no longer exist or could not be moved\n",
+	require.Equal(t, "moved 3 messages from from\n", c.OK("queue", "move", "from", "--to", "to", "--sequence", "1,3-4"))
+	require.Equal(t, "moved 0 messages from from; skipped 1: no longer stored, or no original queue\n",
 		c.OK("queue", "move", "from", "--to", "to", "--sequence", "1"))
-	require.Equal(t, "moved 0 messages of to; 1 no longer exist or could not be moved\n",
+	require.Equal(t, "moved 0 messages from to; skipped 1: no longer stored, or no original queue\n",
 		c.OK("queue", "move", "to", "--sequence", "1"), "it is not a dead letter")
-	require.Equal(t, "removed 1 message of from\n", c.OK("queue", "remove", "from", "--sequence", "2"))
-	require.Equal(t, "removed 0 messages of from\n", c.OK("queue", "remove", "from", "--sequence", "1-2", "--yes"))
+	require.Equal(t, "removed 1 message from from\n", c.OK("queue", "remove", "from", "--sequence", "2"))
+	require.Equal(t, "removed 0 messages from from\n", c.OK("queue", "remove", "from", "--sequence", "1-2", "--yes"))
 	require.Equal(t, []map[string]any{{"moved": 1.0, "skipped": 0.0}},
 		c.Lines("queue", "move", "to", "--to", "from", "-s", "default", "--sequence", "2"))
 	for _, refused := range []struct {
@@ -35,8 +35,8 @@ func TestMoveAndRemove(t *testing.T) {
 		args []string
 	}{
 		{"sequence", cli.ExitUsage, []string{"move", "from", "--to", "to"}},
-		{"begin at 1", cli.ExitUsage, []string{"move", "from", "--to", "to", "--sequence", "0"}},
-		{"nor a range", cli.ExitUsage, []string{"remove", "from", "--sequence", "5-3"}},
+		{"start at 1", cli.ExitUsage, []string{"move", "from", "--to", "to", "--sequence", "0"}},
+		{"or a range", cli.ExitUsage, []string{"remove", "from", "--sequence", "5-3"}},
 		{"last one is", cli.ExitError, []string{"remove", "from", "--sequence", "99"}},
 		{"queue not found", cli.ExitError, []string{"move", "from", "--to", "none", "--sequence", "5"}},
 	} {
@@ -74,5 +74,5 @@ func TestListInOrder(t *testing.T) {
 	require.Contains(t, text, "2 of 3 queues; use --offset 2 to list more")
 	_, stderr, code := c.Run("", "queue", "list", "--sort", "weight")
 	require.Equal(t, cli.ExitUsage, code)
-	require.Contains(t, stderr, "none of name, messages")
+	require.Contains(t, stderr, "must be one of name, messages")
 }

@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
@@ -120,7 +122,18 @@ type configFlag struct {
 	config *admin.QueueConfig
 }
 
-func (v configFlag) Set(text string) error { return v.field.Set(v.config, text) }
+// Set omits the name of the field, since pflag adds the name of the flag.
+func (v configFlag) Set(text string) error {
+	err := v.field.Set(v.config, text)
+	if err == nil {
+		return nil
+	}
+	reason := err.Error()
+	for _, prefix := range []string{client.ErrInvalid.Error(), queueconfig.ErrValue.Error(), v.field.Name} {
+		reason = strings.TrimPrefix(reason, prefix+": ")
+	}
+	return errors.New(reason)
+}
 
 // String returns "" for a zero without a name.
 func (v configFlag) String() string {
@@ -182,11 +195,11 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 	}
 	deadLetters := "discarded"
 	if q.Config.DeadLetter != "" {
-		deadLetters = "to " + q.Config.DeadLetter
+		deadLetters = "moved to " + q.Config.DeadLetter
 	}
 	pairs := [][2]string{
 		{"Queue", fmt.Sprintf("%s (ID %d)", q.Name, q.ID)},
-		{"Messages", fmt.Sprintf("%s, %s", output.Count(q.Messages), output.Bytes(q.Bytes))},
+		{"Messages", fmt.Sprintf("%s (%s)", output.Count(q.Messages), output.Bytes(q.Bytes))},
 		{"Next sequence", fmt.Sprint(q.NextSequence)},
 		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries per message: %s",
 			limit(q.Config.MaxMessages, output.Count(q.Config.MaxMessages)),

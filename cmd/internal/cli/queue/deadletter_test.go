@@ -21,7 +21,7 @@ func TestDeadLetterConfig(t *testing.T) {
 	require.Equal(t, "dead", q["dead_letter"])
 	table := c.OK("queue", "show", "orders")
 	require.Contains(t, table, "deliveries per message: 3")
-	require.Regexp(t, `(?m)^Dead letters +to dead$`, table)
+	require.Regexp(t, `(?m)^Dead letters +moved to dead$`, table)
 	require.Regexp(t, `(?m)^Dead letters +discarded$`, c.OK("queue", "show", "dead"))
 	require.NotContains(t, c.Lines("queue", "show", "dead")[0], "max_deliveries")
 
@@ -93,9 +93,9 @@ func TestDeadLetters(t *testing.T) {
 	}, letter)
 
 	c.OK("publish", "dead", "no dead letter")
-	require.Equal(t, "moved 1 message of dead\n", c.OK("queue", "replay-dead", "dead", "--from", "2", "--limit", "1"))
+	require.Equal(t, "moved 1 message from dead\n", c.OK("queue", "replay-dead", "dead", "--from", "2", "--limit", "1"))
 	require.Equal(t, "two\n", c.OK("consume", "orders", "-n", "1"))
-	require.Equal(t, "moved 1 message of dead; 1 not moved: not dead letters, or the original queue no longer exists\n",
+	require.Equal(t, "moved 1 message from dead; skipped 1: not a dead letter, or no original queue\n",
 		c.OK("queue", "replay-dead", "dead"))
 	require.Equal(t, "one\n", c.OK("consume", "orders", "-n", "1"))
 	require.Equal(t, map[string]any{"moved": 1.0, "skipped": 0.0},
@@ -108,9 +108,9 @@ func TestDeadLetters(t *testing.T) {
 	c.OK("consume", "orders", "--reject", "--max", "3")
 	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 3 }, time.Minute,
 		10*time.Millisecond)
-	require.Equal(t, "moved 1 message of dead\n", c.OK("queue", "replay-dead", "dead", "--filter", `subject == ""`))
+	require.Equal(t, "moved 1 message from dead\n", c.OK("queue", "replay-dead", "dead", "--filter", `subject == ""`))
 	require.Equal(t, "c\n", c.OK("consume", "orders", "-n", "1"))
-	require.Equal(t, "moved 0 messages of dead\n", c.OK("queue", "replay-dead", "dead", "--filter", "size > 1"))
+	require.Equal(t, "moved 0 messages from dead\n", c.OK("queue", "replay-dead", "dead", "--filter", "size > 1"))
 	for _, refused := range [][]string{
 		{"queue", "replay-dead", "dead", "--filter", "nothing == 1"},
 		{"queue", "replay-dead", "nothing"},

@@ -88,7 +88,7 @@ func changeForwards(q admin.Queue, f admin.Forward, remove string) ([]admin.Forw
 	switch {
 	case remove != "" && at < 0:
 		return nil, cli.WithHint(fmt.Errorf("queue %s has no forward to %s", q.Name, remove),
-			"lockstep queue show %s, to list its forwards", q.Name)
+			"`lockstep queue show %s` to list its forwards", q.Name)
 	case remove != "":
 		return slices.Delete(rules, at, at+1), nil
 	case at >= 0:

@@ -76,12 +76,12 @@ message. --descending and --descending=false set the direction.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(admin.QueueOrders(), ", "))
-	f.BoolVar(&given.options.Descending, "descending", false, "sort in descending order; default, except for --sort name")
+	f.BoolVar(&given.options.Descending, "descending", false, "descending order; the default except for --sort name")
 	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this text, ignoring case")
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
 	f.BoolVar(&given.activity, "activity", false, "include rates and ages")
-	// fails only if the flag does not exist
+	// This fails only if the flag does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(admin.QueueOrders(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -117,7 +117,7 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	order, err := admin.ParseQueueOrder(given.sort)
 	if err != nil {
-		return cli.Usage("--sort: %w", err)
+		return cli.Usage("--sort %q: must be one of %s", given.sort, strings.Join(admin.QueueOrders(), ", "))
 	}
 	given.options.Order = order
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
@@ -153,7 +153,7 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	})
 }
 
-// measured takes a second if the rates were not requested recently.
+// measured lists queues with their rates. It waits for a second if the rates were not requested recently.
 func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin.QueueList, error) {
 	list, err := admin.New(c).ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {

@@ -110,8 +110,8 @@ func alterSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var inherit []string
 	cmd := &cobra.Command{
 		Use: "alter QUEUE NAME", Short: "Change a subscription's filter and settings",
-		Long: `Change the filter of a subscription, or the settings that override those of its queue. Settings that
-are not given stay unchanged; --inherit removes overrides by name, or all of them with "all".
+		Long: `Change the filter of a subscription, or its overrides of queue settings. Settings that are not given
+stay unchanged; --inherit removes overrides by name, or all of them with "all".
 
 A new filter applies to messages that are read for a consumer from then on. Messages that the previous filter
 skipped are acknowledged and are not delivered later. With --filter "" the subscription receives all messages.`,

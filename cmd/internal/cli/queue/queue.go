@@ -49,7 +49,7 @@ type queueState struct {
 	config admin.QueueConfig
 }
 
-// MarshalJSON adds the fields of the configuration to those of the queue.
+// MarshalJSON adds the fields of the configuration.
 func (q queueState) MarshalJSON() ([]byte, error) {
 	type plain queueState
 	state, err := json.Marshal(plain(q))
@@ -70,7 +70,7 @@ type subscriptionState struct {
 	InFlight  uint64 `json:"in_flight"`
 	Consumers uint32 `json:"consumers"`
 	Filter    string `json:"filter,omitempty"`
-	// nil if nothing is overridden
+	// Redelivery is nil if nothing is overridden.
 	Redelivery *policyState `json:"redelivery,omitempty"`
 	Active     *activeState `json:"active_consumer,omitempty"`
 }

@@ -44,9 +44,9 @@ messages.`,
 					return err
 				}
 				if r.Skipped == 0 {
-					return env.Print.Sentence("moved %s of %s", output.Plural(r.Moved, "message"), args[0])
+					return env.Print.Sentence("moved %s from %s", output.Plural(r.Moved, "message"), args[0])
 				}
-				return env.Print.Sentence("moved %s of %s; %s not moved: not dead letters, or the original queue no longer exists",
+				return env.Print.Sentence("moved %s from %s; skipped %s: not a dead letter, or no original queue",
 					output.Plural(r.Moved, "message"), args[0], output.Count(r.Skipped))
 			})
 		},

@@ -45,6 +45,9 @@ should be delivered again.`,
   lockstep queue seek events --to 120000`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if to == "" {
+				return cli.Usage("--to is required: earliest, latest, a sequence or a time")
+			}
 			position, err := parsePosition("--to", to)
 			if err != nil {
 				return err
@@ -73,13 +76,13 @@ func parsePosition(flag, text string) (admin.Position, error) {
 	}
 	if sequence, err := strconv.ParseUint(text, 10, 64); err == nil {
 		if sequence == 0 {
-			return admin.Position{}, cli.Usage("%s is 0: sequences begin at 1", flag)
+			return admin.Position{}, cli.Usage("%s 0: sequences start at 1", flag)
 		}
 		return admin.AtSequence(sequence), nil
 	}
 	if ago, err := time.ParseDuration(units.ExpandDays(text)); err == nil {
 		if ago < 0 {
-			return admin.Position{}, cli.Usage("%s %s is in the future: a duration is an age", flag, text)
+			return admin.Position{}, cli.Usage("%s %s: an age must not be negative", flag, text)
 		}
 		return admin.Since(time.Now().Add(-ago)), nil
 	}
@@ -91,6 +94,6 @@ func parsePosition(flag, text string) (admin.Position, error) {
 			return admin.Since(t), nil
 		}
 	}
-	return admin.Position{}, cli.Usage("%s %q is neither earliest, latest, a sequence, a time (RFC 3339, or like "+
-		"2026-11-21 09:30:00), nor an age (such as 2h or 7d)", flag, text)
+	return admin.Position{}, cli.Usage("%s %q: must be earliest, latest, a sequence, a time (RFC 3339, or "+
+		"2026-11-21 09:30:00 in local time) or an age (such as 2h or 7d)", flag, text)
 }

@@ -44,9 +44,9 @@ func TestSeek(t *testing.T) {
 		code int
 		args []string
 	}{
-		{"begin at 1", cli.ExitUsage, []string{"--to", "0"}},
-		{"is in the future", cli.ExitUsage, []string{"--to", "-5m"}},
-		{"neither earliest", cli.ExitUsage, []string{"--to", "yesterday"}},
+		{"start at 1", cli.ExitUsage, []string{"--to", "0"}},
+		{"must not be negative", cli.ExitUsage, []string{"--to", "-5m"}},
+		{"must be earliest", cli.ExitUsage, []string{"--to", "yesterday"}},
 		{"to", cli.ExitUsage, nil},
 		{"in the future", cli.ExitError, []string{"--to", "2226-01-01T00:00:00Z"}},
 		{"next sequence of the queue is 3", cli.ExitError, []string{"--to", "9"}},

@@ -70,8 +70,8 @@ them for a consumer, and are part of the backlog until then.
 		},
 	}
 	cmd.Flags().StringVar(&start, "start", "latest",
-		"start position: latest, for messages published from now on; earliest, for all stored messages; or a sequence or "+
-			"time, as for queue seek")
+		"start position: latest (messages published from now on), earliest (all stored messages), or a sequence or time "+
+			"as for lockstep queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	given.register(cmd)
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the subscription already exists")

@@ -82,7 +82,7 @@ certificates, keys and secrets are checked, and the exit code is 0 if they are v
 				})
 			if errors.Is(err, node.ErrRestart) {
 				logger.Info("restarting", zap.String("program", program))
-				return beginAnew(program, address)
+				return execAgain(program, address)
 			}
 			return err
 		},

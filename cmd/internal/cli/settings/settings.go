@@ -139,13 +139,13 @@ come from the configuration or were set at run time. docs/reference/configuratio
 func getCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "get NAME", Short: "Show one setting",
-		Long: `Show a setting that can be changed without a restart: its value on each node and the source of the
-value. To list the names, use lockstep settings list.`,
+		Long: `Show the value of a setting that can be changed without a restart. With --output json, show the value
+and the configured value on each node. To list the names, use lockstep settings list.`,
 		Example: "  lockstep settings get log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := config.FindRunning(args[0]); err != nil {
-				return cli.Usage("%w", err)
+			if _, err := findRunning(args[0]); err != nil {
+				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				list, err := queryRunning(ctx, env, c)
@@ -198,10 +198,18 @@ immediately.`,
 	return cmd
 }
 
-func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.ChangeSettingsRequest) error {
+func findRunning(name string) (config.Running, error) {
 	r, err := config.FindRunning(name)
 	if err != nil {
-		return cli.Usage("%w", err)
+		return r, cli.Usage("%s", strings.TrimPrefix(err.Error(), config.ErrInvalid.Error()+": "))
+	}
+	return r, nil
+}
+
+func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.ChangeSettingsRequest) error {
+	r, err := findRunning(name)
+	if err != nil {
+		return err
 	}
 	if r.Scope == config.ScopePair && req.GetNode() != "" {
 		return cli.Usage("%s is a setting of the pair: omit --node", name)

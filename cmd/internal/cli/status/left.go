@@ -12,13 +12,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair holds their content.
+// printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair has their content.
 // Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages; a truncated log
 // tail always is.
 func printLeft(env *cli.Env, s pairstatus.Status) error {
-	removable := "unused files on %s, can be removed: %s"
+	removable := "unused files on %s (can be removed): %s"
 	if !settled(&s) {
-		removable = "unused files on %s, DO NOT REMOVE until both nodes are in sync, may be the only copy of messages: %s"
+		removable = "unused files on %s (DO NOT REMOVE until both nodes are in sync: may be the only copy of messages): %s"
 	}
 	for _, n := range s.Nodes {
 		var unused, cut []string
@@ -28,7 +28,7 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 			case datadir.LeftCutLog:
 				cut = append(cut, text)
 			case datadir.LeftOldPageFile:
-				unused = append(unused, text+", with lockstep store drop-old --node "+n.Name)
+				unused = append(unused, text+"; to delete it, use lockstep store drop-old --node "+n.Name)
 			default:
 				unused = append(unused, text)
 			}
@@ -38,8 +38,8 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 			paths  []string
 		}{
 			{removable, unused},
-			{"truncated records on %s, not part of the pair (to show them, use lockstep store dump-log FILE --messages): " +
-				"%s", cut},
+			{"truncated records on %s that are not part of the pair (to show them, use lockstep store dump-log FILE " +
+				"--messages): %s", cut},
 		} {
 			if len(line.paths) == 0 {
 				continue

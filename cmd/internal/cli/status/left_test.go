@@ -19,7 +19,7 @@ import (
 func TestStatusReportsLastCopy(t *testing.T) {
 	aside := []pairstatus.Left{{Path: "/data/damaged-1", Kind: datadir.LeftDamagedStore, Bytes: 1024}}
 	both := []string{"a", "b"}
-	const removable = "can be removed: /data/damaged-1 (1.0 KiB)"
+	const removable = "(can be removed): /data/damaged-1 (1.0 KiB)"
 	for name, c := range map[string]struct {
 		pair   *pairstatus.Pair
 		nodes  []pairstatus.Node
@@ -63,9 +63,10 @@ func TestStatusReportsLastCopy(t *testing.T) {
 			{Path: "/data/page.db_old", Kind: datadir.LeftOldPageFile},
 		}},
 	}})
-	require.Contains(t, string(text), "can be removed: /data/page.db_old (0 B), with lockstep store drop-old --node a\n")
-	require.Contains(t, string(text), "truncated records on a, not part of the pair (to show them, use lockstep store "+
-		"dump-log FILE --messages): /data/cut-1.seg (0 B)\n")
+	require.Contains(t, string(text),
+		"(can be removed): /data/page.db_old (0 B); to delete it, use lockstep store drop-old --node a\n")
+	require.Contains(t, string(text), "truncated records on a that are not part of the pair (to show them, use lockstep "+
+		"store dump-log FILE --messages): /data/cut-1.seg (0 B)\n")
 }
 
 func leftText(t *testing.T, s pairstatus.Status) []byte {

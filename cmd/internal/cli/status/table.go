@@ -20,8 +20,8 @@ const (
 	minNote       = 12
 )
 
-// printNodes prints one row per node. A note that does not fit is cut, and printed in full below the table unless a
-// condition contains it.
+// printNodes prints one row per node. A note that does not fit is truncated, and printed in full below the table unless
+// a condition contains it.
 func printNodes(env *cli.Env, s pairstatus.Status) error {
 	header := []string{
 		"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", ">Queues", ">Messages",
@@ -41,7 +41,7 @@ func printNodes(env *cli.Env, s pairstatus.Status) error {
 	}
 	room := noteRoom(header, rows)
 	for i := range rows {
-		rows[i] = append(rows[i], cutNote(notes[i], room))
+		rows[i] = append(rows[i], truncateNote(notes[i], room))
 	}
 	if err := env.Print.Table(header, rows); err != nil {
 		return err
@@ -55,7 +55,7 @@ func printNodes(env *cli.Env, s pairstatus.Status) error {
 		}
 	}
 	for i, n := range s.Nodes {
-		if cutNote(notes[i], room) == notes[i] || conditionLines(&s, notes[i]) {
+		if truncateNote(notes[i], room) == notes[i] || conditionLines(&s, notes[i]) {
 			continue
 		}
 		if err := env.Print.Sentence("%s: %s", cmp.Or(n.Name, n.Address), notes[i]); err != nil {
@@ -65,7 +65,7 @@ func printNodes(env *cli.Env, s pairstatus.Status) error {
 	return nil
 }
 
-// certificatesOf shows, for each use, the certificate that expires first.
+// certificatesOf returns, for each use, the expiry date of the certificate that expires first.
 func certificatesOf(n *pairstatus.Node) string {
 	var uses []string
 	first := make(map[string]*pairstatus.Certificate)
@@ -88,7 +88,8 @@ func certificatesOf(n *pairstatus.Node) string {
 func notesOf(n *pairstatus.Node) string {
 	var all []string
 	if n.Standby != "" {
-		all = append(all, fmt.Sprintf("standby %s, %s behind", n.Standby, output.Count(n.StandbyLag)))
+		all = append(all, fmt.Sprintf("standby %s, %s behind", strings.ReplaceAll(n.Standby, "-", " "),
+			output.Plural(n.StandbyLag, "record")))
 	}
 	if n.Maintenance != nil {
 		all = append(all, n.Maintenance.String())
@@ -109,7 +110,7 @@ func conditionLines(s *pairstatus.Status, note string) bool {
 }
 
 func noteRoom(header []string, rows [][]any) int {
-	room := statusColumns - 2 // the last column has padding, too
+	room := statusColumns - 2 // the last column also has padding
 	for i, h := range header[:len(header)-1] {
 		width := utf8.RuneCountInString(strings.TrimPrefix(h, ">"))
 		for _, row := range rows {
@@ -120,8 +121,8 @@ func noteRoom(header []string, rows [][]any) int {
 	return max(room, minNote)
 }
 
-// cutNote cuts between two words if possible.
-func cutNote(note string, room int) string {
+// truncateNote truncates between two words if possible.
+func truncateNote(note string, room int) string {
 	if utf8.RuneCountInString(note) <= room {
 		return note
 	}

@@ -43,7 +43,7 @@ func TestStatusFits(t *testing.T) {
 	}
 	require.Regexp(t, `^b .* two.*…$`, lines[3])
 	require.Regexp(t, `^\? .* status.*…$`, lines[4])
-	require.Equal(t, []string{"a: standby in-sync, 0 behind", "b: " + reason, "127.0.0.1:17422: " + failure, ""},
+	require.Equal(t, []string{"a: standby in sync, 0 records behind", "b: " + reason, "127.0.0.1:17422: " + failure, ""},
 		lines[5:])
 
 	text = shown(pairstatus.Status{
@@ -59,11 +59,11 @@ func TestStatusFits(t *testing.T) {
 		Name: "a", Address: "127.0.0.1:7420", Role: "active",
 		Standby: "in-sync",
 	}}})
-	require.Contains(t, text, "standby in-sync, 0 behind\n", "text that fits is not truncated")
+	require.Contains(t, text, "standby in sync, 0 records behind\n", "text that fits is not truncated")
 	require.NotContains(t, text, "…")
 }
 
-func TestCutNote(t *testing.T) {
+func TestTruncateNote(t *testing.T) {
 	for _, c := range []struct {
 		note, want string
 		room       int
@@ -73,6 +73,6 @@ func TestCutNote(t *testing.T) {
 		{"one two three", "one two…", 10},
 		{strings.Repeat("ä", 20), strings.Repeat("ä", 9) + "…", 10},
 	} {
-		require.Equal(t, c.want, cutNote(c.note, c.room))
+		require.Equal(t, c.want, truncateNote(c.note, c.room))
 	}
 }

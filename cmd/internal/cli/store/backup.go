@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,7 +31,7 @@ type saveSet struct {
 	Complete  bool             `json:"complete"`
 	Problem   string           `json:"problem,omitempty"`
 	Verified  bool             `json:"verified,omitempty"`
-	// age public keys
+	// Recipients are the age public keys of an encrypted backup.
 	Recipients []string  `json:"recipients,omitempty"`
 	Check      *verified `json:"check,omitempty"`
 }
@@ -196,6 +197,11 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if err != nil {
 		return err
 	}
+	for _, place := range []string{path, f.archive} {
+		if err := checkThere(place); err != nil {
+			return err
+		}
+	}
 	location, set, err := chooseSet(ctx, &f.locations, path, f.toLSN, toTime)
 	if err != nil {
 		return err
@@ -234,14 +240,13 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if f.dryRun {
 		verb = "verified; a restore would contain"
 	}
-	// The number of messages is that of the backup. The effect of the archived records is known only after the node has
-	// applied them at its start.
-	content := fmt.Sprintf("%s of the backup in pages of %s", output.Plural(r.Manifest.Messages, "message"),
-		output.Bytes(r.Manifest.PageSize))
+	// The number of messages excludes the archived records: the node applies them at its start.
+	content := output.Plural(r.Manifest.Messages, "message")
 	if r.Records > 0 {
-		content += ", and " + output.Plural(r.Records, "later log record") + ", which add and remove messages"
+		content += " and " + output.Plural(r.Records, "later log record") + ", which add and remove messages"
 	}
-	err = env.Print.Sentence("%s: %s %s; up to LSN %s, %s", set.Name, verb, content, fmt.Sprint(r.End.LSN),
+	err = env.Print.Sentence("%s: %s %s; page size %s, up to LSN %s, %s", set.Name, verb, content,
+		output.Bytes(r.Manifest.PageSize), fmt.Sprint(r.End.LSN),
 		r.EndTime.Local().Format(time.DateTime))
 	if err != nil {
 		return err
@@ -250,7 +255,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 		return env.Print.Sentence("  space required: %s, available: %s", output.Bytes(r.NeededBytes),
 			output.Bytes(r.AvailableBytes))
 	}
-	return env.Print.Sentence("%s is ready to start; it belongs to no pair", f.dataDir)
+	return env.Print.Sentence("the store in %s is ready to start; it belongs to no pair", f.dataDir)
 }
 
 // chooseSet returns the backup at path, or the newest suitable one in it, and its location.
@@ -261,15 +266,19 @@ func chooseSet(
 	if err != nil {
 		return nil, backup.Set{}, err
 	}
-	one := fmt.Errorf("%w: %s is an entire bucket", backup.ErrIncomplete, path)
+	none := fmt.Errorf("%w: no complete backup in %s", backup.ErrNotFound, path)
+	one := none
 	if parent != nil {
 		var set backup.Set
 		if set, one = backup.Load(ctx, parent, name); one == nil {
 			return parent, set, nil
 		}
 	}
-	if errors.Is(one, backup.ErrRemote) {
+	switch {
+	case errors.Is(one, backup.ErrRemote):
 		return nil, backup.Set{}, one
+	case errors.Is(one, fs.ErrNotExist): // of the manifest
+		one = none
 	}
 	location, err := locations.open(path)
 	if err != nil {

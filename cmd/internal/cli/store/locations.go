@@ -3,7 +3,9 @@
 package store
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"path/filepath"
 
@@ -89,8 +91,11 @@ func (p *locationFlags) unseal() (backup.Unsealer, error) {
 	return with, nil
 }
 
-// checkThere rejects a missing directory, since its listing would be empty.
+// checkThere rejects a missing directory, since its listing would be empty. An empty text is accepted.
 func checkThere(text string) error {
+	if text == "" {
+		return nil
+	}
 	at, err := backup.ParseLocation(text)
 	if err != nil {
 		return cli.Usage("%v", err)
@@ -98,7 +103,12 @@ func checkThere(text string) error {
 	if at.IsS3() {
 		return nil
 	}
-	if s, err := vfs.OS().Stat(at.Dir); err != nil || !s.IsDir {
+	switch s, err := vfs.OS().Stat(at.Dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("directory not found: %s", at.Dir)
+	case err != nil:
+		return fmt.Errorf("read the directory: %w", err)
+	case !s.IsDir:
 		return fmt.Errorf("%s is not a directory", at.Dir)
 	}
 	return nil

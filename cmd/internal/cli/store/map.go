@@ -47,8 +47,8 @@ func mapCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "map", Short: "Show page file usage of a running node",
 		Long: `Show page.db of a running node from start to end: which regions hold messages or the index, are
-free, or were freed and are held for a checkpoint or a reader, such as a backup. A lower-case letter marks a region
-that is partly free or held. The command does not block the node, and reads no messages.
+free, or were freed and are reserved for a checkpoint or a reader, such as a backup. A lower-case letter marks a region
+that is partly free or reserved. The command does not block the node, and reads no messages.
 
 Free pages at the end are released by lockstep store shrink; free pages between others are reused, and are removed
 by lockstep store compact.`,
@@ -114,13 +114,13 @@ func (m *pageMap) rows() [][]any {
 	}
 	return [][]any{
 		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "bitmap of used pages", t.Bitmap),
-		row("C", "freed, held for a checkpoint", t.HeldCheckpoint),
-		row("R", fmt.Sprintf("freed, held for readers (%d now)", m.Readers), t.HeldReader),
+		row("C", "freed, reserved for a checkpoint", t.HeldCheckpoint),
+		row("R", fmt.Sprintf("freed, reserved for readers (%d now)", m.Readers), t.HeldReader),
 		row(".", "free", t.Free), row("", "free at the end", m.FreeTail),
 	}
 }
 
-// letter returns the letter of the most frequent use, in lower case if the region also has free or held pages.
+// letter returns the letter of the most frequent use, in lower case if the region also has free or reserved pages.
 func (r *pageRegion) letter() byte {
 	most, letter := uint64(0), byte('.')
 	for _, of := range []struct {

@@ -73,7 +73,7 @@ func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string
 	case i >= 0:
 		address = s.Nodes[i].Address
 	case strings.Contains(want, ":"):
-		// An address that is not in --addr is accepted too.
+		// An address that is not in --addr is also accepted.
 	case s.Answered() == 0:
 		return target{}, cli.ErrNoAnswer
 	default:

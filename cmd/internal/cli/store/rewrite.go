@@ -36,7 +36,7 @@ func (f *rewriteFlags) register(cmd *cobra.Command) {
 	f.location.register(cmd, true)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only report the result and the required space")
 	cmd.Flags().BoolVar(&f.rolling, "rolling", false,
-		"rewrite both nodes, one after the other, with a switchover in between")
+		"rewrite both nodes, one at a time, with a switchover in between")
 	cmd.Flags().BoolVar(&f.switchBack, "switch-back", false, "with --rolling: switch the active role back at the end")
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "with --rolling: start the plan and return immediately")
 	cmd.MarkFlagsMutuallyExclusive("rolling", "node")
@@ -136,7 +136,7 @@ func rewriteNode(
 		}
 		if pageSize = s.GetPageSizeRecommended(); pageSize == 0 {
 			return nil, cli.WithHint(errors.New("no page size is recommended yet"),
-				"lockstep store scan, to get a recommendation; or --page-size, to set one")
+				"`lockstep store scan` to get a recommendation, or `--page-size` to set a page size")
 		}
 	}
 	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
@@ -155,8 +155,8 @@ func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFl
 			return err
 		}
 		if pairstatus.BaseRole(t.status.Role) != role {
-			return cli.WithHint(fmt.Errorf("a rolling operation requires both nodes in sync, and there is no %s", role),
-				"lockstep status, to show the nodes")
+			return cli.WithHint(fmt.Errorf("a rolling operation requires both nodes in sync; no node is %s", role),
+				"`lockstep status` to show the nodes")
 		}
 		r, err := rewriteNode(ctx, env, t, f, pageSize)
 		if err != nil {

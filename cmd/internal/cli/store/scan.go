@@ -95,7 +95,7 @@ result of its last scan, regardless of how it was started: --last shows it for a
 	}
 	w.register(cmd, true)
 	cmd.Flags().StringVar(&limit, "page-size-max", "",
-		"maximum recommended page size; default: the setting of that name, offline 32KiB")
+		"maximum recommended page size; default: the setting page-size-max, or 32KiB with --data-dir")
 	cmd.Flags().BoolVar(&last, "last", false, "show the last scan of each node without reading messages")
 	cli.AddFullSpeed(cmd, &full)
 	for _, other := range []string{"data-dir", "page-size-max", "full-speed"} {
@@ -165,7 +165,7 @@ func printLast(p *output.Printer, j scanned, more bool) error {
 		}
 	}
 	if j.PageSize == 0 {
-		return p.Sentence("%s: not scanned yet (lockstep store scan)", j.Store)
+		return p.Sentence("%s: not scanned yet; use lockstep store scan", j.Store)
 	}
 	if err := p.Sentence("%s, scanned %s:", j.Store, j.Time.Local().Format(time.DateTime)); err != nil {
 		return err
@@ -292,7 +292,7 @@ func histogramRows(buckets []bucket) [][]any {
 	return rows
 }
 
-// in eighths of a character
+// chart returns a bar with a resolution of an eighth of a character.
 func chart(n, most uint64) string {
 	eighths := int(float64(n) / float64(most) * chartWidth * 8)
 	if n > 0 {
@@ -342,17 +342,17 @@ func (j scanned) advice() string {
 	verb := "resize"
 	switch gains := then+j.FileBytes/worthwhile < j.FileBytes; {
 	case j.Recommended != j.PageSize:
-		s += fmt.Sprintf("; a resize makes page.db %s instead of %s", output.Bytes(then), output.Bytes(j.FileBytes))
+		s += fmt.Sprintf(". A resize changes page.db from %s to %s", output.Bytes(j.FileBytes), output.Bytes(then))
 		if present > 0 {
-			s += fmt.Sprintf("; a compact with the current size, %s", output.Bytes(present))
+			s += fmt.Sprintf(", a compaction with the current page size to %s", output.Bytes(present))
 		}
 		s += "."
 	case gains:
 		verb = "compact"
-		s += fmt.Sprintf(" (unchanged). A compact makes page.db %s instead of %s.", output.Bytes(then),
-			output.Bytes(j.FileBytes))
+		s += fmt.Sprintf(" (unchanged). A compaction shrinks page.db from %s to %s.", output.Bytes(j.FileBytes),
+			output.Bytes(then))
 	default:
-		return s + " (unchanged). A resize or compact gains nothing."
+		return s + " (unchanged). A resize or compaction would not save space."
 	}
 	if j.pair {
 		return s + fmt.Sprintf("\nTo do this without downtime: lockstep store %s --rolling", verb)

@@ -124,7 +124,7 @@ func backups(t *testing.T, c clitest.CLI) {
 
 	data := filepath.Join(t.TempDir(), "data")
 	require.Contains(t, c.OK("store", "restore", dir, "--data-dir", data, "--dry-run"),
-		"a restore would contain 2,000 messages of the backup")
+		"a restore would contain 2,000 messages; page size 8.0 KiB")
 	require.NoDirExists(t, data)
 	restored := c.Lines("store", "restore", dir, "--data-dir", data)[0]
 	require.NotEmpty(t, restored["store_id"])
@@ -136,8 +136,18 @@ func backups(t *testing.T, c clitest.CLI) {
 	_, stderr, code = c.Run("", "store", "restore", dir, "--data-dir", data)
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "empty")
-	_, stderr, code = c.Run("", "store", "restore", filepath.Dir(data), "--data-dir", filepath.Join(data, "x"))
-	require.Equal(t, cli.ExitError, code, stderr)
+	missing, other := filepath.Join(data, "missing"), filepath.Join(data, "other")
+	for _, want := range []struct{ args, says string }{
+		{filepath.Dir(data), "no complete backup in"},
+		{missing, "directory not found: " + missing},
+		{dir + " --archive " + missing, "directory not found: " + missing},
+	} {
+		args := append([]string{"store", "restore", "--data-dir", other}, strings.Fields(want.args)...)
+		_, stderr, code = c.Run("", args...)
+		require.Equal(t, cli.ExitError, code, stderr)
+		require.Contains(t, stderr, want.says)
+		require.NoDirExists(t, other)
+	}
 }
 
 // The first Ctrl-C cancels the plan safely and waits for the cancellation.

@@ -141,7 +141,7 @@ func printCheck(env *cli.Env, c checked) error {
 	}
 	if !c.Sound {
 		return cli.WithHint(fmt.Errorf("%s: %s found", c.Store, output.Plural(len(c.Problems), "problem")),
-			"stopping this node, moving its directory away and starting it: it copies the store from the other node")
+			"stopping this node, moving its directory away and starting it again: it copies the store from the other node")
 	}
 	return env.Print.Sentence("%s is valid: %s in %s", c.Store, output.Plural(c.Messages, "message"),
 		output.Plural(c.Pages, "page"))
@@ -151,7 +151,7 @@ func digestCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "digest", Short: "Compute the digest of a store",
 		Long: `Two stores with the same digest at the same LSN hold the same queues, subscriptions,
-acknowledgements and messages. The digest of a directory is that of its last checkpoint.`,
+acknowledgements and messages. For a directory, the digest of the last checkpoint is computed.`,
 		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -255,7 +255,7 @@ For a running node, use lockstep status.`,
 				{"Other slot", j.OtherSlot},
 				{"Position", fmt.Sprintf("LSN %d, term %d, chain %s", j.Position.LSN, j.Position.Term,
 					j.Position.Chain)},
-				{"Root", fmt.Sprintf("page %d, %d pages", j.Root, j.RootPages)},
+				{"Root", fmt.Sprintf("page %d, %s", j.Root, output.Plural(j.RootPages, "page"))},
 			})
 		},
 	}
@@ -280,7 +280,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			no, err := strconv.ParseUint(args[1], 10, 64)
 			if err != nil {
-				return cli.Usage("PAGE %q is not a number", args[1])
+				return cli.Usage("PAGE %q: must be a number", args[1])
 			}
 			var d checkpoint.PageDump
 			err = checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) (err error) {
@@ -306,8 +306,8 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 			if err := env.Print.Object(j); err != nil {
 				return err
 			}
-			err = env.Print.Sentence("page %d: %s, %d pages, written for checkpoint %d, %s of payload", j.Page, j.Kind,
-				j.Pages, j.Born, output.Bytes(j.PayloadBytes))
+			err = env.Print.Sentence("page %d: %s, %s, written for checkpoint %d, %s of payload", j.Page, j.Kind,
+				output.Plural(j.Pages, "page"), j.Born, output.Bytes(j.PayloadBytes))
 			if err != nil || len(rows) == 0 {
 				return err
 			}
@@ -324,7 +324,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 func takeDir(cmd *cobra.Command, need bool, rest int) {
 	var dir string
 	run := cmd.RunE
-	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of a stopped node; same as the argument DIR")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "data directory of a stopped node")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		switch n := len(args); {
 		case dir != "" && n > rest:
@@ -332,9 +332,9 @@ func takeDir(cmd *cobra.Command, need bool, rest int) {
 		case dir != "" && n == rest, dir == "" && n == rest+1, dir == "" && n == 0 && !need:
 			return nil
 		case dir == "" && n <= rest:
-			return cli.Usage("%s requires a directory: --data-dir", cmd.CommandPath())
+			return cli.Usage("--data-dir is required: the directory of a stopped node")
 		default:
-			return cli.Usage("%s: invalid number of arguments; see --help", cmd.CommandPath())
+			return cli.Usage("expected %s, got %d arguments", cmd.UseLine(), n)
 		}
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

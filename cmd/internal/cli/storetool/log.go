@@ -104,7 +104,7 @@ type recordDump struct {
 	Kind       string `json:"kind"`
 	Bytes      int    `json:"bytes"`
 	DurableLSN uint64 `json:"durable_lsn"`
-	// omitted if the block has no committed position
+	// CommittedLSN is omitted if the block has no committed position.
 	CommittedLSN uint64 `json:"committed_lsn,omitempty"`
 
 	Time       time.Time `json:"time,omitzero"`

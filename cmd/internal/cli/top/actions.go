@@ -52,11 +52,11 @@ func (s *source) switchover(ctx context.Context) doneMsg {
 	if err != nil {
 		return doneMsg{err: err}
 	}
-	return doneMsg{text: fmt.Sprintf("%s is active now in term %d; clients paused for %v", r.GetActiveAddress(),
+	return doneMsg{text: fmt.Sprintf("%s is now active in term %d; clients were paused for %v", r.GetActiveAddress(),
 		r.GetTerm(), r.GetPause().AsDuration().Round(100*time.Microsecond))}
 }
 
-// setPaused calls the nodes one after the other, since the active may be unreachable.
+// setPaused calls the nodes until one accepts the change, since the active may be unreachable.
 func (s *source) setPaused(ctx context.Context, paused bool) doneMsg {
 	ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
 	defer cancel()

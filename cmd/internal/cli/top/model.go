@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// queues per request: the visible ones and some before and after them
+// window is the number of queues per request: the visible ones and some before and after them.
 const window = 200
 
 type screen int

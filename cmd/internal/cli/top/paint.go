@@ -70,8 +70,8 @@ type column struct {
 
 const shortestName = 8
 
-// table lays out a header and rows in the given width. The first column gets the remaining width, and is cut if
-// necessary; with fill it takes all of it.
+// table lays out a header and rows in the given width. The first column is truncated to the remaining width; with fill
+// it is also extended to it.
 func table(columns []column, rows [][]string, width int, fill bool) (header string, lines []string) {
 	widths, shown := make([]int, len(columns)), make([]bool, len(columns))
 	for i, c := range columns {

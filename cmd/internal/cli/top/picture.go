@@ -12,7 +12,7 @@ import (
 type Screen struct {
 	At     time.Time         `json:"at"`
 	Status pairstatus.Status `json:"status"`
-	// nil if no node is active, or if it became active just now
+	// Rates is nil if no node is active, or if the node has just become active.
 	Rates *pairstatus.Rates `json:"rates"`
 	// Queues are the requested queues; the next field counts all of them.
 	Queues      []Queue `json:"queues"`

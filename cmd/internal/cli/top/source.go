@@ -16,7 +16,7 @@ import (
 
 const (
 	statusLimit = 2 * time.Second
-	// finding the active and listing its queues
+	// queuesLimit is the time limit for finding the active and listing its queues.
 	queuesLimit = 5 * time.Second
 	rightsEvery = 10 * time.Second
 )
@@ -32,7 +32,7 @@ type (
 		page page
 		err  error
 	}
-	// the operator may switch over and pause
+	// rightsMsg reports whether the operator may switch over and pause.
 	rightsMsg struct{ operate bool }
 )
 
@@ -194,7 +194,7 @@ func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	}
 }
 
-// mayOperate returns true for a role, whose rights are not known here: the node decides.
+// mayOperate returns true if the caller has a role, whose rights are not known here: the node decides.
 func mayOperate(me *pb.WhoAmIResponse) bool {
 	if me.GetOpen() || me.GetBootstrapOperator() {
 		return true

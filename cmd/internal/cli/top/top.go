@@ -3,7 +3,7 @@
 // Package top implements `lockstep top`, a live terminal view of a pair and its queues.
 //
 // A source polls each node for its status and the active for its queues. A model, which does no I/O, keeps the last
-// picture and the operator's input. The view renders it.
+// status and the operator's input. The view renders it.
 package top
 
 import (
@@ -35,7 +35,7 @@ continuously on a terminal. Queues can be sorted and filtered. Keys switch over,
 confirmation, if the caller has the right. Press ? for all keys, q to quit. It continues after a node failure.
 
 With --once, print one sample as text, or with --output json as one line of JSON; this takes one --interval,
-because rates need two samples. The exit code is then 1 if no node responds.`,
+because rates require two samples. The exit code is then 1 if no node responds.`,
 		Example: "  lockstep top\n  lockstep top --interval 250ms\n  lockstep top --once\n" +
 			"  lockstep top --output json | jq .rates",
 		Args: cobra.NoArgs,

@@ -145,7 +145,7 @@ func TestThroughAFailover(t *testing.T) {
 	s.press("\x1b")
 	s.until("2 queues by published") // an escape directly followed by S would be Alt+S
 	s.press("Sy")
-	s.until(active.Address + " is active now")
+	s.until(active.Address + " is now active")
 	s.press("P")
 	s.until("Pause the pair?")
 	s.press("y")

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bound measures the upper bound of a pair that stores nothing. A client sends messages to a first relay, which
-// forwards them to a second one. The answers return the same way, as those of an active and its standby do.
+// forwards them to a second one. The answers return the same way, like the answers of
+// a standby and its active.
 //
 // The relays are separate processes. Messages are sent in gRPC streams like those of the product (Transport GRPC), or
 // length-prefixed over TCP (TCP). With Sync, both relays write received messages to a file, and sync it before they

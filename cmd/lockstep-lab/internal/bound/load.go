@@ -16,10 +16,10 @@ type LoadOptions struct {
 	// Address of the first relay, host:port.
 	Address     string
 	Connections int
-	// messages in flight per connection; 1 is synchronous
+	// Window is the number of messages in flight per connection; 1 is synchronous.
 	Window int
 	Body   []byte
-	// during which messages are sent
+	// Duration is the time during which messages are sent.
 	Duration time.Duration
 	// Record is called with the time from sending each message to its answer, by one goroutine at a time.
 	Record func(time.Duration)
@@ -149,7 +149,7 @@ func (s *sender) pipelined() error {
 	return s.failed
 }
 
-// next also reports whether it is the last message.
+// next waits for space in the window, and reports whether the next message is the last one.
 func (s *sender) next() (last bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

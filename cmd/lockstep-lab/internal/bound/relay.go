@@ -116,7 +116,7 @@ func pass(from, to conn, log *log, a *answers) error {
 	}
 }
 
-// does not limit the answers
+// never is a count that does not limit the answers.
 const never = 1 << 62
 
 // answers sends the number of messages that are safe on all relays to the sender.

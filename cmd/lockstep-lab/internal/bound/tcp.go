@@ -66,7 +66,7 @@ func newTCP(c net.Conn) *tcpConn {
 func (c *tcpConn) send(m message) error {
 	binary.BigEndian.PutUint32(c.head[:], uint32(m.size()))
 	if _, err := c.w.Write(c.head[:]); err != nil {
-		return err //nolint:wrapcheck // relays and loads say what was done
+		return err //nolint:wrapcheck // relays and loads add the operation
 	}
 	for _, part := range m.parts() {
 		if _, err := c.w.Write(part); err != nil {

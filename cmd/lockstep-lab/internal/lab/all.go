@@ -61,12 +61,12 @@ func allCommand(env *cli.Env) *cobra.Command {
 	var only []string
 	cmd := &cobra.Command{
 		Use: "all", Short: "Run all benchmarks and print a table",
-		Long: `Run each measurement in turn, in a short form of a few minutes, and print one table: median rate,
+		Long: `Run all measurements in sequence, in a short form of a few minutes, and print one table: median rate,
 spread over several rounds, latencies, and for each installed peer its rate and the ratio to it. Peers that are not
 found are listed as not installed. --long takes hours: several rounds, with the sizes and counts of the
 documentation.
 
-After a failed measurement, its error is printed, the others still run, and the exit code is that of a failure.`,
+If a measurement fails, its error is printed, the others still run, and the exit code is 1.`,
 		Example: `  lockstep-lab all
   lockstep-lab all --peers ~/peers
   lockstep-lab all --long --output json > results.json
@@ -75,9 +75,9 @@ After a failed measurement, its error is printed, the others still run, and the 
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.Memory, f.PageSize, f.Sizes, f.Messages, f.Rounds, f.Sync = "512MiB", "2KiB", []string{"512", "15000"},
 				1_000_000, 1, "off"
-			f.Duration, f.frames, f.batch, f.configs = 2*time.Second, 2, 100, []string{"r1", "r3"}
+			f.Duration, f.bursts, f.batch, f.configs = 2*time.Second, 2, 100, []string{"r1", "r3"}
 			if long {
-				f.Messages, f.Rounds, f.Duration, f.frames = 2_000_000, 5, 10*time.Second, 4
+				f.Messages, f.Rounds, f.Duration, f.bursts = 2_000_000, 5, 10*time.Second, 4
 			}
 			for _, name := range only {
 				if !slices.Contains(names(), name) {

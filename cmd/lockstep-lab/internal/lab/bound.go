@@ -24,7 +24,7 @@ func boundCommand(env *cli.Env) *cobra.Command {
 	var windows []int
 	cmd := &cobra.Command{
 		Use: "bound", Short: "Compare publishing with relays that store nothing",
-		Long: `Publish to a pair, and in turn send the same messages through two processes that relay but do not
+		Long: `Alternately publish to a pair, and send the same messages through two processes that relay but do not
 store them: from the client to the first process, to the second, and the responses back; first over gRPC streams
 with one message each, then over TCP with only a length prefix. The table has, for each size and --window, the
 rates and the fraction of each relay's rate that the pair reaches.
@@ -67,7 +67,7 @@ with one message each.`,
 
 // boundNextTo measures the pair and the relays alternately.
 func boundNextTo(
-	ctx context.Context, env *cli.Env, f benchcli.Flags, p benchcli.Parsed, windows []int, t bench.Target,
+	ctx context.Context, env *cli.Env, f benchcli.Flags, p benchcli.Params, windows []int, t bench.Target,
 ) (err error) {
 	transports := []bound.Transport{bound.GRPC, bound.TCP}
 	if f.Sync == "always" {
@@ -155,7 +155,7 @@ func printBounds(env *cli.Env, medians []bench.Result) error {
 		})
 	}
 	return env.Print.Table([]string{
-		"Measured", "Sync", ">Bytes", ">Window", ">Rate/s", ">Spread", ">Reached", ">p50 ms", ">p99 ms", ">CPU µs each",
+		"Measured", "Sync", ">Bytes", ">Window", ">Rate/s", ">Spread", ">Reached", ">p50 ms", ">p99 ms", ">CPU µs/message",
 	}, rows)
 }
 

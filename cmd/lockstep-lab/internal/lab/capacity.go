@@ -38,9 +38,8 @@ profile takes 100 samples a second, so that small sections need many messages.
 A second table derives the throughput of machines with 2 to 64 processors, one per node. It is an upper bound
 without memory bandwidth, disk, network and lock contention.
 
---processors starts the nodes with each value of GOMAXPROCS in turn, also above the number of processors of the
-machine; the lock wait rows then show contention, and a further table lists the functions that held the contended
-locks.`,
+--processors measures each value of GOMAXPROCS for the nodes, which may exceed the number of processors of the
+machine. The lock wait rows then show contention, and another table lists the holders of the contended locks.`,
 		Example: `  lockstep-lab capacity
   lockstep-lab capacity --messages 2000000 --duration 60s --output json
   lockstep-lab capacity --processors 2,4,8`,
@@ -76,13 +75,13 @@ locks.`,
 	cmd.Flags().DurationVar(&f.Duration, "duration", 30*time.Second,
 		"profiling time; must be longer than each of the two loads")
 	cmd.Flags().IntSliceVar(&processors, "processors", nil,
-		"values of GOMAXPROCS for the nodes, one after the other; default: unchanged")
+		"values of GOMAXPROCS for the nodes, measured in sequence; default: unchanged")
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil, "settings of the pair, such as commit-delay=1ms")
 	return cmd
 }
 
-// processors 0: all
-func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, processors int) (err error) {
+// capacity runs one measurement. processors is the value of GOMAXPROCS for the nodes; 0: unchanged.
+func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Params, processors int) (err error) {
 	metrics := map[string]string{}
 	f.NodeSettings = map[string]map[string]string{}
 	var ports []*harness.Port
@@ -152,8 +151,8 @@ func printCapacity(env *cli.Env, c measure.Capacity) error {
 		of = fmt.Sprintf(", GOMAXPROCS=%d", c.Processors)
 	}
 	if err := env.Print.Sentence(
-		"%s of %d bytes%s: %.0f messages/s, %.1f µs of CPU each with the client; waiting for locks took %s.", c.Phase,
-		c.SizeBytes, of, c.Rate, c.CPUPerMessage(), strings.Join(waits, ", ")); err != nil {
+		"%s of %d bytes%s: %.0f messages/s, %.1f µs of CPU per message including the client; lock wait per "+
+			"message: %s.", c.Phase, c.SizeBytes, of, c.Rate, c.CPUPerMessage(), strings.Join(waits, ", ")); err != nil {
 		return err
 	}
 	var rows [][]any
@@ -167,7 +166,7 @@ func printCapacity(env *cli.Env, c measure.Capacity) error {
 		}
 		rows = append(rows, []any{s.Node, s.Function, count, fmt.Sprintf("%.2f", s.CPU), ceiling})
 	}
-	head := []string{"Node", "Goroutine", ">Goroutines", ">CPU µs each", ">Ceiling/s"}
+	head := []string{"Node", "Goroutine", ">Goroutines", ">CPU µs/message", ">Ceiling/s"}
 	if err := env.Print.Table(head, rows); err != nil {
 		return err
 	}
@@ -185,7 +184,7 @@ func printLocks(env *cli.Env, c measure.Capacity) error {
 	for _, l := range c.Locks {
 		rows = append(rows, []any{l.Node, l.Function, fmt.Sprintf("%.0f %%", 100*l.Share)})
 	}
-	return env.Print.Table([]string{"Node", "Held the lock", ">Waiting for it"}, rows)
+	return env.Print.Table([]string{"Node", "Lock holder", ">Wait share"}, rows)
 }
 
 func printSizes(env *cli.Env, c measure.Capacity) error {
@@ -207,5 +206,5 @@ func printSizes(env *cli.Env, c measure.Capacity) error {
 			fmt.Sprintf("%.0f", s.Rate()), s.Limit,
 		})
 	}
-	return env.Print.Table([]string{">Processors", ">They allow/s", ">Serial allows/s", ">At most/s", "Limit"}, rows)
+	return env.Print.Table([]string{">Processors", ">CPU limit/s", ">Serial limit/s", ">Maximum/s", "Limited by"}, rows)
 }

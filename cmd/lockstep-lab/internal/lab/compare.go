@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// directory with a program `run` for each peer
+// envPeers names the directory that contains a directory with a program `run` for each peer.
 const envPeers = "LOCKSTEP_PEERS"
 
 type compareFlags struct {
@@ -34,7 +34,7 @@ type compareFlags struct {
 	lock     string
 	syncs    []string
 	configs  []string // of nats
-	frames   int
+	bursts   int
 	batch    int
 	limit    int64
 	peers    map[string]measure.Peer // found
@@ -50,7 +50,7 @@ func (f *compareFlags) register(cmd *cobra.Command, env *cli.Env) {
 }
 
 // limit is the text of --memory-limit.
-func (f *compareFlags) check(limit string) (p benchcli.Parsed, err error) {
+func (f *compareFlags) check(limit string) (p benchcli.Params, err error) {
 	if len(f.syncs) == 0 {
 		return p, cli.Usage("--sync is empty")
 	}
@@ -58,7 +58,7 @@ func (f *compareFlags) check(limit string) (p benchcli.Parsed, err error) {
 	if p, err = f.Parse(); err != nil {
 		return p, err
 	}
-	if f.Duration < 100*time.Millisecond || f.frames < 1 || f.batch < 1 {
+	if f.Duration < 100*time.Millisecond || f.bursts < 1 || f.batch < 1 {
 		return p, cli.Usage("--duration must be at least 100ms, and --bursts and --batch at least 1")
 	}
 	for _, s := range f.syncs {
@@ -98,8 +98,8 @@ func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) 
 	return nil
 }
 
-const compareLong = `Run a peer's benchmark and ours in turn, A B A B, in one session, since results of different
-days are not comparable. A peer is a program that starts the product, loads it and prints its results:
+const compareLong = `Run a peer's benchmark and ours alternately in one session, since results of different days are not
+comparable. A peer is a program that starts the product, loads it and prints its results:
 --peer-command, or ` + "`run`" + ` in
 --peer-dir, or in the directory of that name in --peers. Without a peer, only ours is measured, and the table
 states this.
@@ -156,14 +156,14 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	benchcli.SetDefaults(cmd, map[string]string{"messages": "2000000"})
 	cmd.Flags().Lookup("messages").Usage = "chronicle: messages per burst"
 	cmd.Flags().StringSliceVar(&f.syncs, "sync", []string{"off"},
-		"sync modes of both sides, one after the other: off, always")
+		"sync modes to measure on both sides: off, always")
 	cmd.Flags().StringVar(&peer, "peer", measure.PeerNATS, "peer: nats or chronicle")
 	cmd.Flags().StringVar(&dir, "peer-dir", "",
 		"directory of the peer's benchmark; default: the directory of that name in --peers")
 	cmd.Flags().StringVar(&command, "peer-command", "", "the peer's benchmark, instead of `run` in its directory")
 	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "nats: duration of each publishing workload")
-	cmd.Flags().IntVar(&f.frames, "bursts", 4, "chronicle: number of bursts, each of --messages")
+	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: number of bursts, each of --messages")
 	cmd.Flags().IntVar(&f.batch, "batch", 100, "chronicle: messages per transaction of ours, and between two syncs")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
 		"chronicle: memory limit of each process with its page cache, such as 2GiB")
@@ -174,7 +174,7 @@ type comparer struct {
 	env   *cli.Env
 	cmd   *cobra.Command
 	f     compareFlags
-	p     benchcli.Parsed
+	p     benchcli.Params
 	c     measure.Comparisons
 	round int
 }
@@ -213,7 +213,7 @@ func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
 	return fn()
 }
 
-// r1, ours, r3, r1, ours, r3 and so on
+// natsRounds measures r1, ours and r3 in each round.
 func (c *comparer) natsRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {
@@ -314,7 +314,7 @@ func (c *comparer) ourCase(
 	return bench.Consume(ctx, t, o.consume)
 }
 
-// peer, ours, peer and so on
+// chronicleRounds alternates between the peer and ours.
 func (c *comparer) chronicleRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {
@@ -341,7 +341,7 @@ func (c *comparer) embedded(
 			return err
 		}
 		defer remove()
-		if err := measure.Warm(ctx, dir, measure.StoreBytes(c.f.Messages, c.f.frames, size)); err != nil {
+		if err := measure.Warm(ctx, dir, measure.StoreBytes(c.f.Messages, c.f.bursts, size)); err != nil {
 			return err
 		}
 		return side(ctx, dir, sync, size)
@@ -355,7 +355,7 @@ func (c *comparer) chronicle(ctx context.Context, dir, sync string, size int) er
 	}
 	c.logf("chronicle, sync=%s, %d bytes", sync, size)
 	o := measure.ChronicleOptions{
-		SizeBytes: size, Messages: c.f.Messages, PublishFrames: c.f.frames, MemoryLimit: c.f.limit,
+		SizeBytes: size, Messages: c.f.Messages, Bursts: c.f.bursts, MemoryLimit: c.f.limit,
 		Dir: filepath.Join(dir, "queue"),
 	}
 	if sync == "always" {
@@ -381,7 +381,7 @@ func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) err
 	args := []string{
 		"store", "--rounds=1", "--dir=" + dir, "--sync=" + sync, "--size=" + strconv.Itoa(size),
 		"--messages=" + strconv.Itoa(c.f.Messages),
-		"--bursts=" + strconv.Itoa(c.f.frames), "--batch=" + strconv.Itoa(c.f.batch), "--page-size=" + c.f.PageSize,
+		"--bursts=" + strconv.Itoa(c.f.bursts), "--batch=" + strconv.Itoa(c.f.batch), "--page-size=" + c.f.PageSize,
 		"--memory=" + c.f.Memory,
 		"--page-cache=" + c.f.PageCache,
 	}
@@ -393,7 +393,7 @@ func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) err
 		return err
 	}
 	for _, r := range results {
-		if r.Median || r.FrameMessages == 0 {
+		if r.Median || r.Burst == 0 {
 			continue
 		}
 		r.Round, r.Case = c.round, map[string]string{"write": measure.CaseWrite, "read": measure.CaseRead}[r.Phase]

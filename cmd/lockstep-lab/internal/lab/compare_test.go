@@ -70,7 +70,7 @@ func TestBenchCompare(t *testing.T) {
 	require.Len(t, found, 4)
 	require.Equal(t, "always", found[2]["sync"])
 	ours := found[3]["ours"].(map[string]any)
-	require.InDelta(t, 4, ours["rounds"], 0, "two frames in each of two rounds")
+	require.InDelta(t, 4, ours["rounds"], 0, "two bursts in each of two rounds")
 
 	out := c.OK("compare", "--peer", "chronicle", "--peers", t.TempDir(), "--lock", "", "--messages", "100",
 		"--bursts", "1", "--rounds", "1")

@@ -29,7 +29,7 @@ consumers take turns, so that the subscriptions have different positions in a ba
 --memory. Deliveries during publishing ("deliver") and afterwards ("drain") are reported separately. Fairness is
 the ratio of the deliveries of the least and the most served subscription, until the last message was published.
 
-All processes run on this machine. The CPU time of the consumers reduces that of the nodes and the producers; the
+All processes run on this machine. The consumers compete with the nodes and the producers for CPU time; the
 JSON has the CPU time of each process.
 
 With --filter, each number of subscriptions is measured twice: without filters, and with a filter on each
@@ -70,7 +70,7 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	benchcli.SetDefaults(cmd, map[string]string{"size": "200-500", "messages": "100000", "rounds": "1"})
 	_ = cmd.Flags().MarkHidden("queues")
 	cmd.Flags().IntSliceVar(&subscriptions, "subscriptions", []int{1, 10, 100},
-		"numbers of subscriptions, measured one after the other")
+		"numbers of subscriptions, measured in sequence")
 	cmd.Flags().IntVar(&o.Producers, "producers", 50, "number of concurrent producers")
 	cmd.Flags().IntVar(&o.Window, "window", 16, "maximum unacknowledged messages of a producer")
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "number of concurrent consumers")
@@ -85,7 +85,7 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	return cmd
 }
 
-// fanoutOfEach compares the publish rate of each number of subscriptions with that of the first.
+// fanoutOfEach compares the publish rate of each number of subscriptions with the rate of the first.
 func fanoutOfEach(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int, subscriptions []int,
 ) error {
@@ -120,7 +120,7 @@ func fanoutOfEach(
 	return nil
 }
 
-// distinct property values; a filter matches one of them
+// filterParts is the number of distinct property values; a filter matches one of them.
 const filterParts = 100
 
 // compareFilters prints the cost of filters until the last message was processed.

@@ -88,7 +88,7 @@ standby affects publishers less.`,
 	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "size of a published message in bytes")
 	cmd.Flags().IntVar(&o.PerSecond, "per-second", 500, "total messages published per second")
 	cmd.Flags().IntSliceVar(&publishers, "publishers", []int{1, 8},
-		"numbers of publishers, measured one after the other; each publisher waits for its acknowledgements")
+		"numbers of publishers, measured in sequence; each publisher waits for its acknowledgements")
 	cmd.Flags().StringSliceVar(&o.Works, "work", measure.Works(),
 		"maintenance: "+strings.Join(measure.Works(), ", "))
 	cmd.Flags().IntVar(&f.Rounds, "rounds", 5, "rounds")
@@ -153,6 +153,6 @@ func maintenanceRounds(env *cli.Env, cmd *cobra.Command, t bench.Target, o measu
 		})
 	}
 	return env.Print.Table([]string{
-		"Work", "Publishers", "p50 ms", "p99 ms", "p99 ×", "of rounds", "Max ms", "Of all", "Seconds", "MB/s",
+		"Work", "Publishers", "p50 ms", "p99 ms", "p99 ×", "p99 × range", "Max ms", "Max ms, all rounds", "Seconds", "MB/s",
 	}, rows)
 }

@@ -19,7 +19,7 @@ func mixedCommand(env *cli.Env) *cobra.Command {
 	var o measure.MixedOptions
 	cmd := &cobra.Command{
 		Use: "mixed", Short: "Measure concurrent publishing and consuming",
-		Long: `Publish and consume at the same time for --duration, with many clients, in queues that already hold
+		Long: `Publish and consume at the same time for --duration, with many clients, in queues that already contain
 --backlog messages, and print the messages published and delivered per second. The consumers of a queue share its
 messages. With a backlog larger than the memory budget (--memory), consumers read older messages from disk.`,
 		Example: `  lockstep-lab mixed

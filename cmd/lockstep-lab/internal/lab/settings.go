@@ -133,7 +133,7 @@ func chooseSettings(names, values []string) ([]setting, error) {
 	return chosen, nil
 }
 
-func varySetting(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k setting, size int) error {
+func varySetting(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Params, k setting, size int) error {
 	results := map[string][]bench.Result{} // by value and load
 	key := func(load int, value string) string { return fmt.Sprint(load, " ", value) }
 	for round := range f.Rounds {
@@ -166,7 +166,7 @@ func varySetting(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.
 }
 
 func settingPoint(
-	ctx context.Context, env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k setting, value string,
+	ctx context.Context, env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Params, k setting, value string,
 	load bench.PublishOptions,
 ) (r bench.Result, err error) {
 	f.Sync, f.Settings = k.sync, map[string]string{k.setting: value}
@@ -195,7 +195,7 @@ func printSettings(env *cli.Env, results []bench.Result) error {
 	return env.Print.Table([]string{
 		"Setting", ">Value", "Load", "Sync", ">Bytes", ">Rate/s", ">Spread", ">p50 ms", ">p99 ms", ">max ms",
 		">Checkpoints/min", ">Log MB", ">Peak MB", ">Virtual MB",
-		">CPU µs each", ">Disk MB",
+		">CPU µs/message", ">Disk MB",
 	}, rows)
 }
 

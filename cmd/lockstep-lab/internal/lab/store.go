@@ -26,10 +26,10 @@ func storeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", Short: "Measure the embedded store alone",
 		Long: `Measure the store in one goroutine without network and replication: write a burst of --messages,
-read it back, and repeat. Nothing is acknowledged, so the store grows. The latency of a write is that of a
-transaction of --batch messages; of a read, that of a read of up to 1000 messages or 1 MiB.
+read it back, and repeat. Nothing is acknowledged, so the store grows. A write latency
+is the latency of a transaction of --batch messages; a read latency, of a read of up to 1000 messages or 1 MiB.
 
-With four bursts or more, the mean rate of the second half is compared with that of the first two bursts.
+With four bursts or more, the mean rate of the second half is compared with the first two bursts.
 --memory-limit runs everything in a memory cgroup (v1 or v2; requires root), which includes the page cache. --far
 closes the store after the bursts, and measures opening it and a reader that starts at the first message with an
 empty page cache, compared with a plain read of the same file.`,
@@ -42,7 +42,7 @@ empty page cache, compared with a plain read of the same file.`,
 			if err != nil {
 				return err
 			}
-			if o.Batch < 1 || o.Batch > 10_000 || o.PublishFrames < 1 || o.Pause < 0 {
+			if o.Batch < 1 || o.Batch > 10_000 || o.Bursts < 1 || o.Pause < 0 {
 				return cli.Usage("--batch must be 1 to 10000, --bursts at least 1 and --pause not negative")
 			}
 			if limit != "" {
@@ -63,12 +63,12 @@ empty page cache, compared with a plain read of the same file.`,
 	}
 	f.RegisterStore(cmd)
 	cmd.Flags().IntVar(&o.Batch, "batch", 100, "messages per transaction")
-	cmd.Flags().IntVar(&o.PublishFrames, "bursts", 4, "number of bursts, each of --messages")
+	cmd.Flags().IntVar(&o.Bursts, "bursts", 4, "number of bursts, each of --messages")
 	cmd.Flags().DurationVar(&o.Pause, "pause", 0, "time between two bursts")
 	cmd.Flags().BoolVar(&o.Warm, "warm", false, "before measuring, write and delete as much as the run will use")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
 		"memory limit of this process with its page cache, such as 2GiB; empty: unlimited")
-	cmd.Flags().BoolVar(&o.SlowLink, "far", false, "measure opening the full store and reading from its first message")
+	cmd.Flags().BoolVar(&o.Far, "far", false, "measure opening the full store and reading from its first message")
 	return cmd
 }
 
@@ -80,7 +80,7 @@ func queuesCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queues", Short: "Compare many queues with one queue",
 		Long: `Measure the cost of many queues: create --queues, publish one message to each, then publish
---messages in turn to all queues, and --messages to a single queue. Finally, everything is closed and the time to
+--messages round-robin to all queues, and --messages to a single queue. Finally, everything is closed and the time to
 open it again is measured.
 
 By default, this measures the embedded store: a transaction has --batch messages, each to another queue in the
@@ -128,7 +128,7 @@ checkpoint. The heap per queue is reported as well. With --pair or --standalone,
 
 // nodeQueues starts fresh nodes in each round.
 func nodeQueues(
-	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, load bench.PublishOptions, queues int,
+	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Params, load bench.PublishOptions, queues int,
 ) error {
 	if load.Window < 1 || load.Publishers < load.Producers {
 		return cli.Usage("--window must be at least 1 and --publishers at least %d", load.Producers)
@@ -162,7 +162,7 @@ func nodeQueues(
 
 // embeddedRounds measures each size in rounds, with the given number of stores open at the same time.
 func embeddedRounds(
-	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, batch, stores int, phases []string,
+	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Params, batch, stores int, phases []string,
 	run func(context.Context, measure.EmbeddedOptions, func(bench.Result) error) error,
 ) error {
 	ctx := cmd.Context()
@@ -185,7 +185,7 @@ func embeddedRounds(
 				return err
 			}
 		}
-		if f.Rounds == 1 && !slices.ContainsFunc(all, func(r bench.Result) bool { return r.FrameMessages > 1 }) {
+		if f.Rounds == 1 && !slices.ContainsFunc(all, func(r bench.Result) bool { return r.Burst > 1 }) {
 			continue // nothing to take a median of
 		}
 		medians := mediansOf(all, phases)
@@ -227,7 +227,7 @@ func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 	var order []key
 	for _, r := range all {
 		k := key{r.Phase, r.Stored}
-		if r.FrameMessages > 0 {
+		if r.Burst > 0 {
 			k.stored = 0
 		}
 		if groups[k] == nil {
@@ -253,18 +253,18 @@ func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 
 func printTrends(env *cli.Env, results []bench.Result) error {
 	for _, phase := range []string{"write", "read"} {
-		var frames []bench.Result
+		var bursts []bench.Result
 		for _, r := range results {
-			if r.Phase == phase && r.FrameMessages > 0 {
-				frames = append(frames, r)
+			if r.Phase == phase && r.Burst > 0 {
+				bursts = append(bursts, r)
 			}
 		}
-		ratio, ok := measure.Trend(frames)
+		ratio, ok := measure.Trend(bursts)
 		if !ok {
 			continue
 		}
-		last := frames[len(frames)-1]
-		note := fmt.Sprintf("mean rate of the last %d bursts to that of the first 2", len(frames)-len(frames)/2)
+		last := bursts[len(bursts)-1]
+		note := fmt.Sprintf("mean rate of the last %d bursts relative to the first 2", len(bursts)-len(bursts)/2)
 		if err := env.Print.Object(bench.Result{
 			Workload: last.Workload, Phase: phase + " trend", Setup: last.Setup, Sync: last.Sync, Round: last.Round,
 			SizeBytes: last.SizeBytes,
@@ -274,7 +274,7 @@ func printTrends(env *cli.Env, results []bench.Result) error {
 			return err
 		}
 		if err := env.Print.Sentence("%s: %s: %.2f; peak %.0f MB resident, memory.budget is %.0f MB", phase, note,
-			ratio, peak(frames), last.BudgetMB); err != nil {
+			ratio, peak(bursts), last.BudgetMB); err != nil {
 			return err
 		}
 	}
@@ -292,8 +292,8 @@ func printEmbedded(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
 		name := fmt.Sprint(r.Round)
-		if r.FrameMessages > 0 {
-			name = fmt.Sprintf("%d/%d", r.Round, r.FrameMessages)
+		if r.Burst > 0 {
+			name = fmt.Sprintf("%d/%d", r.Round, r.Burst)
 		}
 		if r.Median {
 			name = "median"
@@ -307,7 +307,7 @@ func printEmbedded(env *cli.Env, results []bench.Result) error {
 	}
 	return env.Print.Table([]string{
 		"Measured", "Round", "Sync", ">Bytes", ">Stored", ">Messages", ">Rate/s", ">Spread", ">MB/s", ">p50 ms",
-		">p99 ms", ">max ms", ">CPU µs each", ">Peak MB", "",
+		">p99 ms", ">max ms", ">CPU µs/message", ">Peak MB", "",
 	}, rows)
 }
 

@@ -19,14 +19,14 @@ import (
 // CapacityOptions configure a capacity measurement.
 type CapacityOptions struct {
 	SizeBytes int
-	// published to Queues, and then again to one queue, which is drained
+	// Messages are published to Queues, and then the same number to one queue, which is drained.
 	Messages int
 	Queues   int
-	// must cover each of the two phases
+	// Profile is the profiling time; it must cover each of the two phases.
 	Profile time.Duration
-	// addresses by node name
+	// Metrics contains the metrics addresses by node name.
 	Metrics map[string]string
-	// records lock waits, which takes some processor time
+	// Locks enables recording lock waits, which takes some processor time.
 	Locks bool
 }
 
@@ -34,15 +34,15 @@ type CapacityOptions struct {
 type Capacity struct {
 	// Phase is "publish" or "consume".
 	bench.Result
-	// per node; 0: all
+	// Processors is the number of processors per node; 0: all.
 	Processors int `json:"processors,omitempty"`
-	// the longest first
+	// Sections are sorted by CPU time in descending order.
 	Sections []Section `json:"sections"`
-	// µs per message, by node
+	// LockWait is the time that goroutines waited for locks, in µs per message, by node.
 	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
-	// the most contended ones, if they were recorded
+	// Locks are the most contended locks, if they were recorded.
 	Locks []HeldLock `json:"locks,omitempty"`
-	// derived from Sections
+	// Sizes are derived from Sections.
 	Sizes []Size `json:"sizes"`
 }
 
@@ -86,7 +86,7 @@ func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (pu
 	return publish, consume, err
 }
 
-// by role: "active" and "standby"
+// inspectors returns the inspectors by role: "active" and "standby".
 func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[string]inspector, error) {
 	active, err := t.Client.WaitActive(ctx)
 	if err != nil {

@@ -22,8 +22,8 @@ type Comparison struct {
 	peers map[string][]bench.Result
 }
 
-// Side is the median of one side, and the spread over all rounds. Of two middle rounds, the latencies are those of the
-// lower.
+// Side is the median of one side, and the spread over all rounds. With an even number of rounds, the latencies are from
+// the lower middle round.
 type Side struct {
 	Name    string  `json:"name"`
 	Rounds  int     `json:"rounds"`
@@ -33,7 +33,7 @@ type Side struct {
 	P50     float64 `json:"p50_ms,omitempty"`
 	P99     float64 `json:"p99_ms,omitempty"`
 	Remark  string  `json:"remark,omitempty"`
-	// of our rate to that of this side
+	// Ratio is our rate divided by the rate of this side.
 	Ratio float64 `json:"ratio,omitempty"`
 }
 

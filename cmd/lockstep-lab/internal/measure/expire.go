@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// for the removal of all messages
+	// expireBound is the time limit for the removal of all messages.
 	expireBound        = 15 * time.Minute
 	expirePollInterval = 50 * time.Millisecond
 	checkpointEvery    = time.Second
@@ -34,7 +34,7 @@ type ExpireOptions struct {
 	// SizeBytes, PerSecond (in total) and Publishers define the concurrent load. Each publisher waits for its
 	// acknowledgements.
 	SizeBytes, PerSecond, Publishers int
-	// duration of each phase without expiry
+	// Phase is the duration of each phase without expiry.
 	Phase time.Duration
 }
 
@@ -54,9 +54,9 @@ type ExpireResult struct {
 	Checkpoints ExpirePhase `json:"checkpoints"`
 	Expiring    ExpirePhase `json:"expiring"`
 	After       ExpirePhase `json:"after"`
-	// messages removed per second
+	// ExpiredRate is the number of messages removed per second.
 	ExpiredRate float64 `json:"expired_per_s"`
-	// divided by the mean of Before and After
+	// Ratios to the mean of Before and After.
 	P50Ratio           float64 `json:"p50_ratio"`
 	P99Ratio           float64 `json:"p99_ratio"`
 	CheckpointP99Ratio float64 `json:"checkpoint_p99_ratio"`
@@ -66,9 +66,9 @@ type ExpireResult struct {
 type ExpirePhase struct {
 	Latencies
 
-	// by the active; 0 if unknown
+	// Written is the number of checkpoints written by the active; 0 if unknown.
 	Written int `json:"checkpoints_written"`
-	// of all processes; 0 if unknown
+	// CPU is the CPU time of all processes; 0 if unknown.
 	CPU float64 `json:"cpu_s"`
 }
 
@@ -102,7 +102,7 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 	return x.result, err
 }
 
-// fill returns the expiry time, if each message has one.
+// fill publishes the messages that expire. It returns their expiry time; zero if their queue gets a TTL.
 func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 	if x.By == ExpireByMessage {
 		over = time.Now().Add(x.Fill + x.warm() + 2*x.Phase).Truncate(time.Millisecond)
@@ -116,10 +116,10 @@ func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 	return over, x.checkpoint(ctx)
 }
 
-// to warm up connections and caches
+// warm returns the time for warming up connections and caches.
 func (x *expiring) warm() time.Duration { return x.Phase / 4 }
 
-// over is the expiry time of the messages; zero if their queue gets a TTL.
+// measure runs all phases. over is the expiry time of the messages; zero if their queue gets a TTL.
 func (x *expiring) measure(ctx context.Context, over time.Time) error {
 	if err := elapse(ctx, x.warm()); err != nil {
 		return err

@@ -35,7 +35,7 @@ type FanoutOptions struct {
 	// matches one value.
 	Parts    int
 	Filtered bool
-	// maximum duration of deliveries after the last publish; 0: until all are delivered
+	// Drain is the maximum duration of deliveries after the last publish; 0: until all are delivered.
 	Drain time.Duration
 }
 
@@ -47,14 +47,14 @@ type fanout struct {
 	FanoutOptions
 	client *client.Client
 	queue  string
-	// without a consumer, in the order in which they became free
+	// free contains the subscriptions without a consumer, in the order in which they became free.
 	free      chan int
 	delivered []atomic.Int64     // by subscription
 	expected  []int64            // by subscription
 	left      atomic.Int64       // deliveries outstanding
 	published atomic.Bool        // all messages were published
 	over      context.CancelFunc // stops the consumers
-	// by consumer, during and after publishing
+	// waits contains the histograms of each consumer, during and after publishing.
 	waits [][2]*hdrhistogram.Histogram
 }
 
@@ -224,7 +224,7 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	})
 }
 
-// read reads one subscription after the other until limited ends.
+// read reads subscriptions one at a time until limited ends.
 func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histogram) error {
 	for {
 		select {
@@ -286,7 +286,7 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 	return c.Flush(ctx)
 }
 
-// of the least and the most served subscription
+// share returns the ratio of the deliveries of the least and the most served subscription.
 func (f *fanout) share() float64 {
 	least, most := f.delivered[0].Load(), int64(1)
 	for i := range f.delivered {

@@ -20,20 +20,20 @@ type GrowthOptions struct {
 	EmbeddedOptions
 	// Levels are the numbers of messages stored before the measurement, each in its own store. All stores are open.
 	Levels []int
-	// per slice. Acks are of randomly chosen messages. A slice includes a checkpoint at its end.
+	// Messages and Acks are per slice. Acks are of randomly chosen messages. A slice includes a checkpoint at its end.
 	Messages, Acks int
-	// per level; the levels take turns
+	// Slices is the number of slices per level; the levels take turns.
 	Slices int
 }
 
-// messages per transaction while filling the store
+// fillBatch is the number of messages per transaction while the store is filled.
 const fillBatch = 1000
 
 // Growth measures publishing, and acknowledging in random order, with different numbers of stored messages. The levels
 // alternate slice by slice, so that they share the same disk conditions. Published messages replace as many of the
 // oldest. It reports two results for each level, "publish" and "ack random". Rate is the median of the slices; CPU and
-// bytes are over all slices. Ratio is the median of the ratios of each slice's rate to that of the first level's slice
-// of the same turn, CPURatio the ratio of the CPU time per message.
+// bytes are over all slices. Ratio is the median of the ratios of each slice's rate to the first level's slice of the
+// same turn, and CPURatio the ratio of the CPU time per message.
 func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) error) (err error) {
 	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
 	defer func() {
@@ -150,7 +150,7 @@ func (e *embedded) fill(ctx context.Context, messages int) error {
 	return err
 }
 
-// count distinct numbers from 1 to n in a deterministic random order
+// randomOrder returns count distinct numbers from 1 to n in a deterministic random order.
 func randomOrder(n, count int) []uint64 {
 	rng := rand.New(rand.NewPCG(3, 4))
 	// Fisher–Yates shuffle that stores only the moved elements.

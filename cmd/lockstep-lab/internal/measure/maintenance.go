@@ -37,7 +37,7 @@ const workBound = 30 * time.Minute
 
 // MaintenanceOptions configure the stored data, the load and the operations.
 type MaintenanceOptions struct {
-	// total size of the bodies in the store
+	// StoreBytes is the total size of the bodies in the store.
 	StoreBytes int64
 	// PerSecond is the total rate. Each publisher waits for its acknowledgements.
 	SizeBytes, PerSecond, Publishers int
@@ -60,12 +60,12 @@ type MaintenanceResult struct {
 	SizeBytes  int     `json:"size_bytes"`
 	Publishers int     `json:"publishers"`
 	PerSecond  int     `json:"per_second"`
-	// before and during the operation
+	// Latencies before and during the operation.
 	Quiet    Latencies `json:"quiet"`
 	While    Latencies `json:"while"`
 	P50Ratio float64   `json:"p50_ratio"`
 	P99Ratio float64   `json:"p99_ratio"`
-	// by both nodes together, in Seconds
+	// MB is the amount processed by both nodes together, in Seconds.
 	MB      float64 `json:"mb"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
@@ -77,7 +77,7 @@ type MaintenanceResult struct {
 	MaxOfAll    float64 `json:"max_ms_of_all,omitempty"`
 }
 
-// MedianWork returns the round with the median ratio, the higher of two. rounds must not be empty.
+// MedianWork returns the round with the median ratio, or the higher of two middle ratios. rounds must not be empty.
 func MedianWork(rounds []MaintenanceResult) MaintenanceResult {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b MaintenanceResult) int {
 		return cmp.Compare(a.P99Ratio, b.P99Ratio)
@@ -158,7 +158,7 @@ func (u *maintenanceWork) measure(ctx context.Context, work string) (Maintenance
 	return r, after()
 }
 
-// seconds 0: the total duration. after cleans up.
+// do executes an operation. If seconds is 0, it took the whole time of the call. after cleans up.
 func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
 	after = func() error { return nil }
 	switch work {
@@ -237,8 +237,8 @@ func (u *maintenanceWork) scan(ctx context.Context) (mb float64, err error) {
 	return float64(found.GetFileBytes()) / 1e6, err
 }
 
-// rejoin deletes the standby's disk and waits until the pair is in sync. mb and seconds are those of the snapshot and
-// its installation.
+// rejoin deletes the standby's disk and waits until the pair is in sync. mb and seconds are the size and duration of
+// the snapshot, including its installation.
 func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, after func() error, err error) {
 	n, _, err := u.standby(ctx)
 	if err != nil {
@@ -253,7 +253,7 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 		return 0, 0, nil, fmt.Errorf("wipe the standby: %w", err)
 	}
 	after = func() error { return os.RemoveAll(lost) }
-	// bench failover measures the loss itself.
+	// bench failover measures the failure itself.
 	if err := elapse(ctx, u.Settle); err != nil {
 		return 0, 0, nil, errors.Join(err, after())
 	}

@@ -19,10 +19,10 @@ type MixedOptions struct {
 	SizeBytes int
 	// The consumers of a queue share its messages.
 	Queues, Producers, Consumers int
-	// messages in flight per producer; 1 is synchronous
+	// Window is the number of messages in flight per producer; 1 is synchronous.
 	Window   int
 	Prefetch int
-	// messages published before
+	// Backlog is the number of messages published before the measurement.
 	Backlog  int
 	Duration time.Duration
 }

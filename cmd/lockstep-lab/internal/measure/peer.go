@@ -30,9 +30,9 @@ var ErrNoPeer = errors.New("not installed")
 // Peer is another product's benchmark: a program that starts the product, loads it, and prints tab-separated lines.
 type Peer struct {
 	Name string
-	// program and its first arguments
+	// Command is the program and its first arguments.
 	Command []string
-	// nil discards the diagnostic output
+	// Stderr receives the diagnostic output; nil discards it.
 	Stderr io.Writer
 }
 
@@ -51,7 +51,7 @@ func FindPeer(name, dir, command string) (Peer, error) {
 	return Peer{Name: name, Command: []string{run}}, nil
 }
 
-// for the cleanup of a peer's program after it was signalled to stop
+// peerStop is the time limit for the cleanup of a peer's program after it was signalled to stop.
 const peerStop = 20 * time.Second
 
 func (p Peer) run(ctx context.Context, env []string, args ...string) ([]byte, error) {
@@ -76,7 +76,7 @@ func lastLines(s string) string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// measured on both sides
+// Cases that are measured on both sides.
 const (
 	CasePub1      = "1 publisher"
 	CasePub64     = "64 publishers"
@@ -90,7 +90,7 @@ const (
 
 // NATSOptions configure the NATS benchmark.
 type NATSOptions struct {
-	// r1, r1-always, r3 or r3-always: servers and sync mode
+	// Config is r1, r1-always, r3 or r3-always: the number of servers and the sync mode.
 	Config   string
 	Sizes    []int
 	Duration time.Duration
@@ -158,7 +158,7 @@ func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 	return results, nil
 }
 
-// number from the note in the last column
+// noted returns a number from the note in the last column.
 func noted(columns []string, key string) int {
 	for _, word := range strings.Fields(columns[len(columns)-1]) {
 		if v, ok := strings.CutPrefix(word, key); ok {
@@ -174,21 +174,21 @@ func noted(columns []string, key string) int {
 // ChronicleOptions configure the Chronicle Queue benchmark.
 type ChronicleOptions struct {
 	// Messages is per burst.
-	SizeBytes, Messages, PublishFrames int
-	// messages between two syncs; 0: no syncs
+	SizeBytes, Messages, Bursts int
+	// Batch is the number of messages between two syncs; 0: no syncs.
 	Batch int
-	// between bursts, in whole seconds
+	// Pause is the time between bursts, in whole seconds.
 	Pause time.Duration
-	// of the process and its page cache, in bytes; 0: none
+	// MemoryLimit is the limit of the process and its page cache, in bytes; 0: none.
 	MemoryLimit int64
-	// must not exist
+	// Dir is the data directory; it must not exist.
 	Dir string
 }
 
 // Chronicle returns two results for each burst.
 func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result, error) {
 	args := []string{
-		fmt.Sprintf("MSG_SIZE=%d", o.SizeBytes), fmt.Sprintf("BATCH=%d", o.Messages), fmt.Sprintf("GB=%d", o.PublishFrames),
+		fmt.Sprintf("MSG_SIZE=%d", o.SizeBytes), fmt.Sprintf("BATCH=%d", o.Messages), fmt.Sprintf("GB=%d", o.Bursts),
 		fmt.Sprintf("PAUSE=%d", int(o.Pause.Seconds())), "DIR=" + o.Dir,
 	}
 	if o.Batch > 0 {
@@ -202,8 +202,8 @@ func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result,
 		return nil, err
 	}
 	results, err := parseChronicle(out, o)
-	if err == nil && len(results) != 2*o.PublishFrames {
-		err = fmt.Errorf("results of the benchmark of %s: %d instead of %d", p.Name, len(results), 2*o.PublishFrames)
+	if err == nil && len(results) != 2*o.Bursts {
+		err = fmt.Errorf("results of the benchmark of %s: %d instead of %d", p.Name, len(results), 2*o.Bursts)
 	}
 	return results, err
 }
@@ -214,7 +214,7 @@ func parseChronicle(out []byte, o ChronicleOptions) ([]bench.Result, error) {
 	var results []bench.Result
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
-		frame, err := strconv.Atoi(append(f, "")[0])
+		burst, err := strconv.Atoi(append(f, "")[0])
 		if len(f) != columns || err != nil {
 			continue // the header, or the medians
 		}
@@ -225,7 +225,7 @@ func parseChronicle(out []byte, o ChronicleOptions) ([]bench.Result, error) {
 				return nil, fmt.Errorf("result of chronicle %q: %w", line, err)
 			}
 			results = append(results, bench.Result{
-				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, FrameMessages: frame,
+				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, Burst: burst,
 				SizeBytes: o.SizeBytes, Batch: o.Batch,
 				Messages: o.Messages, Seconds: ms / 1000, Rate: rate, MB: rate * float64(o.SizeBytes) / 1e6,
 			})

@@ -21,7 +21,7 @@ type QueuesOptions struct {
 	Queues, Messages, Slices int
 }
 
-// queues created with one sync
+// createAtOnce is the number of queues created with one sync.
 const createAtOnce = 1000
 
 // Queues compares a store with one queue with a store with many queues. "create" creates the queues, and "one each"

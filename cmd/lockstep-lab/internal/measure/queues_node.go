@@ -20,8 +20,8 @@ import (
 const createQueuesAtOnce = 64
 
 // NodeQueues is Queues through the client, on nodes that were started for the measurement. load.Messages go to one
-// queue and then to all n in turn. RSS is that of the processes. "start" is the time from restarting all nodes until
-// they are in sync.
+// queue, and then round-robin to all n. RSS covers all processes. "start" is the time from restarting all nodes
+// until they are in sync.
 func NodeQueues(
 	ctx context.Context, t bench.Target, load bench.PublishOptions, n int, report func(bench.Result) error,
 ) error {

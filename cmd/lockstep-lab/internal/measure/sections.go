@@ -21,22 +21,23 @@ import (
 type Section struct {
 	// Node is "active" or "standby".
 	Node string `json:"node"`
-	// start function, without the module path
+	// Function is the start function, without the module path.
 	Function string `json:"function"`
 	// The work of a single goroutine is serial: more processors do not speed it up.
 	Goroutines int `json:"goroutines"`
-	// of all goroutines
+	// CPU is the CPU time of all goroutines, in µs per message.
 	CPU float64 `json:"cpu_us_per_message"`
-	// maximum messages per second if each goroutine has its own processor and they share the work evenly
+	// Ceiling is the maximum number of messages per second if each goroutine has its own processor and the work is shared
+	// evenly.
 	Ceiling float64 `json:"ceiling_per_s,omitempty"`
 }
 
 const modulePath = "github.com/lockstep-mq/lockstep/"
 
-// garbage collection and other work of the Go runtime, to which ceilings do not apply
+// runtimeSection is garbage collection and other work of the Go runtime, to which ceilings do not apply.
 const runtimeSection = "runtime"
 
-// starts both goroutines of a queue's dispatcher, which do different work
+// startsDispatcher is the function that starts both goroutines of a queue's dispatcher, which do different work.
 const startsDispatcher = modulePath + "server/delivery/dispatch.(*Registry).start."
 
 func sections(node string, cpu *profile.Profile, goroutines map[string]int, messages int) []Section {
@@ -91,7 +92,7 @@ func count(goroutines *profile.Profile) map[string]int {
 	return out
 }
 
-// usual returns the median of the counts of each kind, the higher of two. A missing kind counts as 0.
+// usual returns the median count of each kind, or the higher of two middle counts. A missing kind counts as 0.
 func usual(counts []map[string]int) map[string]int {
 	out := map[string]int{}
 	for _, c := range counts {
@@ -151,7 +152,7 @@ func (n inspector) goroutines(ctx context.Context) (map[string]int, error) {
 	return count(p), nil
 }
 
-// total of all goroutines since the start of the node
+// waited is the metric of the total lock wait of all goroutines since the start of the node.
 const waited = "go_sync_mutex_wait_total_seconds_total"
 
 func (n inspector) waited(ctx context.Context) (seconds float64, err error) {
@@ -159,7 +160,7 @@ func (n inspector) waited(ctx context.Context) (seconds float64, err error) {
 		for lines := bufio.NewScanner(r); lines.Scan(); {
 			if value, ok := strings.CutPrefix(lines.Text(), waited+" "); ok {
 				seconds, err = strconv.ParseFloat(value, 64)
-				return err //nolint:wrapcheck // says which text is no number
+				return err //nolint:wrapcheck // it contains the text
 			}
 		}
 		return fmt.Errorf("a node does not export %s", waited)
@@ -176,7 +177,7 @@ type HeldLock struct {
 	Node string `json:"node"`
 	// Function released the lock, without the module path.
 	Function string `json:"function"`
-	// fraction of the time that goroutines of the node waited for locks
+	// Share is the fraction of the time that goroutines of the node waited for locks.
 	Share float64 `json:"share"`
 }
 

@@ -6,15 +6,15 @@ package measure
 // time of a measurement. It ignores the bandwidth of memory, disk and network, lock waits and scheduling.
 type Size struct {
 	Processors int `json:"processors"`
-	// messages per second that the processor time of the busier node allows
+	// ByProcessors is the number of messages per second that the processors of the busier node allow.
 	ByProcessors float64 `json:"processors_allow_per_s"`
-	// messages per second of the longest section with a single goroutine
+	// BySerial is the ceiling of the longest section with a single goroutine, in messages per second.
 	BySerial float64 `json:"serial_allows_per_s"`
-	// "active" or "standby" for that node's processors, else the section's function
+	// Limit is "active" or "standby" for that node's processors, or else the function of the section.
 	Limit string `json:"limit"`
 }
 
-// Rate returns the lower of both limits.
+// Rate returns the lower of the two limits.
 func (s Size) Rate() float64 { return min(s.ByProcessors, s.BySerial) }
 
 func sizing(sections []Section) []Size {

@@ -32,7 +32,7 @@ type Latencies struct {
 	P99      float64 `json:"p99_ms"`
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
-	// maximum of each second of the phase
+	// BySecond contains the maximum of each second of the phase.
 	BySecond []float64 `json:"max_ms_by_second"`
 }
 
@@ -174,7 +174,7 @@ func elapse(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fillStore also writes checkpoints on both nodes.
+// fillStore fills the queue, and writes checkpoints on both nodes.
 func fillStore(ctx context.Context, t bench.Target, queue string, storeBytes int64) error {
 	if _, err := bench.PublishNew(ctx, t.Client, []string{queue}, bench.PublishOptions{
 		SizeBytes: fillBytes, Messages: int(storeBytes / fillBytes), Producers: 2, Window: 500, Queues: 1,

@@ -21,13 +21,13 @@ import (
 
 // EmbeddedOptions configure the embedded store and its load in one goroutine.
 type EmbeddedOptions struct {
-	// must be empty
+	// Dir is the data directory; it must be empty.
 	Dir       string
 	SizeBytes int
-	// messages per transaction
+	// Batch is the number of messages per transaction.
 	Batch int
 	Sync  string
-	// in bytes; 0: the defaults
+	// Sizes in bytes; 0 selects the default.
 	PageSize     int
 	MemoryBudget int64
 	PageCache    store.PageCache
@@ -36,17 +36,17 @@ type EmbeddedOptions struct {
 // StoreOptions configure the load with bursts.
 type StoreOptions struct {
 	EmbeddedOptions
-	// per burst. Nothing is acknowledged, so the store grows.
-	Messages, PublishFrames int
-	// between bursts
+	// Messages is the number per burst. Nothing is acknowledged, so the store grows.
+	Messages, Bursts int
+	// Pause is the time between bursts.
 	Pause time.Duration
-	// write and delete as much data as the run will use before the measurement
+	// Warm writes and deletes as much data as the run will use before the measurement.
 	Warm bool
-	// of this process and its page cache; 0: none. It requires root and a memory cgroup. If it cannot be set, the Comment
-	// of the results contains the reason.
+	// MemoryLimit is the limit of this process and its page cache, in bytes; 0: none. It requires root and a memory
+	// cgroup. If it cannot be set, the Comment of the results contains the reason.
 	MemoryLimit int64
-	// measure opening the store, and a reader that starts at the first message, compared with a plain read
-	SlowLink bool
+	// Far measures opening the store, and a reader that starts at the first message, compared with a plain read.
+	Far bool
 }
 
 type embedded struct {
@@ -127,12 +127,12 @@ func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error 
 	return nil
 }
 
-// Store measures writing bursts and reading them back, with two results for each burst. A latency of "write" is that of
-// one transaction, readable and durable according to the sync mode; of "read", that of one read of up to 1000 messages
-// or 1 MiB. Reads from pages verify checksums, and every body is accessed. SlowLink adds "start" and "read far".
+// Store measures writing bursts and reading them back, with two results for each burst. A latency of "write" is for one
+// transaction, readable and durable according to the sync mode; of "read", for one read of up to 1000 messages or 1
+// MiB. Reads from pages verify checksums, and every body is accessed. Far adds "start" and "read far".
 func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error) (err error) {
 	if o.Warm {
-		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.PublishFrames, o.SizeBytes)); err != nil {
+		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.Bursts, o.SizeBytes)); err != nil {
 			return err
 		}
 	}
@@ -159,36 +159,36 @@ func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error)
 		res.MemoryLimitMB = limited
 		return report(res)
 	}
-	for frame := range o.PublishFrames {
-		if frame > 0 {
+	for n := range o.Bursts {
+		if n > 0 {
 			if err := elapse(ctx, o.Pause); err != nil {
 				return err
 			}
 		}
-		if err := r.publishFrame(ctx, frame, o.Messages, tell); err != nil {
+		if err := r.burst(ctx, n, o.Messages, tell); err != nil {
 			return err
 		}
 	}
-	if !o.SlowLink {
+	if !o.Far {
 		return nil
 	}
-	return r.slowLink(ctx, o.Messages*o.PublishFrames, tell)
+	return r.far(ctx, o.Messages*o.Bursts, tell)
 }
 
 // StoreBytes returns the approximate size that a run of Store writes to the page file and keeps in the log.
-func StoreBytes(messages, frames, sizeBytes int) int64 {
+func StoreBytes(messages, bursts, sizeBytes int) int64 {
 	const recordBytes = 40 // overhead per body
-	data := int64(messages) * int64(frames) * int64(sizeBytes+recordBytes)
+	data := int64(messages) * int64(bursts) * int64(sizeBytes+recordBytes)
 	return data + min(data, store.DefaultCheckpointBytes+store.DefaultLogKeepBytes)
 }
 
-func (e *embedded) publishFrame(ctx context.Context, frame, messages int, report func(bench.Result) error) error {
+func (e *embedded) burst(ctx context.Context, n, messages int, report func(bench.Result) error) error {
 	for _, phase := range []struct {
 		name string
 		run  func(context.Context, int, *bench.Result) error
 	}{{"write", e.write}, {"read", e.read}} {
 		result := e.result("store", phase.name)
-		result.FrameMessages, result.Stored = frame+1, frame*messages
+		result.Burst, result.Stored = n+1, n*messages
 		if err := e.measure(&result, func(r *bench.Result) error { return phase.run(ctx, messages, r) }); err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (e *embedded) publishFrame(ctx context.Context, frame, messages int, report
 }
 
 // The page cache is empty.
-func (e *embedded) slowLink(ctx context.Context, messages int, report func(bench.Result) error) error {
+func (e *embedded) far(ctx context.Context, messages int, report func(bench.Result) error) error {
 	file := datadir.PageFile(e.Dir)
 	if _, err := e.store.Checkpoint(ctx); err != nil {
 		return err
@@ -240,7 +240,7 @@ func (e *embedded) slowLink(ctx context.Context, messages int, report func(bench
 	if err != nil {
 		return err
 	}
-	// The mean of before and after, since a host below may have cached the data of the first read.
+	// Use the mean of before and after, since a hypervisor may have cached the data of the first read.
 	result.DiskReadMB = (before + after) / 2
 	result.Ratio = result.MB / result.DiskReadMB
 	result.Comment = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
@@ -259,7 +259,7 @@ func (e *embedded) createQueue(name string) error {
 	return e.commit(func() { e.builder.CreateQueue(name, txn.Config{}, "default") })
 }
 
-// log, sync, apply
+// commit logs, syncs and applies one transaction.
 func (e *embedded) commit(fill func()) error {
 	return e.commitMany(1, func(int) { fill() })
 }
@@ -355,10 +355,10 @@ func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) er
 	return nil
 }
 
-// Trend returns the ratio of the rate of the last half of the bursts to that of the first two. ok is false for fewer
-// than four bursts.
-func Trend(frames []bench.Result) (ratio float64, ok bool) {
-	if len(frames) < 4 {
+// Trend returns the mean rate of the last half of the bursts divided by the mean rate of the first two. ok is false for
+// fewer than four bursts.
+func Trend(bursts []bench.Result) (ratio float64, ok bool) {
+	if len(bursts) < 4 {
 		return 0, false
 	}
 	mean := func(list []bench.Result) (sum float64) {
@@ -367,5 +367,5 @@ func Trend(frames []bench.Result) (ratio float64, ok bool) {
 		}
 		return sum
 	}
-	return mean(frames[len(frames)/2:]) / mean(frames[:2]), true
+	return mean(bursts[len(bursts)/2:]) / mean(bursts[:2]), true
 }

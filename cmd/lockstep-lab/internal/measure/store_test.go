@@ -14,7 +14,7 @@ func TestStore(t *testing.T) {
 	var results []bench.Result
 	err := Store(t.Context(), StoreOptions{
 		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 100, Batch: 7, Sync: "off"}, Messages: 501,
-		PublishFrames: 2, Warm: true, SlowLink: true,
+		Bursts: 2, Warm: true, Far: true,
 	}, func(r bench.Result) error {
 		results = append(results, r)
 		return nil
@@ -29,13 +29,13 @@ func TestStore(t *testing.T) {
 		require.LessOrEqual(t, r.P50, r.Max)
 		require.Positive(t, r.RSS)
 	}
-	start, slowLink := results[4], results[5]
+	start, far := results[4], results[5]
 	require.Equal(t, "start", start.Phase)
 	require.Positive(t, start.StartMS)
-	require.Equal(t, "read far", slowLink.Phase)
-	require.Equal(t, 1002, slowLink.Messages)
-	require.Positive(t, slowLink.DiskReadMB)
-	require.Positive(t, slowLink.Ratio)
+	require.Equal(t, "read far", far.Phase)
+	require.Equal(t, 1002, far.Messages)
+	require.Positive(t, far.DiskReadMB)
+	require.Positive(t, far.Ratio)
 	require.Error(t, Store(t.Context(), StoreOptions{EmbeddedOptions: EmbeddedOptions{
 		Dir:  t.TempDir(),
 		Sync: "sometimes",
@@ -43,15 +43,15 @@ func TestStore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, Store(ctx, StoreOptions{
-		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), Batch: 1, Sync: "off"}, Messages: 1, PublishFrames: 1,
+		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), Batch: 1, Sync: "off"}, Messages: 1, Bursts: 1,
 	}, nil), context.Canceled)
 }
 
 func TestTrend(t *testing.T) {
-	frames := []bench.Result{{Rate: 90}, {Rate: 110}, {Rate: 5}, {Rate: 5}, {Rate: 80}, {Rate: 80}, {Rate: 70}, {Rate: 90}}
-	ratio, ok := Trend(frames)
+	bursts := []bench.Result{{Rate: 90}, {Rate: 110}, {Rate: 5}, {Rate: 5}, {Rate: 80}, {Rate: 80}, {Rate: 70}, {Rate: 90}}
+	ratio, ok := Trend(bursts)
 	require.True(t, ok)
 	require.InDelta(t, 0.8, ratio, 1e-9)
-	_, ok = Trend(frames[:3])
+	_, ok = Trend(bursts[:3])
 	require.False(t, ok)
 }

@@ -44,7 +44,7 @@ func takeTurns(
 }
 
 // total combines the slices: Rate is the median; CPU and bytes are totals. Ratio is the median of the ratios to first's
-// slice of the same turn, CPURatio the ratio of the CPU time per message.
+// slice of the same turn, and CPURatio the ratio of the CPU time per message.
 func (t *turner) total(first *turner) bench.Result {
 	out := bench.Median(t.slices)
 	out.Median = false // of rounds
