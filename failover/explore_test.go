@@ -166,7 +166,7 @@ func table(t *testing.T, rows []found) {
 // explore visits all reachable worlds, breadth first, up to a limit. It returns their number and the depth.
 func explore(t *testing.T, start world, limit int) (worlds, depth int, complete bool) {
 	t.Helper()
-	seen := map[[16]byte]struct{}{start.key(): {}}
+	seen := map[uint64]struct{}{start.key(): {}}
 	level := []world{start}
 	ids := []int{0}
 	steps := []step{{}}
