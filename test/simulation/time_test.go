@@ -80,7 +80,7 @@ func (w *world) failover(power bool) (took time.Duration, err error) {
 		if at, ok := load.History().AckedAfter(since, active.address); ok {
 			return at - since, nil
 		}
-		sleep(ctx, poll/10)
+		sleep(ctx, time.Millisecond)
 	}
 	return 0, errors.New("the other node does not acknowledge")
 }
