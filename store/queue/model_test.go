@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 // model is a simple implementation of the state machine, not optimized for speed or memory.
@@ -539,7 +540,7 @@ func (ws *modelSub) check(t *testing.T, s *Sub, next uint64) {
 }
 
 func TestModel(t *testing.T) {
-	first, seeds, steps := uint64(0), uint64(8), 500
+	first, seeds, steps := uint64(0), uint64(tier.Count(5, 8)), 500
 	if testing.Short() {
 		seeds = 2
 	}
