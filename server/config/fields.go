@@ -40,7 +40,9 @@ func fields(c *Config) []field {
 	return all
 }
 
-func (i fieldInfo) of(c *Config) field { return field{i, reflect.ValueOf(c).Elem().FieldByIndex(i.index)} }
+func (i fieldInfo) of(c *Config) field {
+	return field{i, reflect.ValueOf(c).Elem().FieldByIndex(i.index)}
+}
 
 func appendFields(dst []fieldInfo, prefix string, parent []int, t reflect.Type) []fieldInfo {
 	for i := range t.NumField() {
