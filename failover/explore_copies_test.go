@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 // This file explores worlds with copied, restored or moved disks.
@@ -183,7 +185,7 @@ func TestExploreDisks(t *testing.T) {
 
 // TestWalkDisks takes long random paths with copied, restored and moved disks. Each disk action must occur.
 func TestWalkDisks(t *testing.T) {
-	walks, seed := envInt("LOCKSTEP_WALKS", 2000), envInt("LOCKSTEP_SEED", 1)
+	walks, seed := envInt("LOCKSTEP_WALKS", tier.Count(1500, 2000)), envInt("LOCKSTEP_SEED", 1)
 	starts := diskStarts(t)
 	names := slices.Sorted(maps.Keys(starts))
 	taken, excused, kinds := 0, 0, map[string]int{}

@@ -4,7 +4,6 @@ package failover
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -26,15 +25,16 @@ type copies struct {
 	moved  bool   // a disk was moved or replaced
 }
 
-func (c *copies) appendKey(b []byte) []byte {
+func (h *worldHash) addCopies(c *copies) {
+	h.add(c.image != nil, c.memory != nil)
 	if c.image == nil {
-		return b
+		return
 	}
-	b = fmt.Appendf(b, "I%d%t%d %v %s%s", c.of, c.moved, c.image.node, c.image.log, c.image.generation, c.image.claimed)
+	h.add(c.of, c.moved, c.image.node, c.image.generation, c.image.claimed)
+	h.addLog(c.image.log)
 	if c.memory != nil {
-		b = c.memory.st.appendKey(b)
+		h.addState(&c.memory.st)
 	}
-	return b
 }
 
 // errExcused ends a path with an undetectable loss. The only copy was replaced by one with less than the coordinator

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 // settle applies all quiet actions, and timers if nothing else is possible, until done returns true.
@@ -166,7 +168,7 @@ func table(t *testing.T, rows []found) {
 // explore visits all reachable worlds, breadth first, up to a limit. It returns their number and the depth.
 func explore(t *testing.T, start world, limit int) (worlds, depth int, complete bool) {
 	t.Helper()
-	seen := map[[16]byte]struct{}{start.key(): {}}
+	seen := map[uint64]struct{}{start.key(): {}}
 	level := []world{start}
 	ids := []int{0}
 	steps := []step{{}}
@@ -288,7 +290,7 @@ func exploreStarts(t *testing.T) map[string]world {
 
 // TestWalk takes long random paths with many failures. LOCKSTEP_WALKS is their number, LOCKSTEP_SEED the first seed.
 func TestWalk(t *testing.T) {
-	walks, seed := envInt("LOCKSTEP_WALKS", 6000), envInt("LOCKSTEP_SEED", 1)
+	walks, seed := envInt("LOCKSTEP_WALKS", tier.Count(3000, 6000)), envInt("LOCKSTEP_SEED", 1)
 	start := pairWorld(t)
 	starts := []world{freshWorld(t), start, soloWorld(t), lostWorld(t), preferredWorld(t)}
 	taken, kinds := 0, map[string]int{}

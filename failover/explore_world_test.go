@@ -149,11 +149,6 @@ func (n *whost) process(i int) string { return fmt.Sprintf("%s%d", hostAddresses
 
 func (w *world) member(i int) Member { return w.hosts[i].identity().Member() }
 
-// nodeIndex returns the index of a node in testNodes.
-func nodeIndex(id uuid.UUID) int {
-	return slices.IndexFunc([]int{0, 1, 2, 3}, func(k int) bool { return nodeOf(k).ID == id })
-}
-
 // hostAt returns the host with an address.
 func hostAt(address string) int { return slices.Index(hostAddresses[:], address) }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/wal"
+	"github.com/lockstep-mq/lockstep/test/tier"
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
@@ -23,7 +24,7 @@ import (
 // A store is compared with a model over random transactions, checkpoints, restarts and crashes, at several page
 // sizes. Content and digest after the same history are the same at each page size.
 func TestRandomOperations(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range uint64(tier.Count(3, 4)) {
 		var digests []checkpoint.Digest
 		for _, pageSize := range []int{2048, 4096, 32768} {
 			t.Run(fmt.Sprintf("seed=%d/page=%d", seed, pageSize), func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/units"
+	"github.com/lockstep-mq/lockstep/test/tier"
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
@@ -53,7 +54,7 @@ func crashPoints(
 // The machine stops before each write, sync and rename of a rewrite. A restart finds exactly one good page.db, every
 // message, and no partial files.
 func TestRewriteCrashEverywhere(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(tier.Count(3, 6)) {
 		mem := memfs.New()
 		fault := faultfs.New(mem)
 		n, m := filled(t, options(fault))

@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/test/tier"
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 	"github.com/stretchr/testify/require"
@@ -43,7 +44,7 @@ func checkOffline(t *testing.T, fs vfs.FS) {
 // equal those of a store that was never rewritten.
 func TestRewriteRandom(t *testing.T) {
 	ctx := context.Background()
-	for seed := range uint64(3) {
+	for seed := range uint64(tier.Count(2, 3)) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			ops, other := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 77))
 			mem := memfs.New()

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/test/tier"
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
@@ -98,7 +99,7 @@ func TestPlanShrink(t *testing.T) {
 
 // The machine stops before each write, sync and truncate of a shrink. A restart finds all content.
 func TestShrinkCrashEverywhere(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range uint64(tier.Count(2, 4)) {
 		mem := memfs.New()
 		fault := faultfs.New(mem)
 		n := grown(t, options(fault), 5, 900, 901, 1498, 1499)

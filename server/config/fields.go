@@ -5,17 +5,26 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-type field struct {
+type fieldInfo struct {
 	key     string
 	usage   string
 	allowed string // see checkRange; may be empty
 	run     Scope  // set if it can be changed at run time
-	value   reflect.Value
+	index   []int
 }
+
+type field struct {
+	fieldInfo
+	value reflect.Value
+}
+
+// fieldTable describes the fields of Config. Parsing their tags is too slow for each lookup.
+var fieldTable = appendFields(nil, "", nil, reflect.TypeFor[Config]())
 
 func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }
 
@@ -23,22 +32,33 @@ func envName(key string) string {
 	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
 }
 
-func fields(c *Config) []field { return appendFields(nil, "", reflect.ValueOf(c).Elem()) }
+func fields(c *Config) []field {
+	all := make([]field, len(fieldTable))
+	for i, info := range fieldTable {
+		all[i] = info.of(c)
+	}
+	return all
+}
 
-func appendFields(dst []field, prefix string, v reflect.Value) []field {
-	for i := range v.NumField() {
-		t := v.Type().Field(i)
-		key := t.Tag.Get("key")
+func (i fieldInfo) of(c *Config) field {
+	return field{i, reflect.ValueOf(c).Elem().FieldByIndex(i.index)}
+}
+
+func appendFields(dst []fieldInfo, prefix string, parent []int, t reflect.Type) []fieldInfo {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		key := f.Tag.Get("key")
 		if key == "-" {
 			continue
 		}
-		if t.Type.Kind() == reflect.Struct {
-			dst = appendFields(dst, prefix+key+".", v.Field(i))
+		index := append(slices.Clone(parent), i)
+		if f.Type.Kind() == reflect.Struct {
+			dst = appendFields(dst, prefix+key+".", index, f.Type)
 			continue
 		}
-		dst = append(dst, field{
-			key: prefix + key, usage: t.Tag.Get("usage"), allowed: t.Tag.Get("range"), run: Scope(t.Tag.Get("run")),
-			value: v.Field(i),
+		dst = append(dst, fieldInfo{
+			key: prefix + key, usage: f.Tag.Get("usage"), allowed: f.Tag.Get("range"), run: Scope(f.Tag.Get("run")),
+			index: index,
 		})
 	}
 	return dst

@@ -53,9 +53,8 @@ type Running struct {
 
 // RunningSettings lists the settings that can be changed at run time, in struct order.
 func RunningSettings() []Running {
-	c := Default()
 	var list []Running
-	for _, f := range fields(&c) {
+	for _, f := range fieldTable {
 		if f.run != "" {
 			list = append(list, Running{Key: f.key, Usage: f.usage, Scope: f.run})
 		}
@@ -69,12 +68,11 @@ func FindRunning(key string) (Running, error) {
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
 		return list[i], nil
 	}
-	c := Default()
 	names := make([]string, 0, len(list))
 	for _, r := range list {
 		names = append(names, r.Key)
 	}
-	if slices.ContainsFunc(fields(&c), func(f field) bool { return f.key == key }) {
+	if slices.ContainsFunc(fieldTable, func(f fieldInfo) bool { return f.key == key }) {
 		return Running{}, fmt.Errorf("%w: %s cannot be changed at run time: set it in the configuration file and "+
 			"run lockstep restart. Settings that can be changed at run time: %s", ErrInvalid, key, strings.Join(names, ", "))
 	}
@@ -83,9 +81,9 @@ func FindRunning(key string) (Running, error) {
 
 // Text formats the value of a setting as in the file. It returns an empty string for an unknown key.
 func (c *Config) Text(key string) string {
-	for _, f := range fields(c) {
-		if f.key == key {
-			return f.text()
+	for _, info := range fieldTable {
+		if info.key == key {
+			return info.of(c).text()
 		}
 	}
 	return ""

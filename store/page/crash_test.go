@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/test/tier"
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
@@ -63,7 +64,7 @@ func (c *crasher) stop() []crashed {
 // previous or new checkpoint, continue, and survive another crash.
 func TestCrash(t *testing.T) {
 	for _, pageSize := range pageSizes {
-		for seed := range int64(3) {
+		for seed := range int64(tier.Count(2, 3)) {
 			t.Run(fmt.Sprintf("page=%d/seed=%d", pageSize, seed), func(t *testing.T) {
 				c := newCrasher(t, seed, 2)
 				w := newWorld(t, c.fault, pageSize, seed)

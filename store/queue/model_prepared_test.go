@@ -320,7 +320,9 @@ func (m *model) checkPrepared(t *testing.T, s *State) {
 			sub := s.Queue(q.id).Sub(id)
 			wanted := []uint64{}
 			for _, seq := range slices.Sorted(maps.Keys(ws.needs)) {
-				require.Equal(t, reserved[seq], sub.Reserved(seq))
+				if reserved[seq] != sub.Reserved(seq) {
+					require.FailNow(t, "wrong reservation", "queue %d message %d: reserved %t", q.id, seq, sub.Reserved(seq))
+				}
 				if !reserved[seq] && !q.delayed[seq] {
 					wanted = append(wanted, seq)
 				}

@@ -229,7 +229,9 @@ func (r *replica) checkCheckpoint(b *Batch) {
 	same(r.t, r.want, allOf(s), "the state that was loaded is the one that was collected")
 	for q := range s.Queues {
 		for seq := q.NextAlive(1); seq < q.NextSequence(); seq = q.NextAlive(seq + 1) {
-			require.NotNil(r.t, r.pages.read(q.ID(), seq), "queue %d: message %d is in pages", q.ID(), seq)
+			if r.pages.read(q.ID(), seq) == nil {
+				require.FailNow(r.t, "message is not in pages", "queue %d: message %d", q.ID(), seq)
+			}
 		}
 	}
 	for id, runs := range r.pages.runs {

@@ -52,7 +52,9 @@ func checkPages(t *testing.T, f *page.File) {
 	}
 	claim := func(ext page.Extent) {
 		for i := range page.No(ext.Pages) {
-			require.True(t, used[ext.First+i], "page %d is free or referenced twice", ext.First+i)
+			if !used[ext.First+i] {
+				require.FailNow(t, "wrong page", "page %d is free or referenced twice", ext.First+i)
+			}
 			delete(used, ext.First+i)
 		}
 	}
@@ -72,16 +74,13 @@ type model map[string]string
 
 func (m model) sorted() []string { return slices.Sorted(maps.Keys(m)) }
 
-func (m model) floor(key []byte) (string, bool) {
-	keys := m.sorted()
-	i, found := slices.BinarySearch(keys, string(key))
-	if !found {
-		i--
+func (m model) floor(key []byte) (floor string, ok bool) {
+	for k := range m {
+		if k <= string(key) && (!ok || k > floor) {
+			floor, ok = k, true
+		}
 	}
-	if i < 0 {
-		return "", false
-	}
-	return keys[i], true
+	return floor, ok
 }
 
 type readable interface {
@@ -100,9 +99,9 @@ func requireSame(t *testing.T, m model, r readable, from, to []byte) {
 	}
 	it := r.Scan(from, to)
 	for _, k := range keys {
-		require.True(t, it.Next(), "the scan ends before %q: %v", k, it.Err())
-		require.Equal(t, k, string(it.Key()))
-		require.Equal(t, m[k], string(it.Value()), "value of %q", k)
+		if !it.Next() || string(it.Key()) != k || string(it.Value()) != m[k] {
+			require.FailNow(t, "wrong entry", "%q: %x instead of %q: %x: %v", it.Key(), it.Value(), k, m[k], it.Err())
+		}
 	}
 	require.False(t, it.Next())
 	require.NoError(t, it.Err())

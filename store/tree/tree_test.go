@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/test/tier"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
@@ -23,7 +24,7 @@ func TestModel(t *testing.T) {
 	for _, tt := range []struct{ pageSize, nodeBytes, cache int }{
 		{2048, 0, 0}, {2048, 200, 4000}, {4096, 0, 1}, {4096, 700, 30_000}, {32768, 0, 0}, {32768, 300, 10_000},
 	} {
-		for seed := range int64(3) {
+		for seed := range int64(tier.Count(2, 3)) {
 			t.Run(fmt.Sprintf("page=%d/node=%d/cache=%d/seed=%d", tt.pageSize, tt.nodeBytes, tt.cache, seed),
 				func(t *testing.T) {
 					runModel(t, tt.pageSize, Options{NodeBytes: tt.nodeBytes, CacheBytes: int64(tt.cache)}, seed, 250)

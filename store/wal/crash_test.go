@@ -12,11 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/test/tier"
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-var seedsFlag = flag.Int("wal.seeds", 60, "how many histories TestCrashes tries")
+var seedsFlag = flag.Int("wal.seeds", tier.Count(30, 60), "how many histories TestCrashes tries")
 
 // model is the expected content of the log: all records appended to the current history, the last of which may not be
 // durable yet.

@@ -27,12 +27,12 @@
 //
 // # Seeds
 //
-//	go test ./test/simulation                           30 seeds
+//	go test ./test/simulation                           20 seeds
 //	go test -tags deep ./test/simulation                300 seeds
 //	go test ./test/simulation -v -seeds=10000           that many; prints the totals
 //	go test ./test/simulation -run TestSimulation -seed=17 -v    one, with the logs of both nodes
 //
-// TestDisks does the same for moves of disks, in 60 seeds (6 in the default tier); there a disk is not part of its
+// TestDisks does the same for moves of disks, in 60 seeds (4 in the default tier); there a disk is not part of its
 // host. Where the documented outcome is that the nodes wait for an operator, the simulation acts as the operator, and
 // nothing may be lost.
 //

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
+	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 // With disks that lose synced data, a power failure of both nodes loses acknowledged messages. Either the pair
@@ -21,7 +22,7 @@ import (
 // Lockstep itself.)
 func TestLossIsNoticed(t *testing.T) {
 	noticed, refused := 0, 0
-	for seed := range uint64(5) {
+	for seed := range uint64(tier.Count(2, 5)) {
 		for _, losesSyncs := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				w, err := newWorld(seed, zap.NewNop())

@@ -28,11 +28,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
+	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 var (
 	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation and "+
-		"60 of TestDisks with -tags deep, and a tenth without")
+		"60 of TestDisks with -tags deep, and a fifteenth without")
 	seedFlag = flag.Uint64("seed", 0, "the one seed that a test is to run; with -v and the logs of both nodes")
 )
 
@@ -72,8 +73,8 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// runSeeds runs the seed of -seed, or -seeds seeds, or by default the given number in the deep tier and a tenth of it
-// in the default tier.
+// runSeeds runs the seed of -seed, or -seeds seeds, or by default the given number in the deep tier and a fifteenth
+// of it in the default tier.
 func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, seed uint64, verbose bool) result) {
 	t.Helper()
 	if *seedFlag != 0 {
@@ -82,8 +83,8 @@ func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, see
 	}
 	if *seedsFlag != 0 {
 		seeds = *seedsFlag
-	} else if !deep {
-		seeds /= 10
+	} else {
+		seeds = tier.Count(seeds/15, seeds)
 	}
 	limit := maxFailures
 	if f := flag.Lookup("test.failfast"); f != nil && f.Value.String() == "true" {

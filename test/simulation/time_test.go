@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 // The time from the loss of the active to the next acknowledged publish on the other node is bounded. The clock is
@@ -30,11 +31,7 @@ func TestFailoverTime(t *testing.T) {
 		{"power loss", true, 2 * time.Second, 2100 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			seeds := uint64(2)
-			if deep {
-				seeds = 5
-			}
-			for seed := uint64(1); seed <= seeds; seed++ {
+			for seed := uint64(1); seed <= uint64(tier.Count(2, 5)); seed++ {
 				var took time.Duration
 				var err error
 				synctest.Test(t, func(t *testing.T) {
@@ -80,7 +77,7 @@ func (w *world) failover(power bool) (took time.Duration, err error) {
 		if at, ok := load.History().AckedAfter(since, active.address); ok {
 			return at - since, nil
 		}
-		sleep(ctx, poll/10)
+		sleep(ctx, time.Millisecond)
 	}
 	return 0, errors.New("the other node does not acknowledge")
 }

@@ -32,7 +32,7 @@ const (
 )
 
 // poll is the interval at which conditions are checked, in simulated time.
-const poll = 10 * time.Millisecond
+const poll = 100 * time.Millisecond
 
 // always is the default of the setting sync.
 const always = "always"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
+	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 const (
@@ -77,6 +78,7 @@ func (l *load) publish(ctx context.Context, c *client.Client) {
 		asked := time.Now()
 		_, err := c.Publish(ctx, l.queue, client.Message{Body: make([]byte, 512)})
 		l.done(ctx, waiting, asked, err)
+		sleep(time.Duration(tier.Count(2, 0)) * time.Millisecond)
 	}
 }
 
@@ -87,7 +89,7 @@ func (l *load) pipeline(ctx context.Context, c *client.Client) {
 		return
 	}
 	defer func() { _ = p.Close() }()
-	tick := time.NewTicker(2 * time.Millisecond)
+	tick := time.NewTicker(time.Duration(tier.Count(4, 2)) * time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		asked := time.Now()

@@ -12,6 +12,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/simpair"
+	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 // stopCase is a state of a pair in which a node is asked to stop.
@@ -100,7 +101,7 @@ func TestStop(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			run(t, func(t *testing.T, p *pair) {
 				l := p.load()
-				for range 3 {
+				for range tier.Count(2, 3) {
 					victim := c.prepare(p)
 					if c.name != "with a standby that is silent" {
 						l.more()

@@ -53,6 +53,7 @@ func (s *server) connect(t *testing.T, prefix string) *etcd.Coordinator {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	n := 0
 	coordtest.Run(t, func(*testing.T) coordtest.Fixture {
@@ -195,6 +196,7 @@ func TestMarkOfAnotherPair(t *testing.T) {
 // A process of 0.1.0 only writes the node's key. It is detected when it overwrites this process's announcement; after
 // it has terminated, that is restored.
 func TestDuplicateOfOlderRelease(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
 	require.NoError(t, err)

@@ -25,6 +25,7 @@ func (s *server) empty(t *testing.T) {
 // the reconnect the current state and later changes are reported. (RequestTimeout is long: nothing here may depend on
 // a request timeout.)
 func TestReplacedWhileDisconnected(t *testing.T) {
+	t.Parallel()
 	type fits = func(failover.Observation) bool
 	for name, replace := range map[string]func(t *testing.T, s *server, image string) fits{
 		"restored": func(t *testing.T, s *server, image string) fits {

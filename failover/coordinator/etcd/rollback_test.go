@@ -42,6 +42,7 @@ func (s *server) rollBack(t *testing.T, image string) {
 // rejects a record older than its own: INV-9.) Revisions are assigned a second time, and a lost mark is written
 // again.
 func TestRolledBackUnderConnection(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	a := open(t, etcd.Options{
 		Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second,

@@ -3,6 +3,7 @@
 package memfs
 
 import (
+	"bytes"
 	"io"
 	"io/fs"
 	"slices"
@@ -142,13 +143,9 @@ func (n *inode) markDirty(i int) {
 	}
 }
 
+// allZero compares p with itself, shifted by one: much faster than a loop over the bytes.
 func allZero(p []byte) bool {
-	for _, b := range p {
-		if b != 0 {
-			return false
-		}
-	}
-	return true
+	return len(p) == 0 || p[0] == 0 && bytes.Equal(p[1:], p[:len(p)-1])
 }
 
 // allocate creates the chunks of a range and counts them as used.

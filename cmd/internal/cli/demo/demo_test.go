@@ -17,7 +17,7 @@ import (
 func TestDemo(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "--duration", "4s", "--rate", "1000", "--output", "json",
+	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "--duration", "3s", "--rate", "500", "--output", "json",
 		"--seed", "7")
 	require.Equal(t, cli.ExitOK, code, "%s%s", stdout, stderr)
 	require.Equal(t, 1, strings.Count(stdout, "\n"), "one object: %s", stdout)
@@ -67,7 +67,7 @@ func TestDemoTransaction(t *testing.T) {
 func TestDemoResize(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "resize", "--fill", "32MiB", "--rate", "500", "--output",
+	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "resize", "--fill", "8MiB", "--rate", "200", "--output",
 		"json",
 		"--seed", "3")
 	require.Equal(t, cli.ExitOK, code, "%s%s", stdout, stderr)

@@ -39,6 +39,7 @@ func TestFormat(t *testing.T) {
 
 // Matching messages are consumed; the others stay in the queue.
 func TestConsumeFilter(t *testing.T) {
+	t.Parallel()
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "--create", "a", "c", "-p", "region=us")
 	c.OK("publish", "orders", "b", "-p", "region=eu")
@@ -59,6 +60,7 @@ func TestConsumeFilter(t *testing.T) {
 
 // The exit code of the command determines whether a message is acknowledged, requeued or rejected.
 func TestAckAfterCommand(t *testing.T) {
+	t.Parallel()
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "dead")
 	c.OK("queue", "create", "orders", "--dead-letter", "dead")
@@ -91,6 +93,7 @@ case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 
 // The response with the same correlation ID is printed, and no messages are left. Without a response the exit code is
 // 1.
 func TestRequest(t *testing.T) {
+	t.Parallel()
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "prices")
 	var answering sync.WaitGroup

@@ -31,6 +31,7 @@ func shell(t *testing.T, c clitest.CLI, line string) (stdout, stderr string, err
 
 // A message that could not be printed is not acknowledged.
 func TestOutputFailed(t *testing.T) {
+	t.Parallel()
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "--create", "one", "-p", "region=eu")
 	for _, redirect := range []string{
@@ -65,6 +66,7 @@ func TestOutputFailed(t *testing.T) {
 
 // A publisher gets a warning if no subscription receives its messages.
 func TestPublishToTopic(t *testing.T) {
+	t.Parallel()
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "prices", "--topic")
 	stdout, stderr, code := c.Run("", "publish", "prices", "one")

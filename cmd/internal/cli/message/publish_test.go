@@ -78,6 +78,7 @@ func TestPublishUnknown(t *testing.T) {
 
 // A line that exceeds the message limit is rejected with a readable error.
 func TestLongLine(t *testing.T) {
+	t.Parallel()
 	_, c := clitest.StartNodes(t, true)
 	_, stderr, code := c.Run("short\n"+strings.Repeat("x", (64<<20)+1), "publish", "q", "--create")
 	require.Equal(t, cli.ExitError, code)
@@ -87,6 +88,7 @@ func TestLongLine(t *testing.T) {
 
 // The fields set by flags appear in the output of consume and browse, and in the files.
 func TestPublishFields(t *testing.T) {
+	t.Parallel()
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "--create", "{}", "--message-id", "m-1", "--correlation-id", "c-1", "--reply-to", "answers",
 		"--content-type", "application/json", "--subject", "order", "-p", "region=eu", "--typed-property", "total=12.5",

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package raft
+
+import (
+	"flag"
+	"os"
+	"testing"
+)
+
+// The tests wait for elections and timeouts, and hardly use the processor.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
