@@ -138,7 +138,7 @@ func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
 		return
 	}
-	f.o.Store.Repair().GiveUpPages()
+	f.o.Store.Repair().AwaitSnapshot()
 	f.mu.Lock()
 	cancel := f.cancel
 	f.mu.Unlock()
@@ -389,7 +389,7 @@ func (f *Follower) align(common lsn.Position) error {
 	f.busy.Store(true)
 	defer f.busy.Store(false)
 	void := f.o.DiscardedRange.holds(end) && common.LSN >= f.o.DiscardedRange.After || f.discardedTerm() > 0 && f.confirmed
-	cut, err := s.CutTail(common, void)
+	cut, err := s.TruncateTail(common, void)
 	switch {
 	case errors.Is(err, store.ErrApplied):
 		return fmt.Errorf("%w: %w", errSnapshot, err)

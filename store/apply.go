@@ -253,7 +253,7 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 // tailLimit returns the maximum number of message bytes in memory. On a full disk the pager cannot free memory, but
 // acknowledgements that would free some must be applied; messages may then use the whole budget.
 func (s *Store) tailLimit() int64 {
-	if s.repair.GivenUp() {
+	if s.repair.AwaitsSnapshot() {
 		return math.MaxInt64
 	}
 	if s.pages.DiskFull() || s.repair.Index() != nil {

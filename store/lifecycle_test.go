@@ -376,7 +376,7 @@ func TestApplyAfterCut(t *testing.T) {
 	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("2")) })))
 	keep := n.s.End()
 	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("3")) })))
-	cut, err := n.s.CutTail(keep, false)
+	cut, err := n.s.TruncateTail(keep, false)
 	require.NoError(t, err)
 	require.Equal(t, 1, cut.Records)
 	n.applyAll()

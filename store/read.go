@@ -26,7 +26,7 @@ type Delivery struct {
 	Sequence uint64
 	// DeliveryCount is the number of times that the subscription released the message.
 	DeliveryCount uint32
-	// Record is the stored message, for txn.DecodeMessage; it must not be modified. nil: corrupt (see MarkDamaged).
+	// Record is the stored message, for txn.DecodeMessage; it must not be modified. nil: corrupt (see IncludeCorrupt).
 	Record []byte
 }
 
@@ -41,8 +41,8 @@ type ReadRequest struct {
 	MaxBytes int
 	// Delayed also returns messages that are not yet deliverable to Sub. With Sub 0 they are always returned.
 	Delayed bool
-	// MarkDamaged returns a corrupt message without its record, instead of an error, and continues after it.
-	MarkDamaged bool
+	// IncludeCorrupt returns a corrupt message without its record, instead of an error, and continues after it.
+	IncludeCorrupt bool
 	// Lanes reads messages of higher priority first, each priority from its own position instead of From. It requires Sub
 	// and a queue with priorities. nil: in sequence order.
 	Lanes *Lanes
@@ -115,7 +115,7 @@ func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Deliver
 		if !tried && s.repair.Repair(ctx, bad) == nil {
 			continue
 		}
-		if !req.MarkDamaged || ctx.Err() != nil {
+		if !req.IncludeCorrupt || ctx.Err() != nil {
 			return out, next, err
 		}
 		for _, seq := range bad.Sequences {

@@ -142,7 +142,7 @@ func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
 	t.Helper()
 	for from := uint64(1); ; {
 		batch, next, err := s.Read(context.Background(),
-			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 7, MarkDamaged: true}, nil)
+			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 7, IncludeCorrupt: true}, nil)
 		require.NoError(t, err)
 		for _, d := range batch {
 			if d.Record == nil {

@@ -92,7 +92,7 @@ func TestDamagedIndex(t *testing.T) {
 		}
 		found++
 		require.ErrorIs(t, n.s.Repair().Index(), index.ErrCorrupt)
-		n.s.Repair().GiveUpPages()
+		n.s.Repair().AwaitSnapshot()
 		require.NoError(t, receive(t, peer.s, n.s).Commit())
 		require.NoError(t, n.s.Repair().Index())
 		require.Equal(t, m.dump(), dumpStore(t, n.s))
@@ -175,7 +175,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.Equal(t, "q", d.Name)
 	}
 
-	// A read without MarkDamaged returns DATA_LOSS for one of them, after the messages before it.
+	// A read without IncludeCorrupt returns DATA_LOSS for one of them, after the messages before it.
 	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: 21, MaxMessages: 5}, nil)
 	var bad *repair.CorruptError
 	require.ErrorAs(t, err, &bad)
@@ -305,7 +305,7 @@ func TestPagerFindsCorruption(t *testing.T) {
 	require.ErrorIs(t, err, index.ErrCorrupt)
 	require.ErrorIs(t, n.s.Repair().Index(), index.ErrCorrupt)
 	n.commit(func(b *txn.Builder) { b.CreateQueue("more", txn.Config{}, "default") })
-	n.s.Repair().GiveUpPages()
+	n.s.Repair().AwaitSnapshot()
 	require.NoError(t, receive(t, peer.s, n.s).Commit())
 	require.NoError(t, n.s.Repair().Index())
 	n.check()

@@ -102,8 +102,8 @@ func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 	return held
 }
 
-// HeldPrepared returns the sequences that a prepared transaction will acknowledge for some subscription.
-func HeldPrepared(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
+// ReservedSequences returns the sequences that a prepared transaction will acknowledge for some subscription.
+func ReservedSequences(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for _, sequence := range sequences {
 			for sub := range q.Subs {

@@ -41,7 +41,7 @@ func publishedAt(
 	var found [1]store.Delivery
 	for {
 		list, next, err := s.Read(ctx, store.ReadRequest{
-			Queue: id, From: from, MaxMessages: 1, MarkDamaged: true, Buffer: buffer,
+			Queue: id, From: from, MaxMessages: 1, IncludeCorrupt: true, Buffer: buffer,
 		}, found[:0])
 		if err != nil || len(list) == 0 {
 			return 0, 0, false, err
@@ -109,7 +109,7 @@ func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 // still needs. ok is false if no such message exists or if it cannot be read.
 func AcceptedAt(ctx context.Context, s *store.Store, id, sequence uint64) (at time.Time, ok bool) {
 	got, _, err := s.Read(ctx, store.ReadRequest{
-		Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true,
+		Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, IncludeCorrupt: true,
 	}, nil)
 	if err != nil || len(got) == 0 || got[0].Record == nil {
 		return time.Time{}, false

@@ -84,7 +84,7 @@ func (c *AccessChange) check() error {
 
 func (o *Op) decodeAccess(d *decoder) {
 	o.Number = d.uvarint()
-	o.Asked = d.u32()
+	o.Requested = d.u32()
 	o.Count = d.count(MaxAccessChanges)
 	o.Raw = d.b
 	var last AccessChange

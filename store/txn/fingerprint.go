@@ -59,7 +59,7 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 		}
 	}
 	if o.Code == OpAccess {
-		return sum*fingerprintPrime ^ o.Asked
+		return sum*fingerprintPrime ^ o.Requested
 	}
 	if o.Code == OpPrepare {
 		return o.fingerprintInner(sum, table)

@@ -292,7 +292,7 @@ func copyOp(b *Builder, o *Op) {
 			b.Seek(o.Queue, o.Sub, o.Sequence)
 		}
 	case OpAccess:
-		b.ChangeAccess(o.Number, o.Asked, slices.Collect(o.AccessChanges))
+		b.ChangeAccess(o.Number, o.Requested, slices.Collect(o.AccessChanges))
 	case OpPutMeta:
 		b.PutMeta(string(o.Name), o.Raw)
 	case OpDeleteMeta:

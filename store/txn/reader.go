@@ -135,8 +135,8 @@ type Op struct {
 	By  Decider
 	// Number is the LSN of the OpPrepare to decide; 0 for any. For OpAccess it is the expected version of the table.
 	Number uint64
-	// Asked is the checksum of the client's request for an OpAccess.
-	Asked uint32
+	// Requested is the checksum of the client's request for an OpAccess.
+	Requested uint32
 }
 
 func (o *Op) decode(b []byte) error {
