@@ -131,8 +131,8 @@ func countLanes(l *laneBacklog) []int {
 	return n
 }
 
-// The cache stays within its limit and yields to messages in memory. Order and content are correct regardless of the
-// cache's content: with more messages in pages than fit, concurrent publishes, reads that restart, and rewritten
+// The cache stays within its limit and shrinks when more messages are in memory. The order and content of reads do not
+// depend on the cache: with more messages in pages than fit, concurrent publishes, restarted reads, and rewritten
 // pages.
 func TestLanesBounded(t *testing.T) {
 	const limit = store.MinMemoryBudget / 2

@@ -19,8 +19,9 @@ func (s *Store) Identity() datadir.Identity {
 	return s.id.Identity()
 }
 
-// ClaimRun records the process generation that is about to take part in the pair, and the one that the cluster record
-// names now. It is durable when it returns; from then on the record may name the claimed generation (INV-11).
+// ClaimRun records the process generation that is about to participate in the pair, and the generation that the cluster
+// record currently names. The change is durable when ClaimRun returns. Only then may the cluster record name the
+// claimed generation (INV-11).
 func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Run, id.ClaimedRun = named, claimed
@@ -28,8 +29,8 @@ func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	})
 }
 
-// ConfirmRun records that the cluster record names the generation as in sync. By then a quarantined store has been
-// refilled. The change is durable when ConfirmRun returns.
+// ConfirmRun records that the cluster record lists the generation as in sync. It clears the quarantine, since an
+// in-sync store is complete. The change is durable when ConfirmRun returns.
 func (s *Store) ConfirmRun(run uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Run, id.ClaimedRun = run, uuid.Nil
@@ -38,8 +39,9 @@ func (s *Store) ConfirmRun(run uuid.UUID) error {
 	})
 }
 
-// SetFence persists the configuration and term that the node obeys from now on; durable when it returns (INV-1). It
-// returns ErrFenceLower for a lower fence. Setting the current fence again costs nothing.
+// SetFence persists the minimum configuration and term that the node accepts (INV-1). The change is durable when
+// SetFence returns. It returns ErrFenceLower if f is below the persisted fence. If f equals the persisted fence,
+// SetFence performs no I/O.
 func (s *Store) SetFence(f identity.Fence) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if f.Less(id.Fence) {
@@ -56,7 +58,7 @@ func (s *Store) SetFence(f identity.Fence) error {
 }
 
 // MarkLoss records that acknowledged bytes may be lost (INV-6), because a machine went down or the directory was
-// restored from an older copy (INV-11, INV-12). The change is durable when it returns.
+// restored from an older copy (INV-11, INV-12). The change is durable when MarkLoss returns.
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.MayHaveLost = true
@@ -64,8 +66,9 @@ func (s *Store) MarkLoss() error {
 	})
 }
 
-// ClearLoss clears MayHaveLost and increments the incarnation, so that no record that treats this store as complete
-// matches it. The cluster record must no longer name the store in sync. The change is durable when it returns.
+// ClearLoss clears MayHaveLost. If it was set, ClearLoss increments the incarnation, so that an earlier cluster record
+// does not match this store. The current cluster record must no longer list the store as in sync. The change is durable
+// when ClearLoss returns.
 func (s *Store) ClearLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.MayHaveLost {
@@ -76,7 +79,8 @@ func (s *Store) ClearLoss() error {
 	})
 }
 
-// JoinPair makes the node a permanent member of a pair, durably; ErrOtherPair if it is a member of another pair.
+// JoinPair records the pair to which the node permanently belongs. It returns ErrOtherPair if the node belongs to
+// another pair. The change is durable when JoinPair returns.
 func (s *Store) JoinPair(pair uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.PairID != uuid.Nil && id.PairID != pair {

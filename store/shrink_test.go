@@ -123,7 +123,7 @@ func TestShrinkCrashEverywhere(t *testing.T) {
 	}
 }
 
-// Repeated shrinks run concurrently with publishes, acknowledgements and readers.
+// Shrinks run concurrently with publishes, acknowledgements and readers.
 func TestShrinkOnline(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })

@@ -44,7 +44,7 @@ type Store struct {
 	mu      sync.RWMutex // guards the fields below up to written
 	state   *queue.State
 	applied lsn.Position
-	room    *sync.Cond // on mu: signals that the tail became shorter, paused false, or the store unusable
+	room    *sync.Cond // on mu: signals that Apply may continue, or that the store is unusable
 	paused  bool       // a rewrite is copying the checkpoint
 	holds   holds
 	written int64
@@ -78,9 +78,9 @@ type Store struct {
 // Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is not applied: the caller
 // must determine whether it is committed (INV-5).
 //
-// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of
-// packages page (not a page file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy.
-// With Options.ReplaceDamaged a corrupt store is quarantined instead.
+// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, and the errors of
+// packages page (not a page file, newer version, corrupt) and wal (corrupt middle). The text of each error suggests a
+// remedy. With Options.ReplaceDamaged a corrupt store is quarantined instead.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *Store) usePages(file *page.File) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != nil {
-		state.CountOn(s.state)
+		state.ContinueCounts(s.state)
 	}
 	s.state, s.applied = state, meta.Position
 	s.holds.reach(s.applied.LSN)
@@ -212,7 +212,8 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog verifies that the log continues the checkpoint at a position; emptied: it was emptied on purpose.
+// openLog opens the log and verifies that it continues the checkpoint at a position. emptied is set if the log was
+// emptied on purpose.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
@@ -246,15 +247,15 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 		return nil
 	}
 	if have, ok := s.log.PositionOf(at.LSN); !ok || have != at {
-		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v", ErrLogGap, at,
+		return fmt.Errorf("%w: checkpoint at %v, but the log begins at LSN %d and ends at %v", ErrLogGap, at,
 			s.log.First(), end)
 	}
 	s.log.NoteCommitted(at.LSN) // INV-5: a checkpoint contains only committed records
 	return nil
 }
 
-// mayBegin returns nil if a store without page.db may start with an empty one: it is new or quarantined, or its log
-// still has every record from the first one on.
+// mayBegin returns nil if a store without page.db may start with an empty file: the store is new or quarantined, or its
+// log still begins with the first record.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
@@ -280,8 +281,8 @@ func (s *Store) logFiles() ([]string, error) {
 
 func isSegment(name string) bool { return filepath.Ext(name) == ".seg" }
 
-// logIsMissing reports whether all segments of an existing log were removed, so that its content after the checkpoint
-// is unknown. A new directory does not count.
+// logIsMissing reports whether all segments of an existing log were removed, so that the records after the checkpoint
+// are unknown. It returns false for a new directory.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) {
 		return false, nil
@@ -290,7 +291,7 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	return err == nil && !slices.Contains(files, "cut.intent") && !slices.ContainsFunc(files, isSegment), err
 }
 
-// Close writes a checkpoint, closes everything and marks the directory clean.
+// Close writes a checkpoint, closes all files and marks the directory clean.
 func (s *Store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
@@ -355,18 +356,19 @@ func (s *Store) Usable() error {
 	return nil
 }
 
-// ServeReaders sets whether messages are read from this store, for CacheAuto. The default is true.
+// ServeReaders sets whether consumers read messages from this store, which CacheAuto depends on. The default is true.
 func (s *Store) ServeReaders(on bool) { s.pages.SetCacheUse(s.o.PageCache.use(on)) }
 
 // View calls fn with the applied state, which does not change during the call. fn must not modify or keep the state,
-// wait, or perform I/O. Package query has the usual questions.
+// wait, or perform I/O. Package query implements common queries.
 func (s *Store) View(fn func(state *queue.State)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	fn(s.state)
 }
 
-// QueueName returns a queue's name for log messages. It never blocks: "" if not found, or the state is being changed.
+// QueueName returns the name of a queue for log messages. It never blocks: it returns "" if the queue does not exist or
+// the state is being changed.
 func (s *Store) QueueName(id uint64) string {
 	if !s.mu.TryRLock() {
 		return ""

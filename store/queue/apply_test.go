@@ -304,7 +304,7 @@ func TestDeadRange(t *testing.T) {
 }
 
 // A batch does not contain messages that died before their pages were written.
-func TestNeverWritten(t *testing.T) {
+func TestDeadMessagesAreNotWritten(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
 	d.publish(q, 100)
@@ -382,7 +382,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-func TestApplyHardlyAllocates(t *testing.T) {
+func TestApplyAllocations(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
 	payload := func(fill func(b *txn.Builder)) []byte {

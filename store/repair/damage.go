@@ -117,7 +117,7 @@ type Repairer struct {
 	busy   chan struct{}
 
 	index          atomic.Pointer[error]
-	awaitsSnapshot atomic.Bool // the store is being replaced: nothing waits for its pages
+	awaitsSnapshot atomic.Bool // set by AwaitSnapshot
 
 	mu       sync.Mutex // guards the fields below
 	messages map[messageKey]*damaged
@@ -275,8 +275,8 @@ func (r *Repairer) Index() error {
 	return nil
 }
 
-// AwaitSnapshot is called before the store is replaced by a snapshot because of Index. Until then, applied records stay
-// in memory regardless of the budget, because pages cannot be written.
+// AwaitSnapshot lifts the memory limit until the store is replaced by a snapshot because of Index. Pages cannot be
+// written until then, so applied records stay in memory.
 func (r *Repairer) AwaitSnapshot() {
 	r.awaitsSnapshot.Store(true)
 	r.engine.WakeRoom()

@@ -4,16 +4,16 @@ package txn
 
 import "fmt"
 
-// Code is the reason why a transaction was rejected. It is an error, so errors.Is(err, txn.ErrQueueNotFound) works. The
-// numbers are stored with producers' results and never change their meaning.
+// Code is the reason why a transaction was rejected. It implements error, so errors.Is(err, txn.ErrQueueNotFound)
+// works. The numbers are stored with the results of producers and never change their meaning.
 type Code uint8
 
 // Codes of rejected transactions; Error describes them. OK is not an error.
 const (
 	OK Code = 0
-	// ErrMalformed is returned if bytes are not a transaction or message, or exceed a limit of the encoding.
+	// ErrMalformed is returned for bytes that are not a valid transaction or message, or that exceed a limit.
 	ErrMalformed Code = 1
-	// ErrNewerVersion is returned if bytes were written by a newer version of Lockstep. Applying stops there.
+	// ErrNewerVersion is returned for bytes that a newer version of Lockstep has written. The node cannot apply them.
 	ErrNewerVersion Code = 2
 	ErrInvalidName  Code = 3
 	ErrMixed        Code = 4
@@ -37,7 +37,7 @@ const (
 	ErrFenced Code = 30
 	// ErrTooOld is returned if a producer's sequence is older than its kept results.
 	ErrTooOld Code = 31
-	// ErrProducerForgotten is returned if an unknown producer may have been forgotten: the outcome is unknown.
+	// ErrProducerForgotten is returned if an unknown producer may have been evicted, so that the outcome is unknown.
 	ErrProducerForgotten Code = 32
 
 	ErrNoDeadLetter    Code = 60
@@ -54,18 +54,18 @@ const (
 
 	ErrAlreadyAcknowledged Code = 65
 	ErrReserved            Code = 66
-	// ErrXIDInUse is returned if a transaction to prepare has the name of another one, current or recently decided.
+	// ErrXIDInUse is returned if a transaction to prepare has the name of a prepared or recently decided transaction.
 	ErrXIDInUse Code = 67
-	// ErrXIDNotFound is returned if a transaction to decide is not prepared and its outcome is not kept.
+	// ErrXIDNotFound is returned if a transaction to commit or roll back is not prepared and its outcome is not kept.
 	ErrXIDNotFound     Code = 68
 	ErrTooManyPrepared Code = 69
 	ErrCommitted       Code = 70
 	ErrRolledBack      Code = 71
-	// ErrHeuristicCommit is ErrCommitted for a decision of an operator.
+	// ErrHeuristicCommit is ErrCommitted for a commit by an operator.
 	ErrHeuristicCommit Code = 72
-	// ErrHeuristicRollback is ErrRolledBack for a decision of an operator or the timeout.
+	// ErrHeuristicRollback is ErrRolledBack for a rollback by an operator or the timeout.
 	ErrHeuristicRollback Code = 73
-	// ErrPreparedInUse is returned if a prepared transaction needs the queue, subscription or messages to delete.
+	// ErrPreparedInUse is returned if a prepared transaction requires the queue, subscription or messages.
 	ErrPreparedInUse Code = 74
 )
 

@@ -165,7 +165,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// copyTxn reads payload and builds the same transaction; it returns false if payload is malformed.
+// copyTxn decodes payload and builds the same transaction. It returns false if payload is malformed.
 func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 	if r.Reset(payload) != nil {
 		return false
@@ -197,7 +197,7 @@ func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 	return err != nil && r.left == 0 && len(r.rest) == 0
 }
 
-// copyInner reports whether a transaction can be prepared. Such a transaction must also be buildable and stampable.
+// copyInner reports whether a transaction can be prepared. If so, building it and WithTimestamp must succeed.
 func copyInner(payload []byte) bool {
 	var r, again Reader
 	var b Builder
