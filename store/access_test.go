@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Changes of the access table are signalled. The table survives a restart with and without a checkpoint. Changes that
+// Changes of the access table are signaled. The table survives a restart with and without a checkpoint. Changes that
 // are only in the log take effect when they are applied.
 func TestAccessTable(t *testing.T) {
 	mem := memfs.New()

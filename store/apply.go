@@ -25,8 +25,8 @@ const (
 )
 
 // Apply applies the committed records up to and including LSN upTo, in order, and calls done for each record once it is
-// visible. The result of a record that is not a transaction (a term start) is nil. A result is valid only during the
-// call; the data it points to may be kept.
+// visible. The result of a record that is not a transaction (a term start) is nil. The result is valid only during the
+// call; the data to which it points may be kept.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
 // the messages in memory exceed their part of the memory budget.
@@ -34,7 +34,7 @@ func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
 
-// ApplyUntil is like Apply, but returns ErrInterrupted if it would block and stop is closed.
+// ApplyUntil is like Apply, but returns ErrInterrupted if stop is closed while it blocks.
 func (s *Store) ApplyUntil(stop <-chan struct{}, upTo uint64, done func(n uint64, r *txn.Result)) error {
 	s.NoteCommitted(upTo)
 	for s.Applied().LSN < upTo {
@@ -101,7 +101,7 @@ func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
 	return frames, last, nil
 }
 
-// applyFrames returns the remaining frames and the position before them.
+// applyFrames applies frames up to LSN upTo, and returns the remaining frames and the position before them.
 func (s *Store) applyFrames(
 	frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result),
 ) (lsn.Position, []byte, error) {
@@ -227,7 +227,7 @@ func (s *Store) mustWait() bool {
 	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
 }
 
-// awaitRoomLimit bounds AwaitRoom: a pager that cannot write must not block other work.
+// awaitRoomLimit is the maximum duration of AwaitRoom. A pager that cannot write must not block other work.
 const awaitRoomLimit = 10 * time.Second
 
 // AwaitRoom waits until memory has room for a transaction of the given size, so that two very large ones are not in

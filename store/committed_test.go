@@ -152,7 +152,7 @@ func TestCommittedAfterQuarantine(t *testing.T) {
 	require.Zero(t, n.s.Committed())
 }
 
-// The log may have lost its end, but the remaining records that are known to be committed stay committed.
+// If the end of the log is lost, the remaining committed records are still known to be committed.
 func TestClearLossKeepsCommitted(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)

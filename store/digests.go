@@ -24,7 +24,7 @@ type QueueDigest struct {
 	Name string
 	// Digest is a rolling hash of all operations applied to the queue.
 	Digest uint64
-	// Messages counts the messages that some subscription needs.
+	// Messages is the number of messages that a subscription needs.
 	NextSequence, Messages uint64
 }
 

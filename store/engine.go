@@ -104,7 +104,8 @@ func (e engine) Collect(maxBytes int64) *queue.Batch {
 	return e.state.Collect(maxBytes, false)
 }
 
-// CollectAll returns nil if nothing was applied since the checkpoint, unless force is set.
+// CollectAll returns the batch for a checkpoint. It returns nil if nothing was applied since the last checkpoint,
+// unless force is set.
 func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64) {
 	e.lanes.expire()
 	e.mu.Lock()

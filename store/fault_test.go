@@ -267,7 +267,7 @@ func TestIdentity(t *testing.T) {
 	require.False(t, got.MayHaveLost)
 }
 
-// A corrupt identity is rejected: a node without its fence could obey an old active.
+// A corrupt identity is rejected, since a node without its fence could accept an old active.
 func TestDamagedIdentity(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -379,7 +379,7 @@ func readAll(ctx context.Context, s *store.Store) error {
 			}
 			var seq uint64
 			if _, err := fmt.Sscanf(string(m.Body), "%d ", &seq); err != nil || seq != d.Sequence || seq <= last {
-				return fmt.Errorf("sequence %d after %d holds message %d: %w", d.Sequence, last, seq, err)
+				return fmt.Errorf("sequence %d after %d contains message %d: %w", d.Sequence, last, seq, err)
 			}
 			last = seq
 		}

@@ -16,10 +16,10 @@ import (
 
 // Install receives another node's snapshot into a file next to page.db and then replaces page.db with it.
 //
-// The replacement of page.db and of the log must be atomic with respect to a crash. Commit therefore first writes a
-// mark with the snapshot's position into the identity file, then renames the files, resets the log, and removes the
-// mark. If a start finds the mark, it compares page.db's position with it. If they are equal, the rename was done, and
-// the log is reset again. Otherwise the received file is removed (recoverInstall).
+// A crash must not leave a new page.db with the old log. Commit therefore first writes a mark with the snapshot's
+// position to the identity file, then renames the files, resets the log, and removes the mark. If the mark exists at a
+// start, its position is compared with the position of page.db. If they are equal, the rename was complete, and the log
+// is reset again. Otherwise the received file is removed (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader
@@ -186,7 +186,7 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// recoverFiles ensures that page.db exists. If it is the new one, it removes the log of the old one.
+// recoverFiles ensures that page.db exists. If page.db is the new file, it removes the log of the old one.
 func (s *Store) recoverFiles(mark datadir.InstallMark) (emptied bool, err error) {
 	_, err = s.o.FS.Stat(s.path(datadir.PageFileName))
 	if errors.Is(err, fs.ErrNotExist) {

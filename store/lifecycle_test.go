@@ -131,7 +131,7 @@ func TestCheckpointContext(t *testing.T) {
 	})
 }
 
-// A failed fsync of a requested checkpoint is final (INV-7).
+// After a failed fsync of a requested checkpoint, the store is unusable (INV-7).
 func TestFailedPageSyncIsFinal(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
@@ -208,7 +208,7 @@ func TestCloseDuringCheck(t *testing.T) {
 	require.ErrorIs(t, <-checked, store.ErrClosed, "an interrupted check finds nothing")
 }
 
-// A check continues with the file it started with.
+// A check reads the same file until its end, even if a rewrite replaces page.db.
 func TestCheckDuringRewrite(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))

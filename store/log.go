@@ -43,7 +43,8 @@ func (s *Store) logError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Sync makes all appended records durable, according to the sync mode. A failed fsync is fatal (INV-7).
+// Sync makes all appended records durable, according to the sync mode. After a failed fsync the store is unusable
+// (INV-7).
 func (s *Store) Sync() error {
 	if err := s.Usable(); err != nil {
 		return err

@@ -29,7 +29,7 @@ const (
 	DefaultMaxFrameBytes      = 128 << 20
 )
 
-// PageCache selects whether large writes to page.db and to the log go through the system's page cache.
+// PageCache selects whether large writes to page.db and to the log use the operating system's page cache.
 type PageCache int
 
 const (
@@ -74,12 +74,13 @@ type Options struct {
 	Sync     wal.SyncMode
 	// SyncInterval is the time between syncs with wal.SyncInterval.
 	SyncInterval time.Duration
-	// MemoryBudget bounds the messages and index nodes held in memory, in bytes; at least MinMemoryBudget.
+	// MemoryBudget is the maximum size of messages and index nodes in memory, in bytes; at least MinMemoryBudget.
 	MemoryBudget int64
 	PageCache    PageCache
-	// CheckpointBytes is the amount of log since the last checkpoint that starts the next one.
+	// CheckpointBytes is the amount of log since the last checkpoint after which the next one is started.
 	CheckpointBytes int64
-	// CheckpointInterval is the age of the last checkpoint that starts the next one, if the state has changed.
+	// CheckpointInterval is the time since the last checkpoint after which the next one is started, if the state has
+	// changed.
 	CheckpointInterval time.Duration
 	// LogKeepBytes is the amount of log before the last checkpoint that is kept so that a standby can catch up. A negative
 	// value keeps none.

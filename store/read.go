@@ -34,7 +34,7 @@ type Delivery struct {
 // ReadRequest selects the messages to read.
 type ReadRequest struct {
 	Queue uint64
-	// Sub skips messages that the subscription has acknowledged; 0 reads all messages that some subscription needs.
+	// Sub is the subscription whose unacknowledged messages are read; 0 reads all messages that a subscription needs.
 	Sub         uint32
 	From        uint64
 	MaxMessages int
@@ -308,7 +308,7 @@ func (r *reading) corrupt(upTo uint64, format string, args ...any) error {
 }
 
 // nextGroup returns the extent that contains seq, and the extents that follow it in the file and contain wanted
-// messages. Thus only pages with wanted messages are read.
+// messages. Only pages with wanted messages are therefore read.
 func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)

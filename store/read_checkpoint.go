@@ -78,8 +78,9 @@ func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(per
 // the commit latency to it.
 func (s *Store) Governor() *throttle.Governor { return s.governor }
 
-// Pace returns the limits of background work for ctx: the Governor's percentage of time, at most
-// Options.BackgroundPercent, and bytesPerSecond unless 0. With throttle.FullSpeed only bytesPerSecond applies.
+// Pace returns a pacer for background work. It limits the work to bytesPerSecond, unless 0, and to the percentage of
+// time that the Governor and Options.BackgroundPercent allow. If ctx has throttle.FullSpeed, only bytesPerSecond
+// applies.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond}
 	if !throttle.IsFullSpeed(ctx) {

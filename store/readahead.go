@@ -26,7 +26,8 @@ const (
 )
 
 // readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk busy.
-// The system's own read-ahead is too small for that, and would fill its cache with data that is read once.
+// The read-ahead of the operating system is too small for that, and would fill the page cache with data that is read
+// once.
 //
 // The pages may be freed and rewritten before the data is used. The reader verifies that the data matches the index (an
 // extent's header contains its birth number), and otherwise reads the file.
@@ -206,7 +207,8 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	return group
 }
 
-// streams reports whether the reader wants much adjacent data. Several subscriptions may share the system's cache.
+// streams reports whether to read ahead: the reader wants much adjacent data, and is the only subscription. Several
+// subscriptions share the extent cache.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
@@ -225,7 +227,8 @@ func (r *reading) lead(p *aheadPiece) {
 	}
 }
 
-// aheadFrom starts to read adjacent extents from the first one at or after a sequence, unless they are cached.
+// aheadFrom starts to read a piece of adjacent extents, from the first one at or after a sequence. It returns nil if
+// they are cached or the read cannot be started.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {

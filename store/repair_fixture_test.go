@@ -75,8 +75,8 @@ func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
 	return h.Kind.String()
 }
 
-// pairOf returns two nodes with the same content and different page sizes. The second one is the first one's message
-// source.
+// pairOf returns two nodes with the same content and different page sizes. The second node is the message source of the
+// first.
 func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	t.Helper()
 	mem = memfs.New()

@@ -175,7 +175,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.Equal(t, "q", d.Name)
 	}
 
-	// A read without IncludeCorrupt returns DATA_LOSS for one of them, after the messages before it.
+	// A read without IncludeCorrupt returns the messages before a corrupt one, and then ErrDataLoss.
 	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: 21, MaxMessages: 5}, nil)
 	var bad *repair.CorruptError
 	require.ErrorAs(t, err, &bad)

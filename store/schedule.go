@@ -18,7 +18,7 @@ import (
 
 type clock struct {
 	soonest atomic.Int64  // earliest time added since the last SoonestAdded
-	alarm   atomic.Int64  // earlier times are signalled
+	alarm   atomic.Int64  // earlier times are signaled
 	early   chan struct{} // capacity 1
 
 	mu    sync.Mutex // guards onDue
@@ -69,17 +69,19 @@ func (s *Store) OnDue(fn func([]queue.DueMessage)) {
 	s.clock.onDue = fn
 }
 
-// Early receives a signal after a time earlier than the alarm (SetAlarm) was added to the schedule.
+// Early returns a channel that receives a value after a time earlier than the alarm (SetAlarm) was added to the
+// schedule.
 func (s *Store) Early() <-chan struct{} { return s.clock.early }
 
 // SetAlarm sets the alarm, in milliseconds since 1970. Early signals only earlier times.
 func (s *Store) SetAlarm(ms int64) { s.clock.alarm.Store(ms) }
 
-// SoonestAdded returns the earliest time added to the schedule since the last call; queue.NeverMS if none.
+// SoonestAdded returns the earliest time added to the schedule since the last call, in milliseconds since 1970, or
+// queue.NeverMS if none was added.
 func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS) }
 
 // Scheduled returns at most limit entries of the schedule, in order, that follow after and are due by byMS. next is the
-// time of a later entry, which may already have been removed; queue.NeverMS if none.
+// time of a later entry, or queue.NeverMS if there is none. That entry may already have been removed.
 //
 // It merges changes since the last checkpoint, which are in memory, with the tree's entries. It reads pages and never
 // blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.

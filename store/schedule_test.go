@@ -200,7 +200,7 @@ func TestDigestCoversSchedule(t *testing.T) {
 	require.NotEqual(t, digests[0], digests[1])
 }
 
-// A time earlier than the alarm is signalled, and messages that became deliverable are reported.
+// A time earlier than the alarm is signaled, and messages that became deliverable are reported.
 func TestScheduleSignals(t *testing.T) {
 	n := newTimed(t, options(memfs.New()), 1)
 	var reported []queue.DueMessage

@@ -59,7 +59,7 @@ type snapshotSet struct {
 	byID map[string]*Snapshot
 }
 
-// OpenSnapshot pins the last durable checkpoint. The caller must call Close.
+// OpenSnapshot returns a Snapshot of the last durable checkpoint. The caller must call Close or Suspend.
 func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	file := s.pages.Acquire().File
 	defer s.pages.Release()
@@ -180,7 +180,7 @@ func (sn *Snapshot) Suspend() {
 	}
 }
 
-// Close releases the checkpoint and the log.
+// Close releases the checkpoint and the log. The snapshot can no longer be read or resumed.
 func (sn *Snapshot) Close() {
 	sn.s.snapshots.mu.Lock()
 	delete(sn.s.snapshots.byID, sn.ID)

@@ -13,8 +13,8 @@ import (
 
 // Room is the available space of a store.
 type Room struct {
-	// FreeBytes is the space that this process may still use in the filesystem. PageBytes are free within the page file.
-	// PendingBytes become free after further checkpoints.
+	// FreeBytes is the space that this process may still use in the filesystem. PageBytes is the free space within the
+	// page file, and PendingBytes the space in it that becomes free after further checkpoints.
 	FreeBytes, PageBytes, PendingBytes uint64
 	// TailBytes is the space that the next checkpoint needs for messages that are only in memory.
 	TailBytes uint64
@@ -60,10 +60,11 @@ func (s *Store) Room() (Room, error) {
 	return r, nil
 }
 
-// SetSpaceShort makes the log discard all records not needed for recovery while space is short.
+// SetSpaceShort sets whether space is short. While it is, the log discards all records that are not needed for
+// recovery.
 func (s *Store) SetSpaceShort(short bool) { s.log.SetLowSpace(short) }
 
-// Stats describes the store.
+// Stats contains statistics of a store.
 type Stats struct {
 	// End and Durable are the positions of the last record in the log and of the last durable record.
 	End, Durable lsn.Position
@@ -74,7 +75,7 @@ type Stats struct {
 	Checkpoint, CheckpointLSN uint64
 	PageSize                  int
 	Pages, PagesUsed          uint64
-	// Messages is the number of messages that some subscription needs, MessageBytes their size.
+	// Messages is the number of messages that a subscription needs, and MessageBytes their size.
 	Queues, Messages, MessageBytes uint64
 	// Delayed is the number of messages that are not yet deliverable.
 	Delayed uint64

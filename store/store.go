@@ -48,12 +48,13 @@ type Store struct {
 	paused  bool       // a rewrite is copying the checkpoint
 	holds   holds
 	written int64
-	// sinceCheckpoint counts the bytes of log that were applied and are not in a checkpoint. Added to under mu.
+	// sinceCheckpoint is the number of bytes of log that were applied and are not in a checkpoint. It is increased under
+	// mu.
 	sinceCheckpoint atomic.Int64
 
 	recent recentFrames
 
-	// Used only by the goroutine that applies.
+	// The following fields are used only by the goroutine that calls Apply.
 	reader   *wal.Reader
 	readerAt lsn.Position
 	results  []applyResult
@@ -220,7 +221,7 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 		return err
 	}
 	if missing && !emptied {
-		// Before a new log is created, which would hide the loss of the old one (INV-6).
+		// Mark the loss before a new log is created, since afterwards it could no longer be detected (INV-6).
 		s.o.Events(events.LogMissing{Checkpoint: at})
 		if err := s.MarkLoss(); err != nil {
 			return err
@@ -304,7 +305,7 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.closeFiles())
 }
 
-// closeFiles marks the directory clean if no error occurred.
+// closeFiles closes all files, and marks the directory clean if no error occurred.
 func (s *Store) closeFiles() error {
 	var err error
 	if s.log != nil {

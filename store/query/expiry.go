@@ -67,7 +67,7 @@ func TTLs(s *store.Store) (ms map[uint64]int64) {
 	return ms
 }
 
-// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue.
+// DeadLetters returns the subscriptions of a queue for which expired messages are moved to a dead-letter queue.
 func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
@@ -96,7 +96,8 @@ func RoomIn(s *store.Store, id uint64) (room queue.Room) {
 	return room
 }
 
-// MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited or not found.
+// MaxDeliveries returns the maximum number of deliveries of a message to a subscription, or 0 if it is unlimited or the
+// subscription does not exist.
 func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) { limit = of.Config().MaxDeliveries })
 	return limit
@@ -119,7 +120,7 @@ func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhau
 }
 
 // RedeliveryDelays returns the redelivery delay of each sequence, according to the configuration and the number of
-// releases; nil if the subscription has no redelivery delay.
+// releases. It returns nil if the subscription has no redelivery delay.
 func RedeliveryDelays(s *store.Store, id uint64, sub uint32, sequences []uint64) (delays []time.Duration) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		config := of.Config()

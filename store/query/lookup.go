@@ -53,9 +53,9 @@ func LoggedFingerprint(s *store.Store, record uint64) uint32 {
 	return sum
 }
 
-// Lookup returns the state on which a transaction of producer p would operate, at one LSN. p is nil for a transaction
-// without a producer. If the transaction was applied before, Lookup returns the earlier result as prior and ignores the
-// targets (INV-10). Otherwise it fills in the targets. retry is the retry flag of the request.
+// Lookup returns the state that a transaction depends on, at one LSN. p is its producer, or nil. If the transaction was
+// applied before, Lookup returns the earlier result as prior and ignores the targets (INV-10). Otherwise it fills in
+// the targets. retry is the retry flag of the request.
 //
 // The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
 // ErrFailed. Lookup allocates only the prior result.

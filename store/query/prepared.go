@@ -36,7 +36,7 @@ type PreparedQueue struct {
 type Reserved struct {
 	Queue uint64
 	Sub   uint32
-	// Ranges of messages, in no particular order.
+	// Ranges are the sequences of the messages, in no particular order.
 	Ranges []txn.Range
 }
 

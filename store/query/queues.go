@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package query answers read-only questions of server and admin about the applied state of a store: queues,
-// subscriptions, messages and prepared transactions. An answer describes the state after one record, unless stated
-// otherwise.
+// Package query implements read-only queries of the applied state of a store: queues, subscriptions, messages and
+// prepared transactions. A result describes the state at one LSN, unless stated otherwise.
 package query
 
 import (
@@ -89,7 +88,7 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	return info
 }
 
-// nameOf returns "" if the queue does not exist.
+// nameOf returns the name of a queue, or "" if it does not exist.
 func nameOf(state *queue.State, id uint64) string {
 	if q := state.Queue(id); q != nil {
 		return q.Name()

@@ -246,7 +246,7 @@ func (a *ackSet) next(from, end uint64) uint64 {
 
 const maxPooled = 64
 
-// pool keeps a few chunks for reuse, since many chunks live only for a few messages or acknowledgements.
+// pool keeps a few chunks for reuse, since many chunks are used only for a few messages or acknowledgements.
 type pool[T any] struct{ free []*T }
 
 func (p *pool[T]) get() *T {

@@ -421,7 +421,7 @@ func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	s.bytes += size
 }
 
-// ack acknowledges published sequences and returns the number of newly acknowledged ones.
+// ack acknowledges the published sequences first to last, and returns the number of newly acknowledged ones.
 func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 	q := sub.q
 	first = max(first, sub.acks.floor)
@@ -578,7 +578,7 @@ func belowMask(n uint64) uint64 {
 	return 1<<n - 1
 }
 
-// deleteSub returns the number of messages that only this subscription needed.
+// deleteSub deletes a subscription and returns the number of messages that only this subscription needed.
 func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	s.touch(q)
 	addReferences(s.deadLettersTo, sub.deadLetter(), -1)

@@ -337,7 +337,7 @@ func TestDeadMessagesAreNotWritten(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// A flush takes the messages that have waited longest, up to its limit.
+// A flush contains the messages of the queues that have waited longest, up to its limit.
 func TestFlushOrder(t *testing.T) {
 	d := newDriver(t)
 	a, b := d.queue("a", txn.Config{}, "s"), d.queue("b", txn.Config{}, "s")

@@ -114,7 +114,7 @@ func (s *State) takeDirty() []*Queue {
 	return list
 }
 
-// Flushed reports that a queue's collected messages up to upTo can be read from pages, and removes them from memory.
+// Flushed removes a queue's collected messages up to upTo from memory. They must be readable from pages.
 func (s *State) Flushed(queue, upTo uint64) {
 	q := s.queues.get(queue)
 	if q == nil || q.tail.n == 0 {

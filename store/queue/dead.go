@@ -80,7 +80,7 @@ func (d *DeadRange) word(seq uint64) uint64 {
 	return ^uint64(0)
 }
 
-// normalize sorts ranges and merges those that are at most gap chunks apart.
+// normalize sorts ranges and merges ranges that are at most gap chunks apart.
 func normalize(ranges []chunkRange, gap uint64) []chunkRange {
 	slices.SortFunc(ranges, func(a, b chunkRange) int { return cmp.Compare(a.first, b.first) })
 	out := ranges[:0]

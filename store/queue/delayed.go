@@ -180,7 +180,7 @@ func (s *State) undelay(q *Queue, chunk uint64, w int, mask uint64) int {
 	return n
 }
 
-// Delayed returns the number of messages that are not yet deliverable, over all queues.
+// Delayed returns the number of live messages in all queues that are not yet deliverable.
 func (s *State) Delayed() uint64 { return s.delayed }
 
 func (c *collector) delayed(queues []*Queue) {

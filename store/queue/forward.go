@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// forwards are the forwarding rules of a queue. They are immutable: a change replaces them.
+// forwards contains the forwarding rules of a queue. The rules are immutable; a change replaces them.
 type forwards struct {
 	rules         []txn.Forward
 	dirty, stored bool

@@ -22,10 +22,10 @@ type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
 	hasMain bool
-	// by the LSN of their records; nil if empty
+	// preparing contains the partially loaded transactions by LSN; nil if empty.
 	preparing map[uint64]*loading
 	count     int
-	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between takes some memory.
+	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between requires some memory.
 	maxChunks uint64
 }
 

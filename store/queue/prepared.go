@@ -251,7 +251,7 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 	r.ID = out.resultID()
 }
 
-// hold excludes the messages that p acknowledges from delivery, and reserves space for those that it publishes.
+// hold excludes the messages that p acknowledges from delivery, and reserves space for the messages that it publishes.
 func (s *State) hold(p *Prepared) {
 	ps := &s.prepared
 	ps.byXID[p.xid] = p
@@ -368,7 +368,8 @@ func (s *State) addOutcome(out *Outcome) {
 	ps.fresh = slices.DeleteFunc(ps.fresh, func(o *Outcome) bool { return o == oldest })
 }
 
-// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. nil is empty.
+// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. nil is an empty
+// set.
 type reservedSet struct {
 	chunks map[uint64]*reservedChunk
 	n      uint64
@@ -390,7 +391,7 @@ func (r *reservedSet) has(seq uint64) bool {
 	return c != nil && c.words[seq&chunkMask>>6]>>(seq&63)&1 == 1
 }
 
-// add returns 1, or 0 if the message was already in the set.
+// add adds a message. It returns 1, or 0 if the message was already in the set.
 func (r *reservedSet) add(seq uint64) uint64 {
 	if r.has(seq) {
 		return 0

@@ -43,7 +43,7 @@ type extras struct {
 	lanes            *priorityIndex // nil without priorities
 	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
-	// by subscription number
+	// policies contains the policies by subscription number.
 	policies map[uint32]policy
 }
 
@@ -221,7 +221,7 @@ func (s *Sub) Acked(seq uint64) bool { return s.acks.has(seq) }
 // NextUnacked returns the first unacknowledged sequence at or after from, or the queue's NextSequence.
 func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nextSeq) }
 
-// DeliveryCount returns how often an unacknowledged message was released.
+// DeliveryCount returns the number of times that an unacknowledged message was released.
 func (s *Sub) DeliveryCount(seq uint64) uint32 { return s.counts.get(seq) }
 
 // TailRecord returns a message from memory. If ok is false, the message is dead or in pages.

@@ -76,7 +76,7 @@ func (x *schedule) add(e txn.Due) {
 	x.soonest = min(x.soonest, e.TimeMS)
 }
 
-// remove removes an entry that may be in the tree.
+// remove removes an entry, in memory or in the next checkpoint.
 func (x *schedule) remove(e txn.Due) {
 	if !x.now.added.remove(e) {
 		x.now.removed.add(e)
@@ -168,7 +168,7 @@ func (s *State) ScheduleChanges() int { return s.schedule.now.added.n + s.schedu
 // must read the tree again if the version has changed.
 func (s *State) ScheduleVersion() uint64 { return s.schedule.version }
 
-// ScheduleWritten reports that the changes of the last checkpoint batch can be read from the tree.
+// ScheduleWritten discards the changes of the last checkpoint batch. They must be readable from the tree.
 func (s *State) ScheduleWritten() {
 	s.schedule.written = generation{}
 	s.schedule.version++

@@ -18,7 +18,7 @@ import "math/bits"
 type sizeChunk struct {
 	groups []sizeGroup
 	exact  *exactGroups // nil if no group has individual sizes
-	// died has a bit for each group with collected messages that died since the last Collect.
+	// died has a bit for each group with collected messages that became dead since the last Collect.
 	died  uint64
 	n     uint16 // live messages of the chunk
 	first uint8  // number of groups[0]
@@ -223,7 +223,7 @@ func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes 
 			p.groups.put(e)
 		}
 	} else {
-		// At most 64 messages of at most MaxRecordBytes: the product stays below 2^64.
+		// The product is below 2^64, since a group has at most 64 messages of at most MaxRecordBytes.
 		bytes = g.bytes() * uint64(n) / g.alive()
 	}
 	*g -= sizeGroup(n)*oneAlive + sizeGroup(bytes)

@@ -73,7 +73,7 @@ type pending struct {
 	messages, bytes uint64
 }
 
-// New returns an empty state, before the first record.
+// New returns an empty state, with Applied 0.
 func New() *State {
 	s := &State{
 		limits:    defaultLimits(),
@@ -123,7 +123,8 @@ func (s *State) Queue(id uint64) *Queue { return s.queues.get(id) }
 // QueueByName returns a queue by name, or nil if it does not exist.
 func (s *State) QueueByName(name string) *Queue { return s.byName[name] }
 
-// List appends up to limit queues to dst, in name order: the queues whose names begin with prefix and follow after.
+// List appends at most limit queues to dst, in name order. It selects the queues whose names begin with prefix and
+// follow after.
 func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 	s.names.from(max(prefix, after), func(q *Queue) bool {
 		if limit <= 0 || len(q.name) < len(prefix) || q.name[:len(prefix)] != prefix {

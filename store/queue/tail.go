@@ -22,7 +22,7 @@ type tailBlock struct {
 
 func newTailBlock(entries int) tailBlock { return tailBlock{records: make([][]byte, 0, entries)} }
 
-// push: sum is 0 if unknown.
+// push appends a record. sum is its CRC32C, or 0 if unknown.
 func (b *tailBlock) push(rec []byte, sum uint32) {
 	if sum != 0 && b.sums == nil {
 		b.sums = make([]uint32, len(b.records), cap(b.records))
@@ -58,7 +58,7 @@ func (t *tail) reserve(n int) {
 	}
 }
 
-// push: sum is 0 if unknown.
+// push appends a record. sum is its CRC32C, or 0 if unknown.
 func (t *tail) push(rec []byte, sum uint32) {
 	k := len(t.blocks) - 1
 	if k < 0 || len(t.blocks[k].records) == blockEntries {

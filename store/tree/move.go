@@ -34,8 +34,8 @@ func (m *mover) take(k childRef) bool {
 	return true
 }
 
-// move marks the nodes at or below k that must be moved, and reports whether k changed. Leaves are read only if they
-// are moved.
+// move marks the nodes at or below k that must be moved, and reports whether k changed. It reads only leaves that must
+// be moved.
 func (m *mover) move(k *childRef, level int) (bool, error) {
 	if level == 0 {
 		if !m.take(*k) {

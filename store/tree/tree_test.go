@@ -190,7 +190,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// A queue filled at one end and emptied at the other takes no more space than its entries.
+// A queue filled at one end and emptied at the other requires no more space than its entries.
 func TestConsume(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Extent{}, Options{})

@@ -201,7 +201,7 @@ func (it *Iterator) stepBack() error {
 	return nil
 }
 
-// descend moves down to the leaf where the scan begins, or to the first leaf below k.
+// descend extends the path to the first leaf below k or, if seek is set, to the leaf that contains from.
 func (it *Iterator) descend(k childRef, level int, seek bool) error {
 	for {
 		n, err := it.r.load(k, level)

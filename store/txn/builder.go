@@ -68,7 +68,7 @@ func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	b.buf = binary.LittleEndian.AppendUint64(b.buf, producer.Sequence)
 }
 
-// CheckProducer verifies that p is within the limits. The error wraps ErrMalformed.
+// CheckProducer verifies the ID and the sequence of p. The error wraps ErrMalformed.
 func CheckProducer(p Producer) error {
 	if len(p.ID) == 0 || len(p.ID) > MaxProducerIDBytes {
 		return fmt.Errorf("%w: producer id of %d bytes, must have 1 to %d", ErrMalformed, len(p.ID),
@@ -101,7 +101,7 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	b.end()
 }
 
-// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to those of c.
+// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to their values in c.
 func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
 	b.begin(OpAlterQueue, queue)
 	b.buf = appendConfig(b.buf, c, mask)
@@ -308,7 +308,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 		if r.First == 0 || r.Last < r.First {
 			b.fail(fmt.Errorf("%w: invalid range %d to %d", ErrMalformed, r.First, r.Last))
 		}
-		// The distance wraps around, so the ranges can be in any order.
+		// The difference wraps around, so the ranges can be in any order.
 		b.buf = binary.AppendVarint(b.buf, int64(r.First-last))
 		b.buf = binary.AppendUvarint(b.buf, r.Last-r.First)
 		last = r.Last
@@ -325,8 +325,8 @@ func (b *Builder) Seek(queue uint64, sub uint32, sequence uint64) {
 	b.end()
 }
 
-// Trim adds an operation that ends the retention of messages below a sequence, if the retention fields of the queue are
-// still those of c.
+// Trim adds an operation that ends the retention of messages below a sequence, if the queue still has the retention
+// fields of c.
 func (b *Builder) Trim(queue, sequence uint64, c *Config) {
 	b.seek(queue, RetentionSub, sequence)
 	b.buf = binary.AppendUvarint(b.buf, c.RetentionAge)
@@ -415,7 +415,7 @@ func (b *Builder) fail(err error) {
 	}
 }
 
-// begin opens an operation that starts with numbers.
+// begin opens an operation whose body starts with numbers.
 func (b *Builder) begin(code OpCode, numbers ...uint64) {
 	if b.op >= 0 {
 		b.fail(fmt.Errorf("%w: unfinished publish", ErrMalformed))

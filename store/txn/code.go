@@ -35,14 +35,15 @@ const (
 	ErrTooManyReleased      Code = 24
 
 	ErrFenced Code = 30
-	// ErrTooOld is returned if a producer's sequence is older than its kept results.
+	// ErrTooOld is returned if a sequence of a producer is older than the producer's kept results.
 	ErrTooOld Code = 31
 	// ErrProducerForgotten is returned if an unknown producer may have been evicted, so that the outcome is unknown.
 	ErrProducerForgotten Code = 32
 
 	ErrNoDeadLetter    Code = 60
 	ErrPrioritiesFixed Code = 55
-	// ErrForwardChain is returned if a queue would forward to itself or to a queue that forwards, or is a forward target.
+	// ErrForwardChain is returned if a queue would forward to itself or to a queue with forwards, or if a forward target
+	// would get forwards.
 	ErrForwardChain Code = 80
 	ErrForwardTwice Code = 81
 
@@ -72,17 +73,17 @@ const (
 var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	OK:                      "no error",
 	ErrMalformed:            "malformed transaction",
-	ErrNewerVersion:         "transaction of a newer version: this node cannot apply it; upgrade it",
+	ErrNewerVersion:         "transaction of a newer version: this node cannot apply it; upgrade this node",
 	ErrInvalidName:          "invalid name",
 	ErrMixed:                "a queue or subscription change must be the only operation of its transaction",
 	ErrTooLarge:             "too large",
 	ErrQueueExists:          "queue exists",
 	ErrQueueNotFound:        "queue not found",
-	ErrQueueNotEmpty:        "queue still holds messages",
+	ErrQueueNotEmpty:        "queue still contains messages",
 	ErrQueueFull:            "queue is full: consume from it, or raise its limits",
 	ErrTooManyQueues:        "too many queues: delete some first",
 	ErrQueueInUse:           "queue is the dead-letter queue or a forward target of another queue: change that one first",
-	ErrDeadLetterCycle:      "dead-letter cycle: use a queue whose own dead letters go elsewhere",
+	ErrDeadLetterCycle:      "dead-letter cycle: use a queue that does not dead-letter to this one",
 	ErrSubscriptionExists:   "subscription exists in the queue",
 	ErrSubscriptionNotFound: "subscription not found",
 	ErrTooManySubscriptions: "too many subscriptions in this queue: delete some first",
@@ -94,12 +95,12 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrNoDeadLetter:         "overflow dead-letter-head requires a dead-letter queue: set one, or use another overflow",
 	ErrPrioritiesFixed:      "priorities can only be set at creation: create another queue and move the messages",
 	ErrForwardChain:         "a forward target cannot forward itself: forward to each queue from the first one",
-	ErrForwardTwice:         "two forwards have the same target queue: join their filters with ||",
+	ErrForwardTwice:         "two forwards have the same target queue: combine their filters with ||",
 	ErrTooManyMeta:          "too many entries (settings, jobs): delete some first",
 	ErrAccessChanged:        "rules were changed concurrently: nothing was changed; try again",
 	ErrTooManyAccess:        "too many rules, roles, tokens and quotas: remove some first, or use globs and groups",
 	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",
-	ErrReserved:             "message is held by a prepared transaction of another client; `lockstep txn list` shows them",
+	ErrReserved:             "message is reserved by another prepared transaction; `lockstep txn list` shows them",
 	ErrXIDInUse:             "xid is prepared, or was decided recently: use a new xid for each transaction",
 	ErrXIDNotFound:          "transaction not found: never prepared, or decided too long ago",
 	ErrTooManyPrepared: "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn " +

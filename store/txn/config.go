@@ -20,9 +20,9 @@ type Config struct {
 	TTL             uint64
 	Delay           uint64 // of a message without its own delivery time
 	RedeliveryDelay uint64 // after the first nack
-	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 is 100.
+	// RedeliveryMultiplier is the factor by which the delay grows with each further nack, in hundredths; 0 means 100.
 	RedeliveryMultiplier uint64
-	// RedeliveryMaxDelay is the maximum delay; 0 means MaxTime.
+	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
 	// RetentionAge is the time for which a message is kept even if all subscriptions have acknowledged it; 0 means no
 	// limit.
@@ -37,7 +37,7 @@ type Config struct {
 	// TemporaryGrace is the time without consumers after which the queue is deleted; 0 means never.
 	TemporaryGrace uint64
 	// ExactBytes is 1 if the queue keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
-	// byte count is exact. The active sets it together with one of them; it is not visible to clients.
+	// byte count is exact. The active sets it together with one of these limits. It is not visible to clients.
 	ExactBytes uint64
 }
 
@@ -75,7 +75,7 @@ const (
 	FieldTemporaryGrace
 	FieldExactBytes
 
-	// PlainFields are the fields of releases before 0.2.0, which always change all of them.
+	// PlainFields are the fields that releases before 0.2.0 support. These releases always change all of them.
 	PlainFields = FieldMaxMessages | FieldMaxBytes
 	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
@@ -119,7 +119,7 @@ func (c *Config) Field(number int) (value *uint64, most uint64) {
 	return f.of(c), f.most
 }
 
-// With returns the configuration with the fields in mask replaced by those of o.
+// With returns a copy of c with the fields in mask replaced by their values in o.
 func (c Config) With(o Config, mask ConfigMask) Config {
 	for i, f := range configFields {
 		if mask>>i&1 != 0 {

@@ -22,7 +22,7 @@ type Reader struct {
 	op       Op
 }
 
-// Reset starts reading payload and verifies its header. The errors wrap ErrMalformed or ErrNewerVersion.
+// Reset starts to read payload, and verifies its header. The errors wrap ErrMalformed or ErrNewerVersion.
 func (r *Reader) Reset(payload []byte) error {
 	*r = Reader{payload: payload}
 	if len(payload) > MaxTransactionBytes {

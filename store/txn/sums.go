@@ -10,7 +10,7 @@ type Checksum struct {
 	Sum   uint32
 }
 
-// SetChecksum sets the CRC32C of the payload of the last Reset, as it was received.
+// SetChecksum sets the CRC32C of the payload passed to the last Reset, as received.
 func (r *Reader) SetChecksum(sum Checksum) { r.sum = sum }
 
 // RecordSums contains the CRC32C of each message of an OpPublish, if they are known. In the zero value they are

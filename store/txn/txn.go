@@ -20,13 +20,13 @@ const (
 	OpCreateQueue OpCode = 1
 	OpAlterQueue  OpCode = 2
 	OpDeleteQueue OpCode = 3
-	// OpPurge acknowledges all unacknowledged messages of one subscription, or of all subscriptions.
+	// OpPurge acknowledges all messages for one subscription, or for all subscriptions.
 	OpPurge              OpCode = 4
 	OpCreateSubscription OpCode = 5
 	OpDeleteSubscription OpCode = 6
 	OpPublish            OpCode = 7
 	OpAck                OpCode = 8
-	// OpRelease increments the delivery counts of messages of one subscription.
+	// OpRelease increments the delivery counts of messages for one subscription.
 	OpRelease OpCode = 9
 	OpDue     OpCode = 10
 	// OpMove moves messages of one subscription to another queue, or discards them. It skips acknowledged messages.
@@ -79,7 +79,7 @@ var opNames = [...]string{
 	OpAlterSubscription:      "alter-subscription",
 }
 
-// String returns the name shown by `store dump-log`.
+// String returns the name of the operation, as shown by `store dump-log`.
 func (c OpCode) String() string {
 	if int(c) < len(opNames) && opNames[c] != "" {
 		return opNames[c]
@@ -111,7 +111,7 @@ const (
 type Producer struct {
 	// ID has 1 to MaxProducerIDBytes bytes. If returned by a Reader, it aliases the payload.
 	ID []byte
-	// Epoch fences all lower epochs of the same ID.
+	// Epoch is the epoch of the producer. It fences all lower epochs of the same ID.
 	Epoch uint32
 	// Sequence is at least 1 and unique per transaction of an epoch; a retry uses the same sequence.
 	Sequence uint64
