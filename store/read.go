@@ -34,7 +34,7 @@ type Delivery struct {
 // ReadRequest selects the messages to read.
 type ReadRequest struct {
 	Queue uint64
-	// Sub is the subscription whose unacknowledged messages are read; 0 reads all messages that a subscription needs.
+	// Sub is the subscription for which unacknowledged messages are read; 0 reads all messages that a subscription needs.
 	Sub         uint32
 	From        uint64
 	MaxMessages int

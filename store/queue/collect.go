@@ -20,8 +20,8 @@ type Batch struct {
 	// Deletes are the keys to remove, in no particular order. The tree may not contain all of them.
 	Deletes  [][]byte
 	Schedule ScheduleBatch
-	// DeletedQueues are the queues whose data must be removed: QueueKeys, and the page index with its pages. Their
-	// messages may be in Tails of an earlier batch, never of a later one.
+	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the page index with its pages.
+	// Their messages may be in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
 	// Tails are the messages to write, in order for each queue.
 	Tails     []TailRun

@@ -244,8 +244,8 @@ func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, 
 	return cachedResultOf(kept, code)
 }
 
-// Fingerprint returns the txn.Op.Fingerprint of all operations of the transaction whose result CachedResult returns. It
-// is 0 if unknown: for rejected transactions, and for transactions applied before the state was loaded.
+// Fingerprint returns the txn.Op.Fingerprint of all operations of the transaction that CachedResult finds. It is 0 if
+// unknown: for rejected transactions, and for transactions applied before the state was loaded.
 func (s *State) Fingerprint(p txn.Producer) uint32 {
 	if _, kept, _ := s.producers.lookup(p); kept != nil {
 		return kept.fingerprint

@@ -211,8 +211,8 @@ func (z *sizeSet) dropSizes(p *sizePools) {
 	}
 }
 
-// remove removes live messages of a group and returns their bytes. If empty is true, the chunk has no more live
-// messages and was dropped; the caller must then call trim.
+// remove removes live messages of a group and returns their bytes. If empty is true, the chunk has no live messages
+// left and was dropped; the caller must then call trim.
 func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes uint64, empty bool) {
 	s, n := z.slot(chunk), ones(mask)
 	g := s.c.at(w)
@@ -252,7 +252,7 @@ func (z *sizeSet) trim(gone func(chunk uint64)) {
 	z.drop(k)
 }
 
-// published returns the bits of word w whose sequences are in [1, next).
+// published returns the bits of word w for the sequences in [1, next).
 func published(chunk uint64, w int, next uint64) uint64 {
 	first := wordFirst(chunk, w)
 	if first >= next {

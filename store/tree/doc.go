@@ -25,8 +25,8 @@
 //
 // # Pages being read
 //
-// Flush frees pages that an older View may still read. A caller whose View may be in use during a Flush must therefore
-// take a guard before it calls Tree.View, and release the guard afterwards:
+// Flush frees pages that an older View may still read. A caller that may use a View during a Flush must therefore take
+// a guard before it calls Tree.View, and release the guard afterwards:
 //
 //	guard := file.ReadGuard()
 //	defer guard.Release()

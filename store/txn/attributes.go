@@ -52,7 +52,7 @@ type Attributes struct {
 	DeadLetter *DeadLetter
 }
 
-// TypedProperty is a property whose value is not a text.
+// TypedProperty is a property with a value other than text.
 type TypedProperty struct {
 	// Key has 1 to MaxPropertyKeyBytes bytes.
 	Key   string

@@ -415,7 +415,7 @@ func (b *Builder) fail(err error) {
 	}
 }
 
-// begin opens an operation whose body starts with numbers.
+// begin opens an operation. Its body starts with numbers.
 func (b *Builder) begin(code OpCode, numbers ...uint64) {
 	if b.op >= 0 {
 		b.fail(fmt.Errorf("%w: unfinished publish", ErrMalformed))
