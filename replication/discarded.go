@@ -23,7 +23,7 @@ func (v DiscardedRange) contains(end lsn.Position) bool {
 	return end.Term < v.Term && end.LSN > v.After
 }
 
-func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.CutReport) {
+func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.SavedTail) {
 	f.log.Warn("saved records that are not part of the pair's history; some may have been acknowledged",
 		zap.Uint64("from", from), zap.Stringer("up_to", end), zap.Int("records", kept.Records),
 		zap.String("kept_in", kept.File), zap.String("hint", "show them with lockstep store dump-log"))
@@ -52,7 +52,7 @@ func (f *Follower) saveDiscarded() error {
 	if !discarded {
 		return nil
 	}
-	kept, first, err := f.o.Store.KeepTail(after)
+	kept, first, err := f.o.Store.SaveTail(after)
 	if err != nil {
 		return fmt.Errorf("%w: save discarded records: %w", errStore, err)
 	}

@@ -139,7 +139,7 @@ func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
 		return
 	}
-	f.o.Store.Repair().GiveUpPages()
+	f.o.Store.Repair().AwaitSnapshot()
 	f.mu.Lock()
 	cancel := f.cancel
 	f.mu.Unlock()
@@ -391,7 +391,7 @@ func (f *Follower) align(common lsn.Position) error {
 	defer f.busy.Store(false)
 	discarded := f.o.DiscardedRange.contains(end) && common.LSN >= f.o.DiscardedRange.After ||
 		f.discardedTerm() > 0 && f.confirmed
-	cut, err := s.CutTail(common, discarded)
+	cut, err := s.TruncateTail(common, discarded)
 	switch {
 	case errors.Is(err, store.ErrApplied):
 		return fmt.Errorf("%w: %w", errSnapshot, err)

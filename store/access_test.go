@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Changes of the access table are signalled. The table survives a restart with and without a checkpoint; changes that
-// are only in the log appear when they are applied.
+// Changes of the access table are signaled. The table survives a restart with and without a checkpoint. Changes that
+// are only in the log take effect when they are applied.
 func TestAccessTable(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))

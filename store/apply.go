@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// applyRecords bounds the records applied under one hold of mu, so that queries can run in between.
+	// applyRecords is the maximum number of records applied while mu is held, so that queries can run in between.
 	applyRecords = 512
 	catchUpBytes = 1 << 20
 )
 
 // Apply applies the committed records up to and including LSN upTo, in order, and calls done for each record once it is
-// visible. The result of a record that is not a transaction (a term start) is nil. A result is valid only during the
-// call; the data it points to may be kept.
+// visible. The result of a record that is not a transaction (a term start) is nil. The result is valid only during the
+// call; the data to which it points may be kept.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
 // the messages in memory exceed their part of the memory budget.
@@ -34,7 +34,7 @@ func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
 
-// ApplyUntil is like Apply, but returns ErrInterrupted if it would block and stop is closed.
+// ApplyUntil is like Apply, but returns ErrInterrupted if stop is closed while it blocks.
 func (s *Store) ApplyUntil(stop <-chan struct{}, upTo uint64, done func(n uint64, r *txn.Result)) error {
 	s.NoteCommitted(upTo)
 	for s.Applied().LSN < upTo {
@@ -69,7 +69,7 @@ func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool,
 func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	frames, last, err := s.readLog(after)
 	if errors.Is(err, wal.ErrTruncated) || errors.Is(err, wal.ErrTrimmed) {
-		// The log was cut, restarted or trimmed directly behind the reader. Retry with a new reader.
+		// The log was truncated, reset or trimmed at the position of the reader. Retry with a new reader.
 		s.reader = nil
 		frames, last, err = s.readLog(after)
 	}
@@ -101,7 +101,7 @@ func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
 	return frames, last, nil
 }
 
-// applyFrames returns the remaining frames and the position before them.
+// applyFrames applies frames up to LSN upTo, and returns the remaining frames and the position before them.
 func (s *Store) applyFrames(
 	frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result),
 ) (lsn.Position, []byte, error) {
@@ -121,7 +121,7 @@ func (s *Store) applyFrames(
 		s.filters.Store(s.state.Filters())
 		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
-		// Also after an error: callers wait for these records.
+		// Report the results even after an error, since callers wait for them.
 		for i := range s.results {
 			if r := &s.results[i]; done != nil {
 				done(r.lsn, r.txnResult())
@@ -136,7 +136,7 @@ func (s *Store) applyFrames(
 	return before, frames, err
 }
 
-// applySome appends the results to s.results. mu is held.
+// applySome applies at most applyRecords records, and appends their results to s.results. mu must be held.
 func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
 	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
 		f, rest, err := wal.NextFrame(frames, before) // frames were verified when read, received or created
@@ -227,12 +227,12 @@ func (s *Store) mustWait() bool {
 	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
 }
 
-// awaitRoomLimit bounds AwaitRoom: a pager that cannot write must not block other work.
+// awaitRoomLimit is the maximum duration of AwaitRoom. A pager that cannot write must not block other work.
 const awaitRoomLimit = 10 * time.Second
 
 // AwaitRoom waits until memory has room for a transaction of the given size, so that two very large ones are not in
-// memory together. It waits only for messages in memory at the time of the call, at most 10 s, and not while pages
-// cannot be written.
+// memory together. It waits at most 10 s, and only for messages that were in memory at the time of the call. While
+// pages cannot be written, it does not wait.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()
@@ -251,9 +251,9 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 }
 
 // tailLimit returns the maximum number of message bytes in memory. On a full disk the pager cannot free memory, but
-// acknowledgements that would free some must be applied; messages may then use the whole budget.
+// acknowledgements that free memory must be applied. In this case, messages may use the whole budget.
 func (s *Store) tailLimit() int64 {
-	if s.repair.GivenUp() {
+	if s.repair.AwaitsSnapshot() {
 		return math.MaxInt64
 	}
 	if s.pages.DiskFull() || s.repair.Index() != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Work with pauses has the same results as work at full speed, and ends with its context in the middle of a pause.
+// Background work with pauses has the same results as at full speed. It stops during a pause if its context is
+// canceled.
 func TestBackgroundPauses(t *testing.T) {
 	o := options(memfs.New())
 	o.BackgroundPercent = 50

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// After a restart the committed position comes from the log, from the checkpoint, or is zero (INV-13).
+// After a restart the committed LSN is the one in the log or in the checkpoint, or zero (INV-13).
 func TestCommittedAfterRestart(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -46,7 +46,7 @@ func TestCommittedAfterRestart(t *testing.T) {
 	require.EqualValues(t, 3, n.s.Committed())
 	n.check()
 
-	// Without the log only the checkpoint's position is known.
+	// Without the log only the position of the checkpoint is known.
 	gone := mem.CrashClone(nil)
 	names, err := gone.ReadDir("/data/log")
 	require.NoError(t, err)
@@ -59,9 +59,9 @@ func TestCommittedAfterRestart(t *testing.T) {
 	require.EqualValues(t, 2, lost.s.Committed())
 }
 
-// CutTail never removes committed records, unless a forced failover discarded them. Then the committed position is
-// lowered (INV-13).
-func TestCutRefusesCommitted(t *testing.T) {
+// TruncateTail never removes committed records, unless a forced failover discarded them. In that case the committed LSN
+// is lowered (INV-13).
+func TestTruncateTailRefusesCommitted(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	var at []lsn.Position
@@ -70,25 +70,25 @@ func TestCutRefusesCommitted(t *testing.T) {
 		at = append(at, n.s.End())
 	}
 	n.s.NoteCommitted(3)
-	_, err := n.s.CutTail(at[1], false)
+	_, err := n.s.TruncateTail(at[1], false)
 	require.ErrorIs(t, err, store.ErrCommitted)
 	require.Equal(t, at[4], n.s.End(), "nothing was cut")
-	cut, err := n.s.CutTail(at[2], false)
+	cut, err := n.s.TruncateTail(at[2], false)
 	require.NoError(t, err)
 	require.Equal(t, 2, cut.Records)
 	require.EqualValues(t, 3, n.s.Committed())
 
 	require.NoError(t, n.s.Close())
 	n = openNode(t, options(mem))
-	_, err = n.s.CutTail(at[1], false)
+	_, err = n.s.TruncateTail(at[1], false)
 	require.ErrorIs(t, err, store.ErrCommitted, "also after a restart")
-	_, err = n.s.CutTail(at[1], true)
+	_, err = n.s.TruncateTail(at[1], true)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, n.s.Committed())
 	require.EqualValues(t, 2, openNode(t, options(mem.CrashClone(nil))).s.Committed(), "never above the end")
 }
 
-// After an install the committed position is the snapshot's, regardless of the earlier history.
+// After a snapshot is installed, the committed LSN is the LSN of the snapshot, regardless of the earlier history.
 func TestCommittedAfterSnapshot(t *testing.T) {
 	source := openNode(t, options(memfs.New()))
 	source.commit(createQueue)
@@ -130,7 +130,7 @@ func (n *node) copyTo(to *node) {
 	require.NoError(n.t, in.Commit())
 }
 
-// A quarantined store has no records, so its committed position is zero.
+// A quarantined store has no records, so its committed LSN is zero.
 func TestCommittedAfterQuarantine(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -152,7 +152,7 @@ func TestCommittedAfterQuarantine(t *testing.T) {
 	require.Zero(t, n.s.Committed())
 }
 
-// The log may have lost its end, but the remaining records that are known to be committed stay committed.
+// If the end of the log is lost, the remaining committed records are still known to be committed.
 func TestClearLossKeepsCommitted(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
@@ -172,8 +172,7 @@ func TestClearLossKeepsCommitted(t *testing.T) {
 	require.Equal(t, before, crashed.s.Committed())
 }
 
-// A crash at any point never leaves a committed position above the actual one, and never loses one that was written
-// durably.
+// After a crash at any point, the committed LSN is at most the actual one, and at least the last one that was durable.
 func TestCommittedAcrossCrashes(t *testing.T) {
 	rounds := 150
 	if testing.Short() {

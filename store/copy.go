@@ -13,8 +13,9 @@ import (
 // copyBytes bounds the result of CopyMessages, except for a single larger message.
 const copyBytes = 8 << 20
 
-// CopyMessages returns this node's copies of a queue's messages from sequence first to last, so that the other node can
-// repair its own. The result covers the messages up to FoundMessages.Last and lists those that are corrupt here too.
+// CopyMessages returns this node's copies of the messages with sequences first to last of a queue, with which the other
+// node repairs its pages. The result covers the messages up to FoundMessages.Last. It lists the messages that are also
+// corrupt on this node.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (repair.FoundMessages, error) {
 	found := repair.FoundMessages{Last: last}
 	size := 0
@@ -33,7 +34,7 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 		}
 		switch bad, ok := errors.AsType[*repair.CorruptError](err); {
 		case ok:
-			s.repair.Note(bad) // repair it on this node too
+			s.repair.Note(bad) // also repair it on this node
 			for _, seq := range bad.Sequences {
 				if seq <= last {
 					found.Damaged = append(found.Damaged, seq)

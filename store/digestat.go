@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// holds are the records at which Apply stops until the hold is released. Store.mu guards them.
+// holds lists the positions at which Apply stops until their hold is released. Store.mu guards it.
 type holds struct{ list []*hold }
 
 type hold struct {
 	at      uint64
-	reached chan struct{} // closed when this record is the last applied one, or the store has passed it
+	reached chan struct{} // closed when this record, or a later one, is applied
 }
 
-// limit returns the last LSN that may be applied. It ignores holds passed by a replacement of the content.
+// limit returns the last LSN that may be applied. It ignores holds that an installed snapshot has passed.
 func (h *holds) limit(applied, upTo uint64) uint64 {
 	for _, o := range h.list {
 		if o.at >= applied {
@@ -44,9 +44,9 @@ func (h *holds) reach(applied uint64) {
 	}
 }
 
-// waitAt waits at most maxWait for a record, and blocks applying at that record until release is called. It returns
-// ErrPast if later records are already applied, and context.DeadlineExceeded after maxWait. If the content of the store
-// is replaced during the wait, it returns with later records applied.
+// waitAt waits at most maxWait until the record with LSN at is applied. No later record is applied until release is
+// called. waitAt returns ErrPast if later records are already applied, and context.DeadlineExceeded after maxWait. If a
+// snapshot is installed during the wait, later records may be applied when it returns.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Two stores that apply the same log at different speeds have the same digest at a record in its middle.
+// Two stores that apply the same log at different speeds have the same digest at each LSN.
 func TestDigestAt(t *testing.T) {
 	a, b := openNode(t, options(memfs.New())), openNode(t, options(memfs.New()))
 	const records = 400
@@ -76,7 +76,7 @@ func TestDigestAt(t *testing.T) {
 	b.check()
 }
 
-// An installed snapshot may be past the awaited record. The wait then ends, and applying continues.
+// If an installed snapshot is past the awaited record, the wait ends and applying continues.
 func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	target := openNode(t, options(memfs.New()))
@@ -92,7 +92,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	within(t, "Apply", func() { target.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
 }
 
-// Metadata entries of the pair survive a restart, from the checkpoint and from the log.
+// Internal entries survive a restart, both from the checkpoint and from the log.
 func TestMetaSurvives(t *testing.T) {
 	o := options(memfs.New())
 	n := openNode(t, o)

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
-// QueueDigests summarizes the state of all queues at one record.
+// QueueDigests summarizes the state of all queues at one LSN.
 type QueueDigests struct {
 	LSN uint64
 	// Digest is a rolling hash of all applied records.
@@ -24,13 +24,13 @@ type QueueDigest struct {
 	Name string
 	// Digest is a rolling hash of all operations applied to the queue.
 	Digest uint64
-	// Messages counts the messages that some subscription needs.
+	// Messages is the number of messages that a subscription needs.
 	NextSequence, Messages uint64
 }
 
-// QueueDigestsAt returns the digests at exactly record at, for which it waits at most maxWait. With at 0 it returns the
-// current digests. It reads nothing from disk. It returns ErrPast if later records are already applied, and
-// context.DeadlineExceeded if the record does not arrive in time.
+// QueueDigestsAt returns the digests at LSN at, for which it waits at most maxWait. If at is 0, it returns the current
+// digests. It does not read from disk. It returns ErrPast if later records are already applied, and
+// context.DeadlineExceeded if the record is not applied in time.
 func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Duration) (QueueDigests, error) {
 	if at != 0 {
 		release, err := s.waitAt(ctx, at, maxWait)

@@ -56,7 +56,7 @@ func (m maintained) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) er
 	return m.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
 }
 
-// Live lets checkpoints decide which messages are still needed.
+// Live returns the Liveness with which a checkpoint determines the messages that are still needed.
 func (e engine) Live() checkpoint.Liveness { return checkpoint.NewLiveness(e.View) }
 
 func (e engine) SetPaused(paused bool) {
@@ -66,7 +66,7 @@ func (e engine) SetPaused(paused bool) {
 	e.room.Broadcast()
 }
 
-// Swap replaces old with the page file that rename moves into its place. The state stays the same.
+// Swap replaces old with the page file that rename moves into its place. The state does not change.
 func (m maintained) Swap(old *page.File, rename func() (done bool, err error)) error {
 	err := m.Pager.Swap(old, rename)
 	if errors.Is(err, pager.ErrReplaced) {
@@ -104,7 +104,8 @@ func (e engine) Collect(maxBytes int64) *queue.Batch {
 	return e.state.Collect(maxBytes, false)
 }
 
-// CollectAll returns nil if nothing was applied since the checkpoint, unless force is set.
+// CollectAll returns the batch for a checkpoint. It returns nil if nothing was applied since the last checkpoint,
+// unless force is set.
 func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64) {
 	e.lanes.expire()
 	e.mu.Lock()
@@ -116,7 +117,7 @@ func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch,
 	return e.state.Collect(0, true), e.applied, e.sinceCheckpoint.Load()
 }
 
-// Publish calls commit, and drops the messages of b from memory.
+// Publish calls commit and, if it succeeds, removes the messages of b from memory.
 func (e engine) Publish(commit func() error, b *queue.Batch) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -8,14 +8,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/pager"
 )
 
-// Errors of Open.
+// Errors returned by Open.
 var (
 	// ErrPagesMissing is returned when page.db is missing and the log does not reach back far enough to rebuild it.
 	ErrPagesMissing = errors.New("page.db is missing")
 	ErrLogGap       = errors.New("log does not continue the checkpoint")
 )
 
-// Errors of an open store.
+// Errors returned by the methods of a Store.
 var (
 	// ErrInterrupted is returned by ApplyUntil when stop is closed.
 	ErrInterrupted = errors.New("apply interrupted")
@@ -26,13 +26,13 @@ var (
 	// ErrFenceLower is returned when a fence below the persisted one is set (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")
 	ErrOtherPair  = errors.New("data directory belongs to another pair")
-	// ErrApplied is returned when a cut would remove applied records (INV-5).
-	ErrApplied = errors.New("record was applied and cannot be cut")
-	// ErrCommitted is returned when a cut would remove records that are known to be committed (INV-13).
-	ErrCommitted = errors.New("record is committed and cannot be cut")
+	// ErrApplied is returned when a truncation would remove applied records (INV-5).
+	ErrApplied = errors.New("record is applied and cannot be truncated")
+	// ErrCommitted is returned when a truncation would remove records that are known to be committed (INV-13).
+	ErrCommitted = errors.New("record is committed and cannot be truncated")
 	ErrNoQueue   = errors.New("queue or subscription not found")
-	// ErrPast is returned when the content at a record is requested and later records were already applied.
+	// ErrPast is returned when the content at an LSN is requested and later records are already applied.
 	ErrPast = errors.New("later records are already applied")
-	// ErrSnapshotGone is returned when an interrupted snapshot transfer cannot be resumed.
+	// ErrSnapshotGone is returned when a snapshot was closed, so that its transfer cannot continue.
 	ErrSnapshotGone = errors.New("snapshot is no longer available")
 )

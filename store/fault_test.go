@@ -95,8 +95,7 @@ func TestInstallIsAtomic(t *testing.T) {
 		default:
 			require.Equal(t, m.dump(), got, "crash before %s", names[i])
 			require.Equal(t, snap.Header.Position, n.s.End(), "crash before %s", names[i])
-			// A record that names the old content in sync must not match the new one, which ends at the snapshot's
-			// position (INV-4).
+			// A cluster record that lists the old content as in sync must not match the new content (INV-4).
 			require.Greater(t, n.s.Identity().Incarnation, incarnation, "crash before %s", names[i])
 			news++
 		}
@@ -142,7 +141,7 @@ func TestDamagedPage(t *testing.T) {
 	require.Equal(t, want, dumpStore(t, again.s))
 }
 
-// A read across a corrupt page returns all messages before it, then DATA_LOSS.
+// A read across a corrupt page returns all messages before the page. The next read returns ErrDataLoss.
 func TestDamagedMessageIsNotSkipped(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -178,8 +177,7 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 	_ = n.s.Close()
 }
 
-// The page file runs out of space during checkpoints. The store recovers, and all messages are complete once space is
-// available again.
+// The disk is full during checkpoints. Once space is available again, the store recovers without loss.
 func TestFullDisk(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -269,7 +267,7 @@ func TestIdentity(t *testing.T) {
 	require.False(t, got.MayHaveLost)
 }
 
-// A corrupt identity is rejected: a node without its fence could obey an old active.
+// A corrupt identity is rejected, since a node without its fence could accept an old active.
 func TestDamagedIdentity(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -285,8 +283,7 @@ func TestDamagedIdentity(t *testing.T) {
 	require.ErrorIs(t, err, datadir.ErrIdentity)
 }
 
-// Only the combination of another boot, an unclean stop and a sync mode other than always may have lost records
-// (INV-6).
+// Records may be lost only after an unclean stop and another boot in a sync mode other than always (INV-6).
 func TestMayHaveLost(t *testing.T) {
 	for _, c := range []struct {
 		sync, boot string
@@ -321,7 +318,7 @@ func TestMayHaveLost(t *testing.T) {
 	}
 }
 
-// Reads are correct while messages move from memory to pages, and pages are freed and reused.
+// Reads are correct while messages move from memory to pages, and while pages are freed and reused.
 func TestReadersDuringCheckpoints(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
@@ -382,7 +379,7 @@ func readAll(ctx context.Context, s *store.Store) error {
 			}
 			var seq uint64
 			if _, err := fmt.Sscanf(string(m.Body), "%d ", &seq); err != nil || seq != d.Sequence || seq <= last {
-				return fmt.Errorf("sequence %d after %d holds message %d: %w", d.Sequence, last, seq, err)
+				return fmt.Errorf("sequence %d after %d contains message %d: %w", d.Sequence, last, seq, err)
 			}
 			last = seq
 		}

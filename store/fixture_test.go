@@ -93,7 +93,7 @@ func digestOf(ctx context.Context, s *store.Store) (checkpoint.Digest, error) {
 	return digestAt(ctx, s, 0, 0)
 }
 
-// digestAt returns the digest of the content at a record.
+// digestAt returns the digest of the content at an LSN.
 func digestAt(ctx context.Context, s *store.Store, at uint64, maxWait time.Duration) (d checkpoint.Digest, err error) {
 	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, MaxWait: maxWait},
 		func(c *checkpoint.Checkpoint) (err error) {
@@ -330,7 +330,7 @@ func (m *model) ack(t *testing.T, rng *rand.Rand, q *modelQueue) []byte {
 	return encode(t, nil, func(b *txn.Builder) { b.Ack(q.id, s.id, ranges...) })
 }
 
-// foreign is a transaction that is not in the model.
+// foreign returns a transaction that is not in the model.
 func (m *model) foreign(_ *testing.T) func(b *txn.Builder) {
 	return func(b *txn.Builder) { b.CreateQueue("foreign", txn.Config{}, "default") }
 }

@@ -16,10 +16,10 @@ import (
 
 // Install receives another node's snapshot into a file next to page.db and then replaces page.db with it.
 //
-// The replacement of page.db and of the log must be atomic with respect to a crash. Commit therefore first writes a
-// mark with the snapshot's position into the identity file, then renames the files, resets the log, and removes the
-// mark. If a start finds the mark, it compares page.db's position with it. If they are equal, the rename was done, and
-// the log is reset again. Otherwise the received file is removed (recoverInstall).
+// A crash must not leave a new page.db with the old log. Commit therefore first writes a mark with the snapshot's
+// position to the identity file, then renames the files, resets the log, and removes the mark. If the mark exists at a
+// start, its position is compared with the position of page.db. If they are equal, the rename was complete, and the log
+// is reset again. Otherwise the received file is removed (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader
@@ -28,7 +28,8 @@ type Install struct {
 	bytes  uint64
 }
 
-// BeginInstall starts to receive a snapshot. Remains of an earlier Install are removed. The node must not be serving.
+// BeginInstall returns an Install that receives a snapshot and replaces the data of an interrupted one. The node must
+// not serve clients.
 func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	if err := s.Usable(); err != nil {
 		return nil, err
@@ -84,8 +85,9 @@ func (in *Install) Abort() {
 	}
 }
 
-// Commit replaces page.db with the snapshot, empties the log and loads the new state; durable when it returns. The
-// old page.db is kept as page.db_old, and the incarnation is incremented. No append or apply may be in progress.
+// Commit replaces page.db with the snapshot, empties the log and loads the new state. It keeps the old page.db as
+// page.db_old and increments the incarnation. The change is durable when Commit returns. No append or apply may be in
+// progress.
 func (in *Install) Commit() error {
 	s := in.s
 	if in.imp == nil {
@@ -98,8 +100,8 @@ func (in *Install) Commit() error {
 	if err := in.imp.Finish(); err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
-	s.maint.Interrupt() // a rewrite of the replaced file
-	// The rename would remove it too, but in one step and with all locks held.
+	s.maint.Interrupt() // it would rewrite the replaced file
+	// The rename would also remove the old file, but in one step and with all locks held.
 	old := s.path(datadir.OldFileName)
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)
@@ -112,9 +114,9 @@ func (in *Install) replace() error {
 	if err := s.Usable(); err != nil {
 		return err
 	}
-	s.snapshots.closeAll() // they belong to the replaced file
+	s.snapshots.closeAll() // they read the replaced file
 	// The incarnation is incremented together with the mark. The snapshot may end before records that this store has
-	// acknowledged, so a record that names the old content in sync must not match the new one (INV-4).
+	// acknowledged. A cluster record that lists the old content as in sync must not match the new content (INV-4).
 	if err := s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Install = &datadir.InstallMark{Position: in.header.Position}
 		id.Incarnation++
@@ -167,7 +169,7 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	})
 }
 
-// recoverInstall completes or undoes an interrupted replacement. emptied reports that the log was removed.
+// recoverInstall completes or rolls back an interrupted replacement. emptied reports whether the log was removed.
 func (s *Store) recoverInstall() (emptied bool, err error) {
 	if s.id.Install != nil {
 		if emptied, err = s.recoverFiles(*s.id.Install); err != nil {
@@ -184,13 +186,13 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// recoverFiles ensures that page.db exists. If it is the new one, it removes the log of the old one.
+// recoverFiles ensures that page.db exists. If page.db is the new file, it removes the log of the old one.
 func (s *Store) recoverFiles(mark datadir.InstallMark) (emptied bool, err error) {
 	_, err = s.o.FS.Stat(s.path(datadir.PageFileName))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = s.o.FS.Rename(s.path(datadir.ReceiveName), s.path(datadir.PageFileName))
 		if errors.Is(err, fs.ErrNotExist) {
-			return false, fmt.Errorf("%w, and the received snapshot as well", ErrPagesMissing)
+			return false, fmt.Errorf("%w, and so is the received snapshot", ErrPagesMissing)
 		}
 	}
 	if err != nil {

@@ -16,24 +16,24 @@ import (
 const (
 	// laneIdle is the time after which unread messages may be evicted in favor of others.
 	laneIdle = 10 * time.Second
-	// laneForgotten is the time after which unread messages are always evicted.
-	laneForgotten = time.Minute
+	// laneExpiry is the time after which unread messages are always evicted.
+	laneExpiry = time.Minute
 	// maxLaneGap is the maximum gap between two messages of a priority that one read spans.
 	maxLaneGap = 32 << 10
 	// laneEntryBytes is the memory used by an entry in addition to its record.
 	laneEntryBytes = 32
 )
 
-// laneCache keeps messages of queues with priorities that were in pages read for messages of higher priority. Such a
-// page would otherwise be read once for each priority. Messages never change and sequences are never reused, so an
-// entry is valid while the store uses the file. A read removes the entry.
+// laneCache caches messages of queues with priorities, from pages that were read for messages of higher priority.
+// Without the cache, such a page would be read once for each priority. Messages never change and sequences are never
+// reused, so an entry is valid while the store uses the file. A read removes the entry.
 //
-// A full cache takes no new messages: the cached ones are read first.
+// A full cache accepts no new messages, since the cached messages are read first.
 type laneCache struct {
 	bytes atomic.Int64 // changed under mu
 
 	mu     sync.Mutex // guards the fields below; it may be taken under Store.mu
-	file   *page.File // source of the messages
+	file   *page.File // file from which the messages were read
 	queues map[uint64]*laneQueue
 }
 
@@ -55,7 +55,7 @@ type laneEntry struct {
 
 func (e *laneEntry) bytes() int64 { return int64(len(e.record)) + laneEntryBytes }
 
-// laneCacheBytes is half of the memory budget minus the bytes of messages in memory.
+// laneCacheBytes returns the limit of the cache: half of the memory budget minus the messages in memory.
 func (s *Store) laneCacheBytes(tailBytes int64) int64 { return max(s.o.MemoryBudget/2-tailBytes, 0) }
 
 // lock returns the cached messages of one priority of a queue, for use until unlock, or nil if nothing is cached.
@@ -78,7 +78,7 @@ func (c *laneCache) unlock(l *laneList) {
 	}
 }
 
-// peek returns the record of a message, or nil, and removes earlier entries. mu is held.
+// peek returns the record of a message, or nil, and removes earlier entries. mu must be held.
 func (c *laneCache) peek(l *laneList, seq uint64) []byte {
 	for l.head < len(l.list) && l.list[l.head].seq < seq {
 		c.pop(l)
@@ -101,10 +101,10 @@ func (c *laneCache) pop(l *laneList) {
 	}
 }
 
-// put appends a copy of a message. It returns false if that would exceed limit bytes. mu is held.
+// put appends a copy of a message. It returns false if that would exceed limit bytes. mu must be held.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
-		return true // already cached, or out of order: then it will be read again
+		return true // already cached, or out of order, and read again later
 	}
 	e := laneEntry{seq: seq, record: record}
 	if c.bytes.Load()+e.bytes() > limit {
@@ -116,7 +116,8 @@ func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) boo
 	return true
 }
 
-// keep caches messages of an extent that was read for one priority: those after last, and all of lower priorities.
+// keep caches messages of an extent that was read for one priority: the messages of that priority after last, and all
+// messages of lower priorities.
 func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane uint8, last uint64, limit int64) {
 	rr, err := index.NewExtentReader(payload)
 	if err != nil {
@@ -130,7 +131,7 @@ func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane u
 		c.bytes.Store(0)
 	}
 	if c.bytes.Load()+int64(len(payload)) > limit {
-		c.forget(now.Add(-laneIdle))
+		c.evictUnused(now.Add(-laneIdle))
 	}
 	q := c.queues[e.Queue]
 	if q == nil {
@@ -153,8 +154,8 @@ func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane u
 	}
 }
 
-// forget evicts all messages not read since the given time. mu is held.
-func (c *laneCache) forget(since time.Time) {
+// evictUnused evicts all messages of queues that were not read since the given time. mu must be held.
+func (c *laneCache) evictUnused(since time.Time) {
 	for id, q := range c.queues {
 		if q.used.After(since) {
 			continue
@@ -175,13 +176,14 @@ func (c *laneCache) expire() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forget(time.Now().Add(-laneForgotten))
+	c.evictUnused(time.Now().Add(-laneExpiry))
 }
 
-// trim evicts messages in excess of limit bytes, the newest of the lowest priorities first: they would be read last.
+// trim evicts messages in excess of limit bytes, starting with the newest messages of the lowest priority, which would
+// be read last.
 func (c *laneCache) trim(limit int64) {
 	if c.bytes.Load() <= limit {
-		return // usually, without the lock
+		return // the usual case, without the lock
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -97,7 +97,7 @@ func (l *laneBacklog) readSome(lanes *store.Lanes, most int) int {
 	return len(got)
 }
 
-// A page with messages of all priorities is read once for all of them, within the limit of the cache.
+// Within the limit of the cache, a page with messages of all priorities is read only once.
 func TestLanesReadOnce(t *testing.T) {
 	l := newLaneBacklog(t, 1, store.MinMemoryBudget) // 8 MiB for the cache
 	l.publish(60)                                    // 3 MB
@@ -111,8 +111,8 @@ func TestLanesReadOnce(t *testing.T) {
 	require.Zero(t, l.s.LaneBytes(), "cache is empty")
 }
 
-// Among messages in memory, all of a higher priority are read before those of a lower one, regardless of the size of
-// the read.
+// Among messages in memory, all messages of a higher priority are read before messages of a lower priority, regardless
+// of the size of the read.
 func TestLanesInMemory(t *testing.T) {
 	l := newLaneBacklog(t, 2, 256<<20)
 	l.publish(80)
@@ -131,8 +131,8 @@ func countLanes(l *laneBacklog) []int {
 	return n
 }
 
-// The cache stays within its limit and yields to messages in memory. Order and content are correct regardless of the
-// cache's content: with more messages in pages than fit, concurrent publishes, reads that restart, and rewritten
+// The cache stays within its limit and shrinks when more messages are in memory. The order and content of reads do not
+// depend on the cache: with more messages in pages than fit, concurrent publishes, restarted reads, and rewritten
 // pages.
 func TestLanesBounded(t *testing.T) {
 	const limit = store.MinMemoryBudget / 2

@@ -113,7 +113,7 @@ func assertClosed(t *testing.T, err error) {
 	}
 }
 
-// A checkpoint request on a slow disk ends with its context.
+// A checkpoint request on a slow disk returns when its context ends.
 func TestCheckpointContext(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n := openNode(t, options(fault))
@@ -131,7 +131,7 @@ func TestCheckpointContext(t *testing.T) {
 	})
 }
 
-// A failed fsync of a requested checkpoint is final (INV-7).
+// After a failed fsync of a requested checkpoint, the store is unusable (INV-7).
 func TestFailedPageSyncIsFinal(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
@@ -208,7 +208,7 @@ func TestCloseDuringCheck(t *testing.T) {
 	require.ErrorIs(t, <-checked, store.ErrClosed, "an interrupted check finds nothing")
 }
 
-// A check continues with the file it started with.
+// A check reads the same file until its end, even if a rewrite replaces page.db.
 func TestCheckDuringRewrite(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
@@ -229,7 +229,7 @@ func TestCheckDuringRewrite(t *testing.T) {
 	n.check()
 }
 
-// Close during an install: one of them completes first, and neither blocks forever.
+// When Close and an install run concurrently, both return.
 func TestCloseDuringInstall(t *testing.T) {
 	source, m := filled(t, options(memfs.New()))
 	for range 20 {
@@ -270,7 +270,7 @@ func receive(t *testing.T, from, to *store.Store) *store.Install {
 	}
 }
 
-// After the store was replaced by another snapshot, an open snapshot of it fails: it would read the new file.
+// Reads of an open snapshot fail after the store was replaced, since they would read the new file.
 func TestSnapshotOfReplacedStore(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	target, _ := filled(t, options(memfs.New()))
@@ -319,7 +319,7 @@ func TestPartlyReceivedSnapshot(t *testing.T) {
 	target.check()
 }
 
-// A node whose log was removed cannot know the log's content, and reports that it may have lost records (INV-6).
+// A node whose log was removed reports that it may have lost records (INV-6).
 func TestRemovedLog(t *testing.T) {
 	for _, paired := range []bool{false, true} {
 		mem := memfs.New()
@@ -364,8 +364,8 @@ func TestRemovedLog(t *testing.T) {
 	}
 }
 
-// Applying continues from the log at the reader's position after the tail behind it was cut.
-func TestApplyAfterCut(t *testing.T) {
+// Applying continues at the reader's position after the log behind that position was truncated.
+func TestApplyAfterTruncation(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
 	first.commit(createQueue)
@@ -376,7 +376,7 @@ func TestApplyAfterCut(t *testing.T) {
 	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("2")) })))
 	keep := n.s.End()
 	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("3")) })))
-	cut, err := n.s.CutTail(keep, false)
+	cut, err := n.s.TruncateTail(keep, false)
 	require.NoError(t, err)
 	require.Equal(t, 1, cut.Records)
 	n.applyAll()
@@ -406,8 +406,7 @@ func TestApplyStopsAtNewerVersion(t *testing.T) {
 	}
 }
 
-// AwaitRoom waits, while the page file is blocked, until messages have left memory, but not longer than its context.
-// A transaction that fits does not wait.
+// AwaitRoom waits until messages are removed from memory or its context ends. A transaction that fits does not wait.
 func TestAwaitRoom(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)

@@ -60,7 +60,7 @@ func TestUnappliedFramesAreBounded(t *testing.T) {
 	n.check()
 }
 
-// Log that is not applied when a checkpoint is written still triggers a checkpoint once it is applied.
+// Records that are applied after a checkpoint count toward the next checkpoint, even if they were logged before.
 func TestCheckpointCountsItsLogBytes(t *testing.T) {
 	o := options(memfs.New())
 	o.CheckpointBytes, o.CheckpointInterval = 256<<10, time.Hour
@@ -79,14 +79,14 @@ func TestCheckpointCountsItsLogBytes(t *testing.T) {
 	}, maxWait, time.Millisecond)
 }
 
-// The log is checkpointed even under a steady load of publishes, where the pager always has messages to write.
+// Checkpoints are written even under a steady load of publishes, which keeps the pager busy with messages.
 func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
 	o.MemoryBudget, o.CheckpointBytes = 32<<20, 32<<20
 	n := openNode(t, o)
 	n.commit(createQueue)
-	// A disk that is slower than the publisher: each write of pages takes until the memory is full again.
+	// The disk is slower than the publisher: each page write blocks until the memory is full again.
 	var stop atomic.Bool
 	var state atomic.Pointer[store.Store]
 	state.Store(n.s)
@@ -124,8 +124,7 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	n.check()
 }
 
-// While no page can be written and the memory for messages is full, acknowledgements, which free space, are still
-// applied.
+// Acknowledgements, which free space, are applied even if the disk and the memory for messages are full.
 func TestFullDiskStillApplies(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)

@@ -18,8 +18,8 @@ import (
 // store keeps the slice; the caller must not modify it. Only one goroutine at a time may append.
 //
 // On a full disk Append returns an error that wraps wal.ErrNoSpace. Nothing was written, and the same frames can be
-// appended later. Frames that are too large or do not continue End are rejected with wal.ErrTooLarge and
-// wal.ErrNotContiguous. Any other failed write is final (INV-7).
+// appended later. Append returns wal.ErrTooLarge or wal.ErrNotContiguous for frames that are too large or do not
+// continue End. After any other write error the store is unusable (INV-7).
 func (s *Store) Append(frames []byte, end lsn.Position) error {
 	if err := s.Usable(); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s *Store) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// logError fails the store if the log has failed.
+// logError wraps err, and marks the store as failed if the log has failed.
 func (s *Store) logError(what string, err error) error {
 	switch {
 	case errors.Is(err, wal.ErrFailed):
@@ -43,7 +43,8 @@ func (s *Store) logError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Sync makes all appended records durable, according to the sync mode. A failed fsync is fatal (INV-7).
+// Sync makes all appended records durable, according to the sync mode. After a failed fsync the store is unusable
+// (INV-7).
 func (s *Store) Sync() error {
 	if err := s.Usable(); err != nil {
 		return err
@@ -54,7 +55,7 @@ func (s *Store) Sync() error {
 	return nil
 }
 
-// SyncsCommits reports whether Sync waits for the disk, which is the case with sync mode always.
+// SyncsCommits reports whether Sync waits for the disk (sync mode always).
 func (s *Store) SyncsCommits() bool { return s.o.Sync == wal.SyncAlways }
 
 // End returns the position of the last record in the log.
@@ -69,10 +70,10 @@ func (s *Store) FirstLSN() uint64 { return s.log.First() }
 // TermEnds returns the last position of each term that has records in the log, newest first.
 func (s *Store) TermEnds() []lsn.Position { return s.log.TermEnds() }
 
-// PositionOf returns the full position of a record in the log.
+// PositionOf returns the position of the record with LSN n, and whether the log contains it.
 func (s *Store) PositionOf(n uint64) (lsn.Position, bool) { return s.log.PositionOf(n) }
 
-// ReadLog returns a reader of the log that starts at record from. It returns wal.ErrTrimmed if the log begins later.
+// ReadLog returns a reader of the log that starts at LSN from. It returns wal.ErrTrimmed if the log begins later.
 func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 	r, err := s.log.ReadFrom(from)
 	if err != nil {
@@ -81,18 +82,18 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 	return r, nil
 }
 
-// HoldLog keeps the records from n on in the log until the hold is released.
+// HoldLog keeps the records from LSN n on in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
 // NoteCommitted records that the records up to upTo are committed, before they are applied. Records that are not in the
-// log yet are ignored. The log persists this with its next block, or after 100 ms with a separate block (INV-13). The
-// call is cheap and safe for concurrent use.
+// log yet are ignored. The log persists the committed LSN with its next block, or after 100 ms with a separate block
+// (INV-13). The call is cheap and safe for concurrent use.
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
-// Committed returns the LSN of the last record that is known to be committed: never above End, never below Applied.
-// After Open it may be slightly lower than before (store/FORMAT.md). It describes the content of the store: after the
-// installation of a snapshot it is the snapshot's position, after a cut at most the new end, in a restored store its
-// checkpoint, in a quarantined one 0. ClearLoss does not change it: lost bytes do not make the remaining ones
+// Committed returns the LSN of the last record that is known to be committed. It is never above End and never below
+// Applied. After Open it may be slightly lower than before (store/FORMAT.md). After a snapshot was installed it is the
+// LSN of the snapshot, and after a truncation at most the new end. In a restored store it is the LSN of the checkpoint,
+// and in a quarantined store 0. ClearLoss does not change it, since lost records do not make the remaining records
 // uncommitted.
 func (s *Store) Committed() uint64 {
 	if mutate.Off("INV-13-committed-records-are-cut") {
@@ -101,59 +102,59 @@ func (s *Store) Committed() uint64 {
 	return s.log.Committed()
 }
 
-// CutReport is the result of CutTail.
-type CutReport struct {
+// SavedTail describes the records that TruncateTail or SaveTail has written to a separate file.
+type SavedTail struct {
 	Records int
-	// File keeps them, readable as a log segment; empty if nothing was cut.
+	// File is the path of the file, in the format of a log segment; empty if there were no records.
 	File string
 }
 
-// CutTail removes every record after the given one, which must be in the log, and moves them to a separate file. It
-// returns ErrApplied if one of them was applied: a divergence below that needs a snapshot (INV-5). It returns
-// ErrCommitted if one is known to be committed (INV-13), unless void is set because a forced failover discarded them.
-// The cut is durable when CutTail returns. No append or apply may be in progress.
-func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
+// TruncateTail moves all records after the given position, which must be in the log, to a separate file. It returns
+// ErrApplied if one of them was applied (INV-5); the node then needs a snapshot. It returns ErrCommitted if one of them
+// is known to be committed (INV-13), unless discarded is set because a forced failover discarded the records. The
+// truncation is durable when TruncateTail returns. No append or apply may be in progress.
+func (s *Store) TruncateTail(after lsn.Position, discarded bool) (SavedTail, error) {
 	if err := s.Usable(); err != nil {
-		return CutReport{}, err
+		return SavedTail{}, err
 	}
 	if applied := s.Applied(); after.LSN < applied.LSN {
-		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, applied up to %v", ErrApplied, after, applied)
+		return SavedTail{}, fmt.Errorf("%w: cannot truncate after %v, applied up to %v", ErrApplied, after, applied)
 	}
-	if committed := s.Committed(); after.LSN < committed && !void {
-		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, committed up to LSN %d", ErrCommitted, after,
+	if committed := s.Committed(); after.LSN < committed && !discarded {
+		return SavedTail{}, fmt.Errorf("%w: cannot truncate after %v, committed up to LSN %d", ErrCommitted, after,
 			committed)
 	}
 	if after == s.log.End() {
-		return CutReport{}, nil
+		return SavedTail{}, nil
 	}
-	name := s.cutName(after.LSN + 1)
+	name := s.tailName(after.LSN + 1)
 	n, err := s.log.TruncateAfter(after, name)
 	if err != nil {
-		return CutReport{}, s.logError(fmt.Sprintf("cut the log after %v", after), err)
+		return SavedTail{}, s.logError(fmt.Sprintf("truncate the log after %v", after), err)
 	}
 	s.recent.clear() // the remaining records are read from the log
-	return CutReport{Records: n, File: name}, nil
+	return SavedTail{Records: n, File: name}, nil
 }
 
-// KeepTail copies the records after LSN after to a separate file, as far as they are in the log, before the log is
-// replaced although the pair has no copy of them. first is the first record in the file. The copy is durable when
-// KeepTail returns. No append may be in progress.
-func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err error) {
+// SaveTail copies the records after LSN after that are still in the log to a separate file. It is called before the log
+// is replaced if no other node has these records. first is the LSN of the first record in the file. The copy is durable
+// when SaveTail returns. No append may be in progress.
+func (s *Store) SaveTail(after uint64) (report SavedTail, first uint64, err error) {
 	if err := s.Usable(); err != nil {
-		return CutReport{}, 0, err
+		return SavedTail{}, 0, err
 	}
-	name := s.cutName(max(after+1, s.log.First()))
+	name := s.tailName(max(after+1, s.log.First()))
 	before, n, err := s.log.SaveTail(after, name)
 	if err != nil {
-		return CutReport{}, 0, s.logError(fmt.Sprintf("keep the records after %d", after), err)
+		return SavedTail{}, 0, s.logError(fmt.Sprintf("save the records after LSN %d", after), err)
 	}
 	if n == 0 {
-		return CutReport{}, 0, nil
+		return SavedTail{}, 0, nil
 	}
-	return CutReport{Records: n, File: name}, before.LSN + 1, nil
+	return SavedTail{Records: n, File: name}, before.LSN + 1, nil
 }
 
-func (s *Store) cutName(first uint64) string {
+func (s *Store) tailName(first uint64) string {
 	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.CutPrefix+"%020d-%s.seg", first,
 		time.Now().UTC().Format("20060102T150405.000")))
 }

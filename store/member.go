@@ -38,8 +38,9 @@ func (s *Store) ConfirmGeneration(listed uuid.UUID) error {
 	})
 }
 
-// SetFence persists the configuration and term that the node obeys from now on; durable when it returns (INV-1). It
-// returns ErrFenceLower for a lower fence. Setting the current fence again costs nothing.
+// SetFence persists the minimum configuration and term that the node accepts (INV-1). The change is durable when
+// SetFence returns. It returns ErrFenceLower if f is below the persisted fence. If f equals the persisted fence,
+// SetFence performs no I/O.
 func (s *Store) SetFence(f identity.Fence) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if f.Less(id.Fence) {
@@ -56,7 +57,7 @@ func (s *Store) SetFence(f identity.Fence) error {
 }
 
 // MarkLoss records that acknowledged bytes may be lost (INV-6), because a machine went down or the directory was
-// restored from an older copy (INV-11, INV-12). The change is durable when it returns.
+// restored from an older copy (INV-11, INV-12). The change is durable when MarkLoss returns.
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.MayHaveLost = true
@@ -64,8 +65,9 @@ func (s *Store) MarkLoss() error {
 	})
 }
 
-// ClearLoss clears MayHaveLost and increments the incarnation, so that no record that treats this store as complete
-// matches it. The cluster record must no longer name the store in sync. The change is durable when it returns.
+// ClearLoss clears MayHaveLost. If it was set, ClearLoss increments the incarnation, so that an earlier cluster record
+// does not match this store. The current cluster record must no longer list the store as in sync. The change is durable
+// when ClearLoss returns.
 func (s *Store) ClearLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.MayHaveLost {
@@ -76,7 +78,8 @@ func (s *Store) ClearLoss() error {
 	})
 }
 
-// JoinPair makes the node a permanent member of a pair, durably; ErrOtherPair if it is a member of another pair.
+// JoinPair records the pair to which the node permanently belongs. It returns ErrOtherPair if the node belongs to
+// another pair. The change is durable when JoinPair returns.
 func (s *Store) JoinPair(pair uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.PairID != uuid.Nil && id.PairID != pair {

@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A store is compared with a model over random transactions, checkpoints, restarts and crashes, at several page
-// sizes. Content and digest after the same history are the same at each page size.
+// A store is compared with a model over random transactions, checkpoints, restarts and crashes, at several page sizes.
+// After the same history, content and digest are the same for all page sizes.
 func TestRandomOperations(t *testing.T) {
 	for seed := range uint64(tier.Count(3, 4)) {
 		var digests []checkpoint.Digest

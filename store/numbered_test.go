@@ -22,9 +22,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Each sync, rename and remove that changes a store's files is numbered here, and each write of a meta slot. The
-// calls of one execution are counted. Then the operation is executed once per number with an error from that call,
-// and the machine stops once before each call.
+// These tests number all sync, rename and remove calls on the files of a store, and all writes of a meta slot. The
+// calls of one execution are counted. Then the operation is executed twice for each number: once the call fails, and
+// once the machine stops before the call.
 //
 // backup.TestFailRestore and backup.TestCrashRestore do the same for a restore.
 
@@ -149,15 +149,14 @@ func (x *numbered) run(
 	fault.SetHook(c.hook)
 	err = do()
 	fault.SetHook(nil)
-	// A goroutine of the log may still be in the hook. Close waits for it, so no lock that it needs may be held here.
+	// A goroutine of the log may still be in the hook. Close waits for it, so a lock that it needs must not be held here.
 	_ = n.s.Close() // a failed store returns its error again
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c, contents, err
 }
 
-// requireSound opens the store on a disk and verifies that it has one of the contents, has no corrupt page, and is
-// usable.
+// requireSound opens the store on a disk, and verifies that it has one of the contents, no corrupt page, and is usable.
 func requireSound(t *testing.T, mem *memfs.FS, contents []string, what string) {
 	t.Helper()
 	n := openNode(t, options(mem))

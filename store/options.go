@@ -29,7 +29,7 @@ const (
 	DefaultMaxFrameBytes      = 128 << 20
 )
 
-// PageCache selects whether large writes to page.db and to the log go through the system's page cache.
+// PageCache selects whether large writes to page.db and to the log use the operating system's page cache.
 type PageCache int
 
 const (
@@ -69,33 +69,35 @@ type Options struct {
 	// FS is the filesystem; nil selects the operating system's.
 	FS  vfs.FS
 	Dir string
-	// PageSize of a new page.db, in bytes: a multiple of 2048. An existing file keeps its page size.
+	// PageSize is the page size of a new page.db in bytes, a multiple of 2048. An existing file keeps its page size.
 	PageSize int
 	Sync     wal.SyncMode
 	// SyncInterval is the time between syncs with wal.SyncInterval.
 	SyncInterval time.Duration
-	// MemoryBudget bounds the messages and index nodes held in memory, in bytes; at least MinMemoryBudget.
+	// MemoryBudget is the maximum size of messages and index nodes in memory, in bytes; at least MinMemoryBudget.
 	MemoryBudget int64
 	PageCache    PageCache
-	// CheckpointBytes is the amount of log since the last checkpoint that starts the next one.
+	// CheckpointBytes is the amount of log since the last checkpoint after which the next one is started.
 	CheckpointBytes int64
-	// CheckpointInterval is the age of the last checkpoint that starts the next one, if the state has changed.
+	// CheckpointInterval is the time since the last checkpoint after which the next one is started, if the state has
+	// changed.
 	CheckpointInterval time.Duration
-	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from; if negative, none.
+	// LogKeepBytes is the amount of log before the last checkpoint that is kept so that a standby can catch up. A negative
+	// value keeps none.
 	LogKeepBytes int64
 	SegmentBytes int64
 	// MaxFrameBytes bounds the size of one transaction.
 	MaxFrameBytes int
-	// BackgroundPercent is the percentage of time in which Scan, Check, Digest, PlanRewrite, Shrink and a backup may work,
-	// so that they do not slow down transactions; 0 means 100. throttle.FullSpeed lifts it for one of them.
+	// BackgroundPercent is the percentage of time in which a scan, check, digest, rewrite plan, shrink or backup may run,
+	// so that it does not slow down transactions; 0 means 100. throttle.FullSpeed lifts the limit for one operation.
 	BackgroundPercent int
-	// ReplaceDamaged quarantines a store of a pair that is too corrupt to be opened (moved to damaged-… in the data
-	// directory). An empty store with a new incarnation takes its place, to be filled by the other node.
+	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened: it is moved to
+	// damaged-… in the data directory. An empty store with a new incarnation replaces it, and the other node fills it.
 	ReplaceDamaged bool
-	// ReplaceUnknown does the same when the identity is lost, so that the store is not known to have belonged to a pair.
-	// The empty store then has a new node ID.
+	// ReplaceUnknown does the same if the identity is lost, so that it is unknown whether the store belonged to a pair.
+	// The empty store has a new node ID.
 	ReplaceUnknown bool
-	// BootID identifies the operating system's boot; empty reads it from the kernel.
+	// BootID identifies the operating system's boot. If it is empty, Open reads it from the kernel.
 	BootID string
 	// Events receives the store's events, within the constraints that package events documents; nil discards them. After
 	// events.Failed the process must stop (INV-7).
@@ -129,7 +131,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// kernelBootID returns "" if unknown. Every start then counts as another boot, as INV-6 must assume.
+// kernelBootID returns the boot ID, or "" if it is unknown. Without it, every start counts as another boot (INV-6).
 func kernelBootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -66,7 +66,7 @@ func compareMap(t *testing.T, n *node, m *pager.PageMap) {
 	require.Positive(t, m.Total.Bitmap)
 }
 
-// Pages held by a reader are distinguished from those held by a checkpoint, and are free after the reader has
+// The page map distinguishes pages held by a reader from pages held by a checkpoint. They are free after the reader has
 // finished.
 func TestPageMapOfReader(t *testing.T) {
 	ctx := context.Background()

@@ -17,7 +17,7 @@ import (
 
 const (
 	readAheadBytes = 256 << 10
-	// slowRead is a duration that a read of readAheadBytes exceeds only if it comes from the disk.
+	// slowRead is a duration that a read of readAheadBytes exceeds only if the disk is accessed.
 	slowRead = 200 * time.Microsecond
 )
 
@@ -26,14 +26,15 @@ type Delivery struct {
 	Sequence uint64
 	// DeliveryCount is the number of times that the subscription released the message.
 	DeliveryCount uint32
-	// Record is the stored message, for txn.DecodeMessage; it must not be modified. nil: corrupt (see MarkDamaged).
+	// Record is the stored message, for txn.DecodeMessage. It must not be modified. It is nil if the message is corrupt
+	// (ReadRequest.IncludeCorrupt).
 	Record []byte
 }
 
 // ReadRequest selects the messages to read.
 type ReadRequest struct {
 	Queue uint64
-	// Sub skips messages that the subscription has acknowledged; 0 reads all messages that some subscription needs.
+	// Sub is the subscription for which unacknowledged messages are read; 0 reads all messages that a subscription needs.
 	Sub         uint32
 	From        uint64
 	MaxMessages int
@@ -41,12 +42,12 @@ type ReadRequest struct {
 	MaxBytes int
 	// Delayed also returns messages that are not yet deliverable to Sub. With Sub 0 they are always returned.
 	Delayed bool
-	// MarkDamaged returns a corrupt message without its record, instead of an error, and continues after it.
-	MarkDamaged bool
+	// IncludeCorrupt returns a corrupt message without its record, instead of an error, and continues after it.
+	IncludeCorrupt bool
 	// Lanes reads messages of higher priority first, each priority from its own position instead of From. It requires Sub
-	// and a queue with priorities. nil: in sequence order.
+	// and a queue with priorities. nil reads in sequence order.
 	Lanes *Lanes
-	// Buffer receives the pages that are read, and overwrites its previous content. nil: each Read allocates.
+	// Buffer is memory for the pages that are read. Each Read overwrites it. If it is nil, each Read allocates memory.
 	Buffer *ReadBuffer
 
 	lane *uint8 // only messages of this priority
@@ -89,8 +90,8 @@ func (b *ReadBuffer) reset() {
 // after From is available now.
 //
 // A corrupt message is repaired from the other node, which may take a moment. If that fails, Read returns the messages
-// before it, and the next Read a repair.CorruptError, which matches index.ErrDataLoss. The caller can continue after
-// its last sequence.
+// before it. The next Read returns a repair.CorruptError, which matches index.ErrDataLoss. The caller can continue
+// after its last sequence.
 //
 // Read returns ErrNoQueue if the queue or subscription does not exist, and index.ErrCorrupt if the location of
 // messages cannot be determined.
@@ -115,7 +116,7 @@ func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Deliver
 		if !tried && s.repair.Repair(ctx, bad) == nil {
 			continue
 		}
-		if !req.MarkDamaged || ctx.Err() != nil {
+		if !req.IncludeCorrupt || ctx.Err() != nil {
 			return out, next, err
 		}
 		for _, seq := range bad.Sequences {
@@ -168,7 +169,7 @@ type reading struct {
 	limit int
 	bytes int
 	full  bool
-	// shared: other subscriptions may read the same messages.
+	// shared is set if other subscriptions may read the same messages.
 	shared bool
 	// sparse is set for reads that need few messages of each page: pages are read into it, and the messages copied.
 	sparse *sparseRead
@@ -180,7 +181,7 @@ type reading struct {
 	want  []wanted
 }
 
-// fromTail takes messages from memory. If the next message is in pages, it collects the messages to fetch from there,
+// fromTail appends messages from memory. If the next message is in pages, it collects the messages to fetch from pages,
 // pins the required view, and returns true.
 func (r *reading) fromTail() (stored bool, err error) {
 	r.s.mu.RLock()
@@ -200,7 +201,7 @@ func (r *reading) fromTail() (stored bool, err error) {
 	most := r.limit
 	var kept *laneList
 	if r.sparse != nil {
-		most = maxSparse // how many of them fit is unknown
+		most = maxSparse // the number of messages that fit is unknown
 		r.laneBytes = r.s.laneCacheBytes(r.s.state.TailBytes())
 		kept = r.s.lanes.lock(r.file, r.req.Queue, *r.req.lane)
 		defer r.s.lanes.unlock(kept)
@@ -294,8 +295,8 @@ func (r *reading) fromPages(ctx context.Context) error {
 	return nil
 }
 
-// damaged returns an error for the wanted messages up to a sequence, at least for the first of them.
-func (r *reading) damaged(upTo uint64, format string, args ...any) error {
+// corrupt returns an error for the wanted messages up to a sequence, and always for the first one.
+func (r *reading) corrupt(upTo uint64, format string, args ...any) error {
 	e := &repair.CorruptError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
 	for i, w := range r.want {
 		if i > 0 && w.seq > upTo {
@@ -307,7 +308,7 @@ func (r *reading) damaged(upTo uint64, format string, args ...any) error {
 }
 
 // nextGroup returns the extent that contains seq, and the extents that follow it in the file and contain wanted
-// messages. Thus only pages with wanted messages are read.
+// messages. Only pages with wanted messages are therefore read.
 func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
@@ -319,9 +320,9 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		return nil, err
 	}
 	if !found || first.Last() < seq {
-		return nil, r.damaged(seq, "not found in any page")
+		return nil, r.corrupt(seq, "not found in any page")
 	}
-	// A small gap between extents is read too if it can be cached for lower priorities.
+	// Also read a small gap between extents if it can be cached for lower priorities.
 	gap, most := int64(0), int64(0)
 	if r.sparse != nil && r.s.lanes.bytes.Load()+readAheadBytes <= r.laneBytes {
 		most = maxLaneGap
@@ -375,10 +376,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 	} else {
 		err := r.readNow(group, buf)
 		if r.sparse != nil && len(group) > 1 && repair.Unreadable(err) {
-			return r.readGroup(group[:1]) // another extent may be the unreadable one, and not all are wanted
+			return r.readGroup(group[:1]) // the unreadable extent may be another one, which may not be wanted
 		}
 		if repair.Unreadable(err) {
-			return r.damaged(group[0].Last(), "%w", err)
+			return r.corrupt(group[0].Last(), "%w", err)
 		} else if err != nil {
 			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].Extent.First, err)
 		}
@@ -388,10 +389,10 @@ func (r *reading) readGroup(group []index.Entry) error {
 		n := int(e.Extent.Pages) * size
 		payload, err := r.decode(e, buf[:n:n], len(ahead) > 0)
 		if err != nil && (len(r.want) == 0 || r.want[0].seq > e.Last()) {
-			return nil // corrupt; reported when it is wanted
+			return nil // the corruption is reported when the extent is wanted
 		}
 		if err != nil {
-			return r.damaged(e.Last(), "%w", err)
+			return r.corrupt(e.Last(), "%w", err)
 		}
 		buf = buf[n:]
 		if err := r.takeFrom(e, payload); err != nil {
@@ -410,7 +411,8 @@ func (r *reading) readGroup(group []index.Entry) error {
 	return nil
 }
 
-// readNow starts to read ahead for streaming readers after a slow read: some systems do not report cached pages.
+// readNow reads a group of extents. After a slow read it starts to read ahead for streaming readers, since some systems
+// do not report cached pages.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
 	if err := r.file.ReadExactly(group[0].Extent.First, buf); err != nil {
@@ -422,13 +424,13 @@ func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	return nil
 }
 
-// decode verifies an extent. Data that was read ahead may be stale.
+// decode verifies an extent and returns its payload. Data that was read ahead may be stale, and is then read again.
 func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	if ahead {
 		if _, payload, err := page.DecodeExtent(b, r.file.PageSize(), e.Extent); err == nil {
 			return payload, nil
 		}
-		r.s.ahead.forget(r.file, e.Extent.First)
+		r.s.ahead.markStale(r.file, e.Extent.First)
 		if err := r.file.ReadPages(e.Extent.First, b); err != nil {
 			return nil, err
 		}
@@ -440,19 +442,19 @@ func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
 	rr, err := index.NewExtentReader(payload)
 	if err != nil {
-		return r.damaged(e.Last(), "%w", err)
+		return r.corrupt(e.Last(), "%w", err)
 	}
 	if rr.Queue != e.Queue || rr.First != e.First {
-		return r.damaged(e.Last(), "page %d holds queue %d, sequence %d, where the index has queue %d, sequence %d",
+		return r.corrupt(e.Last(), "page %d contains queue %d, sequence %d; expected queue %d, sequence %d",
 			e.Extent.First, rr.Queue, rr.First, e.Queue, e.First)
 	}
 	for len(r.want) > 0 && r.want[0].seq <= e.Last() {
 		seq, record, ok, err := rr.Next()
 		if err != nil {
-			return r.damaged(e.Last(), "%w", err)
+			return r.corrupt(e.Last(), "%w", err)
 		}
 		if !ok || seq > r.want[0].seq {
-			return r.damaged(r.want[0].seq, "not found in its page, %d", e.Extent.First)
+			return r.corrupt(r.want[0].seq, "not found in page %d", e.Extent.First)
 		}
 		if seq < r.want[0].seq {
 			continue

@@ -15,18 +15,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// ReadOptions select the checkpoint that ReadCheckpoint reads.
+// ReadOptions selects the checkpoint that ReadCheckpoint reads.
 type ReadOptions struct {
-	// At is the last record that the checkpoint must contain; 0 selects the currently applied one.
+	// At is the LSN of the last record that the checkpoint must contain; 0 selects the last applied record.
 	At      uint64
 	MaxWait time.Duration
-	// OlderIfFull reads the last checkpoint if the disk is too full for another one: the operation may free space.
+	// OlderIfFull reads the last checkpoint if the disk is too full for a new one, for an operation that frees space.
 	OlderIfFull bool
 }
 
-// ReadCheckpoint writes a checkpoint and calls fn with it. No transaction waits for fn. With ReadOptions.At it waits
-// until that record is applied, and blocks applying at that record while the checkpoint is written; another checkpoint
-// shortly before shortens this.
+// ReadCheckpoint writes a checkpoint and calls fn with it. No transaction waits for fn. If ReadOptions.At is set,
+// ReadCheckpoint waits until that record is applied, and applies no later record while the checkpoint is written. A
+// checkpoint shortly before shortens that time.
 //
 // It returns the error of fn; pager.ErrReplaced if page.db was replaced in the meantime, so that the data read by fn is
 // invalid; ErrPast if records after At were already applied; and context.DeadlineExceeded if At did not arrive in time.
@@ -39,7 +39,7 @@ func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*chec
 	defer c.Close()
 	err = fn(c)
 	if gone := s.pages.StillUses(file); gone != nil {
-		return gone // fn's error is only that the file was closed
+		return gone // fn failed because the file was closed
 	}
 	return err
 }
@@ -71,14 +71,16 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 	return file, pin, nil
 }
 
-// SetBackgroundPercent changes Options.BackgroundPercent for work that begins from now on.
+// SetBackgroundPercent changes Options.BackgroundPercent for operations that begin after the call.
 func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) }
 
-// Governor slows down background work while it delays commits. The caller reports the commit latency to it.
+// Governor returns the governor that slows down background work while that work delays commits. The caller must report
+// the commit latency to it.
 func (s *Store) Governor() *throttle.Governor { return s.governor }
 
-// Pace returns the limits of background work for ctx: the Governor's percentage of time, at most
-// Options.BackgroundPercent, and bytesPerSecond unless 0. With throttle.FullSpeed only bytesPerSecond applies.
+// Pace returns a pacer for background work. It limits the work to bytesPerSecond, unless 0, and to the percentage of
+// time that the Governor and Options.BackgroundPercent allow. If ctx has throttle.FullSpeed, only bytesPerSecond
+// applies.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond}
 	if !throttle.IsFullSpeed(ctx) {
@@ -87,14 +89,14 @@ func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer 
 	return throttle.New(limits)
 }
 
-// Checkpoint makes everything applied so far durable in page.db. If ctx ends first it returns that error, and the
-// checkpoint may still be written. On a full disk it returns an error that wraps page.ErrFull or syscall.ENOSPC, and
-// the store continues without the checkpoint. Any other failed write is final (INV-7).
+// Checkpoint makes everything applied so far durable in page.db. If ctx ends first, it returns the error of ctx, and
+// the checkpoint may still be written. On a full disk it returns an error that wraps page.ErrFull or syscall.ENOSPC,
+// and the store continues without the checkpoint. After any other write error the store is unusable (INV-7).
 func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
 	return s.pages.Checkpoint(ctx)
 }
 
-// PageMap returns the use of the pages of page.db (Pager.PageMap).
+// PageMap describes the use of the pages of page.db (Pager.PageMap).
 func (s *Store) PageMap(ctx context.Context, regions int) (pager.PageMap, error) {
 	return s.pages.PageMap(ctx, regions, s.Pace(ctx, 0))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Lanes is the position of a read in a queue with priorities.
+// Lanes is the position of a read in each priority of a queue.
 type Lanes struct {
 	// Next is the sequence to continue from, for each priority.
 	Next [queue.PriorityLevels]uint64
@@ -38,7 +38,7 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 		var err error
 		if dst, next, err = s.readRepaired(ctx, one, dst); err != nil {
 			if len(dst) > begin && ctx.Err() == nil {
-				break // returned when it is the first message
+				break // return the messages; the next read returns the error
 			}
 			return dst, highest, fmt.Errorf("messages of priority %d: %w", lane, err)
 		}

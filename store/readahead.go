@@ -15,20 +15,21 @@ import (
 const (
 	aheadBytes = 1 << 20
 	aheadDepth = 4
-	// The number of pieces is limited by a part of the memory budget, and by maxAhead.
+	// All pieces together use at most 1/aheadPart of the memory budget. maxAhead limits their number.
 	aheadPart = 16
 	maxAhead  = 32
-	// streamBytes is the amount of adjacent wanted data from which on more is read than requested: a reader of scattered
-	// messages does not need the data between them.
+	// streamBytes is the minimum amount of adjacent wanted data that starts reading ahead. A reader of scattered messages
+	// does not need the data between them.
 	streamBytes = 32 << 10
 	// aheadTimeout is the time after which unread data may be discarded.
 	aheadTimeout = time.Second
 )
 
 // readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk busy.
-// The system's own read-ahead is too small for that, and would fill its cache with data that is read once.
+// The read-ahead of the operating system is too small for that, and would fill the page cache with data that is read
+// once.
 //
-// The pages may be freed and rewritten in the meantime. The reader verifies that the data matches the index (an
+// The pages may be freed and rewritten before the data is used. The reader verifies that the data matches the index (an
 // extent's header contains its birth number), and otherwise reads the file.
 type readAhead struct {
 	mu      sync.Mutex // guards the fields below
@@ -72,7 +73,7 @@ func (p *aheadPiece) idle(now time.Time) bool {
 	case <-p.done:
 		return p.users == 0 && (p.bad || p.taken >= p.bytes || now.Sub(p.requested) > aheadTimeout)
 	default:
-		return false // its memory is being read into
+		return false // a read into its memory is in progress
 	}
 }
 
@@ -90,7 +91,8 @@ func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	return nil
 }
 
-// copyFrom fills buf with the pages from no on, and releases the piece. It returns 0 if the piece could not be read.
+// copyFrom fills buf with the pages from no on, and releases the piece. It returns the number of bytes copied, which is
+// 0 if the piece could not be read.
 func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	<-p.done
 	n, at := 0, int(no-p.first)*p.file.PageSize()
@@ -137,7 +139,7 @@ func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	return p
 }
 
-func (a *readAhead) forget(file *page.File, no page.No) {
+func (a *readAhead) markStale(file *page.File, no page.No) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.pieces {
@@ -205,7 +207,8 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	return group
 }
 
-// streams reports whether the reader wants much adjacent data. Several subscriptions may share the system's cache.
+// streams reports whether to read ahead: the reader wants much adjacent data, and is the only subscription. Several
+// subscriptions share the extent cache.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
@@ -224,7 +227,8 @@ func (r *reading) lead(p *aheadPiece) {
 	}
 }
 
-// aheadFrom starts to read adjacent extents from the first one at or after a sequence, unless they are cached.
+// aheadFrom starts to read a piece of adjacent extents, from the first one at or after a sequence. It returns nil if
+// they are cached or the read cannot be started.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// coldFS is a filesystem whose page cache contains nothing of page.db.
+// coldFS is a filesystem whose page cache never contains page.db.
 type coldFS struct {
 	vfs.FS
 
@@ -124,7 +124,7 @@ func (b *behind) read(from, upTo uint64, most int) {
 	}
 }
 
-// A consumer that lags reads in large pieces, and reads the data about once.
+// For a consumer that lags, the store reads in large pieces, and reads most data only once.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)

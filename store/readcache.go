@@ -14,8 +14,8 @@ const (
 	maxExtentCache  = 16 << 20
 )
 
-// extentCache caches the extents read last from queues with several subscriptions. Subscriptions mostly fall behind
-// together, so that the others read the same extent soon.
+// extentCache caches recently read extents of queues with several subscriptions. Subscriptions mostly lag together, so
+// the others read the same extent soon.
 //
 // An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that was
 // reused for the same messages of the same queue has the same content.
@@ -41,7 +41,8 @@ func (c *extentCache) get(file *page.File, e *index.Entry) []byte {
 	return nil
 }
 
-// put caches the payload of an extent, which must not change, and evicts the oldest extents beyond limit bytes.
+// put caches the payload of an extent and evicts the oldest extents beyond limit bytes. The payload must not be
+// modified.
 func (c *extentCache) put(file *page.File, e *index.Entry, payload []byte, limit int) {
 	size := int(e.Extent.Pages) * file.PageSize()
 	if size > limit/4 {
@@ -80,7 +81,8 @@ func (c *extentCache) drop(e *index.Entry) {
 	}
 }
 
-// fromCache takes messages from cached extents. It returns the extents to read: none if it took a message.
+// fromCache appends messages from cached extents. It returns the extents that must be read, or none if it appended a
+// message.
 func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	if !r.shared {
 		return group

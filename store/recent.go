@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// recentFrames keeps appended frames until they are applied, so that applying need not read the log. Its size is
-// bounded, since a standby with a stuck active, or with slow pages, would otherwise hold its whole log in memory.
-// Frames that do not fit are read from the log later.
+// recentFrames keeps appended frames in memory until they are applied, so that Apply does not read the log. Its size is
+// bounded: on a standby with a stuck active or slow pages, the whole log could otherwise be in memory. Frames that do
+// not fit are read from the log.
 type recentFrames struct {
 	mu      sync.Mutex
 	batches []appended // oldest first, possibly with gaps
@@ -47,7 +47,8 @@ func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Po
 	return r.batches[0].frames, r.batches[0].before, true
 }
 
-// trim removes the applied prefix of the first batch, so that it is not skipped again. rest must be part of it.
+// trim removes the applied prefix of the first batch, so that Apply does not skip it again. rest is the remainder of
+// the batch.
 func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +56,7 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 		return
 	}
 	switch first := &r.batches[0]; {
-	// fully applied: it must not use up the limit of the next one, which may be very large
+	// A fully applied batch must not count toward the limit of the next one, which may be very large.
 	case first.end.LSN <= at.LSN:
 		r.drop()
 	case first.before.LSN <= at.LSN:

@@ -75,8 +75,8 @@ func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
 	return h.Kind.String()
 }
 
-// pairOf returns two nodes with the same content and different page sizes. The second one is the first one's message
-// source.
+// pairOf returns two nodes with the same content and different page sizes. The second node is the message source of the
+// first.
 func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	t.Helper()
 	mem = memfs.New()
@@ -142,7 +142,7 @@ func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
 	t.Helper()
 	for from := uint64(1); ; {
 		batch, next, err := s.Read(context.Background(),
-			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 7, MarkDamaged: true}, nil)
+			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 7, IncludeCorrupt: true}, nil)
 		require.NoError(t, err)
 		for _, d := range batch {
 			if d.Record == nil {

@@ -26,8 +26,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A flipped bit in any used page is found by the scrub. Messages are repaired from the other node, the file's own map
-// from memory. The visible content does not change.
+// The scrub detects a flipped bit in any used page. It repairs messages from the other node, and the bitmap from
+// memory. The visible content does not change.
 func TestScrubRepairsEveryPage(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)
@@ -73,8 +73,8 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 	}
 }
 
-// A flipped bit in any node of the tree makes the store report that it must be replaced. It is consistent again after
-// the replacement.
+// After a flipped bit in any node of the tree, the store reports that it must be replaced. It is consistent after the
+// replacement.
 func TestDamagedIndex(t *testing.T) {
 	first, same, _, _ := pairOf(t)
 	stats, err := first.s.Stats()
@@ -92,7 +92,7 @@ func TestDamagedIndex(t *testing.T) {
 		}
 		found++
 		require.ErrorIs(t, n.s.Repair().Index(), index.ErrCorrupt)
-		n.s.Repair().GiveUpPages()
+		n.s.Repair().AwaitSnapshot()
 		require.NoError(t, receive(t, peer.s, n.s).Commit())
 		require.NoError(t, n.s.Repair().Index())
 		require.Equal(t, m.dump(), dumpStore(t, n.s))
@@ -101,8 +101,8 @@ func TestDamagedIndex(t *testing.T) {
 	require.Positive(t, found)
 }
 
-// Flipped bits in the header and in the meta slots are repaired by the scrub. A restart finds all content.
-func TestScrubRepairsTheHead(t *testing.T) {
+// The scrub repairs flipped bits in the header and the meta slots. A restart finds all content.
+func TestScrubRepairsHeader(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	for _, at := range []int64{20, 16<<10 + 60, 32<<10 + 60} {
 		flip(t, mem, datadir.PageFile("/data"), at)
@@ -144,7 +144,7 @@ func TestReadRepairs(t *testing.T) {
 	again.check()
 }
 
-// Only messages that are in corrupt pages on both nodes are lost. The page boundaries differ between the nodes, so a
+// Only messages in pages that are corrupt on both nodes are lost. The page boundaries differ between the nodes, so a
 // page can be partly repaired.
 func TestBothCopiesDamaged(t *testing.T) {
 	mem, there := memfs.New(), memfs.New()
@@ -175,7 +175,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.Equal(t, "q", d.Name)
 	}
 
-	// A read without MarkDamaged returns DATA_LOSS for one of them, after the messages before it.
+	// A read without IncludeCorrupt returns the messages before a corrupt one, and then ErrDataLoss.
 	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: 21, MaxMessages: 5}, nil)
 	var bad *repair.CorruptError
 	require.ErrorAs(t, err, &bad)
@@ -224,7 +224,7 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	n.check()
 }
 
-// A rewrite that finds a corrupt page repairs it and starts again. Without another node it fails.
+// A rewrite that detects a corrupt page repairs it and starts again. Without another node it fails.
 func TestRewriteRepairs(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)
@@ -283,7 +283,7 @@ func TestDamagedLog(t *testing.T) {
 	require.ErrorIs(t, err, wal.ErrTrimmed)
 }
 
-// The pager needs a corrupt page of the index. The store does not fail: it keeps applying until it is replaced.
+// If the pager reads a corrupt page of the index, the store does not fail. It continues to apply until it is replaced.
 func TestPagerFindsCorruption(t *testing.T) {
 	n, mem, peer, _ := pairOf(t)
 	require.NoError(t, n.s.Close())
@@ -305,14 +305,14 @@ func TestPagerFindsCorruption(t *testing.T) {
 	require.ErrorIs(t, err, index.ErrCorrupt)
 	require.ErrorIs(t, n.s.Repair().Index(), index.ErrCorrupt)
 	n.commit(func(b *txn.Builder) { b.CreateQueue("more", txn.Config{}, "default") })
-	n.s.Repair().GiveUpPages()
+	n.s.Repair().AwaitSnapshot()
 	require.NoError(t, receive(t, peer.s, n.s).Commit())
 	require.NoError(t, n.s.Repair().Index())
 	n.check()
 }
 
-// Files needed for a start are corrupted. A node of a pair quarantines the store and begins an empty one, which the
-// record cannot name in sync. A node without a pair refuses to start.
+// Files that are required for a start are corrupt. A node of a pair quarantines the store and creates an empty one,
+// which does not match the cluster record. A node without a pair does not start.
 func TestStoreThatCannotBeOpened(t *testing.T) {
 	places := map[string]func(t *testing.T, mem vfs.FS){
 		"tree": func(t *testing.T, mem vfs.FS) {

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A long log is replayed in several pieces. Records applied from an earlier piece, and not yet in pages, must not
-// change when a later piece is read.
+// A long log is replayed in several pieces. Records of an earlier piece that are not yet in pages must not change when
+// a later piece is read.
 func TestReplayOfLongLog(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
@@ -58,8 +58,8 @@ func TestReplayOfLongLog(t *testing.T) {
 	second.check()
 }
 
-// The log from before the start is read in pieces, and one piece ends within a batch that was appended since and is
-// also in memory. Applying must continue with the rest of that batch.
+// The log from before the start is read in pieces. One piece ends within a batch that was appended after the start and
+// is also in memory. Applying must continue with the rest of that batch.
 func TestReplayEndsInBatch(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))

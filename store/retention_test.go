@@ -17,7 +17,7 @@ import (
 )
 
 // Retained messages stay in the page file although all subscriptions have acknowledged them, and survive a restart.
-// Ending the retention of the older half frees their pages, and page.db can shrink by them.
+// When the retention of the older half ends, the pages are freed, and page.db can shrink.
 func TestRetentionFreesPages(t *testing.T) {
 	const n, size = 20_000, 500
 	mem := memfs.New()
@@ -62,8 +62,7 @@ func TestRetentionFreesPages(t *testing.T) {
 	s.check()
 }
 
-// FirstSince finds a time quickly among several hundred thousand messages in pages and in memory, with gaps between
-// them.
+// FirstSince is fast for several hundred thousand messages in pages and in memory, with gaps between them.
 func TestFirstSince(t *testing.T) {
 	n := 300_000
 	if testing.Short() {

@@ -25,7 +25,8 @@ import (
 )
 
 // BenchmarkRewrite compares a rewrite with a plain copy and sync of the same file; the goal is half of its speed. It
-// also appends to a log and reports the slowest and the mean sync, and how long a canceled rewrite takes to return.
+// also appends to a log, and reports the slowest and the mean sync, and the time after which a canceled rewrite
+// returns.
 func BenchmarkRewrite(b *testing.B) {
 	for _, c := range []struct {
 		size, to int

@@ -148,7 +148,7 @@ func TestRewriteStoresSharedMessagesOnce(t *testing.T) {
 	require.Zero(t, dropped)
 }
 
-// A rewrite that cannot read a page leaves the old file untouched, and all readable messages stay readable. A scan
+// A rewrite that cannot read a page leaves the old file unchanged, and its readable messages remain readable. A scan
 // reports the location of the corruption.
 func TestRewriteStopsAtDamage(t *testing.T) {
 	ctx := context.Background()
@@ -376,7 +376,7 @@ func TestCloseDuringRewrite(t *testing.T) {
 	require.Equal(t, m.dump(), dumpStore(t, again.s))
 }
 
-// A snapshot opened before a rewrite refers to the old file and stays readable.
+// A snapshot opened before a rewrite reads the old file.
 func TestSnapshotSurvivesRewrite(t *testing.T) {
 	n, m := filled(t, options(memfs.New()))
 	snap, err := n.s.OpenSnapshot()

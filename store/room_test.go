@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Free pages count as space, but half of the watermark must be free in the filesystem.
+// Free pages count as available space, but half of the watermark must be free in the filesystem.
 func TestRoom(t *testing.T) {
 	const mark = 100
 	for name, c := range map[string]struct {

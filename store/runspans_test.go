@@ -66,7 +66,7 @@ func publishSome(n *node, rng *rand.Rand, alive map[uint64]bool, published uint6
 	return uint64(count)
 }
 
-// ackSome acknowledges single messages, short ranges and long ones.
+// ackSome acknowledges single messages, short ranges and long ranges.
 func ackSome(b *txn.Builder, rng *rand.Rand, alive map[uint64]bool, published uint64) {
 	for range 1 + rng.IntN(60) {
 		first := 1 + rng.Uint64N(published)

@@ -96,7 +96,7 @@ func TestScanMix(t *testing.T) {
 	require.Equal(t, result.PageSize, r.Recommended)
 	require.Equal(t, "another page size has no advantage", r.Note)
 
-	// With the limit set to the former size the scan recommends no loss.
+	// With the previous size as the limit, the scan does not recommend a larger file.
 	r = n.scan(checkpoint.ScanOptions{MaxPageSize: 2048})
 	require.Equal(t, result.PageSize, r.Recommended)
 	require.GreaterOrEqual(t, r.GainBytes, int64(0))
@@ -137,7 +137,7 @@ func TestScanRecommendsNoLoss(t *testing.T) {
 	}
 }
 
-// One large message does not determine the recommendation for all others.
+// One large message does not determine the recommendation.
 func TestScanOneHugeMessage(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
@@ -184,7 +184,7 @@ func TestScanEmpty(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Each page in turn is unreadable. The scan reports it, and neither fails permanently nor panics.
+// The scan reports an unreadable page, for each page of the file, and neither fails permanently nor panics.
 func TestScanDamaged(t *testing.T) {
 	mem := memfs.New()
 	n, _ := filled(t, options(mem))

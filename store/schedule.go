@@ -17,8 +17,8 @@ import (
 )
 
 type clock struct {
-	soonest atomic.Int64  // earliest time added since it was last read
-	alarm   atomic.Int64  // earlier times are signalled
+	soonest atomic.Int64  // earliest time added since the last SoonestAdded
+	alarm   atomic.Int64  // earlier times are signaled
 	early   chan struct{} // capacity 1
 
 	mu    sync.Mutex // guards onDue
@@ -61,25 +61,27 @@ func (c *clock) notify() {
 	}
 }
 
-// OnDue sets the function that is called with messages whose delivery time has come; they are already readable. nil
-// removes the function, but a call may still be running. fn must return quickly and not retain the slice.
+// OnDue sets the function that is called with delayed messages that have become readable. nil removes the function, but
+// a call may still be in progress. fn must return quickly and must not retain the slice.
 func (s *Store) OnDue(fn func([]queue.DueMessage)) {
 	s.clock.mu.Lock()
 	defer s.clock.mu.Unlock()
 	s.clock.onDue = fn
 }
 
-// Early receives a signal after a time earlier than the alarm (SetAlarm) was added to the schedule.
+// Early returns a channel that receives a value after a time earlier than the alarm (SetAlarm) was added to the
+// schedule.
 func (s *Store) Early() <-chan struct{} { return s.clock.early }
 
-// SetAlarm sets the time, in milliseconds since 1970, from which on added times are not signalled.
+// SetAlarm sets the alarm, in milliseconds since 1970. Early signals only earlier times.
 func (s *Store) SetAlarm(ms int64) { s.clock.alarm.Store(ms) }
 
-// SoonestAdded returns the earliest time added to the schedule since the last call; queue.NeverMS if none.
+// SoonestAdded returns the earliest time added to the schedule since the last call, in milliseconds since 1970, or
+// queue.NeverMS if none was added.
 func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS) }
 
 // Scheduled returns at most limit entries of the schedule, in order, that follow after and are due by byMS. next is the
-// time of a later entry, which may already have been removed; queue.NeverMS if none.
+// time of a later entry, or queue.NeverMS if there is none. That entry may already have been removed.
 //
 // It merges changes since the last checkpoint, which are in memory, with the tree's entries. It reads pages and never
 // blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
@@ -114,7 +116,7 @@ func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.D
 		if len(entries) > 0 || len(stored) < limit {
 			return entries, next, nil
 		}
-		after = upTo // all were removed
+		after = upTo // all entries were removed
 	}
 }
 
@@ -125,7 +127,7 @@ func (s *Store) scheduleView(pages pager.Pages) (*tree.View, *page.Guard, uint64
 	return pages.Index.View(), guard, s.state.ScheduleVersion()
 }
 
-// readSchedule also returns the time of the entry after the found ones.
+// readSchedule returns the entries in the tree, and the time of the entry after them.
 func readSchedule(view *tree.View, after txn.Due, byMS int64, limit int) (found []txn.Due, next int64, err error) {
 	it := view.Scan(append(queue.ScheduleKey(nil, after), 0), queue.ScheduleKeys().To)
 	for it.Next() {

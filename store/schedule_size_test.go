@@ -27,7 +27,8 @@ func heap() int64 {
 	return int64(m.HeapInuse)
 }
 
-// Delayed messages use little memory and no start time, regardless of their number. LOCKSTEP_DELAYED sets the number.
+// Delayed messages need little memory and do not slow down a start, regardless of their number. LOCKSTEP_DELAYED sets
+// the number.
 func TestDelayedMessagesMemory(t *testing.T) {
 	count := 200_000
 	if env := os.Getenv("LOCKSTEP_DELAYED"); env != "" {

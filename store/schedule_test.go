@@ -108,7 +108,7 @@ func (n *timed) compare() {
 	}
 }
 
-// happen proposes some of the due messages, and some of them twice.
+// happen proposes some due entries, and some of them twice.
 func (n *timed) happen() {
 	n.t.Helper()
 	n.clock += n.rng.Int64N(60)
@@ -125,8 +125,8 @@ func (n *timed) happen() {
 	}
 }
 
-// The schedule's parts in memory and in the tree form one schedule, through checkpoints, restarts, another page size,
-// and a snapshot.
+// The parts of the schedule in memory and in the tree are consistent after checkpoints, restarts, a rewrite to another
+// page size, and a snapshot.
 func TestSchedule(t *testing.T) {
 	for seed := range uint64(4) {
 		mem := memfs.New()
@@ -200,7 +200,7 @@ func TestDigestCoversSchedule(t *testing.T) {
 	require.NotEqual(t, digests[0], digests[1])
 }
 
-// A time earlier than the alarm is signalled, and messages that became deliverable are reported.
+// A time earlier than the alarm is signaled, and messages that became deliverable are reported.
 func TestScheduleSignals(t *testing.T) {
 	n := newTimed(t, options(memfs.New()), 1)
 	var reported []queue.DueMessage

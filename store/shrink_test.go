@@ -124,7 +124,7 @@ func TestShrinkCrashEverywhere(t *testing.T) {
 	}
 }
 
-// Repeated shrinks run concurrently with publishes, acknowledgements and readers.
+// Shrinks run concurrently with publishes, acknowledgements and readers.
 func TestShrinkOnline(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
@@ -236,8 +236,8 @@ func TestShrinkAndRewriteRandom(t *testing.T) {
 	}
 }
 
-// Writes and syncs of a shrink fail. A full disk leaves the store unchanged; any other error is final (INV-7), and a
-// restart finds all content.
+// Writes and syncs of a shrink fail. On a full disk, the store is unchanged. After any other error the store is
+// unusable (INV-7), and a restart finds all content.
 func TestShrinkFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		for at := int64(1); ; at++ {

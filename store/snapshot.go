@@ -22,9 +22,10 @@ import (
 // snapshotIdle is the time for which an interrupted transfer can be resumed.
 const snapshotIdle = 2 * time.Minute
 
-// Snapshot is a pinned checkpoint, and the log after it, read for another node. No transaction waits for it.
+// Snapshot is a pinned checkpoint, with the log after it, that is transferred to another node. No transaction waits for
+// it.
 type Snapshot struct {
-	// ID identifies it, so that an interrupted transfer can be resumed.
+	// ID identifies the snapshot, so that an interrupted transfer can be resumed.
 	ID     string
 	Header SnapshotHeader
 
@@ -44,11 +45,11 @@ type Snapshot struct {
 
 // SnapshotHeader describes a snapshot to its receiver before the transfer.
 type SnapshotHeader struct {
-	// Position is the last record that the snapshot contains.
+	// Position is the position of the last record that the snapshot contains.
 	Position lsn.Position
 	// FileBytes is the size of the page file up to its last used page.
 	FileBytes uint64
-	// DataBytes is the amount of data to be sent, without free extents.
+	// DataBytes is the amount of data to transfer, without free extents.
 	DataBytes uint64
 	PageSize  int
 }
@@ -58,7 +59,7 @@ type snapshotSet struct {
 	byID map[string]*Snapshot
 }
 
-// OpenSnapshot pins the last durable checkpoint. The caller must call Close.
+// OpenSnapshot returns a Snapshot of the last durable checkpoint. The caller must call Close or Suspend.
 func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	file := s.pages.Acquire().File
 	defer s.pages.Release()
@@ -112,8 +113,8 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 
 // ReadNext reads the piece of the page file at or after the offset, at most limit bytes (at least one page), and
 // returns its offset. The next call continues at that offset plus the length. The first piece describes the checkpoint,
-// in place of the file's own head. io.EOF means that everything was read. ErrSnapshotGone means that the snapshot or
-// the store was closed, or that the store's content was replaced.
+// in place of the file's header. ReadNext returns io.EOF after the last piece. It returns ErrSnapshotGone if the
+// snapshot or the store was closed, or if the store's content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
@@ -141,7 +142,7 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	return from, data, nil
 }
 
-// Messages counts the messages in the index, including unneeded ones that share a page with others.
+// Messages returns the number of messages in the index, including unneeded messages that share a page with needed ones.
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	c := checkpoint.Open(sn.file, sn.pin, checkpoint.Options{
 		CacheBytes: sn.s.o.MemoryBudget / 32,
@@ -150,8 +151,8 @@ func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	return c.CountMessages(ctx) // the snapshot owns the pin: do not call Close
 }
 
-// verify checks data before it is sent. Corrupt data is sent too, since the receiver has no better copy, but this node
-// records the corruption to repair it. sn.mu is held.
+// verify checks data before it is sent. Corrupt data is also sent, since the receiver has no better copy, but this node
+// records the corruption to repair it. sn.mu must be held.
 func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	size := sn.file.PageSize()
 	begin := uint64(page.OffsetOf(ext.First, size))
@@ -170,7 +171,7 @@ func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	}
 }
 
-// Suspend keeps the snapshot for snapshotIdle so that its transfer can be resumed, and then closes it.
+// Suspend keeps the snapshot for 2 minutes so that its transfer can be resumed, and then closes it.
 func (sn *Snapshot) Suspend() {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
@@ -179,7 +180,7 @@ func (sn *Snapshot) Suspend() {
 	}
 }
 
-// Close releases the checkpoint and the log.
+// Close releases the checkpoint and the log. The snapshot can no longer be read or resumed.
 func (sn *Snapshot) Close() {
 	sn.s.snapshots.mu.Lock()
 	delete(sn.s.snapshots.byID, sn.ID)

@@ -13,15 +13,15 @@ import (
 
 // Room is the available space of a store.
 type Room struct {
-	// FreeBytes is the space that this process may still use in the filesystem. PageBytes are free within the page file.
-	// PendingBytes become free after further checkpoints.
+	// FreeBytes is the space that this process may still use in the filesystem. PageBytes is the free space within the
+	// page file, and PendingBytes the space in it that becomes free after further checkpoints.
 	FreeBytes, PageBytes, PendingBytes uint64
 	// TailBytes is the space that the next checkpoint needs for messages that are only in memory.
 	TailBytes uint64
 }
 
-// Low reports whether less space than a low-watermark is left. Free pages count, but half of the watermark must be free
-// in the filesystem, for the log.
+// Low reports whether the available space is below the watermark. Free pages count, but half of the watermark must be
+// free in the filesystem, for the log.
 func (r Room) Low(watermark uint64) bool {
 	return r.FreeBytes+r.PageBytes+r.PendingBytes < watermark+r.TailBytes || r.FreeBytes < watermark/2+r.beyondPages()
 }
@@ -29,13 +29,14 @@ func (r Room) Low(watermark uint64) bool {
 // beyondPages returns the part of the tail that does not fit into free pages.
 func (r Room) beyondPages() uint64 { return r.TailBytes - min(r.TailBytes, r.PageBytes) }
 
-// NearlyLow reports whether the log must discard the records kept for a standby, before the space is low.
+// NearlyLow reports whether the space is so close to the watermark that the log must discard the records kept for a
+// standby.
 func (r Room) NearlyLow(watermark uint64) bool {
 	return r.FreeBytes < watermark+watermark/4+r.beyondPages()
 }
 
-// Held reports whether a standby that must write the given bytes has less than half of the watermark left.
-// need is the free space that it requires.
+// Held reports whether a standby that must write the given number of bytes would have less than half of the watermark
+// left. need is the free space that it requires.
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need
@@ -59,12 +60,13 @@ func (s *Store) Room() (Room, error) {
 	return r, nil
 }
 
-// SetSpaceShort makes the log discard all records not needed for recovery while space is short.
+// SetSpaceShort sets whether space is short. While it is, the log discards all records that are not needed for
+// recovery.
 func (s *Store) SetSpaceShort(short bool) { s.log.SetLowSpace(short) }
 
-// Stats describes the store.
+// Stats contains statistics of a store.
 type Stats struct {
-	// End and Durable are the last record in the log and the last durable one.
+	// End and Durable are the positions of the last record in the log and of the last durable record.
 	End, Durable lsn.Position
 	Applied      lsn.Position
 	// FirstLSN is the LSN of the oldest record in the log.
@@ -73,7 +75,7 @@ type Stats struct {
 	Checkpoint, CheckpointLSN uint64
 	PageSize                  int
 	Pages, PagesUsed          uint64
-	// Messages is the number of messages that some subscription needs, MessageBytes their size.
+	// Messages is the number of messages that a subscription needs, and MessageBytes their size.
 	Queues, Messages, MessageBytes uint64
 	// Delayed is the number of messages that are not yet deliverable.
 	Delayed uint64

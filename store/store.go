@@ -44,16 +44,17 @@ type Store struct {
 	mu      sync.RWMutex // guards the fields below up to written
 	state   *queue.State
 	applied lsn.Position
-	room    *sync.Cond // on mu: signals that the tail became shorter, paused false, or the store unusable
+	room    *sync.Cond // on mu: signals that Apply may continue, or that the store is unusable
 	paused  bool       // a rewrite is copying the checkpoint
 	holds   holds
 	written int64
-	// sinceCheckpoint counts the bytes of log that were applied and are not in a checkpoint. Added to under mu.
+	// sinceCheckpoint is the number of bytes of log that were applied and are not in a checkpoint. It is increased under
+	// mu.
 	sinceCheckpoint atomic.Int64
 
 	recent recentFrames
 
-	// Used only by the goroutine that applies.
+	// The following fields are used only by the goroutine that calls Apply.
 	reader   *wal.Reader
 	readerAt lsn.Position
 	results  []applyResult
@@ -78,9 +79,9 @@ type Store struct {
 // Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is not applied: the caller
 // must determine whether it is committed (INV-5).
 //
-// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of
-// packages page (not a page file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy.
-// With Options.ReplaceDamaged a corrupt store is quarantined instead.
+// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, and the errors of
+// packages page (not a page file, newer version, corrupt) and wal (corrupt middle). The text of each error suggests a
+// remedy. With Options.ReplaceDamaged a corrupt store is quarantined instead.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -204,7 +205,7 @@ func (s *Store) usePages(file *page.File) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != nil {
-		state.CountOn(s.state)
+		state.ContinueCounts(s.state)
 	}
 	s.state, s.applied = state, meta.Position
 	s.holds.reach(s.applied.LSN)
@@ -212,14 +213,15 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog verifies that the log continues the checkpoint at a position; emptied: it was emptied on purpose.
+// openLog opens the log and verifies that it continues the checkpoint at a position. emptied is set if the log was
+// emptied on purpose.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
 		return err
 	}
 	if missing && !emptied {
-		// Before a new log is created, which would hide the loss of the old one (INV-6).
+		// Mark the loss before a new log is created, since afterwards it could no longer be detected (INV-6).
 		s.o.Events(events.LogMissing{Checkpoint: at})
 		if err := s.MarkLoss(); err != nil {
 			return err
@@ -246,15 +248,15 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 		return nil
 	}
 	if have, ok := s.log.PositionOf(at.LSN); !ok || have != at {
-		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v", ErrLogGap, at,
+		return fmt.Errorf("%w: checkpoint at %v, but the log begins at LSN %d and ends at %v", ErrLogGap, at,
 			s.log.First(), end)
 	}
 	s.log.NoteCommitted(at.LSN) // INV-5: a checkpoint contains only committed records
 	return nil
 }
 
-// mayBegin returns nil if a store without page.db may start with an empty one: it is new or quarantined, or its log
-// still has every record from the first one on.
+// mayBegin returns nil if a store without page.db may start with an empty file: the store is new or quarantined, or its
+// log still begins with the first record.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
@@ -280,8 +282,8 @@ func (s *Store) logFiles() ([]string, error) {
 
 func isSegment(name string) bool { return filepath.Ext(name) == ".seg" }
 
-// logIsMissing reports whether all segments of an existing log were removed, so that its content after the checkpoint
-// is unknown. A new directory does not count.
+// logIsMissing reports whether all segments of an existing log were removed, so that the records after the checkpoint
+// are unknown. It returns false for a new directory.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) {
 		return false, nil
@@ -290,7 +292,7 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	return err == nil && !slices.Contains(files, "cut.intent") && !slices.ContainsFunc(files, isSegment), err
 }
 
-// Close writes a checkpoint, closes everything and marks the directory clean.
+// Close writes a checkpoint, closes all files and marks the directory clean.
 func (s *Store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
@@ -303,7 +305,7 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.closeFiles())
 }
 
-// closeFiles marks the directory clean if no error occurred.
+// closeFiles closes all files, and marks the directory clean if no error occurred.
 func (s *Store) closeFiles() error {
 	var err error
 	if s.log != nil {
@@ -355,18 +357,19 @@ func (s *Store) Usable() error {
 	return nil
 }
 
-// ServeReaders sets whether messages are read from this store, for CacheAuto. The default is true.
+// ServeReaders sets whether consumers read messages from this store, which CacheAuto depends on. The default is true.
 func (s *Store) ServeReaders(on bool) { s.pages.SetCacheUse(s.o.PageCache.use(on)) }
 
 // View calls fn with the applied state, which does not change during the call. fn must not modify or keep the state,
-// wait, or perform I/O. Package query has the usual questions.
+// wait, or perform I/O. Package query implements common queries.
 func (s *Store) View(fn func(state *queue.State)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	fn(s.state)
 }
 
-// QueueName returns a queue's name for log messages. It never blocks: "" if not found, or the state is being changed.
+// QueueName returns the name of a queue for log messages. It never blocks: it returns "" if the queue does not exist or
+// the state is being changed.
 func (s *Store) QueueName(id uint64) string {
 	if !s.mu.TryRLock() {
 		return ""

@@ -23,9 +23,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Queues are created, filled, emptied and deleted while the pager flushes and checkpoints. Readers read existing and
-// disappearing queues, snapshots are copied, and the disk is full from time to time. Each message contains its queue
-// and sequence, so that readers detect mistakes. The final store must be consistent, without unreferenced used pages.
+// Queues are created, filled, emptied and deleted while the pager writes flushes and checkpoints. Readers read queues,
+// some of which are deleted concurrently. Snapshots are copied, and the disk is full from time to time. Each message
+// contains its queue and sequence, so that readers detect wrong messages. The final store must be consistent, without
+// unreferenced used pages.
 func TestConcurrentOperations(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)

@@ -11,29 +11,32 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// OverflowQueue is the queue number with which Watch signals queues that exceed their limits: see Expiry.Overflow.
+// OverflowQueue is the queue number with which Store.Watch signals queues that exceed their limits (Expiry.Overflow).
 const OverflowQueue = queue.OverflowQueue
 
-// Expiry describes a queue with a retention, or with an overflow that is moved, for the expiry on the active.
+// Expiry describes which messages of a queue the active must expire or move, because of the retention or of
+// txn.OverflowDeadLetterHead.
 type Expiry struct {
 	ID     uint64
 	Config txn.Config
-	// Retained is the first sequence kept by the retention, RetainFrom the first one within its number and bytes.
+	// Retained is the first sequence that the retention keeps. RetainFrom is the first sequence within its limits on
+	// messages and bytes.
 	Retained, RetainFrom uint64
-	// Overflow is the end of the messages that must be moved to the dead-letter queue because of the limits; 0 if none.
+	// Overflow is the sequence below which messages must be moved to the dead-letter queue because of the limits; 0 if
+	// none.
 	Overflow uint64
 	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
 	Subs []uint32
 }
 
-// ExpiryQueues returns the numbers of the queues that retain messages or have txn.OverflowDeadLetterHead, ascending.
+// ExpiryQueues returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in ascending order.
 // Its cost does not depend on other queues.
 func ExpiryQueues(s *store.Store) (ids []uint64) {
 	s.View(func(state *queue.State) { ids = state.Expiring() })
 	return ids
 }
 
-// ExpiryOf describes one of them; ok is false if the queue does not exist.
+// ExpiryOf returns the Expiry of a queue. ok is false if the queue does not exist.
 func ExpiryOf(s *store.Store, id uint64) (e Expiry, ok bool) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		ok = true
@@ -52,19 +55,19 @@ func ExpiryOf(s *store.Store, id uint64) (e Expiry, ok bool) {
 	return e, ok
 }
 
-// TTL returns the time in milliseconds after which a message in a queue expires; 0 if never, or without the queue.
+// TTL returns the TTL of a queue in milliseconds, or 0 if the queue has none or does not exist.
 func TTL(s *store.Store, id uint64) (ms int64) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) { ms = int64(q.Config().TTL) })
 	return ms
 }
 
-// TTLs returns the TTL in milliseconds of each queue that has one, by queue number.
+// TTLs returns the TTL in milliseconds, by queue number, of each queue that has one.
 func TTLs(s *store.Store) (ms map[uint64]int64) {
 	s.View(func(state *queue.State) { ms = state.TTLs() })
 	return ms
 }
 
-// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue.
+// DeadLetters returns the subscriptions of a queue for which expired messages are moved to a dead-letter queue.
 func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
@@ -76,7 +79,8 @@ func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	return subs
 }
 
-// Needs reports whether a subscription has not yet acknowledged a message, and how often it has released the message.
+// Needs reports whether a subscription has not yet acknowledged a message. deliveries is the number of times that it
+// released the message.
 func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		if sequence < of.Queue().NextSequence() && !of.Acked(sequence) {
@@ -86,19 +90,20 @@ func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries u
 	return deliveries, needs
 }
 
-// RoomIn returns how much one transaction may currently publish to a queue. A missing queue has no room.
+// RoomIn returns the free space of a queue for one transaction; none if the queue does not exist.
 func RoomIn(s *store.Store, id uint64) (room queue.Room) {
 	viewQueue(s, id, func(state *queue.State, q *queue.Queue) { room = state.Room(q) })
 	return room
 }
 
-// MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited or not found.
+// MaxDeliveries returns the maximum number of deliveries of a message to a subscription, or 0 if it is unlimited or the
+// subscription does not exist.
 func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) { limit = of.Config().MaxDeliveries })
 	return limit
 }
 
-// Exhausted returns the sequences that have been released as often as the delivery limit allows.
+// Exhausted returns the sequences that have reached the delivery limit of the subscription.
 func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		limit := of.Config().MaxDeliveries
@@ -115,7 +120,7 @@ func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhau
 }
 
 // RedeliveryDelays returns the redelivery delay of each sequence, according to the configuration and the number of
-// releases; nil if the subscription has no redelivery delay.
+// releases. It returns nil if the subscription has no redelivery delay.
 func RedeliveryDelays(s *store.Store, id uint64, sub uint32, sequences []uint64) (delays []time.Duration) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		config := of.Config()
@@ -142,14 +147,14 @@ func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
 	return time.Duration(min(ms, longest)) * time.Millisecond
 }
 
-// Filter returns the filter expression of a subscription; "" if it receives all messages, or does not exist.
+// Filter returns the filter expression of a subscription, or "" if it receives all messages or does not exist.
 func Filter(s *store.Store, id uint64, sub uint32) (filter string) {
 	viewSub(s, id, sub, func(of *queue.Sub) { filter = of.Filter() })
 	return filter
 }
 
-// DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation, and
-// whether only one consumer at a time of each subscription receives messages.
+// DeliveryOrder reports whether a queue delivers messages of higher priority first, and whether only one consumer of
+// each subscription receives messages at a time. prioritized never changes for a queue.
 func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		prioritized, exclusive = q.Prioritized(), q.Config().Exclusive != 0
@@ -157,7 +162,7 @@ func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	return prioritized, exclusive
 }
 
-// Priorities returns the priority of each sequence of a queue, DefaultPriority for acknowledged messages.
+// Priorities returns the priority of each sequence of a queue. For dead messages it is txn.DefaultPriority.
 func Priorities(s *store.Store, id uint64, sequences []uint64) []uint8 {
 	list := make([]uint8, len(sequences))
 	s.View(func(state *queue.State) {

@@ -21,22 +21,22 @@ type Target struct {
 	Config  txn.Config
 	// Forwards are the queue's forwarding rules. The caller must not modify them.
 	Forwards []txn.Forward
-	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
+	// Messages is the number of live messages, and Bytes their size.
 	Messages, Bytes uint64
 	Subscriptions   int
 	// SubID is txn.NoSub if the subscription does not exist or was not requested.
 	SubID uint32
 }
 
-// Prior is the result of a transaction that was applied before.
+// Prior is the result of an earlier attempt of a transaction.
 type Prior struct {
 	Result txn.Result
-	// Fingerprint of the request (txn.Op.Fingerprint), or 0 if it is not in memory: see LoggedFingerprint.
+	// Fingerprint is the txn.Op.Fingerprint of the request, or 0 if it is not in memory (see LoggedFingerprint).
 	Fingerprint uint32
 }
 
-// LoggedFingerprint returns Prior.Fingerprint from the log, or 0 if the log no longer has the committed record of the
-// transaction. It reads the whole record.
+// LoggedFingerprint computes Prior.Fingerprint from the committed record of the transaction with the given LSN. It
+// returns 0 if the log no longer contains the record. It reads the whole record.
 func LoggedFingerprint(s *store.Store, record uint64) uint32 {
 	r, err := s.ReadLog(record)
 	if err != nil {
@@ -53,9 +53,9 @@ func LoggedFingerprint(s *store.Store, record uint64) uint32 {
 	return sum
 }
 
-// Lookup returns the state that a transaction of producer p would find, as of one record; p is nil for a transaction
-// without a producer. If the transaction was applied before, Lookup returns the earlier result as prior and ignores the
-// targets (INV-10). Otherwise it fills in the targets. retry is the retry flag of the request.
+// Lookup returns the state that a transaction depends on, at one LSN. p is its producer, or nil. If the transaction was
+// applied before, Lookup returns the earlier result as prior and ignores the targets (INV-10). Otherwise it fills in
+// the targets. retry is the retry flag of the request.
 //
 // The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
 // ErrFailed. Lookup allocates only the prior result.

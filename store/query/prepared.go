@@ -14,34 +14,34 @@ import (
 
 // PreparedInfo describes a prepared transaction.
 type PreparedInfo struct {
-	// LSN is that of the record that prepared it.
+	// LSN is the LSN of the record that prepared the transaction.
 	XID string
 	LSN uint64
-	// TimeMS is the time at which the active prepared it, in milliseconds since 1970.
+	// TimeMS is the time at which the active prepared the transaction, in milliseconds since 1970.
 	TimeMS int64
-	// Bytes is the memory that it occupies.
+	// Bytes is the length of the stored transaction.
 	Bytes int
-	// Queues that it publishes to or acknowledges in, by name.
+	// Queues are the queues that the transaction publishes to or acknowledges messages of, ordered by name.
 	Queues []PreparedQueue
 }
 
 // PreparedQueue describes the effect of a prepared transaction on one queue.
 type PreparedQueue struct {
 	Queue string
-	// Publishes counts the messages that will be published, Acks those that will be acknowledged in any subscription.
+	// Publishes is the number of messages to publish, and Acks the number of messages to acknowledge in all subscriptions.
 	Publishes, Acks uint64
 }
 
-// Reserved lists the messages of one subscription that a prepared transaction holds.
+// Reserved lists the messages of one subscription that a prepared transaction reserves.
 type Reserved struct {
 	Queue uint64
 	Sub   uint32
-	// Ranges of messages, in no particular order.
+	// Ranges are the sequences of the messages, in no particular order.
 	Ranges []txn.Range
 }
 
-// PreparedList returns at most limit prepared transactions that were prepared after a record, oldest first. total and
-// bytes cover all prepared transactions.
+// PreparedList returns at most limit transactions that were prepared after LSN after, oldest first. total and bytes
+// cover all prepared transactions.
 func PreparedList(s *store.Store, after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, 0, 0, err
@@ -80,7 +80,7 @@ func OldestPrepared(s *store.Store) (xid string, number uint64, timeMS int64, ok
 	return xid, number, timeMS, ok
 }
 
-// ReservedBy returns the messages that the prepared transaction xid holds, or nil if it does not exist.
+// ReservedBy returns the messages that the prepared transaction xid reserves, or nil if it does not exist.
 func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 	s.View(func(state *queue.State) {
 		p := state.Prepared(xid)
@@ -102,8 +102,8 @@ func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 	return held
 }
 
-// HeldPrepared returns the sequences that a prepared transaction will acknowledge for some subscription.
-func HeldPrepared(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
+// ReservedSequences returns the given sequences that a prepared transaction reserves in any subscription.
+func ReservedSequences(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for _, sequence := range sequences {
 			for sub := range q.Subs {
@@ -123,10 +123,10 @@ type Pending struct {
 	Subs     []uint32
 }
 
-// PendingMessages returns at most limit messages within ranges that a subscription, or any if sub is 0, has not yet
-// acknowledged. The ranges must be ascending and must not overlap. Messages held by a prepared transaction are omitted.
-// The error is ErrNoQueue if the queue or the subscription is missing, txn.ErrBeyondEnd for a sequence beyond the end
-// of the queue, ErrClosed or ErrFailed.
+// PendingMessages returns at most limit messages within ranges that a subscription, or any subscription if sub is 0,
+// has not yet acknowledged. The ranges must be ascending and must not overlap. Messages reserved by a prepared
+// transaction are omitted. The error is ErrNoQueue if the queue or the subscription does not exist, txn.ErrBeyondEnd
+// for a sequence beyond the end of the queue, ErrClosed or ErrFailed.
 func PendingMessages(
 	s *store.Store, id uint64, sub uint32, ranges []txn.Range, limit int,
 ) (out []Pending, err error) {
@@ -140,7 +140,7 @@ func PendingMessages(
 			return
 		}
 		if n := len(ranges); n > 0 && ranges[n-1].Last >= q.NextSequence() {
-			err = fmt.Errorf("%w: sequence %d, and the last one is %d", txn.ErrBeyondEnd, ranges[n-1].Last,
+			err = fmt.Errorf("%w: sequence %d, the last one is %d", txn.ErrBeyondEnd, ranges[n-1].Last,
 				q.NextSequence()-1)
 			return
 		}
@@ -155,7 +155,8 @@ func PendingMessages(
 	return out, err
 }
 
-// pendingIn returns nil if a prepared transaction holds the message.
+// pendingIn returns the subscriptions that have not acknowledged a message, or nil if a prepared transaction reserves
+// it.
 func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
 	for sub := range q.Subs {
 		switch {
@@ -172,7 +173,7 @@ func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
 func preparedInfo(state *queue.State, p *queue.Prepared) PreparedInfo {
 	info := PreparedInfo{XID: p.XID(), LSN: p.Number(), TimeMS: p.TimeMS(), Bytes: p.Bytes()}
 	for o := range p.Ops {
-		name := state.Queue(o.Queue).Name() // the queue cannot be deleted
+		name := state.Queue(o.Queue).Name() // the queue exists: it cannot be deleted
 		i := slices.IndexFunc(info.Queues, func(q PreparedQueue) bool { return q.Queue == name })
 		if i < 0 {
 			i = len(info.Queues)

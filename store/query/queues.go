@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package query answers read-only questions of server and admin about the applied state of a store: queues,
-// subscriptions, messages and prepared transactions. An answer describes the state after one record, unless stated
-// otherwise.
+// Package query implements read-only queries of the applied state of a store: queues, subscriptions, messages and
+// prepared transactions. A result describes the state at one LSN, unless stated otherwise.
 package query
 
 import (
@@ -22,11 +21,11 @@ type QueueInfo struct {
 	Config       txn.Config
 	DeadLetter   string // name of queue Config.DeadLetter; empty if none
 	NextSequence uint64
-	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
+	// Messages is the number of live messages, and Bytes their size.
 	Messages, Bytes uint64
 	Delayed         uint64
-	// Dropped counts the dead letters of each subscription that had no dead-letter queue, Expired the expired messages
-	// that were not moved to one, both since the queue was created.
+	// Dropped counts messages that were discarded for lack of a dead-letter queue, once per subscription. Expired counts
+	// expired messages that were not moved to a dead-letter queue. Both start when the queue is created.
 	Dropped, Expired uint64
 	Digest           uint64
 	// Subscriptions by number.
@@ -39,7 +38,7 @@ type ForwardInfo struct {
 	// To is the name of the target queue.
 	To   string
 	Move bool
-	// Filter is the expression that messages must match; "" for all messages.
+	// Filter is the expression that messages must match; "" matches all messages.
 	Filter string
 }
 
@@ -49,16 +48,16 @@ type SubscriptionInfo struct {
 	Name string
 	// Floor is the sequence below which all messages are acknowledged.
 	Floor uint64
-	// Start is the sequence at which the subscription began.
+	// Start is the sequence at which the subscription started, or the lowest seek since then.
 	Start   uint64
 	Backlog uint64
-	// Options are its filter and its own settings that override the queue's configuration.
+	// Options contains the filter and the settings that override the queue's configuration.
 	Options txn.SubscriptionOptions
-	// DeadLetter is the name of the queue whose number is Options.Policy.DeadLetter; empty if none.
+	// DeadLetter is the name of the queue with number Options.Policy.DeadLetter; empty if none.
 	DeadLetter string
 }
 
-// Subscription returns the subscription of that name.
+// Subscription returns a subscription by name. The result is false if it does not exist.
 func (q *QueueInfo) Subscription(name string) (SubscriptionInfo, bool) {
 	i := slices.IndexFunc(q.Subscriptions, func(s SubscriptionInfo) bool { return s.Name == name })
 	if i < 0 {
@@ -89,7 +88,7 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	return info
 }
 
-// nameOf returns "" if the queue does not exist.
+// nameOf returns the name of a queue, or "" if it does not exist.
 func nameOf(state *queue.State, id uint64) string {
 	if q := state.Queue(id); q != nil {
 		return q.Name()
@@ -97,7 +96,7 @@ func nameOf(state *queue.State, id uint64) string {
 	return ""
 }
 
-// viewQueue calls fn unless the queue does not exist.
+// viewQueue calls fn if the queue exists.
 func viewQueue(s *store.Store, id uint64, fn func(state *queue.State, q *queue.Queue)) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil {
@@ -106,7 +105,7 @@ func viewQueue(s *store.Store, id uint64, fn func(state *queue.State, q *queue.Q
 	})
 }
 
-// viewSub calls fn unless the subscription does not exist.
+// viewSub calls fn if the subscription exists.
 func viewSub(s *store.Store, id uint64, sub uint32, fn func(*queue.Sub)) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		if of := q.Sub(sub); of != nil {
@@ -115,7 +114,7 @@ func viewSub(s *store.Store, id uint64, sub uint32, fn func(*queue.Sub)) {
 	})
 }
 
-// QueueByName describes a queue. It returns ErrNoQueue if no queue has that name, ErrClosed or ErrFailed.
+// QueueByName describes a queue. It returns ErrNoQueue if the queue does not exist, ErrClosed or ErrFailed.
 func QueueByName(s *store.Store, name string) (info QueueInfo, err error) {
 	if err := s.Usable(); err != nil {
 		return QueueInfo{}, err
@@ -133,13 +132,14 @@ func QueueByName(s *store.Store, name string) (info QueueInfo, err error) {
 // Origin names a subscription and its dead-letter queues.
 type Origin struct {
 	Queue, Subscription string
-	// DeadLetter is the number of the dead-letter queue that applies to the subscription, its own or its queue's;
-	// txn.NoQueue if none. QueueDeadLetter is that of the queue.
+	// DeadLetter is the number of the dead-letter queue that applies to the subscription, and QueueDeadLetter the number
+	// that its queue configures; txn.NoQueue if none.
 	DeadLetter, QueueDeadLetter         uint64
 	DeadLetterName, QueueDeadLetterName string
 }
 
-// OriginOf describes a subscription. It returns ErrNoQueue if no subscription has that number.
+// OriginOf returns the names of a subscription. It returns ErrNoQueue if the subscription does not exist, ErrClosed or
+// ErrFailed.
 func OriginOf(s *store.Store, id uint64, sub uint32) (o Origin, err error) {
 	if err := s.Usable(); err != nil {
 		return Origin{}, err
@@ -159,7 +159,7 @@ func OriginOf(s *store.Store, id uint64, sub uint32) (o Origin, err error) {
 	return o, err
 }
 
-// TemporaryQueue is a queue that is deleted when it has had no consumer for a grace period.
+// TemporaryQueue describes a queue that is deleted after a grace period without consumers.
 type TemporaryQueue struct {
 	ID      uint64
 	Name    string
@@ -189,7 +189,8 @@ func QueueCount(s *store.Store) (n int) {
 	return n
 }
 
-// NextSequence returns the sequence of the queue's next message, if the queue exists and the store can be used.
+// NextSequence returns the sequence of the queue's next message. ok is false if the queue does not exist or the store
+// is closed or has failed.
 func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, false
@@ -198,15 +199,17 @@ func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	return next, ok
 }
 
-// QueueRange selects the queues to list, in name order.
+// QueueRange selects queues by name.
 type QueueRange struct {
-	// After is the name after which the list starts; "" for the first.
+	// Prefix selects queues by the beginning of the name. After is the name after which the list starts; "" starts at the
+	// first.
 	Prefix, After string
 	// MaxQueues and MaxSubscriptions bound the result, except for its first queue.
 	MaxQueues, MaxSubscriptions int
 }
 
-// Queues describes the queues of a range, within its limits. more reports whether further queues exist.
+// Queues describes the queues of a range, in name order and within its limits. more reports whether the range contains
+// further queues.
 func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, false, err
@@ -224,8 +227,8 @@ func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err err
 	return infos, more, nil
 }
 
-// Busiest returns up to limit queues with the most messages. Ties are ordered by the number of messages ever published.
-// It visits all queues, which takes a few milliseconds for 100,000 queues.
+// Busiest describes up to limit queues with the most messages. It orders queues with equally many messages by the
+// number of messages ever published. It visits all queues, which takes a few milliseconds for 100,000 queues.
 func Busiest(s *store.Store, limit int) []QueueInfo {
 	if limit <= 0 {
 		return nil
@@ -254,7 +257,7 @@ func Busiest(s *store.Store, limit int) []QueueInfo {
 	return out
 }
 
-// QueueSample holds the changing values of a queue, for comparison with an earlier sample.
+// QueueSample contains the variable values of a queue, for comparison with an earlier sample.
 type QueueSample struct {
 	ID   uint64
 	Name string
@@ -274,7 +277,7 @@ func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	return dst
 }
 
-// usageQueues is the number of queues that are visited under one hold of the lock.
+// usageQueues is the maximum number of queues that Usage visits while it holds the lock.
 const usageQueues = 1000
 
 // Usage returns the number of queues whose names begin with prefix and satisfy match, and the stored bytes of their

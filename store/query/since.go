@@ -16,8 +16,9 @@ import (
 // subscription has not yet acknowledged. If no message matches, it returns the sequence of the next message, and ok is
 // false.
 //
-// The times of a queue's messages ascend with their sequences, except for clock differences between the nodes and for
-// moved messages. The search is binary and reads single messages. Corrupt messages are skipped.
+// The search is binary and reads single messages. It requires times that ascend with the sequences. Clock differences
+// between the nodes and moved messages can violate this, and the result is then approximate. Corrupt messages are
+// skipped.
 //
 // Errors: ErrNoQueue, index.ErrCorrupt, ErrClosed, ErrFailed.
 func FirstSince(
@@ -28,7 +29,8 @@ func FirstSince(
 		func(from uint64) (uint64, int64, bool, error) { return publishedAt(ctx, s, id, from, &buffer) }, sinceMS)
 }
 
-// PublishedAt returns the sequence and time of the first message at or after a sequence that FirstSince considers.
+// PublishedAt returns the sequence and publish time of the first message at or after sequence from that FirstSince
+// would consider. ok is false if no such message exists.
 func PublishedAt(
 	ctx context.Context, s *store.Store, id, from uint64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
@@ -41,7 +43,7 @@ func publishedAt(
 	var found [1]store.Delivery
 	for {
 		list, next, err := s.Read(ctx, store.ReadRequest{
-			Queue: id, From: from, MaxMessages: 1, MarkDamaged: true, Buffer: buffer,
+			Queue: id, From: from, MaxMessages: 1, IncludeCorrupt: true, Buffer: buffer,
 		}, found[:0])
 		if err != nil || len(list) == 0 {
 			return 0, 0, false, err
@@ -64,7 +66,7 @@ func end(s *store.Store, id uint64) (uint64, error) {
 	return next, nil
 }
 
-// searchTime is FirstSince with read, which returns the first message at or after a sequence.
+// searchTime implements FirstSince. read returns the first message at or after a sequence.
 func searchTime(
 	from uint64, end func() (uint64, error), read func(from uint64) (seq uint64, ms int64, ok bool, err error),
 	sinceMS int64,
@@ -73,7 +75,7 @@ func searchTime(
 	if err != nil {
 		return 0, 0, false, err
 	}
-	// Messages below low are too old. sequence is the first message known not to be.
+	// Messages below low are too old. sequence is the first message known to be recent enough.
 	sequence = last
 	low, high := max(from, 1), last
 	for low < high {
@@ -93,7 +95,8 @@ func searchTime(
 	return sequence, publishedMS, ok, nil
 }
 
-// OldestSequence returns the sequence of the first message in a queue that a subscription still needs.
+// OldestSequence returns the sequence of the first message in a queue that a subscription has not acknowledged. ok is
+// false if no such message exists.
 func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
@@ -105,11 +108,11 @@ func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 	return sequence, ok
 }
 
-// AcceptedAt returns the time at which the active accepted the first message at or after sequence that a subscription
-// still needs. ok is false if no such message exists or if it cannot be read.
+// AcceptedAt returns the time at which the active accepted the first live message at or after sequence. ok is false if
+// no such message exists or it cannot be read.
 func AcceptedAt(ctx context.Context, s *store.Store, id, sequence uint64) (at time.Time, ok bool) {
 	got, _, err := s.Read(ctx, store.ReadRequest{
-		Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true,
+		Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, IncludeCorrupt: true,
 	}, nil)
 	if err != nil || len(got) == 0 || got[0].Record == nil {
 		return time.Time{}, false

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The number of reads depends only on the number of digits of the message count, up to a billion messages.
+// The number of reads is logarithmic in the number of messages, up to a billion messages.
 func TestSearchTimeReadsFew(t *testing.T) {
 	for _, n := range []uint64{1, 10, 1000, 1_000_000, 100_000_000, 1_000_000_000} {
 		most, digits := 0, 0
@@ -39,7 +39,7 @@ func TestSearchTimeReadsFew(t *testing.T) {
 	}
 }
 
-// The search works across gaps, at both ends, and from any start.
+// The search is correct across gaps, at both ends, and from any start.
 func TestSearchTime(t *testing.T) {
 	times := map[uint64]int64{5: 50, 6: 60, 1000: 60, 1001: 70, 5000: 80}
 	search := func(from uint64, since int64) (uint64, bool) {

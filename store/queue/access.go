@@ -17,14 +17,14 @@ import (
 // AccessQueue is the number that TakeTouched returns for the access table. No queue has this number.
 const AccessQueue = math.MaxUint64 - 1
 
-// accessTable holds the access rules: opaque entries by kind and name, and one version for the whole table.
+// accessTable contains the access rules: opaque entries by kind and name, and one version for the whole table.
 //
-// Invariant: a table that was never changed has version 0 and no entries, and is not stored in the tree.
+// Invariant: a table that was never changed has version 0 and no entries. It is not stored in the tree.
 type accessTable struct {
 	entryTable[accessName]
 
 	version uint64 // LSN of the last change
-	changed bool   // since the last Collect; at least the version changed
+	changed bool   // the version, and possibly entries, changed since the last Collect
 }
 
 type accessName struct {
@@ -37,7 +37,7 @@ type AccessEntry struct {
 	Kind byte
 	// Name has 1 to txn.MaxAccessNameBytes bytes.
 	Name string
-	// Value has at most txn.MaxAccessValueBytes bytes. The caller may keep it, but must not change it.
+	// Value has at most txn.MaxAccessValueBytes bytes. The caller may keep it, but must not modify it.
 	Value []byte
 }
 
@@ -54,7 +54,7 @@ func (n accessName) compare(o accessName) int {
 	return cmp.Or(cmp.Compare(n.kind, o.kind), cmp.Compare(n.name, o.name))
 }
 
-// checkAccess rejects a change that was prepared for another version of the table (INV-20).
+// checkAccess rejects a change with another expected version of the table (INV-20).
 func (s *State) checkAccess(o *txn.Op) txn.Code {
 	t := &s.access
 	if o.Number != t.version && !mutate.Off("INV-20-change-of-another-table-is-applied") {
@@ -75,7 +75,7 @@ func (s *State) checkAccess(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// changeAccess returns the number of entries set, plus the number of existing entries removed.
+// changeAccess applies an OpAccess. It returns the number of entries set, plus the number of existing entries removed.
 func (s *State) changeAccess(o *txn.Op, lsn uint64) (changed uint64) {
 	t := &s.access
 	s.digest = mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Raw, s.crc)))
@@ -97,7 +97,7 @@ func accessKey(dst []byte, n accessName) []byte {
 	return append(append(dst, keyAccess, n.kind), n.name...)
 }
 
-// appendValue: the version is stored under the key without kind and name.
+// appendValue encodes the version, which is stored under the key without kind and name.
 func (t *accessTable) appendValue(dst []byte) []byte {
 	return binary.AppendUvarint(append(dst, valueVersion), t.version)
 }
@@ -144,6 +144,6 @@ func (l *Loader) access(k, v *cursor) {
 
 func (t *accessTable) check(bad func(string, ...any)) {
 	if t.version == 0 && len(t.entries) > 0 {
-		bad("access table has %d entries and was never changed", len(t.entries))
+		bad("access table has %d entries, but no version", len(t.entries))
 	}
 }

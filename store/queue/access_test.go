@@ -34,7 +34,7 @@ func (d *driver) entries() string {
 	return s
 }
 
-// A change is applied only to the table version that it was made for (INV-20).
+// A change is applied only to the expected version of the table (INV-20).
 func TestAccess(t *testing.T) {
 	d := newDriver(t)
 	require.Equal(t, "0", d.entries())

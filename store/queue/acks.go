@@ -32,14 +32,14 @@ type ackSlot struct {
 	stored bool // the tree contains its key
 }
 
-// ackSet is a set of acknowledged sequences: all below floor, and those whose bits are set. No bit below floor is set,
-// so equal sets have equal encodings. Sequence 0 does not exist and counts as acknowledged.
+// ackSet is a set of acknowledged sequences: all sequences below floor, and the sequences whose bits are set. No bit
+// below floor is set, so equal sets have equal encodings. Sequence 0 does not exist and counts as acknowledged.
 type ackSet struct {
 	chunkSlots[ackSlot]
 
 	floor uint64
 	above uint64   // acknowledged sequences at or above floor
-	gone  []uint64 // stored chunks below the floor, since the last Collect
+	gone  []uint64 // stored chunks dropped since the last Collect
 }
 
 // chunkSlots has a slot for each chunk of a range.
@@ -55,7 +55,7 @@ func (c *chunkSlots[T]) slot(chunk uint64) *T {
 	return nil
 }
 
-// ensure creates missing slots. The first slot of an empty set is that of chunk first.
+// ensure returns the slot of a chunk and creates missing slots. In an empty set, the first slot is for chunk first.
 func (c *chunkSlots[T]) ensure(chunk, first uint64) *T {
 	if len(c.slots) == 0 {
 		c.base = first
@@ -127,8 +127,8 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 	return mask
 }
 
-// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk and returns the number of new ones. It sets their
-// bits in the words of newly that the range touches.
+// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk, and returns the number of newly acknowledged
+// ones. It overwrites the words of newly that the range touches with their bits.
 func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
@@ -162,7 +162,7 @@ func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n u
 	return n
 }
 
-// advance raises the floor to to, and past all sequences that are acknowledged from there.
+// advance raises the floor to to, and then past all sequences acknowledged from there on.
 func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	for {
 		chunk := a.floor >> chunkBits
@@ -246,7 +246,7 @@ func (a *ackSet) next(from, end uint64) uint64 {
 
 const maxPooled = 64
 
-// pool keeps a few chunks for reuse, since many chunks live only for a few messages or acknowledgements.
+// pool keeps a few chunks for reuse, since many chunks are used only for a few messages or acknowledgements.
 type pool[T any] struct{ free []*T }
 
 func (p *pool[T]) get() *T {

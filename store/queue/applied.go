@@ -4,7 +4,7 @@ package queue
 
 import "github.com/lockstep-mq/lockstep/store/txn"
 
-// Counts are the operations applied to a state since CountAfter. They are not part of the state.
+// Counts contains the numbers of operations applied to a state since CountAfter. It is not part of the state.
 type Counts struct {
 	// Refused counts the rejected transactions.
 	Transactions, Refused     uint64
@@ -13,21 +13,23 @@ type Counts struct {
 	Acknowledged uint64
 	// Released counts messages nacked by a consumer or left unacknowledged by a closed consumer.
 	Released uint64
-	// Moved counts dead letters and redriven messages. Dropped counts dead letters without a dead-letter queue.
+	// Moved counts dead-lettered and redriven messages. Dropped counts messages discarded for lack of a dead-letter queue.
 	Moved, Dropped uint64
 	Overflowed     uint64
 	// Expired counts expired messages that were not moved to a dead-letter queue.
 	Expired uint64
 }
 
-// Counts returns the operations applied since CountAfter.
+// Counts returns the numbers of operations applied since CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
-// CountAfter starts counting after lsn: an earlier process generation counted the records up to it.
+// CountAfter starts counting after lsn. An earlier process generation has counted the records up to lsn.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
-// CountOn continues the counts of the state that s replaces.
-func (s *State) CountOn(before *State) { s.counts, s.countAfter = before.counts, before.countAfter }
+// ContinueCounts adopts the counts of the state that s replaces.
+func (s *State) ContinueCounts(before *State) {
+	s.counts, s.countAfter = before.counts, before.countAfter
+}
 
 func (c *Counts) count(o *txn.Op, r *txn.OpResult) {
 	switch o.Code {

@@ -15,7 +15,7 @@ import (
 
 // Apply applies the transaction of a log record; lsn must be above Applied. It checks the whole transaction before it
 // changes anything: a rejected transaction changes only the record of its producer. The state keeps parts of payload,
-// so the caller must not change it.
+// so the caller must not modify payload.
 //
 // If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop: its peer may be able to
 // apply the record, and the states would diverge.
@@ -23,7 +23,7 @@ func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }
 
-// ApplyWith is Apply for a payload with a possibly known checksum, from which it derives those of its messages.
+// ApplyWith is like Apply. If the checksum of payload is known, it derives the checksums of the messages from it.
 func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Result {
 	if lsn <= s.applied {
 		panic(fmt.Sprintf("queue: record %d applied after record %d", lsn, s.applied))
@@ -42,7 +42,7 @@ func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Resu
 	return r
 }
 
-// Advance records that the records up to lsn that were not applied contain no transaction.
+// Advance raises Applied to lsn. The records in between must not contain transactions.
 func (s *State) Advance(lsn uint64) { s.applied = max(s.applied, lsn) }
 
 func (s *State) applyAdmitted(r *txn.Result) {
@@ -64,7 +64,7 @@ func (s *State) applyAdmitted(r *txn.Result) {
 		fingerprint = s.change(r, ok)
 	case txn.ErrNewerVersion:
 		return
-	default: // a rejection is a result as well
+	default: // a rejection is also a result
 		if r.LSN > s.countAfter {
 			s.counts.Refused++
 		}
@@ -90,8 +90,8 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// check validates all operations and returns the first one that must be rejected. Limits are checked against the state
-// before the transaction plus its publishes; space freed by its acknowledgements does not count.
+// check validates all operations, and returns the index and code of the first invalid one. Limits are checked against
+// the state before the transaction plus its publishes; space freed by its acknowledgements does not count.
 func (s *State) check() (op int, code txn.Code) {
 	released := 0
 	clear(s.pending)
@@ -198,7 +198,8 @@ func (s *State) checkCreateSub(q *Queue, o *txn.Op) txn.Code {
 	return s.checkDeadLetter(q, o.SubscriptionOptions().Policy.DeadLetter)
 }
 
-// checkNotReserved checks one subscription, or all if id is 0.
+// checkNotReserved rejects the operation if a prepared transaction reserves messages of the subscription, or of any
+// subscription if id is 0.
 func checkNotReserved(q *Queue, id uint32) txn.Code {
 	for _, sub := range q.subs {
 		if sub.reserved != nil && (id == 0 || sub.id == id) {
@@ -248,7 +249,7 @@ func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
 	return txn.OK
 }
 
-// results returns n results for exclusive use, cut from a larger slice.
+// results returns n zero results, as a part of a larger allocation.
 func (s *State) results(n int) []txn.OpResult {
 	if n > len(s.opSlab) {
 		s.opSlab = make([]txn.OpResult, max(n, 128))
@@ -258,7 +259,7 @@ func (s *State) results(n int) []txn.OpResult {
 	return r
 }
 
-// change applies all operations and, if wanted, returns their fingerprint.
+// change applies all operations. If wanted is set, it returns their fingerprint.
 func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
 	r.Ops = s.results(s.reader.Ops() - s.forwarded)
@@ -271,7 +272,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
 		if err != nil {
-			panic(fmt.Sprintf("queue: operation %d of record %d was valid before: %v", i, r.LSN, err))
+			panic(fmt.Sprintf("queue: operation %d of record %d is no longer valid: %v", i, r.LSN, err))
 		}
 		if s.sums.Reset(); o.Code == txn.OpPublish {
 			s.reader.SumRecords(o, &s.sums)
@@ -371,7 +372,7 @@ func (s *State) alterQueue(q *Queue, o *txn.Op) {
 	s.setConfig(q, q.config.With(o.Config, o.Mask))
 	s.setRetention(q)
 	if !q.keepsSizes() {
-		q.sizes.forget(&s.sizePool)
+		q.sizes.dropSizes(&s.sizePool)
 	}
 	q.mixConfig()
 }
@@ -397,7 +398,7 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 	}
 }
 
-// push adds a message, with its CRC32C or 0 if unknown, to a linked tail.
+// push adds a message to a linked tail. sum is its CRC32C, or 0 if unknown.
 func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	seq, size := q.nextSeq, uint64(len(rec))
 	if q.lanes != nil {
@@ -420,7 +421,7 @@ func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	s.bytes += size
 }
 
-// ack acknowledges published sequences and returns the number of newly acknowledged ones.
+// ack acknowledges the published sequences first to last, and returns the number of newly acknowledged ones.
 func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 	q := sub.q
 	first = max(first, sub.acks.floor)
@@ -494,7 +495,8 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 	return q.id
 }
 
-// mixConfig adds the configuration to the queue's digest. A plain one adds the same values as in releases before 0.2.0.
+// mixConfig adds the configuration to the queue's digest. A plain configuration adds the same values as in releases
+// before 0.2.0.
 func (q *Queue) mixConfig() {
 	q.digest = mix(mix(q.digest, q.config.MaxMessages), q.config.MaxBytes)
 	if q.config.Plain() {
@@ -536,7 +538,8 @@ func (s *State) deleteQueue(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
-// staysTemporary reports whether the queue was not altered since its deletion as temporary was proposed (INV-18).
+// staysTemporary reports whether an OpDeleteQueue may delete the queue. A temporary queue must not have been altered
+// since its deletion was proposed (INV-18).
 func (q *Queue) staysTemporary(o *txn.Op) bool {
 	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
 		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")
@@ -575,7 +578,7 @@ func belowMask(n uint64) uint64 {
 	return 1<<n - 1
 }
 
-// deleteSub returns the number of messages that only this subscription needed.
+// deleteSub deletes a subscription and returns the number of messages that only this subscription needed.
 func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	s.touch(q)
 	addReferences(s.deadLettersTo, sub.deadLetter(), -1)
@@ -585,7 +588,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	for i := range n {
 		chunk := base + uint64(i)
 		for w := range chunkWords {
-			c := q.sizes.chunk(chunk) // markDead may drop it
+			c := q.sizes.chunk(chunk) // markDead may have dropped it
 			if c == nil {
 				break
 			}
@@ -603,7 +606,8 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	q.dropKeys(sub)
 	s.trimTail(q)
 	if len(q.subs) == 0 && q.tail.n > 0 {
-		// All messages are dead, but a batch still has some. The tail must be empty, since publishes add nothing to it now.
+		// All messages are dead, but a batch still contains some. The tail must be empty, since publishes no longer add to
+		// it.
 		s.tailBytes -= q.tail.bytes
 		q.tail = tail{first: q.nextSeq, shared: q.tail.shared}
 		s.unlinkTail(q)

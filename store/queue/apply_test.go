@@ -304,7 +304,7 @@ func TestDeadRange(t *testing.T) {
 }
 
 // A batch does not contain messages that died before their pages were written.
-func TestNeverWritten(t *testing.T) {
+func TestDeadMessagesAreNotWritten(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
 	d.publish(q, 100)
@@ -337,7 +337,7 @@ func TestNeverWritten(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// A flush takes the messages that have waited longest, up to its limit.
+// A flush contains the messages of the queues that have waited longest, up to its limit.
 func TestFlushOrder(t *testing.T) {
 	d := newDriver(t)
 	a, b := d.queue("a", txn.Config{}, "s"), d.queue("b", txn.Config{}, "s")
@@ -382,7 +382,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-func TestApplyHardlyAllocates(t *testing.T) {
+func TestApplyAllocations(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
 	payload := func(fill func(b *txn.Builder)) []byte {

@@ -17,21 +17,21 @@ func (s *State) Check() []string {
 	for q := range s.Queues {
 		q.check(bad)
 		if s.checkConfig(q, q.config) != txn.OK {
-			bad("queue %d %.40q: its dead-letter queue %d is missing or leads back", q.id, q.name,
+			bad("queue %d %.40q: dead-letter queue %d is missing or creates a cycle", q.id, q.name,
 				q.config.DeadLetter)
 		}
 		for _, sub := range q.subs {
 			if s.checkDeadLetter(q, sub.deadLetter()) != txn.OK {
-				bad("queue %d %.40q: subscription %d has dead-letter queue %d, which is missing or leads back", q.id,
+				bad("queue %d %.40q: subscription %d: dead-letter queue %d is missing or creates a cycle", q.id,
 					q.name, sub.id, sub.deadLetter())
 			}
 		}
 		if q.config.Retains() != (q.retention() != nil) {
-			bad("queue %d %.40q: its retention and its retention position do not match", q.id, q.name)
+			bad("queue %d %.40q: hidden subscription does not match the retention", q.id, q.name)
 		}
 		s.checkForwards(q, bad)
 		if (q.config.TemporaryGrace != 0) != (s.temporary[q.id] == q) {
-			bad("queue %d %.40q: it is temporary and not in the list of temporary queues, or the reverse", q.id, q.name)
+			bad("queue %d %.40q: list of temporary queues does not match the configuration", q.id, q.name)
 		}
 		messages += q.messages
 		bytes += q.bytes
@@ -39,13 +39,13 @@ func (s *State) Check() []string {
 		delayed += q.DelayedMessages()
 	}
 	if delayed != s.delayed {
-		bad("%d messages of the queues are delayed, the state counts %d", delayed, s.delayed)
+		bad("queues have %d delayed messages, counted %d", delayed, s.delayed)
 	}
 	if messages != s.messages || bytes != s.bytes {
-		bad("the queues hold %d messages of %d bytes, the state counts %d of %d", messages, bytes, s.messages, s.bytes)
+		bad("queues have %d messages of %d bytes, counted %d of %d", messages, bytes, s.messages, s.bytes)
 	}
 	if tailBytes != s.tailBytes {
-		bad("the queues have %d bytes in memory, the state counts %d", tailBytes, s.tailBytes)
+		bad("queues have %d bytes in memory, counted %d", tailBytes, s.tailBytes)
 	}
 	s.producers.check(bad)
 	s.prepared.check(s, bad)
@@ -68,11 +68,11 @@ func (q *Queue) check(report func(string, ...any)) {
 			alive := published(chunk, w, q.nextSeq) &^ q.ackedByAll(nil, chunk, w)
 			counted := c.group(w)
 			if uint64(ones(alive)) != counted.alive() {
-				bad("%d messages from %d on are alive, counted %d", ones(alive), wordFirst(chunk, w),
+				bad("%d messages from %d on are live, counted %d", ones(alive), wordFirst(chunk, w),
 					counted.alive())
 			}
 			if e := c.sizesOf(w); e != nil && (!q.keepsSizes() || e.alive() != alive || e.sum() != counted.bytes()) {
-				bad("sizes of the messages from %d on do not match the alive messages", wordFirst(chunk, w))
+				bad("sizes of the messages from %d on do not match the live messages", wordFirst(chunk, w))
 			}
 			n += int(counted.alive())
 			bytes += counted.bytes()
@@ -83,10 +83,10 @@ func (q *Queue) check(report func(string, ...any)) {
 		messages += uint64(n)
 	}
 	if messages != q.messages || bytes != q.bytes {
-		bad("holds %d messages of %d bytes, its record has %d of %d", messages, bytes, q.messages, q.bytes)
+		bad("%d messages of %d bytes, counted %d of %d", messages, bytes, q.messages, q.bytes)
 	}
 	if len(q.subs) == 0 && q.messages > 0 {
-		bad("holds messages that no subscription needs")
+		bad("messages without a subscription")
 	}
 	for _, sub := range q.subs {
 		sub.check(bad)
@@ -132,7 +132,7 @@ func (s *Sub) check(bad func(string, ...any)) {
 	for chunk, c := range s.counts.all {
 		for _, e := range c.entries {
 			if seq := chunk<<chunkBits + uint64(e.offset); seq >= s.q.nextSeq || s.Acked(seq) {
-				bad("subscription %d has a delivery count for %d, which it does not need", s.id, seq)
+				bad("subscription %d has a delivery count for message %d, which it does not need", s.id, seq)
 			}
 		}
 	}

@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// Batch is the set of changes that a checkpoint or a flush must write. It does not change when the state does.
+// Batch is the set of changes that a checkpoint or a flush must write. Later changes of the state do not affect it.
 type Batch struct {
-	// LSN of the last record included.
+	// LSN is the LSN of the last record included.
 	LSN uint64
 	// Everything reports that the batch is a checkpoint.
 	Everything bool
 	// Puts are the keys to set, in order. No key is also in Deletes.
 	Puts []KV
-	// Deletes are the keys to remove, in no order. The tree may lack keys of deleted queues.
+	// Deletes are the keys to remove, in no particular order. The tree may not contain all of them.
 	Deletes  [][]byte
 	Schedule ScheduleBatch
-	// The data of DeletedQueues must be removed: QueueKeys, and the page index with its pages. Their messages
-	// may be in Tails of an earlier batch, never of a later one.
+	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the page index with its pages.
+	// Their messages may be in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
 	// Tails are the messages to write, in order for each queue.
 	Tails     []TailRun
 	TailBytes int64
-	// Dead are ranges with newly dead messages that may be in pages.
+	// Dead contains the ranges with newly dead messages that may be in pages.
 	Dead []DeadRange
 }
 
@@ -38,13 +38,13 @@ type TailRun struct {
 	Queue uint64
 	// First is the sequence of Records[0].
 	First uint64
-	// Records are the messages; nil for a dead one, which must not be written.
+	// Records are the messages. A dead message is nil and must not be written.
 	Records [][]byte
-	// sums are the CRC32C of the records, 0 where unknown; nil if all are unknown.
+	// sums are the CRC32C of the records, 0 if unknown. It is nil if all are unknown.
 	sums []uint32
 }
 
-// Sum returns the CRC32C of Records[i] as received, or 0 if unknown. It is known for large messages.
+// Sum returns the CRC32C of Records[i] as received, or 0 if unknown. The checksums of large messages are known.
 func (t *TailRun) Sum(i int) uint32 {
 	if t.sums == nil {
 		return 0
@@ -55,12 +55,12 @@ func (t *TailRun) Sum(i int) uint32 {
 // Last returns the sequence of the last record.
 func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 
-// Collect returns the changes to write to the page file. With everything set, it is a checkpoint at Applied: all keys
-// changed since the last such call, and all messages that are not in pages. Otherwise it is a flush: only messages, at
-// most about maxTailBytes, from the queues that have waited longest.
+// Collect returns the changes to write to the page file. If everything is set, the batch is a checkpoint at Applied:
+// all keys changed since the last checkpoint, and all messages that are not in pages. Otherwise it is a flush: only
+// messages, at most about maxTailBytes, from the queues that were not flushed for the longest time.
 //
-// The messages stay in memory until Flushed is called for them; all those calls must precede the next Collect. If a
-// batch cannot be written, it is lost and the owner must stop.
+// The messages stay in memory until Flushed is called for them. All these calls must precede the next Collect. If a
+// batch cannot be written, its changes are lost and the owner must stop.
 func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	b := &Batch{LSN: s.applied, Everything: everything}
 	if everything {
@@ -93,10 +93,10 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.producers(&s.producers)
 	for _, q := range queues {
 		c.put(queueKey(c.key(), keyQueue, q.id), q.appendValue)
-		if q.leaving != nil {
-			b.Deletes = append(b.Deletes, q.leaving.keys...)
+		if q.removals != nil {
+			b.Deletes = append(b.Deletes, q.removals.keys...)
 		}
-		q.leaving, q.dirty = nil, false
+		q.removals, q.dirty = nil, false
 	}
 	c.subs(queues)
 	c.schedule(&s.schedule)
@@ -114,7 +114,7 @@ func (s *State) takeDirty() []*Queue {
 	return list
 }
 
-// Flushed reports that a queue's collected messages up to upTo can be read from pages, and removes them from memory.
+// Flushed removes a queue's collected messages up to upTo from memory. They must be readable from pages.
 func (s *State) Flushed(queue, upTo uint64) {
 	q := s.queues.get(queue)
 	if q == nil || q.tail.n == 0 {
@@ -129,7 +129,7 @@ func (s *State) Flushed(queue, upTo uint64) {
 	s.tailBytes += q.tail.bytes - before
 	s.unlinkTail(q)
 	if q.tail.n > 0 {
-		s.linkTail(q) // its oldest messages are now newer than those of the other waiting queues
+		s.linkTail(q) // the other queues in the list have older messages
 	}
 }
 
@@ -192,8 +192,8 @@ func (c *collector) subAcks(queue uint64, sub *Sub) {
 func (c *collector) sizes(queues []*Queue) {
 	for _, q := range queues {
 		z := &q.sizes
-		if q.leaving != nil {
-			for _, chunk := range q.leaving.sizes {
+		if q.removals != nil {
+			for _, chunk := range q.removals.sizes {
 				if z.chunk(chunk) == nil { // not created again
 					c.batch.Deletes = append(c.batch.Deletes, sizesKey(nil, q.id, chunk))
 				}
@@ -274,7 +274,7 @@ func (c *collector) subs(queues []*Queue) {
 }
 
 func (q *Queue) dropKeys(sub *Sub) {
-	l := q.leave()
+	l := q.ownRemovals()
 	for _, chunk := range sub.acks.gone {
 		l.keys = append(l.keys, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
 	}
@@ -285,7 +285,7 @@ func (q *Queue) dropKeys(sub *Sub) {
 		}
 	}
 	if sub.counts != nil {
-		for _, chunk := range sub.counts.gone { // also of chunks created again: the stored keys are the old ones
+		for _, chunk := range sub.counts.gone { // includes chunks created again, since the tree still has their old keys
 			l.keys = append(l.keys, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
 		}
 	}

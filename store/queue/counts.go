@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// countSet holds the delivery counts of released, unacknowledged messages, by chunk. nil, the usual value, is empty.
+// countSet contains the delivery counts of released, unacknowledged messages, by chunk. nil is an empty set, which is
+// the usual case.
 type countSet struct {
 	chunks map[uint64]*countChunk
 	gone   []uint64 // stored chunks emptied since the last Collect
@@ -56,7 +57,7 @@ func (cs *countSet) chunk(chunk uint64) *countChunk {
 	return c
 }
 
-// increment saturates at math.MaxUint32.
+// increment increments the delivery count of a message, up to math.MaxUint32.
 func (cs *countSet) increment(seq uint64) {
 	c := cs.chunk(seq >> chunkBits)
 	c.dirty = true

@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// DeadRange is a range of sequences with messages that died since the last checkpoint batch.
+// DeadRange is a range of sequences with messages that became dead after the last checkpoint batch.
 type DeadRange struct {
 	Queue uint64
 	// First and Last are inclusive.
 	First, Last uint64
 
 	end uint64 // next sequence of the queue when the batch was collected
-	// Dead messages at that time, in one of two forms: whole chunks, or groups in and around one chunk.
+	// The messages that were dead at that time, in one of two forms: whole chunks, or groups in and around one chunk.
 	chunks []*words // nil: the whole chunk is dead
 	groups []uint64
 	base   uint64 // number of chunks[0] or groups[0]
@@ -23,8 +23,8 @@ type DeadRange struct {
 }
 
 // Parts iterates over the parts of the range that the caller must check, as first and last sequence. Every extent with
-// a newly dead message overlaps one of them. After a few acknowledgements out of order in a large queue, the parts are
-// much smaller than the range.
+// a newly dead message overlaps a part. After a few acknowledgements out of order in a large queue, the parts are much
+// smaller than the range.
 func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	if d.died == 0 {
 		yield(d.First, d.Last)
@@ -80,7 +80,7 @@ func (d *DeadRange) word(seq uint64) uint64 {
 	return ^uint64(0)
 }
 
-// normalize sorts ranges and merges those that are at most gap chunks apart.
+// normalize sorts ranges and merges ranges that are at most gap chunks apart.
 func normalize(ranges []chunkRange, gap uint64) []chunkRange {
 	slices.SortFunc(ranges, func(a, b chunkRange) int { return cmp.Compare(a.first, b.first) })
 	out := ranges[:0]
@@ -94,10 +94,10 @@ func normalize(ranges []chunkRange, gap uint64) []chunkRange {
 	return out
 }
 
-// appendDead appends the ranges with newly dead messages and resets them.
+// appendDead appends the ranges with newly dead messages to dst, and clears them in the queue.
 func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
-	if q.leaving != nil {
-		for _, r := range normalize(q.leaving.died, 2) {
+	if q.removals != nil {
+		for _, r := range normalize(q.removals.died, 2) {
 			dst = append(dst, q.deadChunks(r))
 		}
 	}
@@ -111,7 +111,7 @@ func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
 	return dst
 }
 
-// deadChunks also describes the neighbours of the chunks, since an extent can reach into them.
+// deadChunks returns the range of the chunks and their neighbors, into which an extent can extend.
 func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	from, to := r.first-min(r.first, 1), min(r.last+1, q.nextSeq>>chunkBits)
 	d := DeadRange{
@@ -131,8 +131,8 @@ func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	return d
 }
 
-// deadGroups describes the groups of one chunk with newly dead messages, and the groups around them that an all-dead
-// extent can reach: on each side up to the first group that is not all dead.
+// deadGroups returns the range of the groups of one chunk with newly dead messages. It includes the groups around them
+// into which a dead extent can extend: on each side up to the first group with a live message.
 func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) }
 	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))
@@ -154,7 +154,7 @@ func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	return d
 }
 
-// Group is the number of sequences in a group. Each group starts at a multiple of it.
+// Group is the number of sequences in a group. Each group starts at a multiple of Group.
 const Group = 64
 
 // GroupsOfChunk is the number of groups in a chunk.
@@ -165,7 +165,7 @@ func (d *DeadRange) Single() (chunk uint64, ok bool) {
 	return d.First >> chunkBits, d.died != 0
 }
 
-// DeadChunks iterates over the chunks of the range without live messages. A single-chunk range has none.
+// DeadChunks iterates over the chunks of the range without live messages. For a single-chunk range it yields none.
 func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
 	if d.died != 0 {
 		return
@@ -177,9 +177,10 @@ func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
 	}
 }
 
-// Prune removes groups of a single-chunk range in which no extent can have lost its last message. least is, per group,
-// the smallest span of the extents that reach into it; 0 if none does. A group stays only if it has at least that many
-// consecutive dead sequences. If Prune returns false, no group is left and the range must not be used.
+// Prune removes groups of a single-chunk range in which no extent can have lost its last live message. least is, for
+// each group, the smallest span of the extents that overlap it, or 0 without such extents. A group is kept only if it
+// has at least that many consecutive dead sequences. If Prune returns false, no group is left and the range must not be
+// used.
 func (d *DeadRange) Prune(least *[GroupsOfChunk]uint8) bool {
 	for left := d.died; left != 0; left &= left - 1 {
 		w := bits.TrailingZeros64(left)
@@ -217,7 +218,7 @@ func (d *DeadRange) stretch(group uint64) int {
 	if v>>(Group-1) != 0 {
 		longest = max(longest, bits.LeadingZeros64(^v)+behind)
 	}
-	n := 0 // longest sequence inside the group
+	n := 0 // number of consecutive dead sequences inside the group
 	for ; v != 0; v &= v << 1 {
 		n++
 	}

@@ -44,14 +44,14 @@ func TestBatchOutlivesSubscription(t *testing.T) {
 
 // For any acknowledgements and any division of messages into extents, the batches lead to all dead extents and to no
 // other.
-func TestDeadRunsAreFound(t *testing.T) {
+func TestDeadExtentsAreFound(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		d := newDriver(t)
 		q := d.queue("q", txn.Config{}, "a", "b")
 		var pages fakePages
 		pages.runs = map[uint64][]fakeRun{}
-		// few messages: many acknowledgements per run
+		// few messages: many acknowledgements per extent
 		published, most := uint64(0), []uint64{300, 2 * ChunkSize, 5 * ChunkSize}[seed%3]
 		for range 60 {
 			if published < most && rng.IntN(3) == 0 {

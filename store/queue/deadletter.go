@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noConfig is shared by all queues without a configuration. It never changes.
+// noConfig is shared by all queues with the default configuration. It must not be modified.
 var noConfig txn.Config //nolint:gochecknoglobals // a constant, but for its address
 
 func (s *State) setConfig(q *Queue, c txn.Config) {
@@ -35,7 +35,7 @@ func putIf[V any](wanted bool, m map[uint64]V, key uint64, value V) {
 	}
 }
 
-// addReferences adds more to the references to a queue, unless it is txn.NoQueue.
+// addReferences adds more to the number of references to a queue, unless target is txn.NoQueue.
 func addReferences(counts map[uint64]int, target uint64, more int) {
 	if target == txn.NoQueue {
 		return
@@ -45,7 +45,7 @@ func addReferences(counts map[uint64]int, target uint64, more int) {
 	}
 }
 
-// checkConfig reports whether a queue may have a configuration; q is nil for a new queue.
+// checkConfig verifies that q may have configuration c. q is nil for a new queue.
 func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == txn.NoQueue {
 		return txn.ErrNoDeadLetter
@@ -56,8 +56,8 @@ func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	return s.checkDeadLetter(q, c.DeadLetter)
 }
 
-// checkDeadLetter reports whether q, or one of its subscriptions, may use target as its dead-letter queue. The target
-// must exist, and no chain of dead-letter queues from it may lead to q, which is nil for a new queue.
+// checkDeadLetter verifies that q, or one of its subscriptions, may use target as dead-letter queue. The target must
+// exist, and no chain of dead-letter queues from target may lead to q. q is nil for a new queue.
 func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	if target == txn.NoQueue {
 		return txn.OK
@@ -109,7 +109,7 @@ func (s *State) alterSub(q *Queue, o *txn.Op) {
 // Filters returns a counter that changes when a subscription's filter is altered.
 func (s *State) Filters() uint64 { return s.filters }
 
-// checkMove counts all messages, including those that are already acknowledged.
+// checkMove verifies an OpMove. Its limits count all messages, including messages that are already acknowledged.
 func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
 	bytes, err := o.CheckMoves()
 	if err != nil {

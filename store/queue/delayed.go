@@ -8,14 +8,15 @@ import (
 	"slices"
 )
 
-// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. Usually nil, which is empty.
+// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. nil is an empty set, which is
+// the usual case.
 type delaySet struct {
 	chunks map[uint64]*delayChunk
 	gone   []uint64 // stored chunks emptied since the last Collect
 	n      uint64
 }
 
-// fewDelayed is the maximum number of messages of a chunk that are kept and stored as a list.
+// fewDelayed is the maximum number of delayed messages for which a chunk is a list instead of a bitmap.
 const fewDelayed = 64
 
 type delayChunk struct {
@@ -71,7 +72,8 @@ func (c *delayChunk) clear(w int, mask uint64) int {
 	return ones(mask)
 }
 
-// appendValue encodes few messages as a list, more as a bitmap: equal sets must have equal encodings.
+// appendValue encodes up to fewDelayed messages as a list and more as a bitmap, so that equal sets have equal
+// encodings.
 func (c *delayChunk) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.n))
 	for w := range chunkWords {
@@ -178,7 +180,7 @@ func (s *State) undelay(q *Queue, chunk uint64, w int, mask uint64) int {
 	return n
 }
 
-// Delayed returns the number of messages that are not yet deliverable, over all queues.
+// Delayed returns the number of live messages in all queues that are not yet deliverable.
 func (s *State) Delayed() uint64 { return s.delayed }
 
 func (c *collector) delayed(queues []*Queue) {
@@ -250,7 +252,7 @@ func (q *Queue) checkDelayed(bad func(string, ...any)) {
 			v := c.word(w)
 			in += ones(v)
 			if v&^published(chunk, w, q.nextSeq) != 0 || v&q.deadWord(chunk, w) != 0 {
-				bad("delayed messages from %d on are missing", wordFirst(chunk, w))
+				bad("messages from %d on are delayed, but not live", wordFirst(chunk, w))
 			}
 		}
 		if in != c.n || in == 0 {

@@ -13,14 +13,13 @@
 // # Storage
 //
 // An applied message is in its queue's tail, in memory, until it is in a page or no subscription needs it. A message is
-// dead once every subscription of its queue has acknowledged it; it never becomes live again. Only the keys and values
-// and the messages returned by Collect survive a restart (see keys.go).
+// dead once every subscription of its queue has acknowledged it. A dead message never becomes live again. Only the
+// keys, values and messages returned by Collect survive a restart (see keys.go).
 //
 // # Locking
 //
 // The package has no locks: its owner guards a State and everything reachable from it with one RWMutex. Apply, Advance,
-// Collect, Flushed, TakeTouched and the use of a Loader need the exclusive lock, all other calls the shared lock. A
-// *Queue or *Sub must not be kept after the lock is released. A Batch belongs to the caller of Collect, which uses it
-// without the lock until the Flushed calls for it are made. Record bytes never change, so they may be used without the
-// lock.
+// Collect, Flushed, TakeTouched and a Loader require the exclusive lock. All other calls require the shared lock. A
+// *Queue or *Sub must not be kept after the lock is released. The caller of Collect owns the Batch and may use it
+// without the lock until it calls Flushed. Record bytes never change, so they may be used without the lock.
 package queue

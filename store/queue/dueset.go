@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// dueSet is an ordered set: a list of short sorted lists. Most insertions and removals are at its ends.
+// dueSet is an ordered set, implemented as a list of short sorted lists. Most insertions and removals are at its ends.
 type dueSet struct {
 	blocks [][]txn.Due // no block is empty
 	n      int

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// entryTable is a table of opaque values. It is replicated, logged and checkpointed like the rest of the state.
+// entryTable is a table of opaque values that is part of the state.
 type entryTable[K comparable] struct {
 	entries map[K]*tableEntry
 	dirty   map[K]bool // set or removed since the last Collect
@@ -23,7 +23,7 @@ func newEntryTable[K comparable]() entryTable[K] {
 	return entryTable[K]{entries: make(map[K]*tableEntry), dirty: make(map[K]bool)}
 }
 
-// set copies the value, to not retain the large payload.
+// set sets an entry. It copies the value, so that the entry does not retain the whole payload.
 func (t *entryTable[K]) set(key K, value []byte) {
 	value = slices.Clone(value)
 	if e := t.entries[key]; e != nil {
@@ -35,7 +35,7 @@ func (t *entryTable[K]) set(key K, value []byte) {
 	t.dirty[key] = true
 }
 
-// remove returns false if the entry does not exist.
+// remove removes an entry. It returns false if the entry does not exist.
 func (t *entryTable[K]) remove(key K) bool {
 	e := t.entries[key]
 	if e == nil {
@@ -50,7 +50,7 @@ func (t *entryTable[K]) remove(key K) bool {
 	return true
 }
 
-// collect collects the changed entries in the order of compare.
+// collect adds the changed entries to the batch of c, in the order of compare.
 func (t *entryTable[K]) collect(c *collector, compare func(a, b K) int, appendKey func(dst []byte, key K) []byte) {
 	for _, key := range slices.SortedFunc(maps.Keys(t.dirty), compare) {
 		e := t.entries[key]

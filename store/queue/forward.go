@@ -10,13 +10,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// forwards are the forwarding rules of a queue. They are immutable: a change replaces them.
+// forwards contains the forwarding rules of a queue. The rules are immutable; a change replaces them.
 type forwards struct {
 	rules         []txn.Forward
 	dirty, stored bool
 }
 
-// Forwards returns the forwarding rules of the queue. The caller may keep them, but must not change them.
+// Forwards returns the forwarding rules of the queue. The caller may keep them, but must not modify them.
 func (q *Queue) Forwards() []txn.Forward {
 	if q.forwards == nil {
 		return nil
@@ -32,8 +32,8 @@ type publishedBefore struct {
 	kept  bool   // at least one subscription needs it
 }
 
-// checkSetForwards reports whether a queue may have these rules. Each target must exist, must not forward itself and
-// must occur only once. A message is therefore forwarded once, regardless of the order in which rules are set.
+// checkSetForwards verifies that a queue may have these rules. Each target must exist, must not have forwards and must
+// occur only once. A message is therefore forwarded once, regardless of the order in which rules are set.
 func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 func (s *State) setForwards(q *Queue, o *txn.Op) {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
-		panic("queue: forwards were valid before: " + err.Error())
+		panic("queue: forwards are no longer valid: " + err.Error())
 	}
 	s.putForwards(q, rules)
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
@@ -83,7 +83,7 @@ func (s *State) countForwards(q *Queue, more int) {
 	}
 }
 
-// checkForward checks a forward of the preceding publish. If the target was deleted, the messages stay in their queue.
+// checkForward verifies a forward of the preceding publish. A forward to a deleted queue is valid and has no effect.
 func (s *State) checkForward(o *txn.Op) txn.Code {
 	p := &s.published
 	if p.count == 0 || p.queue != o.Queue || o.Queue == o.Target {
@@ -123,7 +123,7 @@ func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)
 	return nil
 }
 
-// forward publishes the messages to the target. With Move, it also acknowledges them in their own queue.
+// forward publishes the messages to the target. If o.Move is set, it also acknowledges them in q.
 func (s *State) forward(q *Queue, o *txn.Op) {
 	target := s.queues.get(o.Target)
 	if target == nil {
@@ -144,7 +144,7 @@ func (s *State) forward(q *Queue, o *txn.Op) {
 		}
 	})
 	if err != nil {
-		panic("queue: forward was valid before: " + err.Error())
+		panic("queue: forward is no longer valid: " + err.Error())
 	}
 }
 
@@ -186,7 +186,7 @@ func (l *Loader) forwards(k, v *cursor) {
 func (s *State) checkForwards(q *Queue, bad func(format string, args ...any)) {
 	for _, r := range q.Forwards() {
 		if target := s.queues.get(r.Target); target == nil || target == q || len(target.Forwards()) > 0 {
-			bad("queue %d %.40q forwards to queue %d, which is missing or forwards itself", q.id, q.name, r.Target)
+			bad("queue %d %.40q forwards to queue %d, which is missing or has forwards", q.id, q.name, r.Target)
 		}
 	}
 }

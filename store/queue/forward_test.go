@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Published messages are in the target in the same transaction; with Move, only there. The client gets one result per
-// operation of its own.
+// Published messages are in the target in the same transaction; with Move, only in the target. The client receives one
+// result per operation of its request.
 func TestForward(t *testing.T) {
 	d := newDriver(t)
 	q, copies, moved := d.queue("q", txn.Config{}, "s"), d.queue("copies", txn.Config{}, "s"), d.queue("moved",
@@ -38,8 +38,8 @@ func TestForward(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// A forward to a target deleted after the active encoded the record has no effect. Messages to move stay in their
-// queue.
+// A forward to a queue that was deleted after the active encoded the record has no effect. Messages to move remain in
+// the original queue.
 func TestForwardToMissingQueue(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// FuzzApply applies arbitrary records to two states, one of which is reloaded from the tree after each step. They must
-// stay equal and valid.
+// FuzzApply applies arbitrary records to two states, one of which is reloaded from the tree after each step. The states
+// must remain equal and valid.
 func FuzzApply(f *testing.F) {
 	seed := func(p *txn.Producer, fill func(b *txn.Builder)) []byte {
 		var b txn.Builder
@@ -92,7 +92,7 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// FuzzLoader loads arbitrary keys and values, which must be rejected or give a valid state.
+// FuzzLoader loads arbitrary keys and values. The Loader must reject them or return a valid state.
 func FuzzLoader(f *testing.F) {
 	d := everyKind(f)
 	var all []byte

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Keys of the state in the tree. Numbers in keys are big endian, so that the keys sort in numeric order.
+// Kinds of the keys of the state in the tree. Numbers in keys are big endian, so that keys sort in numeric order.
 // store/FORMAT.md describes the values.
 //
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
@@ -47,7 +47,7 @@ const (
 	keyAccess     = 'z'
 )
 
-// valueVersion is the first byte of the values of k, m, p, q, s and z, and of x except for parts.
+// valueVersion is the first byte of the values of f, k, m, p, q, s and z, and of x except for parts.
 const valueVersion = 1
 
 // optionsVersion is the first byte of an s value with options. Releases before 0.2.0 reject it.
@@ -56,7 +56,7 @@ const optionsVersion = 2
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }
 
-// QueueKeys returns the key ranges that must be removed with a queue, without those of the two indexes.
+// QueueKeys returns the key ranges that must be removed with a queue, without the page index and the schedule index.
 func QueueKeys(id uint64) []KeyRange {
 	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))
@@ -122,7 +122,7 @@ func (s *Sub) appendValue(dst []byte) []byte {
 	return txn.AppendSubscriptionOptions(dst, options)
 }
 
-// appendValue appends nothing for a full chunk.
+// appendValue encodes the bitmap of the chunk, and nothing for a full chunk.
 func (s *ackSlot) appendValue(dst []byte) []byte {
 	if s.full {
 		return dst
@@ -133,7 +133,7 @@ func (s *ackSlot) appendValue(dst []byte) []byte {
 	return dst
 }
 
-// appendValue encodes the groups from the first to the last one with live messages.
+// appendValue encodes the groups from the first one with live messages to the last.
 func (c *sizeChunk) appendValue(dst []byte) []byte {
 	from, to := 0, len(c.groups)
 	for c.groups[from].alive() == 0 {
@@ -156,7 +156,7 @@ func (c *sizeChunk) appendValue(dst []byte) []byte {
 	return dst
 }
 
-// exactSizes flags a group's message count: the size of each message follows.
+// exactSizes is a flag in the message count of a group: the size of each message follows.
 const exactSizes = 1 << 7
 
 func (e *groupSizes) appendValue(dst []byte) []byte {
@@ -216,7 +216,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// cursor decodes a key or value. After the first error it returns zero values.
+// cursor decodes a key or value. After the first error all methods return zero values.
 type cursor struct {
 	b   []byte
 	err error
@@ -275,7 +275,7 @@ func (c *cursor) varint() int64 {
 
 func (c *cursor) version() {
 	if v := c.u8(); c.err == nil && v != valueVersion {
-		c.err = fmt.Errorf("%w: version %d of a value", txn.ErrNewerVersion, v)
+		c.err = fmt.Errorf("%w: value version %d", txn.ErrNewerVersion, v)
 	}
 }
 

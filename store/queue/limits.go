@@ -14,21 +14,22 @@ const (
 
 	MaxPrepared      = 10_000 // undecided transactions
 	MaxPreparedBytes = 256 << 20
-	// MaxTaken is the maximum number of messages that one transaction may acknowledge on condition that they are
-	// unacknowledged, as a prepared transaction does for all its messages.
+	// MaxTaken is the maximum number of messages that one transaction may acknowledge with OpTake. It also applies to all
+	// acknowledgements of a prepared transaction.
 	MaxTaken = 262_144
 	// PreparedOutcomes is the number of decided transactions whose outcomes are kept.
 	PreparedOutcomes = 10_000
 
-	// ProducerWindow is the number of results kept per producer: the maximum number of its outstanding transactions.
+	// ProducerWindow is the number of results kept per producer, and so the maximum number of its outstanding
+	// transactions.
 	ProducerWindow = 256
-	// MaxProducers is the maximum number of producers kept. The least recently used one, in log order, is forgotten first.
+	// MaxProducers is the maximum number of producers kept. The least recently used one, in log order, is evicted first.
 	MaxProducers = 100_000
 
 	// maxProducerOps is the maximum number of operation results kept per producer.
 	maxProducerOps = 4096
-	// maxProducersOps is the same limit over all producers. Beyond it, the least recently used producers lose their
-	// results but not their sequence: their retries return ErrTooOld.
+	// maxProducersOps is the maximum number of operation results kept for all producers. Above it, the results of the
+	// least recently used producers are discarded. Their retries then return ErrTooOld.
 	maxProducersOps = 1 << 19
 )
 

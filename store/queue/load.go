@@ -14,18 +14,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrCorrupt is returned if keys and values are not the ones that a State wrote, or some are missing.
-var ErrCorrupt = errors.New("the stored state is corrupt")
+// ErrCorrupt is returned for keys and values that no State writes, and if some are missing.
+var ErrCorrupt = errors.New("stored state is corrupt")
 
 // Loader rebuilds a State from the keys and values that its batches wrote to the tree.
 type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
 	hasMain bool
-	// by the LSN of their records; nil if empty
+	// preparing contains the partially loaded transactions by LSN; nil if empty.
 	preparing map[uint64]*loading
 	count     int
-	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between takes some memory.
+	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between requires some memory.
 	maxChunks uint64
 }
 
@@ -36,8 +36,8 @@ func NewLoader() *Loader {
 	return &Loader{s: New(), byQueue: make(map[uint64]*Queue), maxChunks: defaultMaxChunks}
 }
 
-// Put adds a key with its value, in any order, and keeps neither. Keys of the page index and the schedule index are
-// skipped. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
+// Put adds a key and its value; keys can be in any order. It does not retain the slices. It skips keys of the page
+// index and the schedule index. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++
@@ -82,8 +82,8 @@ func (l *Loader) Put(key, value []byte) error {
 	return nil
 }
 
-// Finish checks the consistency of the loaded parts and returns the state at record applied. The Loader must not be
-// used afterwards. The error wraps ErrCorrupt.
+// Finish verifies that the loaded parts are consistent, and returns the state with the given Applied. The Loader must
+// not be used afterwards. The error wraps ErrCorrupt.
 func (l *Loader) Finish(applied uint64) (*State, error) {
 	s := l.s
 	s.applied = applied
@@ -115,7 +115,7 @@ func (l *Loader) finishQueue(q *Queue) error {
 	case !q.loaded:
 		return fmt.Errorf("%w: record missing", ErrCorrupt)
 	case q.id >= s.nextQueue:
-		return fmt.Errorf("%w: number not assigned yet", ErrCorrupt)
+		return fmt.Errorf("%w: queue number is not assigned yet", ErrCorrupt)
 	case s.byName[q.name] != nil:
 		return fmt.Errorf("%w: another queue has the same name", ErrCorrupt)
 	}
@@ -131,10 +131,10 @@ func (l *Loader) finishQueue(q *Queue) error {
 	}
 	q.subs = slices.Clip(q.subs)
 	if !q.placeSizes(l.maxChunks) {
-		return fmt.Errorf("%w: more messages are counted than possible", ErrCorrupt)
+		return fmt.Errorf("%w: message counts beyond the end of the queue", ErrCorrupt)
 	}
 	if !q.finishPriorities() {
-		return fmt.Errorf("%w: it has priorities for messages that it delivers in order", ErrCorrupt)
+		return fmt.Errorf("%w: priority index of a queue without priorities", ErrCorrupt)
 	}
 	q.collected, q.tail.first = q.nextSeq, q.nextSeq
 	s.messages += q.messages
@@ -163,7 +163,7 @@ func (l *Loader) getSub(k *cursor) *Sub {
 	if id == 0 {
 		k.fail("subscription number 0")
 	}
-	// Keys are in order, so it is the last subscription or a new one.
+	// If keys are in order, this is the last subscription or a new one.
 	for i := len(q.subs) - 1; i >= 0; i-- {
 		if q.subs[i].id == id {
 			return q.subs[i]
@@ -247,7 +247,7 @@ func (l *Loader) sub(k, v *cursor) {
 	sub.loaded, sub.stored = true, true
 }
 
-// acks stores the chunks in unordered slots and the chunk numbers in gone: the floor is not known yet.
+// acks stores the chunks in unordered slots and their numbers in gone, since the floor is not known yet.
 func (l *Loader) acks(k, v *cursor) {
 	a := &l.getSub(k).acks
 	chunk := k.be64()
@@ -262,14 +262,14 @@ func (l *Loader) acks(k, v *cursor) {
 			slot.c.n += ones(slot.c.words[w])
 		}
 		if v.err == nil && (slot.c.n == 0 || slot.c.n == ChunkSize) {
-			v.fail("invalid form of an acknowledgement chunk")
+			v.fail("invalid acknowledgement chunk")
 		}
 		a.above += uint64(slot.c.n)
 	}
 	a.slots, a.gone = append(a.slots, slot), append(a.gone, chunk)
 }
 
-// place moves the chunks to their positions. It returns false if one is not between the floor and the end.
+// place moves the chunks to their positions. It returns false if the acknowledgements or delivery counts are invalid.
 func (s *Sub) place(maxChunks uint64) bool {
 	a := &s.acks
 	slots, chunks := a.slots, a.gone
@@ -305,7 +305,7 @@ func (s *Sub) place(maxChunks uint64) bool {
 	return !a.has(a.floor)
 }
 
-// sizes stores the chunks unordered, like acks.
+// sizes stores the chunks in unordered slots, like acks.
 func (l *Loader) sizes(k, v *cursor) {
 	q := l.getQueue(k)
 	chunk := k.be64()
@@ -330,9 +330,11 @@ func (l *Loader) sizes(k, v *cursor) {
 		last = w
 	}
 	if v.err == nil && (c.group(first).alive() == 0 || c.group(last).alive() == 0) {
-		v.fail("invalid form of a size chunk")
+		v.fail("invalid size chunk")
 	}
-	q.sizes.slots, q.leave().sizes = append(q.sizes.slots, sizeSlot{c: c, stored: true}), append(q.leave().sizes, chunk)
+	q.sizes.slots = append(q.sizes.slots, sizeSlot{c: c, stored: true})
+	removals := q.ownRemovals()
+	removals.sizes = append(removals.sizes, chunk)
 }
 
 func (c *cursor) groupSizes(e *groupSizes, n int) (bytes uint64) {
@@ -357,8 +359,8 @@ func (q *Queue) placeSizes(maxChunks uint64) bool {
 	if len(z.slots) == 0 {
 		return true
 	}
-	slots, chunks := z.slots, q.leaving.sizes
-	z.slots, q.leaving = nil, nil
+	slots, chunks := z.slots, q.removals.sizes
+	z.slots, q.removals = nil, nil
 	first := slices.Min(chunks)
 	z.base = first
 	for i, chunk := range chunks {
@@ -469,13 +471,14 @@ func (ps *producers) finish() error {
 		case hasResults && ps.oldestWithResults == nil:
 			ps.oldestWithResults = p
 		case !hasResults && ps.oldestWithResults != nil:
-			return fmt.Errorf("%w: producer %.40x lost its results before older ones did", ErrCorrupt, p.id)
+			return fmt.Errorf("%w: producer %.40x has no results, but an older one has", ErrCorrupt, p.id)
 		}
 	}
 	return nil
 }
 
-// All iterates over the whole state, in key order: the tree after a checkpoint, except for the two indexes.
+// All iterates over the keys and values of the state, in key order. A checkpoint writes them to the tree, in addition
+// to the page index and the schedule index.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }

@@ -88,7 +88,7 @@ func TestRetentionIsCheckedWhenApplied(t *testing.T) {
 	require.Zero(t, d.trim(q, decided, short), "there is nothing left to end")
 }
 
-// RetainFrom returns the same sequence as a walk from the end.
+// RetainFrom returns the same sequence as a linear search from the end.
 func TestRetainFrom(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{RetentionMessages: 1}, "a", "b")
@@ -184,7 +184,7 @@ func TestDropHead(t *testing.T) {
 	}
 }
 
-// A queue exceeds its limits, up to a bound, until the active moves the excess.
+// With dead-letter-head, a queue may exceed its limits, up to a bound, until the active moves the excess.
 func TestDeadLetterHead(t *testing.T) {
 	d := newDriver(t)
 	dead := d.queue("dead", txn.Config{MaxMessages: 300}, "default")
@@ -219,7 +219,7 @@ func TestDeadLetterHead(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// After a subscription is moved back and forth, the tree has exactly its keys after the next checkpoints.
+// After seeks of a subscription back and forth, the next checkpoints leave exactly its keys in the tree.
 func TestSeekAcrossCheckpoints(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

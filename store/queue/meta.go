@@ -14,7 +14,8 @@ import (
 // MetaQueue is the number that TakeTouched returns for the internal entries of the cluster. No queue has this number.
 const MetaQueue = 0
 
-// metaEntries are small named values that the cluster uses internally (settings, a plan, jobs), not visible to clients.
+// metaEntries contains small named values for internal use of the cluster (settings, a plan, jobs). Clients cannot
+// access them.
 type metaEntries struct {
 	entryTable[string]
 
@@ -25,11 +26,11 @@ type metaEntries struct {
 type MetaEntry struct {
 	// Key has 1 to txn.MaxMetaKeyBytes bytes.
 	Key string
-	// Value has at most txn.MaxMetaValueBytes bytes. The caller must not change it.
+	// Value has at most txn.MaxMetaValueBytes bytes. The caller must not modify it.
 	Value []byte
 }
 
-// Meta returns the value of an internal entry. The caller may keep it, but must not change it.
+// Meta returns the value of an internal entry. The caller may keep it, but must not modify it.
 func (s *State) Meta(key string) (value []byte, ok bool) {
 	e := s.meta.entries[key]
 	if e == nil {
@@ -49,7 +50,7 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	return out
 }
 
-// checkPutMeta counts each new entry: entries removed by the same transaction do not free space for it.
+// checkPutMeta verifies the number of entries. Entries removed by the same transaction do not free space for new ones.
 func (s *State) checkPutMeta(o *txn.Op) txn.Code {
 	if s.meta.entries[string(o.Name)] != nil {
 		return txn.OK
@@ -61,7 +62,7 @@ func (s *State) checkPutMeta(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// changeMeta returns 1, or 0 if the entry to remove does not exist.
+// changeMeta applies an OpPutMeta or OpDeleteMeta. It returns 1, or 0 if the entry to remove does not exist.
 func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 	key := string(o.Name)
 	s.digest = mix(mix(s.digest, uint64(o.Code)),

@@ -17,7 +17,7 @@ type modelAccess struct {
 	entries map[string]string
 }
 
-// changeAccess sets and removes some entries, mostly of the current table version.
+// changeAccess sets and removes some entries, mostly with the current version as the expected one.
 func (m *model) changeAccess(b *txn.Builder, want *txn.Result) {
 	expected := m.access.version
 	if m.rng.IntN(4) == 0 {

@@ -45,7 +45,7 @@ func sortedDue(set map[txn.Due]bool) []txn.Due {
 	return slices.SortedFunc(maps.Keys(set), txn.Due.Compare)
 }
 
-// due proposes entries due by the model's clock, and some that are not, or no longer, due.
+// due proposes entries that are due by the model's clock, and some that are not due yet or no longer due.
 func (m *model) due(b *txn.Builder, want *txn.Result, i int) func() {
 	var entries []txn.Due
 	for _, e := range sortedDue(m.schedule) {

@@ -9,18 +9,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// OverflowQueue is the number that TakeTouched returns if a queue exceeds its limits. No queue has this number.
+// OverflowQueue is the number that TakeTouched returns if the active must move messages of a queue that exceeds its
+// limits. No queue has this number.
 const OverflowQueue = math.MaxUint64
 
-// The excess that a queue with txn.OverflowDeadLetterHead may hold, in addition to a tenth of its limits. Further
+// A queue with txn.OverflowDeadLetterHead may exceed its limits by this slack and a tenth of the limits. Further
 // publishes are rejected until the active has moved messages.
 const (
 	overflowSlackMessages = 1000
 	overflowSlackBytes    = 1 << 20
 )
 
-// checkRoom reports whether a queue can accept the given messages and bytes. The publishes of one transaction to a
-// queue must fit into an empty queue, regardless of its overflow policy.
+// checkRoom verifies that a queue can accept the given messages and bytes. Regardless of the overflow policy, all
+// publishes of one transaction to a queue must fit into the empty queue.
 func (s *State) checkRoom(q *Queue, messages, bytes int) txn.Code {
 	if len(q.subs) == 0 || !q.config.Limited() {
 		return txn.OK // no message is kept, or there is no limit
@@ -50,7 +51,7 @@ func (q *Queue) fits(messages, bytes uint64) bool {
 	return (c.MaxMessages == 0 || messages <= c.MaxMessages) && (c.MaxBytes == 0 || bytes <= c.MaxBytes)
 }
 
-// within reports whether the queue stays within its limits, raised by the slack, if the messages are added.
+// within reports whether the queue would be within its limits, raised by the slack, with the given additional messages.
 func (q *Queue) within(messages, bytes, slackMessages, slackBytes uint64) bool {
 	c := q.config
 	return (c.MaxMessages == 0 || q.messages+messages <= add(c.MaxMessages, slackMessages)) &&
@@ -86,8 +87,8 @@ func (s *State) isFull(id uint64) bool {
 	return false
 }
 
-// Overflowing returns the end of the oldest messages that must leave a queue with txn.OverflowDeadLetterHead to bring
-// it within its limits: the live messages below sequence end. It returns 0 if the queue is within its limits.
+// Overflowing returns the sequence below which the live messages must be moved to bring a queue with
+// txn.OverflowDeadLetterHead within its limits. It returns 0 if the queue is within its limits or has another policy.
 func (q *Queue) Overflowing() (end uint64) {
 	if q.config.Overflow != txn.OverflowDeadLetterHead || q.within(0, 0, 0, 0) {
 		return 0
@@ -112,7 +113,7 @@ func (q *Queue) Overflowing() (end uint64) {
 	return q.nextSeq
 }
 
-// makeRoom acknowledges the oldest messages of a queue with txn.OverflowDropHead until the new messages fit.
+// makeRoom drops the oldest messages of a queue with txn.OverflowDropHead until the new messages fit.
 func (s *State) makeRoom(q *Queue, messages, bytes int) {
 	if q.config.Overflow != txn.OverflowDropHead || q.within(uint64(messages), uint64(bytes), 0, 0) {
 		return
@@ -137,7 +138,8 @@ type Room struct {
 	largest         uint64 // a larger message never fits
 }
 
-// Room returns the free space of q for one transaction; for a queue that drops its oldest messages, its full capacity.
+// Room returns the free space of q for one transaction. If q makes room for new messages, the result is its full
+// capacity.
 func (s *State) Room(q *Queue) Room {
 	c := q.config
 	if len(q.subs) == 0 || !c.Limited() {
@@ -169,5 +171,5 @@ func (r *Room) Add(size int) bool {
 	return true
 }
 
-// Never reports whether a message of this size does not fit into the empty queue.
+// Never reports whether a message of this size is too large even for the empty queue.
 func (r *Room) Never(size int) bool { return uint64(size) > r.largest }

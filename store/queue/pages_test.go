@@ -134,7 +134,7 @@ func (p *fakePages) load(t *testing.T, lsn uint64) *State {
 	return s
 }
 
-// same compares two states as keys and values and reports the first different key.
+// same compares the keys and values of two states and reports the first different key.
 func same(t *testing.T, want, got map[string][]byte, why string) {
 	t.Helper()
 	for _, key := range slices.Sorted(maps.Keys(want)) {

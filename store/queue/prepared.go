@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// preparedSet holds the undecided prepared transactions and the outcomes of the most recently decided ones.
+// preparedSet contains the undecided prepared transactions and the outcomes of the most recently decided ones.
 type preparedSet struct {
 	byXID    map[string]*Prepared
 	holds    map[uint64]*hold // by queue
@@ -43,26 +43,26 @@ type Prepared struct {
 	stored   bool
 }
 
-// XID returns the name assigned by the transaction's coordinator.
+// XID returns the transaction name assigned by the transaction coordinator.
 func (p *Prepared) XID() string { return p.xid }
 
-// Number returns the LSN of the record that prepared it.
+// Number returns the LSN of the record that prepared the transaction.
 func (p *Prepared) Number() uint64 { return p.number }
 
-// TimeMS returns the time at which the active prepared it, in milliseconds since 1970.
+// TimeMS returns the time at which the active prepared the transaction, in milliseconds since 1970.
 func (p *Prepared) TimeMS() int64 { return p.timeMS }
 
-// Messages returns the number of messages that it publishes on commit.
+// Messages returns the number of messages that the transaction publishes on commit.
 func (p *Prepared) Messages() uint64 { return p.messages }
 
-// Acks returns the number of messages that it acknowledges on commit.
+// Acks returns the number of messages that the transaction acknowledges on commit.
 func (p *Prepared) Acks() uint64 { return p.acks }
 
-// Bytes returns the number of payload bytes kept for it.
+// Bytes returns the number of payload bytes kept for the transaction.
 func (p *Prepared) Bytes() int { return len(p.payload) }
 
-// Ops iterates over its operations: OpPublish, OpAck and OpTake. Each is valid until the next one. Forwards are
-// skipped, since they reserve nothing: their targets are checked when they are applied.
+// Ops iterates over the operations OpPublish, OpAck and OpTake. Each is valid until the next one. Ops skips forwards,
+// which reserve nothing: their targets are checked when they are applied.
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {
@@ -79,7 +79,7 @@ func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 // Outcome is the decision on a prepared transaction.
 type Outcome struct {
 	XID string
-	// Number is the LSN of the record that decided it.
+	// Number is the LSN of the record with the decision.
 	Number uint64
 	// TimeMS is the time of the decision on the active, in milliseconds since 1970.
 	TimeMS    int64
@@ -89,7 +89,7 @@ type Outcome struct {
 	stored bool
 }
 
-// Bits of txn.OpResult.ID of an OpCommitPrepared or OpRollbackPrepared.
+// Bits of the txn.OpResult.ID of an OpCommitPrepared or OpRollbackPrepared.
 const (
 	outcomeCommitted = 1
 	outcomeByShift   = 1
@@ -97,7 +97,8 @@ const (
 
 func (o *Outcome) resultID() uint64 { return b2u(o.Committed) | uint64(o.By)<<outcomeByShift }
 
-// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared, which may be of an earlier decision.
+// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared. For a retry, it is the outcome of the
+// earlier decision.
 func OutcomeOf(r *txn.OpResult) (committed bool, by txn.Decider) {
 	return r.ID&outcomeCommitted != 0, txn.Decider(r.ID >> outcomeByShift)
 }
@@ -115,7 +116,7 @@ func (s *State) AllPrepared() []*Prepared {
 // PreparedCount returns the number of undecided prepared transactions.
 func (s *State) PreparedCount() int { return len(s.prepared.byXID) }
 
-// PreparedBytes returns the payload bytes of the undecided prepared transactions.
+// PreparedBytes returns the number of payload bytes of the undecided prepared transactions.
 func (s *State) PreparedBytes() int { return s.prepared.bytes }
 
 // Outcome returns the outcome of a decided transaction, or nil if it is unknown or no longer kept.
@@ -128,7 +129,7 @@ func (s *State) held(q *Queue) hold {
 	return hold{}
 }
 
-// checkPrepare makes all checks that could reject the commit.
+// checkPrepare verifies everything that could reject the commit.
 func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	if s.Prepared(string(o.Name)) != nil || s.Outcome(string(o.Name)) != nil {
 		return txn.ErrXIDInUse
@@ -172,7 +173,7 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// checkTake reports whether all messages are unacknowledged and not reserved by a prepared transaction.
+// checkTake verifies that all messages are unacknowledged and not reserved by a prepared transaction.
 func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	for r := range o.Ranges {
 		if r.Last >= sub.q.nextSeq {
@@ -195,7 +196,7 @@ func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	return txn.OK
 }
 
-// checkDecide accepts the same decision again for a decided transaction.
+// checkDecide verifies a commit or rollback. For a decided transaction, it accepts only the same decision.
 func (s *State) checkDecide(o *txn.Op) txn.Code {
 	xid := string(o.Name)
 	if p := s.Prepared(xid); p != nil {
@@ -246,11 +247,11 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 	} else {
 		s.rollbackPrepared(p, r)
 	}
-	s.remember(out)
+	s.addOutcome(out)
 	r.ID = out.resultID()
 }
 
-// hold excludes the messages that p acknowledges from delivery, and reserves space for those that it publishes.
+// hold excludes the messages that p acknowledges from delivery, and reserves space for the messages that it publishes.
 func (s *State) hold(p *Prepared) {
 	ps := &s.prepared
 	ps.byXID[p.xid] = p
@@ -315,7 +316,8 @@ func (s *State) releasePrepared(p *Prepared) {
 	ps.dirty = slices.DeleteFunc(ps.dirty, func(d *Prepared) bool { return d == p })
 }
 
-// commitPrepared gives the messages the commit time, so that a queue stays ordered by publish time.
+// commitPrepared applies a prepared transaction. It sets the publish time of the messages to the commit time, so that a
+// queue remains ordered by publish time.
 func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.OpResult) {
 	var inner txn.Reader
 	if err := txn.Inner(&inner, txn.WithTimestamp(p.payload, timeMS)); err != nil {
@@ -349,7 +351,7 @@ func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 	r.Changed = p.acks
 }
 
-func (s *State) remember(out *Outcome) {
+func (s *State) addOutcome(out *Outcome) {
 	ps := &s.prepared
 	ps.outcomes, ps.fresh = append(ps.outcomes, out), append(ps.fresh, out)
 	ps.decided[out.XID] = out
@@ -366,7 +368,8 @@ func (s *State) remember(out *Outcome) {
 	ps.fresh = slices.DeleteFunc(ps.fresh, func(o *Outcome) bool { return o == oldest })
 }
 
-// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. nil is empty.
+// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. nil is an empty
+// set.
 type reservedSet struct {
 	chunks map[uint64]*reservedChunk
 	n      uint64
@@ -388,7 +391,7 @@ func (r *reservedSet) has(seq uint64) bool {
 	return c != nil && c.words[seq&chunkMask>>6]>>(seq&63)&1 == 1
 }
 
-// add returns 1, or 0 if the message was already in the set.
+// add adds a message. It returns 1, or 0 if the message was already in the set.
 func (r *reservedSet) add(seq uint64) uint64 {
 	if r.has(seq) {
 		return 0
@@ -416,7 +419,8 @@ func (r *reservedSet) remove(seq uint64) {
 	}
 }
 
-// past returns the first sequence at or after seq that is not in the set, or the end of its group of 64.
+// past returns the first sequence at or after seq that is not in the set, or the end of the group of 64 that contains
+// seq.
 func (r *reservedSet) past(seq uint64) uint64 {
 	c := r.chunks[seq>>chunkBits]
 	if c == nil {
@@ -428,7 +432,7 @@ func (r *reservedSet) past(seq uint64) uint64 {
 // Reserved reports whether a prepared transaction will acknowledge the message.
 func (s *Sub) Reserved(seq uint64) bool { return s.reserved.has(seq) }
 
-// NextDeliverable is NextUnacked without delayed messages and those reserved by prepared transactions.
+// NextDeliverable is like NextUnacked, but skips delayed messages and messages reserved by prepared transactions.
 func (s *Sub) NextDeliverable(from uint64) uint64 {
 	if s.reserved == nil && s.q.delayed == nil {
 		return s.NextUnacked(from)

@@ -20,7 +20,8 @@ const (
 	keyPreparedPart = 'p' // LSN of the preparing record, and a part number: bytes of the part
 )
 
-// preparedPart is the length of all parts except the last one: the size of a tree value is limited.
+// preparedPart is the length of all parts except the last one. Parts are necessary because the size of a tree value is
+// limited.
 const preparedPart = 512 << 10
 
 func xKey(dst []byte, kind byte, number uint64) []byte {
@@ -93,7 +94,7 @@ func (ps *preparedSet) all(add func(key []byte, value func([]byte) []byte)) {
 	}
 }
 
-// loading is a prepared transaction of which the Loader has received some keys.
+// loading is a partially loaded prepared transaction.
 type loading struct {
 	p      Prepared
 	length uint64
@@ -105,7 +106,7 @@ type loading struct {
 func (l *Loader) prepared(k, v *cursor) {
 	kind, number := k.u8(), k.be64()
 	if k.err == nil && number == 0 {
-		k.fail("prepared transaction of record 0")
+		k.fail("prepared transaction with LSN 0")
 	}
 	switch kind {
 	case keyPreparedHead:
@@ -200,7 +201,7 @@ func (s *State) checkLoaded(p *Prepared) error {
 		if sub == nil {
 			return bad("subscription not found")
 		}
-		// A message may have been acknowledged in the meantime.
+		// A message may have been acknowledged after the prepare.
 		if code := s.checkTake(o, sub, &taken); code != txn.OK && code != txn.ErrAlreadyAcknowledged {
 			return bad(code.Error())
 		}
@@ -214,7 +215,7 @@ func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 	size := 0
 	for xid, p := range ps.byXID {
 		if size += len(p.payload); xid != p.xid || ps.decided[xid] != nil {
-			bad("transaction %.40q is prepared, and also decided or a duplicate", xid)
+			bad("transaction %.40q is both prepared and decided, or a duplicate", xid)
 		}
 		for o := range p.Ops {
 			h := holds[o.Queue]
@@ -232,7 +233,7 @@ func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 				for r := range o.Ranges {
 					for seq := r.First; seq <= r.Last; seq++ {
 						if !q.Sub(o.Sub).reserved.has(seq) {
-							bad("message %d of queue %d is not held by transaction %.40q", seq, o.Queue, xid)
+							bad("message %d of queue %d is not reserved by transaction %.40q", seq, o.Queue, xid)
 						}
 					}
 				}
@@ -249,7 +250,7 @@ func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 		have[id] = *h
 	}
 	if size != ps.bytes || !maps.Equal(holds, have) {
-		bad("prepared transactions have %d bytes and hold %v, counted %d and %v", size, holds, ps.bytes, have)
+		bad("prepared transactions have %d bytes and reserve %v, counted %d and %v", size, holds, ps.bytes, have)
 	}
 	var total, acks uint64
 	for _, n := range reserved {
@@ -259,7 +260,7 @@ func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 		acks += p.acks
 	}
 	if total != acks || len(ps.outcomes) != len(ps.decided) {
-		bad("prepared transactions hold %d messages, %d are held; %d outcomes, %d by name", acks, total,
+		bad("prepared transactions reserve %d messages, %d are reserved; %d outcomes, %d by name", acks, total,
 			len(ps.outcomes), len(ps.decided))
 	}
 }

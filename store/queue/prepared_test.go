@@ -210,7 +210,7 @@ func TestPreparedLimits(t *testing.T) {
 	require.Len(t, d.s.prepared.outcomes, 4)
 }
 
-// Messages get the commit time, so the publish times of a queue rise.
+// Messages get the commit time, so the publish times of a queue are in ascending order.
 func TestPreparedTimestamps(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")

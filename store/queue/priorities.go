@@ -10,19 +10,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// PriorityLevels is the number of priorities. A lane contains the queue's messages of one priority.
+// PriorityLevels is the number of priorities. A lane consists of the queue's messages of one priority.
 const PriorityLevels = txn.MaxPriority + 1
 
-// priorityIndex stores the priorities of messages (txn.Config.Priorities): for each chunk with live messages, which
-// lanes occur in it and at which sequences. Bits of dead messages are undefined.
+// priorityIndex is an index of messages by priority (txn.Config.Priorities): for each chunk with live messages, a
+// bitmap of each lane that occurs in the chunk. Bits of dead messages are undefined.
 //
-// A chunk with one lane takes about 100 bytes, any other chunk 512 bytes more per lane: at most 1.25 bytes per message.
+// A chunk with one lane requires about 100 bytes, and any other chunk 512 bytes more per lane. This is at most 1.25
+// bytes per message.
 type priorityIndex struct {
 	chunks map[uint64]*priorityChunk
-	// byPriority has, for each lane, a sorted list of its chunks: the next chunk of a lane is found in O(log n).
+	// byPriority contains, for each lane, the sorted list of its chunks, so that the next one is found in O(log n).
 	byPriority [PriorityLevels][]uint64
 	dirty      []uint64 // chunks changed or dropped since the last Collect
-	gone       []uint64 // stored chunks that were dropped since the last Collect
+	gone       []uint64 // stored chunks dropped since the last Collect
 }
 
 type priorityChunk struct {
@@ -36,7 +37,7 @@ func newPriorityIndex() *priorityIndex {
 	return &priorityIndex{chunks: make(map[uint64]*priorityChunk)}
 }
 
-// only reports whether the chunk has at most one lane.
+// only reports whether at most one lane occurs in the chunk.
 func (c *priorityChunk) only() bool { return c.mask&(c.mask-1) == 0 }
 
 func (z *priorityIndex) add(seq uint64, lane uint8) {
@@ -89,7 +90,7 @@ func (z *priorityIndex) drop(chunk uint64) {
 	delete(z.chunks, chunk)
 }
 
-// word returns the messages of a lane in word w of the chunk.
+// word returns the bits of a lane in word w of the chunk.
 func (c *priorityChunk) word(lane uint8, w int) uint64 {
 	switch {
 	case c.mask>>lane&1 == 0:
@@ -100,10 +101,10 @@ func (c *priorityChunk) word(lane uint8, w int) uint64 {
 	return c.of[lane][w]
 }
 
-// Prioritized reports whether the queue delivers messages of a higher priority first.
+// Prioritized reports whether the queue delivers messages of higher priority first.
 func (q *Queue) Prioritized() bool { return q.lanes != nil }
 
-// Priority returns the priority of a live message, otherwise txn.DefaultPriority.
+// Priority returns the priority of a live message, or txn.DefaultPriority for other sequences.
 func (q *Queue) Priority(seq uint64) uint8 {
 	if q.lanes == nil {
 		return txn.DefaultPriority
@@ -119,8 +120,8 @@ func (q *Queue) Priority(seq uint64) uint8 {
 	return txn.DefaultPriority
 }
 
-// NextUnackedIn is NextUnacked for the messages of one priority. It takes O(log n) plus the acknowledged messages
-// between from and the result, regardless of other priorities. The queue must be Prioritized.
+// NextUnackedIn is NextUnacked for the messages of one priority. Its time is O(log n) plus the number of acknowledged
+// messages between from and the result, regardless of other priorities. The queue must be Prioritized.
 func (s *Sub) NextUnackedIn(lane uint8, from uint64) uint64 {
 	z, next := s.q.lanes, s.q.nextSeq
 	from = max(from, s.acks.floor)
@@ -224,7 +225,7 @@ func (l *Loader) lanes(k, v *cursor) {
 	q.lanes.chunks[chunk] = c
 }
 
-// finishPriorities returns false if the queue has lanes but no priorities.
+// finishPriorities completes the index of a loaded queue. It returns false if a queue without priorities has an index.
 func (q *Queue) finishPriorities() bool {
 	if q.config.Priorities == 0 {
 		return q.lanes == nil
@@ -256,7 +257,7 @@ func (z *priorityIndex) check(q *Queue, bad func(string, ...any)) {
 	for chunk, c := range z.chunks {
 		listed -= bits.OnesCount16(c.mask)
 		if q.sizes.chunk(chunk) == nil {
-			bad("chunk %d has priorities and no messages", chunk)
+			bad("chunk %d has priorities, but no messages", chunk)
 		}
 		for w := range chunkWords {
 			all, twice := uint64(0), uint64(0)
@@ -266,11 +267,11 @@ func (z *priorityIndex) check(q *Queue, bad func(string, ...any)) {
 				all |= v
 			}
 			if alive := published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w); alive&^all|twice != 0 {
-				bad("a message from %d on has no priority, or several", wordFirst(chunk, w))
+				bad("a message from %d on has no priority, or more than one", wordFirst(chunk, w))
 			}
 		}
 	}
 	if listed != 0 {
-		bad("%d extra chunks are listed for their priorities", listed)
+		bad("lists of the priorities have %d chunks too many", listed)
 	}
 }

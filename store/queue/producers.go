@@ -10,12 +10,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// producers detects retries (INV-10). For each producer it keeps the results of its last transactions by sequence, and
-// floor: sequences at or below it are too old. A sequence above the floor without a result was never applied, so
-// transactions of one producer may arrive out of order. Rejections are kept as well: a retry returns the same code,
+// producers detects retries (INV-10). For each producer it keeps the results of the last transactions by sequence, and
+// a floor: sequences at or below the floor are too old. A sequence above the floor without a result was never applied,
+// so transactions of one producer may arrive out of order. Rejections are also kept: a retry returns the same code,
 // regardless of later changes.
 //
-// Only the log order determines eviction.
+// Eviction depends only on the log order.
 type producers struct {
 	limits limits
 	byID   map[string]*producer
@@ -26,7 +26,7 @@ type producers struct {
 	totalOps  int // over all producers
 	forgotten uint64
 	dirty     []*producer
-	gone      []string // stored producers forgotten since the last Collect
+	gone      []string // stored producers evicted since the last Collect
 }
 
 type producer struct {
@@ -43,13 +43,13 @@ type producer struct {
 	dropped      bool
 }
 
-// cachedResult is a compact txn.Result.
+// cachedResult is a compact representation of a txn.Result.
 type cachedResult struct {
 	sequence uint64
 	lsn      uint64
 	code     txn.Code
 	op       int16
-	// fingerprint of the operations; 0 if unknown, as after loading. It is not part of the state.
+	// fingerprint of the operations; 0 if unknown, which it is after a restart. It is not part of the state.
 	fingerprint uint32
 	one         txn.OpResult
 	more        []txn.OpResult // used instead of one for several results
@@ -75,13 +75,14 @@ func (p *producer) find(sequence uint64) (int, bool) {
 	return slices.BinarySearchFunc(w, sequence, func(k cachedResult, s uint64) int { return cmp.Compare(k.sequence, s) })
 }
 
-// lookup decides on a transaction of producer p: apply it (OK and no result), return an earlier result, or reject it.
+// lookup determines whether to apply a transaction of producer p (OK and no result), return an earlier result, or
+// reject the transaction.
 func (ps *producers) lookup(p txn.Producer) (known *producer, prior *cachedResult, code txn.Code) {
 	known = ps.byID[string(p.ID)]
 	switch {
 	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.evictionThreshold):
-		// The producer may be a forgotten one. The first sequences of a new producer are accepted: its first transactions may
-		// have been rejected before they reached the log.
+		// The producer may have been evicted. The first sequences of a new producer are accepted, since its first
+		// transactions may have been rejected before they were logged.
 		return nil, nil, txn.ErrProducerForgotten
 	case known == nil || p.Epoch > known.epoch:
 		return known, nil, txn.OK
@@ -96,7 +97,7 @@ func (ps *producers) lookup(p txn.Producer) (known *producer, prior *cachedResul
 	return known, prior, txn.OK
 }
 
-// admit is lookup for Apply. It changes only the order of use.
+// admit is lookup for Apply. It updates only the order of use.
 func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *cachedResult, code txn.Code) {
 	known, prior, code := ps.lookup(p)
 	if prior != nil {
@@ -148,10 +149,10 @@ func (ps *producers) insert(p *producer, k cachedResult) {
 	}
 }
 
-// bound enforces the limits on producers and results. It never evicts used.
+// bound enforces the limits on producers and results. It never evicts the producer used.
 func (ps *producers) bound(used *producer) {
 	for len(ps.byID) > ps.limits.producers && ps.oldest != used {
-		ps.forget(ps.oldest)
+		ps.evict(ps.oldest)
 	}
 	for ps.totalOps > ps.limits.totalOps && ps.oldestWithResults != nil && ps.oldestWithResults != used {
 		p := ps.oldestWithResults
@@ -167,7 +168,7 @@ func (ps *producers) strip(p *producer) {
 	p.results, p.head, p.ops = nil, 0, 0
 }
 
-func (ps *producers) forget(p *producer) {
+func (ps *producers) evict(p *producer) {
 	ps.strip(p)
 	ps.unlink(p)
 	delete(ps.byID, p.id)
@@ -178,7 +179,7 @@ func (ps *producers) forget(p *producer) {
 	}
 }
 
-// touch: p must have results.
+// touch makes p the most recently used producer. p must have results.
 func (ps *producers) touch(p *producer, lsn uint64) {
 	p.usedLSN = lsn
 	ps.mark(p)
@@ -225,16 +226,16 @@ func (ps *producers) unlink(p *producer) {
 	p.newer, p.older = nil, nil
 }
 
-// CachedResult returns the result that Apply would return for producer p without evaluating the transaction: the result
-// applied under the same sequence, or the code of a rejection. With neither, the transaction would be applied. A server
-// can thus answer a retry after its queue was deleted or became full (INV-10).
+// CachedResult returns the result of Apply that depends only on producer p: the earlier result for the same sequence,
+// or the code of a rejection. If it returns neither, Apply would evaluate the transaction. A server can thus respond to
+// a retry after the queue was deleted or became full (INV-10).
 func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	_, kept, code := s.producers.lookup(p)
 	return cachedResultOf(kept, code)
 }
 
 // CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. An unknown producer may have
-// been forgotten together with the result; Apply cannot detect this and would apply a low sequence again.
+// been evicted together with the result. Apply cannot detect this and would apply a low sequence again.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {
@@ -243,8 +244,8 @@ func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, 
 	return cachedResultOf(kept, code)
 }
 
-// Fingerprint returns txn.Op.Fingerprint over the operations of the transaction of CachedResult. It is 0 if unknown:
-// for rejected transactions, and those applied before the state was loaded.
+// Fingerprint returns the txn.Op.Fingerprint of all operations of the transaction that CachedResult finds. It is 0 if
+// unknown: for rejected transactions, and for transactions applied before the state was loaded.
 func (s *State) Fingerprint(p txn.Producer) uint32 {
 	if _, kept, _ := s.producers.lookup(p); kept != nil {
 		return kept.fingerprint

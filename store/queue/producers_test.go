@@ -158,7 +158,7 @@ func TestProducerEviction(t *testing.T) {
 	require.ErrorIs(t, new(use("p0", 5)).Err(), txn.ErrTooOld)
 	require.NoError(t, new(use("p0", 6)).Err())
 
-	// One producer above the limit: the least recently used one is forgotten. p0 and p1 were used after p2 and p3.
+	// With one producer above the limit, the least recently used one is evicted. p0 and p1 were used after p2 and p3.
 	use("p4", 1)
 	require.Equal(t, 4, d.s.ProducerCount())
 	require.Nil(t, d.s.producers.byID["p2"])
@@ -171,7 +171,7 @@ func TestProducerEviction(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// A low sequence of an unknown producer is accepted as a new producer's, unless it is marked as a retry.
+// A transaction of an unknown producer with a low sequence is accepted, unless it is marked as a retry.
 func TestRetryOfForgottenProducer(t *testing.T) { // INV-10
 	d := newDriver(t)
 	d.s.setLimits(small())
@@ -194,8 +194,8 @@ func TestRetryOfForgottenProducer(t *testing.T) { // INV-10
 	require.Equal(t, txn.OK, code, "a producer that is known has lost nothing")
 }
 
-// TestForgottenProducersAreRemovedFromTree uses batches; the model test has too few producers to forget one.
-func TestForgottenProducersAreRemovedFromTree(t *testing.T) {
+// TestEvictedProducersAreRemovedFromTree uses batches. The model test has too few producers for an eviction.
+func TestEvictedProducersAreRemovedFromTree(t *testing.T) {
 	d := newDriver(t)
 	d.s.setLimits(small())
 	d.queue("q", txn.Config{}, "a")

@@ -8,7 +8,8 @@ import (
 
 // Queue is one queue. The package comment describes the required lock.
 //
-// A store can have very many queues, most of them idle. Data that an idle queue does not need is in extras.
+// A store can have very many queues, most of them idle. Data that an idle queue does not need is in extras, which is
+// allocated on demand.
 type Queue struct {
 	id       uint64
 	name     string
@@ -21,15 +22,15 @@ type Queue struct {
 	sizes    sizeSet
 	tail     tail
 
-	collected uint64   // lower sequences were collected, or in pages at the start
-	leaving   *leaving // nil if empty
-	*extras            // &noExtras if empty
+	collected uint64    // messages with lower sequences were collected or loaded
+	removals  *removals // nil if empty
+	*extras             // &noExtras if empty
 
 	tailNewer, tailOlder *Queue // list of the queues with a non-empty tail
 
 	nextSub uint32
 	pending uint32 // possible index in State.pending
-	// slow is the index in subs of the last found subscription that needed a message: the search begins with it.
+	// slow is the index in subs of the subscription that was last found to need a message. The next search begins there.
 	slow    uint16
 	dirty   bool
 	loaded  bool // the Loader has received its record
@@ -42,11 +43,11 @@ type extras struct {
 	lanes            *priorityIndex // nil without priorities
 	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
-	// by subscription number
+	// policies contains the policies by subscription number.
 	policies map[uint32]policy
 }
 
-// noExtras is shared by all queues without extras. It never changes.
+// noExtras is shared by all queues without extras. It must not be modified.
 var noExtras extras //nolint:gochecknoglobals // a constant, but for its address
 
 func (q *Queue) own() *extras {
@@ -56,23 +57,23 @@ func (q *Queue) own() *extras {
 	return q.extras
 }
 
-// Dropped returns the numbers of discarded messages: dead letters without a dead-letter queue, once per subscription,
-// and expired messages that were not moved to a dead-letter queue.
+// Dropped returns the numbers of discarded messages. dropped counts messages that were discarded for lack of a
+// dead-letter queue, once per subscription. expired counts expired messages that were not moved to a dead-letter queue.
 func (q *Queue) Dropped() (dropped, expired uint64) { return q.dropped, q.expired }
 
-// leaving is the data that the next checkpoint removes from the page file.
-type leaving struct {
+// removals is the data that the next checkpoint removes from the page file.
+type removals struct {
 	keys  [][]byte // of deleted subscriptions
-	sizes []uint64 // stored chunks that were dropped
-	// chunks dropped after collected messages in them died; see sizeChunk.died for the others
+	sizes []uint64 // dropped size chunks that are stored
+	// chunks that were dropped after collected messages became dead; sizeChunk.died records the others
 	died []chunkRange
 }
 
-func (q *Queue) leave() *leaving {
-	if q.leaving == nil {
-		q.leaving = new(leaving)
+func (q *Queue) ownRemovals() *removals {
+	if q.removals == nil {
+		q.removals = new(removals)
 	}
-	return q.leaving
+	return q.removals
 }
 
 // Sub is one subscription of a queue. The package comment describes the required lock.
@@ -90,16 +91,16 @@ type Sub struct {
 	reserved *reservedSet
 }
 
-// policy is the part of its queue's configuration that a subscription overrides.
+// policy is the part of the queue's configuration that a subscription overrides.
 type policy struct {
 	own    txn.ConfigMask
 	values txn.Config
 }
 
-// inclusive
+// chunkRange is an inclusive range of chunks.
 type chunkRange struct{ first, last uint64 }
 
-// ID returns the queue's number: at least 1, never reused.
+// ID returns the queue's number, which is at least 1 and never reused.
 func (q *Queue) ID() uint64 { return q.id }
 
 // Name returns the name of the queue.
@@ -111,12 +112,12 @@ func (q *Queue) Config() txn.Config { return *q.config }
 // NextSequence returns the sequence of the next message.
 func (q *Queue) NextSequence() uint64 { return q.nextSeq }
 
-// Messages returns the number of messages that are retained or not acknowledged by all subscriptions.
+// Messages returns the number of live messages, which are retained or not yet acknowledged by all subscriptions.
 func (q *Queue) Messages() uint64 { return q.messages }
 
-// Bytes returns the stored bytes of those messages. The number is exact in a queue that keeps sizes
-// (txn.Config.ExactBytes). Elsewhere, if messages of different sizes were acknowledged out of a group of 64, the
-// remaining ones count with the group's average.
+// Bytes returns the stored bytes of the live messages. The number is exact in a queue that keeps sizes
+// (txn.Config.ExactBytes). In other queues, if only some messages of a group of 64 were acknowledged, the others count
+// with the average size of the group.
 func (q *Queue) Bytes() uint64 { return q.bytes }
 
 // Digest returns a rolling hash of all operations applied to the queue.
@@ -136,7 +137,7 @@ func (q *Queue) Subs(yield func(*Sub) bool) {
 
 // Sub returns a subscription by number, or nil if it does not exist.
 func (q *Queue) Sub(id uint32) *Sub {
-	// A short list ordered by number: most queues have one subscription, number 1.
+	// The list is short and ordered by number. Most queues have one subscription, with number 1.
 	if i := int(id) - 1; i >= 0 && i < len(q.subs) && q.subs[i].id == id {
 		return q.subs[i]
 	}
@@ -158,7 +159,7 @@ func (q *Queue) SubByName(name string) *Sub {
 	return nil
 }
 
-// ID returns the subscription's number in its queue: at least 1, never reused.
+// ID returns the subscription's number, which is at least 1 and never reused in its queue.
 func (s *Sub) ID() uint32 { return s.id }
 
 // Name returns the name of the subscription.
@@ -204,7 +205,8 @@ func (s *Sub) setOptions(name string, o txn.SubscriptionOptions) {
 // Queue returns the subscription's queue.
 func (s *Sub) Queue() *Queue { return s.q }
 
-// Start returns the sequence below which everything was acknowledged at the creation, or the lowest seek since then.
+// Start returns the sequence below which all messages were acknowledged when the subscription was created, or the
+// lowest floor after a seek since then.
 func (s *Sub) Start() uint64 { return s.start }
 
 // Floor returns the sequence below which all messages are acknowledged.
@@ -219,10 +221,10 @@ func (s *Sub) Acked(seq uint64) bool { return s.acks.has(seq) }
 // NextUnacked returns the first unacknowledged sequence at or after from, or the queue's NextSequence.
 func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nextSeq) }
 
-// DeliveryCount returns how often an unacknowledged message was released.
+// DeliveryCount returns the number of times that an unacknowledged message was released.
 func (s *Sub) DeliveryCount(seq uint64) uint32 { return s.counts.get(seq) }
 
-// TailRecord returns a message from memory. If ok is false, it is dead or in pages.
+// TailRecord returns a message from memory. If ok is false, the message is dead or in pages.
 func (q *Queue) TailRecord(seq uint64) (rec []byte, ok bool) {
 	if e := q.tail.entry(seq); e != nil && *e != nil {
 		return *e, true
@@ -235,7 +237,7 @@ func (q *Queue) Dead(seq uint64) bool {
 	return q.deadWord(seq>>chunkBits, int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
 }
 
-// AllDead reports whether no subscription needs any of the published sequences first to first+span-1 now.
+// AllDead reports whether no subscription needs any of the published sequences first to first+span-1.
 func (q *Queue) AllDead(first, span uint64) bool {
 	return span == 0 || q.NextAlive(first) >= first+span
 }
@@ -291,7 +293,8 @@ func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	return v
 }
 
-// othersAcked is ackedByAll for Apply's hot path: it begins with the subscription most likely to need the messages.
+// othersAcked is ackedByAll for the hot path of Apply. It begins with the subscription most likely to need the
+// messages.
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)
 	for k := range n {
@@ -311,7 +314,7 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 	return want
 }
 
-// markDead removes messages that no subscription needs from the counts. The bits of mask must be live.
+// markDead removes messages that no subscription needs from the counts and the tail. The bits of mask must be live.
 func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	n := ones(mask)
 	if q.delayed != nil {
@@ -329,7 +332,7 @@ func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 			q.markDied(chunk)
 		}
 		q.sizes.trim(func(stored uint64) {
-			l := q.leave()
+			l := q.ownRemovals()
 			l.sizes = append(l.sizes, stored)
 		})
 		if q.lanes != nil {
@@ -348,9 +351,9 @@ func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	}
 }
 
-// markDied records that the store must search a dropped chunk for unneeded pages. Chunks mostly die in order.
+// markDied records that the store must search a dropped chunk for unneeded pages. Chunks are mostly dropped in order.
 func (q *Queue) markDied(chunk uint64) {
-	l := q.leave()
+	l := q.ownRemovals()
 	if n := len(l.died); n > 0 {
 		last := &l.died[n-1]
 		if chunk >= last.first && chunk <= last.last {

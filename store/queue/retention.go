@@ -11,9 +11,9 @@ import (
 )
 
 // A queue with a retention has an additional, hidden subscription, txn.RetentionSub, the last one in Queue.subs.
-// Clients cannot list, name or consume from it. It needs the retained messages, so that they stay alive. The active
-// raises its floor with OpSeek; a purge of the whole queue and the overflow policy drop-head acknowledge for it as
-// well. A message that it no longer needs is never retained again.
+// Clients cannot list, name or consume from it. It needs the retained messages, so they remain live. The active raises
+// its floor with OpSeek. A purge of the whole queue and the overflow policy drop-head also acknowledge messages for it.
+// A message that it no longer needs is never retained again.
 
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
@@ -29,7 +29,7 @@ func (q *Queue) clients() []*Sub {
 	return q.subs
 }
 
-// Retained returns the first sequence kept by the retention; ok is false without a retention.
+// Retained returns the first sequence kept by the retention. ok is false if the queue has no retention.
 func (q *Queue) Retained() (floor uint64, ok bool) {
 	if sub := q.retention(); sub != nil {
 		return sub.acks.floor, true
@@ -37,7 +37,8 @@ func (q *Queue) Retained() (floor uint64, ok bool) {
 	return q.nextSeq, false
 }
 
-// setRetention creates or removes the hidden subscription. A new one starts with the live messages.
+// setRetention creates or removes the hidden subscription according to the configuration. A new one starts with the
+// live messages.
 func (s *State) setRetention(q *Queue) {
 	sub := q.retention()
 	switch wanted := q.config.Retains(); {
@@ -51,8 +52,8 @@ func (s *State) setRetention(q *Queue) {
 	}
 }
 
-// trim ends the retention of the messages below a sequence and returns their number. It ignores a proposal made under
-// another retention, which had other limits (INV-15).
+// trim ends the retention of the messages below a sequence and returns their number. It ignores a proposal that was
+// made for another retention configuration (INV-15).
 func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	sub := q.retention()
 	if sub == nil {
@@ -67,11 +68,11 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	return s.ack(sub, sub.acks.floor, o.Sequence-1)
 }
 
-// Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in rising order.
+// Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in ascending order.
 func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)) }
 
-// RetainFrom returns the first live message at or after Retained's floor from which on at most the given messages and
-// bytes are kept (0: no limit), or NextSequence. It visits the messages to remove and those below the floor.
+// RetainFrom returns the first live sequence at or after the floor of Retained from which at most the given numbers of
+// messages and bytes are retained (0: no limit), or NextSequence. It visits only lower sequences.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
 	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on

@@ -13,15 +13,15 @@ import (
 )
 
 // The schedule index has an entry for each delayed message and for each message with an expiry time: keys 't' time(8)
-// queue(8) sequence(8) kind(1), without a value. It is in the tree only. The state keeps the changes since the last
+// queue(8) sequence(8) kind(1), without a value. It is only in the tree. The state keeps the changes since the last
 // checkpoint in memory; Scheduled merges the two.
 //
-// An OpDue removes its entries, whether or not their messages still exist. Removing an entry with its message would
-// require reading the message. A stale entry is harmless until then.
+// An OpDue removes its entries, whether or not their messages still exist. To remove an entry with its message, the
+// state would have to read the message. Until then, the entry has no effect.
 
 type schedule struct {
-	now, written generation // written was collected, and may not be in the published tree yet
-	// version increases when the tree or the changes in memory are replaced. A reader of both compares it.
+	now, written generation // written was collected, but may not be in the published tree yet
+	// version changes when collected changes are in the tree. A reader of both tree and memory compares it.
 	version uint64
 	soonest int64 // the earliest time added since TakeSoonest, or NeverMS
 	due     []DueMessage
@@ -47,7 +47,7 @@ func ScheduleKey(dst []byte, e txn.Due) []byte {
 	return append(binary.BigEndian.AppendUint64(dst, e.Sequence), byte(e.Kind))
 }
 
-// ParseScheduleKey decodes a key made by ScheduleKey. The error wraps ErrCorrupt.
+// ParseScheduleKey decodes a key created by ScheduleKey. The error wraps ErrCorrupt.
 func ParseScheduleKey(key []byte) (e txn.Due, err error) {
 	c := cursor{b: key}
 	if c.u8() != keySchedule {
@@ -76,7 +76,7 @@ func (x *schedule) add(e txn.Due) {
 	x.soonest = min(x.soonest, e.TimeMS)
 }
 
-// remove removes an entry that may be in the tree.
+// remove removes an entry, in memory or in the next checkpoint.
 func (x *schedule) remove(e txn.Due) {
 	if !x.now.added.remove(e) {
 		x.now.removed.add(e)
@@ -90,7 +90,7 @@ func (s *State) due(o *txn.Op) (changed uint64) {
 			continue // INV-17
 		}
 		if e.Kind != txn.DueDeliver && q.reserved(e.Sequence) {
-			continue // that transaction must be decided first
+			continue // the prepared transaction must be decided first
 		}
 		if e.Kind != txn.DueTTL {
 			s.schedule.remove(e)
@@ -114,7 +114,7 @@ func (s *State) due(o *txn.Op) (changed uint64) {
 	return changed
 }
 
-// isDue reports whether an entry is due at the transaction's time, by the current TTL of its queue.
+// isDue reports whether an entry is due at the transaction's time. For a DueTTL, it uses the current TTL of the queue.
 func (s *State) isDue(q *Queue, e txn.Due) bool {
 	at := e.TimeMS
 	if e.Kind == txn.DueTTL {
@@ -126,7 +126,7 @@ func (s *State) isDue(q *Queue, e txn.Due) bool {
 	return at <= s.reader.TimeMS()
 }
 
-// reserved: q may be nil.
+// reserved reports whether a prepared transaction will acknowledge a message. q may be nil.
 func (q *Queue) reserved(seq uint64) bool {
 	return q != nil && slices.ContainsFunc(q.subs, func(sub *Sub) bool { return sub.reserved.has(seq) })
 }
@@ -165,17 +165,17 @@ func (s *State) TakeSoonest() int64 {
 func (s *State) ScheduleChanges() int { return s.schedule.now.added.n + s.schedule.now.removed.n }
 
 // ScheduleVersion returns a number that changes when a checkpoint has moved entries from memory to the tree. A caller
-// that read the tree under another version must read it again.
+// must read the tree again if the version has changed.
 func (s *State) ScheduleVersion() uint64 { return s.schedule.version }
 
-// ScheduleWritten reports that the changes of the last checkpoint batch can be read from the tree.
+// ScheduleWritten discards the changes of the last checkpoint batch. They must be readable from the tree.
 func (s *State) ScheduleWritten() {
 	s.schedule.written = generation{}
 	s.schedule.version++
 }
 
-// Scheduled appends to dst at most limit schedule entries after after and up to upTo, in order. stored must contain all
-// entries of that range in the tree, read under the current ScheduleVersion.
+// Scheduled appends at most limit schedule entries between after, exclusive, and upTo, inclusive, to dst, in order.
+// stored must contain all entries of that range in the tree, read at the current ScheduleVersion.
 func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst []txn.Due) []txn.Due {
 	x, begin := &s.schedule, len(dst)
 	for _, e := range stored {
@@ -198,11 +198,11 @@ func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst 
 	}
 	found := dst[begin:]
 	slices.SortFunc(found, txn.Due.Compare)
-	found = slices.Compact(found) // written entries may be in the tree already
+	found = slices.Compact(found) // written entries may already be in the tree
 	return dst[:begin+min(len(found), limit)]
 }
 
-// NextScheduled returns the time of the first entry in memory after after, or NeverMS.
+// NextScheduled returns the time of the first entry in memory that follows after, or NeverMS.
 func (s *State) NextScheduled(after txn.Due) int64 {
 	next := int64(NeverMS)
 	for _, g := range [...]*generation{&s.schedule.written, &s.schedule.now} {
@@ -214,13 +214,14 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// ScheduleBatch is the set of changes to the schedule index, possibly hundreds of thousands, without a copy.
+// ScheduleBatch is a set of changes to the schedule index. It may contain hundreds of thousands, so it is not a copy.
 type ScheduleBatch struct{ of generation }
 
 // Puts iterates over the keys to set, with empty values, in order. A key is valid until the next one.
 func (b *ScheduleBatch) Puts(yield func(key []byte) bool) { b.of.added.keys(yield) }
 
-// Deletes iterates over the keys to remove, in order; the tree may lack them. A key is valid until the next one.
+// Deletes iterates over the keys to remove, in order. The tree may not contain all of them. A key is valid until the
+// next one.
 func (b *ScheduleBatch) Deletes(yield func(key []byte) bool) { b.of.removed.keys(yield) }
 
 func (s *dueSet) keys(yield func(key []byte) bool) {

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// checkSeek: sub is nil for the hidden subscription.
+// checkSeek verifies an OpSeek. sub is nil for the hidden subscription.
 func checkSeek(q *Queue, sub *Sub, o *txn.Op) txn.Code {
 	switch {
 	case o.Sequence > q.nextSeq:
@@ -73,7 +73,7 @@ func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 	return a
 }
 
-// replace keeps track of the keys in the tree.
+// replace replaces the set with by, and records which chunks are stored in the tree.
 func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 	stored := a.gone
 	for i := range a.slots {

@@ -6,27 +6,29 @@ import "math/bits"
 
 // sizeChunk counts the live messages of a chunk and their bytes, in groups of 64 sequences.
 //
-// The size of each message is not kept, since memory must be bounded regardless of the stored amount. If some messages
-// of a group die, they take a proportional fraction of the group's bytes. The byte count is exact if a group is all
-// live or all dead, or if its messages have the same size. It is the same on both nodes.
+// The size of each message is not kept, since memory must be bounded regardless of the stored amount. When some
+// messages of a group become dead, a proportional fraction of the group's bytes is subtracted. The byte count of a
+// group is exact if all or none of its messages are live, or if they have the same size. It is the same on both nodes.
 //
-// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: each group with messages of different sizes
-// has the size of each. Messages that were live when the queue began to keep sizes have the average of their group.
+// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: a group with messages of different sizes
+// has the size of each message. Messages that were live when the queue began to keep sizes count with the average size
+// of their group.
 //
-// Most queues are small: memory is allocated only for the groups from the first used one to the last.
+// Most queues are small, so memory is allocated only for the groups from the first used one to the last.
 type sizeChunk struct {
 	groups []sizeGroup
 	exact  *exactGroups // nil if no group has individual sizes
-	// died has a bit for each group with collected messages that died since the last Collect.
+	// died has a bit for each group with collected messages that became dead since the last Collect.
 	died  uint64
 	n     uint16 // live messages of the chunk
 	first uint8  // number of groups[0]
 }
 
-// exactGroups are the message sizes of a chunk: nil for a group whose messages all have the average size.
+// exactGroups contains the message sizes of each group of a chunk. It is nil for a group whose messages all have the
+// average size.
 type exactGroups [chunkWords]*groupSizes
 
-// groupSizes are the sizes of the live messages of a group, and 0 for the others.
+// groupSizes contains the sizes of the live messages of a group, and 0 for other sequences.
 type groupSizes struct {
 	low  [64]uint16
 	high *[64]uint16 // upper bits; nil if all messages are smaller than 64 KiB
@@ -112,8 +114,7 @@ func (s *partSum) add(i int) {
 	s.bytes = s.group.bytes() * s.n / s.group.alive()
 }
 
-// sizeGroup packs the number of a group's live messages and their bytes: 64 * MaxRecordBytes leaves the upper bits
-// free.
+// sizeGroup packs the number of live messages of a group and their bytes. 64 * MaxRecordBytes fits into the lower bits.
 type sizeGroup uint64
 
 const oneAlive sizeGroup = 1 << 56
@@ -128,7 +129,7 @@ func (c *sizeChunk) group(w int) sizeGroup {
 	return 0
 }
 
-// at returns a group, which must not precede the first used one: sequences only rise.
+// at returns a group, which must not precede the first used one. Sequences only increase.
 func (c *sizeChunk) at(w int) *sizeGroup {
 	if len(c.groups) == 0 {
 		c.first = uint8(w)
@@ -140,7 +141,7 @@ func (c *sizeChunk) at(w int) *sizeGroup {
 	return &c.groups[i]
 }
 
-// sizeSlot is a chunk; c is nil if it has no live messages.
+// sizeSlot is the slot of a chunk. c is nil if the chunk has no live messages.
 type sizeSlot struct {
 	c      *sizeChunk
 	dirty  bool
@@ -171,7 +172,7 @@ func (q *Queue) keepsSizes() bool {
 	return q.config.ExactBytes != 0 && q.config.MaxBytes|q.config.RetentionBytes != 0
 }
 
-// keepSize stores the size of the message that add is about to count, if it differs from others of its group.
+// keepSize stores the size of the next message, before add counts it, if the messages of its group differ in size.
 func (s *State) keepSize(q *Queue, size uint64) {
 	chunk, w := q.nextSeq>>chunkBits, int(q.nextSeq&chunkMask)>>6
 	c := q.sizes.chunk(chunk)
@@ -195,8 +196,8 @@ func (s *State) keepSize(q *Queue, size uint64) {
 	e.set(int(q.nextSeq&63), size)
 }
 
-// forget removes the individual sizes of all messages; their groups keep the sums.
-func (z *sizeSet) forget(p *sizePools) {
+// dropSizes removes the individual sizes of all messages. The groups keep the sums.
+func (z *sizeSet) dropSizes(p *sizePools) {
 	for i := range z.slots {
 		slot := &z.slots[i]
 		if slot.c == nil || slot.c.exact == nil {
@@ -210,8 +211,8 @@ func (z *sizeSet) forget(p *sizePools) {
 	}
 }
 
-// remove removes live messages of a group and returns their bytes. If empty is true, they were the last ones of the
-// chunk, which is dropped; the caller must then call trim.
+// remove removes live messages of a group and returns their bytes. If empty is true, the chunk has no live messages
+// left and was dropped; the caller must then call trim.
 func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes uint64, empty bool) {
 	s, n := z.slot(chunk), ones(mask)
 	g := s.c.at(w)
@@ -222,7 +223,7 @@ func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes 
 			p.groups.put(e)
 		}
 	} else {
-		// At most 64 messages of at most MaxRecordBytes: the product stays below 2^64.
+		// The product is below 2^64, since a group has at most 64 messages of at most MaxRecordBytes.
 		bytes = g.bytes() * uint64(n) / g.alive()
 	}
 	*g -= sizeGroup(n)*oneAlive + sizeGroup(bytes)
@@ -239,7 +240,7 @@ func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes 
 	return bytes, true
 }
 
-// trim drops the slots before the first chunk with live messages, and calls gone for those that are stored.
+// trim drops the slots before the first chunk with live messages, and calls gone for each stored chunk among them.
 func (z *sizeSet) trim(gone func(chunk uint64)) {
 	k := 0
 	for k < len(z.slots) && z.slots[k].c == nil {
@@ -251,7 +252,7 @@ func (z *sizeSet) trim(gone func(chunk uint64)) {
 	z.drop(k)
 }
 
-// published returns the bits of word w whose sequences are in [1, next).
+// published returns the bits of word w for the sequences in [1, next).
 func published(chunk uint64, w int, next uint64) uint64 {
 	first := wordFirst(chunk, w)
 	if first >= next {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// keepSizes follows a configuration change.
+// keepSizes applies a configuration change.
 func (q *modelQueue) keepSizes() {
 	switch keeps := q.config.ExactBytes != 0 && q.config.MaxBytes|q.config.RetentionBytes != 0; {
 	case !keeps:
@@ -70,8 +70,8 @@ func (z *sized) bytes(q *Queue) (bytes uint64) {
 	return bytes
 }
 
-// The bytes of a queue with a limit are exact after each operation, for each overflow policy, and decide about each
-// publish. Two states, one of which is reloaded at times, stay equal.
+// The byte count of a queue with a limit is exact after each operation, for each overflow policy, and determines
+// whether a publish is accepted. Two states, one of which is sometimes reloaded, remain equal.
 func TestExactBytes(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 28))
@@ -183,8 +183,8 @@ func (z *sized) checkOverflowing(t *testing.T, q *Queue) {
 	require.Equal(t, end, q.Overflowing())
 }
 
-// A queue that begins to keep sizes counts its present messages with their group's average, and is exact once they are
-// gone. When it no longer keeps sizes, its groups keep their sums.
+// A queue that begins to keep sizes counts its existing messages with the average of their group. Its count is exact
+// once they are dead. When it no longer keeps sizes, its groups keep their sums.
 func TestBytesAfterAlter(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")

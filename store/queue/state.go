@@ -13,9 +13,9 @@ import (
 
 // State is the complete state machine. The package comment describes the required lock.
 //
-// Invariants, verified by Check: a queue's counts are the sums of its size chunks. A message counts as live exactly if
-// some subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every live message is
-// in the tail or was returned by Collect.
+// Check verifies these invariants: the counts of a queue are the sums of its size chunks. A message counts as live if
+// and only if some subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every
+// live message is in the tail or was returned by Collect.
 type State struct {
 	limits    limits
 	applied   uint64
@@ -43,7 +43,7 @@ type State struct {
 	forwardsTo    map[uint64]int      // rules that forward to a queue
 	temporary     map[uint64]*Queue   // temporary queues
 	ttls          map[uint64]int64    // of the queues with a TTL
-	expiring      map[uint64]struct{} // queues with a retention, or whose excess the active moves
+	expiring      map[uint64]struct{} // queues with a retention or OverflowDeadLetterHead
 
 	touched []*Queue
 	dirty   []*Queue
@@ -73,7 +73,7 @@ type pending struct {
 	messages, bytes uint64
 }
 
-// New returns an empty state, before the first record.
+// New returns an empty state, with Applied 0.
 func New() *State {
 	s := &State{
 		limits:    defaultLimits(),
@@ -108,10 +108,10 @@ func (s *State) Digest() uint64 { return s.digest }
 // QueueCount returns the number of queues.
 func (s *State) QueueCount() int { return s.queues.n }
 
-// Messages returns the number of messages over all queues.
+// Messages returns the number of live messages in all queues.
 func (s *State) Messages() uint64 { return s.messages }
 
-// Bytes returns the number of bytes over all queues.
+// Bytes returns the stored bytes of the live messages in all queues.
 func (s *State) Bytes() uint64 { return s.bytes }
 
 // TailBytes returns the memory used by messages that are not in pages yet.
@@ -123,7 +123,8 @@ func (s *State) Queue(id uint64) *Queue { return s.queues.get(id) }
 // QueueByName returns a queue by name, or nil if it does not exist.
 func (s *State) QueueByName(name string) *Queue { return s.byName[name] }
 
-// List appends to dst up to limit queues whose names begin with prefix and sort after after, in name order.
+// List appends at most limit queues to dst, in name order. It selects the queues whose names begin with prefix and
+// follow after.
 func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 	s.names.from(max(prefix, after), func(q *Queue) bool {
 		if limit <= 0 || len(q.name) < len(prefix) || q.name[:len(prefix)] != prefix {
@@ -150,9 +151,11 @@ func (s *State) Temporary() []*Queue {
 	return queues
 }
 
-// TakeTouched appends to dst the numbers of the queues touched since the last call: published to, released in, purged,
-// altered, deleted, or without one of their subscriptions. It adds MetaQueue if an internal entry changed, AccessQueue
-// if the access table changed, and OverflowQueue if a queue exceeds its limits and the active must move the excess.
+// TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, releasing, moving,
+// purging and seeking messages touch a queue, as do delayed messages that become deliverable. Altering or deleting a
+// queue, or one of its subscriptions, also touches it. TakeTouched adds MetaQueue if an internal entry changed,
+// AccessQueue if the access table changed, and OverflowQueue if a queue exceeds its limits and the active must move the
+// excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false
@@ -224,8 +227,8 @@ func (s *State) trimTail(q *Queue) {
 	}
 }
 
-// mix adds a number to a rolling hash. Each step is invertible: different histories stay different if the rest is
-// equal.
+// mix adds a number to a rolling hash. Each step is invertible, so different hashes remain different if the same
+// numbers are added.
 func mix(h, v uint64) uint64 {
 	h = (bits.RotateLeft64(h, 23) ^ v) * 0x9e3779b97f4a7c15
 	return h ^ h>>32

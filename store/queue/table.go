@@ -2,8 +2,8 @@
 
 package queue
 
-// table finds queues by number. Numbers are assigned in rising order. A small map of pages stays in the CPU cache: with
-// the second lookup it is faster than a map of all queues and takes a third of the memory.
+// table maps numbers to queues. Numbers are assigned in ascending order. A small map of pages stays in the CPU cache.
+// Even with the second lookup it is faster than a map of all queues, and needs a third of the memory.
 type table struct {
 	pages map[uint64]*tablePage
 	n     int

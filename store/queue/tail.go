@@ -2,19 +2,19 @@
 
 package queue
 
-// tail holds the messages of a queue that are not in pages yet: a gapless deque of records, in blocks, up to the
-// queue's last message. A dead message is nil until it reaches the front.
+// tail contains the messages of a queue that are not in pages yet: a gapless deque of records, in blocks, up to the
+// queue's last message. The entry of a dead message is nil until it is removed at the front.
 type tail struct {
 	first  uint64 // sequence of the first entry
 	n      int
 	head   int // index of the first entry in blocks[0]
 	blocks []tailBlock
-	// entries below this sequence were collected and must not change before they are flushed
+	// Entries below this sequence were collected and must not change before they are flushed.
 	shared uint64
 	bytes  int64
 }
 
-// tailBlock holds records and their CRC32C; sums is nil if all are unknown, and an element is 0 if unknown.
+// tailBlock contains records and their CRC32C. An unknown CRC32C is 0; sums is nil if all are unknown.
 type tailBlock struct {
 	records [][]byte
 	sums    []uint32
@@ -22,7 +22,7 @@ type tailBlock struct {
 
 func newTailBlock(entries int) tailBlock { return tailBlock{records: make([][]byte, 0, entries)} }
 
-// push: sum is 0 if unknown.
+// push appends a record. sum is its CRC32C, or 0 if unknown.
 func (b *tailBlock) push(rec []byte, sum uint32) {
 	if sum != 0 && b.sums == nil {
 		b.sums = make([]uint32, len(b.records), cap(b.records))
@@ -45,7 +45,7 @@ const (
 	blockEntries = MaxExtentSpan
 	// entryBytes is the overhead of an entry in addition to its record.
 	entryBytes = 24
-	// keepEntries is the maximum size of an empty tail's block that is kept: an idle queue must stay small.
+	// keepEntries is the maximum capacity of a block that an empty tail keeps, since an idle queue must be small.
 	keepEntries = 4
 )
 
@@ -58,7 +58,7 @@ func (t *tail) reserve(n int) {
 	}
 }
 
-// push: sum is 0 if unknown.
+// push appends a record. sum is its CRC32C, or 0 if unknown.
 func (t *tail) push(rec []byte, sum uint32) {
 	k := len(t.blocks) - 1
 	if k < 0 || len(t.blocks[k].records) == blockEntries {
@@ -78,7 +78,7 @@ func (t *tail) entry(seq uint64) *[]byte {
 	return nil
 }
 
-// drop removes a dead message and returns the number of bytes freed. A collected message stays until it is flushed.
+// drop removes a dead message and returns the number of bytes freed. It keeps a collected message until it is flushed.
 func (t *tail) drop(seq uint64) int64 {
 	e := t.entry(seq)
 	if e == nil || *e == nil || seq < t.shared {
@@ -90,8 +90,8 @@ func (t *tail) drop(seq uint64) int64 {
 	return c
 }
 
-// pop removes the first entry, which is dead or flushed, and returns the number of bytes freed. It clears the entry:
-// the rest of the block can live for long and would retain thousands of messages.
+// pop removes the first entry, which is dead or flushed, and returns the number of bytes freed. It clears the entry,
+// since a long-lived block would otherwise retain thousands of messages.
 func (t *tail) pop() (freed int64) {
 	b := t.blocks[0].records
 	if b[t.head] != nil {
@@ -125,7 +125,8 @@ func (t *tail) trim() (freed int64) {
 	return freed
 }
 
-// share yields the first entries, at most maxBytes but at least one entry, as one slice per block.
+// share yields the first entries, about maxBytes but at least one entry, as one slice per block. The yielded entries do
+// not change until they are flushed.
 func (t *tail) share(maxBytes int64, yield func(uint64, [][]byte, []uint32)) (taken int64) {
 	seq, head, left := t.first, t.head, t.n
 	if t.bytes <= maxBytes { // everything fits: no need to check each entry

@@ -116,8 +116,8 @@ type Repairer struct {
 	alone  atomic.Bool            // the data was never replicated
 	busy   chan struct{}
 
-	index   atomic.Pointer[error]
-	givenUp atomic.Bool // the store is being replaced: nothing waits for its pages
+	index          atomic.Pointer[error]
+	awaitsSnapshot atomic.Bool // set by AwaitSnapshot
 
 	mu       sync.Mutex // guards the fields below
 	messages map[messageKey]*damaged
@@ -275,20 +275,20 @@ func (r *Repairer) Index() error {
 	return nil
 }
 
-// GiveUpPages is called before the store is replaced by a snapshot because of Index. Until then, applied records stay
-// in memory regardless of the budget, because pages cannot be written.
-func (r *Repairer) GiveUpPages() {
-	r.givenUp.Store(true)
+// AwaitSnapshot lifts the memory limit until the store is replaced by a snapshot because of Index. Pages cannot be
+// written until then, so applied records stay in memory.
+func (r *Repairer) AwaitSnapshot() {
+	r.awaitsSnapshot.Store(true)
 	r.engine.WakeRoom()
 }
 
-// GivenUp reports whether GiveUpPages was called for the current content.
-func (r *Repairer) GivenUp() bool { return r.givenUp.Load() }
+// AwaitsSnapshot reports whether AwaitSnapshot was called for the current content.
+func (r *Repairer) AwaitsSnapshot() bool { return r.awaitsSnapshot.Load() }
 
 // Replaced clears all recorded corruption after the affected files were replaced.
 func (r *Repairer) Replaced() {
 	r.index.Store(nil)
-	r.givenUp.Store(false)
+	r.awaitsSnapshot.Store(false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.messages)

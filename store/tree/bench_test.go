@@ -16,7 +16,7 @@ func benchKey(dst []byte, i int) []byte {
 	return binary.BigEndian.AppendUint64(append(dst[:0], "i queue  "...), uint64(i))
 }
 
-// BenchmarkPut writes an index like the store: rising keys, a thousand per edit, and periodic flushes.
+// BenchmarkPut writes an index like the store: ascending keys, a thousand per edit, and periodic flushes.
 func BenchmarkPut(b *testing.B) {
 	fs := memfs.New()
 	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
@@ -71,7 +71,7 @@ func BenchmarkGet(b *testing.B) {
 	require.NoError(b, f.Close())
 }
 
-// BenchmarkDecode decodes a leaf like those of the store's message index.
+// BenchmarkDecode decodes a leaf like the leaves of the store's message index.
 func BenchmarkDecode(b *testing.B) {
 	n := &node{last: -2}
 	for i := range 145 {

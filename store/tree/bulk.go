@@ -10,19 +10,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// ErrOrder is returned by Bulk.Put for keys that do not rise.
+// ErrOrder is returned by Bulk.Put for keys that are not in ascending order.
 var ErrOrder = errors.New("tree: keys are not in ascending order")
 
 // NodeWriter writes the nodes of a Bulk; *page.Builder implements it.
 type NodeWriter interface {
 	PageSize() int
-	// WriteNode writes a node to its own extent. appendTo appends its payload of payloadBytes bytes to dst; it need not be
-	// called to compute the size of a tree.
+	// WriteNode writes a node to a new extent. appendTo appends the payload of payloadBytes bytes to dst. A NodeWriter
+	// that only measures the size of a tree need not call it.
 	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Extent, error)
 }
 
-// Bulk builds a tree from entries in rising order. Nodes are filled completely and written immediately, so memory holds
-// one node per level. A Bulk is not safe for concurrent use.
+// Bulk builds a tree from entries in ascending order. Nodes are filled completely and written immediately, so only one
+// node per level is in memory. A Bulk is not safe for concurrent use.
 type Bulk struct {
 	w         NodeWriter
 	nodeBytes int
@@ -32,14 +32,14 @@ type Bulk struct {
 
 type bulkLevel struct {
 	node node
-	// arena holds the keys and values of the node; it is reused.
+	// arena contains the keys and values of the node; it is reused.
 	arena []byte
 	// before is the last key of the previous leaf.
 	before []byte
 	first  bool
 }
 
-// NewBulk starts a tree. It uses only o.NodeBytes.
+// NewBulk returns a Bulk that writes a new tree to w. It uses only o.NodeBytes.
 func NewBulk(w NodeWriter, o Options) *Bulk {
 	if o.NodeBytes == 0 {
 		o.NodeBytes = defaultNode(w.PageSize())
@@ -52,8 +52,8 @@ func defaultNode(pageSize int) int {
 	return pages*pageSize - page.ExtentHeaderBytes
 }
 
-// Put appends an entry and copies key and value. After ErrOrder, ErrTooLarge, or an error of the writer, the tree
-// cannot be finished.
+// Put appends an entry and copies key and value. After an error, which is ErrOrder, ErrTooLarge or an error of the
+// writer, the tree cannot be finished.
 func (b *Bulk) Put(key, value []byte) error {
 	if b.err != nil {
 		return b.err
@@ -149,7 +149,8 @@ func (l *bulkLevel) begin() {
 	l.first = false
 }
 
-// Finish writes the remaining nodes and returns the root; the zero Extent if the tree is empty.
+// Finish writes the remaining nodes and returns the root, which is the zero Extent if the tree is empty. The Bulk must
+// not be used afterwards.
 func (b *Bulk) Finish() (page.Extent, error) {
 	if b.err != nil {
 		return page.Extent{}, b.err

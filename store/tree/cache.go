@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// nodeKey identifies the content of a node permanently: pages are reused, but not within one checkpoint.
+// nodeKey identifies the content of a node permanently, since a page is not reused within one checkpoint.
 type nodeKey struct {
 	first page.No
 	born  uint64
@@ -55,7 +55,7 @@ func (c *cache) put(ext page.Extent, n *node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.nodes[item.key]; ok {
-		return // two readers read it concurrently
+		return // a concurrent reader has added it
 	}
 	c.nodes[item.key] = c.used.PushFront(item)
 	c.bytes += item.bytes

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// Edit is an uncommitted version of the tree. It is not safe for concurrent use. Its reads return its own changes.
+// Edit is an uncommitted version of the tree. Its reads see its uncommitted changes. It is not safe for concurrent use.
 type Edit struct {
 	reader
 	id       uint64
@@ -20,8 +20,8 @@ type Edit struct {
 	slab     []byte        // unused rest of the current slab for keys and values
 }
 
-// slabBytes is the allocation size for keys and values: fewer objects for the garbage collector to scan. Flush copies
-// the entries of a node, so that a slab is not retained for a single key.
+// slabBytes is the allocation size for keys and values. Large allocations reduce the number of objects for the garbage
+// collector. Flush copies the entries of a node, so that a slab is not retained for a single key.
 const slabBytes = 8 << 10
 
 func (e *Edit) room(n int) []byte {
@@ -36,15 +36,16 @@ func (e *Edit) room(n int) []byte {
 	return b
 }
 
-// Edit begins a new version. It waits for the end of another Edit or Flush. The caller must call Commit or Discard.
+// Edit begins a new version. It blocks until a concurrent Edit or Flush has finished. The caller must call Commit or
+// Discard.
 func (t *Tree) Edit() *Edit {
 	t.writer.Lock()
 	t.edits++
 	return &Edit{reader: reader{t: t, root: *t.root.Load()}, id: t.edits}
 }
 
-// Commit publishes the version to later Views, in memory only. After a failed call it publishes nothing and returns
-// ErrEditFinished with that error.
+// Commit publishes the version, in memory only, to later Views. If a method of the Edit has failed, Commit publishes
+// nothing and returns an error that wraps ErrEditFinished and the earlier error.
 func (e *Edit) Commit() error {
 	if e.over {
 		return ErrEditFinished
@@ -78,14 +79,16 @@ func (e *Edit) begin() error {
 	return nil
 }
 
-// Scan is View.Scan. A change of the edit ends the iterator with ErrChanged.
+// Scan is like View.Scan, including the changes of the edit. A later change of the edit ends the iterator with
+// ErrChanged.
 func (e *Edit) Scan(from, to []byte) *Iterator {
 	it := e.reader.Scan(from, to)
 	it.edit, it.changes = e, e.changes
 	return it
 }
 
-// Put sets the value of key and copies both. It returns ErrTooLarge, or the error of a page read.
+// Put sets the value of key, and copies both. It returns ErrTooLarge if one of them is too large, or the error of a
+// page read.
 func (e *Edit) Put(key, value []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -181,7 +184,7 @@ func (n *node) adopt(i int, siblings []*node) int {
 	left := n.children[i].n
 	for _, s := range siblings {
 		i++
-		key := s.keys[0] // in an inner node: the key that separated two of its children
+		key := s.keys[0] // in an inner node, the key that separated two of its children
 		if s.level == 0 {
 			key = separator(left.keys[len(left.keys)-1], key)
 		}
@@ -203,8 +206,9 @@ func (e *Edit) split(n *node, pos int) []*node {
 	return append(siblings, e.split(right, -1)...)
 }
 
-// splitPoint returns the first entry of the second half. If entries are inserted in rising order, at the end or between
-// the keys of two other queues, the first half stays full. Otherwise the halves have equal size.
+// splitPoint returns the position of the first entry of the second part. If entries are inserted in ascending order, at
+// the end or between the keys of two other queues, the first part stays full. Otherwise the parts have about equal
+// size.
 func (n *node) splitPoint(pos int) int {
 	least := 1
 	if n.level > 0 {
@@ -227,7 +231,7 @@ func (n *node) splitPoint(pos int) int {
 	return best
 }
 
-// Delete reports whether key existed. The error is that of a page read.
+// Delete removes a key and reports whether it existed. It returns the error of a page read.
 func (e *Edit) Delete(key []byte) (bool, error) {
 	if err := e.begin(); err != nil {
 		return false, err
@@ -270,7 +274,7 @@ func (e *Edit) remove(n *node, key []byte) error {
 }
 
 // DeleteRange removes the keys with from <= key < to; nil means unbounded. It does not read leaves that are entirely
-// inside the range. After the error of a page read, the edit must be discarded.
+// inside the range. It returns the error of a page read, after which the edit must be discarded.
 func (e *Edit) DeleteRange(from, to []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -327,7 +331,7 @@ func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
 			n.remove(i, i+1)
 		}
 	}
-	// The remainders at the two bounds are neighbours now.
+	// The remainders at the two bounds are now neighbors.
 	e.rebalance(n, first+1)
 	e.rebalance(n, first)
 	return nil
@@ -354,8 +358,8 @@ func (e *Edit) drop(k childRef, level int) error {
 	return nil
 }
 
-// rebalance removes child i of n if it is empty, or merges it with a neighbour if both fit in one node. This only saves
-// space: if the neighbour cannot be read, nothing is changed.
+// rebalance removes child i of n if it is empty, or merges it with a neighbor if both fit in one node. Merging only
+// saves space: if the neighbor cannot be read, rebalance changes nothing.
 func (e *Edit) rebalance(n *node, i int) {
 	if i >= len(n.children) || n.children[i].n == nil || n.children[i].n.owner != e.id {
 		return
@@ -375,7 +379,7 @@ func (e *Edit) rebalance(n *node, i int) {
 	}
 }
 
-// merge requires some free space in the result.
+// merge merges the children left and left+1 of n, unless the result would be nearly full.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)

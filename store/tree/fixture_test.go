@@ -69,7 +69,7 @@ func checkPages(t *testing.T, f *page.File) {
 	require.NoError(t, v.Verify())
 }
 
-// model is a map with the behaviour of a tree.
+// model is a map that behaves like a tree.
 type model map[string]string
 
 func (m model) sorted() []string { return slices.Sorted(maps.Keys(m)) }
@@ -122,7 +122,7 @@ func requireReads(t *testing.T, m model, r readable, key []byte) {
 	require.Equal(t, m[floor], string(v))
 }
 
-// randomKey draws from few queues and sequences, so that keys collide, in the format used by the store.
+// randomKey returns a random key in the format of the store, with few queues and sequences so that keys collide.
 func randomKey(rng *rand.Rand) []byte {
 	if rng.Intn(10) == 0 {
 		return fmt.Appendf(nil, "p%0*d", rng.Intn(40), rng.Intn(100))

@@ -11,9 +11,10 @@ import (
 const writeBytes = 1 << 20
 
 // Flush writes all dirty nodes to new pages and then frees the pages of replaced nodes. It returns the root for the
-// next checkpoint's Meta, zero if the tree is empty. It waits for the end of an Edit.
+// Meta of the next checkpoint, which is the zero Extent if the tree is empty. It blocks until a concurrent Edit has
+// finished.
 //
-// Nothing is durable before the checkpoint. After an error the tree is unchanged and Flush can be retried.
+// The nodes are durable only after the checkpoint. After an error the tree is unchanged and Flush can be retried.
 func (t *Tree) Flush() (page.Extent, error) {
 	t.writer.Lock()
 	defer t.writer.Unlock()
@@ -28,7 +29,7 @@ func (t *Tree) Flush() (page.Extent, error) {
 		f.keep()
 		t.root.Store(&root)
 	}
-	// After the new root is stored: later Views cannot find these extents.
+	// The new root is stored, so later Views do not refer to these extents.
 	for _, ext := range t.obsolete {
 		t.cache.remove(ext)
 		t.pager.Free(ext)
@@ -56,7 +57,7 @@ func (f *flush) collect(n *node) {
 
 func (f *flush) childExtent(n *node) page.Extent { return f.extents[f.index[n]] }
 
-// On an error, write frees all extents.
+// write allocates the extents and writes the nodes. On an error it frees all extents.
 func (f *flush) write() error {
 	pageSize := f.t.pager.PageSize()
 	sizes := make([]uint32, len(f.nodes))
@@ -102,7 +103,7 @@ func (f *flush) write() error {
 	return err
 }
 
-// keep adds the nodes to the cache, with references to extents instead of nodes.
+// keep adds the written nodes to the cache, with extents instead of pointers as child references.
 func (f *flush) keep() {
 	for i, n := range f.nodes {
 		clean := *n

@@ -4,8 +4,8 @@ package tree
 
 import "github.com/lockstep-mq/lockstep/store/page"
 
-// MoveNodes makes the next Flush write up to limit nodes at or after page from to new pages. It returns the number of
-// nodes. After the error of a page read, the edit must be discarded.
+// MoveNodes marks up to limit nodes at or after page from, so that the next Flush after Commit writes them to new
+// pages. It returns the number of marked nodes, or the error of a page read, after which the edit must be discarded.
 func (e *Edit) MoveNodes(from page.No, limit int) (moved int, err error) {
 	if err := e.begin(); err != nil {
 		return 0, err
@@ -34,8 +34,8 @@ func (m *mover) take(k childRef) bool {
 	return true
 }
 
-// move marks the nodes at or below k that must be moved, and reports whether k changed. Leaves are read only if they
-// are moved.
+// move marks the nodes at or below k that must be moved, and reports whether k changed. It reads only leaves that must
+// be moved.
 func (m *mover) move(k *childRef, level int) (bool, error) {
 	if level == 0 {
 		if !m.take(*k) {

@@ -19,7 +19,7 @@ const (
 	maxLevel = 64
 )
 
-// The payload of a node. Keys ascend strictly.
+// Format of the payload of a node. Keys are in strictly ascending order.
 //
 //	0  level u8       0: leaf
 //	1  reserved u8    0
@@ -184,7 +184,7 @@ func (n *node) encodedBytes() int {
 	return size
 }
 
-// childExtent returns the extent of a child referenced by pointer.
+// appendTo appends the encoded node to dst. childExtent returns the extent of a child that is referenced by pointer.
 func (n *node) appendTo(dst []byte, childExtent func(*node) page.Extent) []byte {
 	var prefix []byte
 	if len(n.keys) > 0 {
@@ -213,7 +213,7 @@ func (n *node) appendTo(dst []byte, childExtent func(*node) page.Extent) []byte 
 	return dst
 }
 
-// decodeNode aliases b. The error is a page.CorruptError without a position.
+// decodeNode decodes the payload b of a node, which aliases b. The error is a page.CorruptError without a position.
 func decodeNode(b []byte) (*node, error) {
 	damaged := func(format string, args ...any) (*node, error) {
 		return nil, &page.CorruptError{Reason: "tree node: " + fmt.Sprintf(format, args...)}

@@ -40,7 +40,7 @@ func TestNodeRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzNode decodes arbitrary bytes with a valid checksum: they must be rejected or give a valid node.
+// FuzzNode decodes arbitrary bytes with a valid checksum, which must be rejected or decoded to a valid node.
 func FuzzNode(f *testing.F) {
 	for _, n := range sampleNodes() {
 		f.Add(n.appendTo(nil, nil))

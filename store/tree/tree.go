@@ -12,18 +12,18 @@ import (
 )
 
 var (
-	// ErrTooLarge means more than MaxKeyBytes or MaxValueBytes.
+	// ErrTooLarge is returned for a key above MaxKeyBytes or a value above MaxValueBytes.
 	ErrTooLarge = errors.New("tree: key or value is too large")
-	// ErrEditFinished means use after Commit or Discard, or Commit after a failed call.
-	ErrEditFinished = errors.New("tree: edit has finished")
-	// ErrChanged is returned by an Iterator over an Edit that was changed.
+	// ErrEditFinished is returned for use of an Edit after Commit or Discard, and by Commit after a failed call.
+	ErrEditFinished = errors.New("tree: edit is finished")
+	// ErrChanged is returned by an Iterator if its Edit was changed.
 	ErrChanged = errors.New("tree: edit was changed during a scan")
 )
 
 // Pager stores nodes; *page.File implements it.
 type Pager interface {
 	PageSize() int
-	// AllocExtents allocates extents of the given numbers of pages, adjacent if possible.
+	// AllocExtents allocates an extent for each number of pages. The extents are adjacent if possible.
 	AllocExtents(pages []uint32) ([]page.Extent, error)
 	// Free releases an extent that only readers of older Views may still read.
 	Free(ext page.Extent)
@@ -32,11 +32,11 @@ type Pager interface {
 	ReadExtent(ext page.Extent, buf []byte) (kind page.Kind, payload []byte, err error)
 }
 
-// Options of a tree. Zero values select the defaults.
+// Options configures a tree. The zero value of a field selects its default.
 type Options struct {
 	CacheBytes int64 // maximum memory of clean nodes, by default 16 MiB
-	// NodeBytes is the node size above which a node is split. It may change between uses of a tree. The default is the
-	// capacity of one page, or of the pages that make up 4 KiB.
+	// NodeBytes is the size above which a node is split. It may differ each time a tree is opened. The default is the
+	// payload capacity of one page, or of 4 KiB of pages if a page is smaller.
 	NodeBytes int
 }
 
@@ -59,7 +59,8 @@ type Tree struct {
 	obsolete []page.Extent // freed by the next Flush
 }
 
-// New returns the tree with the given root from Flush, zero for an empty tree. Nothing is read.
+// New returns the tree with the given root, which Flush or Bulk.Finish returned. The zero Extent is an empty tree. New
+// reads no pages.
 func New(p Pager, root page.Extent, o Options) *Tree {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
@@ -72,10 +73,12 @@ func New(p Pager, root page.Extent, o Options) *Tree {
 	return t
 }
 
-// View returns the last committed version. A concurrent Flush requires a guard: see the package comment.
+// View returns the last committed version. If Flush may run concurrently, a guard is required (see the package
+// comment).
 func (t *Tree) View() *View { return &View{reader{t: t, root: *t.root.Load()}} }
 
-// load returns the node of k, which must have the given level unless that is negative. keep adds the node to the cache.
+// load returns the node of k. It returns an error if level is not negative and the node has another level. If keep is
+// set, load adds the node to the cache.
 func (t *Tree) load(k childRef, level int, keep bool) (*node, error) {
 	n := k.n
 	if n == nil {

@@ -158,7 +158,7 @@ func (r *modelExtent) deleteRange(e *Edit) {
 	}
 }
 
-// Rising keys leave full nodes, at the end of the tree and for several queues concurrently.
+// Keys in ascending order leave full nodes, at the end of the tree and for several queues concurrently.
 func TestAppend(t *testing.T) {
 	for _, queues := range []int{1, 3, 20} {
 		f, _ := newFile(t, 4096)
@@ -191,7 +191,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// A queue filled at one end and emptied at the other takes no more space than its entries.
+// A queue filled at one end and emptied at the other requires no more space than its entries.
 func TestConsume(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Extent{}, Options{})
@@ -217,7 +217,7 @@ func TestConsume(t *testing.T) {
 }
 
 // Small nodes are merged, at all levels.
-func TestThinOut(t *testing.T) {
+func TestSmallNodesAreMerged(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Extent{}, Options{NodeBytes: 500})
 	m := model{}
@@ -277,7 +277,7 @@ func (p *countingPager) ReadExtent(ext page.Extent, buf []byte) (page.Kind, []by
 	return p.File.ReadExtent(ext, buf)
 }
 
-// Concurrent readers see one consistent version each while the writer edits, flushes and makes checkpoints.
+// Each concurrent reader sees one consistent version while the writer edits, flushes and checkpoints.
 func TestReaders(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Extent{}, Options{NodeBytes: 300, CacheBytes: 3000})

@@ -11,13 +11,13 @@ import (
 type reader struct {
 	t       *Tree
 	root    childRef
-	noCache bool // leaves are not added to the cache
+	noCache bool // do not add leaves to the cache
 }
 
 // View is an immutable version of the tree. It is safe for concurrent use.
 type View struct{ reader }
 
-// Once returns the same version for a single pass over a large part of the tree: its leaves are not cached.
+// Once returns a View of the same version that does not cache leaves, for a single pass over a large part of the tree.
 func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, noCache: true}} }
 
 func (r *reader) load(k childRef, level int) (*node, error) {
@@ -27,7 +27,7 @@ func (r *reader) load(k childRef, level int) (*node, error) {
 	return r.t.load(k, level, true)
 }
 
-// Get returns the value of key. The error is that of a page read.
+// Get returns the value of key, or the error of a page read. ok is false if the key does not exist.
 func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, false, nil
@@ -45,7 +45,7 @@ func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	return nil, false, nil
 }
 
-// SeekFloor returns the entry with the greatest key that is not greater than key.
+// SeekFloor returns the entry with the greatest key that is not greater than key. ok is false if no such entry exists.
 func (r *reader) SeekFloor(key []byte) (k, value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, nil, false, nil
@@ -78,8 +78,8 @@ func (r *reader) floor(n *node, key []byte) (k, value []byte, ok bool, err error
 	return nil, nil, false, nil
 }
 
-// Scan returns an iterator over the entries with from <= key < to, in rising order; nil means unbounded. from and to
-// must not be changed during the iteration.
+// Scan returns an iterator over the entries with from <= key < to, in ascending order; nil means unbounded. from and to
+// must not be modified during the iteration.
 func (r *reader) Scan(from, to []byte) *Iterator { return &Iterator{r: *r, from: from, to: to} }
 
 // Iterator iterates over entries:
@@ -105,7 +105,7 @@ type step struct {
 	i int
 }
 
-// Next returns false at the end and after an error.
+// Next advances to the next entry. It returns false at the end and after an error.
 func (it *Iterator) Next() bool {
 	if it.err != nil || it.ended {
 		return false
@@ -131,7 +131,7 @@ func (it *Iterator) Next() bool {
 		case top.n.level > 0:
 			it.err = it.descend(top.n.children[top.i], int(top.n.level)-1, false)
 		case it.to != nil && bytes.Compare(top.n.keys[top.i], it.to) >= 0:
-			it.ended = true // keep the path for SeekFloor
+			it.ended = true // and keep the path for SeekFloor
 			return false
 		default:
 			return true
@@ -140,8 +140,8 @@ func (it *Iterator) Next() bool {
 	return false
 }
 
-// SeekFloor restarts the iterator at the greatest entry not greater than from, or else at the first one; to is as in
-// Scan. Entries in the current leaf are found without a descent.
+// SeekFloor restarts the iterator at the greatest entry not greater than from, or at the first entry if no such entry
+// exists. to is as in Scan. A seek within the current leaf does not descend from the root.
 func (it *Iterator) SeekFloor(from, to []byte) {
 	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
 }
@@ -170,7 +170,7 @@ func (it *Iterator) begin() error {
 	return it.stepBack()
 }
 
-// floor returns the position of the greatest key not greater than key, or -1.
+// floor returns the position of the greatest key that is not greater than key, or -1.
 func (n *node) floor(key []byte) int {
 	i, found := n.find(key)
 	if !found {
@@ -201,7 +201,7 @@ func (it *Iterator) stepBack() error {
 	return nil
 }
 
-// descend moves down to the leaf where the scan begins, or to the first leaf below k.
+// descend extends the path to the first leaf below k or, if seek is set, to the leaf that contains from.
 func (it *Iterator) descend(k childRef, level int, seek bool) error {
 	for {
 		n, err := it.r.load(k, level)
@@ -224,13 +224,13 @@ func (it *Iterator) descend(k childRef, level int, seek bool) error {
 	}
 }
 
-// Key returns the current key. It must not be changed.
+// Key returns the current key, which must not be modified.
 func (it *Iterator) Key() []byte {
 	top := it.path[len(it.path)-1]
 	return top.n.keys[top.i]
 }
 
-// Value returns the current value. It must not be changed.
+// Value returns the current value, which must not be modified.
 func (it *Iterator) Value() []byte {
 	top := it.path[len(it.path)-1]
 	return top.n.vals[top.i]
@@ -239,8 +239,8 @@ func (it *Iterator) Value() []byte {
 // Err returns the error that ended the iteration, or nil.
 func (it *Iterator) Err() error { return it.err }
 
-// WalkExtents calls fn for the extent of each flushed node, parents first, with its level (0: leaf). Leaves are not
-// read. An error of fn ends the walk.
+// WalkExtents calls fn with the extent and the level (0: leaf) of each flushed node, parents first. It does not read
+// leaves. It stops at the first error of fn or of a page read, and returns that error.
 func (v *View) WalkExtents(fn func(ext page.Extent, level int) error) error {
 	if v.root.isZero() {
 		return nil
@@ -275,7 +275,7 @@ func (v *View) walkExtents(k childRef, level int, fn func(ext page.Extent, level
 
 func (n *node) bounds(i int, lo, hi []byte) (from, to []byte) {
 	from, to = lo, hi
-	if i > 0 { // the first child has all keys less than the second one's key
+	if i > 0 { // the first child contains all keys below the second child
 		from = n.keys[i]
 	}
 	if i+1 < len(n.keys) {

@@ -22,13 +22,13 @@ const (
 
 // AccessChange sets or removes an entry of the access table. Log and state treat the entries as opaque.
 type AccessChange struct {
-	// Kind of the entry; each kind has a separate name space.
+	// Kind is the kind of the entry. Each kind is a separate namespace.
 	Kind byte
-	// Name has 1 to MaxAccessNameBytes bytes. In an Op, it aliases the payload.
+	// Name has 1 to MaxAccessNameBytes bytes. If returned by an Op, it aliases the payload.
 	Name []byte
-	// Remove removes the entry; otherwise it is set. Removing a missing entry is not an error.
+	// Remove reports that the entry is removed instead of set. Removing a missing entry is not an error.
 	Remove bool
-	// Value is the value to set, at most MaxAccessValueBytes bytes. In an Op, it aliases the payload.
+	// Value is the value to set, at most MaxAccessValueBytes bytes. If returned by an Op, it aliases the payload.
 	Value []byte
 }
 
@@ -36,10 +36,10 @@ func (c *AccessChange) compare(o *AccessChange) int {
 	return cmp.Or(cmp.Compare(c.Kind, o.Kind), bytes.Compare(c.Name, o.Name))
 }
 
-// ChangeAccess changes the access table if its version is still expected when it is applied: the LSN of the last
-// change, or 0. Each entry may occur once; an empty list changes only the version. requested is a checksum of the
-// client's request, which identifies retries (Op.Fingerprint): the active derives the changes from the request and the
-// current table.
+// ChangeAccess adds an operation that changes the access table if the version of the table is still expected. The
+// version is the LSN of the last change, or 0. Each entry may occur once; an empty list changes only the version.
+// requested is a checksum of the client's request, by which Op.Fingerprint detects retries. The changes cannot serve
+// this purpose, since the active derives them from the request and the current table.
 func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
 		b.fail(fmt.Errorf("%w: %d changes of the access table, limit %d", ErrTooLarge, len(changes),
@@ -84,7 +84,7 @@ func (c *AccessChange) check() error {
 
 func (o *Op) decodeAccess(d *decoder) {
 	o.Number = d.uvarint()
-	o.Asked = d.u32()
+	o.Requested = d.u32()
 	o.Count = d.count(MaxAccessChanges)
 	o.Raw = d.b
 	var last AccessChange

@@ -12,7 +12,7 @@ import (
 )
 
 // Attribute is the tag of a standard field of a message. Tags up to AttributeValues are the field numbers in
-// lockstep.v1.Message, so that a text can be sent as it is stored. Tags never change their meaning.
+// lockstep.v1.Message, so that a text can be sent as stored. Tags never change their meaning.
 type Attribute uint8
 
 // Tags of the attributes.
@@ -21,7 +21,7 @@ const (
 	AttributeCorrelationID Attribute = 4
 	AttributeReplyTo       Attribute = 5
 	AttributeContentType   Attribute = 6
-	// AttributeSubject is the subject of the message; the JMS type.
+	// AttributeSubject is the subject of the message, which is the JMS type.
 	AttributeSubject Attribute = 7
 	AttributeGroup   Attribute = 8
 	// AttributePriority is the priority, one byte.
@@ -37,7 +37,7 @@ const (
 // lastText is the highest tag of a text attribute.
 const lastText = AttributeGroup
 
-// Attributes are the standard fields of a message and its typed properties. An empty string is not set.
+// Attributes contains the standard fields and the typed properties of a message. An empty string means not set.
 type Attributes struct {
 	// MessageID, CorrelationID, ReplyTo, ContentType and Subject have at most MaxAttributeBytes bytes each.
 	MessageID, CorrelationID, ReplyTo, ContentType, Subject string
@@ -47,12 +47,12 @@ type Attributes struct {
 	Priority *uint8
 	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time, up to MaxTimeMS; 0 if not set.
 	ExpiresAtMS, DeliverAtMS int64
-	// Values are ordered by key. No key is also the key of a text property.
+	// Values are ordered by key. A key must not also be the key of a text property.
 	Values     []TypedProperty
 	DeadLetter *DeadLetter
 }
 
-// TypedProperty is a property that is not a text.
+// TypedProperty is a property with a value other than text.
 type TypedProperty struct {
 	// Key has 1 to MaxPropertyKeyBytes bytes.
 	Key   string
@@ -73,13 +73,13 @@ const (
 // Value is the value of a typed property.
 type Value struct {
 	Kind ValueKind
-	// Bits of a bool (0 or 1), an int64, or a double as returned by math.Float64bits.
+	// Bits is the value of a bool (0 or 1), an int64, or a double as returned by math.Float64bits.
 	Bits uint64
-	// Bytes of a ValueBytes. From a Message they alias the record.
+	// Bytes is the value of a ValueBytes. If returned by a Message, it aliases the record.
 	Bytes []byte
 }
 
-// Any returns the value as a bool, an int64, a float64 or bytes, which alias the record.
+// Any returns the value as a bool, int64, float64 or []byte. A []byte aliases Bytes.
 func (v *Value) Any() any {
 	switch v.Kind {
 	case ValueBool:
@@ -104,12 +104,12 @@ func (a *Attributes) Empty() bool {
 		len(a.Values) == 0 && a.DeadLetter == nil
 }
 
-// SortValues sorts values into their stored order: equal values must have equal encodings.
+// SortValues sorts values into their stored order, so that equal values have equal encodings.
 func SortValues(values []TypedProperty) {
 	slices.SortFunc(values, func(a, b TypedProperty) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// check verifies the limits, and that no key of Values is in props. It returns the errors of CheckMessage.
+// check verifies the limits, and that no key of Values is also in props. It returns the errors of CheckMessage.
 func (a *Attributes) check(props []Property) error {
 	for i, text := range a.texts() {
 		if len(text) > MaxAttributeBytes {
@@ -282,7 +282,8 @@ func (a *Attributes) appendValues(dst []byte) []byte {
 	return dst
 }
 
-// attributes reads and verifies a block. It returns the contents of the block and of its values and dead letter.
+// attributes decodes and verifies a block. It returns the contents of the block, of its AttributeValues and of its
+// AttributeDeadLetter.
 func (d *decoder) attributes() (block, values, dead []byte) {
 	block = d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 	if d.err == nil && len(block) == 0 {
@@ -313,7 +314,7 @@ func (d *decoder) attributes() (block, values, dead []byte) {
 			dead = in.bytes(maxDeadLetterBytes)
 			in.checkDeadLetter(dead)
 		default:
-			in.err = fmt.Errorf("%w: attribute %d of a message", ErrNewerVersion, uint8(tag))
+			in.err = fmt.Errorf("%w: message attribute %d", ErrNewerVersion, uint8(tag))
 		}
 		last = tag
 	}
@@ -369,7 +370,7 @@ func (d *decoder) value() (key []byte, v Value) {
 	return key, v
 }
 
-// timeOf decodes a time attribute; it returns 0 if it is invalid.
+// timeOf decodes a time attribute. It returns 0 if b is invalid.
 func timeOf(b []byte) int64 {
 	ms, n := binary.Uvarint(b)
 	if n <= 0 || n != len(b) || ms > MaxTimeMS {
@@ -378,8 +379,8 @@ func timeOf(b []byte) int64 {
 	return int64(ms)
 }
 
-// RecordAttribute finds an attribute in a record that was verified when it was written; nil if missing. It takes
-// constant time for records without attributes.
+// RecordAttribute returns the value of an attribute, or nil if it is missing. rec must be a verified record. For
+// records without attributes, it runs in constant time.
 func RecordAttribute(rec []byte, tag Attribute) []byte {
 	if len(rec) <= recordHeaderBytes || rec[sizeFieldBytes]&flagAttributes == 0 {
 		return nil
@@ -398,8 +399,8 @@ func RecordAttribute(rec []byte, tag Attribute) []byte {
 	return nil
 }
 
-// cutBytes splits a length and that many bytes off b; it returns nil if b is too short. It is a faster decoder.bytes
-// for verified data, since it is called several times per delivered message.
+// cutBytes decodes a length and that number of bytes at the front of b. It returns nil if b is too short. It is a fast
+// variant of decoder.bytes for verified data, since it is called several times per delivered message.
 func cutBytes(b []byte) (value, rest []byte) {
 	if len(b) == 0 {
 		return nil, nil
@@ -416,10 +417,12 @@ func cutBytes(b []byte) (value, rest []byte) {
 	return b[:n:n], b[n:]
 }
 
-// RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds; 0 if missing.
+// RecordTime returns the AttributeExpiresAt or AttributeDeliverAt of a record in milliseconds since 1970, or 0 if it is
+// missing. rec must be a verified record.
 func RecordTime(rec []byte, tag Attribute) int64 { return timeOf(RecordAttribute(rec, tag)) }
 
-// RecordPriority is RecordAttribute for AttributePriority; DefaultPriority if missing.
+// RecordPriority returns the AttributePriority of a record, or DefaultPriority if it is missing. rec must be a verified
+// record.
 func RecordPriority(rec []byte) uint8 {
 	if v := RecordAttribute(rec, AttributePriority); len(v) == 1 {
 		return v[0]
@@ -435,7 +438,7 @@ func RecordPublishedMS(rec []byte) int64 {
 // HasAttributes reports whether the message has attributes.
 func (m *Message) HasAttributes() bool { return len(m.attributes) > 0 }
 
-// Texts iterates over the text attributes, in tag order. A text aliases the record.
+// Texts iterates over the text attributes, in tag order. Each text aliases the record.
 func (m *Message) Texts(yield func(tag Attribute, text []byte) bool) {
 	d := decoder{b: m.attributes}
 	for len(d.b) > 0 {
@@ -446,7 +449,7 @@ func (m *Message) Texts(yield func(tag Attribute, text []byte) bool) {
 	}
 }
 
-// Values iterates over the typed properties, in key order. Key and bytes alias the record.
+// Values iterates over the typed properties, in key order. The key and Value.Bytes alias the record.
 func (m *Message) Values(yield func(key []byte, v Value) bool) {
 	if len(m.values) == 0 {
 		return
@@ -459,7 +462,7 @@ func (m *Message) Values(yield func(key []byte, v Value) bool) {
 	}
 }
 
-// Attributes returns a copy of all attributes, except for the bytes of values, which alias the record.
+// Attributes returns a copy of all attributes. Only Value.Bytes aliases the record.
 func (m *Message) Attributes() Attributes {
 	var a Attributes
 	for tag, text := range m.Texts {
@@ -500,7 +503,7 @@ func (m *Message) numbers(a *Attributes) {
 	}
 }
 
-// Numbers iterates over the priority and the times, in tag order.
+// Numbers iterates over the priority and the times (in milliseconds since 1970) that are set, in tag order.
 func (m *Message) Numbers(yield func(tag Attribute, v int64) bool) {
 	d := decoder{b: m.attributes}
 	for len(d.b) > 0 {

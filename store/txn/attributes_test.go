@@ -132,7 +132,7 @@ func TestAttributeLimits(t *testing.T) {
 	}
 }
 
-// Bytes that this version does not write are malformed or of a newer version, and never skipped.
+// Bytes that this version does not write are rejected as malformed or as a newer version, and never skipped.
 func TestInvalidAttributes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		block []byte
@@ -169,7 +169,7 @@ func TestInvalidAttributes(t *testing.T) {
 	}
 }
 
-// A moved message keeps its content and has its last origin; moved back, it is unchanged.
+// A moved message keeps its content and contains the last origin. After it is moved back, it is unchanged.
 func TestRelabel(t *testing.T) {
 	for _, a := range []*Attributes{nil, {Subject: "s"}, everyAttribute()} {
 		rec, err := AppendMessage(nil, 5, a, []Property{{"a", "1"}}, []byte("body"))
@@ -192,7 +192,7 @@ func TestRelabel(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, before, back)
 	}
-	// Also with the maximum attributes.
+	// The same with the maximum attributes.
 	full := &Attributes{Values: []TypedProperty{
 		{"k", Value{Kind: ValueBytes, Bytes: make([]byte, MaxAttributesBytes-16)}},
 	}}

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// Builder encodes transactions, each appended to a buffer of the caller. It keeps the first error until Finish, and can
-// be reused afterwards. The zero Builder is ready for Begin. It is not safe for concurrent use.
+// Builder encodes transactions and appends each to a buffer of the caller. Finish returns the first error. A Builder
+// can be reused after Finish, and the zero Builder is ready for Begin. It is not safe for concurrent use.
 type Builder struct {
 	buf       []byte
 	start     int // start of this transaction in buf
@@ -32,9 +32,9 @@ type Builder struct {
 // ReferBytes is the minimum size of a body that is referenced instead of copied.
 const ReferBytes = 4 << 10
 
-// Ref is a message body that belongs into an encoded transaction but was not copied there.
+// Ref is a message body that is part of an encoded transaction but was not copied into the buffer.
 type Ref struct {
-	// At is the position of the body in the buffer or transaction: before the byte at this index.
+	// At is the index in the buffer, or transaction, at which the body must be inserted.
 	At int
 	// Sum is the CRC32C of Data.
 	Data []byte
@@ -45,8 +45,8 @@ type Ref struct {
 // instead of copying them. Published must not be used in this mode.
 func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
-// Begin starts a transaction that is appended to dst. timeMS is the active's time in ms since 1970. producer may be
-// nil.
+// Begin starts a transaction that is appended to dst. timeMS is the time of the active in milliseconds since 1970.
+// producer may be nil.
 func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	*b = Builder{buf: dst, start: len(dst), op: -1}
 	flags := byte(0)
@@ -68,7 +68,7 @@ func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	b.buf = binary.LittleEndian.AppendUint64(b.buf, producer.Sequence)
 }
 
-// CheckProducer verifies that p is within the limits. The error wraps ErrMalformed.
+// CheckProducer verifies the ID and the sequence of p. The error wraps ErrMalformed.
 func CheckProducer(p Producer) error {
 	if len(p.ID) == 0 || len(p.ID) > MaxProducerIDBytes {
 		return fmt.Errorf("%w: producer id of %d bytes, must have 1 to %d", ErrMalformed, len(p.ID),
@@ -80,7 +80,7 @@ func CheckProducer(p Producer) error {
 	return nil
 }
 
-// CreateQueue creates a queue with any number of subscriptions, which begin at its first message.
+// CreateQueue adds an operation that creates a queue and subscriptions, which start at its first message.
 func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	if err := CheckName(name); err != nil {
 		b.fail(err)
@@ -101,14 +101,15 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	b.end()
 }
 
-// AlterQueue changes the fields of a queue's configuration that are set in mask.
+// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to their values in c.
 func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
 	b.begin(OpAlterQueue, queue)
 	b.buf = appendConfig(b.buf, c, mask)
 	b.end()
 }
 
-// DeleteQueue deletes a queue; with ifEmpty only if it has no messages.
+// DeleteQueue adds an operation that deletes a queue. If ifEmpty is set, a queue with messages is not deleted and the
+// transaction is rejected.
 func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.begin(OpDeleteQueue, queue)
 	flag := byte(0)
@@ -119,7 +120,7 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.end()
 }
 
-// DeleteTemporary deletes a queue if its TemporaryGrace is still grace, which must not be 0.
+// DeleteTemporary adds an operation that deletes a queue if its TemporaryGrace is still grace, which must not be 0.
 func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	if grace == 0 || grace > MaxTime {
 		b.fail(fmt.Errorf("%w: queue with a grace of %d ms is not temporary", ErrMalformed, grace))
@@ -133,7 +134,7 @@ func (b *Builder) DeleteTemporary(queue, grace uint64) {
 // deleteTemporary is the flag of an OpDeleteQueue with a grace period.
 const deleteTemporary = 2
 
-// Purge acknowledges all unacknowledged messages of a subscription, or of all subscriptions if sub is 0.
+// Purge adds an operation that acknowledges all messages for a subscription, or for all subscriptions if sub is 0.
 func (b *Builder) Purge(queue uint64, sub uint32) {
 	b.onSub(OpPurge, queue, sub)
 }
@@ -143,20 +144,20 @@ func (b *Builder) onSub(code OpCode, queue uint64, sub uint32) {
 	b.end()
 }
 
-// CreateSubscription adds a subscription to a queue.
+// CreateSubscription adds an operation that creates a subscription of a queue.
 func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 	b.CreateSubscriptionWith(queue, name, start, SubscriptionOptions{})
 }
 
-// CreateSubscriptionWith adds a subscription with options. The zero options have the encoding of CreateSubscription.
+// CreateSubscriptionWith is CreateSubscription with options. Zero options have the same encoding as CreateSubscription.
 func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
 	if start == StartSequence {
-		b.fail(fmt.Errorf("%w: start at a sequence without a sequence", ErrMalformed))
+		b.fail(fmt.Errorf("%w: start sequence is missing", ErrMalformed))
 	}
 	b.createSubscription(queue, name, start, 0, o)
 }
 
-// CreateSubscriptionAt adds a subscription, optionally with options, that begins at a sequence.
+// CreateSubscriptionAt is CreateSubscriptionWith with StartSequence: the subscription starts at sequence.
 func (b *Builder) CreateSubscriptionAt(queue uint64, name string, sequence uint64, o SubscriptionOptions) {
 	b.checkSequence(sequence)
 	b.createSubscription(queue, name, StartSequence, sequence, o)
@@ -187,12 +188,12 @@ func (b *Builder) checkSequence(sequence uint64) {
 	}
 }
 
-// DeleteSubscription removes a subscription.
+// DeleteSubscription adds an operation that deletes a subscription.
 func (b *Builder) DeleteSubscription(queue uint64, sub uint32) {
 	b.onSub(OpDeleteSubscription, queue, sub)
 }
 
-// BeginPublish opens a publish operation; Message and Record add to it, EndPublish closes it.
+// BeginPublish opens a publish operation. Message, MessageWith and Record add messages to it, and EndPublish closes it.
 func (b *Builder) BeginPublish(queue uint64) {
 	b.begin(OpPublish, queue)
 	b.msgs, b.count = 0, len(b.buf)
@@ -254,7 +255,7 @@ func (b *Builder) Record(rec []byte) {
 	b.msgs++
 }
 
-// needPublish fails unless a publish is open. All other operations are closed by the call that opens them.
+// needPublish fails unless a publish or move is open. All other operations are closed by the call that opens them.
 func (b *Builder) needPublish() {
 	if b.op < 0 {
 		b.fail(fmt.Errorf("%w: message outside a publish", ErrMalformed))
@@ -275,7 +276,7 @@ func (b *Builder) EndPublish() {
 	b.published = len(b.buf)
 }
 
-// Published iterates over the records of the last closed publish. They alias the buffer.
+// Published iterates over the records of the last closed publish, which alias the buffer.
 func (b *Builder) Published(yield func(rec []byte) bool) {
 	if b.err != nil {
 		return
@@ -289,10 +290,10 @@ func (b *Builder) Published(yield func(rec []byte) bool) {
 	}
 }
 
-// Ack acknowledges messages of one subscription, in any order.
+// Ack adds an operation that acknowledges messages for one subscription. The ranges can be in any order.
 func (b *Builder) Ack(queue uint64, sub uint32, ranges ...Range) { b.ranges(OpAck, queue, sub, ranges) }
 
-// Release increments the delivery counts of messages of one subscription.
+// Release adds an operation that increments the delivery counts of messages for one subscription.
 func (b *Builder) Release(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpRelease, queue, sub, ranges)
 }
@@ -307,7 +308,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 		if r.First == 0 || r.Last < r.First {
 			b.fail(fmt.Errorf("%w: invalid range %d to %d", ErrMalformed, r.First, r.Last))
 		}
-		// The distance wraps around, so the ranges can be in any order.
+		// The difference wraps around, so the ranges can be in any order.
 		b.buf = binary.AppendVarint(b.buf, int64(r.First-last))
 		b.buf = binary.AppendUvarint(b.buf, r.Last-r.First)
 		last = r.Last
@@ -315,16 +316,17 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 	b.end()
 }
 
-// Seek moves a subscription to a sequence.
+// Seek adds an operation that moves a subscription to a sequence.
 func (b *Builder) Seek(queue uint64, sub uint32, sequence uint64) {
 	if sub == RetentionSub {
-		b.fail(fmt.Errorf("%w: Trim moves retentions", ErrMalformed))
+		b.fail(fmt.Errorf("%w: seek of the hidden subscription", ErrMalformed))
 	}
 	b.seek(queue, sub, sequence)
 	b.end()
 }
 
-// Trim ends the retention of messages below a sequence, if the queue still has the retention of c when it is applied.
+// Trim adds an operation that ends the retention of messages below a sequence, if the queue still has the retention
+// fields of c.
 func (b *Builder) Trim(queue, sequence uint64, c *Config) {
 	b.seek(queue, RetentionSub, sequence)
 	b.buf = binary.AppendUvarint(b.buf, c.RetentionAge)
@@ -338,7 +340,7 @@ func (b *Builder) seek(queue uint64, sub uint32, sequence uint64) {
 	b.begin(OpSeek, queue, uint64(sub), sequence)
 }
 
-// PutMeta sets an internal entry of the cluster. A value can be empty.
+// PutMeta adds an operation that sets an internal entry of the cluster. The value can be empty.
 func (b *Builder) PutMeta(key string, value []byte) {
 	b.checkMetaKey(key)
 	if len(value) > MaxMetaValueBytes {
@@ -350,7 +352,7 @@ func (b *Builder) PutMeta(key string, value []byte) {
 	b.end()
 }
 
-// DeleteMeta removes an internal entry of the cluster. A missing entry is not an error.
+// DeleteMeta adds an operation that removes an internal entry of the cluster. A missing entry is not an error.
 func (b *Builder) DeleteMeta(key string) {
 	b.checkMetaKey(key)
 	b.begin(OpDeleteMeta)
@@ -370,8 +372,8 @@ func (b *Builder) Ops() int { return b.ops }
 // Bytes returns the length of the transaction so far.
 func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
-// Finish returns the buffer passed to Begin with the transaction appended, without the referenced bodies. On an error,
-// which wraps a Code, it returns the original buffer.
+// Finish returns the buffer passed to Begin with the transaction appended, without referenced bodies. If the
+// transaction is invalid, it returns the original buffer and an error that wraps a Code, or the error passed to Fail.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.err == nil {
 		b.check()
@@ -404,7 +406,7 @@ func errTooLarge() error {
 	return fmt.Errorf("%w: transaction exceeds %d bytes", ErrTooLarge, MaxTransactionBytes)
 }
 
-// Fail makes Finish return err, unless there was an earlier error.
+// Fail makes Finish return err, unless an earlier error occurred.
 func (b *Builder) Fail(err error) { b.fail(err) }
 
 func (b *Builder) fail(err error) {
@@ -413,7 +415,7 @@ func (b *Builder) fail(err error) {
 	}
 }
 
-// begin opens an operation that starts with numbers.
+// begin opens an operation. Its body starts with numbers.
 func (b *Builder) begin(code OpCode, numbers ...uint64) {
 	if b.op >= 0 {
 		b.fail(fmt.Errorf("%w: unfinished publish", ErrMalformed))

@@ -4,16 +4,16 @@ package txn
 
 import "fmt"
 
-// Code is the reason why a transaction was rejected. It is an error, so errors.Is(err, txn.ErrQueueNotFound) works. The
-// numbers are stored with producers' results and never change their meaning.
+// Code is the reason why a transaction was rejected. It implements error, so errors.Is(err, txn.ErrQueueNotFound)
+// works. The numbers are stored with the results of producers and never change their meaning.
 type Code uint8
 
 // Codes of rejected transactions; Error describes them. OK is not an error.
 const (
 	OK Code = 0
-	// ErrMalformed is returned if bytes are not a transaction or message, or exceed a limit of the encoding.
+	// ErrMalformed is returned for bytes that are not a valid transaction or message, or that exceed a limit.
 	ErrMalformed Code = 1
-	// ErrNewerVersion is returned if bytes were written by a newer version of Lockstep. Applying stops there.
+	// ErrNewerVersion is returned for bytes that a newer version of Lockstep has written. The node cannot apply them.
 	ErrNewerVersion Code = 2
 	ErrInvalidName  Code = 3
 	ErrMixed        Code = 4
@@ -35,14 +35,15 @@ const (
 	ErrTooManyReleased      Code = 24
 
 	ErrFenced Code = 30
-	// ErrTooOld is returned if a producer's sequence is older than its kept results.
+	// ErrTooOld is returned if a sequence of a producer is older than the producer's kept results.
 	ErrTooOld Code = 31
-	// ErrProducerForgotten is returned if an unknown producer may have been forgotten: the outcome is unknown.
+	// ErrProducerForgotten is returned if an unknown producer may have been evicted, so that the outcome is unknown.
 	ErrProducerForgotten Code = 32
 
 	ErrNoDeadLetter    Code = 60
 	ErrPrioritiesFixed Code = 55
-	// ErrForwardChain is returned if a queue would forward to itself or to a queue that forwards, or is a forward target.
+	// ErrForwardChain is returned if a queue would forward to itself or to a queue with forwards, or if a forward target
+	// would get forwards.
 	ErrForwardChain Code = 80
 	ErrForwardTwice Code = 81
 
@@ -54,35 +55,35 @@ const (
 
 	ErrAlreadyAcknowledged Code = 65
 	ErrReserved            Code = 66
-	// ErrXIDInUse is returned if a transaction to prepare has the name of another one, current or recently decided.
+	// ErrXIDInUse is returned if a transaction to prepare has the name of a prepared or recently decided transaction.
 	ErrXIDInUse Code = 67
-	// ErrXIDNotFound is returned if a transaction to decide is not prepared and its outcome is not kept.
+	// ErrXIDNotFound is returned if a transaction to commit or roll back is not prepared and its outcome is not kept.
 	ErrXIDNotFound     Code = 68
 	ErrTooManyPrepared Code = 69
 	ErrCommitted       Code = 70
 	ErrRolledBack      Code = 71
-	// ErrHeuristicCommit is ErrCommitted for a decision of an operator.
+	// ErrHeuristicCommit is ErrCommitted for a commit by an operator.
 	ErrHeuristicCommit Code = 72
-	// ErrHeuristicRollback is ErrRolledBack for a decision of an operator or the timeout.
+	// ErrHeuristicRollback is ErrRolledBack for a rollback by an operator or the timeout.
 	ErrHeuristicRollback Code = 73
-	// ErrPreparedInUse is returned if a prepared transaction needs the queue, subscription or messages to delete.
+	// ErrPreparedInUse is returned if a prepared transaction requires the queue, subscription or messages.
 	ErrPreparedInUse Code = 74
 )
 
 var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	OK:                      "no error",
 	ErrMalformed:            "malformed transaction",
-	ErrNewerVersion:         "transaction of a newer version: this node cannot apply it; upgrade it",
+	ErrNewerVersion:         "transaction of a newer version: this node cannot apply it; upgrade this node",
 	ErrInvalidName:          "invalid name",
 	ErrMixed:                "a queue or subscription change must be the only operation of its transaction",
 	ErrTooLarge:             "too large",
 	ErrQueueExists:          "queue exists",
 	ErrQueueNotFound:        "queue not found",
-	ErrQueueNotEmpty:        "queue still holds messages",
+	ErrQueueNotEmpty:        "queue still contains messages",
 	ErrQueueFull:            "queue is full: consume from it, or raise its limits",
 	ErrTooManyQueues:        "too many queues: delete some first",
 	ErrQueueInUse:           "queue is the dead-letter queue or a forward target of another queue: change that one first",
-	ErrDeadLetterCycle:      "dead-letter cycle: use a queue whose own dead letters go elsewhere",
+	ErrDeadLetterCycle:      "dead-letter cycle: use a queue that does not dead-letter to this one",
 	ErrSubscriptionExists:   "subscription exists in the queue",
 	ErrSubscriptionNotFound: "subscription not found",
 	ErrTooManySubscriptions: "too many subscriptions in this queue: delete some first",
@@ -94,12 +95,12 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrNoDeadLetter:         "overflow dead-letter-head requires a dead-letter queue: set one, or use another overflow",
 	ErrPrioritiesFixed:      "priorities can only be set at creation: create another queue and move the messages",
 	ErrForwardChain:         "a forward target cannot forward itself: forward to each queue from the first one",
-	ErrForwardTwice:         "two forwards have the same target queue: join their filters with ||",
+	ErrForwardTwice:         "two forwards have the same target queue: combine their filters with ||",
 	ErrTooManyMeta:          "too many entries (settings, jobs): delete some first",
 	ErrAccessChanged:        "rules were changed concurrently: nothing was changed; try again",
 	ErrTooManyAccess:        "too many rules, roles, tokens and quotas: remove some first, or use globs and groups",
 	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",
-	ErrReserved:             "message is held by a prepared transaction of another client; `lockstep txn list` shows them",
+	ErrReserved:             "message is reserved by another prepared transaction; `lockstep txn list` shows them",
 	ErrXIDInUse:             "xid is prepared, or was decided recently: use a new xid for each transaction",
 	ErrXIDNotFound:          "transaction not found: never prepared, or decided too long ago",
 	ErrTooManyPrepared: "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn " +

@@ -8,39 +8,40 @@ import (
 	"math/bits"
 )
 
-// Config is the alterable configuration of a queue. It is encoded as a field count and the fields, all uvarint, so that
-// a later version can add one. An unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
+// Config is the configuration of a queue. It is encoded as a field count and the fields, all uvarint, so that a later
+// version can add fields. An unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
 type Config struct {
-	// Overflow applies to a queue with more messages or bytes; 0 means no limit.
+	// MaxMessages and MaxBytes are the limits above which Overflow applies; 0 means no limit.
 	MaxMessages, MaxBytes uint64
 	// MaxDeliveries is the maximum number of deliveries of a message per subscription; 0 means no limit.
 	MaxDeliveries uint64
-	DeadLetter    uint64 // queue number, or NoQueue
-	// TTL is the time after publish at which a message expires; 0 means never.
+	DeadLetter    uint64 // number of the dead-letter queue, or NoQueue
+	// TTL is the time after which a message in the queue expires; 0 means never.
 	TTL             uint64
 	Delay           uint64 // of a message without its own delivery time
 	RedeliveryDelay uint64 // after the first nack
-	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 is 100.
+	// RedeliveryMultiplier is the factor by which the delay grows with each further nack, in hundredths; 0 means 100.
 	RedeliveryMultiplier uint64
-	// RedeliveryMaxDelay is the maximum delay; 0 means MaxTime.
+	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
-	// RetentionAge is the time for which a message is kept after it was acknowledged by all; 0 means no limit.
+	// RetentionAge is the time for which a message is kept even if all subscriptions have acknowledged it; 0 means no
+	// limit.
 	RetentionAge uint64
-	// RetentionBytes and RetentionMessages are the maximums kept by the retention; 0 means no limit.
+	// RetentionBytes and RetentionMessages limit the messages kept by the retention; 0 means no limit.
 	RetentionBytes, RetentionMessages uint64
 	Overflow                          Overflow
 	Priorities                        uint64 // 1: higher priorities first; fixed at the creation
-	// Exclusive is 1 if each subscription has one consumer at a time that receives messages.
+	// Exclusive is 1 if only one consumer of each subscription receives messages at a time.
 	Exclusive         uint64
 	DeadLetterExpired uint64 // 1: move expired messages to DeadLetter
-	// TemporaryGrace is the time after its last consumer closed at which the queue is deleted; 0 means never.
+	// TemporaryGrace is the time without consumers after which the queue is deleted; 0 means never.
 	TemporaryGrace uint64
 	// ExactBytes is 1 if the queue keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
-	// byte count is exact. The active sets it together with one of them; it is not visible to clients.
+	// byte count is exact. The active sets it together with one of these limits. It is not visible to clients.
 	ExactBytes uint64
 }
 
-// Overflow is the policy for a publish to a full queue.
+// Overflow is the policy for publishing to a full queue.
 type Overflow = uint64
 
 // Kinds of Overflow, as stored.
@@ -74,7 +75,7 @@ const (
 	FieldTemporaryGrace
 	FieldExactBytes
 
-	// PlainFields are the fields of releases before 0.2.0, which always change all of them.
+	// PlainFields are the fields that releases before 0.2.0 support. These releases always change all of them.
 	PlainFields = FieldMaxMessages | FieldMaxBytes
 	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
@@ -82,7 +83,8 @@ const (
 	AllFields = FieldExactBytes<<1 - 1
 )
 
-// configField is one field of a Config. configFields has them in the order of their bits and of their encoding.
+// configField describes one field of a Config. configFields lists the fields in the order of their bits and of their
+// encoding.
 type configField struct {
 	of   func(*Config) *uint64
 	most uint64
@@ -111,13 +113,13 @@ var configFields = [...]configField{ //nolint:gochecknoglobals // a table
 
 const noLimit = 1<<64 - 1
 
-// Field returns the field with a number, in the order of the bits of a ConfigMask, and its maximum.
+// Field returns a pointer to the field with a number, which is its bit in a ConfigMask, and its maximum.
 func (c *Config) Field(number int) (value *uint64, most uint64) {
 	f := &configFields[number]
 	return f.of(c), f.most
 }
 
-// With returns the configuration with the fields in mask replaced by those of o.
+// With returns a copy of c with the fields in mask replaced by their values in o.
 func (c Config) With(o Config, mask ConfigMask) Config {
 	for i, f := range configFields {
 		if mask>>i&1 != 0 {
@@ -137,7 +139,7 @@ func (c *Config) Fields() (mask ConfigMask) {
 	return mask
 }
 
-// Values iterates over all fields in the order of their bits.
+// Values iterates over all fields and their values, in the order of their bits.
 func (c *Config) Values(yield func(field ConfigMask, v uint64) bool) {
 	for i, f := range configFields {
 		if !yield(1<<i, *f.of(c)) {
@@ -149,19 +151,21 @@ func (c *Config) Values(yield func(field ConfigMask, v uint64) bool) {
 // Limited reports whether the queue has a limit on its messages or bytes.
 func (c *Config) Limited() bool { return c.MaxMessages|c.MaxBytes != 0 }
 
-// Retention is the set of fields that keep messages after all subscriptions have acknowledged them.
+// Retention is the set of fields that configure the retention of acknowledged messages.
 const Retention = FieldRetentionAge | FieldRetentionBytes | FieldRetentionMessages
 
-// Retains reports whether messages are kept after all subscriptions have acknowledged them.
+// Retains reports whether the queue keeps messages after all subscriptions have acknowledged them.
 func (c *Config) Retains() bool { return c.RetentionAge|c.RetentionBytes|c.RetentionMessages != 0 }
 
 // Plain reports whether releases before 0.2.0 support the configuration.
 func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 
-// AppendConfig appends the encoding of c, for a plain configuration that of releases before 0.2.0.
+// AppendConfig appends the encoding of c to dst. A plain configuration has the same encoding as in releases before
+// 0.2.0.
 func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
 
-// appendConfig encodes a mask as a separate field after the plain ones, so that a release without masks rejects it.
+// appendConfig encodes a mask other than PlainFields as a field after the plain ones, so that releases without masks
+// reject it.
 func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	if mask == PlainFields {
 		mask = 0
@@ -184,10 +188,10 @@ func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	return dst
 }
 
-// plainFields is the number of fields of every configuration.
+// plainFields is the number of fields that are always encoded.
 const plainFields = 2
 
-// DecodeConfig reads a configuration from the front of b. The errors wrap ErrMalformed or ErrNewerVersion.
+// DecodeConfig decodes a configuration at the front of b. The errors wrap ErrMalformed or ErrNewerVersion.
 func DecodeConfig(b []byte) (c Config, rest []byte, err error) {
 	d := decoder{b: b}
 	c, mask := d.config()
@@ -218,11 +222,11 @@ func (d *decoder) config() (c Config, mask ConfigMask) {
 			}
 			*configFields[field].of(&c) = v
 		case v != 0 && d.err == nil:
-			d.err = fmt.Errorf("%w: field %d of a queue configuration", ErrNewerVersion, field)
+			d.err = fmt.Errorf("%w: queue configuration field %d", ErrNewerVersion, field)
 		}
 	}
 	if mask&^AllFields != 0 && d.err == nil {
-		d.err = fmt.Errorf("%w: change of fields %#x of a queue configuration", ErrNewerVersion, mask&^AllFields)
+		d.err = fmt.Errorf("%w: queue configuration fields %#x", ErrNewerVersion, mask&^AllFields)
 	}
 	return c, mask
 }

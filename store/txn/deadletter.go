@@ -18,20 +18,20 @@ const (
 	DeadOverflow      DeadReason = 4
 )
 
-// DeadLetter is the origin of a dead letter, and the reason.
+// DeadLetter describes the origin of a dead letter, and the reason for the move.
 type DeadLetter struct {
-	// Queue and Subscription are their names at the time of the move.
+	// Queue and Subscription are the names of the original queue and subscription at the time of the move.
 	Queue, Subscription string
-	// Sequence in that queue.
+	// Sequence is the sequence of the message in the original queue.
 	Sequence uint64
 	Reason   DeadReason
-	// Deliveries is the number of deliveries in the subscription.
+	// Deliveries is the number of deliveries to the subscription.
 	Deliveries uint32
 	// MovedMS is the time of the move on the active, in milliseconds since 1970.
 	MovedMS int64
 }
 
-// maxDeadLetterBytes is above the length of any encoded DeadLetter.
+// maxDeadLetterBytes is an upper bound for the length of an encoded DeadLetter.
 const maxDeadLetterBytes = 600
 
 func (l *DeadLetter) check() error {
@@ -42,7 +42,7 @@ func (l *DeadLetter) check() error {
 	return nil
 }
 
-// bytes returns the length of the attribute with its tag; 0 for nil.
+// bytes returns the encoded length of the attribute with its tag, or 0 if l is nil.
 func (l *DeadLetter) bytes() int {
 	if l == nil {
 		return 0
@@ -86,7 +86,7 @@ func (d *decoder) checkDeadLetter(b []byte) {
 	}
 }
 
-// DeadLetter returns the origin of a dead letter; nil for other messages.
+// DeadLetter returns the origin of a dead letter, or nil for other messages.
 func (m *Message) DeadLetter() *DeadLetter {
 	if len(m.dead) == 0 {
 		return nil
@@ -97,8 +97,8 @@ func (m *Message) DeadLetter() *DeadLetter {
 	return &l
 }
 
-// Relabel returns the record of the message with l as its DeadLetter, which may be nil. A dead letter loses its expiry
-// and delivery times. The error is that of AppendMessage or DecodeMessage.
+// Relabel returns a copy of a record with its DeadLetter replaced by l, which may be nil. If l is not nil, it removes
+// the expiry and delivery times. It returns the errors of DecodeMessage and AppendMessage.
 func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	m, err := DecodeMessage(rec)
 	if err != nil {
@@ -116,15 +116,15 @@ func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	return AppendMessage(nil, m.TimestampMS, &a, props, m.Body)
 }
 
-// BeginMove opens an operation that moves unacknowledged messages of a subscription to another queue or, if target is
-// NoQueue, discards them, and acknowledges them. Move adds to it, EndMove closes it.
+// BeginMove opens an operation that acknowledges unacknowledged messages of a subscription and publishes them to
+// another queue. If target is NoQueue, it discards them. Move adds messages to the operation, and EndMove closes it.
 func (b *Builder) BeginMove(queue uint64, sub uint32, target uint64) {
 	b.begin(OpMove, queue, uint64(sub), target)
 	b.msgs, b.count, b.last, b.drop = 0, len(b.buf), 0, target == NoQueue
 	b.buf = append(b.buf, 0, 0, 0, 0)
 }
 
-// Move adds a message to the open operation, in rising sequence order. rec is the record for the target, if any.
+// Move adds a message to the open move, in ascending sequence order. rec is the record for the target, if any.
 func (b *Builder) Move(sequence uint64, rec []byte) {
 	b.needPublish()
 	switch {
@@ -146,10 +146,11 @@ func (b *Builder) Move(sequence uint64, rec []byte) {
 	b.Record(rec)
 }
 
-// EndMove closes the open operation.
+// EndMove closes the open move.
 func (b *Builder) EndMove() { b.EndPublish() }
 
-// Moves iterates over the messages of an OpMove, up to the first malformed one. rec is nil without a target.
+// Moves iterates over the messages of an OpMove, up to the first malformed one. rec is nil if the messages are
+// discarded.
 func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
 	if o.Code != OpMove {
 		return
@@ -167,8 +168,8 @@ func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
 	}
 }
 
-// CheckMoves verifies the messages of an OpMove: their number, rising sequences, records that DecodeMessage accepts,
-// and no trailing bytes. It returns the total length of the records.
+// CheckMoves verifies the messages of an OpMove: their number, the order of the sequences, the records (like
+// DecodeMessage), and that no bytes follow. It returns the total length of the records.
 func (o *Op) CheckMoves() (bytes int, err error) {
 	d, last := decoder{b: o.Raw}, uint64(0)
 	for range o.Count {

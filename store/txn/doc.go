@@ -3,13 +3,13 @@
 // Package txn implements the encoding of logical transactions and messages: the payload of the log's transaction
 // records.
 //
-// A transaction describes logical changes, not positions in storage, so two nodes with different page sizes can apply
-// the same bytes. Queues and subscriptions are numbers; a name appears only where one is created. The sequences of
-// published messages are assigned in log order when the transaction is applied, and are the same on both nodes. The
-// active node sets all times and writes them into the transaction.
+// A transaction describes logical changes, not locations in storage, so two nodes with different page sizes can apply
+// the same bytes. It refers to queues and subscriptions by number; a name occurs only in the operation that creates
+// one. The sequences of published messages are assigned in log order when the transaction is applied, and are the same
+// on both nodes. All times are set by the active.
 //
-// A message is encoded once (see AppendMessage), by the node that accepts it. The same bytes are then the publish
-// operation in the log, the entry in the queue's tail and the content of the page.
+// The node that accepts a message encodes it once (AppendMessage). The log, the queue's tail and the pages contain the
+// same bytes.
 //
 // All numbers are little endian; "uvarint" is the unsigned varint of encoding/binary, "varint" the zigzag one.
 //
@@ -23,6 +23,6 @@
 //	              body
 //
 // Decoding never allocates per message. It checks every length against the available bytes and its limit before use. An
-// unknown version, flag or operation code is ErrNewerVersion: the node must stop, since skipping the record would make
-// its content differ from its peer's.
+// unknown version, flag or operation code is ErrNewerVersion: the node must stop, since the content of the nodes would
+// differ if it skipped the record.
 package txn

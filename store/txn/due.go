@@ -8,14 +8,14 @@ import (
 	"fmt"
 )
 
-// DueKind is the action on a due message. The numbers are stored.
+// DueKind is the action for a due message. The numbers are stored.
 type DueKind uint8
 
 // Kinds of Due.
 const (
 	DueDeliver DueKind = 1
 	DueExpire  DueKind = 2
-	// DueTTL expires a message by its queue's TTL. It is in no index.
+	// DueTTL expires a message according to the TTL of its queue. It is not in the schedule index.
 	DueTTL DueKind = 3
 )
 
@@ -38,18 +38,19 @@ func (e Due) Compare(o Due) int {
 // MaxDue is the maximum number of entries in one OpDue.
 const MaxDue = 10_000
 
-// Due adds an operation that executes due entries. Entries are skipped that are not due at the transaction's time, by
-// their own time or the queue's current TTL, or that are completed, so a retry changes nothing. A DueDeliver makes a
-// delayed message deliverable; the others acknowledge a message for all subscriptions.
+// Due adds an operation that executes due entries. A DueDeliver makes a delayed message deliverable. DueExpire and
+// DueTTL acknowledge a message for all subscriptions. Completed entries are skipped, so a retry changes nothing.
+// Entries that are not due at the transaction's time, according to their time or the queue's current TTL, are also
+// skipped.
 func (b *Builder) Due(entries ...Due) {
 	if len(entries) == 0 || len(entries) > MaxDue {
-		b.fail(fmt.Errorf("%w: %d due entries, must be 1 to %d", ErrTooLarge, len(entries), MaxDue))
+		b.fail(fmt.Errorf("%w: %d due entries, must have 1 to %d", ErrTooLarge, len(entries), MaxDue))
 	}
 	b.begin(OpDue, uint64(len(entries)))
 	var last Due
 	for _, e := range entries {
 		if !e.valid() {
-			b.fail(fmt.Errorf("%w: invalid due entry, %+v", ErrMalformed, e))
+			b.fail(fmt.Errorf("%w: invalid due entry %+v", ErrMalformed, e))
 		}
 		b.buf = binary.AppendVarint(b.buf, e.TimeMS-last.TimeMS)
 		b.buf = binary.AppendVarint(b.buf, int64(e.Queue-last.Queue))
@@ -65,7 +66,7 @@ func (e *Due) valid() bool {
 		e.Kind <= DueTTL
 }
 
-// Dues iterates over the entries of an OpDue, in their given order.
+// Dues iterates over the entries of an OpDue, in the order in which they were added.
 func (o *Op) Dues(yield func(Due) bool) {
 	if o.Code != OpDue {
 		return

@@ -15,7 +15,8 @@ import (
 // fingerprintPrime is the FNV prime, used to mix in numbers.
 const fingerprintPrime = 16_777_619
 
-// Fingerprint returns Op.Fingerprint over all operations of a transaction.
+// Fingerprint returns the fingerprint of all operations of a transaction (Op.Fingerprint). table must be the table of
+// crc32.Castagnoli. The errors are those of Reader.Reset and Reader.Next.
 func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 	var r Reader
 	if err := r.Reset(payload); err != nil {
@@ -33,16 +34,16 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 	}
 }
 
-// Fingerprint continues a checksum over the client's request for an operation; the first operation of a transaction
-// continues 0. For a publish it covers the messages without their times, which differ between attempts. For other
-// operations it covers the parameters, without the numbers of queues and subscriptions, which clients do not have.
-// Additions of the active (OpForward, Config.ExactBytes) are excluded, and an OpAccess is identified by the checksum of
-// its request. table must be crc32.Castagnoli's.
+// Fingerprint adds an operation to sum, a checksum of a client's request; sum is 0 for the first operation of a
+// transaction. For a publish it covers the messages without their times, which differ between attempts. For other
+// operations it covers the parameters, but not the numbers of queues and subscriptions, which are not part of a
+// request. It excludes additions of the active (OpForward, Config.ExactBytes). For an OpAccess it covers only the
+// checksum of the request. table must be the table of crc32.Castagnoli.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }
 
-// FingerprintWith is Fingerprint with known checksums of the operation's messages.
+// FingerprintWith is like Fingerprint, but reuses the known checksums of the operation's messages.
 func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) uint32 {
 	if o.Code == OpForward {
 		return sum
@@ -59,7 +60,7 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 		}
 	}
 	if o.Code == OpAccess {
-		return sum*fingerprintPrime ^ o.Asked
+		return sum*fingerprintPrime ^ o.Requested
 	}
 	if o.Code == OpPrepare {
 		return o.fingerprintInner(sum, table)
@@ -82,8 +83,8 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	return sum
 }
 
-// fingerprintRecord continues the fingerprint with one message, without its expiry and delivery times: the active
-// computes them from the TTL or delay of the request or the queue. known is the checksum of rec, or 0 if unknown.
+// fingerprintRecord adds one message to the fingerprint sum. It excludes the expiry and delivery times, which the
+// active computes from a TTL or delay of the request or the queue. known is the checksum of rec, or 0 if unknown.
 func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32) uint32 {
 	size, flags, rest := len(rec), rec[sizeFieldBytes], rec[recordHeaderBytes:]
 	if flags&flagAttributes != 0 {
@@ -108,7 +109,7 @@ func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32)
 	return crc32.Update(sum, table, rest)
 }
 
-// withoutTimes returns a block of attributes without the time attributes: the block itself if it has none.
+// withoutTimes returns a copy of an attribute block without the time attributes, or the block itself if it has none.
 func withoutTimes(block []byte) []byte {
 	kept := block
 	for d := (decoder{b: block}); len(d.b) > 0; {

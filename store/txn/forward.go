@@ -10,20 +10,21 @@ import (
 // MaxForwards is the maximum number of forwards of a queue.
 const MaxForwards = 16
 
-// Forward is a forwarding rule of a queue: published messages, or those that match a filter, also go to another queue.
+// Forward is a forwarding rule of a queue. Published messages that match the filter are also published to another
+// queue.
 type Forward struct {
 	Target uint64
 	// Move moves messages to the target instead of copying them.
 	Move bool
-	// Filter is the filter expression, at most MaxFilterBytes bytes; "" for all messages. Log and state treat it as
-	// opaque: the active evaluates it and records the matching messages.
+	// Filter is the filter expression, at most MaxFilterBytes bytes; "" matches all messages. Log and state treat it as
+	// opaque. The active evaluates it and adds an OpForward with the matching messages.
 	Filter string
 }
 
 const flagMove = 1
 
-// AppendForwards appends the encoding of a queue's forwards: a count, followed by each as target uvarint, flags u8
-// (1 = move), filter (length uvarint, bytes).
+// AppendForwards appends the encoding of a queue's forwards to dst: a count uvarint, and for each forward target
+// uvarint, flags u8 (1 = move), and filter (length uvarint, bytes).
 func AppendForwards(dst []byte, forwards []Forward) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(forwards)))
 	for i := range forwards {
@@ -76,7 +77,7 @@ func (d *decoder) forwards() []Forward {
 	return forwards
 }
 
-// SetForwards replaces the forwards of a queue; an empty list removes them.
+// SetForwards adds an operation that replaces the forwards of a queue. An empty list removes them.
 func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 	if len(forwards) > MaxForwards {
 		b.fail(fmt.Errorf("%w: %d forwards, limit %d", ErrTooLarge, len(forwards), MaxForwards))
@@ -86,9 +87,10 @@ func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 	b.end()
 }
 
-// Forward adds messages of the preceding publish to queue to target as well, or only there if move is set. indexes are
-// rising positions in the publish, starting at 0; none means all messages. The active adds this operation to the
-// client's request: it has no result and is not part of a fingerprint.
+// Forward adds an operation that also publishes messages of the preceding publish to target, or only to target if move
+// is set. queue is the queue of the publish. indexes are the positions of the messages in the publish, starting at 0,
+// in ascending order; an empty list means all messages. The active adds this operation to a client's request, so it has
+// no result and is not part of the fingerprint.
 func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
 	b.begin(OpForward, queue, target)
 	f := Forward{Move: move}
@@ -96,7 +98,7 @@ func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
 	next := 0
 	for _, i := range indexes {
 		if i < next {
-			b.fail(fmt.Errorf("%w: messages of a forward must ascend", ErrMalformed))
+			b.fail(fmt.Errorf("%w: forward indexes not in ascending order", ErrMalformed))
 		}
 		b.buf = binary.AppendUvarint(b.buf, uint64(i-next))
 		next = i + 1
@@ -118,7 +120,8 @@ func (o *Op) decodeForward(d *decoder) {
 	}
 }
 
-// Forwarded iterates over the positions of an OpForward's messages in a publish of the given number of messages.
+// Forwarded iterates over the positions of the messages of an OpForward in its publish, which has the given number of
+// messages.
 func (o *Op) Forwarded(messages int) func(yield func(index int) bool) {
 	return func(yield func(index int) bool) {
 		d, next := decoder{b: o.Raw}, 0

@@ -165,7 +165,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// copyTxn reads payload and builds the same transaction; it returns false if payload is malformed.
+// copyTxn decodes payload and builds the same transaction. It returns false if payload is malformed.
 func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 	if r.Reset(payload) != nil {
 		return false
@@ -197,7 +197,7 @@ func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 	return err != nil && r.left == 0 && len(r.rest) == 0
 }
 
-// copyInner reports whether a transaction can be prepared. Such a transaction must also be buildable and stampable.
+// copyInner reports whether a transaction can be prepared. If so, building it and WithTimestamp must succeed.
 func copyInner(payload []byte) bool {
 	var r, again Reader
 	var b Builder
@@ -292,7 +292,7 @@ func copyOp(b *Builder, o *Op) {
 			b.Seek(o.Queue, o.Sub, o.Sequence)
 		}
 	case OpAccess:
-		b.ChangeAccess(o.Number, o.Asked, slices.Collect(o.AccessChanges))
+		b.ChangeAccess(o.Number, o.Requested, slices.Collect(o.AccessChanges))
 	case OpPutMeta:
 		b.PutMeta(string(o.Name), o.Raw)
 	case OpDeleteMeta:

@@ -4,11 +4,11 @@ package txn
 
 import "fmt"
 
-// Hard limits of the encoding. A server may set lower ones; raising one requires a new version of the format.
+// Hard limits of the encoding. A server may enforce lower limits. A higher limit requires a new version of the format.
 const (
-	// NoQueue is the number of no queue: operations on it return ErrQueueNotFound.
+	// NoQueue is a number that no queue has. Operations on it return ErrQueueNotFound.
 	NoQueue = 0
-	// NoSub is the number of no subscription: acknowledgements for it return ErrSubscriptionNotFound.
+	// NoSub is a number that no subscription has. Acknowledgements for it return ErrSubscriptionNotFound.
 	NoSub = 1<<32 - 1
 	// RetentionSub is the number of the hidden subscription of a queue with a retention.
 	RetentionSub        = NoSub - 1
@@ -25,7 +25,7 @@ const (
 	MaxRecordBytes     = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
 	// maxBlockBytes is the maximum length of the attributes with their length prefix.
 	maxBlockBytes = 3 + MaxAttributesBytes + maxDeadLetterBytes
-	// MaxTransactionBytes is the maximum length of an encoded transaction. It must fit into a log frame.
+	// MaxTransactionBytes is the maximum length of an encoded transaction, which must fit into a log frame.
 	MaxTransactionBytes = 80 << 20
 	MaxRanges           = 65_536
 	MaxProducerIDBytes  = 64
@@ -46,8 +46,8 @@ const (
 	MaxSubscriptions = 1000
 )
 
-// CheckName verifies the name of a queue or a subscription: 1 to MaxNameBytes characters of [A-Za-z0-9._/-], the first
-// one a letter or digit. The error wraps ErrInvalidName.
+// CheckName verifies the name of a queue or subscription. It must have 1 to MaxNameBytes characters of [A-Za-z0-9._/-]
+// and start with a letter or digit. The error wraps ErrInvalidName.
 func CheckName(name string) error {
 	switch {
 	case name == "":

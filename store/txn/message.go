@@ -33,7 +33,7 @@ type Property struct {
 	Value string
 }
 
-// Properties returns m as properties in key order: equal maps must have equal encodings.
+// Properties converts m to properties in key order, so that equal maps have equal encodings.
 func Properties(m map[string]string) []Property {
 	if len(m) == 0 {
 		return nil
@@ -45,10 +45,11 @@ func Properties(m map[string]string) []Property {
 	return props
 }
 
-// ErrInvalidMessage is returned for a message, or a batch of messages, that no node accepts.
+// ErrInvalidMessage is returned for an invalid message or batch of messages.
 var ErrInvalidMessage = errors.New("invalid message")
 
-// CheckMessage verifies a message; a may be nil. It returns ErrTooLarge, ErrInvalidName (a key) or ErrInvalidMessage.
+// CheckMessage verifies a message. a may be nil. The error wraps ErrTooLarge, ErrInvalidName (for a key) or
+// ErrInvalidMessage.
 func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	if len(body) > MaxBodyBytes {
 		return fmt.Errorf("%w: body has %d bytes, limit %d", ErrTooLarge, len(body), MaxBodyBytes)
@@ -76,7 +77,7 @@ func CheckMessage(a *Attributes, props []Property, body []byte) error {
 // CheckBatch verifies the number of messages of one publish. The error wraps ErrInvalidMessage.
 func CheckBatch(messages int) error {
 	if messages == 0 || messages > MaxPublishMessages {
-		return fmt.Errorf("%w batch: %d messages, 1 to %d are possible", ErrInvalidMessage, messages, MaxPublishMessages)
+		return fmt.Errorf("%w batch: %d messages, must have 1 to %d", ErrInvalidMessage, messages, MaxPublishMessages)
 	}
 	return nil
 }
@@ -98,7 +99,8 @@ func propertiesBytes(props []Property) int {
 	return n
 }
 
-// AppendMessage appends the record of a message to dst; a may be nil. It returns the errors of CheckMessage, and dst.
+// AppendMessage appends the record of a message to dst. a may be nil. If CheckMessage rejects the message,
+// AppendMessage returns dst and that error.
 func AppendMessage(dst []byte, timestampMS int64, a *Attributes, props []Property, body []byte) ([]byte, error) {
 	if err := CheckMessage(a, props, body); err != nil {
 		return dst, err
@@ -133,8 +135,8 @@ func appendHead(dst []byte, timestampMS int64, a *Attributes, props []Property, 
 	return dst
 }
 
-// NextRecord splits the first record off b. It checks only the record's size and flags, in constant time. The errors
-// wrap ErrMalformed or ErrNewerVersion.
+// NextRecord returns the first record in b, and the rest of b. It verifies only the size and flags of the record, in
+// constant time. The errors wrap ErrMalformed or ErrNewerVersion.
 func NextRecord(b []byte) (rec, rest []byte, err error) {
 	if len(b) < recordHeaderBytes {
 		return nil, nil, fmt.Errorf("%w: %d bytes are too few for a message", ErrMalformed, len(b))
@@ -158,13 +160,14 @@ func NextRecord(b []byte) (rec, rest []byte, err error) {
 
 // Message is a decoded record. It aliases the record.
 type Message struct {
-	// TimestampMS is the time at which the active accepted it, in milliseconds since 1970.
+	// TimestampMS is the time at which the active accepted the message, in milliseconds since 1970.
 	TimestampMS int64
 	Body        []byte
 
 	props []byte // encoded pairs
 	count int
-	// attributes is the stored block without its length; values and dead are its AttributeValues and AttributeDeadLetter.
+	// attributes is the stored block without its length. values and dead are the contents of its AttributeValues and
+	// AttributeDeadLetter.
 	attributes, values, dead []byte
 }
 
@@ -174,7 +177,7 @@ func DecodeMessage(rec []byte) (m Message, err error) {
 	return m, err
 }
 
-// Decode is DecodeMessage into m, which is the zero Message after an error.
+// Decode decodes and verifies one whole record into m, like DecodeMessage. After an error, m is the zero Message.
 func (m *Message) Decode(rec []byte) error {
 	*m = Message{}
 	rec, rest, err := NextRecord(rec)
@@ -226,7 +229,7 @@ func (m *Message) properties(d *decoder) {
 // PropertyCount returns the number of properties.
 func (m *Message) PropertyCount() int { return m.count }
 
-// Properties iterates over the properties in their stored order. Key and value alias the record.
+// Properties iterates over the properties in their stored order. The key and the value alias the record.
 func (m *Message) Properties(yield func(key, value []byte) bool) {
 	d := decoder{b: m.props}
 	for range m.count {
@@ -237,7 +240,7 @@ func (m *Message) Properties(yield func(key, value []byte) bool) {
 	}
 }
 
-// PropertyMap returns a copy of the properties as a map; nil if empty.
+// PropertyMap returns a copy of the properties as a map, or nil if the message has none.
 func (m *Message) PropertyMap() map[string]string {
 	if m.count == 0 {
 		return nil
@@ -256,7 +259,7 @@ func appendString(dst []byte, s string) []byte {
 // UvarintBytes returns the number of bytes that binary.AppendUvarint appends.
 func UvarintBytes(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
-// decoder decodes b. After the first error every call returns zero values, so callers check err only once.
+// decoder decodes b. After the first error all methods return zero values, so that callers check err only once.
 type decoder struct {
 	b   []byte
 	err error

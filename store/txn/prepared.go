@@ -19,16 +19,17 @@ type Decider uint8
 const (
 	// ByCoordinator is the client that prepared the transaction.
 	ByCoordinator Decider = 0
-	// ByOperator is an operator, without the coordinator.
+	// ByOperator is an operator, independently of the coordinator.
 	ByOperator Decider = 1
-	// ByTimeout is the active, after the configured timeout for prepared transactions.
+	// ByTimeout is the active, after the timeout for prepared transactions.
 	ByTimeout Decider = 2
 )
 
-// Heuristic reports whether the decision was not made by the coordinator.
+// Heuristic reports whether the decision was made without the coordinator.
 func (d Decider) Heuristic() bool { return d != ByCoordinator }
 
-// CheckXID verifies a transaction name: 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps ErrInvalidName.
+// CheckXID verifies a transaction name, which must have 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps
+// ErrInvalidName.
 func CheckXID(xid string) error {
 	switch {
 	case xid == "":
@@ -46,14 +47,14 @@ func CheckXID(xid string) error {
 	return nil
 }
 
-// Take acknowledges messages of one subscription, in any order. If one of them is already acknowledged or reserved by a
-// prepared transaction, the transaction is rejected.
+// Take adds an operation that acknowledges messages for one subscription. The ranges can be in any order. If one of the
+// messages is already acknowledged or reserved by a prepared transaction, the transaction is rejected.
 func (b *Builder) Take(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpTake, queue, sub, ranges)
 }
 
-// Prepare stores a transaction, finished by another Builder, until it is decided. It must have no producer, and only
-// the operations OpPublish, OpForward, OpAck and OpTake.
+// Prepare adds an operation that stores transaction inner until it is committed or rolled back. inner must be finished,
+// must have no producer, and may contain only OpPublish, OpForward, OpAck and OpTake.
 func (b *Builder) Prepare(xid string, inner []byte) {
 	b.checkXID(xid)
 	if len(inner) > MaxPreparedBytes {
@@ -69,12 +70,14 @@ func (b *Builder) Prepare(xid string, inner []byte) {
 	b.end()
 }
 
-// CommitPrepared commits a prepared transaction. number is the LSN of its OpPrepare, or 0 for any.
+// CommitPrepared adds an operation that commits a prepared transaction. number is the LSN of its OpPrepare, or 0 for
+// any.
 func (b *Builder) CommitPrepared(xid string, by Decider, number uint64) {
 	b.decide(OpCommitPrepared, xid, by, number)
 }
 
-// RollbackPrepared rolls back a prepared transaction. number is the LSN of its OpPrepare, or 0 for any.
+// RollbackPrepared adds an operation that rolls back a prepared transaction. number is the LSN of its OpPrepare, or 0
+// for any.
 func (b *Builder) RollbackPrepared(xid string, by Decider, number uint64) {
 	b.decide(OpRollbackPrepared, xid, by, number)
 }
@@ -120,14 +123,14 @@ func (o *Op) decodePrepared(d *decoder) {
 	}
 }
 
-// Inner resets r to the transaction in an OpPrepare, or one kept by a state. It verifies that the transaction can be
-// prepared, except for its messages. The errors wrap a Code.
+// Inner resets r to the payload of a transaction to prepare or a prepared one. It verifies that the transaction can be
+// prepared, but does not verify the messages. The errors wrap a Code.
 func Inner(r *Reader, payload []byte) error {
 	if err := r.Reset(payload); err != nil {
 		return err
 	}
 	if _, ok := r.Producer(); ok {
-		return fmt.Errorf("%w: prepared transaction with its own producer", ErrMalformed)
+		return fmt.Errorf("%w: prepared transaction with a producer", ErrMalformed)
 	}
 	for {
 		op, err := r.Next()
@@ -139,12 +142,12 @@ func Inner(r *Reader, payload []byte) error {
 			return err
 		}
 		if op.Code != OpPublish && op.Code != OpForward && op.Code != OpAck && op.Code != OpTake {
-			return fmt.Errorf("%w: a prepared transaction can publish and acknowledge, not %s", ErrMalformed, op.Code)
+			return fmt.Errorf("%w: %s in a prepared transaction", ErrMalformed, op.Code)
 		}
 	}
 }
 
-// WithTimestamp returns a copy of a prepared transaction with another publish time in all messages. Inner and
+// WithTimestamp returns a copy of a prepared transaction with the publish time of all messages replaced. Inner and
 // CheckRecords must have accepted the transaction.
 func WithTimestamp(payload []byte, timestampMS int64) []byte {
 	out := slices.Clone(payload)

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Committer commits encoded transactions; *replication.Primary is one.
+// Committer commits encoded transactions; *replication.Primary implements it.
 type Committer interface {
-	// Commit returns when the transaction is committed and applied, or will never be.
+	// Commit returns when the transaction is committed and applied, or when it can no longer be committed.
 	Commit(ctx context.Context, payload []byte) (*Result, error)
 }
 
-// Build encodes a transaction of the given time. The errors are those of Builder.Finish.
+// Build encodes a transaction with time now. fill adds the operations. The errors are those of Builder.Finish.
 func Build(now time.Time, fill func(*Builder)) ([]byte, error) {
 	var b Builder
 	b.Begin(nil, now.UnixMilli(), nil)
@@ -22,7 +22,7 @@ func Build(now time.Time, fill func(*Builder)) ([]byte, error) {
 	return b.Finish()
 }
 
-// Propose builds and commits a transaction. If the transaction was refused, the error is its Code.
+// Propose builds and commits a transaction. If the transaction is rejected, the error wraps its Code.
 func Propose(ctx context.Context, c Committer, now time.Time, fill func(*Builder)) (*Result, error) {
 	payload, err := Build(now, fill)
 	if err != nil {

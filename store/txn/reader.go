@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// Reader decodes a transaction. All its results alias the payload. The zero Reader is ready for Reset, and a Reader can
-// be reset any number of times. It is not safe for concurrent use.
+// Reader decodes a transaction. All results alias the payload. The zero Reader is ready for Reset, and a Reader can be
+// reused with Reset. It is not safe for concurrent use.
 type Reader struct {
 	payload  []byte
 	sum      Checksum // of payload
@@ -22,7 +22,7 @@ type Reader struct {
 	op       Op
 }
 
-// Reset starts reading payload and verifies its header. The errors wrap ErrMalformed or ErrNewerVersion.
+// Reset starts to read payload, and verifies its header. The errors wrap ErrMalformed or ErrNewerVersion.
 func (r *Reader) Reset(payload []byte) error {
 	*r = Reader{payload: payload}
 	if len(payload) > MaxTransactionBytes {
@@ -66,10 +66,10 @@ func (d *decoder) producer(p *Producer) {
 	}
 }
 
-// Rewind moves back to the first operation.
+// Rewind makes the following Next return the first operation again.
 func (r *Reader) Rewind() { r.rest, r.left = r.body, r.ops }
 
-// TimeMS returns the active's time when it created the transaction, in milliseconds since 1970.
+// TimeMS returns the time at which the active created the transaction, in milliseconds since 1970.
 func (r *Reader) TimeMS() int64 { return r.timeMS }
 
 // Ops returns the number of operations.
@@ -78,8 +78,9 @@ func (r *Reader) Ops() int { return r.ops }
 // Producer returns the transaction's producer, if it has one.
 func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
 
-// Next returns the next operation, which is valid until the next call, and io.EOF after the last one. Other errors wrap
-// ErrMalformed, ErrNewerVersion or ErrInvalidName. The operation is verified except for the messages of a publish.
+// Next returns the next operation, which is valid until the next call. It returns io.EOF after the last operation;
+// other errors wrap ErrMalformed, ErrNewerVersion or ErrInvalidName. It does not verify the messages of a publish or
+// move.
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
 		if len(r.rest) != 0 {
@@ -107,36 +108,40 @@ func (r *Reader) Next() (*Op, error) {
 // Op is one operation. Code determines the fields that are set.
 type Op struct {
 	Code OpCode
-	// Queue is the number of the queue; 0 for OpCreateQueue, OpDue and OpAccess.
+	// Queue is the number of the queue, or 0 if the operation is not on one queue.
 	Queue uint64
-	// Sub is the number of the subscription; for OpPurge, 0 means all.
+	// Sub is the number of the subscription. For OpPurge, 0 means all subscriptions.
 	Sub uint32
-	// Target is the number of the target queue of an OpMove, NoQueue if it discards, or of an OpForward.
+	// Target is the number of the target queue of an OpForward or OpMove. For an OpMove that discards messages, it is
+	// NoQueue.
 	Target uint64
-	// Name of the new queue or subscription; the key, for OpPutMeta and OpDeleteMeta; the xid of a prepared transaction.
+	// Name is the name of the new queue or subscription, the key for OpPutMeta and OpDeleteMeta, or the xid of a prepared
+	// transaction.
 	Name []byte
-	// Move reports that the messages of an OpForward go to the target only.
+	// Move reports that the messages of an OpForward are published only to the target.
 	Move bool
-	// Sequence for OpSeek, and for OpCreateSubscription with StartSequence; at least 1.
+	// Sequence is the sequence, at least 1, of an OpSeek or of a new subscription with StartSequence.
 	Sequence uint64
-	// Config for OpCreateQueue and OpAlterQueue; for an OpSeek of RetentionSub, the proposer's retention.
+	// Config is the configuration for OpCreateQueue and OpAlterQueue. For an OpSeek of RetentionSub, it contains the
+	// retention for which the proposal was made.
 	Config  Config
 	Mask    ConfigMask
 	Start   Start
 	IfEmpty bool
-	// Temporary for OpDeleteQueue; if not 0, the queue is deleted only if this is its TemporaryGrace.
+	// Temporary, if not 0, is the TemporaryGrace that the queue must have for OpDeleteQueue to delete it.
 	Temporary uint64
-	// Count is the number of elements in Raw: messages (of an OpForward: 0 = all of the preceding publish), names, ranges,
-	// entries or changes.
+	// Count is the number of elements in Raw: messages, names, ranges, entries or changes. For an OpForward, 0 means all
+	// messages of the preceding publish.
 	Count int
-	// Raw contains the elements counted by Count, encoded. For OpPutMeta it is the value, for OpCreateSubscriptionWith the
-	// options, for OpAlterSubscription the change, for OpPrepare the transaction to prepare.
+	// Raw contains the encoded elements that Count counts. It is the value for OpPutMeta, the options for
+	// OpCreateSubscriptionWith, the change for OpAlterSubscription, and the transaction for OpPrepare.
 	Raw []byte
 	By  Decider
-	// Number is the LSN of the OpPrepare to decide; 0 for any. For OpAccess it is the expected version of the table.
+	// Number is, for a commit or rollback, the LSN of the OpPrepare, or 0 for any. For OpAccess it is the expected version
+	// of the table.
 	Number uint64
-	// Asked is the checksum of the client's request for an OpAccess.
-	Asked uint32
+	// Requested is the checksum of the client's request for an OpAccess.
+	Requested uint32
 }
 
 func (o *Op) decode(b []byte) error {
@@ -231,7 +236,7 @@ func (o *Op) createSubscription(d *decoder) {
 	}
 }
 
-// SubscriptionOptions returns the options of an OpCreateSubscriptionWith, which Next has verified.
+// SubscriptionOptions returns the options of an OpCreateSubscriptionWith. Other operations have none.
 func (o *Op) SubscriptionOptions() (options SubscriptionOptions) {
 	if o.Code == OpCreateSubscriptionWith {
 		options, _ = DecodeSubscriptionOptions(o.Raw)
@@ -301,7 +306,7 @@ func (o *Op) ranges(d *decoder) {
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
 }
 
-// Ranges iterates over the ranges of an OpAck, OpTake or OpRelease, in their given order.
+// Ranges iterates over the ranges of an OpAck, OpTake or OpRelease, in the order in which they were added.
 func (o *Op) Ranges(yield func(Range) bool) {
 	if o.Code != OpAck && o.Code != OpRelease && o.Code != OpTake {
 		return
@@ -345,7 +350,8 @@ func (o *Op) Records(yield func(rec []byte) bool) {
 	}
 }
 
-// CheckRecords verifies the messages of an OpPublish as DecodeMessage does, their number, and that none follows.
+// CheckRecords verifies the messages of an OpPublish: their number, the records (like DecodeMessage), and that no bytes
+// follow.
 func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {

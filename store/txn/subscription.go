@@ -7,13 +7,14 @@ import (
 	"fmt"
 )
 
-// SubscriptionOptions are the optional properties of a subscription. The zero value has none.
+// SubscriptionOptions contains the filter and the configuration overrides of a subscription. The zero value has
+// neither.
 type SubscriptionOptions struct {
-	// Filter is the filter expression, at most MaxFilterBytes bytes; "" for all messages. Log and state do not evaluate
-	// it.
+	// Filter is the filter expression, at most MaxFilterBytes bytes; "" matches all messages. Log and state do not
+	// evaluate it.
 	Filter string
-	// Own is the set of PolicyFields that the subscription overrides. Policy has their values, including zeros, and no
-	// other fields. The remaining fields are those of its queue.
+	// Own is the set of PolicyFields that the subscription overrides. Policy contains their values, which may be 0; its
+	// other fields must be 0.
 	Own    ConfigMask
 	Policy Config
 }
@@ -26,8 +27,8 @@ const (
 
 const alterFilter = 1
 
-// AppendSubscriptionOptions appends the encoding of the options that are set, for DecodeSubscriptionOptions: a tag, a
-// length and the bytes of each, in tag order.
+// AppendSubscriptionOptions appends the encoding of the options that are set to dst, in tag order: a tag, a length and
+// the bytes of each.
 func AppendSubscriptionOptions(dst []byte, o SubscriptionOptions) []byte {
 	if o.Filter != "" {
 		dst = appendString(append(dst, optionFilter), o.Filter)
@@ -45,7 +46,8 @@ func AppendSubscriptionOptions(dst []byte, o SubscriptionOptions) []byte {
 	return append(dst, policy...)
 }
 
-// DecodeSubscriptionOptions decodes all of b. The errors wrap ErrMalformed or ErrNewerVersion.
+// DecodeSubscriptionOptions decodes the result of AppendSubscriptionOptions. The errors wrap ErrMalformed or
+// ErrNewerVersion.
 func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
 	d := decoder{b: b}
 	for last := byte(0); len(d.b) > 0; {
@@ -62,7 +64,7 @@ func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
 			in.policy(&o)
 			d.err = in.err
 		default:
-			return o, fmt.Errorf("%w: option %d of a subscription", ErrNewerVersion, tag)
+			return o, fmt.Errorf("%w: subscription option %d", ErrNewerVersion, tag)
 		}
 		last = tag
 	}
@@ -77,7 +79,7 @@ func (d *decoder) policy(o *SubscriptionOptions) {
 	case o.Own == 0:
 		d.fail("empty policy")
 	case o.Own&^PolicyFields != 0:
-		d.err = fmt.Errorf("%w: fields %#x of a subscription", ErrNewerVersion, o.Own&^PolicyFields)
+		d.err = fmt.Errorf("%w: subscription policy fields %#x", ErrNewerVersion, o.Own&^PolicyFields)
 		return
 	}
 	for i, f := range configFields {
@@ -101,20 +103,21 @@ func (b *Builder) checkOptions(o *SubscriptionOptions) {
 		b.fail(fmt.Errorf("%w: filter of %d bytes, limit %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
 	}
 	if o.Own&^PolicyFields != 0 || o.Policy != (Config{}).With(o.Policy, o.Own) {
-		b.fail(fmt.Errorf("%w: subscription with a field that belongs to its queue", ErrMalformed))
+		b.fail(fmt.Errorf("%w: subscription policy with a field that it cannot override", ErrMalformed))
 	}
 	for i, f := range configFields {
 		if v := *f.of(&o.Policy); v > f.most {
-			b.fail(fmt.Errorf("%w: field %d of a subscription is %d, limit %d", ErrMalformed, i, v, f.most))
+			b.fail(fmt.Errorf("%w: subscription policy field %d is %d, limit %d", ErrMalformed, i, v, f.most))
 		}
 	}
 }
 
-// SubscriptionChange is a set of changed options of an OpAlterSubscription, with their new values.
+// SubscriptionChange contains the changed options of an OpAlterSubscription and their new values.
 type SubscriptionChange struct {
 	// Filter reports that the filter is replaced.
 	Filter bool
-	// Fields are the changed policy fields: the subscription overrides those in Options.Own; the others follow its queue.
+	// Fields are the changed policy fields. The subscription overrides the fields that are also in Options.Own. It no
+	// longer overrides the others.
 	Fields  ConfigMask
 	Options SubscriptionOptions
 }
@@ -129,7 +132,7 @@ func (c *SubscriptionChange) Apply(o SubscriptionOptions) SubscriptionOptions {
 	return o
 }
 
-// AlterSubscription changes the options of a subscription.
+// AlterSubscription adds an operation that changes the options of a subscription.
 func (b *Builder) AlterSubscription(queue uint64, sub uint32, c SubscriptionChange) {
 	b.checkOptions(&c.Options)
 	if err := c.check(); err != nil {
@@ -169,7 +172,7 @@ func (o *Op) subscriptionChange() (c SubscriptionChange, err error) {
 		return c, d.err
 	}
 	if flags&^alterFilter != 0 || c.Fields&^PolicyFields != 0 {
-		return c, fmt.Errorf("%w: change of a subscription", ErrNewerVersion)
+		return c, fmt.Errorf("%w: subscription change", ErrNewerVersion)
 	}
 	if c.Options, err = DecodeSubscriptionOptions(d.b); err != nil {
 		return c, err
@@ -178,7 +181,7 @@ func (o *Op) subscriptionChange() (c SubscriptionChange, err error) {
 	return c, err
 }
 
-// SubscriptionChange returns the change of an OpAlterSubscription, which Next has verified.
+// SubscriptionChange returns the change of an OpAlterSubscription. Other operations have none.
 func (o *Op) SubscriptionChange() (c SubscriptionChange) {
 	if o.Code == OpAlterSubscription {
 		c, _ = o.subscriptionChange()

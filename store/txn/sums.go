@@ -10,10 +10,11 @@ type Checksum struct {
 	Sum   uint32
 }
 
-// SetChecksum sets the CRC32C of the payload of the last Reset, as it was received.
+// SetChecksum sets the CRC32C of the payload passed to the last Reset, as received.
 func (r *Reader) SetChecksum(sum Checksum) { r.sum = sum }
 
-// RecordSums are the CRC32C of the messages of an OpPublish, if known. The zero value is unknown.
+// RecordSums contains the CRC32C of each message of an OpPublish, if they are known. In the zero value they are
+// unknown.
 type RecordSums struct {
 	all  uint32 // of the concatenated messages
 	each []uint32
@@ -22,7 +23,7 @@ type RecordSums struct {
 // Reset removes all checksums.
 func (s *RecordSums) Reset() { s.each = s.each[:0] }
 
-// Of returns the CRC32C of all messages of o. Known sums must be those of o.
+// Of returns the CRC32C of all messages of o, and computes it if it is unknown. Known checksums must be those of o.
 func (s *RecordSums) Of(o *Op) uint32 {
 	if len(s.each) > 0 {
 		return s.all
@@ -38,8 +39,8 @@ func (s *RecordSums) Record(i int) uint32 {
 	return 0
 }
 
-// SumRecords computes the CRC32C of each message of an OpPublish, if they are large, and adds them to sums, which must
-// be empty. It derives the checksum of a single message from the payload's, and otherwise makes one pass. The operation
+// SumRecords computes the CRC32C of each message of an OpPublish with large messages, and adds them to sums, which must
+// be empty. It derives the checksum of a single message from the checksum of the payload, if possible. The operation
 // must be the last one returned by Next, and CheckRecords must have accepted it.
 func (r *Reader) SumRecords(o *Op, sums *RecordSums) {
 	if len(o.Raw) < crc.MinReuseBytes*o.Count {

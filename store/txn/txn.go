@@ -2,7 +2,7 @@
 
 package txn
 
-// Version of the transaction encoding.
+// Version is the version of the transaction encoding.
 const Version = 1
 
 // headerBytes is the length of a transaction's header without a producer.
@@ -20,34 +20,36 @@ const (
 	OpCreateQueue OpCode = 1
 	OpAlterQueue  OpCode = 2
 	OpDeleteQueue OpCode = 3
-	// OpPurge acknowledges all unacknowledged messages of one subscription, or of all subscriptions.
+	// OpPurge acknowledges all messages for one subscription, or for all subscriptions.
 	OpPurge              OpCode = 4
 	OpCreateSubscription OpCode = 5
 	OpDeleteSubscription OpCode = 6
 	OpPublish            OpCode = 7
 	OpAck                OpCode = 8
-	// OpRelease increments the delivery counts of messages of one subscription.
+	// OpRelease increments the delivery counts of messages for one subscription.
 	OpRelease OpCode = 9
 	OpDue     OpCode = 10
-	// OpMove moves messages of one subscription to another queue, or discards them. Acknowledged messages are skipped.
+	// OpMove moves messages of one subscription to another queue, or discards them. It skips acknowledged messages.
 	OpMove OpCode = 11
-	// OpPrepare stores a transaction until it is decided. Messages that it acknowledges are not delivered until then.
+	// OpPrepare stores a transaction until it is committed or rolled back. Messages that the transaction acknowledges are
+	// not delivered until then.
 	OpPrepare          OpCode = 12
 	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription: messages below the sequence are acknowledged, live messages from there on are not. For
-	// RetentionSub it only raises the floor, and only if the queue still has the retention in the operation.
+	// OpSeek moves a subscription to a sequence: lower messages become acknowledged, and live messages from the sequence
+	// on unacknowledged. For RetentionSub it only raises the floor, and only if the queue still has the retention in the
+	// operation.
 	OpSeek                   OpCode = 15
 	OpPutMeta                OpCode = 16
 	OpDeleteMeta             OpCode = 17
 	OpCreateSubscriptionWith OpCode = 18
-	// OpTake is OpAck for messages of which none may be acknowledged or reserved by a prepared transaction.
+	// OpTake is OpAck, but is rejected if a message is already acknowledged or reserved by a prepared transaction.
 	OpTake OpCode = 20
 	// OpForward forwards messages of the preceding publish to another queue. The active adds it.
 	OpForward           OpCode = 19
 	OpSetForwards       OpCode = 21
 	OpAlterSubscription OpCode = 23
-	// OpAccess changes the access table, unless it was changed in the meantime.
+	// OpAccess changes the access table, if its version is the expected one.
 	OpAccess OpCode = 22
 )
 
@@ -77,7 +79,7 @@ var opNames = [...]string{
 	OpAlterSubscription:      "alter-subscription",
 }
 
-// String returns the name shown by `store dump-log`.
+// String returns the name of the operation, as shown by `store dump-log`.
 func (c OpCode) String() string {
 	if int(c) < len(opNames) && opNames[c] != "" {
 		return opNames[c]
@@ -85,9 +87,9 @@ func (c OpCode) String() string {
 	return "unknown"
 }
 
-// Alone reports whether the operation must be the only one of its transaction: those that create, change or delete
-// queues and subscriptions, prepare or decide transactions, or change the access table. Operations are checked against
-// the state before their transaction, so that a rejected one changes nothing.
+// Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
+// change or delete queues and subscriptions, prepare, commit or roll back transactions, or change the access table. The
+// reason is that all operations are checked against the state before the transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription || c >= OpPrepare && c <= OpRollbackPrepared
@@ -99,9 +101,9 @@ type Start uint8
 // Start positions, as stored.
 const (
 	StartLatest Start = 1
-	// StartEarliest includes messages that another subscription has not acknowledged.
+	// StartEarliest starts with the oldest message that is retained or not acknowledged by all subscriptions.
 	StartEarliest Start = 2
-	// StartSequence starts at a sequence, with messages that are retained or not acknowledged by all subscriptions.
+	// StartSequence is StartEarliest without the messages below a sequence.
 	StartSequence Start = 3
 )
 
@@ -109,7 +111,7 @@ const (
 type Producer struct {
 	// ID has 1 to MaxProducerIDBytes bytes. If returned by a Reader, it aliases the payload.
 	ID []byte
-	// Epoch fences all lower epochs of the same ID.
+	// Epoch is the epoch of the producer. It fences all lower epochs of the same ID.
 	Epoch uint32
 	// Sequence is at least 1 and unique per transaction of an epoch; a retry uses the same sequence.
 	Sequence uint64
@@ -124,31 +126,32 @@ type Range struct {
 
 // Result is the result of applying a transaction. It is the same on both nodes.
 type Result struct {
-	// LSN of the applied record; for a duplicate, of the original.
+	// LSN is the LSN of the applied record, or for a duplicate the LSN of the original.
 	LSN uint64
-	// Duplicate is true if the producer's sequence was applied before: this is the original result.
+	// Duplicate reports that the producer's sequence was applied before. The result is the original one.
 	Duplicate bool
-	// Code is OK, or the reason of the rejection. A rejected transaction changed nothing.
+	// Code is OK, or the reason for the rejection. A rejected transaction changed nothing.
 	Code Code
-	// Op is the index of the rejected operation, or -1.
+	// Op is the index of the rejected operation, or -1 for the transaction as a whole and if Code is OK.
 	Op int
-	// Ops has one result per operation, in order; empty if the transaction was rejected. It must not be changed.
+	// Ops contains one result per operation, in order, without forwards. It is empty if the transaction was rejected. It
+	// must not be modified.
 	Ops []OpResult
 }
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish, the sequence of its first message; for a move, the first sequence in its target;
-	// for a seek, the first unacknowledged sequence.
+	// FirstSequence is the sequence of the first message for a publish, the first sequence in the target for a move, and
+	// the first unacknowledged sequence for a seek.
 	FirstSequence uint64
-	// ID is the number of the new queue or subscription; for a decided transaction see queue.OutcomeOf.
+	// ID is the number of the new queue or subscription. For a commit or rollback see queue.OutcomeOf.
 	ID uint64
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
-	// became deliverable or expired; for a seek of a client's subscription, the number of unacknowledged messages.
+	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged messages.
 	Changed uint64
 }
 
-// Err returns nil for OK, otherwise an *Error that wraps the code.
+// Err returns nil if Code is OK, and otherwise an *Error that wraps the code.
 func (r *Result) Err() error {
 	if r.Code == OK {
 		return nil

@@ -339,7 +339,7 @@ func TestPlainConfig(t *testing.T) {
 	require.Equal(t, []byte{5, 0, 0, 0, 0, 6}, AppendConfig(nil, Config{DeadLetter: 6}))
 }
 
-// Each field has its bit, position and limit, and survives a round trip.
+// Each field has the correct bit, position and limit, and survives a round trip.
 func TestConfigFields(t *testing.T) {
 	require.Equal(t, len(configFields), reflect.TypeFor[Config]().NumField())
 	require.Equal(t, AllFields, ConfigMask(1)<<len(configFields)-1)

@@ -173,7 +173,7 @@ func operation(op *txn.Op) string {
 	case txn.OpCommitPrepared, txn.OpRollbackPrepared:
 		s += fmt.Sprintf(" xid %q, decided by %d, prepared by record %d", op.Name, op.By, op.Number)
 	case txn.OpAccess:
-		s += fmt.Sprintf(" expected version %d, asked %08x, changes", op.Number, op.Asked)
+		s += fmt.Sprintf(" expected version %d, asked %08x, changes", op.Number, op.Requested)
 		for c := range op.AccessChanges {
 			s += fmt.Sprintf(" %c %q", c.Kind, c.Name)
 			if c.Remove {

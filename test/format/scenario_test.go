@@ -376,7 +376,7 @@ func (w *writer) cut() {
 	end := w.s.End()
 	w.record(wal.KindTxn, w.encode(nil, publish(1, "cut")))
 	w.record(wal.KindTxn, w.encode(nil, publish(1, "cut as well")))
-	_, err := w.s.CutTail(end, false)
+	_, err := w.s.TruncateTail(end, false)
 	require.NoError(w.t, err)
 	synctest.Wait()
 }

@@ -221,7 +221,7 @@ func (c *chosen) plan(ctx context.Context, pending []query.Pending) (*movePlan, 
 		}
 		batch, _, err := c.service.store.Read(ctx, store.ReadRequest{
 			Queue: c.key.Queue, From: pending[0].Sequence, MaxMessages: run, MaxBytes: session.DeliveryBatchBytes,
-			MarkDamaged: true,
+			IncludeCorrupt: true,
 		}, nil)
 		if err != nil {
 			return nil, err

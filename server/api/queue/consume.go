@@ -325,7 +325,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		return err
 	}
 	read := store.ReadRequest{
-		From: max(req.GetFromSequence(), 1), MaxBytes: session.DeliveryBatchBytes, MarkDamaged: true,
+		From: max(req.GetFromSequence(), 1), MaxBytes: session.DeliveryBatchBytes, IncludeCorrupt: true,
 	}
 	if req.GetSubscription() == "" {
 		read.Queue, err = s.find(req.GetQueue())

@@ -102,7 +102,7 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 			return nil, apierror.ErrDiskLow
 		}
 		batch, next, err := r.service.store.Read(ctx, store.ReadRequest{
-			Queue: r.key.Queue, Sub: r.key.Sub, From: from, MaxBytes: session.DeliveryBatchBytes, MarkDamaged: true,
+			Queue: r.key.Queue, Sub: r.key.Sub, From: from, MaxBytes: session.DeliveryBatchBytes, IncludeCorrupt: true,
 			MaxMessages: int(min(limit-r.resp.GetMoved(), maxReplayMessages)),
 		}, nil)
 		if err != nil {

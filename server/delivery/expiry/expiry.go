@@ -197,7 +197,7 @@ func (x *expiry) postponeHeld(id uint64, entries []txn.Due, postponed *[]txn.Due
 	for i := range entries {
 		sequences[i] = entries[i].Sequence
 	}
-	held := append(x.o.Consumers.InFlight(id, sequences), query.HeldPrepared(x.o.Store, id, sequences)...)
+	held := append(x.o.Consumers.InFlight(id, sequences), query.ReservedSequences(x.o.Store, id, sequences)...)
 	if len(held) == 0 {
 		return entries
 	}
@@ -285,7 +285,7 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	for n = 0; n < len(entries) && (n == 0 || bytes < maxExpireBytes); n++ {
 		seq := entries[n].Sequence
 		found, _, err := x.o.Store.Read(ctx, store.ReadRequest{
-			Queue: id, From: seq, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true,
+			Queue: id, From: seq, MaxMessages: 1, MaxBytes: 1, IncludeCorrupt: true,
 		}, nil)
 		if err != nil {
 			return nil, 0, err

@@ -101,7 +101,7 @@ func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.K
 	for from := uint64(1); from < q.Overflow; {
 		messages, next, err := t.o.Store.Read(ctx, store.ReadRequest{
 			Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxOverflowMessages, MaxBytes: maxOverflowBytes,
-			MarkDamaged: true, Delayed: true,
+			IncludeCorrupt: true, Delayed: true,
 		}, nil)
 		if err != nil {
 			return moved, err

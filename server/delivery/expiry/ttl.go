@@ -61,7 +61,7 @@ func (t *ttl) processQueue(ctx context.Context, id uint64, ttlMS int64) (next ti
 	for from := uint64(1); ; {
 		now := time.Now()
 		messages, to, err := t.o.Store.Read(ctx, store.ReadRequest{
-			Queue: id, From: from, MaxMessages: t.expiry.pace.batch(), MaxBytes: maxExpireBytes, MarkDamaged: true,
+			Queue: id, From: from, MaxMessages: t.expiry.pace.batch(), MaxBytes: maxExpireBytes, IncludeCorrupt: true,
 		}, nil)
 		if errors.Is(err, store.ErrNoQueue) {
 			return now, nil

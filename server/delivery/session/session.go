@@ -132,7 +132,7 @@ func (s storeSource) Read(
 	ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
 	return s.store.Read(ctx, store.ReadRequest{
-		Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxMessages, MaxBytes: maxBytes, MarkDamaged: true,
+		Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxMessages, MaxBytes: maxBytes, IncludeCorrupt: true,
 	}, dst)
 }
 
@@ -140,7 +140,7 @@ func (s storeSource) ReadPriorities(
 	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
 	return s.store.Read(ctx, store.ReadRequest{
-		Queue: key.Queue, Sub: key.Sub, Lanes: lanes, MaxMessages: maxMessages, MaxBytes: maxBytes, MarkDamaged: true,
+		Queue: key.Queue, Sub: key.Sub, Lanes: lanes, MaxMessages: maxMessages, MaxBytes: maxBytes, IncludeCorrupt: true,
 	}, dst)
 }
 

@@ -187,7 +187,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) e
 	if known == 0 && prior.Result.Code == txn.OK {
 		known = query.LoggedFingerprint(s.o.Store, prior.Result.LSN)
 	}
-	op := txn.Op{Code: txn.OpAccess, Asked: asked}
+	op := txn.Op{Code: txn.OpAccess, Requested: asked}
 	if known == 0 || known == op.Fingerprint(0, crc32.MakeTable(crc32.Castagnoli)) {
 		return nil
 	}
