@@ -270,7 +270,9 @@ func testLogAfterTheSnapshotStays(t *testing.T) {
 // A standby that starts from a snapshot receives some of the following log, does not acknowledge it, and loses its
 // connection. Checkpoints continue in the meantime. After a reconnect it resumes with the log, without another
 // snapshot.
-func TestLogStaysOverAReconnect(t *testing.T) {
+func TestLogStaysOverAReconnect(t *testing.T) { synctest.Test(t, testLogStaysOverAReconnect) }
+
+func testLogStaysOverAReconnect(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", smallLog, awaitsAcks, func(n *node) { n.tuning.TailBytes = 64 << 10 })
 	a.lead(1, 1, nil)
