@@ -42,7 +42,8 @@ func (m *Manager) drive(ctx context.Context) {
 	for {
 		changed := m.node.Changed()
 		wait := time.Duration(0)
-		if p, ok := m.planToDrive(); ok {
+		p, ok := m.planToDrive()
+		if ok {
 			wait, failures = m.attempt(ctx, p, failures)
 		} else {
 			failures = 0
@@ -53,9 +54,32 @@ func (m *Manager) drive(ctx context.Context) {
 			}
 			continue
 		}
-		if !m.wait(ctx, changed, entries, wait) {
+		if failures > 0 {
+			if !m.waitForRetry(ctx, changed, entries, p.ID, wait) {
+				return
+			}
+		} else if !m.wait(ctx, changed, entries, wait) {
 			return
 		}
+	}
+}
+
+// waitForRetry is wait after a failed step of a plan. It ignores the entries that change while the plan continues: the
+// failure itself is recorded in one of them.
+func (m *Manager) waitForRetry(ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration) bool {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	for {
+		select {
+		case <-entries:
+			if p, ok := m.planToDrive(); ok && p.ID == id {
+				continue
+			}
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		return ctx.Err() == nil
 	}
 }
 

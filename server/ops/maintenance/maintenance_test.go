@@ -108,14 +108,19 @@ func testPlanFailsPermanently(t *testing.T) {
 	_, err = m.CancelPlan(t.Context())
 	require.ErrorIs(t, err, ErrNoPlan)
 
-	// An unknown error does so too, after some attempts.
+	// An unknown error also ends it, after attempts with a growing delay.
+	var delays []time.Duration
+	last := time.Now()
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
+		delays = append(delays, time.Since(last)/time.Millisecond)
+		last = time.Now()
 		return RewriteResult{}, errors.New("odd")
 	}
 	_, err = m.StartPlan(t.Context(), PlanCompact, 0, false)
 	require.NoError(t, err)
 	plan = p.planIs(m, PlanFailed)
 	require.Equal(t, maxFailures-1, plan.Retries)
+	require.Equal(t, []time.Duration{1, 2, 4, 8, 16, 30, 30, 30, 30}, delays[1:])
 }
 
 // Transient errors are retried and counted. Each node gets its own step, and at the end the role moves back.
