@@ -21,7 +21,7 @@ type DiscardedRange struct{ Term, After uint64 }
 
 func (v DiscardedRange) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN > v.After }
 
-func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.CutReport) {
+func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.TruncateReport) {
 	f.log.Warn("RECORDS OF THIS NODE ARE NO LONGER PART OF THE PAIR: the other node became active without them, "+
 		"and some may have been "+
 		"acknowledged. They are saved to a file; lockstep store dump-log shows them", zap.Uint64("from", from),
@@ -52,7 +52,7 @@ func (f *Follower) saveDiscarded() error {
 	if !void {
 		return nil
 	}
-	kept, first, err := f.o.Store.KeepTail(after)
+	kept, first, err := f.o.Store.SaveTail(after)
 	if err != nil {
 		return fmt.Errorf("%w: save the records that the active does not have: %w", errStore, err)
 	}

@@ -389,7 +389,7 @@ func (f *Follower) align(common lsn.Position) error {
 	f.busy.Store(true)
 	defer f.busy.Store(false)
 	void := f.o.DiscardedRange.holds(end) && common.LSN >= f.o.DiscardedRange.After || f.discardedTerm() > 0 && f.confirmed
-	cut, err := s.CutTail(common, void)
+	report, err := s.TruncateTail(common, void)
 	switch {
 	case errors.Is(err, store.ErrApplied):
 		return fmt.Errorf("%w: %w", errSnapshot, err)
@@ -398,11 +398,11 @@ func (f *Follower) align(common lsn.Position) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errStore, err)
 	case void:
-		f.reportDiscarded(common.LSN+1, end, cut)
+		f.reportDiscarded(common.LSN+1, end, report)
 		return nil
 	}
 	f.log.Warn("truncate records that the active does not have; none of them is known to be committed",
-		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end),
-		zap.String("kept_in", cut.File))
+		zap.Int("records", report.Records), zap.Stringer("after", common), zap.Stringer("up_to", end),
+		zap.String("kept_in", report.File))
 	return nil
 }

@@ -69,7 +69,7 @@ func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool,
 func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	frames, last, err := s.readLog(after)
 	if errors.Is(err, wal.ErrTruncated) || errors.Is(err, wal.ErrTrimmed) {
-		// The log was cut, restarted or trimmed directly behind the reader. Retry with a new reader.
+		// The log was truncated, restarted or trimmed directly behind the reader. Retry with a new reader.
 		s.reader = nil
 		frames, last, err = s.readLog(after)
 	}

@@ -59,9 +59,9 @@ func TestCommittedAfterRestart(t *testing.T) {
 	require.EqualValues(t, 2, lost.s.Committed())
 }
 
-// CutTail never removes committed records, unless a forced failover discarded them. Then the committed position is
+// TruncateTail never removes committed records, unless a forced failover discarded them. Then the committed position is
 // lowered (INV-13).
-func TestCutRefusesCommitted(t *testing.T) {
+func TestTruncateTailRejectsCommitted(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	var at []lsn.Position
@@ -70,19 +70,19 @@ func TestCutRefusesCommitted(t *testing.T) {
 		at = append(at, n.s.End())
 	}
 	n.s.NoteCommitted(3)
-	_, err := n.s.CutTail(at[1], false)
+	_, err := n.s.TruncateTail(at[1], false)
 	require.ErrorIs(t, err, store.ErrCommitted)
-	require.Equal(t, at[4], n.s.End(), "nothing was cut")
-	cut, err := n.s.CutTail(at[2], false)
+	require.Equal(t, at[4], n.s.End(), "nothing was truncated")
+	report, err := n.s.TruncateTail(at[2], false)
 	require.NoError(t, err)
-	require.Equal(t, 2, cut.Records)
+	require.Equal(t, 2, report.Records)
 	require.EqualValues(t, 3, n.s.Committed())
 
 	require.NoError(t, n.s.Close())
 	n = openNode(t, options(mem))
-	_, err = n.s.CutTail(at[1], false)
+	_, err = n.s.TruncateTail(at[1], false)
 	require.ErrorIs(t, err, store.ErrCommitted, "also after a restart")
-	_, err = n.s.CutTail(at[1], true)
+	_, err = n.s.TruncateTail(at[1], true)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, n.s.Committed())
 	require.EqualValues(t, 2, openNode(t, options(mem.CrashClone(nil))).s.Committed(), "never above the end")

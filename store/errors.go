@@ -26,10 +26,10 @@ var (
 	// ErrFenceLower is returned when a fence below the persisted one is set (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")
 	ErrOtherPair  = errors.New("data directory belongs to another pair")
-	// ErrApplied is returned when a cut would remove applied records (INV-5).
-	ErrApplied = errors.New("record was applied and cannot be cut")
-	// ErrCommitted is returned when a cut would remove records that are known to be committed (INV-13).
-	ErrCommitted = errors.New("record is committed and cannot be cut")
+	// ErrApplied is returned when a truncation would remove applied records (INV-5).
+	ErrApplied = errors.New("record was applied and cannot be truncated")
+	// ErrCommitted is returned when a truncation would remove records that are known to be committed (INV-13).
+	ErrCommitted = errors.New("record is committed and cannot be truncated")
 	ErrNoQueue   = errors.New("queue or subscription not found")
 	// ErrPast is returned when the content at a record is requested and later records were already applied.
 	ErrPast = errors.New("later records are already applied")

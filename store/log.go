@@ -95,65 +95,65 @@ func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 // checkpoint, in a quarantined one 0. ClearLoss does not change it: lost bytes do not make the remaining ones
 // uncommitted.
 func (s *Store) Committed() uint64 {
-	if mutate.Off("INV-13-committed-records-are-cut") {
+	if mutate.Off("INV-13-committed-records-are-truncated") {
 		return 0
 	}
 	return s.log.Committed()
 }
 
-// CutReport is the result of CutTail.
-type CutReport struct {
+// TruncateReport is the result of TruncateTail.
+type TruncateReport struct {
 	Records int
-	// File keeps them, readable as a log segment; empty if nothing was cut.
+	// File keeps them, readable as a log segment; empty if nothing was truncated.
 	File string
 }
 
-// CutTail removes every record after the given one, which must be in the log, and moves them to a separate file. It
-// returns ErrApplied if one of them was applied: a divergence below that needs a snapshot (INV-5). It returns
+// TruncateTail removes every record after the given one, which must be in the log, and moves them to a separate file.
+// It returns ErrApplied if one of them was applied: a divergence below that needs a snapshot (INV-5). It returns
 // ErrCommitted if one is known to be committed (INV-13), unless void is set because a forced failover discarded them.
-// The cut is durable when CutTail returns. No append or apply may be in progress.
-func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
+// The truncation is durable when TruncateTail returns. No append or apply may be in progress.
+func (s *Store) TruncateTail(after lsn.Position, void bool) (TruncateReport, error) {
 	if err := s.Usable(); err != nil {
-		return CutReport{}, err
+		return TruncateReport{}, err
 	}
 	if applied := s.Applied(); after.LSN < applied.LSN {
-		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, applied up to %v", ErrApplied, after, applied)
+		return TruncateReport{}, fmt.Errorf("%w: cannot truncate after %v, applied up to %v", ErrApplied, after, applied)
 	}
 	if committed := s.Committed(); after.LSN < committed && !void {
-		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, committed up to LSN %d", ErrCommitted, after,
+		return TruncateReport{}, fmt.Errorf("%w: cannot truncate after %v, committed up to LSN %d", ErrCommitted, after,
 			committed)
 	}
 	if after == s.log.End() {
-		return CutReport{}, nil
+		return TruncateReport{}, nil
 	}
-	name := s.cutName(after.LSN + 1)
+	name := s.tailName(after.LSN + 1)
 	n, err := s.log.TruncateAfter(after, name)
 	if err != nil {
-		return CutReport{}, s.logError(fmt.Sprintf("cut the log after %v", after), err)
+		return TruncateReport{}, s.logError(fmt.Sprintf("truncate the log after %v", after), err)
 	}
 	s.recent.clear() // the remaining records are read from the log
-	return CutReport{Records: n, File: name}, nil
+	return TruncateReport{Records: n, File: name}, nil
 }
 
-// KeepTail copies the records after LSN after to a separate file, as far as they are in the log, before the log is
+// SaveTail copies the records after LSN after to a separate file, as far as they are in the log, before the log is
 // replaced although the pair has no copy of them. first is the first record in the file. The copy is durable when
-// KeepTail returns. No append may be in progress.
-func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err error) {
+// SaveTail returns. No append may be in progress.
+func (s *Store) SaveTail(after uint64) (report TruncateReport, first uint64, err error) {
 	if err := s.Usable(); err != nil {
-		return CutReport{}, 0, err
+		return TruncateReport{}, 0, err
 	}
-	name := s.cutName(max(after+1, s.log.First()))
+	name := s.tailName(max(after+1, s.log.First()))
 	before, n, err := s.log.SaveTail(after, name)
 	if err != nil {
-		return CutReport{}, 0, s.logError(fmt.Sprintf("keep the records after %d", after), err)
+		return TruncateReport{}, 0, s.logError(fmt.Sprintf("save the records after %d", after), err)
 	}
 	if n == 0 {
-		return CutReport{}, 0, nil
+		return TruncateReport{}, 0, nil
 	}
-	return CutReport{Records: n, File: name}, before.LSN + 1, nil
+	return TruncateReport{Records: n, File: name}, before.LSN + 1, nil
 }
 
-func (s *Store) cutName(first uint64) string {
-	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.CutPrefix+"%020d-%s.seg", first,
+func (s *Store) tailName(first uint64) string {
+	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.TruncatedPrefix+"%020d-%s.seg", first,
 		time.Now().UTC().Format("20060102T150405.000")))
 }

@@ -151,7 +151,7 @@ func TestArchiveOnlyApplied(t *testing.T) {
 	n.appendOnly()
 	require.NoError(t, a.Flush(context.Background()))
 	require.Equal(t, at, a.Status().Last)
-	_, err := n.s.CutTail(at, false)
+	_, err := n.s.TruncateTail(at, false)
 	require.NoError(t, err)
 	n.steps(5)
 	require.NoError(t, a.Flush(context.Background()))

@@ -88,9 +88,9 @@ func (p *Pager) moveExtent(edit *tree.Edit, e *index.Entry) (to page.Extent, mor
 	return to, true, nil
 }
 
-// CutEnd moves non-message pages away from the end, writes checkpoints until the old pages are unreferenced, and
+// TruncateEnd moves non-message pages away from the end, writes checkpoints until the old pages are unreferenced, and
 // truncates the file.
-func (p *Pager) CutEnd(ctx context.Context) (held bool, err error) {
+func (p *Pager) TruncateEnd(ctx context.Context) (held bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {

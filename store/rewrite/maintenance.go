@@ -91,9 +91,9 @@ type Engine interface {
 	MakeGaps() error
 	// MoveExtents copies message extents, the last one first, into gaps before them. more is false if no gap is left.
 	MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error)
-	// CutEnd moves everything except messages away from the end of page.db and truncates it. held means that pages at the
-	// end are still read.
-	CutEnd(ctx context.Context) (held bool, err error)
+	// TruncateEnd moves everything except messages away from the end of page.db and truncates the file. held means that
+	// readers still use pages at the end.
+	TruncateEnd(ctx context.Context) (held bool, err error)
 }
 
 // Config is the configuration of a Maintenance.

@@ -95,7 +95,7 @@ func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult
 		return r, fmt.Errorf("shrink: %w", err)
 	}
 	if r.MovedBytes, err = m.moveTail(ctx, o); err == nil {
-		r.Held, err = m.e.CutEnd(ctx)
+		r.Held, err = m.e.TruncateEnd(ctx)
 	}
 	if err != nil {
 		return r, fmt.Errorf("shrink: %w", m.shrinkFailed(err))

@@ -47,7 +47,7 @@ func TestTornTail(t *testing.T) {
 				require.Zero(t, fill)
 				require.Equal(t, make([]byte, to-cut), whole[cut:to], "only zeros are missing: the block is whole")
 			} else {
-				// If the block's header is complete, the cut is reported.
+				// If the block's header is complete, the truncation is reported.
 				var header [blockHeaderBytes]byte
 				copy(header[:], whole[from:cut])
 				for i := max(cut-from, 0); i < blockHeaderBytes; i++ {
@@ -331,7 +331,7 @@ func TestVerifyFrom(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// A disk read error is not corruption, and nothing may be cut because of it.
+// A disk read error is not corruption, and nothing may be truncated because of it.
 func TestReadErrorsAreNotDamage(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	errDisk := errors.New("disk")
