@@ -157,7 +157,7 @@ func TestGovernorLimits(t *testing.T) {
 }
 
 // Work that starts during commits without a baseline starts slowly.
-func TestGovernorBegins(t *testing.T) {
+func TestGovernorStartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
 		for range 100 {
