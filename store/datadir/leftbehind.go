@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TruncatedPrefix begins the name of a file with records that were truncated from the log.
+// TruncatedPrefix is the name prefix of files with records that were truncated from the log.
 const TruncatedPrefix = "cut-"
 
 // Kinds of LeftBehind.
@@ -28,7 +28,7 @@ type LeftBehind struct {
 	Bytes      uint64
 }
 
-// ListLeftBehind lists the files and directories that may be removed.
+// ListLeftBehind returns the files and directories that the operator may remove.
 func ListLeftBehind(fsys vfs.FS, dir string) ([]LeftBehind, error) {
 	names, err := fsys.ReadDir(dir)
 	if err != nil {
