@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Member identifies a store whose content is known to be complete: an entry of in_sync in the cluster record.
+// Member identifies a store that is known to be complete: an entry of in_sync in the cluster record.
 type Member struct {
 	Node uuid.UUID `json:"node"`
 	// Store is the UUID of the store. It changes when the disk is replaced.

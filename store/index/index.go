@@ -41,7 +41,7 @@ type Entry struct {
 // Last returns the last sequence covered by the entry.
 func (e *Entry) Last() uint64 { return e.First + e.Span - 1 }
 
-// AppendKey appends the key of the entry whose first message has the given queue and sequence.
+// AppendKey appends the key of the entry that begins with the given queue and sequence.
 func AppendKey(dst []byte, queue, seq uint64) []byte {
 	dst = append(dst, Letter)
 	dst = binary.BigEndian.AppendUint64(dst, queue)

@@ -77,7 +77,7 @@ type Status struct {
 	// RepairedPages counts repaired extents, RepairedMessages the messages fetched from the other node for them.
 	// RepairedLog counts corrupt log positions that were discarded because a checkpoint contains their content.
 	RepairedPages, RepairedMessages, RepairedLog uint64
-	// SuspectPages counts corrupt pages whose use is not yet known.
+	// SuspectPages counts corrupt pages that are not yet assigned to an extent.
 	SuspectPages uint64
 	// DamagedMessages counts messages that are needed but cannot be read, LostMessages those of them that are also corrupt
 	// on the other node.
@@ -139,7 +139,7 @@ func New(engine Engine, governor *throttle.Governor, events func(events.Event)) 
 // Use sets the page file and the log to repair.
 func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
 
-// FoundPage records a corrupt page. RepairAll determines what the page contains.
+// FoundPage records a corrupt page. RepairAll determines its use.
 func (r *Repairer) FoundPage(no page.No, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

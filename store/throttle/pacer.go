@@ -55,7 +55,7 @@ func FullSpeed(ctx context.Context) context.Context { return context.WithValue(c
 // IsFullSpeed reports whether ctx is derived from a context returned by FullSpeed.
 func IsFullSpeed(ctx context.Context) bool { return ctx.Value(fullSpeed{}) != nil }
 
-// New returns a Pacer with the limits, or nil if there are none.
+// New returns a Pacer with the given limits, or nil if l has no limits.
 func New(l Limits) *Pacer {
 	if l.Percent >= 100 {
 		l.Percent = 0

@@ -16,7 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-func TestReleaseKeepsRequiredRecords(t *testing.T) {
+func TestReleaseKeepsRequiredRecords(t *testing.T) { synctest.Test(t, testReleaseKeepsRequiredRecords) }
+
+func testReleaseKeepsRequiredRecords(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.KeepBytes = 40 << 10
 	l := mustOpen(t, o)
@@ -40,8 +42,8 @@ func TestReleaseKeepsRequiredRecords(t *testing.T) {
 	h.Release()
 	h.Release()
 	// Records of a released hold are removed in the background, one segment at a time.
-	require.Eventually(t, func() bool { return l.Bytes() < o.KeepBytes+2*o.SegmentBytes }, time.Minute,
-		time.Millisecond)
+	elapse(time.Minute)
+	require.Less(t, l.Bytes(), o.KeepBytes+2*o.SegmentBytes)
 	require.Greater(t, l.First(), uint64(200))
 	require.GreaterOrEqual(t, l.Bytes(), o.KeepBytes)
 	requireRecords(t, l, 500)
@@ -52,6 +54,7 @@ func TestReleaseKeepsRequiredRecords(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotInLog)
 	_, err = l.ReadFrom(401)
 	require.NoError(t, err)
+	require.NoError(t, l.Close())
 }
 
 // After a while no new files are created.

@@ -282,7 +282,7 @@ type leftover struct {
 	end      int64  // end of the last block there
 }
 
-// searchBlocks searches the file from offset from on for block headers whose first LSN is at least record.
+// searchBlocks searches the file from offset from on for block headers with a first LSN of at least record.
 func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint64) (leftover, error) {
 	var found leftover
 	var magic [4]byte

@@ -76,7 +76,7 @@ func (c *truncateIntent) encode() []byte {
 	return b
 }
 
-// sealAt makes the truncation write a seal whose commit LSN is committed.
+// sealAt makes the truncation write a seal with the given commit LSN.
 func (c *truncateIntent) sealAt(committed uint64) {
 	if behind := c.end.LSN - committed; committed > 0 && behind < maxCommitBehind {
 		c.seal = uint32(behind) + 1
@@ -370,8 +370,7 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 }
 
 // SaveTail durably copies the records with a higher LSN than after that are still in the log to the file at path, which
-// InspectFile can read. It returns the position before the first of them, and their number. If there are none, it
-// creates no file.
+// InspectFile can read. It returns the position before the first of them, and their number. Without such records it creates no file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
