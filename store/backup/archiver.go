@@ -54,7 +54,8 @@ type ArchiveOptions struct {
 
 // ArchiveStatus is the status of an Archiver.
 type ArchiveStatus struct {
-	// Last is the position of the last durably archived record, LastTime the time of the last archived transaction; both are zero if nothing is archived.
+	// Last is the position of the last durably archived record, LastTime the time of the last archived transaction; both
+	// are zero if nothing is archived.
 	Last     lsn.Position
 	LastTime time.Time
 	Behind   uint64 // number of applied records that are not archived yet

@@ -123,7 +123,8 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 }
 
 // Choose returns the newest complete backup from which a record and a time can be restored: it has no records after
-// toLSN (0: any) and no transactions after toTime (zero: any), and belongs to the given pair, unless that is zero. Otherwise Choose returns ErrTarget.
+// toLSN (0: any) and no transactions after toTime (zero: any), and belongs to the given pair, unless that is zero.
+// Otherwise Choose returns ErrTarget.
 func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, error) {
 	for _, s := range slices.Backward(sets) {
 		switch m := &s.Manifest; {

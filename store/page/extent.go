@@ -109,8 +109,8 @@ func SealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:ExtentHeaderBytes+payloadBytes]))
 }
 
-// SealExtentWith is SealExtent for a payload with a known CRC32C, last, of its last lastBytes bytes. If these bytes have
-// changed since, the first read of the extent detects it.
+// SealExtentWith is SealExtent for a payload with a known CRC32C, last, of its last lastBytes bytes. If these bytes
+// have changed since, the first read of the extent detects it.
 func SealExtentWith(buf []byte, ext Extent, kind Kind, payloadBytes, lastBytes int, last uint32) {
 	extentHeader(buf, ext, kind, payloadBytes)
 	first := crc.Of(buf[4 : ExtentHeaderBytes+payloadBytes-lastBytes])

@@ -78,7 +78,8 @@ type Options struct {
 	// Start is the position before the first record of a new log. Records up to it are in a checkpoint, and thus
 	// committed.
 	Start lsn.Position
-	// VerifyFrom is the first record that Open must verify. Open skips older segments: their records are in a checkpoint, and are verified when a standby reads them to catch up.
+	// VerifyFrom is the first record that Open must verify. Open skips older segments: their records are in a checkpoint,
+	// and are verified when a standby reads them to catch up.
 	VerifyFrom uint64
 	SlowSync   time.Duration // duration from which a sync is reported as an event
 	// Events may be nil. After events.LogFailed the log accepts no records (INV-7).

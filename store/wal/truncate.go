@@ -370,7 +370,8 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 }
 
 // SaveTail durably copies the records with a higher LSN than after that are still in the log to the file at path, which
-// InspectFile can read. It returns the position before the first of them, and their number. Without such records it creates no file.
+// InspectFile can read. It returns the position before the first of them, and their number. Without such records it
+// creates no file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
