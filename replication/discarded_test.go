@@ -87,11 +87,11 @@ func (n *node) kept() (first, last uint64, bodies int) {
 
 // A node that applied records discarded by a forced failover needs a snapshot. The tail of its log is saved before
 // the snapshot replaces it.
-func TestVoidTailIsKeptBeforeASnapshot(t *testing.T) {
-	synctest.Test(t, testDiscardedTailIsSavedBeforeASnapshot)
+func TestDiscardedTailIsSavedBeforeSnapshot(t *testing.T) {
+	synctest.Test(t, testDiscardedTailIsSavedBeforeSnapshot)
 }
 
-func testDiscardedTailIsSavedBeforeASnapshot(t *testing.T) {
+func testDiscardedTailIsSavedBeforeSnapshot(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	after := forced(a, b)
@@ -106,9 +106,11 @@ func testDiscardedTailIsSavedBeforeASnapshot(t *testing.T) {
 }
 
 // After a restart without applying them, the discarded records are truncated and saved.
-func TestVoidTailIsKeptByACut(t *testing.T) { synctest.Test(t, testDiscardedTailIsSavedByATruncation) }
+func TestDiscardedTailIsSavedByTruncation(t *testing.T) {
+	synctest.Test(t, testDiscardedTailIsSavedByTruncation)
+}
 
-func testDiscardedTailIsSavedByATruncation(t *testing.T) {
+func testDiscardedTailIsSavedByTruncation(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	after := forced(a, b)
@@ -125,9 +127,11 @@ func testDiscardedTailIsSavedByATruncation(t *testing.T) {
 }
 
 // The active's log no longer reaches back to the divergence point. The cluster record's forced failover defines it.
-func TestVoidTailIsKeptFarBehind(t *testing.T) { synctest.Test(t, testVoidTailIsKeptFarBehind) }
+func TestDiscardedTailIsSavedFarBehind(t *testing.T) {
+	synctest.Test(t, testDiscardedTailIsSavedFarBehind)
+}
 
-func testVoidTailIsKeptFarBehind(t *testing.T) {
+func testDiscardedTailIsSavedFarBehind(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b", smallLog)
 	after := forced(a, b)
@@ -146,11 +150,11 @@ func testVoidTailIsKeptFarBehind(t *testing.T) {
 }
 
 // A standby that is only far behind has no records that the pair lacks, so nothing is saved.
-func TestNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
-	synctest.Test(t, testNothingIsKeptOfAStandbyFarBehind)
+func TestStandbyFarBehindSavesNothing(t *testing.T) {
+	synctest.Test(t, testStandbyFarBehindSavesNothing)
 }
 
-func testNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
+func testStandbyFarBehindSavesNothing(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b", smallLog)
 	b.lead(1, 1, nil)
@@ -173,9 +177,9 @@ func testNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
 }
 
 // The commit LSN of a lost active remains in the status, so that the operator can estimate the loss.
-func TestCommitOfALostActiveIsKnown(t *testing.T) { synctest.Test(t, testCommitOfALostActiveIsKnown) }
+func TestCommitLSNOfLostActive(t *testing.T) { synctest.Test(t, testCommitLSNOfLostActive) }
 
-func testCommitOfALostActiveIsKnown(t *testing.T) {
+func testCommitLSNOfLostActive(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)

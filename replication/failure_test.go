@@ -31,7 +31,7 @@ func (n *node) logFrames(term uint64, payloads ...[]byte) {
 }
 
 // Records that exist only on the old active are truncated, saved to a file, and never delivered (INV-5).
-func TestTailCut(t *testing.T) {
+func TestTruncatedTailIsSaved(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
 		a.lead(1, 1, nil)

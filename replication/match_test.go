@@ -129,7 +129,7 @@ func checkCommitted(t *testing.T, active, standby history, want int) {
 		w := matchLogs(active, h)
 		require.Equal(t, i < want, w.HoldsCommitted)
 		if w.HoldsCommitted && !w.SnapshotRequired {
-			require.GreaterOrEqual(t, w.ResumeAfter.LSN, at.LSN, "nothing committed is cut")
+			require.GreaterOrEqual(t, w.ResumeAfter.LSN, at.LSN, "nothing committed is truncated")
 		}
 	}
 	holds, lacks := holdsCommitted(active, lsn.Position{})

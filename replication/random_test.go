@@ -457,7 +457,7 @@ func (h *history) rollBack() {
 	}
 	h.refused++
 	await(other, lost(replication.LostBehind))
-	require.Equal(h.t, end, other.store.End(), "nothing is cut")
+	require.Equal(h.t, end, other.store.End(), "nothing is truncated")
 	victim.stop()
 	h.promote()
 }

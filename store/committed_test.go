@@ -59,9 +59,9 @@ func TestCommittedAfterRestart(t *testing.T) {
 	require.EqualValues(t, 2, lost.s.Committed())
 }
 
-// TruncateTail never removes committed records, unless a forced failover discarded them. In that case the committed LSN
-// is lowered (INV-13).
-func TestTruncateTailRefusesCommitted(t *testing.T) {
+// TruncateTail never removes committed records, unless a forced failover discarded them. Then the committed position is
+// lowered (INV-13).
+func TestTruncateTailRejectsCommitted(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	var at []lsn.Position
@@ -72,10 +72,10 @@ func TestTruncateTailRefusesCommitted(t *testing.T) {
 	n.s.NoteCommitted(3)
 	_, err := n.s.TruncateTail(at[1], false)
 	require.ErrorIs(t, err, store.ErrCommitted)
-	require.Equal(t, at[4], n.s.End(), "nothing was cut")
-	cut, err := n.s.TruncateTail(at[2], false)
+	require.Equal(t, at[4], n.s.End(), "nothing was truncated")
+	report, err := n.s.TruncateTail(at[2], false)
 	require.NoError(t, err)
-	require.Equal(t, 2, cut.Records)
+	require.Equal(t, 2, report.Records)
 	require.EqualValues(t, 3, n.s.Committed())
 
 	require.NoError(t, n.s.Close())

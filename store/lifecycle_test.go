@@ -364,7 +364,7 @@ func TestRemovedLog(t *testing.T) {
 	}
 }
 
-// Applying continues at the reader's position after the log behind that position was truncated.
+// Applying continues from the log at the reader's position after the tail behind it was truncated.
 func TestApplyAfterTruncation(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
@@ -376,15 +376,15 @@ func TestApplyAfterTruncation(t *testing.T) {
 	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("2")) })))
 	keep := n.s.End()
 	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("3")) })))
-	cut, err := n.s.TruncateTail(keep, false)
+	report, err := n.s.TruncateTail(keep, false)
 	require.NoError(t, err)
-	require.Equal(t, 1, cut.Records)
+	require.Equal(t, 1, report.Records)
 	n.applyAll()
 	require.Equal(t, keep, n.s.Applied())
 	got, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, MaxMessages: 10}, nil)
 	require.NoError(t, err)
 	require.Len(t, got, 2)
-	_, err = mem.Stat(cut.File)
+	_, err = mem.Stat(report.File)
 	require.ErrorIs(t, err, os.ErrNotExist, "contained in the clone")
 }
 

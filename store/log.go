@@ -96,7 +96,7 @@ func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 // and in a quarantined store 0. ClearLoss does not change it, since lost records do not make the remaining records
 // uncommitted.
 func (s *Store) Committed() uint64 {
-	if mutate.Off("INV-13-committed-records-are-cut") {
+	if mutate.Off("INV-13-committed-records-are-truncated") {
 		return 0
 	}
 	return s.log.Committed()
@@ -155,6 +155,6 @@ func (s *Store) SaveTail(after uint64) (report SavedTail, first uint64, err erro
 }
 
 func (s *Store) tailName(first uint64) string {
-	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.CutPrefix+"%020d-%s.seg", first,
+	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.TruncatedPrefix+"%020d-%s.seg", first,
 		time.Now().UTC().Format("20060102T150405.000")))
 }

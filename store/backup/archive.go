@@ -33,11 +33,11 @@ import (
 //	| 8 bytes  | u64     | u64     u64    u32     | u32 | ms i64     | ms i64     |u32 | u32 |
 //	+----------+---------+------------------------+-----+------------+------------+----+-----+
 //
-// version is 1. With version 2, the frames are encrypted as one age file (age-encryption.org/v1); head and tail are
-// not, so an Archiver can continue an archive that it cannot decrypt. before is the position before the first frame.
-// The times are those of the first and the last transaction in the file, or 0 if it has none. crc is the CRC-32C of
-// the 60 bytes before it. The frames have their own chained checksums: a file continues another one if its before
-// equals the other's last.
+// version is 1. With version 2, the frames are encrypted as one age file (age-encryption.org/v1). The head and tail are
+// not, so that an Archiver can continue an archive that it cannot decrypt. before is the position before the first
+// frame. first time and last time are the times of the first and the last transaction in the file, or 0 without one.
+// crc is the CRC-32C of the 60 bytes before it. The checksums of frames are chained: a file continues another one if
+// its before equals last of the other.
 const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
@@ -56,10 +56,10 @@ type ArchiveFile struct {
 	// Encrypted means that the records cannot be read without an identity.
 	Encrypted bool
 	StoreID   [16]byte
-	// Before is the position before the first record, Last that of the last record.
+	// Before is the position before the first record, Last the position of the last record.
 	Before, Last lsn.Position
 	Records      uint64
-	// FirstTime and LastTime are those of the first and the last transaction; zero without one.
+	// FirstTime and LastTime are the times of the first and the last transaction; zero without one.
 	FirstTime, LastTime time.Time
 
 	name string // in its location
@@ -179,7 +179,7 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 		return a, err
 	}
 	if first, last, ok := parseArchiveName(path.Base(name)); ok && (a.First() != first || a.Last.LSN != last) {
-		return a, fmt.Errorf("%w: %s holds records %d to %d", ErrArchiveCorrupt, a.Path, a.First(), a.Last.LSN)
+		return a, fmt.Errorf("%w: %s contains records %d to %d", ErrArchiveCorrupt, a.Path, a.First(), a.Last.LSN)
 	}
 	return a, nil
 }
@@ -189,7 +189,7 @@ type archivedName struct {
 	first, last uint64
 }
 
-// listNames sorts the names, oldest first, and does not read the files.
+// listNames returns the names of the files, oldest first, without reading the files.
 func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -230,7 +230,7 @@ func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFil
 
 // pruneArchive removes files that have no record after beforeLSN and, if olderThan is not zero, no transaction at or
 // after olderThan. The newest file is always kept, since an Archiver continues from it. It returns the number of
-// removed files. Files are removed durably, oldest first, so a crash leaves no gap.
+// removed files. It removes files durably, oldest first, so a crash leaves no gap.
 func pruneArchive(ctx context.Context, place Objects, beforeLSN uint64, olderThan time.Time) (int, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {

@@ -26,26 +26,27 @@ const (
 	DefaultArchiveFileBytes = 64 << 20
 
 	archiveReadBytes = 1 << 20
-	// openLimit limits the wait at the start and at the end for a location that is not on a disk.
+	// openLimit limits the time that StartArchiver and Close wait for a location that is not on a disk.
 	openLimit = 5 * time.Second
 )
 
-// ArchiveOptions are the options of an Archiver.
+// ArchiveOptions configures an Archiver.
 type ArchiveOptions struct {
 	// Dir, in FS (by default the operating system's), is the archive of this node, created if missing.
 	FS  vfs.FS
 	Dir string
-	// Location is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be
-	// temporarily unreachable: the Archiver starts without it, holds the log, and continues when it is available.
+	// Location is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be temporarily
+	// unreachable. The Archiver then starts without it, holds the log, and continues when the location is available.
 	Location Objects
 	// Seal encrypts the records, if not nil.
 	Seal Sealer
-	// Interval is the maximum loss with the data directory; by default DefaultArchiveInterval.
+	// Interval is the time between two archive files; by default DefaultArchiveInterval. It is the maximum age of records
+	// that are lost with the data directory.
 	Interval  time.Duration
 	FileBytes int64 // by default DefaultArchiveFileBytes
 	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that the
-	// node keeps running: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 holds the log
-	// until the disk is full.
+	// node keeps running. The archive then has a gap, and a point-in-time restore needs a backup made after the gap. 0
+	// holds the log until the disk is full.
 	MaxHoldBytes int64
 	// Logger may be nil.
 	Logger *zap.Logger
@@ -53,11 +54,13 @@ type ArchiveOptions struct {
 
 // ArchiveStatus is the status of an Archiver.
 type ArchiveStatus struct {
-	// Last is the last durably archived record, LastTime the time of the last archived transaction; zero if none.
+	// Last is the position of the last durably archived record, LastTime the time of the last archived transaction; both
+	// are zero if nothing is archived.
 	Last     lsn.Position
 	LastTime time.Time
 	Behind   uint64 // number of applied records that are not archived yet
-	// Gap is the first record after the newest gap left by this Archiver; 0 if a later backup covers it.
+	// Gap is the LSN of the first record after the newest gap that this Archiver left, or 0 if a later backup covers the
+	// gap.
 	Gap    uint64
 	Err    error
 	Former string // directory to which an archive of another history was moved
@@ -76,24 +79,25 @@ type Archiver struct {
 	work   sync.Mutex // held while files are written; guards hold, known and last
 	hold   *wal.Hold
 	opened bool
-	// known means that the archive can continue after last, which is in the store's log, or that the archive is empty.
+	// known is set if the archive is empty, or if last is known to be in the store's history, so that the archive can be
+	// continued.
 	known bool
 	last  ArchiveFile
 
 	mu       sync.Mutex // guards the fields below
 	status   ArchiveStatus
-	backedUp uint64 // last record in the newest backup since the start
+	backedUp uint64 // LSN of the last record in the newest backup since the start
 }
 
 // StartArchiver opens an archive, holds the log from its end, and archives in the background until Close.
 //
-// It must be called after store.Open and before anything is applied: otherwise records could be recycled before they
-// are archived. Errors: ErrBusy, ErrArchiveCorrupt. An archive of another history, such as before the store was wiped
-// or restored to an older state, is moved to a subdirectory, other-<time>, which a restore can use, and a new archive
-// is started.
+// It must be called after store.Open and before records are applied, since they could otherwise be recycled before they
+// are archived. Errors: ErrBusy, ErrArchiveCorrupt. If the archive has another history, such as after the store was
+// wiped or restored to an older state, it is moved to a subdirectory, other-<time>, which a restore can use. A new
+// archive is then started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Location == nil {
-		return nil, errors.New("log archive: no directory configured")
+		return nil, errors.New("log archive: directory is not configured")
 	}
 	if o.Location == nil {
 		o.Location = Directory(o.FS, o.Dir)
@@ -200,10 +204,10 @@ func (a *Archiver) Flush(ctx context.Context) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 	case err != nil && before == nil:
-		a.o.Logger.Error("log archiving fails; the log is retained until it succeeds", zap.String("archive", a.Dir()),
+		a.o.Logger.Error("log archiving failed; the log is retained until it succeeds", zap.String("archive", a.Dir()),
 			zap.Error(err))
 	case err == nil && before != nil:
-		a.o.Logger.Info("log archiving works again", zap.String("archive", a.Dir()))
+		a.o.Logger.Info("log archiving resumed", zap.String("archive", a.Dir()))
 	}
 	if err != nil {
 		a.releaseHold()
@@ -217,8 +221,8 @@ func (a *Archiver) flush(ctx context.Context) error {
 		if to.LSN < a.last.Last.LSN {
 			return nil // see compare
 		}
-		if mine, ok := a.s.PositionOf(a.last.Last.LSN); ok && mine != a.last.Last {
-			return fmt.Errorf("%w: it ends with %v, the store has %v at that position", ErrOtherHistory, a.last.Last, mine)
+		if own, ok := a.s.PositionOf(a.last.Last.LSN); ok && own != a.last.Last {
+			return fmt.Errorf("%w: it ends with %v, the store has %v at that position", ErrOtherHistory, a.last.Last, own)
 		}
 		a.known = true
 	}
@@ -277,7 +281,8 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	return at, nil
 }
 
-// BackedUp records a complete backup up to record n: its restore does not need the archive before n.
+// BackedUp records that a complete backup contains everything up to LSN n, so that its restore does not need older
+// records from the archive.
 func (a *Archiver) BackedUp(n uint64) {
 	a.mu.Lock()
 	a.backedUp = max(a.backedUp, n)
@@ -302,7 +307,7 @@ func (a *Archiver) retainFrom(n uint64) {
 	}
 }
 
-// releaseHold limits the log that waits for an archive that cannot be written.
+// releaseHold releases the log if more than MaxHoldBytes of it are not archived.
 func (a *Archiver) releaseHold() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return
@@ -317,8 +322,8 @@ func (a *Archiver) releaseHold() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write writes one file: the records after before, up to to or until the file is large enough. The log is read twice,
-// since the file name contains the last record.
+// write writes one file with the records after before, up to to or until the file is large enough. It reads the log
+// twice, since the file name contains the last LSN.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -336,13 +341,13 @@ func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ Archiv
 		f.Bytes = count.bytes
 		return nil
 	})
-	if errors.Is(err, fs.ErrExist) { // an earlier attempt wrote it but received an error
+	if errors.Is(err, fs.ErrExist) { // an earlier attempt wrote it although it returned an error
 		return a.present(ctx, f, err)
 	}
 	return f, err
 }
 
-// present returns the existing file of that name, if it has the same records.
+// present returns the existing file with the same name, if it contains the same records.
 func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (ArchiveFile, error) {
 	there, err := readEnds(ctx, a.o.Location, f.name)
 	if err != nil {
@@ -422,7 +427,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return nil
 }
 
-// take verifies the frames up to to, and returns their size.
+// take verifies the frames up to to, adds them to the fields of f, and returns their size.
 func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	rest := frames
 	for len(rest) > 0 && f.Last.LSN < to.LSN {
@@ -462,8 +467,8 @@ func (a *Archiver) setStatus(change func(*ArchiveStatus)) {
 	change(&a.status)
 }
 
-// Close archives the applied records and stops the background work. It must be called before the store is closed, which
-// releases the log: the final checkpoint thus recycles only archived records. A second call does nothing.
+// Close archives the applied records and stops the background work. It must be called before the store is closed, so
+// that the final checkpoint recycles only archived records. A second call does nothing.
 func (a *Archiver) Close() (err error) {
 	a.once.Do(func() {
 		close(a.stop)

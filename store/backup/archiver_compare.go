@@ -22,9 +22,9 @@ import (
 const previousPrefix = "other-"
 
 // restartArchive moves the files of the archive to a separate directory and starts a new archive: two histories must
-// not be mixed, and neither may be lost. A crash leaves complete files in both directories.
+// not be mixed, and both must be kept. A crash leaves complete files in both directories.
 func (a *Archiver) restartArchive(ctx context.Context, why error) error {
-	fail := func(err error) error { return fmt.Errorf("%w; moving it away failed: %w", why, err) }
+	fail := func(err error) error { return fmt.Errorf("%w; moving the archive failed: %w", why, err) }
 	names, err := listNames(ctx, a.o.Location)
 	if err != nil {
 		return fail(err)
@@ -40,8 +40,8 @@ func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 		st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0, a.o.Location.Path(to)
 	})
 	a.o.Logger.Warn("log archive has another history than the store, which was wiped, restored or replaced; "+
-		"moved the archive away and "+
-		"started a new one: make a backup now, which the new one can continue", zap.String("archive", a.Dir()),
+		"the archive was moved and a new one started: make a backup now, which the new archive can continue",
+		zap.String("archive", a.Dir()),
 		zap.String("moved_to", a.o.Location.Path(to)), zap.Error(why))
 	return nil
 }
@@ -66,12 +66,13 @@ func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 			a.Dir(), a.last.Last.LSN,
 			applied.LSN)
 	}
-	// With sync=off the end of the log may have been lost, and is fetched again from the peer: compare when it is
-	// available. The same applies while the log is still being replayed.
+	// With sync=off the end of the log may have been lost, and is fetched again from the peer. flush compares the
+	// positions when the record is available. The same applies while the log is being replayed.
 	return nil
 }
 
-// archivedPosition does not find a record in the middle of an encrypted file.
+// archivedPosition returns the archived position of record n. ok is false if the archive does not contain the record,
+// or contains it in the middle of an encrypted file.
 func archivedPosition(
 	ctx context.Context, place Objects, names []archivedName, n uint64,
 ) (pos lsn.Position, ok bool, err error) {

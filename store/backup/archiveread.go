@@ -24,11 +24,11 @@ type archivedLog struct {
 }
 
 // walkArchive calls fn for each archived record after a position. It verifies that each record continues the previous
-// one, starting with the position. raw are the bytes in the log. Both are valid during the call. errStop from fn ends
-// the walk.
+// one, and that the first one continues the position. raw contains the bytes of the frame. f and raw are valid until fn
+// returns. errStop from fn ends the walk.
 //
-// It returns the last position accepted by fn. An archive that ends early is not an error, since only the caller knows
-// the required end. gap is the LSN at which the archive continues after a gap, or 0 at its end.
+// It returns the last position accepted by fn. The caller must check whether that is the required end. gap is the LSN
+// at which the archive continues after a gap, or 0 at its end.
 func walkArchive(ctx context.Context, log archivedLog, after lsn.Position,
 	fn func(f wal.Frame, raw []byte) error,
 ) (at lsn.Position, gap uint64, err error) {
@@ -126,12 +126,12 @@ func eachFrame(
 		left -= int64(size)
 	}
 	if prev != a.Last {
-		return corruptArchive(a, prev, errors.New("unexpected last block"))
+		return corruptArchive(a, prev, errors.New("unexpected last record"))
 	}
 	return nil
 }
 
-// unreadable returns corruption, unless the location is unavailable.
+// unreadable returns ErrArchiveCorrupt, unless err is unrelated to the content.
 func unreadable(a *ArchiveFile, prev lsn.Position, err error) error {
 	if isUnreadable(err) {
 		return fmt.Errorf("read archive: %w", err)

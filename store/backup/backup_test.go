@@ -289,7 +289,7 @@ func TestFullDisk(t *testing.T) {
 
 // A backup without enough space fails before anything is written. The error contains the required and the available
 // bytes.
-func TestNoSpaceBefore(t *testing.T) {
+func TestNoSpaceBeforeStart(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	n.steps(30)
@@ -309,7 +309,7 @@ func TestNoSpaceBefore(t *testing.T) {
 }
 
 // A corrupt page at any position fails the backup, and the old generation is kept.
-func TestDamagedSource(t *testing.T) {
+func TestCorruptSource(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n := openNode(t, fault, "/data", 2048)
 	n.steps(150)

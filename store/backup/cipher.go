@@ -17,7 +17,7 @@ var (
 	ErrIdentity = errors.New("encrypted, and none of the given identities can decrypt it")
 )
 
-// Sealer encrypts backups and log archives. It need not be able to decrypt them.
+// Sealer encrypts backups and log archives. It does not need a key for decryption.
 type Sealer interface {
 	// Seal returns a writer that encrypts to w. Its Close completes the encryption and does not close w.
 	Seal(w io.Writer) (io.WriteCloser, error)
@@ -64,7 +64,7 @@ func openPlain(ctx context.Context, place Objects, name string, e *Encryption, w
 	return unsealed{ReaderAt: r, Closer: f, size: plain}, nil
 }
 
-// unseal names the required recipients in its error.
+// unseal decrypts the first size bytes of r. Its error contains the required recipients.
 func unseal(r io.ReaderAt, size int64, what string, recipients []string, with Unsealer) (io.ReaderAt, int64, error) {
 	required := ""
 	if len(recipients) > 0 {

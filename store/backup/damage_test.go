@@ -107,7 +107,7 @@ func TestTruncatedSet(t *testing.T) {
 }
 
 // Data that was valid during verification is verified again during the copy.
-func TestDamagedDuringRestore(t *testing.T) {
+func TestCorruptionDuringRestore(t *testing.T) {
 	mem, set := smallSet(t)
 	fault := faultfs.New(mem)
 	reads := 0

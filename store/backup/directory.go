@@ -18,15 +18,15 @@ import (
 
 const putSuffix = ".new"
 
-// directory is a location in a filesystem. An object is a file; its folder is a directory that exists while it is not
-// empty.
+// directory is a location in a filesystem. Objects are files, and folders are directories, which exist while they are
+// not empty.
 type directory struct {
 	fs   vfs.FS
 	root string
 }
 
-// Directory returns a directory as a location, created on first use. fsys may be nil for the operating system's
-// filesystem.
+// Directory returns the location root in fsys, by default the operating system's filesystem. The directory is created
+// on first use.
 func Directory(fsys vfs.FS, root string) Objects {
 	if fsys == nil {
 		fsys = vfs.OS()
@@ -36,7 +36,7 @@ func Directory(fsys vfs.FS, root string) Objects {
 
 func (d directory) Path(name string) string { return filepath.Join(d.root, filepath.FromSlash(name)) }
 
-// Put writes under a temporary name, syncs and renames.
+// Put writes the object under a temporary name, syncs it, and renames it.
 func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("write %s: %w", d.Path(name), err)
@@ -125,7 +125,7 @@ func (d directory) List(_ context.Context, folder string) ([]Entry, error) {
 	return entries, nil
 }
 
-// Delete also removes a directory below the root that is then empty.
+// Delete also removes the folder of the object if it is then empty.
 func (d directory) Delete(_ context.Context, name string) error {
 	path := d.Path(name)
 	err := d.fs.Remove(path)
@@ -164,7 +164,8 @@ func (d directory) Move(_ context.Context, from, to string) error {
 	return nil
 }
 
-// Sweep removes unfinished files regardless of their start time: the caller holds the lock, or is the only process.
+// Sweep removes unfinished files regardless of their start time, since the caller holds the lock or is the only
+// process.
 func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error {
 	entries, err := d.List(ctx, folder)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,36 +9,36 @@
 //
 //	20261121T004500Z-lsn000123-ps16384/
 //	  pages.pack      the used pages of one checkpoint (see pack.go)
-//	  manifest.json   description, with size and SHA-256 of the other file, and its own
+//	  manifest.json   description, with size and SHA-256 of the other file and its own SHA-256
 //
-// Run reads a pinned checkpoint, so no transaction waits for it, and verifies the checksum of every page. A corrupt
-// page in the source fails the backup, so it never replaces a good generation. The manifest is written last and
-// completes the backup; older generations are removed only after it is durable. A backup listed as complete was
-// therefore written completely. While a backup is being made or removed, a marker, .partial-<name> or .removed-<name>,
-// exists next to it; the next Run removes the leftovers of a crash.
+// Run reads a pinned checkpoint, so no transaction waits for it, and verifies the checksum of every page. If a page in
+// the source is corrupt, Run fails, so that no valid generation is replaced. The manifest is written last and completes
+// the backup; older generations are removed only after it is durable. A backup listed as complete was therefore written
+// completely. While a backup is being made or removed, a marker, .partial-<name> or .removed-<name>, exists next to it;
+// the next Run removes the leftovers of a crash.
 //
 // # Locations
 //
-// Backups and archives are objects in a location, Objects: a directory (Directory), or a bucket of an S3 server, in
-// package server/objectstore/s3. With a Sealer they are encrypted: a backup of format 2 has pages.pack.age, and lists
-// its recipients.
+// Backups and archives are objects in a location (Objects): a directory (Directory), or a bucket of an S3 server
+// (package server/objectstore/s3). With a Sealer they are encrypted: a backup of format 2 contains pages.pack.age and
+// lists its recipients.
 //
 // # Log archive
 //
 // An Archiver copies applied, and therefore committed, records from the log to separate files. Each file is complete
 // and durable before it gets its name. The Archiver holds the log from the first record that is not archived, so no
 // unarchived record is recycled. Frames are archived unchanged. Their chained checksums prove that the archive has no
-// gap and continues exactly the checkpoint of a backup.
+// gap and that it continues the checkpoint of a backup.
 //
 // # Restore
 //
 // Restore verifies the backup and the required part of the archive before it changes anything. It then fills an empty
 // directory with a page file and a log that ends with the requested record. store.Open and Apply up to its end produce
-// the state at that record. The identity is new: the result is not a member of the old pair, nor a standby of any
+// the state at that record. The identity is new, so the result is neither a member of the old pair nor a standby of any
 // node.
 //
 // # Sharing
 //
 // Several nodes may share a backup path: generations are counted separately for each pair, and only one Run at a time
-// works in it. An archive belongs to one node.
+// uses it. An archive belongs to one node.
 package backup

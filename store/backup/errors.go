@@ -13,7 +13,7 @@ import (
 var (
 	// ErrBusy means that another Run, in any process, uses the same directory.
 	ErrBusy = errors.New("another backup is running in this directory")
-	// ErrNoSpace is returned before anything is written, or after the files were removed.
+	// ErrNoSpace is returned before anything is written, or after the written files were removed.
 	ErrNoSpace = errors.New("not enough free space")
 )
 
@@ -28,8 +28,8 @@ var (
 	ErrTarget = errors.New("cannot restore the requested point in time")
 )
 
-// ErrRemote means that the server of a remote location is unreachable, does not respond in time, or rejects the
-// request. It does not indicate a problem of the content.
+// ErrRemote means that the server of a remote location is unreachable, does not respond in time, or rejects a request.
+// The content may be valid.
 var ErrRemote = errors.New("object store is unavailable")
 
 // isUnreadable reports whether an error is unrelated to the content.

@@ -10,14 +10,14 @@ import (
 	"sort"
 )
 
-// image presents a pack as the page file from which it was made, for page.OpenImage. Pages that are not in the pack
-// read as zeros.
+// image serves reads of a pack at the offsets of the page file from which it was made, for page.OpenImage. Pages that
+// are not in the pack read as zeros.
 type image struct {
 	readOnly
 	pack    Object
 	name    string
 	size    int64
-	extents []extent // in rising order
+	extents []extent // in ascending order
 }
 
 type readOnly struct{}

@@ -23,15 +23,15 @@ import (
 type Set struct {
 	Name string
 	Path string
-	// Complete means that the manifest is valid and the files have its sizes. Only Verify checks their content. Otherwise,
-	// Problem is the reason, and Manifest is not set.
+	// Complete means that the manifest is valid and that the file sizes match it. Only Verify checks the content of the
+	// files. If Complete is false, Problem is the reason, and Manifest is not set.
 	Complete bool
 	Problem  error
 	Manifest Manifest
 }
 
-// List returns the content of a location, oldest first, including incomplete backups. A missing location has none. It
-// returns ErrRemote if the location cannot be used.
+// List returns the backups in a location, oldest first, including incomplete ones. For a missing location it returns
+// none. It returns ErrRemote if the location cannot be read.
 func List(ctx context.Context, place Objects) ([]Set, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,12 +85,12 @@ func setIn(fsys vfs.FS, dir string) (Objects, string) {
 	return Directory(fsys, filepath.Dir(dir)), filepath.Base(dir)
 }
 
-// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrCorrupt,
+// Load reads the manifest of a backup and compares the file sizes with it. Errors: ErrIncomplete, ErrCorrupt,
 // ErrNewerVersion, ErrRemote.
 func Load(ctx context.Context, place Objects, name string) (Set, error) {
 	if isLeftover(name) {
-		return Set{}, fmt.Errorf("%w: %s belongs to a running backup, or was left by an interrupted one, in which case "+
-			"the next backup removes it", ErrIncomplete, place.Path(name))
+		return Set{}, fmt.Errorf("%w: %s belongs to a running backup, or was left by an interrupted one and will be "+
+			"removed by the next backup", ErrIncomplete, place.Path(name))
 	}
 	m, err := loadFiles(ctx, place, name)
 	if err != nil {
@@ -122,9 +122,9 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 	return m, nil
 }
 
-// Choose returns the newest complete backup from which a record and a time can be reached: one without records after
-// toLSN (0: any) and not later than toTime (zero: any), of the given pair unless that is zero. Otherwise it returns
-// ErrTarget.
+// Choose returns the newest complete backup from which a record and a time can be restored: it has no records after
+// toLSN (0: any) and no transactions after toTime (zero: any), and belongs to the given pair, unless that is zero.
+// Otherwise Choose returns ErrTarget.
 func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, error) {
 	for _, s := range slices.Backward(sets) {
 		switch m := &s.Manifest; {
@@ -138,7 +138,8 @@ func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, er
 	return Set{}, fmt.Errorf("%w: no complete backup is old enough", ErrTarget)
 }
 
-// foreignMaxAge is the minimum age at which leftovers of another node are removed: that node may still be running.
+// foreignMaxAge is the age above which leftovers of another node are removed. Until then, that node may still be
+// writing them.
 const foreignMaxAge = 7 * 24 * time.Hour
 
 type begun struct {
@@ -147,8 +148,8 @@ type begun struct {
 	Software string    `json:"software,omitempty"`
 }
 
-// removeLeftovers removes the leftovers of interrupted backups; without an exclusive lock, only this node's, and old
-// ones of other nodes.
+// removeLeftovers removes the leftovers of interrupted backups. Without an exclusive lock, it removes only those of
+// this node and old ones of other nodes.
 func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive bool) error {
 	entries, err := o.Location.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -168,8 +169,8 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// isOwnOrStale reports whether a marker is this node's, or so old that no other node can be running. Any node may
-// complete a removal.
+// isOwnOrStale reports whether a marker belongs to this node, or is so old that no other node can still use it. Any
+// node may complete a removal.
 func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true
@@ -185,7 +186,7 @@ func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) b
 	})
 }
 
-// removeLeftover removes the backup of a marker, unless it was completed, and then the marker.
+// removeLeftover removes the backup to which a marker belongs, unless the backup is complete, and then the marker.
 func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {
@@ -232,7 +233,7 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	same := slices.DeleteFunc(sets, func(s Set) bool { return !s.Complete || !s.Manifest.sameStore(&newest) })
 	for len(same) > o.KeepGenerations {
 		if same[0].Manifest.Name == newest.Name {
-			return fmt.Errorf("clock went backwards: %d backups in %s are newer than the one just made; remove them manually",
+			return fmt.Errorf("clock went backwards: %d backups in %s are newer than the new one; remove them manually",
 				len(same)-1, o.Location.Path(""))
 		}
 		if err := Remove(ctx, o.Location, same[0].Name); err != nil {

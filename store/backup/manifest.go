@@ -42,16 +42,16 @@ type Manifest struct {
 	StoreID uuid.UUID `json:"store_id"`
 	NodeID  uuid.UUID `json:"node_id"`
 
-	// Position is the last record in the backup, LastTime its time, or a time shortly after it if unknown.
+	// Position is the position of the last record in the backup, LastTime its time, or a time shortly after it if unknown.
 	Position   lsn.Position `json:"position"`
 	LastTime   time.Time    `json:"last_time"`
 	Checkpoint uint64       `json:"checkpoint"`
 	PageSize   int          `json:"page_size"`
-	// FileBytes is the size of the page file, DataBytes that of its used pages.
+	// FileBytes is the size of the page file, DataBytes the size of its used pages.
 	FileBytes uint64 `json:"file_bytes"`
 	DataBytes uint64 `json:"data_bytes"`
 	Messages  uint64 `json:"messages"`
-	// Files are as stored, without the manifest.
+	// Files lists the stored files, except the manifest.
 	Files      []FileSum   `json:"files"`
 	Encryption *Encryption `json:"encryption,omitempty"`
 }
@@ -70,7 +70,7 @@ type FileSum struct {
 	SHA256 string `json:"sha256"` // in hex
 }
 
-// envelope adds the checksum to the manifest. Both stay readable for other programs.
+// envelope is the content of the manifest file, which other programs can also read.
 type envelope struct {
 	Manifest json.RawMessage `json:"manifest"`
 	SHA256   string          `json:"sha256"`
@@ -98,7 +98,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 	if err := json.Unmarshal(b, &e); err != nil {
 		return damaged("%v", err)
 	}
-	// Encoded again, it must be the same: this covers every byte, including those around the manifest.
+	// Encoding the manifest again must result in the same bytes. This also covers the bytes around the manifest.
 	if len(e.Manifest) == 0 || !bytes.Equal(wrap(e.Manifest), b) {
 		return damaged("checksum mismatch")
 	}

@@ -18,20 +18,20 @@ import (
 // A name is relative, with slashes: the part before the last slash is its folder. All methods are safe for concurrent
 // use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
 type Objects interface {
-	// Put creates an object with the content written by fill. The object gets its name when it is complete and durable.
-	// Put returns fs.ErrExist instead of changing an existing object. If fill fails, no object is created.
+	// Put creates an object with the content written by fill. The object becomes visible when it is complete and durable.
+	// If the object exists, Put returns fs.ErrExist. If fill fails, no object is created.
 	Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error
-	// Open opens an object for reading; the context limits the reads. The caller must close it.
+	// Open opens an object for reading. Reads fail when ctx ends. The caller must close the object.
 	Open(ctx context.Context, name string) (Object, error)
-	// List returns the objects and folders in a folder ("" for the root), by name, not recursively. A folder exists while
-	// it is not empty.
+	// List returns the objects and folders in a folder ("" for the root), sorted by name, without subfolders. A folder
+	// exists while it is not empty.
 	List(ctx context.Context, folder string) ([]Entry, error)
 	// Delete removes an object durably. A missing object is not an error.
 	Delete(ctx context.Context, name string) error
 	// Move renames an object. A crash leaves it under either name, or under both.
 	Move(ctx context.Context, from, to string) error
-	// Sweep removes the leftovers of unfinished Puts into a folder or its subfolders that were started before a time, or
-	// of all if that is zero.
+	// Sweep removes the leftovers of unfinished Put calls for a folder or its subfolders. If before is not zero, it only
+	// removes leftovers of calls that started earlier.
 	Sweep(ctx context.Context, folder string, before time.Time) error
 	// Lock locks the location for one process. It returns ErrBusy if another process holds the lock. If exclusive is
 	// false, other processes may use the location concurrently.
@@ -42,9 +42,10 @@ type Objects interface {
 	Path(name string) string
 }
 
-// PutOptions are the options of Put.
+// PutOptions configures Put.
 type PutOptions struct {
-	// AboutBytes is the approximate size, if known, so that a large object can be split into few enough parts.
+	// AboutBytes is the approximate size, if known. It determines the size of the parts into which a large object is
+	// split.
 	AboutBytes uint64
 	// Paced selects small writes, since other work uses the same disk.
 	Paced bool
@@ -61,7 +62,7 @@ type Object interface {
 type Entry struct {
 	Name   string // in the folder
 	Folder bool
-	// Changed is an object's modification time, by the clock of the location, or zero if unknown.
+	// Changed is an object's modification time according to the clock of the location, or zero if unknown.
 	Bytes   int64
 	Changed time.Time
 }
@@ -97,7 +98,7 @@ func putObject(ctx context.Context, place Objects, name string, content []byte) 
 	})
 }
 
-// removeFolder removes a folder, the objects in first before all others.
+// removeFolder removes a folder. It removes the objects named in first before all others.
 func removeFolder(ctx context.Context, place Objects, folder string, first ...string) error {
 	if err := place.Sweep(ctx, folder, time.Time{}); err != nil {
 		return fmt.Errorf("remove %s: %w", place.Path(folder), err)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// pages.pack contains the used pages, in rising order, without the free pages between them, little endian:
+// pages.pack contains the used pages, in ascending order, without the free pages between them, little endian:
 //
 //	+----------+-------------+---------------+---------+
 //	| LSBKPACK | version u32 | page size u32 | crc u32 |   crc: CRC-32C of the bytes before it
@@ -218,7 +218,7 @@ func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	return offset, data, at, nil
 }
 
-// checkPosition verifies that the first record is the description and that whole pages follow in rising order.
+// checkPosition verifies that the first record is the description and that whole pages follow in ascending order.
 func (r *packReader) checkPosition(offset uint64, length uint32) error {
 	if r.records == 0 {
 		if offset != 0 {

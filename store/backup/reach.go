@@ -19,7 +19,7 @@ import (
 // ErrNotFound is returned if a backup does not exist.
 var ErrNotFound = errors.New("backup not found")
 
-// CheckOptions are the options of CheckSet.
+// CheckOptions configures CheckSet.
 type CheckOptions struct {
 	// Archive may be nil.
 	Archive Objects
@@ -32,10 +32,11 @@ type CheckOptions struct {
 type CheckReport struct {
 	Set      Set
 	Verified VerifyReport
-	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt, ErrNewerVersion. Verified is
-	// then not valid.
+	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt or ErrNewerVersion. If it is set,
+	// Verified is not valid.
 	Problem error
-	// End is the last record that can be restored from the backup and the archive, EndTime the time of its transaction.
+	// End is the position of the last record that can be restored from the backup and the archive, EndTime the time of the
+	// last transaction up to End.
 	End            lsn.Position
 	EndTime        time.Time
 	ArchiveProblem error  // reason why the archive cannot be used, or not beyond End
@@ -77,7 +78,7 @@ func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (
 	return r, err
 }
 
-// isProblem reports whether an error is about the content, as opposed to a failure to read it.
+// isProblem reports whether an error is caused by the content, not by a failure to read it.
 func isProblem(err error) bool {
 	if isUnreadable(err) {
 		return false

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// RestoreOptions are the options of Restore.
+// RestoreOptions configures Restore.
 type RestoreOptions struct {
 	FS vfs.FS // by default the operating system's filesystem
 	// Location, if not nil, is the location of the backup, which is then given by name.
@@ -32,8 +32,8 @@ type RestoreOptions struct {
 	ArchiveDir string
 	Archive    Objects
 	Unseal     Unsealer
-	ToLSN      uint64 // last record to restore; if 0, ToTime applies
-	// ToTime is the time of the last transaction to restore, by the clock of the active that committed it: the restore
+	ToLSN      uint64 // LSN of the last record to restore; if 0, ToTime applies
+	// ToTime is the time of the last transaction to restore, by the clock of the active that committed it. The restore
 	// ends before the first later transaction. If neither ToLSN nor ToTime is set, everything up to the first gap or the
 	// end of the archive is restored.
 	ToTime time.Time
@@ -50,26 +50,26 @@ type RestoreResult struct {
 	Manifest Manifest
 	// NodeID and StoreID are new; zero in a dry run.
 	NodeID, StoreID uuid.UUID
-	// End is the last record of the new store, EndTime the time of the last restored transaction. store.Open loads the
-	// state of the backup, Apply up to End the requested one.
+	// End is the position of the last record in the new store, EndTime the time of the last restored transaction.
+	// store.Open loads the state of the backup, and Apply up to End produces the requested state.
 	End      lsn.Position
 	EndTime  time.Time
 	Records  uint64
 	LogBytes uint64
-	// NeededBytes and AvailableBytes are disk space.
+	// NeededBytes and AvailableBytes are amounts of disk space.
 	NeededBytes, AvailableBytes uint64
 }
 
 // Restore creates a data directory from a backup and, optionally, a log archive. It verifies the backup and the
 // required part of the archive before it writes anything. When it returns nil, everything is durable and the whole new
-// page file has been checked. The page size is that of the backup.
+// page file has been checked. The page size is the same as in the backup.
 //
-// The directory target must be empty, missing, or the leftover of an interrupted Restore, which is then restarted.
-// Until Restore is complete, store.Open rejects the directory with datadir.ErrRestoring. After an error the directory
-// is empty again, as far as possible.
+// The directory target must be empty, missing, or left by an interrupted Restore, which is then restarted. Until
+// Restore is complete, store.Open rejects the directory with datadir.ErrRestoring. After an error, Restore removes its
+// files from the directory if possible.
 //
-// Node and store UUID are new, and there is no pair and no fence: the result is not a member of a pair, and can seed a
-// new one.
+// The node UUID and store UUID are new, and pair and fence are unset: the result is not a member of a pair, and can
+// seed a new one.
 //
 // Errors: datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
 // archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
@@ -209,8 +209,8 @@ func (j *restoreJob) log() archivedLog {
 	return archivedLog{place: j.o.Archive, files: j.archive, unseal: j.o.Unseal}
 }
 
-// checkFolder rejects a location without an archive but with one in a folder: nodes of a pair that archive to the same
-// bucket have a folder each.
+// checkFolder returns ErrTarget for a location that has archives only in its folders. The nodes of a pair that archive
+// to the same bucket each use a folder.
 func (j *restoreJob) checkFolder(ctx context.Context) error {
 	if len(j.archive) > 0 {
 		return nil
@@ -231,7 +231,7 @@ func (j *restoreJob) checkFolder(ctx context.Context) error {
 		}
 		inside, err := j.o.Archive.List(ctx, e.Name)
 		if err == nil && slices.ContainsFunc(inside, func(e Entry) bool { return isArchived(e.Name) }) {
-			return fmt.Errorf("%w: no archive in %s, but one in %s: use that", ErrTarget,
+			return fmt.Errorf("%w: no archive in %s; use the one in %s", ErrTarget,
 				j.o.Archive.Path(""), j.o.Archive.Path(e.Name))
 		}
 	}
@@ -328,8 +328,8 @@ func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (
 	return imp.Finish()
 }
 
-// writeLog durably writes the log that continues the page file, even if it is empty: a node treats a missing log as a
-// lost one.
+// writeLog durably writes the log that continues the page file, even if it is empty, because a node treats a missing
+// log as lost.
 func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget) (err error) {
 	log, err := wal.Open(wal.Options{
 		FS: j.o.FS, Dir: datadir.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes,

@@ -29,23 +29,23 @@ import (
 
 const spareBytes = 1 << 20
 
-// Options are the options of Run.
+// Options configures Run.
 type Options struct {
 	// Path, in FS (by default the operating system's), is the directory of the backups, created if missing.
 	FS   vfs.FS
 	Path string
-	// Location is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be
-	// active at a time.
+	// Location is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be active
+	// at a time.
 	Location Objects
 	Seal     Sealer
-	// KeepGenerations is the number of complete backups to keep of this pair (or of this store, without a pair). Older
-	// ones are removed when the new one is durable. 0 keeps all.
+	// KeepGenerations is the number of complete backups of this pair to keep (of this store, if it has no pair). Older
+	// backups are removed when the new one is durable. 0 keeps all.
 	KeepGenerations int
-	// BytesPerSecond limits the rate of reads and writes; 0 means only the store's limit
+	// BytesPerSecond limits the rate of reads and writes; if 0, only the store's limit applies
 	// (store.Options.BackgroundPercent).
 	BytesPerSecond int64
-	// Verify reads the backup back and checks it before it is complete. It cannot be combined with Seal. The checksums of
-	// the pages are always verified during the copy.
+	// Verify reads and checks the backup before it is completed. It cannot be combined with Seal. The checksums of the
+	// pages are always verified during the copy.
 	Verify bool
 	// ArchiveDir, or Archive if not nil, is the log archive of this node: records older than the oldest kept backup are
 	// removed from it.
@@ -59,10 +59,10 @@ type Options struct {
 
 func (o Options) withDefaults() (Options, error) {
 	if o.Path == "" && o.Location == nil {
-		return o, errors.New("backup: no path configured")
+		return o, errors.New("backup: path is not configured")
 	}
 	if o.Verify && o.Seal != nil {
-		return o, errors.New("backup: encrypted backups cannot be verified here")
+		return o, errors.New("backup: encrypted backup cannot be verified without its identity")
 	}
 	if o.KeepGenerations < 0 || o.BytesPerSecond < 0 {
 		return o, fmt.Errorf("backup: invalid options: %d generations, %d bytes per second", o.KeepGenerations,
@@ -87,7 +87,7 @@ func newLimiter(bytesPerSecond int64) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(bytesPerSecond), chunkBytes)
 }
 
-// wait takes n bytes, at most chunkBytes, from the limiter, which may be nil.
+// wait waits until the limiter permits n bytes, at most chunkBytes. The limiter may be nil.
 func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	if l == nil {
 		return nil
@@ -170,8 +170,8 @@ func (j *job) run(ctx context.Context) (Set, error) {
 // cleanLimit limits the cleanup after a failed backup, whose context may have ended.
 const cleanLimit = 10 * time.Second
 
-// clean removes the files of a failed backup, which may be complete after an error of the last write. If it fails, the
-// next Run retries.
+// clean removes the files of a failed backup, which may be complete if the last write returned an error. If this fails,
+// the next Run retries.
 func (j *job) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
@@ -378,6 +378,6 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 }
 
 func corruptSource(err error) error {
-	return fmt.Errorf("backup: the store itself is corrupt; no backup was made and no older one removed; let "+
-		"this node fetch the store from its peer, or back up the peer: %w", err)
+	return fmt.Errorf("backup: the store is corrupt; no backup was made and no older one removed; "+
+		"copy the store from the peer, or back up the peer: %w", err)
 }

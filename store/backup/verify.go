@@ -13,13 +13,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// VerifyOptions are the options of Verify.
+// VerifyOptions configures Verify.
 type VerifyOptions struct {
 	FS vfs.FS
 	// Location, if not nil, is the location of the backup, which is then given by name.
 	Location Objects
 	Unseal   Unsealer
-	// ChecksumsOnly skips the check of the pages' content, which reads everything a second time.
+	// ChecksumsOnly skips the check of the pages' content, which reads the backup a second time.
 	ChecksumsOnly bool
 	// BytesPerSecond limits the rate of reads for the checksums, if not 0. Pace, if not nil, limits all reads.
 	BytesPerSecond int64
@@ -32,7 +32,7 @@ type VerifyOptions struct {
 type VerifyReport struct {
 	Manifest Manifest
 	Bytes    uint64
-	// Messages and Pages were checked; 0 with ChecksumsOnly.
+	// Messages and Pages are the numbers of messages and pages checked; 0 with ChecksumsOnly.
 	Messages uint64
 	Pages    uint64
 }
@@ -84,8 +84,8 @@ func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 	return nil
 }
 
-// verifyPack reads the pack once and verifies all checksums and its match with the manifest. It returns the positions
-// of all records.
+// verifyPack reads the pack, verifies all checksums, and compares it with the manifest. It returns the positions of all
+// records.
 func verifyPack(
 	ctx context.Context, place Objects, set string, m *Manifest, o VerifyOptions,
 ) (meta page.Meta, extents []extent, err error) {
@@ -130,9 +130,9 @@ func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 	}
 	if meta.Position != m.Position || meta.PageSize != m.PageSize || uint64(meta.FileBytes()) != m.FileBytes ||
 		meta.Checkpoint != m.Checkpoint {
-		return meta, fmt.Errorf("%w: %s holds checkpoint %d at %v with pages of %d bytes, the manifest has %d at %v with %d",
-			ErrCorrupt, packName, meta.Checkpoint, meta.Position, meta.PageSize, m.Checkpoint, m.Position,
-			m.PageSize)
+		return meta, fmt.Errorf("%w: %s contains checkpoint %d at %v with pages of %d bytes, "+
+			"the manifest has %d at %v with %d", ErrCorrupt, packName, meta.Checkpoint, meta.Position, meta.PageSize,
+			m.Checkpoint, m.Position, m.PageSize)
 	}
 	return meta, nil
 }

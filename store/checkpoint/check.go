@@ -17,7 +17,7 @@ const maxProblems = 1000
 
 // Report is the result of Check.
 type Report struct {
-	// Problems are empty if the store is valid.
+	// Problems is empty if the store is valid.
 	Problems   []string
 	Messages   uint64
 	Pages      uint64
@@ -121,7 +121,7 @@ func (c *checker) extent(e *index.Entry, payload []byte, err error) error {
 		return nil
 	}
 	if q.AllDead(e.First, e.Span) {
-		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription needs", e.Extent.First,
+		c.problem("page %d contains sequences %d to %d of queue %d, which no subscription needs", e.Extent.First,
 			e.First,
 			e.Last(), e.Queue)
 	}
@@ -154,7 +154,7 @@ func (c *checker) extent(e *index.Entry, payload []byte, err error) error {
 		c.report.Messages++
 	}
 	if c.next-1 > e.Last() {
-		c.problem("page %d holds sequences beyond %d", e.Extent.First, e.Last())
+		c.problem("page %d contains sequences beyond %d", e.Extent.First, e.Last())
 	}
 	return nil
 }
@@ -229,8 +229,8 @@ func (s pageSet) add(n page.No) bool {
 	return true
 }
 
-// schedule verifies that each delayed message is in the schedule: otherwise it would never be delivered. Entries of a
-// deleted message or queue are removed when they are due.
+// schedule verifies that each delayed message is in the schedule, since it would otherwise never be delivered. Entries
+// of a deleted message or queue are removed when they are due.
 func (c *checker) schedule(ctx context.Context) error {
 	found := make(map[uint64]uint64) // by queue
 	keys := queue.ScheduleKeys()

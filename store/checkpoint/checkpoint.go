@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package checkpoint reads a pinned checkpoint of a page file. It iterates over its messages (Checkpoint.Extents),
-// verifies it, hashes its content, simulates other page sizes, and dumps its content. It depends on pages and tree, not
-// on the store: the file may be that of a running node (store.Store.ReadCheckpoint), of a stopped one (ReadDir) or in a
-// backup (ReadFile).
+// verifies it, hashes its content, simulates other page sizes, and dumps its content. It depends on the pages and the
+// tree, not on the store. The file can belong to a running node (store.Store.ReadCheckpoint), a stopped node (ReadDir)
+// or a backup (ReadFile).
 package checkpoint
 
 import (
@@ -31,16 +31,16 @@ type Checkpoint struct {
 	state *queue.State // nil until it is loaded
 }
 
-// Options are the options of Open.
+// Options configures Open.
 type Options struct {
-	CacheBytes int64 // of tree nodes, by default 32 MiB
+	CacheBytes int64 // cache size for tree nodes; the default is 32 MiB
 	// Pace limits the rate of reads, if not nil.
 	Pace *throttle.Pacer
 }
 
 const defaultCacheBytes = 32 << 20
 
-// Open opens the checkpoint held by pin.
+// Open opens the checkpoint that pin protects. Close releases pin.
 func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
@@ -53,7 +53,7 @@ func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 // Close releases the pin.
 func (c *Checkpoint) Close() { c.pin.Release() }
 
-// Meta describes the checkpoint.
+// Meta returns the description of the checkpoint.
 func (c *Checkpoint) Meta() page.Meta { return c.meta }
 
 // State returns the state machine of the checkpoint. It must not be changed.
@@ -68,14 +68,14 @@ func (c *Checkpoint) State() (*queue.State, error) {
 	return c.state, nil
 }
 
-// Live returns the liveness of messages in the checkpoint's own state.
+// Live returns the liveness of messages according to the state in the checkpoint.
 func (c *Checkpoint) Live() (Liveness, error) {
 	state, err := c.State()
 	return NewLiveness(func(fn func(*queue.State)) { fn(state) }), err
 }
 
-// CountMessages returns the number of stored messages, including dead ones that share a page with others. It reads only
-// the message index.
+// CountMessages returns the number of stored messages, including dead messages that share an extent with live ones. It
+// reads only the message index.
 func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 	err = c.Extents(ctx, WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
 		n += e.Count
@@ -112,8 +112,8 @@ func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	return state, nil
 }
 
-// ReadDir calls fn with the last checkpoint in the data directory of a stopped node, under the directory's lock. Errors
-// are those of datadir.Lock.
+// ReadDir calls fn with the last checkpoint in the data directory of a stopped node, while it holds the directory's
+// lock. It returns the errors of datadir.Lock.
 func ReadDir(fsys vfs.FS, dir string, fn func(*Checkpoint) error) (err error) {
 	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {

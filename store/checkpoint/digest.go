@@ -56,7 +56,7 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// hashExtent hashes the needed messages of an extent. The dead ones that share a page with them depend on the page
+// hashExtent hashes the needed messages of an extent. It skips dead messages in the extent, which depend on the page
 // size.
 func hashExtent(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
 	q := state.Queue(e.Queue)

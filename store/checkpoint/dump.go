@@ -20,12 +20,12 @@ type MetaDump struct {
 	Recovery page.Recovery
 }
 
-// DumpMeta returns the content of header and meta slots.
+// DumpMeta returns the metadata of the page file and the checkpoint.
 func (c *Checkpoint) DumpMeta() MetaDump {
 	return MetaDump{Path: c.file.Path(), Meta: c.meta, StoreID: c.file.StoreID(), Recovery: c.file.Recovery()}
 }
 
-// PageDump is the extent that begins at a page.
+// PageDump describes the extent that begins at a page.
 type PageDump struct {
 	// Payload is raw. Queue and Messages are set for an extent of messages.
 	Extent   page.Extent

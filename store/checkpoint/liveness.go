@@ -32,7 +32,7 @@ func (l *Liveness) Applied() (n uint64) {
 	return n
 }
 
-// Holds reports whether another state has the same content.
+// Holds reports whether another state has the same content as the state.
 func (l *Liveness) Holds(other *queue.State) (same bool) {
 	l.view(func(state *queue.State) {
 		same = other.Digest() == state.Digest() && other.Messages() == state.Messages() &&
@@ -57,7 +57,8 @@ func (a *AliveSet) Has(seq uint64) bool {
 	return i < queue.MaxExtentSpan && a.bits[i/64]>>(i%64)&1 == 1
 }
 
-// Of sets a to the live messages of an extent. It returns ErrDataLoss if the index entry is invalid.
+// Of sets a to the sequences of an extent that a subscription needs. It returns ErrDataLoss if the index entry is
+// invalid.
 func (l *Liveness) Of(e *index.Entry, a *AliveSet) (err error) {
 	if e.Span > queue.MaxExtentSpan {
 		return fmt.Errorf("%w: queue %d, sequence %d: a range of %d sequences", index.ErrDataLoss, e.Queue, e.First,

@@ -4,22 +4,22 @@ package checkpoint
 
 import "time"
 
-// Progress is the progress of a long operation: a scan, a plan, a rewrite, a backup, a restore. Unknown values are 0.
+// Progress is the progress of a long operation, such as a scan, rewrite, backup or restore. Unknown values are 0.
 type Progress struct {
 	// Phase is "checkpoint", "plan", "scan", "copy", "finish" or "done"; for a backup also "verify", "check" and "log".
 	Phase             string
 	Pages, TotalPages uint64
-	// Messages are read (scan, plan) or written (copy).
+	// Messages is the number of messages read (scan, plan) or written (copy).
 	Messages, TotalMessages uint64
-	// Bytes are message bytes for a scan, a plan and a rewrite.
+	// Bytes counts message bytes for a scan, a plan and a rewrite.
 	Bytes, TotalBytes uint64
 	Elapsed, Left     time.Duration
 }
 
 const (
 	progressEvery = 100 * time.Millisecond
-	// The clock is read after this many calls of Meter.Did or this many bytes, so that throttled work is also reported in
-	// time.
+	// The clock is read after this many calls of Meter.Did or this many bytes. The byte limit ensures that throttled work
+	// is reported in time.
 	clockCheckTicks = 64
 	clockCheckBytes = 32 << 10
 )
@@ -49,7 +49,7 @@ func (m *Meter) Phase(name string, pages uint64) {
 	m.send(m.started)
 }
 
-// Done begins the last phase.
+// Done begins and reports the last phase, "done".
 func (m *Meter) Done() { m.Phase("done", m.now.TotalPages) }
 
 // Did adds processed amounts. It reads the clock only occasionally.

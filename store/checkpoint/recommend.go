@@ -9,9 +9,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// recommend selects the page size with the smallest file among the allowed sizes without a cost: no more space than a
-// rewrite with the current size and than the current page.db, and no more reads. MaxPageSize limits the target of a
-// resize; a larger current size is kept if changing it has a cost. A gain below one percent is not worth the I/O.
+// recommend selects the page size with the smallest file, up to MaxPageSize. The file must not be larger than the
+// current page.db or the result of a compact, and must not require more reads. Otherwise the current size is kept, even
+// above MaxPageSize. A gain below one percent does not justify the I/O.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
 	if r.Messages+r.DamagedMessages == 0 {
@@ -34,13 +34,13 @@ func (r *ScanResult) recommend() {
 	keep := best == nil || best.FileBytes+current.FileBytes/100 >= current.FileBytes || best.FileBytes > r.FileBytes
 	switch {
 	case !keep:
-		r.choose(best, fmt.Sprintf("a resize to %d shrinks page.db to %s, a compact with the present page size to %s",
+		r.choose(best, fmt.Sprintf("a resize to %d shrinks page.db to %s, a compact with the current page size to %s",
 			best.PageSize, units.Bytes(best.FileBytes), units.Bytes(current.FileBytes)))
 	case r.PageSize > r.MaxPageSize:
-		r.choose(current, fmt.Sprintf("the present page size is kept, although it exceeds the limit of %d: %s; "+
+		r.choose(current, fmt.Sprintf("the current page size is kept, although it exceeds the limit of %d: %s; "+
 			"to resize anyway: lockstep store resize --page-size", r.MaxPageSize, current.against(smallest)))
 	case smallest != nil && smallest.FileBytes+current.FileBytes/100 < current.FileBytes:
-		r.choose(current, "the present page size is kept: "+current.against(smallest))
+		r.choose(current, "the current page size is kept: "+current.against(smallest))
 	default:
 		r.choose(current, "another page size has no advantage")
 	}
@@ -53,7 +53,7 @@ func (r *ScanResult) recommend() {
 // Without messages, another page size has no cost, and is only needed to satisfy the limit.
 func (r *ScanResult) recommendEmpty(current *Candidate) {
 	if r.PageSize <= r.MaxPageSize {
-		r.choose(current, "no messages are stored: the present page size is kept")
+		r.choose(current, "no messages are stored: the current page size is kept")
 		return
 	}
 	largest := current
@@ -62,7 +62,7 @@ func (r *ScanResult) recommendEmpty(current *Candidate) {
 			largest = c
 		}
 	}
-	r.choose(largest, "no messages are stored, and the present page size exceeds the limit")
+	r.choose(largest, "no messages are stored, and the current page size exceeds the limit")
 }
 
 func (r *ScanResult) candidate(pageSize int) *Candidate {
@@ -76,7 +76,7 @@ func (r *ScanResult) choose(c *Candidate, why string) {
 }
 
 func (c *Candidate) against(other *Candidate) string {
-	return fmt.Sprintf("the smallest allowed page.db, with %d, has %s and requires %d reads, and with %d it "+
-		"has %s and %d reads",
+	return fmt.Sprintf("the smallest allowed page.db, with page size %d, has %s and requires %d reads; with "+
+		"page size %d it has %s and requires %d reads",
 		other.PageSize, units.Bytes(other.FileBytes), other.Extents, c.PageSize, units.Bytes(c.FileBytes), c.Extents)
 }

@@ -16,7 +16,7 @@ import (
 // DefaultMaxPageSize is the default of ScanOptions.MaxPageSize.
 const DefaultMaxPageSize = 32 << 10
 
-// ScanOptions are the options of a scan.
+// ScanOptions configures a scan.
 type ScanOptions struct {
 	// MaxPageSize limits the recommendation: a multiple of 2048, at most 1 MiB.
 	MaxPageSize int
@@ -29,28 +29,28 @@ type ScanResult struct {
 	Time       time.Time    `json:"time"`
 	Checkpoint uint64       `json:"checkpoint"`
 	Position   lsn.Position `json:"position"`
-	// PageSize and FileBytes are current. MaxPageSize limits the recommendation.
+	// PageSize and FileBytes describe the current file. MaxPageSize limits the recommendation.
 	PageSize    int    `json:"page_size"`
 	MaxPageSize int    `json:"max_page_size"`
 	FileBytes   uint64 `json:"file_bytes"`
 	Pages       uint64 `json:"pages"`
 	UsedPages   uint64 `json:"used_pages"`
-	// Messages are those that a subscription needs. MessageBytes are body, properties and a few bytes of header.
+	// Messages counts the messages that a subscription needs, MessageBytes their bodies, properties and short headers.
 	Messages     uint64 `json:"messages"`
 	MessageBytes uint64 `json:"message_bytes"`
-	// DeadMessages are stored but not needed: a rewrite omits them.
+	// DeadMessages counts messages that are stored but not needed. A rewrite omits them.
 	DeadMessages uint64       `json:"dead_messages"`
 	DeadBytes    uint64       `json:"dead_bytes"`
 	Histogram    []SizeBucket `json:"histogram"`
-	// Candidates are the results of rewrites, by rising page size, including the current one.
+	// Candidates are the results of rewrites with all page sizes, including the current one, in ascending order.
 	Candidates  []Candidate `json:"candidates"`
 	Recommended int         `json:"recommended"`
 	Note        string      `json:"note"`
 	// GainBytes is the reduction of page.db by a rewrite with the recommended size: a resize or, for the current size, a
 	// compact.
 	GainBytes int64 `json:"gain_bytes"`
-	// DamagedMessages are needed but unreadable, with positions in Problems. They are counted with the mean size of their
-	// page.
+	// DamagedMessages counts messages that are needed but unreadable. Problems lists their positions. Their size is
+	// estimated as the mean size in their extent.
 	DamagedMessages uint64   `json:"damaged_messages"`
 	Problems        []string `json:"problems,omitempty"`
 }
@@ -70,11 +70,11 @@ type Candidate struct {
 	FileBytes uint64 `json:"file_bytes"`
 	Pages     uint64 `json:"pages"`
 	Extents   uint64 `json:"runs"` // of messages; each is read with one I/O
-	// MessagePages, IndexPages (the tree) and OtherPages (the bitmap of used pages) add up to Pages.
+	// Pages is the sum of MessagePages, IndexPages (the tree) and OtherPages (the bitmap of used pages).
 	MessagePages uint64 `json:"message_pages"`
 	IndexPages   uint64 `json:"index_pages"`
 	OtherPages   uint64 `json:"other_pages"`
-	// PaddingBytes are unused bytes at the ends of message extents, WasteBytes all bytes other than messages.
+	// PaddingBytes counts unused bytes at the ends of message extents, WasteBytes all bytes except messages.
 	PaddingBytes uint64 `json:"padding_bytes"`
 	WasteBytes   uint64 `json:"waste_bytes"`
 }

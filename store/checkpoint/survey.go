@@ -10,9 +10,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 )
 
-// SurveyResult is the result of a survey.
+// SurveyResult is the result of Survey.
 type SurveyResult struct {
-	// Messages are needed; DeadMessages are stored but not needed.
+	// Messages counts needed messages, DeadMessages those that are stored but not needed.
 	Messages, MessageBytes  uint64
 	DeadMessages, DeadBytes uint64
 	Candidates              []Candidate
@@ -34,8 +34,8 @@ type survey struct {
 	problems        []string
 }
 
-// Survey computes the results of rewrites with the given page sizes. Messages that are alone in their extent are not
-// read. It returns ErrDataLoss if a message that must be read is corrupt.
+// Survey computes the results of rewrites with the given page sizes. It does not read messages that are alone in their
+// extent. It returns ErrDataLoss if a message that it must read is corrupt.
 func (c *Checkpoint) Survey(ctx context.Context, live Liveness, sizes []int, m *Meter) (SurveyResult, error) {
 	v := survey{c: c, live: live, meter: m}
 	err := v.run(ctx, sizes)

@@ -19,18 +19,18 @@ const (
 	walkBuffers = 4
 	// walkGapBytes is the maximum gap that is read to avoid a separate read.
 	walkGapBytes = 64 << 10
-	// walkPacedBytes and walkPacedBuffers apply to a throttled walk, which must do less work at a time.
+	// walkPacedBytes and walkPacedBuffers apply to a throttled walk, which must work in smaller steps.
 	walkPacedBytes   = 128 << 10
 	walkPacedBuffers = 2
 )
 
-// WalkOptions are the options of Checkpoint.Extents.
+// WalkOptions configures Checkpoint.Extents.
 type WalkOptions struct {
 	IndexOnly bool
-	// Skip, if not nil, reports whether an extent's payload is not needed; it is then nil.
+	// Skip, if not nil, reports whether to skip an extent's payload, which is then nil.
 	Skip func(e *index.Entry) bool
-	// Broken, if not nil, is called for an unreadable part of the index, and the walk continues with the next queue.
-	// Otherwise the error ends the walk.
+	// Broken, if not nil, is called if a part of the index is unreadable. The walk then continues with the next queue. If
+	// Broken is nil, the error ends the walk.
 	Broken func(queueID uint64, err error)
 }
 
@@ -69,8 +69,8 @@ type walkExtent struct {
 	err     error
 }
 
-// Extents calls fn for each message extent, in order of queue and sequence. payload is valid during the call; err is
-// the error of the read. A second goroutine reads and verifies ahead.
+// Extents calls fn for each message extent, in order of queue and sequence. payload is valid until fn returns; err is
+// the error of the read. Another goroutine reads and verifies extents ahead.
 func (c *Checkpoint) Extents(
 	ctx context.Context, o WalkOptions, fn func(e *index.Entry, payload []byte, err error) error,
 ) error {
@@ -189,7 +189,7 @@ func (p *partReader) add(e index.Entry) error {
 	return nil
 }
 
-// room ensures that there is a part to add to. If full is set, it first sends the current one.
+// room ensures that p.part is not nil. If full is set, it first sends the current part.
 func (p *partReader) room(full bool) error {
 	if full {
 		p.send()
@@ -261,8 +261,8 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 
 const ownBatch = 4096
 
-// OwnExtents calls fn with batches of extents without messages: first those of the tree, then, with bitmap set, those
-// of the bitmap of used pages. fn may change them. Only the inner nodes of the tree are read.
+// OwnExtents calls fn with batches of extents without messages: first the extents of the tree, then, with bitmap set,
+// the extents of the bitmap of used pages. fn may modify the slice. Only the inner nodes of the tree are read.
 func (c *Checkpoint) OwnExtents(ctx context.Context, fn func(extents []page.Extent, bitmap bool)) error {
 	batch := make([]page.Extent, 0, ownBatch)
 	err := c.view.WalkExtents(func(ext page.Extent, level int) error {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crc computes CRC32C checksums, also of joined or divided bytes from the checksums of the parts.
+// Package crc computes CRC32C checksums. It can derive the checksum of concatenated bytes from the checksums of the
+// parts, and the checksum of a suffix.
 //
-// A large message is checksummed once on each node, when it is received and before the node has copied it. Later
-// checksums that cover it (the log's frame, the digests, the page) are derived from that one. This is cheaper, and
-// detects a byte that changes in memory on its way to the disk or to the other node, because no later checksum includes
-// the changed byte.
+// A large message is checksummed once on each node, when it is received and before the node copies it. Later checksums
+// that cover it (of the log frame, the digests and the page) are derived from that checksum. This is faster, and
+// detects a byte that changes in memory before it is written or sent, because no later checksum includes the changed
+// byte.
 package crc
 
 import (
@@ -14,7 +15,7 @@ import (
 	"sync/atomic"
 )
 
-// polynomial is Castagnoli's, with x^0 in the highest bit.
+// polynomial is the Castagnoli polynomial, with x^0 in the highest bit.
 const polynomial = crc32.Castagnoli
 
 // MinReuseBytes is the size in bytes from which combining checksums is faster than computing one.
@@ -34,12 +35,13 @@ func Update(sum uint32, b []byte) uint32 {
 // Join returns the checksum of some bytes followed by n more; second is the checksum of the n bytes alone.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
-// Suffix returns the checksum of the last n bytes: whole is that of all bytes, first that of the bytes before them.
+// Suffix returns the checksum of the last n bytes, where whole is the checksum of all bytes and first the checksum of
+// the bytes before the last n.
 func Suffix(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
 
 // powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.
 //
-//nolint:gochecknoglobals // made once
+//nolint:gochecknoglobals // computed once
 var powers = sync.OnceValue(func() *[4][256]uint32 {
 	var p [4][256]uint32
 	const one, byteOne = 1 << 31, 1 << (31 - 8) // x^0 and x^8
@@ -54,7 +56,7 @@ var powers = sync.OnceValue(func() *[4][256]uint32 {
 	return &p
 })
 
-// shift returns the effect on a checksum of n more bytes, apart from their values: the product with x^(8n).
+// shift returns the product of a checksum and x^(8n), modulo the polynomial: the effect of n appended zero bytes.
 func shift(sum uint32, n int) uint32 {
 	if sum == 0 {
 		return 0
@@ -80,8 +82,8 @@ func multiply(a, b uint32) (product uint32) {
 // minCounted is the minimum size in bytes of a counted piece. It excludes the data around the bodies of large messages.
 const minCounted = 4 << 10
 
-// Counts are, for a test, the bytes of large messages that a node copies in memory and checksums between the client and
-// the disk. In production the overhead is one nil check per piece of at least minCounted bytes.
+// Counts counts, for tests, the bytes of large messages that a node copies in memory and checksums between the client
+// and the disk. In production the overhead is one nil check per piece of at least minCounted bytes.
 type Counts struct {
 	Copied atomic.Uint64
 	Summed atomic.Uint64

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package datadir defines the files in a node's data directory: names, lock, identity, quarantine of an unusable
-// store, restore of a backup, and files that are left behind. The formats are in store/FORMAT.md.
+// Package datadir defines the files in a node's data directory: names, lock, identity, quarantine of an unusable store,
+// restore of a backup, and files kept for an operator. store/FORMAT.md documents the formats.
 package datadir
 
 import (
@@ -30,8 +30,8 @@ var (
 const (
 	LockName = "lock"
 	LogName  = "log"
-	// ReceiveName is a snapshot being received, NewFileName the file that a rewrite writes, and OldFileName the last
-	// replaced page file.
+	// ReceiveName is a snapshot being received, NewFileName the output of a rewrite in progress, and OldFileName the page
+	// file that was replaced last.
 	PageFileName = "page.db"
 	ReceiveName  = "page.db_recv"
 	NewFileName  = "page.db_new"
@@ -48,15 +48,16 @@ func PageFile(dir string) string { return filepath.Join(dir, PageFileName) }
 // AccessReset returns the path of AccessResetName.
 func AccessReset(dir string) string { return filepath.Join(dir, AccessResetName) }
 
-// LogDir returns the path of the log's directory.
+// LogDir returns the path of the log directory.
 func LogDir(dir string) string { return filepath.Join(dir, LogName) }
 
-// Lock locks a data directory. It returns ErrInUse or ErrNone.
+// Lock locks a data directory until the result is closed. It returns ErrInUse if another process has locked it, and
+// ErrNone if it does not exist.
 func Lock(fsys vfs.FS, dir string) (io.Closer, error) {
 	lock, err := fsys.Lock(filepath.Join(dir, LockName))
 	switch {
 	case errors.Is(err, vfs.ErrLocked):
-		return nil, fmt.Errorf("%w: %s; stop the node first, or use the admin command of the running node", ErrInUse,
+		return nil, fmt.Errorf("%w: %s; stop the node first, or use a command for the running node", ErrInUse,
 			dir)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%w: %s: %w", ErrNone, dir, err)

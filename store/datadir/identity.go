@@ -29,7 +29,7 @@ const (
 
 // Identity identifies a node and its store.
 type Identity struct {
-	// NodeID lives as long as the data directory.
+	// NodeID stays the same for the lifetime of the data directory.
 	NodeID uuid.UUID
 	// StoreID identifies the content: a wiped or restored data directory gets a new one.
 	StoreID uuid.UUID
@@ -48,16 +48,16 @@ type Identity struct {
 	// persists over restarts until ClearLoss.
 	MayHaveLost bool
 	// Restored is the backup from which the content was restored, until the node joins a pair. Such a node is not empty:
-	// it may seed a new pair, and must not become a copy of another node.
+	// it can seed a new pair, and must not become a copy of another node.
 	Restored string
 	// Quarantine is the subdirectory with the files of a store that could not be opened, until a snapshot replaces the
-	// content. Such a store waits for a copy from the other node: it is not considered empty, and may not seed a pair.
-	// QuarantineReason names the file and the error.
+	// content. Such a store waits for a copy from the other node. It is not considered empty, and must not seed a pair.
+	// QuarantineReason contains the file name and the error.
 	Quarantine       string
 	QuarantineReason string
 }
 
-// Member returns the store's actual or prospective entry in the cluster record.
+// Member returns the store's entry in the cluster record, or the entry that it would have.
 func (id *Identity) Member() identity.Member {
 	m := identity.Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, Generation: id.Generation}
 	if id.ClaimedGeneration != uuid.Nil {
@@ -83,10 +83,10 @@ type IdentityFile struct {
 	Sync        string       `json:"sync"`
 	MayHaveLost bool         `json:"may_have_lost,omitempty"`
 	Install     *InstallMark `json:"install,omitempty"` // set while a received snapshot replaces page.db and the log
-	// Restoring is the backup being restored. Until that is complete, the directory must not be used otherwise.
+	// Restoring is the name of the backup being restored. Until the restore is complete, Open rejects the directory.
 	Restoring string `json:"restoring,omitempty"`
 	Restored  string `json:"restored,omitempty"`
-	// Quarantining is set while unusable files are moved to the directory of that name: see quarantine.go.
+	// Quarantining is set while unusable files are moved to the directory with that name: see quarantine.go.
 	Quarantining string `json:"setting_aside,omitempty"`
 	// Quarantine is cleared when a snapshot is installed or the node is in sync.
 	Quarantine       string `json:"set_aside,omitempty"`
@@ -112,7 +112,7 @@ func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 	return decodeIdentity(name, raw)
 }
 
-// decodeIdentity verifies the second line, a CRC32C of the first.
+// decodeIdentity verifies the second line, which contains the CRC32C of the first.
 func decodeIdentity(name string, raw []byte) (IdentityFile, error) {
 	var id IdentityFile
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
@@ -143,11 +143,11 @@ func (id IdentityFile) Write(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// Options describes a data directory and its next use.
+// Options configures the use of a data directory.
 type Options struct {
 	FS  vfs.FS
 	Dir string
-	// BootID is the operating system's boot; empty if unknown.
+	// BootID identifies the boot of the operating system; empty if unknown.
 	BootID string
 	Sync   wal.SyncMode
 }
@@ -187,7 +187,7 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	return id.Identity(), nil
 }
 
-// Identity returns the public part.
+// Identity returns the part of the file that is visible outside the package.
 func (id *IdentityFile) Identity() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,

@@ -12,14 +12,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// CutPrefix begins the name of a file with records that were cut from the log.
-const CutPrefix = "cut-"
+// TruncatedPrefix is the name prefix of files with records that were truncated from the log.
+const TruncatedPrefix = "cut-"
 
 // Kinds of LeftBehind.
 const (
 	LeftDamagedStore = "damaged-store"
 	LeftOldPageFile  = "old-page-file"
-	LeftCutLog       = "cut-log"
+	LeftTruncatedLog = "cut-log"
 )
 
 // LeftBehind is a file or directory that the store keeps for an operator and does not use.
@@ -28,7 +28,7 @@ type LeftBehind struct {
 	Bytes      uint64
 }
 
-// ListLeftBehind lists the files and directories that may be removed.
+// ListLeftBehind returns the files and directories that the operator may remove.
 func ListLeftBehind(fsys vfs.FS, dir string) ([]LeftBehind, error) {
 	names, err := fsys.ReadDir(dir)
 	if err != nil {
@@ -59,8 +59,8 @@ func leftKind(name string) string {
 		return LeftDamagedStore
 	case name == OldFileName:
 		return LeftOldPageFile
-	case strings.HasPrefix(name, CutPrefix) && strings.HasSuffix(name, ".seg"):
-		return LeftCutLog
+	case strings.HasPrefix(name, TruncatedPrefix) && strings.HasSuffix(name, ".seg"):
+		return LeftTruncatedLog
 	default:
 		return ""
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// A store of a pair that cannot be opened is quarantined: its files are moved to a subdirectory. The store then begins
-// empty, as a standby that the other node must fill. A crash at any point must not leave a store that is considered
-// complete, or a directory that is considered new. The identity is therefore written first. It has the mark
-// Quarantining until all files are moved; a start that finds the mark continues moving.
+// If a store of a pair cannot be opened, it is quarantined: its files are moved to a subdirectory. The store then
+// starts empty, as a standby that needs a snapshot from the other node. A crash at any point must not leave a store
+// that is considered complete, or a directory that is considered new. The identity is therefore written first. Its
+// field Quarantining is set until all files are moved; if it is set at a start, the move is continued.
 //
 // From the first write on, the cluster record no longer names this store in sync: it has a higher incarnation, or a new
 // node ID (INV-4). It may also have lost acknowledged messages, so it waits for an operator if no other node is in sync
-// (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new one would create
-// a pair (INV-9).
+// (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new store would
+// create a pair (INV-9).
 
 const quarantinePrefix = "damaged-"
 
@@ -67,9 +67,9 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	return names, true, nil
 }
 
-// Quarantine quarantines a store that cannot be opened and returns the name of its directory. member permits it for a
-// member of a pair, unknown for a store without an identity. It returns "" if it is not permitted: no other node is
-// known to have the content.
+// Quarantine quarantines a store that cannot be opened, and returns the name of the quarantine directory. member
+// permits this for a member of a pair, unknown for a store without an identity. It returns "" if quarantine is not
+// permitted, because no other node is known to have the content.
 func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {
@@ -128,7 +128,8 @@ func keepIdentity(o Options, name string) error {
 	return vfs.WriteFileAtomic(o.FS, filepath.Join(to, identityName), raw)
 }
 
-// FinishQuarantine moves the remaining files, and then removes the mark from the identity.
+// FinishQuarantine moves the remaining files of an interrupted quarantine, if any, and then clears Quarantining in the
+// identity.
 func FinishQuarantine(o Options, id *IdentityFile) error {
 	if id.Quarantining == "" {
 		return nil
@@ -142,8 +143,8 @@ func FinishQuarantine(o Options, id *IdentityFile) error {
 	if err != nil {
 		return fail(err)
 	}
-	// Move the log first: a page file without a log is treated as one that may have lost data. An unfinished rewrite or
-	// snapshot would be mistaken for the page file of the new store.
+	// Move the log first: a page file without a log is treated as one that may have lost data. Also move an unfinished
+	// rewrite or snapshot, which would be mistaken for the page file of the new store.
 	for _, name := range append(names, PageFileName, NewFileName, ReceiveName) {
 		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

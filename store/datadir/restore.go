@@ -17,9 +17,9 @@ import (
 
 // RestoreTarget is a data directory that is being filled from a backup.
 //
-// The identity file makes the restore atomic. It is written first, with a mark that makes Open reject the directory
-// (ErrRestoring), and replaced last, without the mark. In between, page.db and the log may be in any state. A restore
-// that finds the mark may start again.
+// The identity file makes the restore atomic. It is written first, with the field Restoring, which makes Open reject
+// the directory (ErrRestoring), and replaced last, without it. In between, page.db and the log may be in any state. A
+// new restore may start if the field is set.
 type RestoreTarget struct {
 	fsys vfs.FS
 	dir  string
@@ -28,10 +28,10 @@ type RestoreTarget struct {
 }
 
 // BeginRestore durably prepares a directory for the restore of the backup named source. The directory must be empty, or
-// contain an interrupted restore, whose files are removed. It gets a new node and store UUID, no pair and no fence. The
-// caller must finish with Commit or Abort, then Close.
+// contain an interrupted restore, whose files are removed. Node UUID and store UUID are new, pair and fence are unset.
+// The caller must call Commit or Abort, and then Close.
 //
-// It returns ErrNotEmpty if the directory contains other files, and ErrInUse if a process has it open.
+// It returns ErrNotEmpty if the directory contains other files, and ErrInUse if another process has locked it.
 func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	if err := CheckRestore(fsys, dir); err != nil { // before any file is created
 		return nil, err
@@ -59,7 +59,8 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	return t, nil
 }
 
-// CheckRestore returns nil or ErrNotEmpty, like BeginRestore, without changing anything.
+// CheckRestore checks whether BeginRestore would accept the directory, and changes nothing. It returns ErrNotEmpty
+// otherwise.
 func CheckRestore(fsys vfs.FS, dir string) error {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +77,7 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 		switch name {
 		case LockName, identityName + ".tmp", "lost+found": // lost+found is in the root of a new filesystem
 		default:
-			return fmt.Errorf("%w: found %s; use another directory, or move this one away", ErrNotEmpty,
+			return fmt.Errorf("%w: found %s; use another directory, or move this one elsewhere", ErrNotEmpty,
 				filepath.Join(dir, name))
 		}
 	}
@@ -114,7 +115,8 @@ func (t *RestoreTarget) clear() error {
 	return nil
 }
 
-// Commit durably turns the directory into one that Open accepts. page.db and the log must be complete and durable.
+// Commit durably completes the restore, so that Open accepts the directory. page.db and the log must be complete and
+// durable.
 func (t *RestoreTarget) Commit() error {
 	if err := t.fsys.SyncDir(t.dir); err != nil {
 		return fmt.Errorf("finish the restore: %w", err)
@@ -127,7 +129,7 @@ func (t *RestoreTarget) Commit() error {
 	return nil
 }
 
-// Abort empties the directory again, if possible; the mark is removed last.
+// Abort removes all files of the restore, the identity last.
 func (t *RestoreTarget) Abort() error {
 	if err := t.clear(); err != nil {
 		return err

@@ -74,7 +74,7 @@ func Names() []string {
 
 // Events of the store as a whole.
 type (
-	// Failed is reported once when a write or fsync failed (INV-7): the process must stop.
+	// Failed is reported once, when a write or fsync has failed (INV-7). The process must stop.
 	Failed struct{ Err error }
 	// CheckpointWritten is reported when a checkpoint is durable. Took is the duration of its last step, the syncs.
 	CheckpointWritten struct {
@@ -90,7 +90,7 @@ type (
 		Position lsn.Position
 		Bytes    uint64
 	}
-	// Quarantined is reported when the store could not be opened, and was moved to a directory next to the new, empty one.
+	// Quarantined is reported when the store could not be opened and its files were moved to Dir. The new store is empty.
 	Quarantined struct {
 		Dir string
 		Err error
@@ -101,7 +101,7 @@ type (
 type (
 	LogFailed struct{ Err error }
 	SlowSync  struct{ Took time.Duration }
-	// LogTailTruncated is reported when the log ended with writes that were never synced.
+	// LogTailTruncated is reported when Open truncated writes at the end of the log that were never synced.
 	LogTailTruncated struct {
 		Segment       string
 		Offset, Bytes int64
@@ -130,20 +130,21 @@ type (
 		Paused             time.Duration
 	}
 	RewriteCanceled struct{ Reason string }
-	// RewriteRecovered is reported when a start has finished an interrupted rewrite from file From, or undone it ("").
+	// RewriteRecovered is reported at a start that finishes an interrupted rewrite with file From, or removes it (From is
+	// empty).
 	RewriteRecovered struct{ From string }
-	// RewriteCorrupt is reported at a start when the new file of a rewrite is corrupt, and the old one is used.
+	// RewriteCorrupt is reported at a start if the new file of a rewrite is corrupt and the old file is used instead.
 	RewriteCorrupt struct{ Err error }
 	// OldFileDropped is reported when page.db_old was removed to free space for a rewrite.
 	OldFileDropped   struct{ Bytes uint64 }
 	OldFileNotClosed struct{ Err error }
-	// Shrunk is reported when the end of page.db was truncated.
+	// Shrunk is reported after a shrink of page.db.
 	Shrunk struct{ BytesBefore, Bytes, Moved uint64 }
 )
 
 // Events of corruption and repair.
 type (
-	// PageCorrupt is reported when the scrub found a corrupt page, which is rewritten from memory.
+	// PageCorrupt is reported when the scrub finds a corrupt page that is rewritten from memory.
 	PageCorrupt struct{ Err error }
 	// PageRepaired is reported when a corrupt page was rewritten with the other node's messages.
 	PageRepaired struct {

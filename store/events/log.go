@@ -34,7 +34,7 @@ func (e DiskFull) entry() entry {
 }
 
 func (DiskHasSpace) entry() entry {
-	return at(zap.InfoLevel, "disk-has-space", "disk has free space again: writing pages")
+	return at(zap.InfoLevel, "disk-has-space", "disk has free space again")
 }
 
 func (e SnapshotInstalled) entry() entry {
@@ -44,7 +44,7 @@ func (e SnapshotInstalled) entry() entry {
 
 func (e Quarantined) entry() entry {
 	return at(zap.ErrorLevel, "quarantined", "store is corrupt and cannot be opened; it was quarantined, and this node "+
-		"must fetch everything from the other node", zap.String("kept_in", e.Dir), zap.Error(e.Err))
+		"must copy the store from the other node", zap.String("kept_in", e.Dir), zap.Error(e.Err))
 }
 
 func (e LogFailed) entry() entry {
@@ -57,7 +57,7 @@ func (e SlowSync) entry() entry {
 }
 
 func (e LogTailTruncated) entry() entry {
-	return at(zap.WarnLevel, "log-tail-cut", "truncated the torn tail of the log: writes that were never synced",
+	return at(zap.WarnLevel, "log-tail-cut", "torn tail of the log truncated: these writes were never synced",
 		zap.String("segment", e.Segment), zap.Int64("offset", e.Offset), zap.Int64("bytes", e.Bytes),
 		zap.Stringer("end", e.End))
 }
@@ -112,7 +112,7 @@ func (e OldFileDropped) entry() entry {
 }
 
 func (e OldFileNotClosed) entry() entry {
-	return at(zap.WarnLevel, "old-file-not-closed", "close page.db_old", zap.Error(e.Err))
+	return at(zap.WarnLevel, "old-file-not-closed", "cannot close page.db_old", zap.Error(e.Err))
 }
 
 func (e Shrunk) entry() entry {
@@ -151,6 +151,6 @@ func (e LogDiscarded) entry() entry {
 }
 
 func (e SnapshotCorrupt) entry() entry {
-	return at(zap.ErrorLevel, "snapshot-damaged", "sending a snapshot that has a corrupt page", zap.String("id", e.ID),
+	return at(zap.ErrorLevel, "snapshot-damaged", "snapshot has a corrupt page", zap.String("id", e.ID),
 		zap.Error(e.Err))
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Member identifies one store in a state that is known to be complete: an entry of in_sync in the cluster record.
+// Member identifies a store that is known to be complete: an entry of in_sync in the cluster record.
 type Member struct {
 	Node uuid.UUID `json:"node"`
-	// Store is the UUID of the content. It changes when a disk is replaced.
+	// Store is the UUID of the store. It changes when the disk is replaced.
 	Store uuid.UUID `json:"store"`
 	// Incarnation is incremented after the content was replaced or may have lost data (INV-6).
 	Incarnation uint64 `json:"incarnation"`
@@ -47,9 +47,9 @@ func (m Member) String() string {
 // takeover raises only the term. The fence {Config: c, Term: t+1} excludes the active of {c, t}. If that active won,
 // its {c+1, t} is again above the fence.
 type Fence struct {
-	// Config is that of the record that the node obeys.
+	// Config is the configuration number of the cluster record that the node has applied.
 	Config uint64 `json:"config"`
-	// Term is that of the record, or one more while the node attempts a takeover.
+	// Term is the term of that record, or one more while the node attempts a takeover.
 	Term uint64 `json:"term"`
 }
 
@@ -58,7 +58,7 @@ func (f Fence) Less(o Fence) bool {
 	return f.Config < o.Config || f.Config == o.Config && f.Term < o.Term
 }
 
-// Admits reports whether a node with fence f may obey a message with the given config and term.
+// Admits reports whether a node with fence f may accept a message with the given config and term.
 func (f Fence) Admits(config, term uint64) bool {
 	return !Fence{Config: config, Term: term}.Less(f)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The index of stored messages is in the same tree as all other metadata, under keys 'i' queue firstSequence. Both
-// numbers are big endian, so the tree keeps a queue's extents together and in order. One entry describes one extent:
+// The index of stored messages is in the same tree as all other metadata. The keys are 'i' queue firstSequence. Both
+// numbers are big endian, so the extents of a queue are adjacent and in order. One entry describes one extent:
 //
 //	span, page, pages, born, count, bytes   (uvarints)
 //
@@ -41,7 +41,7 @@ type Entry struct {
 // Last returns the last sequence covered by the entry.
 func (e *Entry) Last() uint64 { return e.First + e.Span - 1 }
 
-// AppendKey appends the key of the entry that begins with a sequence of a queue.
+// AppendKey appends the key of the entry that begins with the given queue and sequence.
 func AppendKey(dst []byte, queue, seq uint64) []byte {
 	dst = append(dst, Letter)
 	dst = binary.BigEndian.AppendUint64(dst, queue)
@@ -67,7 +67,8 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 // ErrDataLoss is returned if a stored message cannot be read because its page is corrupt.
 var ErrDataLoss = errors.New("stored message is corrupt")
 
-// ErrCorrupt is returned if a page of the index or of the state is corrupt: only a copy of the other store repairs it.
+// ErrCorrupt is returned if a page of the index or of the state is corrupt. Only a copy of the other node's store can
+// repair it.
 var ErrCorrupt = errors.New("store index is corrupt")
 
 var errIndexEntry = errors.New("invalid index entry")
@@ -130,7 +131,7 @@ func (b *ExtentBuilder) SizeWith(seq uint64, record []byte) int {
 	return b.Size() + txn.UvarintBytes(seq-b.First) + len(record)
 }
 
-// Add appends a record. Sequences must rise.
+// Add appends a record. Sequences must increase.
 func (b *ExtentBuilder) Add(seq uint64, record []byte) {
 	if b.Count == 0 {
 		b.First = seq
@@ -141,7 +142,7 @@ func (b *ExtentBuilder) Add(seq uint64, record []byte) {
 	b.Count++
 }
 
-// Finish sets the header.
+// Finish writes the header of the payload.
 func (b *ExtentBuilder) Finish() {
 	head := b.Buf[b.Start:]
 	binary.LittleEndian.PutUint64(head, b.Queue)
@@ -156,7 +157,7 @@ type ExtentReader struct {
 	rest         []byte
 }
 
-// NewExtentReader decodes the header of a payload, which must not change while it is read.
+// NewExtentReader returns a reader of a payload, which must not change while it is read.
 func NewExtentReader(payload []byte) (ExtentReader, error) {
 	if len(payload) < ExtentHeaderBytes {
 		return ExtentReader{}, fmt.Errorf("%w: extent of %d bytes is too short", ErrDataLoss, len(payload))

@@ -11,16 +11,16 @@ import (
 
 // ExtentBytes is the maximum length of an extent with several messages, including its header and padding, unless a
 // single page is longer. Small extents are expensive to write and to read sequentially: each costs an index entry, a
-// checksum and a space allocation. Large ones are expensive if one message is needed, and stay until their last message
-// is dead. The limit is therefore low (docs/decisions/0023).
+// checksum and a space allocation. Large extents are expensive if one message is needed, and are only freed when their
+// last message is dead. The limit is therefore low (docs/decisions/0023).
 const ExtentBytes = 4 << 10
 
-// Room returns the maximum payload of an extent with several messages for a page size: whole pages, at least one. An
-// extent with less payload has only the pages that it needs; a longer message has its own extent.
+// Room returns the maximum payload of an extent with several messages for a page size. The extent consists of whole
+// pages, at least one. With less payload, it has only the pages that it needs. A longer message gets its own extent.
 func Room(pageSize int) int { return max(ExtentBytes/pageSize, 1)*pageSize - page.ExtentHeaderBytes }
 
-// Packing is the extent being filled with consecutive messages of one queue. It alone decides which messages share an
-// extent in a rewritten file; the scan that predicts such a file uses it as well.
+// Packing is the extent being filled with consecutive messages of one queue. It determines which messages share an
+// extent in a rewritten file, and is also used by the scan that predicts the size of such a file.
 type Packing struct {
 	Queue uint64
 	First uint64
@@ -47,7 +47,7 @@ func (p *Packing) Add(seq uint64, size int) {
 	p.Count++
 }
 
-// Entry returns the index entry of the extent, stored in ext.
+// Entry returns the index entry of the extent, for its position ext.
 func (p *Packing) Entry(ext page.Extent) Entry {
 	return Entry{
 		Queue: p.Queue, First: p.First, Span: p.Last - p.First + 1, Extent: ext,
@@ -76,7 +76,7 @@ func (x *Writer) Put(e Entry) error {
 	return x.Bulk.Put(x.key, x.value)
 }
 
-// RecordSize returns the size of the single message of an extent from its index entry; ok is false if it has several.
+// RecordSize returns the size of the only message in an extent; ok is false if the extent has several messages.
 func (e *Entry) RecordSize() (size int, ok bool) {
 	if e.Count != 1 || e.Span != 1 {
 		return 0, false

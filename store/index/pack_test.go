@@ -21,7 +21,7 @@ func TestRoom(t *testing.T) {
 }
 
 // Messages of one queue are added to an extent up to its capacity.
-func TestPackingFillsAnExtent(t *testing.T) {
+func TestPackingFillsExtent(t *testing.T) {
 	var p index.Packing
 	room := index.Room(2048)
 	require.False(t, p.Takes(1, 1, 500, room), "none is begun")

@@ -5,9 +5,9 @@ package iolock
 
 import "sync"
 
-// Mutex is a mutex for locks that are held during I/O. A waiting goroutine is blocked on a condition variable, and thus
-// counts as idle in a simulation (testing/synctest) in which the I/O takes simulated time. A goroutine that waits for a
-// sync.Mutex would stop the clock on which the I/O depends. The zero Mutex is unlocked.
+// Mutex is a mutex for locks that are held during I/O. A waiting goroutine is blocked on a condition variable. In a
+// simulation with testing/synctest it thus counts as idle, and the simulated time for which the I/O waits can advance.
+// A goroutine that waits for a sync.Mutex would stop the simulated clock. The zero Mutex is unlocked.
 type Mutex struct {
 	mu   sync.Mutex // guards the fields below
 	free sync.Cond

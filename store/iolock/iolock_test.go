@@ -14,7 +14,7 @@ import (
 )
 
 // The bubble's clock advances while goroutines wait for the lock. With a sync.Mutex it would stop forever.
-func TestWaitingForALockLetsTheClockRun(t *testing.T) {
+func TestWaitForLockDoesNotStopClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m iolock.Mutex
 		began := time.Now()

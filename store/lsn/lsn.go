@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lsn defines the position of a log record, which every layer uses, from the log to the coordinator.
+// Package lsn defines the position of a log record.
 package lsn
 
 import "fmt"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mutate disables the enforcement of an invariant for mutation tests: a test that covers the invariant must
+// Package mutate disables the enforcement of an invariant for mutation tests. A test that covers the invariant must
 // then fail. Each enforcement point calls Off with a name. test/MUTATIONS.md lists the names and the failing tests, and
 // the test in test/mutation verifies the list.
 //
@@ -8,5 +8,5 @@
 // "mutate" reads the environment variable LOCKSTEP_MUTATE.
 package mutate
 
-// Variable is the environment variable with the name that a build with the tag "mutate" disables.
+// Variable is the environment variable that contains the name to disable, in a build with the tag "mutate".
 const Variable = "LOCKSTEP_MUTATE"

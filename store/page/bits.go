@@ -6,7 +6,7 @@ import "math/bits"
 
 // Functions for ranges of bits in slices of words; bit i is bit i%64 of word i/64.
 
-// nextBit returns the first set bit in [from, to), nextClear the first clear one; or to.
+// nextBit returns the first set bit in [from, to), nextClear the first clear bit. If no bit is found, both return to.
 func nextBit(words []uint64, from, to uint64) uint64 {
 	for i := from; i < to; i = (i | 63) + 1 {
 		if w := words[i/64] >> (i % 64); w != 0 {

@@ -12,12 +12,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// syncEveryBytes is the amount that a Builder writes between two starts of writeback. This bounds the dirty pages in
-// the page cache, which would delay the syncs of other files, and the duration of the final sync. A sync instead would
-// commit the filesystem's journal and flush the disk's cache each time.
+// syncEveryBytes is the amount that a Builder writes between two starts of writeback. This limits the number of dirty
+// pages in the page cache, which would delay the syncs of other files, and the duration of the final sync. A sync each
+// time would also commit the filesystem's journal and flush the disk's cache.
 const syncEveryBytes = 4 << 20
 
-// BuildOptions are the options of NewBuilder.
+// BuildOptions configures a Builder.
 type BuildOptions struct {
 	PageSize int
 	StoreID  [16]byte
@@ -26,8 +26,8 @@ type BuildOptions struct {
 	FileBytes  int64 // to reserve, if not 0
 }
 
-// Builder writes a new page file sequentially. Its memory use does not depend on the file size. Until Finish the result
-// is not a page file: after an interruption, Open rejects it. A Builder is not safe for concurrent use.
+// Builder writes a new page file sequentially. Its memory use does not depend on the file size. Until Finish, Open
+// rejects the file. A Builder is not safe for concurrent use.
 type Builder struct {
 	fsys  vfs.FS
 	path  string
@@ -72,10 +72,10 @@ func (b *Builder) explain(what string, err error) error {
 // PageSize returns the page size in bytes.
 func (b *Builder) PageSize() int { return b.o.PageSize }
 
-// Pages returns the number of allocated pages.
+// Pages returns the number of pages allocated so far.
 func (b *Builder) Pages() uint64 { return uint64(b.next) - 1 }
 
-// Begin returns a buffer to which the caller appends the payload of the next extent, and passes to End.
+// Begin returns a buffer for the next extent. The caller appends the payload to it and passes it to End.
 func (b *Builder) Begin() []byte { return append(b.buf, make([]byte, ExtentHeaderBytes)...) }
 
 // End turns the payload appended to the buffer from Begin into an extent. The extent is written now or later, in large
@@ -208,8 +208,8 @@ func (g geometry) withBitmap(pages uint64) (total, chunks, leaves uint64) {
 	}
 }
 
-// BuiltSize returns the size of the file that a Builder writes for the given number of extent pages: all pages, those
-// of the bitmap, and bytes.
+// BuiltSize returns the size of a file that a Builder writes with the given number of extent pages: the number of all
+// pages, the number of bitmap and directory pages, and the size in bytes.
 func BuiltSize(pageSize int, pages uint64) (total, bitmap uint64, fileBytes int64) {
 	g := geometry{pageSize: pageSize}
 	total, chunks, leaves := g.withBitmap(pages)
@@ -231,7 +231,7 @@ func (b *Builder) Abort() {
 type backgroundSync struct {
 	file  vfs.File
 	bytes int
-	// data before this offset is evicted from the page cache: a copy may be larger than memory
+	// data before this offset was evicted from the page cache, since a copy may be larger than memory
 	dropped int64
 	running sync.WaitGroup
 	err     error // of the last writeback; valid after running.Wait

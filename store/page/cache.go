@@ -10,13 +10,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The kernel keeps written data in its page cache. Without readers, such as on a standby, this memory is wasted, and it
-// must be allocated first: if the host of a virtual machine reclaims idle memory, a write to a new cache page takes
-// about twenty times as long as to a recently freed one.
+// The kernel keeps written data in its page cache. If the data is not read, such as on a standby, this wastes memory
+// that must first be allocated. If the host of a virtual machine reclaims idle memory, a write to a new cache page
+// takes about twenty times as long as a write to a recently freed one.
 
 type byteRange struct{ from, to int64 }
 
-// maxByteRanges bounds the recorded writes; further ones stay in the page cache.
+// maxByteRanges limits the number of recorded writes; later writes stay in the page cache.
 const maxByteRanges = 1 << 16
 
 // written records a write for evictFresh. The caller must hold mu.
@@ -28,14 +28,14 @@ func (f *File) written(s byteRange) {
 	}
 }
 
-// UseCache sets whether checkpoint writes go through the page cache, which is the default. With vfs.AvoidCache, small
-// writes that must go through the cache are evicted once they are durable.
+// UseCache sets whether checkpoint writes go through the page cache, which is the default. With vfs.AvoidCache, the
+// data of small writes, which always go through the cache, is evicted once it is durable.
 func (f *File) UseCache(use vfs.CacheUse) {
 	f.past.Use(use)
 	f.drops.Store(use == vfs.AvoidCache)
 }
 
-// evictFresh evicts a durable checkpoint's writes from the page cache.
+// evictFresh evicts the data of a durable checkpoint from the page cache.
 func (f *File) evictFresh(fresh []byteRange) {
 	if !f.drops.Load() {
 		return
@@ -70,7 +70,8 @@ func (f *File) HasCache() bool {
 	return ok
 }
 
-// IsCached reports whether bytes from page first on are in the page cache, if known.
+// IsCached reports whether the given number of bytes from page first on is in the page cache. If the system does not
+// report it, known is false.
 func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || f.closed.Load() || first == 0 {
@@ -84,8 +85,8 @@ func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 // the disk's read_ahead_kb, usually 128, but 8192 was observed.
 const cachedAhead = 64 << 20
 
-// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead, if
-// known.
+// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead. If the
+// system does not report it, known is false.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)
@@ -111,8 +112,8 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 	return f.readPages(first, buf, c.ReadExactly)
 }
 
-// ReadOnce is ReadPages for a scan of the whole file: data that is not in the page cache is not added to it, where it
-// would evict data read by consumers. See ReadUncached for room and the result.
+// ReadOnce is ReadPages for a scan of the whole file. It does not add data to the page cache, because that would evict
+// data read by consumers. See ReadUncached for room and the result.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
 		return room[:bytes], f.ReadPages(first, room[:bytes])
@@ -123,8 +124,8 @@ func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 // UncachedRoom is the extra buffer size that ReadUncached needs.
 const UncachedRoom = 2 * vfs.UncachedAlign
 
-// ReadUncached is ReadPages that adds nothing to the page cache, if possible. It returns the pages as a slice of room,
-// a vfs.AlignedBlock with UncachedRoom more bytes than the pages.
+// ReadUncached is ReadPages that bypasses the page cache, if possible. It returns the pages as a slice of room, a
+// vfs.AlignedBlock with UncachedRoom more bytes than the pages.
 func (f *File) ReadUncached(first No, bytes int, room []byte) ([]byte, error) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || first == 0 {

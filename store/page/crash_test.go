@@ -155,7 +155,7 @@ func TestCrashInCreate(t *testing.T) {
 
 // If the device loses synced data of the last checkpoint, Open finds the older one, which shares no page with later
 // writes, or reports corruption. Wrong content is never returned.
-func TestLyingSync(t *testing.T) {
+func TestLostSync(t *testing.T) {
 	older := 0
 	for seed := range int64(30) {
 		mem := newMem(t)

@@ -17,8 +17,8 @@ type No uint64
 type Extent struct {
 	First No
 	Pages uint32
-	// Born is the number of the checkpoint in which the extent was allocated. A read with Born set detects an older extent
-	// after a lost write; 0 skips this check.
+	// Born is the number of the checkpoint in which the extent was allocated. A read that expects a Born detects an older
+	// extent after a lost write; 0 skips this check.
 	Born uint64
 }
 
@@ -35,13 +35,13 @@ func (e Extent) within(pages uint64) bool {
 		uint64(e.First)-1+uint64(e.Pages) <= pages
 }
 
-// Kind is the content type of an extent.
+// Kind is the type of an extent's content.
 type Kind uint8
 
 // Kinds of extents.
 const (
-	// KindPacked has small messages, or one in a single page; KindLarge has one message in several pages. Readers do not
-	// depend on the distinction.
+	// KindPacked contains small messages, or one message in a single page. KindLarge contains one message in several
+	// pages. Readers do not depend on the distinction.
 	KindPacked Kind = 1
 	KindLarge  Kind = 2
 	KindNode   Kind = 3
@@ -81,7 +81,7 @@ func (k Kind) known() bool { return k >= KindPacked && k <= KindBitmapDir }
 //	24  checkpoint u64  Extent.Born
 //	32  payload, then zeros up to the end of the last page
 
-// PagesFor returns the number of pages for a payload.
+// PagesFor returns the number of pages that an extent needs for a payload.
 func PagesFor(pageSize, payloadBytes int) uint32 {
 	return uint32(divideUp(uint64(payloadBytes)+ExtentHeaderBytes, uint64(pageSize)))
 }
@@ -102,15 +102,15 @@ func AppendExtent(dst []byte, pageSize int, ext Extent, kind Kind, payload []byt
 	return dst, nil
 }
 
-// SealExtent turns buf into an extent: whole pages with a payload at buf[ExtentHeaderBytes:] and zeros after it. Unlike
-// AppendExtent, it does not copy the payload.
+// SealExtent writes the header of an extent into buf, which must be whole pages with the payload at
+// buf[ExtentHeaderBytes:] and zeros after it. Unlike AppendExtent, it does not copy the payload.
 func SealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	extentHeader(buf, ext, kind, payloadBytes)
 	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:ExtentHeaderBytes+payloadBytes]))
 }
 
-// SealExtentWith is SealExtent for a payload with last bytes of a known CRC32C. If they have changed since, the first
-// read of the extent detects it.
+// SealExtentWith is SealExtent for a payload with a known CRC32C, last, of its last lastBytes bytes. If these bytes
+// have changed since, the first read of the extent detects it.
 func SealExtentWith(buf []byte, ext Extent, kind Kind, payloadBytes, lastBytes int, last uint32) {
 	extentHeader(buf, ext, kind, payloadBytes)
 	first := crc.Of(buf[4 : ExtentHeaderBytes+payloadBytes-lastBytes])

@@ -8,15 +8,15 @@ import (
 	"io"
 )
 
-// The file grows by the amount that it has grown since it was opened, within these limits, but at most by an eighth: a
-// file just rewritten or shrunk to save space must not grow by an eighth for its first new page.
+// The file grows by the amount that it has grown since it was opened, within these limits, but at most by an eighth. A
+// file that was just rewritten or shrunk to save space thus does not grow by an eighth for its first new page.
 const (
 	minGrowBytes = 1 << 20
 	maxGrowBytes = 256 << 20
 )
 
-// Alloc allocates an extent for the checkpoint being built: it must be reachable from the Root of the next Checkpoint,
-// or freed before. Alloc returns ErrFull, ErrFailed, ErrReadOnly or ErrClosed.
+// Alloc allocates an extent for the checkpoint being built. The extent must be reachable from the Root of the next
+// Checkpoint, or be freed before it. Alloc returns ErrFull, ErrFailed, ErrReadOnly or ErrClosed.
 func (f *File) Alloc(pages uint32) (Extent, error) {
 	extents, err := f.AllocExtents([]uint32{pages})
 	if err != nil {
@@ -25,8 +25,8 @@ func (f *File) Alloc(pages uint32) (Extent, error) {
 	return extents[0], nil
 }
 
-// AllocExtents is Alloc for extents of the given sizes. They are adjacent as far as the free space allows, so few large
-// writes suffice. On an error nothing is allocated.
+// AllocExtents is Alloc for extents of the given sizes. As far as the free space allows, they are adjacent and can be
+// written with few large writes. On an error nothing is allocated.
 func (f *File) AllocExtents(pages []uint32) ([]Extent, error) {
 	if err := f.writable(); err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (f *File) growLocked(pages uint64) error {
 // The pages are not reused until the checkpoint after that is durable and every Pin and Guard that may read them is
 // released.
 //
-// Freeing pages that are not in use would destroy data; it makes the file fail.
+// If pages in the extent are not in use, the file fails (ErrFailed): freeing them could destroy data.
 func (f *File) Free(ext Extent) {
 	if f.writable() != nil {
 		return
@@ -145,7 +145,7 @@ func (f *File) Free(ext Extent) {
 func (f *File) freeLocked(ext Extent) {
 	at, n := uint64(ext.First)-1, uint64(ext.Pages)
 	if !ext.within(f.space.pages) || !f.space.isLive(at, n) {
-		// the next call returns the error
+		// later calls return the error
 		_ = f.fail(fmt.Errorf("%w: free of extent %v, which is not entirely in use", ErrMisuse, ext))
 		return
 	}
@@ -162,7 +162,8 @@ func (f *File) releaseFreedLocked() {
 // content of the pages is undefined; they can be written again, or freed.
 func (f *File) WriteExtents(first No, buf []byte) error { return f.writeExtents(first, buf) }
 
-// WritePieces is WriteExtents for one extent in several buffers, the first with the header, without a copy.
+// WritePieces is WriteExtents for one extent in several buffers, of which the first contains the header. It does not
+// copy them.
 func (f *File) WritePieces(ext Extent, pieces ...[]byte) error {
 	if size := sizeOf(pieces); size != int(ext.Pages)*f.geo.pageSize {
 		return fmt.Errorf("%w: extent %v written with %d bytes", ErrMisuse, ext, size)
@@ -202,7 +203,7 @@ func (f *File) writePages(offset int64, pieces ...[]byte) error {
 	return err
 }
 
-// checkWrite checks the extents in buf, the start of a write of sizeBytes.
+// checkWrite checks the extents in buf, which are the start of a write of sizeBytes.
 func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -236,7 +237,8 @@ func (f *File) WriteExtent(ext Extent, kind Kind, payload []byte) error {
 	return f.WriteExtents(ext.First, buf)
 }
 
-// ReadExtent reads and verifies an extent, in buf if it is large enough. The error can be a CorruptError or ErrClosed.
+// ReadExtent reads and verifies an extent. It uses buf if that is large enough. The error can be a CorruptError or
+// ErrClosed.
 func (f *File) ReadExtent(ext Extent, buf []byte) (kind Kind, payload []byte, err error) {
 	if !ext.within(f.pages.Load()) {
 		return 0, nil, f.explain(&CorruptError{Reason: "reference to an extent outside the file"}, ext.First,
@@ -288,21 +290,22 @@ func (f *File) DecodeExtent(ext Extent, b []byte) (kind Kind, payload []byte, er
 	return kind, payload, nil
 }
 
-// OnCorruption sets a function that any goroutine calls when a read finds a corrupt extent. It must not block.
+// OnCorruption sets a function that is called when a read finds a corrupt extent, by any goroutine. It must not block.
 func (f *File) OnCorruption(fn func(first No, err error)) { f.onCorruption.Store(&fn) }
 
-// Stats are the page counts of a file.
+// Stats contains the page counts of a file.
 type Stats struct {
 	Pages uint64
 	Used  uint64
-	// Pending pages are unused, but held back for a checkpoint or a reader.
+	// Pending pages are freed, but may still be read through a meta slot or by a reader.
 	Pending      uint64
 	Free         uint64
 	PageSize     int
 	Guards, Pins int
 }
 
-// Stats returns the counts for the checkpoint being built; for a file that is open read-only, those of its checkpoint.
+// Stats returns the counts for the checkpoint being built; for a file that is open read-only, the counts of its
+// checkpoint.
 func (f *File) Stats() Stats {
 	guards, pins := f.readers.count()
 	st := Stats{PageSize: f.geo.pageSize, Guards: guards, Pins: pins}

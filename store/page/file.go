@@ -48,14 +48,14 @@ type File struct {
 	fresh   []byteRange // written since the last checkpoint began
 }
 
-// CreateOptions are the options of Create.
+// CreateOptions configures Create.
 type CreateOptions struct {
-	// PageSize is DefaultPageBytes by default.
+	// PageSize is DefaultPageBytes if 0.
 	PageSize int
 	StoreID  [16]byte
 }
 
-// Options are the options of Open.
+// Options configures Open.
 type Options struct {
 	// ReadOnly opens the file without writing to it. A corrupt bitmap is detected only when it is read.
 	ReadOnly bool
@@ -64,8 +64,8 @@ type Options struct {
 // Recovery describes the state found by Open.
 type Recovery struct {
 	Slot int
-	// Other is the reason why the other slot is invalid, or nil. Except after a crash during a slot write, it is
-	// corruption that the file survived.
+	// Other is the reason why the other slot is invalid, or nil. It indicates corruption, unless a crash interrupted a
+	// slot write.
 	Other error
 }
 
@@ -107,7 +107,7 @@ func writeEmpty(fsys vfs.FS, name string, meta Meta) error {
 	return errors.Join(err, file.Close())
 }
 
-// writeIdentity turns a file into a page file. It makes header, meta slots and all earlier writes durable.
+// writeIdentity writes the header and both meta slots, and makes them and all earlier writes durable.
 func writeIdentity(file vfs.File, meta Meta) error {
 	if _, err := file.WriteAt(encodeHeader(header{pageSize: meta.PageSize, storeID: meta.StoreID}), 0); err != nil {
 		return err
@@ -120,9 +120,9 @@ func writeIdentity(file vfs.File, meta Meta) error {
 	return file.Sync()
 }
 
-// Open opens a page file at its last durable checkpoint, and reads the bitmap: 1 byte per 8 pages. Unless read-only, it
-// writes a meta slot with a new checkpoint of the same content (see the package comment). It returns ErrNotPageFile,
-// ErrNewerVersion, ErrCorrupt or an error of the filesystem.
+// Open opens a page file at its last durable checkpoint. Unless read-only, it reads the bitmap (1 byte per 8 pages),
+// and writes a meta slot with a new checkpoint of the same content (see the package comment). It returns
+// ErrNotPageFile, ErrNewerVersion, ErrCorrupt or an error of the filesystem.
 func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	flag := os.O_RDWR
 	if o.ReadOnly {
@@ -144,8 +144,9 @@ func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	return f, nil
 }
 
-// OpenImage opens a checkpoint that is not in a page file, such as in a backup: image serves reads at the pages'
-// offsets in a page file. The result is read-only and owns image. Nothing is verified before it is read.
+// OpenImage opens a checkpoint that is not stored in a page file, such as one in a backup. image must serve reads at
+// the offsets that the pages have in a page file. The result is read-only and owns image. Nothing is verified before it
+// is read.
 func OpenImage(path string, image vfs.File, meta Meta) *File {
 	f := &File{
 		path: path, file: image, geo: geometry{pageSize: meta.PageSize}, storeID: meta.StoreID, readOnly: true,
@@ -215,8 +216,8 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	return m, nil
 }
 
-// begin begins a new checkpoint number. Both slots then have the same content, so every page that it does not use is
-// free.
+// begin starts a new checkpoint number. Both slots then describe the same content, so every page that it does not use
+// is free.
 func (f *File) begin() error {
 	if err := f.loadSpace(); err != nil {
 		return err
@@ -279,7 +280,7 @@ func (f *File) sync() error {
 	return nil
 }
 
-// fail makes an error final (INV-7).
+// fail makes the error final (INV-7): all later writes return the first one.
 func (f *File) fail(err error) error {
 	err = fmt.Errorf("%w: %s: %w", ErrFailed, f.path, err)
 	if f.failure.CompareAndSwap(nil, &err) {
@@ -322,7 +323,7 @@ func (f *File) Recovery() Recovery { return f.recovery }
 // PageSize returns the page size in bytes.
 func (f *File) PageSize() int { return f.geo.pageSize }
 
-// StoreID returns the ID of the store that the file belongs to.
+// StoreID returns the ID of the store to which the file belongs.
 func (f *File) StoreID() [16]byte { return f.storeID }
 
 // Path returns the name under which the file was opened.

@@ -65,7 +65,7 @@ func TestOS(t *testing.T) {
 }
 
 // A foreign file, a newer version and a corrupt file return different errors.
-func TestThreeErrors(t *testing.T) {
+func TestOpenErrors(t *testing.T) {
 	open := func(t *testing.T, change func(b []byte) []byte) error {
 		mem := newMem(t)
 		w := newWorld(t, mem, 2048, 1)
@@ -140,7 +140,7 @@ func TestCreate(t *testing.T) {
 }
 
 // If the newest slot is corrupt, the older checkpoint is complete, regardless of later writes.
-func TestOtherSlot(t *testing.T) {
+func TestOlderSlot(t *testing.T) {
 	for seed := range int64(10) {
 		mem := newMem(t)
 		w := newWorld(t, mem, 2048, seed)
@@ -229,7 +229,7 @@ func TestWriteFails(t *testing.T) {
 
 // Bitmap parts that a failed checkpoint did not write are written by the next one, even if they did not change in the
 // meantime.
-func TestWriteFailsFarAway(t *testing.T) {
+func TestRetryWritesUnchangedBitmap(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 2)

@@ -12,10 +12,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// ImportOptions describe an imported checkpoint.
+// ImportOptions configures an Importer.
 type ImportOptions struct {
-	Meta []byte // result of Meta.Encode at the source
-	// PageSize and FileBytes, as announced by the sender, must match Meta; 0 means not announced.
+	Meta []byte // from Meta.Encode at the source
+	// PageSize and FileBytes are announced by the sender and must match Meta; 0 means not announced.
 	PageSize  int
 	FileBytes int64
 	StoreID   [16]byte // receiver's ID
@@ -30,12 +30,12 @@ type Importer struct {
 
 	mu   sync.Mutex // guards the fields below
 	file vfs.File   // nil after Finish or Abort
-	// from and to bound the written range without writeback; to is 0 if it is empty. window is its maximum length.
+	// from and to limit the written range without writeback; to is 0 if the range is empty. window is its maximum length.
 	from, to, window int64
 	past             vfs.Bypass // the file is not read before Finish
 }
 
-// importWindow is the amount that is written before writeback starts. Writing back all of it at the end would block the
+// importWindow is the amount that is written before writeback starts. Writeback of all data at the end would block the
 // syncs of a log on the same disk.
 const importWindow = 4 << 20
 

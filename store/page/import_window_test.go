@@ -12,7 +12,7 @@ import (
 )
 
 // Writeback of an import runs continuously, not only at the end; its failure is final (INV-7).
-func TestImportGoesToTheDiskInPieces(t *testing.T) {
+func TestImportWriteback(t *testing.T) {
 	source := newWorld(t, newMem(t), 2048, 3)
 	for range 10 {
 		source.step()

@@ -15,17 +15,17 @@ const AppDataBytes = 64
 
 // Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData, the file the rest.
 type Meta struct {
-	// Checkpoint numbers rise and may be skipped.
+	// Checkpoint is the checkpoint number. Numbers increase, with gaps.
 	Checkpoint uint64
 	Position   lsn.Position
 	Root       Extent // zero if the checkpoint is empty
-	// CreatedMS is in milliseconds since 1970.
+	// CreatedMS is the creation time in milliseconds since 1970.
 	CreatedMS int64
 	AppData   [AppDataBytes]byte
 
 	PageSize int
 	StoreID  [16]byte
-	// Pages are used and free ones. UsedPages include the bitmap's.
+	// Pages counts used and free pages. UsedPages includes the pages of the bitmap.
 	Pages     uint64
 	UsedPages uint64
 
@@ -43,7 +43,7 @@ type ref struct {
 
 func (r ref) extent() Extent { return Extent{First: r.page, Pages: 1, Born: r.born} }
 
-// A meta slot. A snapshot sent to another node carries the same encoding of its checkpoint.
+// A meta slot. A snapshot sent to another node contains the same encoding of its checkpoint.
 //
 //	  0  magic "LSMETA1\n"
 //	  8  crc u32          CRC32C of bytes 12..length
@@ -72,7 +72,7 @@ const (
 	maxLeaves  = (slotBytes - metaFields) / 16
 )
 
-// Encode returns the encoding for meta slots and snapshots, at most 16 KiB.
+// Encode returns the encoding of m for meta slots and snapshots, at most 16 KiB.
 func (m Meta) Encode() []byte {
 	b := make([]byte, metaFields, metaFields+16*len(m.leaves))
 	copy(b, metaMagic)
@@ -100,7 +100,8 @@ func (m Meta) Encode() []byte {
 	return b
 }
 
-// DecodeMeta ignores the bytes after the result of Encode. It returns ErrNewerVersion or a CorruptError.
+// DecodeMeta decodes the result of Encode, and ignores any bytes after it. It returns ErrNewerVersion or a
+// CorruptError.
 func DecodeMeta(b []byte) (Meta, error) {
 	damaged := func(format string, args ...any) (Meta, error) {
 		return Meta{}, &CorruptError{Reason: "meta slot: " + fmt.Sprintf(format, args...)}
@@ -155,8 +156,8 @@ func DecodeMeta(b []byte) (Meta, error) {
 	return m, nil
 }
 
-// implausible returns the first inconsistency, or "". A valid checksum does not exclude any: a snapshot's description
-// comes from another machine.
+// implausible returns the first inconsistency, or "". A valid checksum does not exclude any, since the description of a
+// snapshot is received from another machine.
 func (m *Meta) implausible() string {
 	g := geometry{pageSize: m.PageSize}
 	switch {
@@ -193,7 +194,7 @@ func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chun
 
 func (g geometry) leavesFor(pages uint64) uint64 { return divideUp(g.chunksFor(pages), g.leafChunks()) }
 
-// maxPages is 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and more with larger pages.
+// maxPages limits the file to 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and more with larger pages.
 func (g geometry) maxPages() uint64 {
 	most := maxLeaves * g.leafChunks() * g.chunkPages()
 	if limit := uint64(1<<62) / uint64(g.pageSize); most > limit {

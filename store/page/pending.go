@@ -19,7 +19,7 @@ type freed struct {
 
 // pendingPages holds freed pages until no reader can read them:
 //
-//   - queue: a meta slot may still refer to them, because the older one is of a checkpoint before epoch;
+//   - queue: a meta slot may still refer to them, because the older slot has a checkpoint before epoch;
 //   - held: only a Pin or a Guard may still read them.
 //
 // It is protected by File.mu.
@@ -133,15 +133,15 @@ func (r *readers) count() (guards, pins int) {
 	return guards, pins
 }
 
-// Guard prevents pages that are freed later from being overwritten. It is intended for one short read: take the guard,
-// look up the position (tree.View, index), read, release.
+// Guard prevents pages that are freed later from being overwritten. It is intended for one short read: acquire the
+// guard, look up the position (tree.View, index), read, release.
 type Guard struct {
 	file  *File
 	epoch uint64
 	done  atomic.Bool
 }
 
-// ReadGuard takes a guard, without I/O. It also works on a closed file.
+// ReadGuard returns a new Guard, without I/O. It also works on a closed file.
 func (f *File) ReadGuard() *Guard {
 	return &Guard{file: f, epoch: f.readers.add(f.readers.guards, f.building.Load)}
 }

@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Pin protects a durable checkpoint from being overwritten: a snapshot to read while the store keeps running.
+// Pin protects a durable checkpoint from being overwritten, so that it can be read while the store keeps running.
 type Pin struct {
 	file *File
 	meta Meta
 	done atomic.Bool
 }
 
-// Pin pins the last durable checkpoint. Until Release, its pages take space even if they are freed.
+// Pin pins the last durable checkpoint. Until Release, its pages are not reused even if they are freed.
 func (f *File) Pin() *Pin {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -32,7 +32,8 @@ func (p *Pin) Release() {
 	}
 }
 
-// UsedExtents iterates over the used pages of a pinned checkpoint, in rising order and long ranges, without Born.
+// UsedExtents iterates over the used pages of a pinned checkpoint in ascending order. Adjacent pages are combined into
+// one Extent with Born 0.
 func (f *File) UsedExtents(pin *Pin) iter.Seq2[Extent, error] {
 	return func(yield func(Extent, error) bool) {
 		b := bitmapReader{f: f, meta: pin.meta}
@@ -67,8 +68,8 @@ func (f *File) UsedExtents(pin *Pin) iter.Seq2[Extent, error] {
 
 func extent(from, to uint64) Extent { return Extent{First: No(from + 1), Pages: uint32(to - from)} }
 
-// OwnExtents returns the extents of a pinned checkpoint's bitmap and directory. Together with those reachable from
-// Meta.Root, these are all pages in use.
+// OwnExtents returns the extents of a pinned checkpoint's bitmap and directory. These and the extents reachable from
+// Meta.Root contain all pages in use.
 func (f *File) OwnExtents(pin *Pin) ([]Extent, error) {
 	var extents []Extent
 	for _, l := range pin.meta.leaves {

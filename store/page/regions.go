@@ -10,12 +10,13 @@ type Region struct {
 	Pages uint64
 	// Live pages are used by the checkpoint being built.
 	Live uint64
-	// Held pages are freed but not yet reusable. HeldByReaders are held by a Pin or a Guard, the others by a checkpoint.
+	// Held pages are freed but not yet reusable: HeldByReaders because of a Pin or a Guard, the others because of a
+	// checkpoint.
 	Held, HeldByReaders uint64
 }
 
-// Regions iterates over the file in ranges of the given number of pages. It is not a snapshot: it locks each range
-// separately. It yields nothing for a file that is open read-only.
+// Regions iterates over the file in ranges of the given number of pages. The result is not a consistent snapshot, since
+// each range is locked separately. It yields nothing for a file that is open read-only.
 func (f *File) Regions(pages uint64) iter.Seq[Region] {
 	return func(yield func(Region) bool) {
 		held := f.heldByReaders(pages)

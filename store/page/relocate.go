@@ -31,8 +31,8 @@ func (f *File) RelocateOwn(n No) bool {
 	return false
 }
 
-// ReadHead reads header and meta slots like Open. It rewrites a corrupt header; the next two Checkpoints rewrite a
-// corrupt meta slot. damage is the corruption, repaired or not.
+// ReadHead reads the header and the meta slots like Open. It rewrites a corrupt header; the next two Checkpoints
+// rewrite a corrupt meta slot. damage is the corruption found, whether or not it was repaired.
 func (f *File) ReadHead() (damage, err error) {
 	f.checkpointing.Lock() // a slot being written is neither old nor new
 	defer f.checkpointing.Unlock()
@@ -45,7 +45,7 @@ func (f *File) ReadHead() (damage, err error) {
 		return nil, err
 	}
 	if !bytes.Equal(have, want) {
-		damage = &CorruptError{Path: f.path, Reason: "header differs from what was written"}
+		damage = &CorruptError{Path: f.path, Reason: "file header is corrupt"}
 		if err := f.write(want, 0); err != nil {
 			return damage, f.fail(fmt.Errorf("rewrite header: %w", err))
 		}

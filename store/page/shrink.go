@@ -47,12 +47,12 @@ func (f *File) FreeTail() uint64 {
 	return f.space.pages - f.space.end()
 }
 
-// Trim returns the free pages at the end of the file to the filesystem, and returns the number of bytes freed. It first
-// makes two checkpoints with the content of the last one, so that no meta slot refers to the truncated pages. A crash
-// at any point leaves a valid file with the old length or a shorter one.
+// Trim frees the unused end of the file in the filesystem, and returns the number of bytes freed. It first writes two
+// checkpoints with the content of the last one, so that no meta slot refers to the truncated pages. A crash at any
+// point leaves a valid file with the old length or a shorter one.
 //
-// Every allocated or freed extent must be included in the last Checkpoint. After an error that Checkpoint can recover
-// from, Trim can be retried.
+// Every allocated or freed extent must be included in the last Checkpoint. Trim can be retried after the same errors as
+// Checkpoint.
 func (f *File) Trim() (int64, error) {
 	if err := f.writable(); err != nil {
 		return 0, err
@@ -130,7 +130,7 @@ func (s *space) end() uint64 {
 		from := uint64(i-1) * size
 		n := min(s.pages-from, size)
 		c := s.chunks[i-1]
-		if c.busyCount == size-n { // no free page: the busy ones do not exist
+		if c.busyCount == size-n { // no existing page is busy
 			continue
 		}
 		for n > 0 && c.busy[(n-1)/64]>>((n-1)%64)&1 == 0 {
@@ -141,18 +141,19 @@ func (s *space) end() uint64 {
 	return 0
 }
 
-// shrink drops the pages from the given number on, which must be free. It returns the unneeded parts of the bitmap.
+// shrink reduces the number of pages; the removed ones must be free. It returns the parts of the bitmap that are no
+// longer needed.
 func (s *space) shrink(pages uint64) []ref {
-	var gone []ref
+	var unneeded []ref
 	size, chunks, leaves := s.geo.chunkPages(), int(s.geo.chunksFor(pages)), int(s.geo.leavesFor(pages))
 	for _, c := range s.chunks[chunks:] {
 		if c.at != (ref{}) {
-			gone = append(gone, c.at)
+			unneeded = append(unneeded, c.at)
 		}
 	}
 	for _, l := range s.leaves[leaves:] {
 		if l.at != (ref{}) {
-			gone = append(gone, l.at)
+			unneeded = append(unneeded, l.at)
 		}
 	}
 	if off := pages % size; off != 0 {
@@ -167,5 +168,5 @@ func (s *space) shrink(pages uint64) []ref {
 	clear(s.chunks[chunks:])
 	s.chunks, s.leaves, s.pages = s.chunks[:chunks], s.leaves[:leaves], pages
 	s.cursor, s.noFit = 0, 0
-	return gone
+	return unneeded
 }

@@ -82,7 +82,7 @@ func TestTrim(t *testing.T) {
 }
 
 // Pages that a snapshot still reads are not truncated.
-func TestTrimKeepsWhatIsPinned(t *testing.T) {
+func TestTrimKeepsPinnedPages(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	f, err := page.Create(mem, "/d/p", page.CreateOptions{PageSize: 2048})

@@ -9,12 +9,12 @@ import (
 
 // space is the allocator. It uses zero-based page indexes: page number - 1.
 //
-// There are two bits per page. live: the checkpoint being built refers to it; this is the stored bit. busy: the page
-// must not be allocated, because it is live, was live recently, or does not exist. A page is allocated when both are
-// set, freed when live is cleared, and reusable when busy is cleared.
+// There are two bits per page. live, the stored bit, is set if the checkpoint being built refers to the page. busy is
+// set if the page must not be allocated, because it is live, was live recently, or does not exist. Alloc sets both
+// bits, Free clears live, and the page is reusable once busy is cleared.
 //
 // The bits are kept in chunks, each with as many bits as one page of the file. Counts per chunk let a search skip it
-// without reading its bits. One terabyte takes 128 MiB of memory with pages of 2 KiB, and 8 MiB with 32 KiB.
+// without reading its bits. A file of one terabyte takes 128 MiB of memory with pages of 2 KiB, and 8 MiB with 32 KiB.
 type space struct {
 	geo    geometry
 	pages  uint64

@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// ExtentStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every used page belongs
-// to an extent, so a checksum covers every byte that is ever read.
+// ExtentStream verifies a stream of used pages in ascending order, such as a copy of a checkpoint. Every used page
+// belongs to an extent, so a checksum covers every byte that is read later.
 type ExtentStream struct {
 	pageSize int
 	next     No     // expected page, if left is not 0
@@ -75,7 +75,7 @@ func (s *ExtentStream) begin(first No, pages []byte) error {
 // End returns an error if the last extent is incomplete.
 func (s *ExtentStream) End() error {
 	if s.left > 0 {
-		return s.damaged(s.first, "extent lacks its last %d pages", s.left)
+		return s.damaged(s.first, "last %d pages of the extent are missing", s.left)
 	}
 	return nil
 }

@@ -13,14 +13,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// extentSpans records how short the extents of messages are, to avoid index lookups: for each group of 64 sequences,
-// the smallest span, in sequences, of an extent that overlaps the group. When messages are acknowledged in random
-// order, checking whether the extent of each is now dead would read a leaf each time. But an extent cannot be dead if
-// fewer adjacent messages are dead than it spans.
+// extentSpans caches the smallest span, in sequences, of the extents that overlap each group of 64 sequences, to avoid
+// index lookups. If messages are acknowledged in random order, each check whether an extent is now dead would read a
+// leaf. But an extent cannot be dead if fewer adjacent messages are dead than it spans.
 //
-// It takes 64 bytes for each known chunk of 4096 sequences. A chunk is known if its first extent was written while the
-// extentSpans existed, or if the spans were learned from the index. It belongs to one tree: another page file has other
-// extents.
+// It uses 64 bytes for each known chunk of 4096 sequences. A chunk is known if its first extent was written while the
+// extentSpans existed, or if the spans were loaded from the index. The cache is valid for one tree, since another page
+// file has other extents.
 type extentSpans struct {
 	of      *tree.Tree
 	chunks  map[spanKey]*groupSpans
@@ -29,8 +28,8 @@ type extentSpans struct {
 
 type spanKey struct{ queue, chunk uint64 }
 
-// groupSpans has, for each group of a chunk, the smallest span of an extent that overlaps it or did so earlier; 0 if
-// none. Larger values are stored as 255.
+// groupSpans contains, for each group of a chunk, the smallest span of an extent that overlaps it or overlapped it
+// earlier; 0 if none. Spans above 255 are stored as 255.
 type groupSpans [queue.GroupsOfChunk]uint8
 
 func (s *extentSpans) in(of *tree.Tree) *extentSpans {
@@ -44,16 +43,16 @@ func (s *extentSpans) get(queueID, chunk uint64) *groupSpans {
 	return s.chunks[spanKey{queueID, chunk}]
 }
 
-func (s *extentSpans) forget(queueID, chunk uint64) { delete(s.chunks, spanKey{queueID, chunk}) }
+func (s *extentSpans) remove(queueID, chunk uint64) { delete(s.chunks, spanKey{queueID, chunk}) }
 
-func (s *extentSpans) forgetQueues(ids []uint64) {
+func (s *extentSpans) removeQueues(ids []uint64) {
 	if len(ids) > 0 {
 		maps.DeleteFunc(s.chunks, func(key spanKey, _ *groupSpans) bool { return slices.Contains(ids, key.queue) })
 	}
 }
 
-// wrote records an extent that was written at the end of its queue. The first one to reach into a chunk makes the chunk
-// known. A queue that stays in its first chunk takes no memory.
+// wrote records an extent that was written at the end of its queue. The first extent in a chunk makes the chunk known.
+// A queue that has only used its first chunk uses no memory.
 func (s *extentSpans) wrote(e *index.Entry) {
 	last := e.Last() / queue.ChunkSize
 	if e.First%queue.ChunkSize == 0 || e.First/queue.ChunkSize != last {
@@ -83,7 +82,7 @@ func (g *groupSpans) note(chunk uint64, e *index.Entry) {
 	}
 }
 
-// CheckSpans verifies, for tests, that no extent is shorter than the cached span of a group that it overlaps.
+// CheckSpans verifies that no extent is shorter than the cached span of a group that it overlaps. It is for tests.
 func (p *Pager) CheckSpans() error {
 	p.hold()
 	defer p.mu.Unlock()
@@ -108,8 +107,8 @@ func (p *Pager) CheckSpans() error {
 	return it.Err()
 }
 
-// SpanStats returns the number of chunks with cached spans, and the number of index lookups for extents that may have
-// lost their last message.
+// SpanStats returns the number of chunks with cached spans, and the number of index lookups for extents that may be
+// dead.
 func (p *Pager) SpanStats() (chunks int, lookups uint64) {
 	p.hold()
 	defer p.mu.Unlock()

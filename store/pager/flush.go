@@ -36,8 +36,8 @@ type stagedExtent struct {
 	sum    uint32
 }
 
-// writeTails writes messages to new extents and returns their index entries. After an error all its allocations are
-// free again.
+// writeTails writes messages to new extents and returns their index entries. After an error it frees all its
+// allocations.
 func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	if p.buf == nil {
 		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // aligned for direct I/O
@@ -64,7 +64,8 @@ func (p *Pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	return w.entries, nil
 }
 
-// writeTail packs the messages of one queue into extents of up to index.Room bytes. A larger message gets its own.
+// writeTail packs the messages of one queue into extents of up to index.Room bytes. A larger message gets its own
+// extent.
 func (w *extentWriter) writeTail(t *queue.TailRun) error {
 	room := index.Room(w.file.PageSize())
 	var b index.ExtentBuilder
@@ -208,7 +209,7 @@ func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error)
 	if err != nil {
 		return nil, err
 	}
-	p.spans.forgetQueues(b.DeletedQueues)
+	p.spans.removeQueues(b.DeletedQueues)
 	for _, id := range b.DeletedQueues {
 		if freed, err = dropQueue(edit, id, freed); err != nil {
 			return nil, err
@@ -269,15 +270,15 @@ func (d *deadExtents) drop(spans *extentSpans, r queue.DeadRange) error {
 		found = found || d.total > n
 	}
 	for dead := range r.DeadChunks {
-		spans.forget(r.Queue, dead)
+		spans.remove(r.Queue, dead)
 	}
 	if single && known == nil && !found { // the search found nothing: avoid the next one
-		return d.learn(spans, r.Queue, chunk)
+		return d.loadSpans(spans, r.Queue, chunk)
 	}
 	return nil
 }
 
-func (d *deadExtents) learn(spans *extentSpans, queueID, chunk uint64) error {
+func (d *deadExtents) loadSpans(spans *extentSpans, queueID, chunk uint64) error {
 	known := new(groupSpans)
 	first, end := chunk*queue.ChunkSize, (chunk+1)*queue.ChunkSize
 	_, to := index.KeyRange(queueID)
@@ -301,7 +302,7 @@ func (d *deadExtents) learn(spans *extentSpans, queueID, chunk uint64) error {
 	return nil
 }
 
-// maxDead bounds the index entries that are collected before they are removed: one purge can leave millions.
+// maxDead limits the number of index entries that are collected before they are removed. A purge can leave millions.
 const maxDead = 1 << 14
 
 // deadExtents collects and removes the index entries of dead extents.
@@ -342,9 +343,8 @@ func (d *deadExtents) find(r *queue.DeadRange, first, last uint64) error {
 	return nil
 }
 
-// remove removes the collected entries key by key. This is cheap even for the whole prefix of a queue, as left by a
-// plain consumer: each delete finds its leaf in memory. An entry may occur twice, because an extent can overlap two
-// ranges.
+// remove removes the collected entries one by one. This is fast even for all entries at the start of a queue, because
+// each delete finds its leaf in memory. An entry may occur twice, because an extent can overlap two ranges.
 func (d *deadExtents) remove() error {
 	var key []byte
 	for i := range d.dead {

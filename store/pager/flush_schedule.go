@@ -40,16 +40,16 @@ func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 	return nil
 }
 
-// keysToDelete returns the keys to remove that exist in the tree, grouped into ranges: due messages are removed in
-// index order, and removing a range costs little more than removing a key.
+// keysToDelete returns the keys to remove that exist in the tree, grouped into ranges. Due messages are removed in
+// index order, and removing a range costs little more than removing one key.
 func keysToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (ranges []keyRange, err error) {
 	next, stop := iter.Pull(iter.Seq[[]byte](b.Deletes))
 	defer stop()
-	gone, more := next()
+	unneeded, more := next()
 	if !more {
 		return nil, nil
 	}
-	it := edit.Scan(bytes.Clone(gone), queue.ScheduleKeys().To)
+	it := edit.Scan(bytes.Clone(unneeded), queue.ScheduleKeys().To)
 	var current keyRange
 	end := func() {
 		if current.n > 0 {
@@ -59,10 +59,10 @@ func keysToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (ranges []keyRange, e
 	}
 	for more && it.Next() {
 		key := it.Key()
-		for more && bytes.Compare(gone, key) < 0 { // not in the tree
-			gone, more = next()
+		for more && bytes.Compare(unneeded, key) < 0 { // not in the tree
+			unneeded, more = next()
 		}
-		if !more || !bytes.Equal(gone, key) {
+		if !more || !bytes.Equal(unneeded, key) {
 			end()
 			continue
 		}
@@ -71,7 +71,7 @@ func keysToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (ranges []keyRange, e
 		}
 		current.last = append(current.last[:0], key...)
 		current.n++
-		gone, more = next()
+		unneeded, more = next()
 	}
 	end()
 	return ranges, it.Err()

@@ -15,7 +15,8 @@ import (
 
 const maxMovedNodes = 4096
 
-// MoveExtents copies extents into gaps, the last one first, and updates the index. more is false when no gap is left.
+// MoveExtents copies extents into gaps, in reverse order, and updates the index. It returns the number of bytes moved;
+// more is false when no gap is left.
 func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
@@ -28,7 +29,7 @@ func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint6
 	edit := p.index.Edit()
 	defer edit.Discard()
 	var taken, left []page.Extent
-	give := func(extents []page.Extent) {
+	free := func(extents []page.Extent) {
 		for _, r := range extents {
 			file.Free(r)
 		}
@@ -45,10 +46,10 @@ func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint6
 		err = p.engine.Publish(edit.Commit, nil)
 	}
 	if err != nil {
-		give(taken)
+		free(taken)
 		return 0, false, fmt.Errorf("move messages: %w", err)
 	}
-	give(left) // from here on no new reader finds them
+	free(left) // new readers no longer find them
 	return moved, more, nil
 }
 
@@ -66,7 +67,7 @@ func (p *Pager) moveExtent(edit *tree.Edit, e *index.Entry) (to page.Extent, mor
 	buf := make([]byte, int(e.Extent.Pages)*file.PageSize())
 	kind, payload, err := file.ReadExtent(e.Extent, buf)
 	if err != nil {
-		return to, true, nil //nolint:nilerr // damaged: it stays, for the repair
+		return to, true, nil //nolint:nilerr // corrupt: left for the repair
 	}
 	file.AllocLow()
 	if to, err = file.Alloc(e.Extent.Pages); err != nil {
@@ -88,9 +89,9 @@ func (p *Pager) moveExtent(edit *tree.Edit, e *index.Entry) (to page.Extent, mor
 	return to, true, nil
 }
 
-// CutEnd moves non-message pages away from the end, writes checkpoints until the old pages are unreferenced, and
-// truncates the file.
-func (p *Pager) CutEnd(ctx context.Context) (held bool, err error) {
+// TruncateEnd moves the tree and the bitmap away from the end of page.db, writes checkpoints until the old pages are
+// unreferenced, and truncates the file. held means that readers still use freed pages.
+func (p *Pager) TruncateEnd(ctx context.Context) (held bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -153,7 +154,8 @@ func (p *Pager) moveNodes(from page.No) error {
 	return nil
 }
 
-// repeatCheckpoint writes a checkpoint with the content of the last one and with moved pages. mu is held since then.
+// repeatCheckpoint writes a checkpoint with the content of the last one, but with moved pages. The caller must have
+// held mu since then.
 func (p *Pager) repeatCheckpoint() error {
 	root, err := p.index.Flush()
 	if err != nil {

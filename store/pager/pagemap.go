@@ -17,30 +17,31 @@ const pageMapCacheBytes = 4 << 20
 type PageRegion struct {
 	page.Region
 
-	// Index counts the live pages of the tree, Bitmap those of the map of used pages. The others hold messages.
+	// Index counts the live pages of the tree, Bitmap the live pages of the bitmap of used pages. The other live pages
+	// contain messages.
 	Index, Bitmap uint64
 }
 
-// Messages returns the number of pages that hold messages.
+// Messages returns the number of pages that contain messages.
 func (r *PageRegion) Messages() uint64 { return r.Live - r.Index - r.Bitmap }
 
 // Free returns the number of pages that can be used immediately.
 func (r *PageRegion) Free() uint64 { return r.Pages - r.Live - r.Held }
 
-// PageMap is the map of page.db.
+// PageMap describes the use of the pages of page.db.
 type PageMap struct {
 	PageSize int
-	// Regions have the same number of pages, except for the last one; Total is their sum.
+	// Regions have the same number of pages, except for the last one. Total is their sum.
 	Regions  []PageRegion
 	Total    PageRegion
 	FreeTail uint64
 	Readers  int // of older checkpoints
 }
 
-// PageMap returns the use of the pages of page.db, in at most the given number of regions. It works online: it reads
-// the inner nodes of the last checkpoint's index and no messages, and locks each region separately. The result is not a
-// consistent snapshot: index pages just written by a checkpoint in progress count as messages. It returns ErrReplaced
-// if page.db was replaced in the meantime.
+// PageMap returns the use of the pages of page.db, in at most the given number of regions. It does not block
+// transactions: it reads only the inner nodes of the last checkpoint's index, and locks each region separately. The
+// result is not a consistent snapshot: index pages of a checkpoint in progress count as messages. It returns
+// ErrReplaced if page.db was replaced in the meantime.
 func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) (PageMap, error) {
 	file, pin, err := p.Pin()
 	if err != nil {
@@ -59,8 +60,8 @@ func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) 
 		}
 	})
 	c.Close() // before counting: its own pin must not count as a reader
-	if gone := p.StillUses(file); gone != nil {
-		return PageMap{}, gone
+	if err := p.StillUses(file); err != nil {
+		return PageMap{}, err
 	}
 	if err != nil {
 		return PageMap{}, fmt.Errorf("page map: %w", err)

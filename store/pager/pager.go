@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pager owns the page file of a store. It writes messages from memory to pages, writes checkpoints, frees
-// pages, and replaces the file. The state that it writes belongs to the store and is reached through Engine.
+// Package pager manages the page file of a store. It writes messages from memory to pages, writes checkpoints, frees
+// pages, and replaces the file. The state that it writes belongs to the store, which implements Engine.
 //
 // Locks: Pager.mu is held by code that edits the tree and writes checkpoints: the pager's goroutine, Stop, and
-// Exclusive. While a checkpoint is being synced, only the goroutine takes it, to write more messages. The others wait
+// Exclusive. While a checkpoint is being synced, only the goroutine locks mu, to write more messages. The others wait
 // (Pager.hold). Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing while page.db is
-// replaced. Long operations (check, digest, copying a snapshot) do not hold it throughout. They pin a checkpoint (Pin),
-// and fail if the file is replaced or closed (StillUses). Order: mu, fileMu, then locks of the Engine.
+// replaced. Long operations (check, digest, copying a snapshot) do not hold fileMu throughout. They pin a checkpoint
+// (Pin), and fail if the file is replaced or closed (StillUses). Lock order: mu, fileMu, then locks of the Engine.
 package pager
 
 import (
@@ -29,28 +29,29 @@ import (
 )
 
 const (
-	// flushRoundBytes is the amount of messages that one background flush takes out of the tail.
+	// flushRoundBytes is the number of message bytes that one background flush removes from the tail.
 	flushRoundBytes = 4 << 20
-	// RestPart is the divisor of the memory budget left to messages in memory while no checkpoint is due.
+	// RestPart is the divisor of the memory budget: while no checkpoint is due, messages in memory may use this part of
+	// it.
 	RestPart = 4
-	// maxScheduleChanges is the number of schedule changes in memory, about 10 MiB, at which a checkpoint is due.
+	// maxScheduleChanges is the number of schedule changes in memory, about 10 MiB, above which a checkpoint is due.
 	maxScheduleChanges = 1 << 18
 	pagerTick          = 500 * time.Millisecond
 )
 
-// Engine is the store above a Pager: it has the applied state and the log.
+// Engine is the store that uses a Pager. It manages the applied state and the log.
 type Engine interface {
 	Usable() error
 	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
 	Unwritten() Unwritten
-	// Collect takes the oldest messages, of about maxBytes, out of the state.
+	// Collect removes the oldest messages, about maxBytes, from the state.
 	Collect(maxBytes int64) *queue.Batch
-	// CollectAll takes all changes after a checkpoint out of the state, up to record at. logBytes is their size in the
-	// log. If nothing was applied after it and force is not set, the batch is nil.
+	// CollectAll removes all changes after a checkpoint from the state. at is the position of the last one, logBytes their
+	// size in the log. If nothing was applied after the checkpoint and force is not set, the batch is nil.
 	CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64)
-	// Publish calls commit to publish the index, and discards the messages of b from memory, atomically for readers.
-	// b may be nil.
+	// Publish calls commit to publish the index, and removes the messages of b from memory. For readers, both happen
+	// atomically. b may be nil.
 	Publish(commit func() error, b *queue.Batch) error
 	// Checkpointed reports that a checkpoint contains logBytes more of the log, which is no longer needed up to upTo.
 	Checkpointed(logBytes int64, upTo uint64)
@@ -64,14 +65,14 @@ type Damage interface {
 	IndexError(err error) error
 	// Index returns the reason why the store must be replaced, or nil.
 	Index() error
-	// Survives reports whether the store continues without checkpoints after an error, because a page is corrupt and the
-	// other node has a copy. Index then returns an error.
+	// Survives reports whether the store continues without checkpoints after an error, because a page is corrupt and can
+	// be repaired from the other node. Index then returns an error.
 	Survives(err error) bool
 }
 
 // Unwritten is the amount of changes that no checkpoint contains.
 type Unwritten struct {
-	// TailBytes are the messages in memory, LogBytes the applied log.
+	// TailBytes is the size of the messages in memory, LogBytes the size of the applied log.
 	TailBytes, LogBytes int64
 	ScheduleChanges     int
 }
@@ -80,8 +81,8 @@ type Unwritten struct {
 type Options struct {
 	FS           vfs.FS
 	MemoryBudget int64
-	// A checkpoint is due when the log since the last one has CheckpointBytes, or after CheckpointInterval if the state
-	// has changed.
+	// A checkpoint is due when the log since the last one exceeds CheckpointBytes, or after CheckpointInterval if the
+	// state has changed.
 	CheckpointBytes    int64
 	CheckpointInterval time.Duration
 	Events             func(events.Event)
@@ -89,8 +90,8 @@ type Options struct {
 	Damage             Damage
 }
 
-// Pager owns page.db and its tree, which only it edits. Its goroutine writes old messages to pages and writes
-// checkpoints.
+// Pager manages page.db and its tree, and is the only one to edit them. Its goroutine writes old messages to pages and
+// writes checkpoints.
 type Pager struct {
 	o      Options
 	engine Engine
@@ -105,20 +106,20 @@ type Pager struct {
 	closed   atomic.Bool
 	retired  retired
 
-	wakeups chan struct{}
-	ask     chan chan checkpointReply
-	cancel  context.CancelFunc
-	ended   chan struct{}
+	wakeups  chan struct{}
+	requests chan chan checkpointReply
+	cancel   context.CancelFunc
+	ended    chan struct{}
 
 	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
 	last time.Time  // of the last checkpoint
-	// previous is the LSN of the checkpoint before the last one. The log is kept from there, so that a corrupt meta slot
-	// loses nothing.
+	// previous is the LSN of the checkpoint before the last one. Later records are kept in the log, so that a corrupt meta
+	// slot loses nothing.
 	previous uint64
 	todo     *work
 	buf      []byte
 	spans    extentSpans
-	// repaired is set when pages were repaired and no checkpoint contains that yet.
+	// repaired is set when pages were repaired and no checkpoint contains them yet.
 	repaired bool
 	// syncing is the checkpoint being synced in its own goroutine, or nil. At full load the disk is busy with checkpoints
 	// most of the time, and the tail would fill up if its messages were not written concurrently.
@@ -142,19 +143,19 @@ type checkpointReply struct {
 // CheckpointInfo describes a checkpoint.
 type CheckpointInfo struct {
 	Checkpoint uint64
-	Position   lsn.Position // the last record that it contains
+	Position   lsn.Position // of the last record that it contains
 }
 
-// New returns a pager without a page file: Use and Start follow.
+// New returns a pager without a page file. Use and Start must be called before other methods.
 func New(o Options) *Pager {
 	return &Pager{
 		o: o, engine: o.Engine, damage: o.Damage, retired: retired{stop: make(chan struct{})},
-		wakeups: make(chan struct{}, 1), ask: make(chan chan checkpointReply), ended: make(chan struct{}),
+		wakeups: make(chan struct{}, 1), requests: make(chan chan checkpointReply), ended: make(chan struct{}),
 		synced: make(chan struct{}, 1),
 	}
 }
 
-// Start starts the goroutine.
+// Start starts the pager's goroutine.
 func (p *Pager) Start() {
 	p.last = time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,7 +163,7 @@ func (p *Pager) Start() {
 	go p.run(ctx)
 }
 
-// Stop ends the goroutine and writes a last checkpoint unless the store has failed. Close must follow.
+// Stop stops the goroutine, and writes a last checkpoint unless the store has failed. The caller must then call Close.
 func (p *Pager) Stop(failed bool) error {
 	p.closed.Store(true)
 	p.cancel()
@@ -207,7 +208,7 @@ func (p *Pager) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case reply := <-p.ask:
+		case reply := <-p.requests:
 			var info CheckpointInfo
 			info, err = p.checkpoint()
 			reply <- checkpointReply{info, err}
@@ -268,7 +269,7 @@ func (p *Pager) once() error {
 	var err error
 	switch {
 	case p.engine.Usable() != nil:
-		return nil //nolint:nilerr // a failed store writes nothing more; what is left at the end is up to Close
+		return nil //nolint:nilerr // a failed store writes nothing
 	case p.unfinished():
 		err = p.flush()
 	case p.checkpointDue():
@@ -301,8 +302,8 @@ func (p *Pager) checkpointDue() bool {
 		(u.LogBytes > 0 || p.repaired) && time.Since(p.last) > p.o.CheckpointInterval
 }
 
-// work is a batch that was taken out of the state. It is finished before the next batch is taken, so that a transient
-// error (a full disk) loses nothing.
+// work is a batch that was removed from the state. It is finished before the next batch is collected, so that a
+// transient error (a full disk) loses nothing.
 type work struct {
 	batch *queue.Batch
 	// checkpoint is set if the batch contains everything up to at, and must end in a checkpoint. logBytes is the log
@@ -330,8 +331,8 @@ func (p *Pager) begin() error {
 	return err
 }
 
-// hold locks mu when no checkpoint is in progress, for callers that need a stable last checkpoint. An error of the one
-// that was in progress is handled here: it is fatal, or the checkpoint is still due.
+// hold locks mu and waits for a checkpoint in progress, for callers that need a stable last checkpoint. It handles the
+// error of that checkpoint: the error is fatal, or the checkpoint is still due.
 func (p *Pager) hold() {
 	p.mu.Lock()
 	if _, err := p.settle(); err != nil {
@@ -343,7 +344,7 @@ func (p *Pager) settled() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.syncing == nil {
-		return nil // another caller was faster
+		return nil // another caller has handled it
 	}
 	select {
 	case <-p.syncing.done:
@@ -371,8 +372,8 @@ func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
 	return p.settle()
 }
 
-// beginLocked starts a checkpoint, or returns the last one if that contains everything. mu is held, and no checkpoint
-// is in progress.
+// beginLocked starts a checkpoint, or returns the last one if nothing has changed since. The caller must hold mu, and
+// no checkpoint may be in progress.
 func (p *Pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	if p.todo != nil {
 		if err := p.finish(); err != nil || p.syncing != nil {
@@ -428,8 +429,8 @@ func (p *Pager) sync(w *work, pending *page.PendingCheckpoint) {
 	}()
 }
 
-// settle waits for the checkpoint that is being synced, if any, and handles its result. mu is held. After an error the
-// previous checkpoint is still the last one, and another one is due.
+// settle waits for the checkpoint that is being synced, if any, and handles its result. The caller must hold mu. After
+// an error the previous checkpoint is still the last one, and another one is due.
 func (p *Pager) settle() (CheckpointInfo, error) {
 	c := p.syncing
 	if c == nil {
@@ -446,7 +447,7 @@ func (p *Pager) settle() (CheckpointInfo, error) {
 	return CheckpointInfo{Checkpoint: c.meta.Checkpoint, Position: c.work.at}, nil
 }
 
-// write writes the batch's messages to pages and the rest to the tree, and publishes both in one step. After an error
+// write writes the batch's messages to pages and the rest to the tree, and publishes both atomically. After an error
 // nothing is changed.
 func (p *Pager) write(b *queue.Batch) error {
 	entries, err := p.writeTails(b.Tails)
@@ -461,7 +462,7 @@ func (p *Pager) write(b *queue.Batch) error {
 		return err
 	}
 	for _, ext := range freed {
-		p.file.Free(ext) // from here on no new reader finds it
+		p.file.Free(ext) // new readers no longer find it
 	}
 	return nil
 }
@@ -490,7 +491,7 @@ func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Extent, erro
 }
 
 // Checkpoint makes everything applied so far durable in page.db. If ctx ends first, the checkpoint may still be
-// written. If the error wraps page.ErrFull or syscall.ENOSPC, the disk is full and the store continues without the
+// written. If the error wraps page.ErrFull or syscall.ENOSPC, the disk is full, and the store continues without the
 // checkpoint. Any other failed write is final (INV-7).
 func (p *Pager) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if err := p.engine.Usable(); err != nil {
@@ -498,7 +499,7 @@ func (p *Pager) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	}
 	reply := make(chan checkpointReply, 1)
 	select {
-	case p.ask <- reply:
+	case p.requests <- reply:
 	case <-p.ended:
 		return CheckpointInfo{}, ErrClosed
 	case <-ctx.Done():

@@ -24,7 +24,7 @@ type Pages struct {
 	Index *tree.Tree
 }
 
-// Acquire returns page.db, which is not closed or replaced until Release.
+// Acquire returns page.db. It stays open and is not replaced until Release.
 func (p *Pager) Acquire() Pages {
 	p.fileMu.RLock()
 	return Pages{File: p.file, Index: p.index}
@@ -33,7 +33,7 @@ func (p *Pager) Acquire() Pages {
 // Release ends the use of page.db after Acquire.
 func (p *Pager) Release() { p.fileMu.RUnlock() }
 
-// Use makes file the page file. It is called before Start, or by a function that Exclusive calls.
+// Use sets the page file. It must be called before Start, or by a function called by Exclusive.
 func (p *Pager) Use(file *page.File) Pages {
 	p.use(file)
 	p.previous, p.todo, p.repaired = file.Meta().Position.LSN, nil, false
@@ -47,8 +47,8 @@ func (p *Pager) use(file *page.File) {
 	file.OnCorruption(p.damage.FoundPage)
 }
 
-// Exclusive calls fn while nothing reads or writes page.db, and no checkpoint is in progress. fn may close the file,
-// replace it, and call Use.
+// Exclusive calls fn while no other code reads or writes page.db and no checkpoint is in progress. fn may close the
+// file (CloseFile), replace it, and call Use.
 func (p *Pager) Exclusive(fn func() error) error {
 	p.hold()
 	defer p.mu.Unlock()
@@ -57,12 +57,12 @@ func (p *Pager) Exclusive(fn func() error) error {
 	return fn()
 }
 
-// CloseFile closes page.db, for a function that Exclusive calls.
+// CloseFile closes page.db. It must only be called by a function called by Exclusive.
 func (p *Pager) CloseFile() error { return p.file.Close() }
 
 // Swap calls rename, which replaces old by another page file with the same content, and opens page.db again. old is
 // closed when its readers have finished. Swap returns ErrReplaced if page.db is no longer old, or if a batch is not
-// completely written. An error after rename has returned done is final.
+// completely written. An error after rename has returned done is final (INV-7).
 func (p *Pager) Swap(old *page.File, rename func() (done bool, err error)) error {
 	return p.Exclusive(func() error {
 		if err := p.engine.Usable(); err != nil {
@@ -94,8 +94,8 @@ func (p *Pager) SetCacheUse(use vfs.CacheUse) {
 	}
 }
 
-// Pin pins the last durable checkpoint for a long operation. It does not block Close or Exclusive: they close the file,
-// and later reads fail. StillUses returns the reason.
+// Pin pins the last durable checkpoint for a long operation. It does not block Close or Exclusive. If they close the
+// file, later reads fail, and StillUses returns the reason.
 func (p *Pager) Pin() (*page.File, *page.Pin, error) {
 	p.fileMu.RLock()
 	defer p.fileMu.RUnlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// ReplaceExtent writes messages of a corrupt extent to new pages and updates the index. The visible content and the
-// digests do not change. It calls messages when no batch in progress can remove one of them from the index. It does
+// ReplaceExtent writes the messages of a corrupt extent to new pages and updates the index. The visible content and the
+// digests do not change. It calls messages at a time when no batch in progress can remove them from the index. It does
 // nothing if the extent was freed concurrently.
 func (p *Pager) ReplaceExtent(old *index.Entry, messages func() queue.TailRun) error {
 	p.hold()

@@ -16,7 +16,7 @@ type retired struct {
 	joined sync.WaitGroup
 }
 
-// add closes a replaced page file as soon as nothing reads it. Snapshots opened before stay usable.
+// add closes a replaced page file once it has no readers. Snapshots of it that are already open stay usable.
 func (r *retired) add(file *page.File, failed func(error)) {
 	r.joined.Go(func() {
 		tick := time.NewTicker(retireEvery)
@@ -35,7 +35,7 @@ func (r *retired) add(file *page.File, failed func(error)) {
 	})
 }
 
-// add must not be called concurrently.
+// close must not be called concurrently with add.
 func (r *retired) close() {
 	close(r.stop)
 	r.joined.Wait()

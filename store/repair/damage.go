@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package repair records the corruption in a store, finds more of it with a scrub, and repairs it with the other
-// node's copies of messages.
+// Package repair records corruption in a store, searches for it with a scrub, and repairs it with copies of messages
+// from the other node.
 package repair
 
 import (
@@ -25,12 +25,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// maxDamaged bounds the corrupt messages that are tracked individually. With more corruption, the disk needs
-// replacement.
+// maxDamaged limits the number of corrupt messages that are tracked individually. With more corruption, the disk should
+// be replaced.
 const maxDamaged = 100_000
 
-// Unreadable reports whether a read error means that the data on this disk is lost: corrupt, or unreadable as with a
-// bad sector. A failed write or sync is a different error (INV-7).
+// Unreadable reports whether a read error means that the data on this disk is lost, because it is corrupt or cannot be
+// read (a bad sector). A failed write or sync is a different error (INV-7).
 func Unreadable(err error) bool {
 	return errors.Is(err, page.ErrCorrupt) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
@@ -60,9 +60,9 @@ type CorruptMessage struct {
 	Queue    uint64
 	Name     string // of the queue
 	Sequence uint64
-	// Reason is the error on this node and the reason why the message was not repaired.
+	// Reason contains the error on this node and the reason why the message was not repaired.
 	Reason string
-	// Lost is set if the other node reported that its copy is corrupt too. Otherwise the other node will be asked.
+	// Lost is set if the other node reported that its copy is also corrupt. Otherwise the repair will be retried.
 	Lost  bool
 	Since time.Time
 }
@@ -72,18 +72,19 @@ type Status struct {
 	// Scrubs is the number of complete scrubs; the last one finished at LastScrub.
 	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
 	LastScrub                               time.Time
-	// FoundPages are corrupt extents, FoundLog corrupt positions in the log.
+	// FoundPages counts corrupt extents, FoundLog corrupt positions in the log.
 	FoundPages, FoundLog uint64
-	// RepairedPages are extents, RepairedMessages the messages fetched from the other node for them. RepairedLog are log
-	// positions that were discarded because a checkpoint holds their content.
+	// RepairedPages counts repaired extents, RepairedMessages the messages fetched from the other node for them.
+	// RepairedLog counts corrupt log positions that were discarded because a checkpoint contains their content.
 	RepairedPages, RepairedMessages, RepairedLog uint64
-	// SuspectPages are corrupt pages not yet assigned to an extent.
+	// SuspectPages counts corrupt pages that are not yet assigned to an extent.
 	SuspectPages uint64
-	// DamagedMessages are needed but cannot be read. LostMessages of them are also corrupt on the other node.
+	// DamagedMessages counts messages that are needed but cannot be read, LostMessages those of them that are also corrupt
+	// on the other node.
 	DamagedMessages, LostMessages uint64
-	// DamagedLogLSN is a log record that cannot be read and is not yet discarded; 0 if none.
+	// DamagedLogLSN is the LSN of a log record that cannot be read and is not yet discarded; 0 if none.
 	DamagedLogLSN uint64
-	// Index is set if data other than messages is corrupt. Only a copy of the other node's store repairs that.
+	// Index is set if data other than messages is corrupt. Only a copy of the other node's store can repair it.
 	Index error
 }
 
@@ -96,7 +97,7 @@ type damaged struct {
 	tried  time.Time // last repair attempt
 }
 
-// Engine is the store above a Repairer.
+// Engine is the store that uses a Repairer.
 type Engine interface {
 	Usable() error
 	Applied() lsn.Position
@@ -112,7 +113,7 @@ type Repairer struct {
 	pages    *pager.Pager
 	wal      *wal.Log
 
-	source atomic.Pointer[Source] // nil if no other node can be asked
+	source atomic.Pointer[Source] // nil if there is no other node
 	alone  atomic.Bool            // the data was never replicated
 	busy   chan struct{}
 
@@ -126,7 +127,8 @@ type Repairer struct {
 	status   Status
 }
 
-// New returns a Repairer that records corruption. It repairs after Use. governor slows it down while it delays commits.
+// New returns a Repairer that only records corruption until Use is called. governor limits its speed while it delays
+// commits.
 func New(engine Engine, governor *throttle.Governor, events func(events.Event)) *Repairer {
 	return &Repairer{
 		engine: engine, governor: governor, events: events, busy: make(chan struct{}, 1),
@@ -152,7 +154,7 @@ func (r *Repairer) count(fn func(*Status)) {
 	fn(&r.status)
 }
 
-// Note records corrupt messages and logs new ones.
+// Note records corrupt messages, and reports new ones as an event.
 func (r *Repairer) Note(e *CorruptError) {
 	now := time.Now()
 	r.mu.Lock()
@@ -189,9 +191,9 @@ func (r *Repairer) recordAnswer(e *CorruptError, lost bool) {
 	}
 }
 
-// mayRepair returns an error if all missing messages had a recent repair attempt, within lostInterval or
-// repairInterval. With atOnce only lostInterval applies. Otherwise it records a new attempt.
-func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce bool) error {
+// mayRepair returns an error if a repair of all missing messages was attempted recently: within lostInterval for lost
+// messages, and within repairInterval for others unless immediate is set. Otherwise it records a new attempt.
+func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, immediate bool) error {
 	r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: why})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,7 +204,7 @@ func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, atOnce
 			switch {
 			case m.lost:
 				wait = lostInterval
-			case atOnce:
+			case immediate:
 				wait = 0
 			}
 			found = found || m.tried.IsZero()
@@ -255,8 +257,8 @@ func (r *Repairer) IndexError(err error) error {
 	return fmt.Errorf("read the index: %w", err)
 }
 
-// Survives reports whether an error of the pager is corruption that the other node can help to repair: the store
-// continues without checkpoints. Index then returns an error.
+// Survives reports whether an error of the pager is corruption that can be repaired from the other node. The store then
+// continues without checkpoints, and Index returns an error.
 func (r *Repairer) Survives(err error) bool {
 	if !errors.Is(err, page.ErrCorrupt) && !errors.Is(err, index.ErrCorrupt) || !r.HasSource() {
 		return false
@@ -296,8 +298,8 @@ func (r *Repairer) Replaced() {
 	r.log = 0
 }
 
-// NoteError schedules a check of the corruption described by err, for callers that read pages directly, such as a
-// backup.
+// NoteError records the corruption described by err, if any, for the next RepairAll. It is for callers that read pages
+// directly, such as a backup.
 func (r *Repairer) NoteError(err error) {
 	var bad *CorruptError
 	if errors.As(err, &bad) {
@@ -310,7 +312,7 @@ func (r *Repairer) NoteError(err error) {
 	}
 }
 
-// NoteLogError records that a log record cannot be read. The next RepairAll discards the record.
+// NoteLogError records that a log record cannot be read. The next RepairAll discards the log up to the record.
 func (r *Repairer) NoteLogError(err error) {
 	var in *wal.CorruptError
 	if !errors.As(err, &in) {
@@ -331,7 +333,7 @@ func (r *Repairer) corruptLSN() uint64 {
 	return r.log
 }
 
-// logDiscarded records that the log up to a corrupt record was discarded. It reports whether that was the last known
+// logDiscarded records that the log up to a corrupt record was discarded. It reports whether that was the last recorded
 // one.
 func (r *Repairer) logDiscarded(at uint64) bool {
 	r.mu.Lock()
@@ -358,8 +360,8 @@ func (r *Repairer) suspectsResolved(suspects map[page.No]error) {
 	}
 }
 
-// Damaged lists up to limit messages that are needed but cannot be read, by queue and sequence. It forgets messages
-// acknowledged since then.
+// Damaged returns up to limit messages that are needed but cannot be read, sorted by queue and sequence. It removes the
+// records of messages that are no longer needed.
 func (r *Repairer) Damaged(limit int) []CorruptMessage {
 	r.mu.Lock()
 	all := make([]CorruptMessage, 0, len(r.messages))

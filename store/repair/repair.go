@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// repairInterval is the minimum time between repair attempts for a message. In the meantime readers get an error
+	// repairInterval is the minimum time between repair attempts for a message. Until then, readers get an error
 	// immediately.
 	repairInterval = 5 * time.Second
-	// lostInterval is the same for a message that is corrupt on the other node too.
+	// lostInterval is the minimum time for a message that is also corrupt on the other node.
 	lostInterval = time.Minute
-	// repairWait bounds how long a reader waits for the other node.
+	// repairWait limits the time that a reader waits for a repair.
 	repairWait = 3 * time.Second
 )
 
-// Source provides good copies of messages: the other node of the pair.
+// Source provides valid copies of messages from the other node of the pair.
 type Source interface {
-	// FetchMessages returns the other node's copies of a queue's messages from sequence first to last. applied is the last
-	// record that this node has applied. The source must verify that both nodes have the same history up to the lower of
-	// that and its own: only then does a sequence identify the same message.
+	// FetchMessages returns the other node's copies of a queue's messages from sequence first to last. applied is the
+	// position of the last record that this node has applied. The source must verify that both nodes have the same history
+	// up to the lower of both applied positions: only then does a sequence identify the same message.
 	FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (FoundMessages, error)
 }
 
@@ -42,16 +42,16 @@ type Message struct {
 	Record   []byte // for txn.DecodeMessage; must not be modified
 }
 
-// FoundMessages are a node's copies of a range of messages, by sequence.
+// FoundMessages contains a node's copies of a range of messages, sorted by sequence.
 type FoundMessages struct {
 	Messages []Message
-	// Damaged are messages that are needed but cannot be read on that node either.
+	// Damaged contains the sequences of messages that are needed but cannot be read on that node either.
 	Damaged []uint64
-	// Last is the last sequence that was covered, lower than requested if the result is partial.
+	// Last is the last sequence covered. It is lower than requested if the result is partial.
 	Last uint64
 }
 
-// SetSource sets the source of good copies. Without a source, a corrupt page that a checkpoint needs is fatal.
+// SetSource sets the source of valid copies. Without a source, a corrupt page that a checkpoint needs is fatal.
 func (r *Repairer) SetSource(m Source) { r.source.Store(&m) }
 
 // HasSource reports whether SetSource was called.
@@ -60,16 +60,16 @@ func (r *Repairer) HasSource() bool { return r.source.Load() != nil }
 // StandAlone records that no other node has a copy: corrupt messages are lost.
 func (r *Repairer) StandAlone() { r.alone.Store(true) }
 
-// errNoCopy means that the other node could not be asked.
+// errNoCopy means that the other node is unavailable.
 var errNoCopy = errors.New("copy of the other node is not available")
 
-// Repair repairs the messages that a read found corrupt, within repairWait.
+// Repair repairs messages that a read found corrupt. It waits for at most repairWait.
 func (r *Repairer) Repair(ctx context.Context, bad *CorruptError) error {
 	return r.repair(ctx, bad, false)
 }
 
-// repair ignores repairInterval if atOnce is set, for callers that do not retry frequently.
-func (r *Repairer) repair(ctx context.Context, bad *CorruptError, atOnce bool) error {
+// repair ignores repairInterval if immediate is set, for callers that do not retry frequently.
+func (r *Repairer) repair(ctx context.Context, bad *CorruptError, immediate bool) error {
 	r.Note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
 	defer cancel()
@@ -79,7 +79,7 @@ func (r *Repairer) repair(ctx context.Context, bad *CorruptError, atOnce bool) e
 		return fmt.Errorf("repair: %w", ctx.Err())
 	}
 	defer func() { <-r.busy }()
-	return r.repairOne(ctx, bad.Queue, bad.Sequences[0], atOnce)
+	return r.repairOne(ctx, bad.Queue, bad.Sequences[0], immediate)
 }
 
 // RepairAll tries to repair all known corruption. It returns the number of messages that are still corrupt.
@@ -100,7 +100,7 @@ func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
 		if ctx.Err() != nil {
 			return left, fmt.Errorf("repair: %w", ctx.Err())
 		}
-		if errors.Is(err, errNoCopy) { // no node is available: do not try the others
+		if errors.Is(err, errNoCopy) { // the other node is unavailable: skip the remaining messages
 			left += len(all) - i - 1
 			break
 		}
@@ -112,7 +112,7 @@ type extentState struct {
 	entry index.Entry // its Extent is zero if it does not exist
 	alive []uint64    // needed sequences
 	have  []Message   // readable ones
-	why   error       // why the others are not; nil if all are
+	why   error       // why the others are not readable; nil if all are
 }
 
 func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {
@@ -161,7 +161,7 @@ func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {
 	return st, nil
 }
 
-// wantedOf takes the needed messages from an extent; the error reports missing ones.
+// wantedOf returns the needed messages of an extent. It returns an error if one is missing.
 func wantedOf(payload []byte, want []uint64) (have []Message, err error) {
 	r, err := index.NewExtentReader(payload)
 	if err != nil {
@@ -186,8 +186,8 @@ func wantedOf(payload []byte, want []uint64) (have []Message, err error) {
 }
 
 // repairOne repairs the extent that contains a needed message. It returns nil if the message is readable again, or no
-// longer needed. The token of busy is held.
-func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool) error {
+// longer needed. The caller must have acquired busy.
+func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, immediate bool) error {
 	st, err := r.readExtent(queueID, seq)
 	if err != nil {
 		return err
@@ -197,7 +197,7 @@ func (r *Repairer) repairOne(ctx context.Context, queueID, seq uint64, atOnce bo
 		return nil
 	}
 	missing := st.missing()
-	if err := r.mayRepair(queueID, missing, st.why, atOnce); err != nil {
+	if err := r.mayRepair(queueID, missing, st.why, immediate); err != nil {
 		return err
 	}
 	source := r.source.Load()
@@ -266,15 +266,15 @@ func (r *Repairer) stillMissing(queueID, seq uint64, st *extentState, found *Fou
 	}
 	var err error
 	if len(lost) > 0 {
-		why := fmt.Errorf("%w; it is corrupt on the other node as well", st.why)
+		why := fmt.Errorf("%w; it is also corrupt on the other node", st.why)
 		r.recordAnswer(&CorruptError{Queue: queueID, Sequences: lost, Err: why}, true)
 		if slices.Contains(lost, seq) {
 			err = why
 		}
 	}
 	if len(later) > 0 {
-		// Either applied and consumed there, as it will be here soon, or not applied there yet.
-		why := fmt.Errorf("%w; the other node does not have it now", st.why)
+		// The other node has already applied the acknowledgement, or not yet the publish.
+		why := fmt.Errorf("%w; the other node does not have it at present", st.why)
 		r.recordAnswer(&CorruptError{Queue: queueID, Sequences: later, Err: why}, false)
 		if slices.Contains(later, seq) {
 			err = why
@@ -314,7 +314,8 @@ func (r *Repairer) fetchAll(
 	return all, nil
 }
 
-// merge adds the other node's copies. It rejects copies that cannot match the messages written here.
+// merge adds the other node's copies to st.have. It rejects copies that do not match the size in the index entry. It
+// returns the number of messages added.
 func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int, err error) {
 	for i := range found.Messages {
 		m := &found.Messages[i]
@@ -344,8 +345,9 @@ func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int
 	return gained, nil
 }
 
-// resolveSuspects determines the use of corrupt pages. Messages are recorded for repair. The next checkpoint rewrites
-// the map of used pages. Other pages were freed, or are tree nodes, whose next reader reports the corruption.
+// resolveSuspects determines the use of corrupt pages. It records corrupt messages for repair, and makes the next
+// checkpoint rewrite corrupt parts of the bitmap of used pages. Other pages were freed, or are tree nodes, whose next
+// reader reports the corruption.
 func (r *Repairer) resolveSuspects() error {
 	suspects := r.suspectPages()
 	if len(suspects) == 0 {

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// scrubBytes is the amount that a scrub reads under one pin, which keeps freed pages unusable.
+	// scrubBytes is the number of bytes that a scrub reads under one pin. While a pin is held, freed pages are not reused.
 	scrubBytes = 1 << 20
 	// scrubCacheBytes is small because the scrub must read from the disk.
 	scrubCacheBytes = 64 << 10
@@ -34,7 +34,8 @@ type ScrubResult struct {
 
 // Scrub reads every page and the whole log from the disk, with at most bytesPerSecond (0: unlimited), and repairs
 // corruption. Status, Damaged and Index report the remaining corruption. It works online: no transaction waits for it,
-// and freed pages are not retained. On an error, the result covers the part that was read.
+// and freed pages are not retained for its whole duration. If it returns an error, the result covers the part that was
+// read.
 func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {
@@ -98,7 +99,7 @@ func (r *Repairer) pageSize() int {
 	return r.pages.Acquire().File.PageSize()
 }
 
-// head checks header and meta slots. The second of two checkpoints overwrites a corrupt slot at the latest.
+// head checks the header and the meta slots. If one is corrupt, it writes two checkpoints, which overwrite both slots.
 func (sc *scrub) head(ctx context.Context) error {
 	r := sc.r
 	damage, err := r.readHead()
@@ -133,34 +134,34 @@ func (sc *scrub) found(damage error) {
 	sc.r.events(events.PageCorrupt{Err: damage})
 }
 
-// own checks the map of used pages. The next checkpoint rewrites corrupt parts from memory.
+// own checks the bitmap of used pages. If parts are corrupt, it writes a checkpoint, which rewrites them from memory.
 func (sc *scrub) own(ctx context.Context) error {
 	file, pin, err := sc.r.pages.Pin()
 	if err != nil {
 		return err
 	}
 	defer pin.Release()
-	renewed, err := sc.ownExtents(ctx, file, pin)
-	if err != nil || renewed == 0 {
+	rewritten, err := sc.ownExtents(ctx, file, pin)
+	if err != nil || rewritten == 0 {
 		return err
 	}
 	if err := sc.r.pages.ForceCheckpoint(ctx); err != nil {
 		return err
 	}
-	sc.r.count(func(st *Status) { st.RepairedPages += renewed })
+	sc.r.count(func(st *Status) { st.RepairedPages += rewritten })
 	return nil
 }
 
-func (sc *scrub) ownExtents(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
+func (sc *scrub) ownExtents(ctx context.Context, file *page.File, pin *page.Pin) (rewritten uint64, err error) {
 	extents, err := file.OwnExtents(pin)
 	in := &page.CorruptError{}
 	// The next scrub checks the pages that a directory page refers to.
 	if errors.As(err, &in) && file.RelocateOwn(in.Page) {
 		sc.found(err)
-		renewed, err = 1, nil
+		rewritten, err = 1, nil
 	}
 	if err != nil {
-		return renewed, sc.over(file, err)
+		return rewritten, sc.readError(file, err)
 	}
 	for _, ext := range extents {
 		if ext.First == in.Page {
@@ -170,16 +171,16 @@ func (sc *scrub) ownExtents(ctx context.Context, file *page.File, pin *page.Pin)
 		if errors.Is(err, page.ErrCorrupt) {
 			if file.RelocateOwn(ext.First) { // otherwise it was moved concurrently
 				sc.found(err)
-				renewed++
+				rewritten++
 			}
 		} else if err != nil {
-			return renewed, sc.over(file, err)
+			return rewritten, sc.readError(file, err)
 		}
 		if err := sc.did(ctx, uint64(ext.Pages), int(ext.Pages)*file.PageSize()); err != nil {
-			return renewed, err
+			return rewritten, err
 		}
 	}
-	return renewed, nil
+	return rewritten, nil
 }
 
 func (sc *scrub) buffer(file *page.File, ext page.Extent) []byte {
@@ -190,16 +191,17 @@ func (sc *scrub) buffer(file *page.File, ext page.Extent) []byte {
 	return sc.buf[:n]
 }
 
-func (sc *scrub) over(file *page.File, err error) error {
-	if gone := sc.r.pages.StillUses(file); gone != nil {
-		return gone
+// readError returns the reason why file can no longer be read, or else err.
+func (sc *scrub) readError(file *page.File, err error) error {
+	if invalid := sc.r.pages.StillUses(file); invalid != nil {
+		return invalid
 	}
 	return fmt.Errorf("scrub: %w", err)
 }
 
-// scrubTree reads the tree from a key on, and the messages it refers to, for the duration of one pin. next is the key
-// to continue from, nil at the end. It returns corrupt messages; any other corruption means that the store must be
-// replaced.
+// scrubTree reads a part of the tree, starting at a key, and the messages to which it refers, under one pin. next is
+// the key to continue from, or nil at the end. It returns corrupt messages; any other corruption means that the store
+// must be replaced.
 func (sc *scrub) scrubTree(
 	ctx context.Context, from []byte,
 ) (next []byte, pages uint64, bad []*CorruptError, err error) {
@@ -233,7 +235,7 @@ func (sc *scrub) scrubTree(
 			continue
 		}
 		if !Unreadable(err) {
-			return nil, pages, bad, sc.over(file, err)
+			return nil, pages, bad, sc.readError(file, err)
 		}
 		if b := sc.r.wantedIn(&e, err); b != nil {
 			bad = append(bad, b)
@@ -300,8 +302,8 @@ func (sc *scrub) log(ctx context.Context) error {
 	return fmt.Errorf("scrub the log: %w", err)
 }
 
-// dropDamagedLog discards the log up to a corrupt record, once two checkpoints contain the record. Then only a standby
-// that lags far behind needs it, and gets a snapshot instead.
+// dropDamagedLog discards the log up to a corrupt record, once two checkpoints contain the record. Only a standby that
+// lags far behind then needs the record, and gets a snapshot instead.
 func (r *Repairer) dropDamagedLog(ctx context.Context) error {
 	at := r.corruptLSN()
 	if at == 0 || r.engine.Applied().LSN < at {

@@ -18,7 +18,8 @@ import (
 
 const spaceEveryBytes = 8 << 20
 
-// copy writes the new file and makes it durable, without the renames. Its memory use does not depend on the file size.
+// copy writes the new file and makes it durable under its temporary name. Its memory use does not depend on the file
+// size.
 func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	old := rw.from.Meta()
 	var err error
@@ -157,11 +158,11 @@ func (c *copier) extent(e *index.Entry, payload []byte, err error) error {
 	c.messages += messages
 	c.bytes += bytes
 	c.rw.meter.Did(uint64(e.Extent.Pages), messages, bytes)
-	return c.look(bytes)
+	return c.checkSpace(bytes)
 }
 
-// look stops the rewrite if it is about to use the space reserved for the log.
-func (c *copier) look(bytes uint64) error {
+// checkSpace returns a SpaceError if the rewrite is about to use the space reserved for the log.
+func (c *copier) checkSpace(bytes uint64) error {
 	if c.uncheckedBytes += bytes; c.uncheckedBytes < spaceEveryBytes {
 		return nil
 	}

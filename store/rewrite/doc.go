@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rewrite changes a page file as a whole: it rewrites it with another page size or without gaps, and returns
-// its free end to the filesystem. The store implements the interface Engine for it: pausing Apply, swapping the file,
-// moving message extents.
+// Package rewrite implements the maintenance of a whole page file: it rewrites the file with another page size or
+// without gaps, and returns its free end to the filesystem. The store implements the interface Engine, to pause Apply,
+// swap the file and move message extents.
 package rewrite

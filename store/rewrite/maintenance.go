@@ -21,8 +21,9 @@ import (
 // Errors of maintenance. See MaintenanceError and SpaceError.
 var (
 	ErrMaintenance = errors.New("page file maintenance is running")
-	// ErrCanceled means that a rewrite or a shrink was canceled before it changed anything: its context ended, or the
-	// store was closed or replaced by its peer's. It wraps the error of the context.
+	// ErrCanceled means that a rewrite or a shrink was canceled before it replaced or truncated page.db: its context
+	// ended, or the store was closed or replaced by a snapshot of its peer. The returned error also matches the error of
+	// the context.
 	ErrCanceled = errors.New("canceled; page.db is unchanged")
 	ErrNoSpace  = errors.New("not enough free space")
 )
@@ -42,9 +43,9 @@ func (e *MaintenanceError) Error() string {
 // Is reports whether target is ErrMaintenance.
 func (e *MaintenanceError) Is(target error) bool { return target == ErrMaintenance }
 
-// SpaceError contains the figures for which a rewrite was rejected or stopped. It matches ErrNoSpace.
+// SpaceError contains the amounts of disk space for which a rewrite was rejected or stopped. It matches ErrNoSpace.
 type SpaceError struct {
-	// NeedBytes is the size of the new file, 0 if already allocated. ReserveBytes must stay free for the log.
+	// NeedBytes is the size of the new file, or 0 if it is already allocated. ReserveBytes must stay free for the log.
 	NeedBytes, ReserveBytes uint64
 	AvailableBytes          uint64
 }
@@ -62,10 +63,10 @@ func (e *SpaceError) Error() string {
 // Is reports whether target is ErrNoSpace.
 func (e *SpaceError) Is(target error) bool { return target == ErrNoSpace }
 
-// Engine is the part of the live store that a rewrite and a shrink need.
+// Engine is the running store, as far as a rewrite and a shrink use it.
 type Engine interface {
 	Usable() error
-	// Failed reports whether a write has failed: the disk must then not be changed.
+	// Failed reports whether a write has failed. The files must then not be changed.
 	Failed() bool
 	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
@@ -75,7 +76,7 @@ type Engine interface {
 	Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error
 	// Pin pins the last durable checkpoint. If the store is closed or replaced, the file is closed despite the pin.
 	Pin() (*page.File, *page.Pin, error)
-	// Live returns the current liveness of messages; while Apply is paused, that of the last checkpoint.
+	// Live returns the current liveness of messages; while Apply is paused, this is the liveness in the last checkpoint.
 	Live() checkpoint.Liveness
 	SetPaused(paused bool)
 	// Swap calls rename, which replaces old by another page file with the same content, and reopens page.db. Nothing uses
@@ -85,18 +86,19 @@ type Engine interface {
 	// Repair reports whether it could repair all known corruption.
 	Repair(ctx context.Context) bool
 	Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer
-	// Governed is Pace for a rewrite, which has no maximum fraction of the time.
+	// Governed is Pace for a rewrite, without a maximum fraction of the time.
 	Governed(bytesPerSecond int64) *throttle.Pacer
 	// MakeGaps writes checkpoints until unused pages can be reused.
 	MakeGaps() error
-	// MoveExtents copies message extents, the last one first, into gaps before them. more is false if no gap is left.
+	// MoveExtents copies message extents, in reverse order, into gaps before them. It returns the number of bytes moved;
+	// more is false if no gap is left.
 	MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error)
-	// CutEnd moves everything except messages away from the end of page.db and truncates it. held means that pages at the
-	// end are still read.
-	CutEnd(ctx context.Context) (held bool, err error)
+	// TruncateEnd moves everything except messages away from the end of page.db and truncates the file. held means that
+	// readers still use pages at the end.
+	TruncateEnd(ctx context.Context) (held bool, err error)
 }
 
-// Config is the configuration of a Maintenance.
+// Config configures a Maintenance.
 type Config struct {
 	FS         vfs.FS
 	Dir        string
@@ -106,7 +108,7 @@ type Config struct {
 	Events       func(events.Event)
 }
 
-// Maintenance runs operations on a store's page file as a whole, one at a time.
+// Maintenance runs operations on the whole page file of a store, one at a time.
 type Maintenance struct {
 	o Config
 	e Engine
@@ -126,7 +128,7 @@ type task struct {
 	done   chan struct{} // closed when complete, including background work
 }
 
-// begin registers an operation. The context ends with ctx, end, or Interrupt.
+// begin registers an operation. The returned context ends when ctx ends, or when end or Interrupt is called.
 func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, *task, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +162,7 @@ func (m *Maintenance) Interrupt() {
 	}
 }
 
-// Close interrupts, and prevents further operations. Engine.Usable must already return an error.
+// Close interrupts the running operation, and prevents further ones. Engine.Usable must already return an error.
 func (m *Maintenance) Close() {
 	m.mu.Lock()
 	m.closed = true

@@ -23,8 +23,8 @@ type Plan struct {
 	// NeedBytes is the exact size of the new file. ReserveBytes must stay free in addition.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`
-	// AvailableBytes is free. OldFileBytes is the size of the current page.db_old, which a rewrite removes if it needs the
-	// space.
+	// AvailableBytes is the free disk space. OldFileBytes is the size of the current page.db_old, which a rewrite removes
+	// if it needs the space.
 	AvailableBytes uint64 `json:"available_bytes"`
 	OldFileBytes   uint64 `json:"old_file_bytes"`
 	// Messages is the number of messages to copy, DeadMessages the number to omit.
@@ -34,7 +34,7 @@ type Plan struct {
 	File         checkpoint.Candidate `json:"file"`
 }
 
-// Err returns a SpaceError if the rewrite does not fit.
+// Err returns a SpaceError if the disk space does not suffice for the rewrite.
 func (p *Plan) Err() error {
 	if p.NeedBytes+p.ReserveBytes <= p.AvailableBytes+p.OldFileBytes {
 		return nil
@@ -73,7 +73,7 @@ func PlanDir(ctx context.Context, fsys vfs.FS, dir string, o Options) (plan Plan
 	return plan, err
 }
 
-// planOf plans with a checkpoint that may be older than the current state.
+// planOf computes a plan from a checkpoint that may be older than the current state.
 func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir string, o Options) (Plan, error) {
 	live, err := c.Live()
 	if err != nil {

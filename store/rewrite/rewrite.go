@@ -31,13 +31,14 @@ import (
 // page.db_new is synced, and its name is durable, before page.db is renamed. That rename is durable before page.db_new
 // is renamed. Both files have the same checkpoint, which the log continues, so neither loses data.
 
-// Options are the options of a rewrite.
+// Options configures a rewrite.
 type Options struct {
-	// PageSize of 0 keeps the current one (a compact).
+	// PageSize is the new page size; 0 keeps the current one (a compact).
 	PageSize int
 	// ReserveBytes must stay free on the disk for the log, in addition to the new file. The default is one log segment.
 	ReserveBytes uint64
-	// BytesPerSecond limits the rate of copied message bytes, if not 0. A limit extends the time for which Apply waits.
+	// BytesPerSecond limits the rate of copied message bytes, if not 0. A limit extends the time for which Apply is
+	// paused.
 	BytesPerSecond int64
 	Reason         string
 	// Progress, if not nil, is called periodically from another goroutine. One call may follow the return of a canceled
@@ -51,7 +52,7 @@ type Result struct {
 	PageSize        int    `json:"page_size"`
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
-	// Messages were copied; DroppedMessages were not needed.
+	// Messages is the number of messages copied, DroppedMessages the number omitted because they were not needed.
 	Messages        uint64 `json:"messages"`
 	MessageBytes    uint64 `json:"message_bytes"`
 	DroppedMessages uint64 `json:"dropped_messages"`
@@ -67,12 +68,12 @@ type Result struct {
 // Append and Sync continue at full speed; Apply waits, and Read returns the state applied before. Rewrite is therefore
 // intended for a node that serves no clients: a standby, or a node that is starting.
 //
-// A corrupt page is repaired from the other node, and the rewrite is restarted, once.
+// If a page is corrupt, it is repaired from the other node, and the rewrite is restarted once.
 //
-// It returns a MaintenanceError if a rewrite or shrink is running, a SpaceError before anything is written if the new
-// file does not fit, and ErrDataLoss if a message cannot be read. When ctx ends before the renames begin, it returns
-// ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After any error except
-// ErrFailed, page.db is unchanged. After ErrFailed, a restart finds either file.
+// Rewrite returns a MaintenanceError if a rewrite or shrink is running, a SpaceError before it writes anything if the
+// new file does not fit, and ErrDataLoss if a message cannot be read. When ctx ends before the renames begin, it
+// returns ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After any error
+// except ErrFailed, page.db is unchanged. After ErrFailed, page.db is the old or the new file.
 func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
 	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {
@@ -113,7 +114,7 @@ func (rw *rewrite) wait(ctx context.Context, u *task) (Result, error) {
 	select {
 	case <-rw.finished:
 	case <-ctx.Done():
-		if !rw.isFinished() && rw.abandon() { // the end of the rewrite ends the context as well
+		if !rw.isFinished() && rw.abandon() { // the end of the rewrite also ends the context
 			rw.events(events.RewriteCanceled{Reason: rw.o.Reason})
 			return Result{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, ctx.Err())
 		}
@@ -176,7 +177,7 @@ func (rw *rewrite) commitPoint() bool {
 	return rw.committed
 }
 
-// pause pauses Apply: the new file would not contain later changes.
+// pause pauses Apply, because the new file would not contain later changes.
 func (rw *rewrite) pause(ctx context.Context) error {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -217,7 +218,7 @@ func (rw *rewrite) cleanup() {
 
 func (rw *rewrite) path(name string) string { return filepath.Join(rw.m.o.Dir, name) }
 
-// After an error of run the caller must call cleanup.
+// run executes the rewrite. The caller must call cleanup afterwards.
 func (rw *rewrite) run(ctx context.Context) error {
 	if err := rw.begin(ctx); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
@@ -277,8 +278,8 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan returns an error if there is no space for the new file. If needed, it removes page.db_old, which the rewrite
-// replaces anyway.
+// plan returns a SpaceError if there is no space for the new file. If needed, it removes page.db_old, which the rewrite
+// will replace.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
@@ -313,7 +314,7 @@ func (rw *rewrite) removePreviousOld(ctx context.Context) error {
 	return nil
 }
 
-// verify opens the new file like the next start, and compares its content with the current state.
+// verify opens the new file like a restarted node, and compares its content with the current state.
 func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -328,7 +329,7 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 		return fmt.Errorf("load new file: %w", err)
 	}
 	if live := rw.e.Live(); !live.Holds(state) {
-		return fmt.Errorf("%w: contents of the new file do not match", index.ErrDataLoss)
+		return fmt.Errorf("%w: content of the new file differs from the store", index.ErrDataLoss)
 	}
 	return nil
 }
@@ -396,7 +397,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, report func(events.Even
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("stat page.db: %w", err)
 	}
-	// It was complete before page.db was renamed. If it is corrupt, the old file is equivalent.
+	// page.db_new was complete before page.db was renamed. If it is corrupt, the old file has the same content.
 	from := next
 	if err := validPageFile(fsys, next, storeID); err != nil {
 		old := filepath.Join(dir, datadir.OldFileName)

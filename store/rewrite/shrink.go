@@ -18,13 +18,13 @@ import (
 // DefaultMoveBytes is the default of ShrinkOptions.MoveBytes.
 const DefaultMoveBytes = 64 << 20
 
-// moveRoundBytes is the amount moved while the pager waits.
+// moveRoundBytes is the number of bytes moved in one round, during which the pager waits.
 const moveRoundBytes = 512 << 10
 
-// ShrinkOptions are the options of a shrink.
+// ShrinkOptions configures a shrink.
 type ShrinkOptions struct {
-	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps; negative for none. A few
-	// pages at the end would retain all space before them.
+	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps. A negative value means
+	// none; a few pages at the end then retain all space before them.
 	MoveBytes int64
 }
 
@@ -95,7 +95,7 @@ func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult
 		return r, fmt.Errorf("shrink: %w", err)
 	}
 	if r.MovedBytes, err = m.moveTail(ctx, o); err == nil {
-		r.Held, err = m.e.CutEnd(ctx)
+		r.Held, err = m.e.TruncateEnd(ctx)
 	}
 	if err != nil {
 		return r, fmt.Errorf("shrink: %w", m.shrinkFailed(err))
@@ -119,7 +119,7 @@ func (m *Maintenance) shrinkFailed(err error) error {
 	return m.e.Fail(fmt.Errorf("shrink page.db: %w", err))
 }
 
-// tailExtents are the message extents to move from the end of the file: a heap, lowest page first.
+// tailExtents contains the message extents to move from the end of the file, as a heap with the lowest page first.
 type tailExtents struct {
 	extents []index.Entry
 	bytes   uint64
@@ -139,7 +139,7 @@ func (t *tailExtents) Pop() any {
 	return e
 }
 
-// findTail finds the extents after the page at which a file without gaps would end.
+// findTail returns the extents after the page at which a file without gaps would end, up to the limit in o.
 func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*tailExtents, error) {
 	limit := uint64(max(o.MoveBytes, 0))
 	if o.MoveBytes == 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// A window of commits ends after windowTime if it has windowCommits, and after windowLongest with any number.
+	// A window of commits ends after windowTime if it has windowCommits, otherwise after windowLongest.
 	windowTime    = 50 * time.Millisecond
 	windowCommits = 16
 	windowLongest = time.Second
@@ -18,30 +18,30 @@ const (
 	reportMaxAge = 3 * time.Second
 	// quietAfter is the delay after the last work before commits count as undisturbed.
 	quietAfter = 500 * time.Millisecond
-	// workedLately is the maximum time since the last work for which a window of commits counts as disturbed.
+	// workedLately is the maximum time after work during which a window of commits counts as disturbed.
 	workedLately = 2 * windowTime
-	// learned is the number of windows that make a reliable baseline.
-	learned = 4
+	// baselineWindows is the number of windows that a reliable baseline requires.
+	baselineWindows = 4
 	// quietWeight and workWeight are the inverse weights of a window in the baseline, without and with disturbing work.
 	quietWeight = 16
 	workWeight  = 64
 
-	// Commits may take tolerated percent of the baseline, or minTolerated longer; the larger limit applies.
+	// Commits may take tolerated percent of the baseline, or minTolerated longer than it. The larger limit applies.
 	tolerated    = 150
 	minTolerated = 200 * time.Microsecond
-	// fullFraction is the whole time, in thousandths. Work always gets at least minFraction, so that it finishes.
+	// fullFraction is the whole time, in thousandths. Work always gets at least minFraction, so that it makes progress.
 	fullFraction = 1000
 	minFraction  = 50
-	// unknownFraction is the fraction for work on a node that was just started and may not have received a commit time.
+	// unknownFraction is the fraction for work on a node that has just started and may not have received a commit time.
 	unknownFraction = 125
 )
 
 // Governor adapts the speed of a node's background work to the commit latency. Work runs at full speed while there are
-// no commits, or while they take no longer than without the work. Otherwise it gets a smaller fraction of the time, at
-// least a twentieth. The commit latency is measured by this node while it is active, or reported by the active.
+// no commits, or while the work does not slow them down. Otherwise it gets a smaller fraction of the time, at least a
+// twentieth. The commit latency is measured by this node while it is active, or reported by the active.
 //
 // The baseline is the latency without work on this node. Since it can change during the work, it is also adjusted while
-// work has its smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit work.
+// work has the smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit work.
 type Governor struct {
 	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
 
@@ -53,9 +53,9 @@ type Governor struct {
 	reportedAt time.Time     // when the active reported latest; zero: this node measures
 
 	baseline  time.Duration
-	windows   int // in baseline, up to learned
-	share     int // fraction for work, in thousandths
-	steady    int // limit for doubling the fraction: its value after the last cut
+	windows   int // in baseline, up to baselineWindows
+	fraction  int // of the time for work, in thousandths
+	steady    int // limit for doubling the fraction: its value after the last reduction
 	reason    Reason
 	worked    time.Time // end of the last work, or of its pause
 	createdAt time.Time
@@ -68,9 +68,9 @@ type Reason string
 const (
 	// NoWork means that no work has run for half a second.
 	NoWork Reason = "no-work"
-	// NoCommits means that no commit could be delayed: work gets the whole time.
+	// NoCommits means that there are no commits that work could delay.
 	NoCommits Reason = "no-commits"
-	// Unknown means that it is not known yet whether there are commits, or what their latency is without the work.
+	// Unknown means that it is not known yet whether there are commits, or how long they take without the work.
 	Unknown Reason = "unknown"
 	// Rising means that the commit latency is tolerable, and the fraction rises.
 	Rising      Reason = "rising"
@@ -96,7 +96,7 @@ type Status struct {
 
 // NewGovernor returns a Governor without any commit data.
 func NewGovernor() *Governor {
-	return &Governor{share: fullFraction, steady: fullFraction, createdAt: time.Now()}
+	return &Governor{fraction: fullFraction, steady: fullFraction, createdAt: time.Now()}
 }
 
 const (
@@ -124,8 +124,8 @@ func (g *Governor) Committed(d time.Duration) {
 	}
 }
 
-// CommitTime returns the current 90th percentile of this node's commit latency, or 0 if there were no or too few
-// commits since the last call. The active must call it often, to learn the latency without disturbance.
+// CommitTime returns the 90th percentile of this node's commit latency in the last window, or 0 if no window has ended
+// since the last call. The active must call it often, so that the Governor can measure the baseline.
 func (g *Governor) CommitTime() time.Duration {
 	if g == nil {
 		return 0
@@ -140,7 +140,7 @@ func (g *Governor) CommitTime() time.Duration {
 	return g.latest
 }
 
-// Report records the CommitTime of the active.
+// Report records the CommitTime reported by the active.
 func (g *Governor) Report(d time.Duration) {
 	if g == nil || d <= 0 {
 		return
@@ -160,7 +160,7 @@ func (g *Governor) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	st := Status{Share: float64(g.share) / fullFraction, Reason: g.reason, Latest: g.latest, Baseline: g.baseline}
+	st := Status{Share: float64(g.fraction) / fullFraction, Reason: g.reason, Latest: g.latest, Baseline: g.baseline}
 	if now.Sub(g.worked) >= quietAfter {
 		st.Share, st.Reason = 1, NoWork
 	}
@@ -170,7 +170,7 @@ func (g *Governor) Status() Status {
 	return st
 }
 
-// evaluate ends the window if it is due. mu is held.
+// evaluate ends the window if it is due. The caller must hold mu.
 func (g *Governor) evaluate(now time.Time) {
 	age := now.Sub(g.began)
 	if age < windowTime {
@@ -203,19 +203,19 @@ func (g *Governor) evaluate(now time.Time) {
 	g.windowEnded(now, slotEnd(slot))
 }
 
-// windowEnded updates the baseline from a window and adapts the fraction. mu is held.
+// windowEnded updates the baseline from a window and adapts the fraction. The caller must hold mu.
 func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	g.latest, g.fresh = took, true
 	working := now.Sub(g.worked) < quietAfter
 	weight := time.Duration(quietWeight)
 	switch {
-	case g.windows < learned && working && g.share > minFraction:
-		g.share, g.reason = minFraction, Unknown
+	case g.windows < baselineWindows && working && g.fraction > minFraction:
+		g.fraction, g.reason = minFraction, Unknown
 		return // other work disturbed this window
-	case g.windows < learned: // the mean of the first windows
+	case g.windows < baselineWindows: // the mean of the first windows
 		weight = time.Duration(g.windows + 1)
 		g.windows++
-	case working && g.share > minFraction && took >= g.baseline:
+	case working && g.fraction > minFraction && took >= g.baseline:
 		weight = 0 // the work may be the cause
 	case working:
 		weight = workWeight
@@ -228,26 +228,26 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	}
 	limit := max(g.baseline*tolerated/100, g.baseline+minTolerated)
 	switch {
-	case g.windows < learned:
-		g.share, g.reason = minFraction, Unknown
+	case g.windows < baselineWindows:
+		g.fraction, g.reason = minFraction, Unknown
 	case took > limit:
-		cut := min(max(int(limit*100/took), 50), 90)
-		g.share, g.reason = max(minFraction, g.share*cut/100), SlowCommits
-		g.steady = g.share
+		percent := min(max(int(limit*100/took), 50), 90)
+		g.fraction, g.reason = max(minFraction, g.fraction*percent/100), SlowCommits
+		g.steady = g.fraction
 	default:
 		g.increase()
 	}
 }
 
-// increase is called after a window with tolerable latency. It doubles a fraction below steady, at most up to steady;
-// above, it adds an eighth. mu is held.
+// increase is called after a window with tolerable latency. It doubles a fraction below steady, at most to steady, and
+// otherwise adds an eighth. The caller must hold mu.
 func (g *Governor) increase() {
-	step := max(g.share/8, minFraction/2)
-	if g.share < g.steady {
-		step = max(step, min(g.share, g.steady-g.share))
+	step := max(g.fraction/8, minFraction/2)
+	if g.fraction < g.steady {
+		step = max(step, min(g.fraction, g.steady-g.fraction))
 	}
-	g.share, g.reason = min(fullFraction, g.share+step), Rising
-	if g.share == fullFraction {
+	g.fraction, g.reason = min(fullFraction, g.fraction+step), Rising
+	if g.fraction == fullFraction {
 		g.steady, g.reason = fullFraction, Undisturbed
 	}
 }
@@ -265,16 +265,16 @@ func (g *Governor) fractionAt(now time.Time) int {
 	}
 	switch {
 	case g.latest == 0 && g.windows == 0 && now.Sub(g.createdAt) < windowLongest:
-		g.share, g.reason = unknownFraction, Unknown // a standby must connect to receive the commit time
+		g.fraction, g.reason = unknownFraction, Unknown // a standby must connect to receive the commit time
 	case g.latest == 0 || !g.reportedAt.IsZero() && now.Sub(g.reportedAt) >= reportMaxAge:
-		g.share, g.reason = fullFraction, NoCommits
+		g.fraction, g.reason = fullFraction, NoCommits
 	case begins:
-		g.share, g.reason = minFraction, Rising
-		if g.windows < learned {
+		g.fraction, g.reason = minFraction, Rising
+		if g.windows < baselineWindows {
 			g.reason = Unknown
 		}
 	}
-	return g.share
+	return g.fraction
 }
 
 // recordPause records the end of a pause, so that the work does not restart with the smallest fraction.

@@ -157,7 +157,7 @@ func TestGovernorLimits(t *testing.T) {
 }
 
 // Work that starts during commits without a baseline starts slowly.
-func TestGovernorBegins(t *testing.T) {
+func TestGovernorStartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
 		for range 100 {
@@ -187,7 +187,7 @@ func TestGovernorSlowStart(t *testing.T) {
 			New(Limits{Governor: g}).Unhindered()
 			return g.Status().Share
 		}
-		for range learned {
+		for range baselineWindows {
 			window(time.Millisecond)
 		}
 		require.Equal(t, NoWork, g.Status().Reason)
@@ -234,7 +234,7 @@ func TestGovernorOfStandbyThatStarts(t *testing.T) {
 		g.Report(20 * time.Millisecond)
 		require.InDelta(t, 0.05, g.Status().Share, 0.001)
 		require.Zero(t, g.Status().Baseline)
-		for range learned {
+		for range baselineWindows {
 			p.Unhindered()
 			g.Report(time.Millisecond)
 		}
@@ -253,7 +253,7 @@ func TestGovernorOfStandbyThatStarts(t *testing.T) {
 func TestGovernorLongPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
-		for range learned {
+		for range baselineWindows {
 			g.Report(time.Millisecond)
 		}
 		p := New(Limits{Governor: g})

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package throttle limits background work so that it does not affect clients: to a fraction of the time, by pauses, and
-// to a number of bytes per second. A Governor adapts the fraction for all work of a node to the commit latency; the
-// limits are upper bounds.
+// Package throttle limits background work, so that it does not affect clients, to a fraction of the time and to a
+// number of bytes per second. A Governor adapts the fraction for all work of a node to the commit latency, up to the
+// configured limit.
 package throttle
 
 import (
@@ -15,28 +15,29 @@ import (
 )
 
 const (
-	// slice is the time for which work runs before it pauses: short, since other work may wait for the CPU or the disk.
+	// slice is the time for which work runs before it pauses. It is short, since other work may wait for the CPU or the
+	// disk.
 	slice = 2 * time.Millisecond
 	// longest is the maximum pause, also after a slow disk operation of several seconds.
 	longest = time.Second
-	// burstTime is the burst of a rate limit, as a time; minBurst and maxBurst limit it in bytes.
+	// burstTime is the duration for which a burst lasts at the rate limit. minBurst and maxBurst limit the burst in bytes.
 	burstTime = 100 * time.Millisecond
 	minBurst  = 4 << 10
 	maxBurst  = 1 << 20
 )
 
-// Limits of background work. The zero value has none.
+// Limits contains the limits of background work. The zero value means unlimited.
 type Limits struct {
-	// Percent is the fraction of the time for work, which pauses for the rest. 0, or 100 and more, means no pauses.
+	// Percent is the percentage of the time for which work may run. 0, or 100 and more, means no pauses.
 	Percent int
 	// BytesPerSecond is the maximum rate of reads or writes; 0 means unlimited.
 	BytesPerSecond int64
-	// Governor, if not nil, reduces the fraction while commits take longer than without the work.
+	// Governor, if not nil, reduces the fraction while the work slows down commits.
 	Governor *Governor
 }
 
-// Pacer enforces the limits of background work; nil has none. It is safe for concurrent use, but the fraction of the
-// time assumes that its callers take turns.
+// Pacer enforces the limits of background work. A nil Pacer has no limits. It is safe for concurrent use, but the
+// fraction of the time is only exact if its callers do not work concurrently.
 type Pacer struct {
 	percent  int
 	bytes    *rate.Limiter // nil: no limit
@@ -51,10 +52,10 @@ type fullSpeed struct{}
 // FullSpeed returns a context that disables throttling of background work.
 func FullSpeed(ctx context.Context) context.Context { return context.WithValue(ctx, fullSpeed{}, true) }
 
-// IsFullSpeed reports whether ctx is from FullSpeed.
+// IsFullSpeed reports whether ctx is derived from a context returned by FullSpeed.
 func IsFullSpeed(ctx context.Context) bool { return ctx.Value(fullSpeed{}) != nil }
 
-// New returns a Pacer, or nil without limits.
+// New returns a Pacer with the given limits, or nil if l has no limits.
 func New(l Limits) *Pacer {
 	if l.Percent >= 100 {
 		l.Percent = 0
@@ -70,8 +71,8 @@ func New(l Limits) *Pacer {
 	return p
 }
 
-// Did must be called often, between two steps of the work, with the bytes that the last step read or wrote. It pauses
-// if needed. It returns the error of the context as soon as the context ends.
+// Did pauses as the limits require. It must be called frequently, after each step of the work, with the number of bytes
+// that the step read or wrote. When ctx ends, Did returns its error immediately.
 func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	if p == nil {
 		return nil

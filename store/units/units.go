@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Count returns a number with separators, such as "1,234,567".
+// Count formats a number with separators, such as "1,234,567".
 func Count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
 	s, sign := "", ""
 	if n < 0 {
@@ -26,7 +26,8 @@ func Count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
 	return sign + s
 }
 
-// Bytes returns a size with one decimal and the largest unit that leaves at least one before it, such as "1.1 MiB".
+// Bytes formats a size in bytes with one decimal, in the largest unit for which the number is at least 1, such as "1.1
+// MiB".
 func Bytes[T ~int | ~int64 | ~uint32 | ~uint64](n T) string {
 	const units = "KMGTPE"
 	v, i := float64(n)/1024, 0
@@ -40,7 +41,7 @@ func Bytes[T ~int | ~int64 | ~uint32 | ~uint64](n T) string {
 	return fmt.Sprintf("%.1f %ciB", v, units[i])
 }
 
-// Rate returns a number per second: with one decimal below 10, and a whole number with separators from there on.
+// Rate formats a number per second: below 10 with one decimal, otherwise as a whole number with separators.
 func Rate(perSecond float64) string {
 	if math.Abs(perSecond) < 9.95 {
 		return strings.TrimSuffix(strconv.FormatFloat(perSecond, 'f', 1, 64), ".0")
@@ -48,7 +49,8 @@ func Rate(perSecond float64) string {
 	return Count(int64(math.Round(perSecond)))
 }
 
-// Age returns a duration with its two largest units, as settings and flags accept it: "250ms", "34s", "7m39s", "3d4h".
+// Age formats a duration with its two largest units, in the syntax of settings and flags: "250ms", "34s", "7m39s",
+// "3d4h".
 func Age(d time.Duration) string {
 	if d < 0 {
 		return "-" + Age(-d)

@@ -19,7 +19,7 @@ const (
 )
 
 const (
-	// bypassBytes is the minimum size of a direct write: the disk takes about 100 µs for a write of any size.
+	// bypassBytes is the minimum size of a direct write, since the disk takes about 100 µs for a write of any size.
 	bypassBytes = 128 << 10
 	// bounceBytes is the size of the aligned buffer for unaligned data.
 	bounceBytes = 1 << 20
@@ -27,19 +27,19 @@ const (
 	retryAfter = time.Second
 )
 
-// Bypass writes to files, with direct I/O for large writes. It must be used by one writer at a time.
+// Bypass writes to files, and can use direct I/O for large writes. It must be used by one writer at a time.
 //
 // The page cache is useless for data that is not read back soon, and costs CPU time: each page must be found, filled by
 // a copy, and written to the disk later. On a virtual machine whose host reclaims idle memory, finding a page takes
 // twenty times as long as the copy.
 //
-// During a direct write, no other goroutine may write to that file through the page cache. If both touch the same page,
-// the system cannot determine the valid one, and fails the next Sync.
+// During a direct write, no other goroutine may write to the file through the page cache. If both writes change the
+// same page, the system cannot determine the valid content, and the next Sync fails.
 type Bypass struct {
-	use           atomic.Int32
-	through, past cost
-	retry         time.Time
-	bounce        []byte
+	use            atomic.Int32
+	cached, direct cost
+	retry          time.Time
+	bounce         []byte
 }
 
 // cost is the recent time per mebibyte; 0 if unknown.
@@ -70,28 +70,28 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	now := time.Now()
 	if use == UseCache || use == FasterPath && !b.isDirect(now) {
 		n, err := f.WriteVec(offset, bufs...)
-		b.through.took(total, time.Since(now))
+		b.cached.took(total, time.Since(now))
 		return n, err
 	}
 	n, err := b.writeDirect(f, c, offset, total, bufs)
-	b.past.took(total, time.Since(now))
+	b.direct.took(total, time.Since(now))
 	return n, err
 }
 
 // isDirect reports whether to use direct I/O: if it was faster recently, or if it is time to measure it again.
 func (b *Bypass) isDirect(now time.Time) bool {
-	if b.past == 0 || b.through == 0 {
-		return b.past == 0
+	if b.direct == 0 || b.cached == 0 {
+		return b.direct == 0
 	}
-	past := b.past <= b.through
+	past := b.direct <= b.cached
 	if now.Before(b.retry) {
 		return past
 	}
 	b.retry = now.Add(retryAfter)
 	if past {
-		b.through = 0
+		b.cached = 0
 	} else {
-		b.past = 0
+		b.direct = 0
 	}
 	return !past
 }

@@ -114,7 +114,7 @@ func TestBypassWrites(t *testing.T) {
 }
 
 // Aligned data is not copied.
-func TestBypassCopiesNothingAligned(t *testing.T) {
+func TestBypassDoesNotCopyAligned(t *testing.T) {
 	t.Parallel()
 	f := newDirectFile(t)
 	var b vfs.Bypass
@@ -144,7 +144,7 @@ func TestBypassUse(t *testing.T) {
 }
 
 // The faster way is used, and the other one is tried from time to time.
-func TestBypassTakesTheFasterWay(t *testing.T) {
+func TestBypassFasterPath(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newDirectFile(t)

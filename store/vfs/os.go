@@ -89,11 +89,11 @@ func (osFS) Usage(dir string) (Usage, error) {
 	}, nil
 }
 
-// Operations without an os.File method use the bare descriptor. mu prevents Close from freeing its number for another
-// file during such an operation.
+// Operations without an os.File method use the descriptor directly. mu keeps Close from freeing the descriptor during
+// such an operation, since another file could reuse its number.
 type osFile struct {
 	f  *os.File
-	mu sync.RWMutex // held for reading while the bare descriptor is in use
+	mu sync.RWMutex // held for reading while the descriptor is used directly
 
 	exact, direct, directWrite reopened // for ReadExactly, ReadUncached and WriteUncached
 }
@@ -103,7 +103,7 @@ type reopened struct {
 	file *os.File // nil if not possible, or not requested
 }
 
-// close is called when no read or write that could open it is in progress.
+// close must be called when no read or write that could open the file is in progress.
 func (r *reopened) close() error {
 	r.once.Do(func() {})
 	if r.file == nil {
@@ -134,7 +134,7 @@ func (f *osFile) Close() error {
 	return errors.Join(f.f.Close(), f.exact.close(), f.direct.close(), f.directWrite.close())
 }
 
-// The caller holds mu for reading while it uses the descriptor.
+// The caller must hold mu for reading while it uses the descriptor.
 func (f *osFile) descriptor(op string) (int, error) {
 	fd := f.f.Fd()
 	if fd == ^uintptr(0) {
@@ -172,7 +172,7 @@ func (f *osFile) writeEach(offset int64, bufs [][]byte, skip int) (int, error) {
 	return done, nil
 }
 
-// retryEINTR retries a system call that a signal interrupted before it did anything.
+// retryEINTR retries a system call while it is interrupted by a signal.
 func retryEINTR(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

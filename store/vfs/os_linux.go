@@ -25,8 +25,8 @@ func (f *osFile) Sync() error {
 	return nil
 }
 
-// SyncRange uses sync_file_range, which writes allocated blocks, and no filesystem metadata. The journal commit for the
-// directory then flushes the disk's cache.
+// SyncRange uses sync_file_range, which writes allocated blocks but no filesystem metadata. The journal commit of a
+// later SyncDir flushes the disk's cache.
 func (f *osFile) SyncRange(offset, length int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -116,11 +116,11 @@ func (f *osFile) CachedBytes(offset, length int64) (int64, bool) {
 
 // ReadExactly uses a separate descriptor with POSIX_FADV_RANDOM.
 func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
-	again := f.again(&f.exact, os.O_RDONLY)
-	if again == nil {
+	file := f.reopen(&f.exact, os.O_RDONLY)
+	if file == nil {
 		return f.f.ReadAt(p, offset)
 	}
-	return again.ReadAt(p, offset)
+	return file.ReadAt(p, offset)
 }
 
 // ReadUncached uses a separate descriptor with O_DIRECT.
@@ -133,7 +133,7 @@ func (f *osFile) WriteUncached(p []byte, offset int64) (int, error) {
 	return f.uncached(&f.directWrite, os.O_WRONLY, func(file *os.File) (int, error) { return file.WriteAt(p, offset) })
 }
 
-// TakesDirect reports whether an existing file can be opened with O_DIRECT on its filesystem.
+// TakesDirect reports whether the filesystem of an existing file supports O_DIRECT.
 func (osFS) TakesDirect(name string) bool {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {
@@ -142,10 +142,10 @@ func (osFS) TakesDirect(name string) bool {
 	return f.Close() == nil
 }
 
-// uncached falls back to the original file if the filesystem does not support O_DIRECT.
+// uncached uses the original file if the filesystem does not support O_DIRECT.
 func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error)) (int, error) {
-	if again := f.again(r, flag|unix.O_DIRECT); again != nil {
-		n, err := do(again)
+	if file := f.reopen(r, flag|unix.O_DIRECT); file != nil {
+		n, err := do(file)
 		if !errors.Is(err, unix.EINVAL) {
 			return n, err
 		}
@@ -153,8 +153,8 @@ func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error))
 	return do(f.f)
 }
 
-// again returns the file reopened, at the first call; nil if that is not possible.
-func (f *osFile) again(r *reopened, flag int) *os.File {
+// reopen opens the file again on the first call, and returns the result; nil if that failed.
+func (f *osFile) reopen(r *reopened, flag int) *os.File {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	r.once.Do(func() {

@@ -11,13 +11,13 @@ import (
 	"runtime"
 )
 
-// OS returns a filesystem that rejects all operations: durable names, locks and positioned writes are implemented for
-// Unix only. The client and the commands for remote nodes do not need them.
+// OS returns a filesystem that rejects all operations, because the durability guarantees of FS are implemented only for
+// Unix. The client and the commands for remote nodes do not need a filesystem.
 func OS() FS { return noFS{} }
 
 type noFS struct{}
 
-var errNoFS = fmt.Errorf("no store on %s: run the node on Linux or another Unix", runtime.GOOS)
+var errNoFS = fmt.Errorf("store is not supported on %s; run the node on Linux or another Unix", runtime.GOOS)
 
 func (noFS) OpenFile(string, int, fs.FileMode) (File, error) { return nil, errNoFS }
 

@@ -4,7 +4,7 @@
 
 package vfs
 
-// Sync uses os.File.Sync; on macOS it reaches the medium.
+// Sync uses os.File.Sync, which on macOS flushes the disk's cache.
 func (f *osFile) Sync() error { return f.f.Sync() }
 
 func (f *osFile) SyncRange(_, _ int64) error { return f.Sync() }

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// removeStepBytes is freed in one step, with removePause after it for other users of the filesystem.
+	// removeStepBytes is the number of bytes freed in one step. removePause follows each step, for other users of the
+	// filesystem.
 	removeStepBytes = 32 << 20
 	removePause     = 5 * time.Millisecond
 )

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vfs implements the store's access to the disk: the interface FS, and OS, which implements it with the
-// operating system's filesystem. The store accesses files only through an FS. Filesystems for tests are in test/vfs.
+// Package vfs defines the interface FS, through which the store accesses all files, and implements it with the
+// operating system's filesystem (OS). Filesystems for tests are in test/vfs.
 //
-// The durability guarantees are exactly those of POSIX. File.Sync makes the content and the size of a file durable, but
-// not its name. FS.SyncDir makes the names in one directory durable, but not the content of the files. A file that was
-// created and synced, but whose directory was never synced, may be missing after a crash.
+// FS has the durability guarantees of POSIX. File.Sync makes the content and the size of a file durable, but not its
+// name. FS.SyncDir makes the names in one directory durable, but not the content of the files. A file that was created
+// and synced, but whose directory was never synced, may be missing after a crash.
 package vfs
 
 import (
@@ -21,7 +21,7 @@ import (
 // ErrLocked is returned by FS.Lock if another holder has the lock.
 var ErrLocked = errors.New("lock is held by another process")
 
-// ErrTooLarge is returned by ReadFile.
+// ErrTooLarge is returned by ReadFile if the file exceeds the limit.
 var ErrTooLarge = errors.New("file is too large")
 
 // FS is a filesystem. All methods are safe for concurrent use. Errors match fs.ErrNotExist, fs.ErrExist, fs.ErrClosed
@@ -30,19 +30,19 @@ type FS interface {
 	// OpenFile opens a regular file; flag is built from os.O_RDONLY, O_RDWR, O_CREATE, O_EXCL and O_TRUNC. A created file
 	// is durable after its own Sync and a SyncDir of its directory.
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
-	// Remove removes a file or an empty directory. Durable after SyncDir.
+	// Remove removes a file or an empty directory. It is durable after SyncDir.
 	Remove(name string) error
-	// Rename moves a file or a directory and replaces an existing file atomically. Durable after SyncDir.
+	// Rename moves a file or a directory and replaces an existing file atomically. It is durable after SyncDir.
 	Rename(oldName, newName string) error
-	// MkdirAll creates a directory and its missing parents. Durable after SyncDir of the parent of each.
+	// MkdirAll creates a directory and its missing parents. It is durable after SyncDir of each parent directory.
 	MkdirAll(dir string, perm fs.FileMode) error
 	// ReadDir returns the sorted base names in dir.
 	ReadDir(dir string) ([]string, error)
 	Stat(name string) (FileInfo, error)
 	// SyncDir must not return nil until all names created, removed or renamed in dir are durable.
 	SyncDir(dir string) error
-	// Lock takes an exclusive advisory lock on the named file, which it creates if necessary, until the result is closed
-	// or the process ends. It does not wait: it returns ErrLocked.
+	// Lock acquires an exclusive advisory lock on the named file, which it creates if necessary. The lock is released when
+	// the result is closed or the process ends. If another holder has the lock, it returns ErrLocked immediately.
 	Lock(name string) (io.Closer, error)
 	Usage(dir string) (Usage, error)
 }
@@ -60,21 +60,21 @@ type File interface {
 	// are durable. After an error, the state of all writes since the last successful Sync is unknown. A retry does
 	// not help: the system may have dropped the data and cleared the error (INV-7).
 	Sync() error
-	// SyncRange writes the range to the disk, durable after the next SyncDir of the file's directory. The range must have
-	// been synced before, so that its disk blocks are allocated. On systems without support it is Sync. An error has the
-	// same meaning as one of Sync.
+	// SyncRange writes the range to the disk. It is durable after the next SyncDir of the file's directory. The range must
+	// have been synced before, so that its disk blocks are allocated. On systems without support, SyncRange calls Sync. An
+	// error has the same meaning as an error of Sync.
 	SyncRange(offset, length int64) error
 	// Truncate sets the size. Added bytes read as zeros.
 	Truncate(sizeBytes int64) error
-	// Allocate reserves space for the range and extends the file to its end, with zeros. On filesystems without support it
-	// only extends the file.
+	// Allocate reserves disk space for the range. If the range ends after the file, it extends the file with zeros. On
+	// filesystems without support it only extends the file.
 	Allocate(offset, length int64) error
 	SizeBytes() (int64, error)
 	// Name returns the name with which the file was opened.
 	Name() string
 }
 
-// Cached is a File with control over the page cache. Only speed may depend on it.
+// Cached is a File with control over the page cache. It may only affect performance.
 type Cached interface {
 	// WriteBehind starts writeback of the range. It waits only for space in the disk's queue. The data is durable after
 	// the next Sync, which then has less to write.
@@ -94,7 +94,8 @@ type Cached interface {
 	WriteUncached(p []byte, offset int64) (int, error)
 }
 
-// UncachedAlign is a multiple of the block size of every disk.
+// UncachedAlign is the alignment that ReadUncached and WriteUncached require: a multiple of the block size of every
+// disk.
 const UncachedAlign = 4096
 
 // AlignedBlock allocates memory for ReadUncached and WriteUncached.
@@ -110,7 +111,7 @@ type FileInfo struct {
 	IsDir     bool
 }
 
-// Usage is the state of a filesystem's space, in bytes.
+// Usage is the space usage of a filesystem.
 type Usage struct {
 	TotalBytes uint64
 	// FreeBytes includes the space reserved for root, AvailableBytes does not.
@@ -120,7 +121,7 @@ type Usage struct {
 	NoInodes bool
 }
 
-// ReadFile returns the whole content of a file of at most limitBytes bytes.
+// ReadFile returns the content of a file. It returns ErrTooLarge if the file has more than limitBytes bytes.
 func ReadFile(fsys FS, name string, limitBytes int64) ([]byte, error) {
 	f, err := fsys.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Append writes frames as one block, with one write. They must continue End and end with the position end. The caller
-// has verified them; Append reads only their headers. They are durable after the next Sync.
+// Append writes frames as one block, with one write. They must follow End, and the last one must have the position end.
+// The caller must have verified them, since Append reads only their headers. They are durable after the next Sync.
 //
-// ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final: ErrFailed. Only one
-// goroutine may call Append. It keeps no reference to frames and allocates nothing, unless it starts a new segment.
+// ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final (ErrFailed). Only one
+// goroutine may call Append. It keeps no reference to frames, and allocates memory only when it starts a new segment.
 func (l *Log) Append(frames []byte, end lsn.Position) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
@@ -51,7 +51,7 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// room returns the segment for a block with the given bytes of frames. writeMu is held.
+// room returns the segment for a block with the given bytes of frames. The caller must hold writeMu.
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]
@@ -110,7 +110,7 @@ func (l *Log) newSegment(spare spareFile, prev lsn.Position) (*segment, error) {
 	return seg, err
 }
 
-// writeMu is held.
+// The caller must hold writeMu.
 func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
 	h.length = uint32(len(frames))
 	l.mu.RLock()
@@ -141,19 +141,20 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 }
 
 // NoteCommitted records that the log's records up to the given one are committed. The next block contains the commit
-// LSN, or a seal if no block follows soon (INV-13). A lower record than before has no effect.
+// LSN, or a seal if no block follows soon (INV-13). A record lower than before has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
-	news := record > l.committed
+	advanced := record > l.committed
 	l.committed = max(l.committed, record)
 	l.mu.Unlock()
-	if news {
+	if advanced {
 		l.wakeKeeperLater()
 	}
 }
 
-// Committed returns the highest record that is known to be committed; after Open, the highest one stored in the log.
+// Committed returns the LSN of the last record known to be committed. After Open, this is the highest commit LSN stored
+// in the log.
 func (l *Log) Committed() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -170,7 +171,7 @@ func (l *Log) wantsSeal() bool {
 		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes an empty block if it is useful. The caller syncs. writeMu is held.
+// writeSeal writes an empty block if it is useful. The caller must hold writeMu, and must sync the log afterwards.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err

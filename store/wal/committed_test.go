@@ -157,8 +157,8 @@ func TestSealsInAFullSegment(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// A cut lowers the committed position at most to the new end, even with a crash at any point.
-func TestCommittedAfterACut(t *testing.T) {
+// A truncation lowers the committed position at most to the new end, even with a crash at any point.
+func TestCommittedAfterTruncation(t *testing.T) {
 	for committed := uint64(0); committed <= 12; committed += 3 {
 		for record := uint64(0); record <= 12; record++ {
 			mem := newMem(t)
@@ -203,7 +203,7 @@ func TestCommittedAfterACut(t *testing.T) {
 			for _, disk := range disks {
 				o.FS = disk
 				again := mustOpen(t, o)
-				require.Equal(t, min(committed, again.End().LSN), again.Committed(), "committed %d, cut after %d",
+				require.Equal(t, min(committed, again.End().LSN), again.Committed(), "committed %d, truncated after %d",
 					committed, record)
 				require.NoError(t, again.Close())
 			}

@@ -39,18 +39,18 @@ func (m model) at(record uint64) lsn.Position {
 
 func (m model) end() uint64 { return m.start.LSN + uint64(len(m.recs)) }
 
-// cut returns the model after TruncateAfter.
-func (m model) cut(record uint64) model {
+// truncate returns the model after TruncateAfter.
+func (m model) truncate(record uint64) model {
 	m.recs = m.recs[: record-m.start.LSN : record-m.start.LSN]
 	m.durable, m.trimmed = record, min(m.trimmed, record)
 	m.committed, m.written, m.promised = min(m.committed, record), min(m.written, record), min(m.promised, record)
 	return m
 }
 
-// allowed lists the histories that a crash may leave: one, or those before and after a cut.
+// allowed lists the histories that a crash may leave: one, or those before and after a truncation.
 type allowed []model
 
-// find returns the model that matches an opened log, cut to the log's content.
+// find returns the model that matches an opened log, truncated to the log's content.
 func (a allowed) find(l *Log) (model, error) {
 	end, base := l.End(), l.segs[0].prev.LSN
 	var why []error
@@ -70,7 +70,7 @@ func (a allowed) find(l *Log) (model, error) {
 				m.promised))
 		default:
 			durable := m.durable
-			m = m.cut(end.LSN)
+			m = m.truncate(end.LSN)
 			m.durable = durable
 			return m, nil
 		}
@@ -212,10 +212,10 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 	case what < 39:
 		base := l.segs[0].prev.LSN
 		record := base + uint64(rng.Int63n(int64(now.end()-base)+1))
-		if rng.Intn(2) == 0 { // usually only a few records are cut
+		if rng.Intn(2) == 0 { // usually only a few records are truncated
 			record = max(base, now.end()-min(now.end(), uint64(rng.Intn(5))))
 		}
-		after := now.cut(record)
+		after := now.truncate(record)
 		m.set(now, after)
 		_, err := l.TruncateAfter(now.at(record), []string{"", "aside.seg"}[rng.Intn(2)])
 		require.NoError(m.t, err)
@@ -258,8 +258,8 @@ func (m *machine) append(l *Log, rng *rand.Rand, term uint64) {
 }
 
 // Random histories consist of several lives. Each ends with a power failure at any disk operation, including those of
-// recovery, rolls, cuts and resets. No durable record is lost, no unwritten record is found, and torn remains are
-// never reported as corruption. A failing seed fails again, except for the timing of the goroutine that prepares
+// recovery, rolls, truncations and resets. No durable record is lost, no unwritten record is found, and torn remains
+// are never reported as corruption. A failing seed fails again, except for the timing of the goroutine that prepares
 // segments.
 func TestCrashes(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncOff} {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wal implements the write-ahead log, which makes transactions durable and which the nodes of a pair
-// exchange.
+// Package wal implements the write-ahead log, which makes transactions durable and is replicated between the nodes of a
+// pair.
 //
 // The log is a chain of frames, one for each record. A frame's checksum covers the checksum of the previous frame.
 // The checksum of the last frame thus covers the whole history, and (term, LSN, checksum), an lsn.Position,
@@ -13,24 +13,24 @@
 //
 // # Recovery
 //
-// Open reads the log up to the first invalid byte. The data after it is either a torn tail, the remains of unsynced
-// writes at a power failure, or corruption in records that were durable. A torn tail must be truncated, durable
-// records must never be. Each block header contains the LSN up to which the log was durable when it was written. If one
-// of these LSNs is beyond the invalid byte, the log is corrupt and Open fails with a *CorruptError. To cover the last
-// records of a busy period too, an empty block, a seal, is written when the log is idle, and on Close.
+// Open reads the log up to the first invalid byte. The data after it is either a torn tail (the remains of writes that
+// were not synced before a power failure) or corrupt durable records. A torn tail must be truncated, durable records
+// must never be. Each block header contains the LSN up to which the log was durable when it was written. If one of
+// these LSNs is beyond the invalid byte, the log is corrupt and Open fails with a *CorruptError. To cover the last
+// records of a busy period, an empty block (a seal) is written when the log becomes idle, and on Close.
 //
-// Each block header and seal also contains the LSN up to which the log was known to be committed when it was written.
-// After a start, a node therefore knows which of its records it must never cut, before it reaches another node
-// (INV-13, Log.Committed).
+// Each block header and seal also contains the LSN up to which the log was known to be committed when it was written. A
+// restarted node can therefore determine which records it must never truncate, before it connects to its peer (INV-13,
+// Log.Committed).
 //
 // # Goroutines and locks
 //
-// One goroutine appends. Sync may run in the same or in another one. Readers are independent of both and of each
-// other. A Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval)
-// and reports a fatal error.
+// One goroutine appends. The same or another goroutine calls Sync. Readers are independent of both and of each other. A
+// Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval) and reports
+// a fatal error.
 //
 // The lock order is: trimMu, writeMu, syncMu, mu. No disk access happens under mu.
 //
 // A failed write or fdatasync leaves the log in an unknown state and is never retried. The Log rejects all later
-// operations with ErrFailed, and a new Open determines the content of the disk (INV-7).
+// operations with ErrFailed. The next Open determines which records are on the disk (INV-7).
 package wal

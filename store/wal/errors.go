@@ -30,8 +30,8 @@ var (
 	ErrTrimmed = errors.New("log no longer contains the position")
 	// ErrNotInLog means that a position is beyond the end, or belongs to another history.
 	ErrNotInLog = errors.New("position is not in the log")
-	// ErrTruncated means that the log was cut or reset after the Reader was created. A new Reader is needed.
-	ErrTruncated = errors.New("log was truncated under its reader")
+	// ErrTruncated means that the log was truncated or reset after the Reader was created. A new Reader is needed.
+	ErrTruncated = errors.New("log was truncated during the read")
 )
 
 // Errors of decoding a frame.
@@ -43,7 +43,8 @@ var (
 
 // CorruptError describes durable data that cannot be read. It matches ErrCorrupt.
 type CorruptError struct {
-	// Offset is that of the unreadable block or frame.
+	// Segment is the path of the file, Offset the position of the unreadable block or frame in it, and LSN the first
+	// unreadable record.
 	Segment string
 	Offset  int64
 	LSN     uint64
@@ -58,7 +59,7 @@ func (e *CorruptError) Error() string {
 		proof = fmt.Sprintf(", although everything up to record %d was durable", e.DurableLSN)
 	}
 	return fmt.Sprintf("log is corrupt at record %d (%s, offset %d)%s: %v. Nothing was truncated. "+
-		"Let the node fetch the store from its peer, or restore a backup; `lockstep store dump-log` shows what is readable",
+		"Copy the store from the peer, or restore a backup; `lockstep store dump-log` shows the readable records",
 		e.LSN, e.Segment, e.Offset, proof, e.Err)
 }
 

@@ -18,8 +18,8 @@ import (
 //	| u32    | u32    | crc u32|u8   |u8    | u16     | u64    | u64     | length  | to 8      |
 //	+--------+--------+--------+-----+------+---------+--------+---------+---------+-----------+
 //
-// length is the length of the payload. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload. These
-// include prev, so crc covers all earlier frames too.
+// length is the length of the payload. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload. These include
+// prev, so crc also covers all earlier frames.
 const (
 	// FrameHeaderBytes is the size of a frame without payload and padding.
 	FrameHeaderBytes = 32
@@ -64,19 +64,20 @@ type Frame struct {
 	Payload []byte
 }
 
-// FrameBytes returns the size of a frame with the given payload.
+// FrameBytes returns the size of a frame for a payload of the given length, including padding.
 func FrameBytes(payloadBytes int) int {
 	return (FrameHeaderBytes + payloadBytes + frameAlign - 1) &^ (frameAlign - 1)
 }
 
-// AppendFrame appends the record that follows prev to dst and returns its position. dst must contain only frames, or
-// begin them at a multiple of 8.
+// AppendFrame appends the record that follows prev to dst and returns its position. The frames in dst must begin at a
+// multiple of 8.
 func AppendFrame(dst []byte, prev lsn.Position, term uint64, kind Kind, payload []byte) ([]byte, lsn.Position) {
 	start := len(dst)
 	return EndFrame(append(BeginFrame(dst), payload...), start, prev, term, kind)
 }
 
-// FirstFrameBytes returns the size of the first frame in b, which may be incomplete; 0 if its header is.
+// FirstFrameBytes returns the size of the first frame in b, which may be incomplete. It returns 0 if the frame header
+// is incomplete or invalid.
 func FirstFrameBytes(b []byte) int {
 	_, size, err := frameHeader(b)
 	if err != nil {
@@ -92,8 +93,8 @@ func BeginFrame(dst []byte) []byte {
 	return append(dst, header[:]...)
 }
 
-// EndFrame completes the frame that begins at buf[start]: it fills in the header, pads, and returns the position, which
-// follows prev.
+// EndFrame completes the frame that begins at buf[start]: it fills in the header and adds padding. It returns the
+// buffer and the position of the frame, which follows prev.
 func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
 	buf, pos := endHeader(buf, start, prev, term, kind)
 	b := buf[start:]
@@ -103,7 +104,7 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 }
 
 // EndFrameWith is EndFrame for a payload with a known CRC-32C, computed before the payload was copied. The next
-// verification detects a byte that has changed since.
+// verification of the frame detects bytes that have changed since.
 func EndFrameWith(
 	buf []byte, start int, prev lsn.Position, term uint64, kind Kind, payloadChecksum uint32,
 ) ([]byte, lsn.Position) {
@@ -128,8 +129,9 @@ func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind)
 	return buf, pos
 }
 
-// DecodeFrame decodes and verifies the first frame in b. It must follow prev: the next LSN, the same or a higher term,
-// and the checksum chain. rest is b after the frame. DecodeFrame allocates nothing.
+// DecodeFrame decodes and verifies the first frame in b. The frame must follow prev: its LSN is the next one, its term
+// is the same or higher, and it contains the checksum of prev. rest is b after the frame. DecodeFrame allocates
+// nothing.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := completeFrame(b)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 
 // Item is a record or seal that Inspect found in a segment.
 type Item struct {
-	// Segment is the file, Offset the position of the frame, or of the seal's block, in it.
+	// Segment is the path of the file, Offset the position of the frame, or of the seal's block, in the file.
 	Segment string
 	Offset  int64
-	// DurableLSN and CommittedLSN are from the block's header; 0: none.
+	// DurableLSN and CommittedLSN are taken from the block header; 0 means none.
 	DurableLSN   uint64
 	CommittedLSN uint64
 	// Seal is set for an empty block, which has no Frame. Frame is valid until the visitor returns.
@@ -29,7 +29,7 @@ type Item struct {
 // SegmentInfo describes one segment file.
 type SegmentInfo struct {
 	Name string
-	// First is the first record's LSN, Prev the position before it, Last the last readable record.
+	// First is the LSN of the first record, Prev the position before it, Last the position of the last readable record.
 	First                uint64
 	Prev, Last           lsn.Position
 	SizeBytes, UsedBytes int64
@@ -39,8 +39,8 @@ type SegmentInfo struct {
 	Stop       error
 	StopOffset int64
 	StopLSN    uint64
-	// ProofLSN is the highest durable LSN in a block after StopOffset, PromisedLSN that in a readable block. A ProofLSN
-	// from StopLSN on means corruption.
+	// ProofLSN is the highest durable LSN in a block after StopOffset, PromisedLSN the highest one in a readable block.
+	// The log is corrupt if ProofLSN is at least StopLSN.
 	ProofLSN    uint64
 	PromisedLSN uint64
 }
@@ -50,15 +50,15 @@ type Report struct {
 	LogID [16]byte
 	// Segments are oldest first, including those that do not continue the previous one.
 	Segments            []SegmentInfo
-	End                 lsn.Position // last readable record before a gap
+	End                 lsn.Position // position of the last readable record before a gap
 	InterruptedTruncate bool         // set if Open would first complete a TruncateAfter or Reset
-	// Problem is the error with which Open would fail, or nil. A torn tail is not a problem.
+	// Problem is the error that Open would return, or nil. A torn tail is not a problem.
 	Problem error
 }
 
 // Inspect reads the log of a closed store. After unreadable data it continues with the next segment. It calls visit,
-// which may be nil, for every record and seal in file order. It returns an error of visit, or if the directory cannot
-// be read.
+// which may be nil, for every record and seal in file order. It returns an error if visit does, or if the directory or
+// a file cannot be read.
 func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	var report Report
 	names, err := fsys.ReadDir(dir)
@@ -86,7 +86,7 @@ func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	return report, nil
 }
 
-// InspectFile is Inspect for one segment, such as the tail saved by TruncateAfter.
+// InspectFile is like Inspect for one segment file, such as a tail saved by TruncateAfter.
 func InspectFile(fsys vfs.FS, path string, visit func(Item) error) (SegmentInfo, error) {
 	info, _, err := inspectSegment(fsys, path, [16]byte{}, visit)
 	return info, err

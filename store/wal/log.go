@@ -23,7 +23,7 @@ import (
 //   - synced ≤ end; marked ≤ synced.LSN: no block header has a durable LSN that is not synced.
 //   - markedCommit ≤ committed ≤ end: no block header has a commit LSN that is not committed, and only records in the
 //     log are committed.
-//   - block headers are written only by Append, seal and the redo of a cut, under writeMu.
+//   - block headers are written only by Append, seal and redoTruncate, under writeMu.
 type Log struct {
 	o      Options
 	spares *spares
@@ -49,14 +49,14 @@ type Log struct {
 	// committed is the highest record known to be committed, markedCommit the highest commit LSN in a block header.
 	committed, markedCommit uint64
 	// ends of finished terms, oldest first; none is before the first segment's prev
-	termEnds  []lsn.Position
-	dirty     []*segment // with unsynced blocks, oldest first
-	dirtyDir  bool
-	holds     map[*Hold]uint64
-	released  uint64
-	discarded uint64
-	cuts      uint64
-	closed    bool
+	termEnds    []lsn.Position
+	dirty       []*segment // with unsynced blocks, oldest first
+	dirtyDir    bool
+	holds       map[*Hold]uint64
+	released    uint64
+	discarded   uint64
+	truncations uint64
+	closed      bool
 
 	failure  atomic.Pointer[error]
 	failed   chan struct{}
@@ -81,7 +81,7 @@ type counters struct {
 
 type recovery struct {
 	records uint64 // verified
-	// torn is set if remains of unsynced writes were found after the end and cut; the rest is their location, if known.
+	// torn is set if a torn tail was truncated. The other torn fields are its location, if known.
 	torn             bool
 	tornSegment      string
 	tornOffset       int64
@@ -124,7 +124,8 @@ func Open(options Options) (*Log, error) {
 	return l, nil
 }
 
-// Close makes everything durable in any sync mode, and writes a seal.
+// Close makes all records durable in every sync mode, writes a seal, and closes the files. If the log has failed, it
+// only closes the files.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -171,7 +172,7 @@ func (l *Log) usable() error {
 	return l.usableForReading()
 }
 
-// fail makes the error final (INV-7), for all later calls.
+// fail makes the error final (INV-7): all later calls return the first one.
 func (l *Log) fail(what string, err error) error {
 	l.failOnce.Do(func() {
 		failure := fmt.Errorf("%w: %s: %w", ErrFailed, what, err)
@@ -301,8 +302,8 @@ func (l *Log) End() lsn.Position {
 	return l.end
 }
 
-// Durable returns the last record that is durable according to the sync mode: synced with SyncAlways, otherwise
-// written.
+// Durable returns the position of the last record that is durable according to the sync mode: synced with SyncAlways,
+// otherwise written.
 func (l *Log) Durable() lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -312,7 +313,7 @@ func (l *Log) Durable() lsn.Position {
 	return l.end
 }
 
-// First returns the number of the oldest record in the log; 0 if the log is empty.
+// First returns the LSN of the oldest record in the log, or 0 if the log is empty.
 func (l *Log) First() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -322,7 +323,7 @@ func (l *Log) First() uint64 {
 	return 0
 }
 
-// Bytes returns the disk space of the records, without prepared segments.
+// Bytes returns the disk space used by records, without the unused part of segments.
 func (l *Log) Bytes() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -333,8 +334,8 @@ func (l *Log) Bytes() int64 {
 	return total
 }
 
-// TermEnds returns the last position of each term in the log, newest first, beginning with End. The last one may be the
-// position directly before the first record.
+// TermEnds returns the last position of each term in the log, newest first, beginning with End. The last element may be
+// the position directly before the first record.
 func (l *Log) TermEnds() []lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -348,8 +349,8 @@ func (l *Log) TermEnds() []lsn.Position {
 	return ends
 }
 
-// PositionOf returns the position of a record in the log, or of the one directly before the first. It reads the disk
-// unless the record is the last of its term. It returns false if the record is missing or unreadable.
+// PositionOf returns the position of a record in the log, or of the record directly before the first. Unless the record
+// is the last of its term, PositionOf reads it from the disk. It returns false if the record is missing or unreadable.
 func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 	if pos, ok := l.knownPosition(record); ok {
 		return pos, true

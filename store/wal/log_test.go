@@ -272,7 +272,7 @@ func TestSealWhenIdle(t *testing.T) {
 }
 
 // Readers receive all records while they are written, across rolls, syncs and seals.
-func TestReaderBesideWriter(t *testing.T) {
+func TestReadDuringAppend(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		o.SealAfter = time.Millisecond
 		l := mustOpen(t, o)
@@ -330,7 +330,7 @@ func TestReaderBesideWriter(t *testing.T) {
 }
 
 // After Sync returns, records appended before it are durable, even with concurrent appends.
-func TestSyncBesideAppend(t *testing.T) {
+func TestSyncDuringAppend(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	appended := make(chan uint64, 100)
 	var wg sync.WaitGroup

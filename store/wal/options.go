@@ -14,8 +14,8 @@ import (
 // SyncMode selects when the log is synced from the page cache to the disk.
 type SyncMode uint8
 
-// SyncAlways makes Sync wait for the disk. With SyncInterval, a power failure can lose Options.SyncInterval, with
-// SyncOff more; a crash of the process loses nothing.
+// SyncAlways makes Sync wait for the disk. With SyncInterval, a power failure can lose the records of the last
+// Options.SyncInterval; with SyncOff, it can lose more. A process crash loses nothing in any mode.
 const (
 	SyncAlways SyncMode = iota
 	SyncInterval
@@ -35,7 +35,7 @@ func (m SyncMode) String() string {
 	}
 }
 
-// ParseSyncMode returns the mode named always, interval or off.
+// ParseSyncMode returns the mode with the given name: always, interval or off.
 func ParseSyncMode(name string) (SyncMode, error) {
 	for _, m := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
 		if m.String() == name {
@@ -57,31 +57,32 @@ const (
 	maxSegmentBytes = 4 << 30
 )
 
-// Options configures a log. FS and Dir are required; zero values of others select the defaults.
+// Options configures a log. FS and Dir are required; zero values of the other fields select the defaults.
 type Options struct {
 	FS vfs.FS
-	// Dir is created if missing and must contain only the log. The caller holds the lock.
+	// Dir is created if missing and must contain only the log. The caller must hold the lock of the data directory.
 	Dir string
 	// LogID identifies the log in its segments. It is random and does not change.
 	LogID [16]byte
 	// SegmentBytes is the size of a segment. A larger block gets its own segment.
 	SegmentBytes int64
-	// KeepBytes is the amount of log that Release keeps for a standby to catch up from.
+	// KeepBytes is the amount of log that Release keeps, so that a standby can catch up.
 	KeepBytes     int64
 	MaxFrameBytes int
 	Sync          SyncMode
 	SyncInterval  time.Duration
-	// SealAfter is the time after the last Sync at which a seal is written. If negative, seals are written only on Close.
+	// SealAfter is the idle time after which a seal is written. If negative, seals are written only on Close.
 	SealAfter time.Duration
-	// Cache selects whether large blocks go through the page cache.
+	// Cache selects whether large blocks are written through the page cache.
 	Cache vfs.CacheUse
-	// Start is the position that an empty log continues from. Records up to it are in a checkpoint, and thus committed.
+	// Start is the position before the first record of a new log. Records up to it are in a checkpoint, and thus
+	// committed.
 	Start lsn.Position
-	// VerifyFrom makes Open skip old segments: records before this one are in a checkpoint and are verified when a standby
-	// that catches up reads them.
+	// VerifyFrom is the first record that Open must verify. Open skips older segments: their records are in a checkpoint,
+	// and are verified when a standby reads them to catch up.
 	VerifyFrom uint64
 	SlowSync   time.Duration // duration from which a sync is reported as an event
-	// Events may be nil. After events.LogFailed the log has stopped (INV-7).
+	// Events may be nil. After events.LogFailed the log accepts no records (INV-7).
 	Events func(events.Event)
 }
 

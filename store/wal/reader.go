@@ -16,10 +16,10 @@ const readerChunk = 256 << 10
 // Reader reads the log record by record while it grows. It must be used by one goroutine, and need not be closed. It
 // does not prevent trimming of the log; use a Hold for that.
 type Reader struct {
-	l    *Log
-	cuts uint64
-	seg  *segment
-	prev lsn.Position // the last record read
+	l           *Log
+	truncations uint64
+	seg         *segment
+	prev        lsn.Position // position of the last record read
 	// anchored is false until prev is known from the first record.
 	anchored bool
 	offset   int64 // of the next block or frame
@@ -30,7 +30,7 @@ type Reader struct {
 }
 
 // ReadFrom returns a reader that starts at the given record, which may be the one after End. It returns ErrTrimmed or
-// ErrNotInLog if the log does not have it.
+// ErrNotInLog if the record is not in the log.
 func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	if err := l.usableForReading(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 func (l *Log) newReader(record uint64) (*Reader, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	r := &Reader{l: l, cuts: l.cuts}
+	r := &Reader{l: l, truncations: l.truncations}
 	at := len(l.segs) - 1
 	switch {
 	case record < l.segs[0].first:
@@ -157,11 +157,11 @@ func (r *Reader) peek() (int, error) {
 	}
 	b, err := r.window.at(r.offset, FrameHeaderBytes, r.limit)
 	if err != nil {
-		return 0, r.bad(err)
+		return 0, r.corrupt(err)
 	}
 	_, size, err := frameHeader(b)
 	if err != nil {
-		return 0, r.bad(err)
+		return 0, r.corrupt(err)
 	}
 	return size, nil
 }
@@ -172,20 +172,20 @@ func (r *Reader) next() (Frame, []byte, error) {
 		return Frame{}, nil, err
 	}
 	if int64(size) > r.left {
-		return Frame{}, nil, r.bad(fmt.Errorf("%w: longer than its block", ErrBadFrame))
+		return Frame{}, nil, r.corrupt(fmt.Errorf("%w: longer than its block", ErrBadFrame))
 	}
 	b, err := r.window.at(r.offset, size, r.limit)
 	if err != nil {
-		return Frame{}, nil, r.bad(err)
+		return Frame{}, nil, r.corrupt(err)
 	}
 	if !r.anchored {
-		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, covered by its
-		// own.
+		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, and its own
+		// checksum covers that.
 		r.prev.Chain, r.anchored = binary.LittleEndian.Uint32(b[framePrevCRC:]), true
 	}
 	f, _, err := DecodeFrame(b, r.prev)
 	if err != nil {
-		return Frame{}, nil, r.bad(err)
+		return Frame{}, nil, r.corrupt(err)
 	}
 	r.prev = f.Pos
 	r.offset += int64(size)
@@ -194,7 +194,7 @@ func (r *Reader) next() (Frame, []byte, error) {
 }
 
 func (r *Reader) enterBlock() error {
-	next, err := r.look()
+	next, err := r.refresh()
 	if err != nil {
 		return err
 	}
@@ -208,25 +208,26 @@ func (r *Reader) enterBlock() error {
 	}
 	b, err := r.window.at(r.offset, blockHeaderBytes, r.limit)
 	if err != nil {
-		return r.bad(err)
+		return r.corrupt(err)
 	}
 	h, err := decodeBlockHeader(b, r.seg.seed, r.offset)
 	if err != nil {
-		return r.bad(err)
+		return r.corrupt(err)
 	}
 	r.offset += blockHeaderBytes
 	r.left = int64(h.length)
 	if r.offset+r.left > r.limit {
-		return r.bad(ErrShortFrame)
+		return r.corrupt(ErrShortFrame)
 	}
 	return nil
 }
 
-func (r *Reader) look() (next *segment, err error) {
+// refresh updates limit and returns the segment after the current one, or nil.
+func (r *Reader) refresh() (next *segment, err error) {
 	l := r.l
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	if err := r.gone(); err != nil {
+	if err := r.invalid(); err != nil {
 		return nil, err
 	}
 	at := len(l.segs) - 1
@@ -241,12 +242,12 @@ func (r *Reader) look() (next *segment, err error) {
 	return next, nil
 }
 
-// gone returns the reason why the reader cannot continue. l.mu is held.
-func (r *Reader) gone() error {
+// invalid returns the reason why the reader cannot continue, or nil. The caller must hold l.mu.
+func (r *Reader) invalid() error {
 	switch {
 	case r.l.closed:
 		return ErrClosed
-	case r.cuts != r.l.cuts:
+	case r.truncations != r.l.truncations:
 		return ErrTruncated
 	case r.seg.trimmed:
 		return fmt.Errorf("%w: trimmed while record %d was read", ErrTrimmed, r.prev.LSN+1)
@@ -254,12 +255,12 @@ func (r *Reader) gone() error {
 	return nil
 }
 
-// bad returns corruption, unless the segment was removed during the read.
-func (r *Reader) bad(err error) error {
+// corrupt returns a *CorruptError, unless the reader became invalid during the read.
+func (r *Reader) corrupt(err error) error {
 	r.l.mu.RLock()
 	defer r.l.mu.RUnlock()
-	if gone := r.gone(); gone != nil {
-		return gone
+	if err := r.invalid(); err != nil {
+		return err
 	}
 	return &CorruptError{
 		Segment: r.seg.path, Offset: r.offset, LSN: r.prev.LSN + 1, DurableLSN: r.l.synced.LSN,

@@ -151,7 +151,7 @@ func (r *recovering) run() error {
 	if err := r.decide(at); err != nil {
 		return err
 	}
-	if err := r.cut(at); err != nil {
+	if err := r.truncateTorn(at); err != nil {
 		return err
 	}
 	l := r.l
@@ -262,7 +262,7 @@ func (r *recovering) decide(at int) error {
 		}
 	}
 	if proof >= unread {
-		return r.damage(at, proof)
+		return r.corruption(at, proof)
 	}
 	rec := &r.l.recovery
 	if rec.tornBytes = min(stop.end, r.segs[at].sizeBytes) - r.stop.offset; rec.tornBytes > 0 {
@@ -274,7 +274,7 @@ func (r *recovering) decide(at int) error {
 	return nil
 }
 
-func (r *recovering) damage(at int, proof uint64) *CorruptError {
+func (r *recovering) corruption(at int, proof uint64) *CorruptError {
 	d := &CorruptError{
 		Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof,
 		Err: r.stop.err,
@@ -289,8 +289,9 @@ func (r *recovering) damage(at int, proof uint64) *CorruptError {
 	return d
 }
 
-// cut removes a torn tail. A crash in the meantime leaves another one: its blocks have no durable LSN that covers it.
-func (r *recovering) cut(at int) error {
+// truncateTorn removes a torn tail. A crash in the meantime leaves another torn tail, since no durable LSN in its
+// blocks covers it.
+func (r *recovering) truncateTorn(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {
 		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to belong
@@ -309,8 +310,8 @@ func (r *recovering) cut(at int) error {
 	return nil
 }
 
-// syncRecovered makes all found records durable. Records not covered by a durable LSN are rewritten first: they may be
-// in the page cache only, and after a failed fsync the system may consider them synced.
+// syncRecovered makes all recovered records durable. Records not covered by a durable LSN are rewritten first: they may
+// be only in the page cache, and after a failed fsync the system may consider them synced.
 func (l *Log) syncRecovered(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {
@@ -335,7 +336,8 @@ func (l *Log) syncRecovered(marked uint64) error {
 	return nil
 }
 
-// rewrite rewrites a segment unchanged from a record on, or with its header.
+// rewrite writes the content of a segment again: from the block of the record on, or including the segment header if
+// the segment does not begin before the record.
 func (l *Log) rewrite(seg *segment, record uint64) error {
 	from := int64(0)
 	if record > seg.first {

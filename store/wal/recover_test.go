@@ -47,7 +47,7 @@ func TestTornTail(t *testing.T) {
 				require.Zero(t, fill)
 				require.Equal(t, make([]byte, to-cut), whole[cut:to], "only zeros are missing: the block is whole")
 			} else {
-				// If the block's header is complete, the cut is reported.
+				// If the block's header is complete, the truncation is reported.
 				var header [blockHeaderBytes]byte
 				copy(header[:], whole[from:cut])
 				for i := max(cut-from, 0); i < blockHeaderBytes; i++ {
@@ -85,7 +85,7 @@ func buildCorruption(t *testing.T) (image *memfs.FS, o Options, end lsn.Position
 }
 
 // A flipped bit anywhere in a durable, sealed log is always rejected, and nothing is changed.
-func TestDamagedMiddle(t *testing.T) {
+func TestCorruptMiddle(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	segs := listSegments(t, image)
 	for i, first := range segs {
@@ -127,7 +127,7 @@ func TestDamagedMiddle(t *testing.T) {
 }
 
 // Zeroed sectors and missing segments are reported as corruption.
-func TestDamagedByMissingPieces(t *testing.T) {
+func TestMissingSectorsAndSegments(t *testing.T) {
 	image, o, _ := buildCorruption(t)
 	segs := listSegments(t, image)
 	for _, first := range segs {
@@ -148,7 +148,7 @@ func TestDamagedByMissingPieces(t *testing.T) {
 }
 
 // Without a seal the last block cannot be distinguished from a torn one.
-func TestLastRecordsWithoutProof(t *testing.T) {
+func TestUnsealedLastBlock(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
 	l := mustOpen(t, o)
@@ -331,8 +331,8 @@ func TestVerifyFrom(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// A disk read error is not corruption, and nothing may be cut because of it.
-func TestReadErrorsAreNotDamage(t *testing.T) {
+// A disk read error is not corruption, and nothing may be truncated because of it.
+func TestReadErrorsAreNotCorruption(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	errDisk := errors.New("disk")
 	fault := faultfs.New(image)
@@ -362,7 +362,7 @@ func TestReadErrorsAreNotDamage(t *testing.T) {
 	require.Equal(t, end, l.End())
 }
 
-func TestOpenLeavesNoGarbage(t *testing.T) {
+func TestOpenRemovesLeftovers(t *testing.T) {
 	mem := newMem(t)
 	require.NoError(t, mem.MkdirAll(testDir, 0o700))
 	for _, name := range []string{"00000000000000000007.new", "00000000000000000008.spare", "unknown.txt"} {

@@ -9,11 +9,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Hold prevents the removal of records.
+// Hold prevents the removal of records. See Log.Hold.
 type Hold struct{ l *Log }
 
-// Hold keeps the record and all later ones until Hold.Release. Records that were already removed are not restored:
-// compare with First, or read. A hold does not survive Close or Reset.
+// Hold prevents the removal of the record and all later ones until Hold.Release. Records may already have been removed:
+// check First, or read the record. A hold does not survive Close or Reset.
 func (l *Log) Hold(record uint64) *Hold {
 	h := &Hold{l: l}
 	l.mu.Lock()
@@ -40,8 +40,9 @@ func (h *Hold) Release() {
 	wake(h.l.wakeTrim)
 }
 
-// Release records that the records up to upTo are in a durable checkpoint. It removes or recycles whole segments of
-// them, except for Options.KeepBytes of log and held records. It performs disk writes, but not to the log.
+// Release records that the records up to upTo are in a durable checkpoint. It removes or recycles the segments that
+// contain only such records, except for Options.KeepBytes of log and held records. It may sync files and the directory,
+// but appends nothing.
 func (l *Log) Release(upTo uint64) {
 	l.mu.Lock()
 	l.released = max(l.released, upTo)
@@ -49,22 +50,22 @@ func (l *Log) Release(upTo uint64) {
 	l.trim()
 }
 
-// Released returns the highest record passed to Release.
+// Released returns the highest LSN passed to Release.
 func (l *Log) Released() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.released
 }
 
-// SetLowSpace sets whether space is short. While it is, KeepBytes has no effect.
+// SetLowSpace sets whether disk space is low. If it is, KeepBytes has no effect.
 func (l *Log) SetLowSpace(lowSpace bool) {
 	if l.lowSpace.Swap(lowSpace) != lowSpace {
 		wake(l.wakeTrim)
 	}
 }
 
-// Discard records that readers cannot use the records up to upTo, because one of them is corrupt. KeepBytes does not
-// apply to them. They are removed with their whole segment; the current segment ends with the next Append.
+// Discard marks the records up to upTo as unusable for readers, because one of them is corrupt. Once released, their
+// segments are removed regardless of KeepBytes. If they are in the current segment, the next Append starts a new one.
 func (l *Log) Discard(upTo uint64) {
 	l.mu.Lock()
 	l.discarded = max(l.discarded, upTo)
@@ -121,7 +122,7 @@ func (l *Log) mayTrim() bool {
 	return rest >= l.o.KeepBytes
 }
 
-// trimMu is held.
+// The caller must hold trimMu.
 func (l *Log) detachOldest() *segment {
 	l.syncMu.Lock() // the file must not be closed during an fsync
 	defer l.syncMu.Unlock()
@@ -139,7 +140,8 @@ func (l *Log) detachOldest() *segment {
 	return seg
 }
 
-// retire syncs the directory, so that segments disappear in order and a crash never leaves a gap.
+// retire recycles or removes the file of a segment. It syncs the directory, so that segments disappear in order and a
+// crash never leaves a gap.
 func (l *Log) retire(seg *segment) error {
 	var err error
 	if l.spares.wants(seg.sizeBytes) {

@@ -16,9 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-func TestReleaseKeepsWhatItMust(t *testing.T) { synctest.Test(t, testReleaseKeepsWhatItMust) }
+func TestReleaseKeepsRequiredRecords(t *testing.T) { synctest.Test(t, testReleaseKeepsRequiredRecords) }
 
-func testReleaseKeepsWhatItMust(t *testing.T) {
+func testReleaseKeepsRequiredRecords(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.KeepBytes = 40 << 10
 	l := mustOpen(t, o)
@@ -165,7 +165,7 @@ func TestFailuresAreFinal(t *testing.T) {
 }
 
 // After a failed fsync the system may consider the data synced. Open rewrites it.
-func TestFailedSyncIsNotBelievedLater(t *testing.T) {
+func TestRecordsAreRewrittenAfterFailedSync(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
 	l := mustOpen(t, testOptions(fault))
@@ -280,7 +280,7 @@ func TestAfterClose(t *testing.T) {
 }
 
 // While space is short, records in a checkpoint are not kept for a standby.
-func TestPressedLogKeepsNothing(t *testing.T) {
+func TestLowSpaceIgnoresKeepBytes(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.KeepBytes = 40 << 10
 	l := mustOpen(t, o)

@@ -75,7 +75,7 @@ func (s *segment) addBlock(first uint64, offset int64) {
 	}
 }
 
-// seek returns a block at or before the record's. The segment must be indexed.
+// seek returns the last indexed block that begins at or before the record. The segment must be indexed.
 func (s *segment) seek(record uint64) indexEntry {
 	i := sort.Search(len(s.index), func(i int) bool { return s.index[i].first > record })
 	if i == 0 {
@@ -84,12 +84,12 @@ func (s *segment) seek(record uint64) indexEntry {
 	return s.index[i-1]
 }
 
-// FirstSegment contains the first record of all: the log is complete while it exists.
+// FirstSegment is the file name of the segment with LSN 1. While it exists, the log is complete.
 const FirstSegment = "00000000000000000001" + segmentSuffix
 
 func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }
 
-// IsLogFile reports whether name is the name of a file of the log.
+// IsLogFile reports whether a file with this name belongs to a log.
 func IsLogFile(name string) bool {
 	for _, suffix := range []string{segmentSuffix, spareSuffix, unfinishedSuffix} {
 		if _, ok := parseName(name, suffix); ok {
@@ -206,12 +206,12 @@ const scanChunk = 1 << 20
 // scanEnd is the end of the readable part of a segment.
 type scanEnd struct {
 	offset    int64        // of the first missing or incomplete block
-	last      lsn.Position // in a complete block
+	last      lsn.Position // last position in a complete block
 	marked    uint64       // highest durable LSN in a block header
 	records   uint64
 	committed uint64 // highest commit LSN in a complete block
 
-	// err is errNoBlock if offset has no block header, otherwise that of a frame in the block.
+	// err is errNoBlock if offset has no block header, otherwise the error of a frame in the block.
 	err       error
 	badOffset int64
 	badLSN    uint64
@@ -219,7 +219,7 @@ type scanEnd struct {
 }
 
 // scanSegment reads and verifies a segment. It calls block, which may be nil, for each complete block, and returns a
-// read error or one of block. Invalid data ends the scan without an error.
+// read error or an error of block. Invalid data ends the scan without an error.
 func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 	block func(offset int64, h blockHeader, frames []byte) error,
 ) (scanEnd, error) {
@@ -279,10 +279,10 @@ func (e *scanEnd) verify(frames []byte, h blockHeader) bool {
 // leftover describes the data after the position at which reading stopped.
 type leftover struct {
 	proofLSN uint64 // highest durable LSN in a block there
-	end      int64  // end of the last block there that is newer than the stop
+	end      int64  // end of the last block there
 }
 
-// searchBlocks searches for block headers with records from the given LSN on, at any offset from the given one on.
+// searchBlocks searches the file from offset from on for block headers with a first LSN of at least record.
 func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint64) (leftover, error) {
 	var found leftover
 	var magic [4]byte

@@ -126,8 +126,8 @@ func (s *spares) newPath() string {
 	return filepath.Join(s.dir, fmt.Sprintf("%020d", s.next))
 }
 
-// clear removes the files of an earlier process generation. A spare may be a segment that lost its name in a crash,
-// with LSNs that the log is about to reuse.
+// clear removes the spare files of an earlier process. A spare may be a segment that lost its name in a crash, with
+// LSNs that the log is about to reuse.
 func (s *spares) clear(names []string) error {
 	for _, name := range names {
 		_, isSpare := parseName(name, spareSuffix)

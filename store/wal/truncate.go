@@ -15,10 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Cutting the log takes several steps. A crash between them would leave a log that looks corrupt: a gap, followed by
+// Truncating the log takes several steps. A crash between them would leave a log that looks corrupt: a gap, followed by
 // blocks whose durable LSN covers the missing records. The intent is therefore first written to a separate file,
-// atomically. While the file exists, Open performs the cut, again if necessary, before it reads anything else. The
-// file, little endian:
+// atomically. While the file exists, Open performs the truncation, again if necessary, before it reads anything else.
+// The file, little endian:
 //
 //	 0          8         12   16       32                   52      56         64           72         80
 //	+----------+---------+----+--------+--------------------+-------+----------+------------+----------+
@@ -31,7 +31,7 @@ import (
 //	| offset, 0  | written there       | u32  |
 //	+------------+---------------------+------+
 //
-// op 1 cuts: later segments are removed, the range is zeroed, and a block that contains the end gets a header with
+// op 1 truncates: later segments are removed, the range is zeroed, and a block that contains the end gets a header with
 // the shorter length. If seal is not 0, a seal follows the new end. It records that all records are durable, and that
 // the records up to seal - 1 before the new end are committed. Otherwise that information would be lost with the
 // removed blocks (INV-13). (A release before INV-13 wrote 0, and omits the seal.) op 2 resets: everything is removed
@@ -76,7 +76,7 @@ func (c *truncateIntent) encode() []byte {
 	return b
 }
 
-// sealAt makes the cut write a seal, for the records up to committed.
+// sealAt makes the truncation write a seal with the given commit LSN.
 func (c *truncateIntent) sealAt(committed uint64) {
 	if behind := c.end.LSN - committed; committed > 0 && behind < maxCommitBehind {
 		c.seal = uint32(behind) + 1
@@ -217,9 +217,9 @@ func (l *Log) removeIntent() error {
 }
 
 // TruncateAfter removes all records after pos, which must be in the log or directly before its first record, and
-// returns their number. If savePath is not empty, it first copies them to a file of that name, for InspectFile. It is
-// durable in every sync mode. Open readers get ErrTruncated. ErrTrimmed and ErrNotInLog leave the log unchanged; after
-// any other error it may have failed.
+// returns their number. If savePath is not empty, it first copies them to the file at savePath, which InspectFile can
+// read. The truncation is durable in every sync mode. Open readers get ErrTruncated. ErrTrimmed and ErrNotInLog leave
+// the log unchanged; any other error may be final (ErrFailed).
 func (l *Log) TruncateAfter(pos lsn.Position, savePath string) (truncatedRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -260,7 +260,7 @@ func (l *Log) checkTruncate(pos lsn.Position) error {
 	before := l.segs[0].prev.LSN
 	l.mu.RUnlock()
 	if pos.LSN < before {
-		return fmt.Errorf("%w: it holds records after %d and cannot be truncated after %s", ErrTrimmed, before, pos)
+		return fmt.Errorf("%w: log begins after record %d, cannot truncate after %s", ErrTrimmed, before, pos)
 	}
 	if at, ok := l.PositionOf(pos.LSN); !ok || at != pos {
 		return fmt.Errorf("%w: %s; the log has %s at that position and ends with %s", ErrNotInLog, pos, at, l.end)
@@ -268,7 +268,7 @@ func (l *Log) checkTruncate(pos lsn.Position) error {
 	return nil
 }
 
-// planTruncate also returns the index of the new end's segment. writeMu is held.
+// planTruncate also returns the index of the new end's segment. The caller must hold writeMu.
 func (l *Log) planTruncate(pos lsn.Position) (*truncateIntent, int, error) {
 	l.mu.RLock()
 	at := len(l.segs) - 1
@@ -340,7 +340,7 @@ func (l *Log) applyTruncate(c *truncateIntent) error {
 	return l.removeIntent()
 }
 
-// afterTruncate updates the state in memory. writeMu and syncMu are held.
+// afterTruncate updates the state in memory. The caller must hold writeMu and syncMu.
 func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	pos, end := c.end, c.zeroFrom
 	l.mu.Lock()
@@ -360,8 +360,8 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN >= pos.LSN })
 	l.dirty, l.dirtyDir = nil, false
 	l.discarded = min(l.discarded, pos.LSN)
-	l.released = min(l.released, pos.LSN) // new records with these numbers are not in a checkpoint
-	l.cuts++
+	l.released = min(l.released, pos.LSN) // new records with these LSNs are not in a checkpoint
+	l.truncations++
 	l.mu.Unlock()
 	for _, s := range removed {
 		_ = s.file.Close() // the file is already removed
@@ -369,8 +369,9 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// SaveTail durably copies the records after LSN after, if they are still in the log, to a file of that name, for
-// InspectFile. It returns the position before the first of them, and their number. Without records it creates no file.
+// SaveTail durably copies the records with a higher LSN than after that are still in the log to the file at path, which
+// InspectFile can read. It returns the position before the first of them, and their number. Without such records it
+// creates no file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -396,7 +397,7 @@ func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records 
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// writeMu is held.
+// The caller must hold writeMu.
 func (l *Log) saveRecords(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
@@ -439,8 +440,8 @@ func (l *Log) copyTail(pos lsn.Position, f vfs.File) error {
 	}
 }
 
-// Reset durably removes all records and makes the log continue after start, as after the installation of a snapshot.
-// Open readers get ErrTruncated; holds have no effect from then on.
+// Reset durably removes all records and makes the log continue after start, for the installation of a snapshot. Open
+// readers get ErrTruncated, and existing holds no longer have an effect.
 func (l *Log) Reset(start lsn.Position) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -458,7 +459,7 @@ func (l *Log) Reset(start lsn.Position) error {
 		return l.fail("resetting the log", err)
 	}
 	l.mu.Lock()
-	l.cuts++
+	l.truncations++
 	l.released, l.discarded = 0, 0
 	clear(l.holds)
 	l.mu.Unlock()

@@ -43,7 +43,7 @@ func TestTruncateAfterEveryRecord(t *testing.T) {
 			require.Equal(t, end, info.Last)
 			require.Len(t, kept, n)
 		}
-		// A crash directly after the cut, then further appends.
+		// A crash directly after the truncation, then further appends.
 		o.FS = mem.CrashClone(nil)
 		again := mustOpen(t, o)
 		require.Equal(t, pos, again.End())
@@ -144,8 +144,8 @@ func TestReset(t *testing.T) {
 	require.Greater(t, l.First(), uint64(100), "old holds do not matter")
 }
 
-// A crash at any operation of a cut or reset leaves the log before or after it, without corruption.
-func TestCutAcrossCrashes(t *testing.T) {
+// A crash at any operation of a truncation or reset leaves the log before or after it, without corruption.
+func TestTruncateCrashes(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	start := lsn.Position{Term: 9, LSN: 5, Chain: 9}
 	for _, reset := range []bool{false, true} {
@@ -197,7 +197,7 @@ func TestCutAcrossCrashes(t *testing.T) {
 	}
 }
 
-func TestDamagedCutIntent(t *testing.T) {
+func TestCorruptTruncateIntent(t *testing.T) {
 	c := &truncateIntent{
 		op: truncateTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000,
 		zeroTo:   6000,
@@ -237,7 +237,7 @@ func FuzzDecodeTruncateIntent(f *testing.F) {
 }
 
 // SaveTail copies the records after each position that are still in the log, and does not change the log.
-func TestKeepTail(t *testing.T) {
+func TestSaveTail(t *testing.T) {
 	mem := newMem(t)
 	l := mustOpen(t, testOptions(mem))
 	for range 100 {

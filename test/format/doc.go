@@ -10,11 +10,11 @@
 //	packed/      stores with small messages in extents of several pages (files.zip), and their content:
 //	             see packed_test.go
 //
-// The first two have identity.txt, log.txt (segments, blocks, records, operations, the tail and the intent of a cut),
-// pages.txt (header, meta slots, extents), tree.txt (the values of a checkpoint), snapshot.txt (the pieces that
-// another node receives), backup.txt (a backup), archive.txt, and content.txt: the state that the program reads from
-// all of them. In a dump, a text line precedes the bytes in hex. Of more than 640 bytes, the first 64 and the SHA-256
-// are shown.
+// The first two have identity.txt, log.txt (segments, blocks, records, operations, the tail and the intent of a
+// truncation), pages.txt (header, meta slots, extents), tree.txt (the values of a checkpoint), snapshot.txt (the pieces
+// that another node receives), backup.txt (a backup), archive.txt, and content.txt: the state that the program reads
+// from all of them. In a dump, a text line precedes the bytes in hex. Of more than 640 bytes, the first 64 and the
+// SHA-256 are shown.
 //
 // A change of the written format changes the dumps in current:
 //

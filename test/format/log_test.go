@@ -20,7 +20,7 @@ import (
 // blocksAt is the offset of the first block of a segment.
 const blocksAt = 4096
 
-// log shows the segments of the log, the truncated tail, and the intent of that cut.
+// log shows the segments of the log, the truncated tail, and the intent of that truncation.
 func (d *dumper) log() {
 	for _, name := range names(d.t, d.fsys, nodeDir) {
 		switch {

@@ -54,7 +54,7 @@ func scenario(t *testing.T) *memfs.FS {
 		w.snapshot()
 		w.afterCheckpoint()
 		require.NoError(t, archiver.Flush(t.Context()))
-		w.cut()
+		w.truncate()
 		require.NoError(t, archiver.Close())
 		require.NoError(t, w.s.Close())
 	})
@@ -73,7 +73,7 @@ type writer struct {
 func openWriter(t *testing.T, mem *memfs.FS, dir string, pageSize int) *writer {
 	t.Helper()
 	fsys := faultfs.New(mem)
-	fsys.SetHook(func(op faultfs.Op) error { // the intent of a cut exists only briefly
+	fsys.SetHook(func(op faultfs.Op) error { // the intent of a truncation exists only briefly
 		if op.Kind == faultfs.OpRemove && path.Base(op.Name) == "cut.intent" {
 			intent, err := vfs.ReadFile(mem, op.Name, 1<<20)
 			return errors.Join(err, vfs.WriteFileAtomic(mem, dir+"/cut.intent.seen", intent))
@@ -371,8 +371,8 @@ func (w *writer) afterCheckpoint() {
 	w.commit(nil, func(b *txn.Builder) { b.Ack(1, 3, txn.Range{First: 1, Last: 2}) })
 }
 
-// cut appends uncommitted records and truncates them.
-func (w *writer) cut() {
+// truncate appends uncommitted records and truncates them.
+func (w *writer) truncate() {
 	end := w.s.End()
 	w.record(wal.KindTxn, w.encode(nil, publish(1, "cut")))
 	w.record(wal.KindTxn, w.encode(nil, publish(1, "cut as well")))

@@ -25,7 +25,7 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 		for _, l := range n.LeftBehind {
 			text := fmt.Sprintf("%s (%s)", l.Path, output.Bytes(l.Bytes))
 			switch l.Kind {
-			case datadir.LeftCutLog:
+			case datadir.LeftTruncatedLog:
 				cut = append(cut, text)
 			case datadir.LeftOldPageFile:
 				unused = append(unused, text+"; to delete it, use lockstep store drop-old --node "+n.Name)

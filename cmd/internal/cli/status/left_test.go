@@ -59,7 +59,7 @@ func TestStatusReportsLastCopy(t *testing.T) {
 	}
 	text := leftText(t, pairstatus.Status{Pair: &pairstatus.Pair{InSync: both}, Nodes: []pairstatus.Node{
 		{Name: "a", Role: "active", LeftBehind: []pairstatus.Left{
-			{Path: "/data/cut-1.seg", Kind: datadir.LeftCutLog},
+			{Path: "/data/cut-1.seg", Kind: datadir.LeftTruncatedLog},
 			{Path: "/data/page.db_old", Kind: datadir.LeftOldPageFile},
 		}},
 	}})
