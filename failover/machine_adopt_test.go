@@ -189,7 +189,7 @@ func TestAdoptByRunningActive(t *testing.T) {
 		LeaseUntil:  r.s.leaseUntil,
 	})
 	r.step(Loaded{Err: ErrNoRecord})
-	require.Contains(t, r.s.Reason(), "record is missing")
+	require.Contains(t, r.s.Reason(), "is missing")
 	before := r.s.rec
 	swap := effect[SwapRecord](t, r.step(AdoptRequested{ID: "x"}))
 	require.Equal(t, before.Config+1, swap.Next.Config)

@@ -50,7 +50,7 @@ func TestActiveBehind(t *testing.T) {
 	r.report(FollowerLost{Cause: LostBehind})
 	require.Contains(t, r.s.Reason(), "When histories differ")
 	require.NotContains(t, r.s.Reason(), "--force")
-	require.Contains(t, r.s.ahead(), "missing on the active")
+	require.Contains(t, r.s.ahead(), "missing on")
 }
 
 // An in-sync standby that learns of commits beyond its log was restored from an older copy and must not take over.

@@ -62,7 +62,7 @@ func (s *State) replacedReason(gone NodeInfo) string {
 	for _, n := range known {
 		if n.ID != gone.ID && n.ID != s.self.ID {
 			return what + fmt.Sprintf(". If it is permanently lost, stop this node, and continue with the records of node %s: "+
-				"run lockstep failover there, never on this node, whose store is empty", describeShort(n))
+				"run lockstep failover there, never on this node: its store is empty", describeShort(n))
 		}
 	}
 	return what + ", or restore a backup"

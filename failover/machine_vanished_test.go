@@ -20,12 +20,12 @@ func TestLateWatchAtAFirstStart(t *testing.T) {
 	swap := effect[SwapRecord](t, r.step(Loaded{Err: ErrNoRecord}))
 	r.won()
 	effects := r.step(missing)
-	require.NotContains(t, r.s.Reason(), "record is missing")
+	require.NotContains(t, r.s.Reason(), "is missing")
 	effect[LoadRecord](t, effects)
 	r.step(Loaded{Record: swap.Next, Revision: r.s.rev})
-	require.NotContains(t, r.s.Reason(), "record is missing")
+	require.NotContains(t, r.s.Reason(), "is missing")
 
 	effect[LoadRecord](t, r.step(missing))
 	r.step(Loaded{Err: ErrNoRecord})
-	require.Contains(t, r.s.problem, "record is missing")
+	require.Contains(t, r.s.problem, "is missing")
 }

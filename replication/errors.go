@@ -23,9 +23,9 @@ var (
 	ErrOtherPair = errors.New("other node belongs to another pair")
 	ErrNotPeer   = errors.New("other node rejects this one")
 	ErrProtocol  = errors.New("replication protocol error")
-	// ErrStale is returned for a message whose configuration and term are below this node's fence (INV-1).
+	// ErrStale is returned for a message with a configuration and term below this node's fence (INV-1).
 	ErrStale = errors.New("message of an older configuration")
-	// ErrAhead is returned to a standby whose fence is above the configuration and term of the active (INV-1).
+	// ErrAhead is returned to a standby with a fence above the configuration and term of the active (INV-1).
 	ErrAhead    = errors.New("fence of the standby is above the active's configuration")
 	ErrReplaced = errors.New("replaced by a newer connection of the standby")
 	// ErrSecondStandby is returned to a standby while another one is connected.

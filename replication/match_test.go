@@ -144,7 +144,7 @@ func TestMatchReason(t *testing.T) {
 	h.Committed = active.records[3]
 	require.Contains(t, matchLogs(active, h).Reason, "none is known to be committed")
 	h.Committed = h.LogEnd
-	require.NotContains(t, matchLogs(active, h).Reason, "none is known")
+	require.NotContains(t, matchLogs(active, h).Reason, "none is")
 }
 
 func TestMatchTrimmedLogs(t *testing.T) {

@@ -110,7 +110,7 @@ func testBadForwards(t *testing.T) {
 		"itself":       {n.forward("c", &pb.Forward{To: "c"}), txn.ErrForwardChain, "from the first one"},
 		"chain":        {n.forward("b", &pb.Forward{To: "c"}), txn.ErrForwardChain, "from the first one"},
 		"to a chain":   {n.forward("c", &pb.Forward{To: "a"}), txn.ErrForwardChain, "from the first one"},
-		"twice":        {n.forward("c", &pb.Forward{To: "b"}, &pb.Forward{To: "b"}), txn.ErrForwardChain, "join"},
+		"twice":        {n.forward("c", &pb.Forward{To: "b"}, &pb.Forward{To: "b"}), txn.ErrForwardChain, "combine"},
 		"missing":      {n.forward("c", &pb.Forward{To: "x"}), txn.ErrQueueNotFound, "create it first"},
 		"of none":      {n.forward("x", &pb.Forward{To: "c"}), txn.ErrQueueNotFound, `"x"`},
 		"too many":     {n.forward("c", many...), apierror.ErrInvalid, "maximum is 16"},

@@ -119,7 +119,7 @@ func testPreparedLimits(t *testing.T) {
 		}}}}, codes.InvalidArgument, "cannot release"},
 		"no queue":       {"x", []*pb.Operation{publishOp("r", "x")}, codes.NotFound, "queue not found"},
 		"full":           {"x", []*pb.Operation{publishOp("small", "2", "3")}, codes.ResourceExhausted, "full"},
-		"reserved":       {"x", []*pb.Operation{ackOp("q", 1, 1)}, codes.Aborted, "held by a prepared transaction"},
+		"reserved":       {"x", []*pb.Operation{ackOp("q", 1, 1)}, codes.Aborted, "reserved"},
 		"beyond the end": {"x", []*pb.Operation{ackOp("q", 4, 4)}, codes.InvalidArgument, "not published yet"},
 		"too large": {
 			"x",

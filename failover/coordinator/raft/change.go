@@ -221,7 +221,7 @@ func (v *Voter) Members(ctx context.Context) ([]Member, error) {
 	return askMembers(ctx, v, v.opts.RequestTimeout)
 }
 
-// Add adds the voter at this address, whose directory must be empty. It returns ErrMembership or ErrNoQuorum.
+// Add adds the voter at this address. Its directory must be empty. Add returns ErrMembership or ErrNoQuorum.
 func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }

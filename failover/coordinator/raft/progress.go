@@ -23,7 +23,7 @@ import (
 // contained in raft's messages. A vote is persisted before raft counts it. An acknowledged entry is persisted shortly
 // after, because waiting would double the time of each swap. This is unsafe only if a voter crashes in this interval
 // and the other one is restored as well. A connecting voter sends the progress that it knows of the other side, and a
-// starting voter collects the other voters' hellos before it participates. A voter whose disk is below its known
+// starting voter collects the other voters' hellos before it participates. A voter with a disk below its known
 // progress is fenced, and must be replaced like a voter with a lost disk.
 //
 // None of the compared values ever decreases on a disk that was not restored: the term of a voter's last vote only
