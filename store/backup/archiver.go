@@ -35,8 +35,9 @@ type ArchiveOptions struct {
 	// Dir, in FS (by default the operating system's), is the archive of this node, created if missing.
 	FS  vfs.FS
 	Dir string
-	// Location is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be temporarily
-	// unreachable. The Archiver then starts without it, holds the log, and continues when the location is available.
+	// Location is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be
+	// temporarily unreachable. The Archiver then starts without it, holds the log, and continues when the location is
+	// available.
 	Location Objects
 	// Seal encrypts the records, if not nil.
 	Seal Sealer

@@ -34,8 +34,8 @@ type Options struct {
 	// Path, in FS (by default the operating system's), is the directory of the backups, created if missing.
 	FS   vfs.FS
 	Path string
-	// Location is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be active
-	// at a time.
+	// Location is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be
+	// active at a time.
 	Location Objects
 	Seal     Sealer
 	// KeepGenerations is the number of complete backups of this pair to keep (of this store, if it has no pair). Older

@@ -66,7 +66,9 @@ func (m *Manager) drive(ctx context.Context) {
 
 // waitForRetry is wait after a failed step of a plan. It ignores the entries that change while the plan continues: the
 // failure itself is recorded in one of them.
-func (m *Manager) waitForRetry(ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration) bool {
+func (m *Manager) waitForRetry(
+	ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration,
+) bool {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	for {
