@@ -64,7 +64,7 @@ var (
 	ErrUnauthenticated = errors.New("not authenticated")
 )
 
-// Error is an error response of a node. It unwraps to one of the Err variables of this package.
+// Error is an error response from a node. It unwraps to one of the Err variables of this package.
 type Error struct {
 	// Address is the address of the node that responded, host:port.
 	Address string

@@ -14,9 +14,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// attempts records whether a request may have been committed without a response of a node (INV-10), over all calls that
-// send the request. Only a response for exactly the request's producer, epoch and sequence resets it. A refused retry
-// does not reset it, unless the refusal is recorded in the log.
+// attempts records, over all calls that send a request, whether it may have been committed although no node has
+// reported its result (INV-10). Only a response for exactly the request's producer, epoch and sequence resets it. A
+// refused retry does not reset it, unless the refusal is recorded in the log.
 type attempts struct{ unknown bool }
 
 func (a *attempts) unanswered() { a.unknown = true }

@@ -197,7 +197,7 @@ func testRefusedUntilTheDeadline(t *testing.T) {
 	require.FailNow(t, "outcome unknown")
 }
 
-// An error of gRPC itself or of a proxy is not a response of a node.
+// An error from gRPC itself or from a proxy is not a response from a node.
 func TestNoAnswerIsNoRefusal(t *testing.T) { synctest.Test(t, testNoAnswerIsNoRefusal) }
 
 func testNoAnswerIsNoRefusal(t *testing.T) {

@@ -105,8 +105,8 @@ func (e *Error) classify(ctx context.Context) {
 // retry reports whether the same request can succeed later or on the other node.
 func (e *Error) retry() bool { return e.kind == nil }
 
-// answered reports whether the error is a response of a node, which proves that this attempt was not committed. An
-// error of gRPC or a proxy has no reason and proves nothing.
+// answered reports whether the error is a response from a node, which proves that this attempt was not committed. An
+// error from gRPC or a proxy has no reason and proves nothing.
 func (e *Error) answered() bool {
 	switch {
 	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, e.blocked(), e.unchecked():
@@ -144,7 +144,7 @@ func (e *Error) outcomeLost() bool {
 	return errors.Is(e.kind, ErrTooOld) || errors.Is(e.kind, ErrFenced)
 }
 
-// asError converts an error of gRPC into an Error. ctx is the caller's context of the operation: a cancellation with
+// asError converts a gRPC error into an Error. ctx is the caller's context of the operation: a cancellation with
 // another origin means that the connection was lost.
 func asError(ctx context.Context, address string, err error) *Error {
 	var own *Error

@@ -35,7 +35,7 @@ type Conns interface {
 	Repeat(ctx context.Context, op string, call Call) error
 	// Once is Repeat for a request that must not be executed twice. An attempt without a response is not retried.
 	Once(ctx context.Context, op string, call Call) error
-	// Change is Repeat for a request that is executed at most once under the identity. A nil id is a new identity.
+	// Change is Repeat for a request that is executed at most once under the identity; if id is nil, under a new one.
 	Change(ctx context.Context, op string, id Identity, call CallAs) error
 	NewIdentity() Identity
 	Active(ctx context.Context, op string) (Node, error)
@@ -45,7 +45,7 @@ type Conns interface {
 
 // Identity makes retries of one request idempotent.
 type Identity interface {
-	// OutcomeUnknown reports whether the request may have been committed without a response of a node.
+	// OutcomeUnknown reports whether the request may have been committed although no node has reported its result.
 	OutcomeUnknown() bool
 }
 
@@ -54,11 +54,11 @@ type Node interface {
 	Address() string
 	// Conn returns the current connection. A connection that does not respond is replaced.
 	Conn() *grpc.ClientConn
-	// Error converts an error of gRPC into a client.Error.
+	// Error converts a gRPC error into a client.Error.
 	Error(ctx context.Context, err error) error
 }
 
-// Wrap adds the operation to the error of a node, unless the node's message already begins with its verb.
+// Wrap adds the operation to an error from a node, unless the node's message already begins with its verb.
 func Wrap(op string, err error, message string) error {
 	verb, _, _ := strings.Cut(op, " ")
 	if first, _, _ := strings.Cut(message, " "); strings.TrimSuffix(first, ":") == verb {
