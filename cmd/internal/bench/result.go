@@ -50,7 +50,7 @@ type Result struct {
 	// Fraction is the minimum number of deliveries of a subscription as a fraction of the maximum.
 	Fraction float64 `json:"share_min_of_max,omitempty"`
 	Ratio    float64 `json:"ratio,omitempty"` // of Rate to the rate of the baseline in Comment
-	// CPURatio is the CPU time per message divided by the CPU time of the baseline in Comment.
+	// CPURatio is the CPU time per message divided by that of the baseline in Comment.
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
 	Comment  string  `json:"note,omitempty"`
 
@@ -61,7 +61,7 @@ type Result struct {
 	Stored int `json:"stored,omitempty"` // messages in the store before it
 	// StartMS is the time to open the store, or from starting the nodes until they serve.
 	StartMS       float64 `json:"start_ms,omitempty"`
-	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // of the heap, after a start
+	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // at the end of the phase
 	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // rate of a plain read of the same file
 	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`
 	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // of the process and its page cache together

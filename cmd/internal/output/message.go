@@ -107,7 +107,7 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// JSON cannot represent all values.
+// typed converts values that JSON cannot represent.
 func typed(v any) any {
 	switch v := v.(type) {
 	case []byte:

@@ -86,7 +86,8 @@ func (a *Activity) since(before *Activity, seconds float64) *Rates {
 	return r
 }
 
-// Percentile returns the upper bound of the bucket that contains it; 0 if the buckets are empty.
+// Percentile returns the upper bound, in milliseconds, of the bucket that contains the percentile. share is the
+// percentile as a fraction, 0 to 1. Percentile returns 0 if the buckets are empty.
 func Percentile(buckets []Latency, share float64) float64 {
 	all := uint64(0)
 	for _, b := range buckets {

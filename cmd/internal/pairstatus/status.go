@@ -203,7 +203,7 @@ func (s Status) Answered() int {
 	return n
 }
 
-// Answer is the answer of one node, or the error.
+// Answer is the response from one node, or the error.
 type Answer struct {
 	Address  string
 	Response *pb.GetStatusResponse

@@ -363,7 +363,7 @@ func (d *decoder) forwards(n *yaml.Node) (list []admin.Forward) {
 	return list
 }
 
-// take reports whether the key is known.
+// mapping calls take for each key of a mapping. take returns false if the key is unknown.
 func (d *decoder) mapping(n *yaml.Node, label string, take func(key string, v *yaml.Node) bool) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {

@@ -106,7 +106,7 @@ func (f *messageFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "delivery delay; 0: the default of the queue")
 }
 
-// The message has no body yet.
+// parse returns a message without a body.
 func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	m = f.message
 	if m.Properties, err = parseProperties(f.properties); err != nil {

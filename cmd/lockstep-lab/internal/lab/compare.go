@@ -49,7 +49,7 @@ func (f *compareFlags) register(cmd *cobra.Command, env *cli.Env) {
 		"file locked during measurements; empty: none")
 }
 
-// limit is the text of --memory-limit.
+// check validates the flags. limit is the value of --memory-limit.
 func (f *compareFlags) check(limit string) (p benchcli.Params, err error) {
 	if len(f.syncs) == 0 {
 		return p, cli.Usage("--sync is empty")
@@ -76,7 +76,7 @@ func (f *compareFlags) check(limit string) (p benchcli.Params, err error) {
 	return p, nil
 }
 
-// Missing peers are only logged.
+// find locates the peers. A missing peer is not an error; print reports it.
 func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) error {
 	f.peers = map[string]measure.Peer{}
 	for _, name := range names {
@@ -235,7 +235,7 @@ func (c *comparer) natsRounds(ctx context.Context) error {
 	return nil
 }
 
-// The program of the peer acquires the lock.
+// nats runs the benchmark without the lock, which the program of the peer acquires.
 func (c *comparer) nats(ctx context.Context, configuration, sync string) (err error) {
 	p, ok := c.f.peers[measure.PeerNATS]
 	if !ok {

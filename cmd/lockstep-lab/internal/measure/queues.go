@@ -24,11 +24,16 @@ type QueuesOptions struct {
 // createAtOnce is the number of queues created with one sync.
 const createAtOnce = 1000
 
-// Queues compares a store with one queue with a store with many queues. "create" creates the queues, and "one each"
-// publishes one message to each. "one queue" publishes Messages per slice to the only queue, "round robin" each message
-// to the next queue. These two alternate, and each slice includes a checkpoint; Ratio and CPURatio compare them as in
-// Growth. QueueBytes of "round robin" is the heap per queue at that time; of "start", which reopens the store, after a
-// start.
+// Queues compares a store with many queues to a store with one queue. It reports these phases:
+//   - "create" creates the queues
+//   - "one each" publishes one message to each queue
+//   - "one queue" publishes Messages per slice to the store with one queue
+//   - "round robin" publishes Messages per slice to the many queues in turn
+//   - "start" reopens the store with many queues
+//
+// The slices of "one queue" and "round robin" alternate, and each includes a checkpoint. Ratio and CPURatio of "round
+// robin" are relative to "one queue", as in Growth. QueueBytes of "round robin" and "start" is the heap per queue at
+// the end of the phase.
 func Queues(ctx context.Context, o QueuesOptions, report func(bench.Result) error) (err error) {
 	if o.Queues < 1 || o.Slices < 1 {
 		return errors.New("at least one queue and one slice are required")

@@ -199,7 +199,7 @@ func (e *embedded) burst(ctx context.Context, n, messages int, report func(bench
 	return nil
 }
 
-// The page cache is empty.
+// far measures a start and a complete read, each with an empty page cache.
 func (e *embedded) far(ctx context.Context, messages int, report func(bench.Result) error) error {
 	file := datadir.PageFile(e.Dir)
 	if _, err := e.store.Checkpoint(ctx); err != nil {
@@ -301,7 +301,8 @@ func (e *embedded) write(ctx context.Context, messages int, out *bench.Result) e
 	})
 }
 
-// fill receives the time, the number of items before, and the number to add to the transaction.
+// transactions commits count items in transactions of at most Batch items. fill adds n items to the transaction; done
+// is the number of items in earlier transactions.
 func (e *embedded) transactions(
 	ctx context.Context, count int, out *bench.Result, fill func(nowMS int64, done, n int),
 ) error {

@@ -16,7 +16,8 @@ type turner struct {
 	slices []bench.Result
 }
 
-// The first store of a turn is the last one in the next turn. tidy is called after each slice.
+// takeTurns measures one slice of each store per turn. The first store of a turn is the last one in the next turn.
+// tidy, if not nil, is called after each slice.
 func takeTurns(
 	stores []*turner, workload, phase string, turns int, slice func(*turner, *bench.Result) error,
 	tidy func(*turner) error,
@@ -78,7 +79,7 @@ func (t *turner) total(first *turner) bench.Result {
 	return out
 }
 
-// fn processes count items.
+// withCheckpoint measures fn, which processes count items, together with a checkpoint after it.
 func (e *embedded) withCheckpoint(
 	ctx context.Context, count int, out *bench.Result, fn func(*bench.Result) error,
 ) error {
