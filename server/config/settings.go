@@ -62,7 +62,7 @@ func RunningSettings() []Running {
 	return list
 }
 
-// FindRunning returns the setting with a key, or ErrInvalid if it cannot be changed at run time.
+// FindRunning returns the setting with the given key, or ErrInvalid if it cannot be changed at run time.
 func FindRunning(key string) (Running, error) {
 	list := RunningSettings()
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {

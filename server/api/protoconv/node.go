@@ -81,8 +81,8 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// AlarmsToProto converts conditions to alarms: those of the pair and of the node self that require attention. In the
-// API, conditions replace alarms.
+// AlarmsToProto converts the conditions of the pair and of the node self to alarms, if they are a warning or critical.
+// Alarms are for clients that do not support conditions.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))
 	for i := range all {

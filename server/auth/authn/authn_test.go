@@ -348,7 +348,7 @@ func TestTokens(t *testing.T) {
 	require.NotContains(t, err.Error(), "good")
 }
 
-// The error of a node without JWT support names the cause.
+// The error from a node without JWT support names the cause.
 func TestNoJWT(t *testing.T) {
 	i := issuer.New(t)
 	a, _ := fixture(t, i, func(o *Options) { o.JWT = JWT{} })

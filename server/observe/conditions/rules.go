@@ -178,7 +178,7 @@ func (f *findings) secrets(in *Input) {
 }
 
 const (
-	// answerAge is the maximum age of a response of the other node.
+	// answerAge is the maximum age of a response from the other node.
 	answerAge = 5 * time.Second
 	// clockSlack is the largest accepted difference between the clocks of the two nodes.
 	clockSlack = 2 * time.Second
