@@ -28,8 +28,8 @@ func (s *Store) ClaimGeneration(listed, claimed uuid.UUID) error {
 	})
 }
 
-// ConfirmGeneration durably records that the cluster record lists the generation as in sync. A quarantined store has
-// been replicated completely by then.
+// ConfirmGeneration durably records that the cluster record lists the generation as in sync. It also ends a quarantine,
+// since an in-sync store has been replicated completely.
 func (s *Store) ConfirmGeneration(listed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Generation, id.ClaimedGeneration = listed, uuid.Nil

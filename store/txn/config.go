@@ -113,7 +113,7 @@ var configFields = [...]configField{ //nolint:gochecknoglobals // a table
 
 const noLimit = 1<<64 - 1
 
-// Field returns a pointer to the field with a number, which is its bit in a ConfigMask, and its maximum.
+// Field returns a pointer to a field, and the field's maximum. number is the bit of the field in a ConfigMask.
 func (c *Config) Field(number int) (value *uint64, most uint64) {
 	f := &configFields[number]
 	return f.of(c), f.most

@@ -336,8 +336,8 @@ func (l *Log) syncRecovered(marked uint64) error {
 	return nil
 }
 
-// rewrite writes the content of a segment again: from the block of the record on, or including the segment header if
-// the segment does not begin before the record.
+// rewrite rewrites a segment in place, from the block of the record to the end. If no earlier record is in the segment,
+// it also rewrites the segment header.
 func (l *Log) rewrite(seg *segment, record uint64) error {
 	from := int64(0)
 	if record > seg.first {
