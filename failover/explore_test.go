@@ -288,7 +288,8 @@ func exploreStarts(t *testing.T) map[string]world {
 	return starts
 }
 
-// TestWalk takes long random paths with many failures. LOCKSTEP_WALKS is their number, LOCKSTEP_SEED the first seed.
+// TestWalk takes long random paths with many failures. LOCKSTEP_WALKS is the number of paths, LOCKSTEP_SEED
+// the first seed.
 func TestWalk(t *testing.T) {
 	walks, seed := envInt("LOCKSTEP_WALKS", tier.Count(3000, 6000)), envInt("LOCKSTEP_SEED", 1)
 	start := pairWorld(t)

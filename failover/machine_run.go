@@ -151,9 +151,9 @@ func (m *machine) claim() {
 	m.do(ClaimGeneration{Listed: before, Claimed: r.id})
 }
 
-// clearBoot discards the generations in the directory at the start, because the record does not list this node. If the
-// record lists one of them later, another process is running with a copy of the directory. clearBoot reports whether
-// the directory still contains one.
+// clearBoot discards the generations that the directory contained at startup, because the record does not list this
+// node. If the record lists one of them later, another process is running with a copy of the directory. clearBoot
+// reports whether the caller must also remove one from the directory.
 func (m *machine) clearBoot() bool {
 	if mutate.Off("INV-11-earlier-generations-are-kept") {
 		return false

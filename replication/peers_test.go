@@ -38,7 +38,7 @@ func (w *world) handshake(b, a *node, change ...func(*replication.StandbyMessage
 	return s
 }
 
-// The active rejects invalid messages of a peer with an error and keeps running.
+// The active rejects invalid messages from a peer with an error and keeps running.
 func TestBadPeers(t *testing.T) {
 	refused := func(name string, test func(t *testing.T, w *world, a, b *node)) {
 		simulated(t, name, func(t *testing.T) {

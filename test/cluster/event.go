@@ -42,7 +42,7 @@ type Event struct {
 	End int
 }
 
-// Is reports whether a field has a value, as it is printed.
+// Is reports whether a field exists and, formatted with fmt.Sprint, equals value.
 func (e Event) Is(field, value string) bool {
 	v, ok := e.Fields[field]
 	return ok && fmt.Sprint(v) == value
@@ -57,8 +57,8 @@ func (e Event) Number(field string) uint64 {
 	return n
 }
 
-// WaitEvent waits for the first event with a name and a match, from a position of the node's log. A nil fits matches
-// each. The next call continues from the event's End.
+// WaitEvent waits for the first event with the given name that fits accepts, at or after position from of the node's
+// log. A nil fits accepts every event. To continue after an event, pass its End as from.
 func (n *Node) WaitEvent(ctx context.Context, from int, name string, fits func(Event) bool) (Event, error) {
 	for {
 		log, err := os.ReadFile(n.LogFile())

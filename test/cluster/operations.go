@@ -20,8 +20,8 @@ import (
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstPinned and firstSideClient are the lowest producer numbers of their messages, in addition to
-	// historycheck.FirstApplication.
+	// firstPinned and firstSideClient are the lowest producer numbers of applications that reach only one node, and of
+	// side clients. The other applications begin at historycheck.FirstApplication.
 	firstPinned     = 150
 	firstSideClient = 200
 	// maxAttempts is the maximum number of attempts of a call.

@@ -40,8 +40,8 @@ const sharers = 3
 type WorkloadOptions struct {
 	// Prefix of the queues' names. Default "work-".
 	Prefix string
-	// Queues and Producers are their numbers. Defaults 2 and 3. The first producer is synchronous, the others
-	// pipeline.
+	// Queues and Producers are the numbers of queues and producers. Defaults 2 and 3. The first producer is
+	// synchronous, the others pipeline.
 	Queues, Producers int
 	// PerSecond is the maximum rate of each producer, in messages. Default 500.
 	PerSecond int

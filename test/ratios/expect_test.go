@@ -103,7 +103,7 @@ func parse(data []byte) (*expectations, error) {
 	return &e, errors.Join(errs...)
 }
 
-// run returns the run with a name, or nil.
+// run returns the run with the given name, or nil.
 func (e *expectations) run(name string) *run {
 	i := slices.IndexFunc(e.Runs, func(r run) bool { return r.Name == name })
 	if i < 0 {

@@ -104,7 +104,8 @@ func Of(t *testing.T) *World {
 	return found
 }
 
-// Host returns the IP address of the host with a name: one of the loopback network, so that no TLS is required.
+// Host returns the IP address of the named host, and assigns one on first use. It is a loopback address, which does not
+// require TLS.
 func (w *World) Host(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
