@@ -3,9 +3,9 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Setting describes one setting.
@@ -74,9 +74,12 @@ func FindRunning(key string) (Running, error) {
 	}
 	if slices.ContainsFunc(fieldTable, func(f fieldInfo) bool { return f.key == key }) {
 		return Running{}, fmt.Errorf("%w: %s cannot be changed at run time: set it in the configuration file and "+
-			"run lockstep restart. Settings that can be changed at run time: %s", ErrInvalid, key, strings.Join(names, ", "))
+			"run lockstep restart. To list the settings that can be changed, use lockstep settings list",
+			ErrInvalid, key)
 	}
-	return Running{}, fmt.Errorf("%w: %s is not a setting%s", ErrInvalid, key, didYouMean(key, names))
+	hint := cmp.Or(didYouMean(key, names),
+		"; to list the settings that can be changed at run time, use lockstep settings list")
+	return Running{}, fmt.Errorf("%w: %s is not a setting%s", ErrInvalid, key, hint)
 }
 
 // Text formats the value of a setting as in the file. It returns an empty string for an unknown key.

@@ -75,7 +75,7 @@ func (n *node) openAudit() (*audit.Log, error) {
 	return l, nil
 }
 
-// logNotServing logs the reason why the node does not serve, each time it changes.
+// logNotServing logs the reason why the node is not serving clients, each time it changes.
 func (n *node) logNotServing(ctx context.Context) {
 	last := ""
 	for {
@@ -87,7 +87,7 @@ func (n *node) logNotServing(ctx context.Context) {
 				fields = append(fields, zap.String("coordinator", n.cfg.Coordinator.Type),
 					zap.Strings("coordinator_addresses", n.coordinatorAddresses()))
 			}
-			n.log.Info("node does not serve", fields...)
+			n.log.Info("node is not serving clients", fields...)
 		}
 		last = st.Reason
 		select {

@@ -29,6 +29,9 @@ func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int 
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
+	// Cobra would add the completion command after ShapeFlags.
+	root.InitDefaultCompletionCmd(args...)
+	ShapeFlags(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil:

@@ -215,8 +215,8 @@ queues of the rule.`,
 		func(t table) []role { return t.Roles }, roleTable)
 	cmd.AddCommand(put, list, &cobra.Command{
 		Use: "delete NAME", Short: "Delete an unused role",
-		Long: `Delete a role. This is refused while a rule refers to the role: find it with lockstep access list
-and remove the role from it with lockstep access revoke.`,
+		Long: `Delete a role. A role that a rule refers to cannot be deleted: to find such rules, use lockstep access
+list; to remove the role from them, use lockstep access revoke.`,
 		Example: "  lockstep access role delete deployer",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

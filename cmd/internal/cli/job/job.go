@@ -152,7 +152,8 @@ time of the active node. A compact job rewrites one node at a time.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&job.Schedule, "schedule", "", "cron expression with five fields, or @daily and similar")
+	cmd.Flags().StringVar(&job.Schedule, "schedule", "",
+		"cron expression with five fields, or @hourly, @daily, @weekly or @every DURATION")
 	cmd.Flags().StringVar(&job.Kind, "kind", "", "operation: "+strings.Join(jobKinds(), ", "))
 	cmd.Flags().StringVar(&job.On, "on", "", "node to run on: standby, active or both; default: depends on the kind")
 	cmd.Flags().BoolVar(&job.Paused, "paused", false, "store the job without running it")

@@ -42,7 +42,7 @@ discarded if the queue has none.
 With --filter, only messages that match a CEL expression are consumed (see lockstep subscription create). Other
 messages remain available to other consumers.
 
-` + formatHelp + `
+With --format, each message ` + formatHelp + `
 
 ` + handlerHelp,
 		Example: `  lockstep consume orders

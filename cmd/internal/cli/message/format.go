@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-const formatHelp = `With --format, each message is printed with a Go template (text/template) that uses the
+const formatHelp = `is printed with a Go template (text/template) that uses the
 fields of --output json: {{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex
 .body}} and {{base64 .body}} encode a value. A missing field or property is an error; {{index .properties
 "region"}} prints an empty string instead.`

@@ -43,7 +43,7 @@ input. The temporary queue is deleted afterwards, or after 30 seconds if the com
 The exit code is 0 if a reply was received, 1 if none was received in time or the request was refused, 2 for an
 invalid command line, and 3 if it is unknown whether the request was published.
 
-` + formatHelp,
+With --format, the reply ` + formatHelp,
 		Example: `  lockstep request orders.price '{"item": 17}' --timeout 5s
   lockstep request orders.price --file request.json --format '{{.subject}} {{.body}}'
   lockstep consume orders.price --follow --ack-after-command \

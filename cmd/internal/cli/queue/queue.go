@@ -224,7 +224,8 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 	var ifEmpty, yes bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all messages",
-		Long:    "Delete a queue with all messages. On a terminal, the command asks for confirmation if it has messages.",
+		Long: "Delete a queue with all messages. On a terminal, the command asks for confirmation if the queue has " +
+			"messages.",
 		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -73,7 +73,7 @@ certificates, keys and secrets are checked, and the exit code is 0 if they are v
 					OnReady: func(r node.Ready) {
 						address = r.Address
 						// The node serves even if nothing reads its output (a closed pipe).
-						_ = env.Print.Sentence("lockstep %s serves on %s", env.Version, r.Address)
+						_ = env.Print.Sentence("lockstep %s is listening on %s", env.Version, r.Address)
 						_ = env.Print.Object(map[string]string{
 							"address": r.Address, "advertise": r.Advertise,
 							"node_id": r.NodeID,
