@@ -76,7 +76,7 @@ type Stats struct {
 	PageSize                  int
 	Pages, PagesUsed          uint64
 	// Messages is the number of messages that a subscription needs, and MessageBytes their size.
-	Queues, Messages, MessageBytes uint64
+	Queues, QueuesPaused, Messages, MessageBytes uint64
 	// Delayed is the number of messages that are not yet deliverable.
 	Delayed uint64
 	// TailBytes is the size of messages in memory that are not yet in pages.
@@ -109,6 +109,7 @@ func (s *Store) Stats() (Stats, error) {
 	s.mu.RLock()
 	st.Applied, st.TailBytes = s.applied, s.state.TailBytes()
 	st.Queues, st.Messages, st.MessageBytes = uint64(s.state.QueueCount()), s.state.Messages(), s.state.Bytes()
+	st.QueuesPaused = uint64(s.state.PausedQueues())
 	st.Counts, st.Delayed = s.state.Counts(), s.state.Delayed()
 	s.mu.RUnlock()
 	usage, err := s.o.FS.Usage(s.o.Dir)

@@ -70,6 +70,7 @@ var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"INVALID_NAME":           session.InvalidField,
 	"INVALID_FILTER":         session.InvalidField,
 	"QUEUE_IN_USE":           session.ResourceLocked,
+	"QUEUE_PAUSED":           session.ResourceLocked,
 	"ALREADY_ACKNOWLEDGED":   session.PreconditionFailed,
 	"MESSAGE_RESERVED":       session.ResourceLocked,
 	"FEATURE_MISSING":        session.NotImplemented,

@@ -96,6 +96,8 @@ type Queue struct {
 	Digest uint64
 	// Activity is nil unless requested.
 	Activity *QueueActivity
+	// Pause of the queue; nil if it is not paused.
+	Pause *Pause
 }
 
 // Subscription describes a durable cursor on a queue.
@@ -116,6 +118,8 @@ type Subscription struct {
 	Redelivery RedeliveryPolicy
 	// Active is the consumer of an Exclusive queue that receives messages, if any.
 	Active *ActiveConsumer
+	// Pause of the subscription; nil if it is not paused itself. Its queue may be paused.
+	Pause *Pause
 }
 
 // ActiveConsumer is the consumer that receives the messages of an exclusive queue's subscription.
@@ -339,7 +343,7 @@ func queueFromProto(q *pb.Queue) Queue {
 		Bytes: q.GetBytes(), Config: configFromProto(q.GetConfig()), Digest: q.GetDigest(),
 		Delayed: q.GetDelayed(), Dropped: q.GetDropped(), Expired: q.GetExpired(),
 	}
-	out.Activity = activityFromProto(q.GetActivity())
+	out.Activity, out.Pause = activityFromProto(q.GetActivity()), pauseFromProto(q.GetPause())
 	for _, f := range q.GetForwards() {
 		out.Forwards = append(out.Forwards, Forward{To: f.GetTo(), Move: f.GetMove(), Filter: f.GetFilter()})
 	}

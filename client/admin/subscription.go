@@ -117,6 +117,7 @@ func subscriptionFromProto(s *pb.Subscription) Subscription {
 	out := Subscription{
 		Name: s.GetName(), Floor: s.GetFloor(), Backlog: s.GetBacklog(), InFlight: s.GetInFlight(),
 		Consumers: s.GetConsumers(), Filter: s.GetFilter(), Redelivery: policyFromProto(s.GetRedelivery()),
+		Pause: pauseFromProto(s.GetPause()),
 	}
 	if a := s.GetActiveConsumer(); a != nil {
 		out.Active = &ActiveConsumer{Address: a.GetAddress(), Since: a.GetSince().AsTime()}

@@ -38,6 +38,8 @@ func queuePage() Page {
 				Name: "configure", Title: "Configure", Right: "manage", Dialog: "configure", Load: withQueues(loadConfig),
 				Do: withQueues(alterQueue),
 			},
+			{Name: "pause", Title: "Pause", Right: "manage", Dialog: "pause", Do: withQueues(pauseQueue)},
+			{Name: "resume", Title: "Resume", Right: "manage", Dialog: "resume", Do: withQueues(resumeQueue)},
 			{Name: "seek", Title: "Move subscription", Right: "manage", Dialog: "seek", Danger: true, Do: withQueues(seek)},
 			{
 				Name: "purge", Title: "Purge", Right: "manage", Dialog: "purge", Danger: true, Confirm: true,
@@ -60,6 +62,7 @@ type queueView struct {
 	Settings      []configField // only settings that are set
 	Consumers     []consumerRow
 	NoConsumers   string // why consumers are not shown
+	Paused        string
 	Subscriptions []subscriptionRow
 }
 
@@ -67,6 +70,7 @@ type subscriptionRow struct {
 	*pb.Subscription
 
 	Messages string // address of the unacknowledged messages
+	Paused   string
 }
 
 type consumerRow struct {
@@ -92,6 +96,7 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 		return nil, err
 	}
 	d := &queueView{queueRow: newQueueRow(q), rights: may, MessagesLink: queueLink("/messages", q.GetName())}
+	d.Paused = pauseText(q.GetPause())
 	a := q.GetActivity()
 	s := h.add(fmt.Sprintf("%d %s", q.GetId(), q.GetName()), time.Now(), a.PublishedPerSecond, a.DeliveredPerSecond,
 		a.AcknowledgedPerSecond, proto.Float64(float64(q.GetMessages())))
@@ -103,9 +108,8 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 		}
 	}
 	for _, sub := range q.GetSubscriptions() {
-		d.Subscriptions = append(d.Subscriptions, subscriptionRow{sub, "/messages?" + url.Values{
-			"name": {q.GetName()}, "subscription": {sub.GetName()},
-		}.Encode()})
+		messages := "/messages?" + url.Values{"name": {q.GetName()}, "subscription": {sub.GetName()}}.Encode()
+		d.Subscriptions = append(d.Subscriptions, subscriptionRow{sub, messages, pauseText(sub.GetPause())})
 	}
 	d.loadConsumers(ctx, active)
 	return d, nil
@@ -245,6 +249,52 @@ func confirmed(v *View) error {
 		return invalid("Type the name " + name + " to confirm.")
 	}
 	return nil
+}
+
+func pauseQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
+	name, sub := v.Query.Get("name"), v.Query.Get("subscription")
+	publish, deliver := v.Get("publish") != "", v.Get("deliver") != ""
+	if sub == "" && !publish && !deliver {
+		return Done{}, invalid("Select publishing, delivery or both.")
+	}
+	_, err := queues.PauseQueue(ctx, &pb.PauseQueueRequest{
+		Queue: name, Subscription: sub, Publish: publish, Deliver: deliver, Reason: v.Get("reason"),
+	})
+	if err != nil {
+		return Done{}, err
+	}
+	return Done{Message: "Paused " + cmp.Or(sub, name) + "."}, nil
+}
+
+func resumeQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
+	name, sub := v.Query.Get("name"), v.Query.Get("subscription")
+	_, err := queues.ResumeQueue(ctx, &pb.ResumeQueueRequest{Queue: name, Subscription: sub})
+	if err != nil {
+		return Done{}, err
+	}
+	return Done{Message: "Resumed " + cmp.Or(sub, name) + "."}, nil
+}
+
+// pauseText describes a pause; empty for none.
+func pauseText(p *pb.QueuePause) string {
+	if p == nil {
+		return ""
+	}
+	text := "Delivery is paused"
+	switch {
+	case p.GetPublish() && p.GetDeliver():
+		text = "Publishing and delivery are paused"
+	case p.GetPublish():
+		text = "Publishing is paused"
+	}
+	text += " since " + clockTime(p.GetPausedAt().AsTime())
+	if by := p.GetPausedBy(); by != "" {
+		text += " by " + by
+	}
+	if reason := p.GetReason(); reason != "" {
+		text += ": " + reason
+	}
+	return text
 }
 
 func purgeQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {

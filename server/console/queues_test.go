@@ -91,6 +91,15 @@ func testQueuePages(t *testing.T) {
 	require.Contains(t, do("/queue/seek?name=orders&subscription=default",
 		url.Values{"to": {"sequence"}, "value": {"x"}}).body,
 		"is not a sequence")
+	require.Contains(t, do("/queue/pause?name=orders", url.Values{}).body, "Select publishing")
+	do("/queue/pause?name=orders", url.Values{"deliver": {"1"}, "reason": {"billing down"}})
+	do("/queue/pause?name=orders&subscription=default", url.Values{"reason": {"audit down"}})
+	page = b.get("/queue?name=orders").body
+	require.Contains(t, page, "billing down")
+	require.Contains(t, page, "audit down")
+	do("/queue/resume?name=orders", url.Values{})
+	do("/queue/resume?name=orders&subscription=default", url.Values{})
+	require.NotContains(t, b.get("/queue?name=orders").body, "down")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"order"}}).body, "Type the name orders")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"orders"}}).body, "Purged")
 	gone := do("/queue/delete?name=Prices%2Feu", url.Values{"confirm": {"Prices/eu"}})

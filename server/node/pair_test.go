@@ -80,6 +80,14 @@ func testStandbyRedirectsClients(t *testing.T) {
 			_, err := q.SetForwards(ctx, &pb.SetForwardsRequest{Queue: "q"})
 			return err
 		},
+		"pause": func() error {
+			_, err := q.PauseQueue(ctx, &pb.PauseQueueRequest{Queue: "q"})
+			return err
+		},
+		"resume": func() error {
+			_, err := q.ResumeQueue(ctx, &pb.ResumeQueueRequest{Queue: "q"})
+			return err
+		},
 		"commit": func() error {
 			_, err := q.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{ackOp("q", 1, 1)}})
 			return err

@@ -61,6 +61,12 @@ func TTL(s *store.Store, id uint64) (ms int64) {
 	return ms
 }
 
+// Paused reports whether the delivery of a subscription is paused, directly or by its queue.
+func Paused(s *store.Store, id uint64, sub uint32) (paused bool) {
+	viewSub(s, id, sub, func(sub *queue.Sub) { paused = sub.Paused() })
+	return paused
+}
+
 // TTLs returns the TTL in milliseconds, by queue number, of each queue that has one.
 func TTLs(s *store.Store) (ms map[uint64]int64) {
 	s.View(func(state *queue.State) { ms = state.TTLs() })

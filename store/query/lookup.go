@@ -19,6 +19,8 @@ type Target struct {
 	// QueueID is txn.NoQueue if the queue does not exist.
 	QueueID uint64
 	Config  txn.Config
+	// Paused reports that publishing to the queue is paused.
+	Paused bool
 	// Forwards are the queue's forwarding rules. The caller must not modify them.
 	Forwards []txn.Forward
 	// Messages is the number of live messages, and Bytes their size.
@@ -97,7 +99,7 @@ func (t *Target) fill(st *queue.State) {
 		return
 	}
 	t.Found, t.QueueID, t.Config, t.Forwards = true, q.ID(), q.Config(), q.Forwards()
-	t.Messages, t.Bytes, t.Subscriptions = q.Messages(), q.Bytes(), q.SubCount()
+	t.Messages, t.Bytes, t.Subscriptions, t.Paused = q.Messages(), q.Bytes(), q.SubCount(), q.Pause().Publish
 	if t.Subscription == "" {
 		return
 	}

@@ -31,6 +31,7 @@ type QueueInfo struct {
 	// Subscriptions by number.
 	Subscriptions []SubscriptionInfo
 	Forwards      []ForwardInfo
+	Pause         txn.Pause
 }
 
 // ForwardInfo is a forwarding rule of a queue.
@@ -55,6 +56,8 @@ type SubscriptionInfo struct {
 	Options txn.SubscriptionOptions
 	// DeadLetter is the name of the queue with number Options.Policy.DeadLetter; empty if none.
 	DeadLetter string
+	// Pause of the subscription itself, regardless of its queue's.
+	Pause txn.Pause
 }
 
 // Subscription returns a subscription by name. The result is false if it does not exist.
@@ -70,7 +73,7 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	info := QueueInfo{
 		ID: q.ID(), Name: q.Name(), Config: q.Config(), NextSequence: q.NextSequence(), Messages: q.Messages(),
 		Bytes: q.Bytes(), Digest: q.Digest(), Subscriptions: make([]SubscriptionInfo, 0, q.SubCount()),
-		Delayed: q.DelayedMessages(),
+		Delayed: q.DelayedMessages(), Pause: q.Pause(),
 	}
 	info.Dropped, info.Expired = q.Dropped()
 	info.DeadLetter = nameOf(state, info.Config.DeadLetter)
@@ -82,7 +85,7 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 		options := s.Options()
 		info.Subscriptions = append(info.Subscriptions, SubscriptionInfo{
 			ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog(), Options: options,
-			DeadLetter: nameOf(state, options.Policy.DeadLetter),
+			DeadLetter: nameOf(state, options.Policy.DeadLetter), Pause: s.Pause(),
 		})
 	}
 	return info

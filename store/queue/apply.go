@@ -139,7 +139,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	}
 	var sub *Sub
 	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpMove ||
-		o.Code == txn.OpTake || o.Code == txn.OpAlterSubscription || o.Code == txn.OpPurge && o.Sub != 0 ||
+		o.Code == txn.OpTake || o.Code == txn.OpAlterSubscription ||
+		(o.Code == txn.OpPurge || o.Code == txn.OpPause) && o.Sub != 0 ||
 		o.Code == txn.OpSeek && o.Sub != txn.RetentionSub {
 		if sub = q.Sub(o.Sub); sub == nil {
 			return txn.ErrSubscriptionNotFound
@@ -181,7 +182,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause:
 	}
 	return txn.OK
 }
@@ -229,6 +230,9 @@ func (s *State) checkCreate(o *txn.Op) txn.Code {
 func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 	if err := o.CheckRecords(); err != nil {
 		return codeOf(err)
+	}
+	if q.publishPaused() && !mutate.Off("INV-21-paused-queue-accepts-publishes") {
+		return txn.ErrQueuePaused
 	}
 	s.published = publishedBefore{queue: o.Queue, count: o.Count, raw: o.Raw}
 	return s.checkRoom(q, o.Count, len(o.Raw))
@@ -361,6 +365,8 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		s.setForwards(q, o)
 	case txn.OpAlterSubscription:
 		s.alterSub(q, o)
+	case txn.OpPause:
+		s.pause(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
 		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess:
 	}
@@ -525,6 +531,7 @@ func (s *State) deleteQueue(q *Queue) {
 	delete(s.expiring, q.id)
 	delete(s.temporary, q.id)
 	delete(s.ttls, q.id)
+	delete(s.paused, q.id)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)
@@ -583,6 +590,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	s.touch(q)
 	addReferences(s.deadLettersTo, sub.deadLetter(), -1)
 	delete(q.policies, sub.id)
+	s.setPause(q, sub.id, txn.Pause{})
 	before := q.messages
 	base, n := q.sizes.base, len(q.sizes.slots)
 	for i := range n {

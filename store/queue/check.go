@@ -30,6 +30,7 @@ func (s *State) Check() []string {
 			bad("queue %d %.40q: hidden subscription does not match the retention", q.id, q.name)
 		}
 		s.checkForwards(q, bad)
+		s.checkPauses(q, bad)
 		if (q.config.TemporaryGrace != 0) != (s.temporary[q.id] == q) {
 			bad("queue %d %.40q: list of temporary queues does not match the configuration", q.id, q.name)
 		}

@@ -100,6 +100,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	}
 	c.subs(queues)
 	c.schedule(&s.schedule)
+	c.pauses(queues)
 	c.prepared(&s.prepared)
 	c.access(&s.access)
 	b.DeletedQueues = s.deleted

@@ -98,6 +98,9 @@ func (s *State) checkForward(o *txn.Op) txn.Code {
 		return codeOf(err)
 	}
 	if target := s.queues.get(o.Target); target != nil {
+		if target.publishPaused() {
+			return txn.ErrQueuePaused
+		}
 		return s.checkRoom(target, messages, bytes)
 	}
 	return txn.OK

@@ -25,6 +25,7 @@ import (
 //	q queue(8)                   a queue
 //	s queue(8) sub(4)            a subscription
 //	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of the state in memory
+//	u queue(8)                   pauses of a queue and its subscriptions
 //	x kind lsn(8)                a prepared transaction, or the outcome of one
 //	x kind lsn(8) part(4)        a part of a prepared transaction
 //	z                            the version of the access table
@@ -43,6 +44,7 @@ const (
 	keyQueue      = 'q'
 	keySub        = 's'
 	keySchedule   = 't'
+	keyPauses     = 'u'
 	keyPrepared   = 'x'
 	keyAccess     = 'z'
 )
@@ -58,7 +60,9 @@ type KeyRange struct{ From, To []byte }
 
 // QueueKeys returns the key ranges that must be removed with a queue, without the page index and the schedule index.
 func QueueKeys(id uint64) []KeyRange {
-	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub}
+	kinds := []byte{
+		keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub, keyPauses,
+	}
 	ranges := make([]KeyRange, len(kinds))
 	for i, k := range kinds {
 		ranges[i] = KeyRange{From: queueKey(nil, k, id), To: queueKey(nil, k, id+1)}

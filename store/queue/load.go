@@ -55,6 +55,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.counts(&k, &v)
 	case keyForwards:
 		l.forwards(&k, &v)
+	case keyPauses:
+		l.pauses(&k, &v)
 	case keyMeta:
 		l.meta(&k, &v)
 	case keyAccess:
@@ -141,6 +143,7 @@ func (l *Loader) finishQueue(q *Queue) error {
 	s.bytes += q.bytes
 	s.addQueue(q)
 	s.countForwards(q, 1)
+	s.countPaused(q)
 	return nil
 }
 
@@ -495,6 +498,9 @@ func (s *State) All(yield func(key, value []byte) bool) {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)
 		if len(q.Forwards()) > 0 {
 			add(forwardsKey(nil, q.id), q.forwards.appendValue)
+		}
+		if q.pauses != nil && len(q.pauses.bySub) > 0 {
+			add(pausesKey(nil, q.id), q.pauses.appendValue)
 		}
 		for i := range q.sizes.slots {
 			if c := q.sizes.slots[i].c; c != nil {

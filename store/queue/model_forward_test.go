@@ -80,7 +80,7 @@ func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added m
 		if to == nil {
 			continue
 		}
-		if full := m.room(to, added, len(indexes)); code == txn.OK {
+		if full := m.publishRoom(to, added, len(indexes)); code == txn.OK {
 			code = full
 		}
 		changes = append(changes, func(first uint64) {

@@ -191,7 +191,7 @@ func (m *model) prepareOne(inner *txn.Builder, p *modelPrepared, added map[uint6
 		inner.EndPublish()
 		p.ops = append(p.ops, o)
 		*sum += uint64(len(o.bodies))
-		return m.room(q, added, len(o.bodies))
+		return m.publishRoom(q, added, len(o.bodies))
 	}
 	sequences, code := m.take(q, s)
 	mine := map[uint64]bool{}

@@ -45,6 +45,7 @@ type modelQueue struct {
 	nextSub  uint32
 	records  map[uint64][]byte
 	forwards []txn.Forward
+	pauses   map[uint32]txn.Pause // by subscription; 0: the queue
 	delayed  map[uint64]bool
 	exact    uint64 // first message with an individual size; 0 if sizes are not kept
 }
@@ -175,7 +176,7 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 	}
 	q := &modelQueue{
 		config: config, id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{},
-		records: map[uint64][]byte{}, delayed: map[uint64]bool{},
+		records: map[uint64][]byte{}, delayed: map[uint64]bool{}, pauses: map[uint32]txn.Pause{},
 	}
 	m.nextID++
 	m.queues[q.id] = q
@@ -256,10 +257,16 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		}
 		before := q.alive()
 		delete(q.subs, s.id)
+		delete(q.pauses, s.id)
 		r.Changed = uint64(before - q.alive())
 		b.DeleteSubscription(q.id, s.id)
 	case k < 12 && s != nil && m.rng.IntN(3) == 0:
 		if code := m.alterSub(b, q, s); code != txn.OK {
+			want.Code, want.Op = code, 0
+			return
+		}
+	case k == 12 && m.rng.IntN(2) == 0:
+		if code := m.changePause(b, q, s); code != txn.OK {
 			want.Code, want.Op = code, 0
 			return
 		}
@@ -428,7 +435,7 @@ func (m *model) publish(
 		records = append(records, rec)
 	}
 	b.EndPublish()
-	code := m.room(q, added, n)
+	code := m.publishRoom(q, added, n)
 	forwarded, forward := m.forward(b, q, records, added)
 	if code == txn.OK {
 		code = forwarded
@@ -491,6 +498,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Equal(t, uint64(want.alive()), q.Messages())
 		require.Equal(t, len(want.subs), q.SubCount())
 		require.True(t, slices.Equal(want.forwards, q.Forwards()), "the forwards of queue %d", id)
+		want.checkPauses(t, q)
 		alive := q.NextAlive(1)
 		for seq := uint64(1); seq < want.next; seq++ {
 			needed := want.needed(seq)

@@ -44,6 +44,7 @@ type State struct {
 	temporary     map[uint64]*Queue   // temporary queues
 	ttls          map[uint64]int64    // of the queues with a TTL
 	expiring      map[uint64]struct{} // queues with a retention or OverflowDeadLetterHead
+	paused        map[uint64]struct{} // queues with a pause
 
 	touched []*Queue
 	dirty   []*Queue
@@ -88,6 +89,7 @@ func New() *State {
 		temporary:     make(map[uint64]*Queue),
 		ttls:          make(map[uint64]int64),
 		expiring:      make(map[uint64]struct{}),
+		paused:        make(map[uint64]struct{}),
 	}
 	s.setLimits(s.limits)
 	s.schedule.soonest = NeverMS

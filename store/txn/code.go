@@ -27,6 +27,7 @@ const (
 	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue or a forward target of another queue.
 	ErrQueueInUse      Code = 15
 	ErrDeadLetterCycle Code = 16
+	ErrQueuePaused     Code = 17
 
 	ErrSubscriptionExists   Code = 20
 	ErrSubscriptionNotFound Code = 21
@@ -84,6 +85,7 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrTooManyQueues:        "too many queues: delete some first",
 	ErrQueueInUse:           "queue is the dead-letter queue or a forward target of another queue: change that one first",
 	ErrDeadLetterCycle:      "dead-letter cycle: use a queue that does not dead-letter to this one",
+	ErrQueuePaused:          "publishing to the queue is paused",
 	ErrSubscriptionExists:   "subscription exists in the queue",
 	ErrSubscriptionNotFound: "subscription not found",
 	ErrTooManySubscriptions: "too many subscriptions in this queue: delete some first",

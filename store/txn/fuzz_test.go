@@ -82,6 +82,8 @@ func FuzzReader(f *testing.F) {
 	})
 	seed(nil, func(b *Builder) { b.CreateSubscriptionAt(1, "u", 1, SubscriptionOptions{Filter: "size > 3"}) })
 	seed(nil, func(b *Builder) { b.DeleteQueue(1, true) })
+	seed(nil, func(b *Builder) { b.Pause(1, 0, Pause{Publish: true, By: "ann", Reason: "maintenance"}) })
+	seed(nil, func(b *Builder) { b.Resume(1, 2, false, true) })
 	seed(nil, func(b *Builder) { b.DeleteTemporary(1, 30_000) })
 	seed(nil, func(b *Builder) { b.PutMeta("k", []byte("value")); b.DeleteMeta("l") })
 	seed(&Producer{ID: []byte("p"), Epoch: 1, Sequence: 2}, func(b *Builder) {
@@ -240,6 +242,12 @@ func copyOp(b *Builder, o *Op) {
 		b.DeleteQueue(o.Queue, o.IfEmpty)
 	case OpPurge:
 		b.Purge(o.Queue, o.Sub)
+	case OpPause:
+		if p, resume := o.Pause(); resume {
+			b.Resume(o.Queue, o.Sub, p.Publish, p.Deliver)
+		} else {
+			b.Pause(o.Queue, o.Sub, p)
+		}
 	case OpAlterSubscription:
 		b.AlterSubscription(o.Queue, o.Sub, o.SubscriptionChange())
 	case OpCreateSubscription, OpCreateSubscriptionWith:

@@ -110,7 +110,7 @@ type Op struct {
 	Code OpCode
 	// Queue is the number of the queue, or 0 if the operation is not on one queue.
 	Queue uint64
-	// Sub is the number of the subscription. For OpPurge, 0 means all subscriptions.
+	// Sub is the number of the subscription. For OpPurge, 0 means all subscriptions; for OpPause, the queue.
 	Sub uint32
 	// Target is the number of the target queue of an OpForward or OpMove. For an OpMove that discards messages, it is
 	// NoQueue.
@@ -134,7 +134,8 @@ type Op struct {
 	// messages of the preceding publish.
 	Count int
 	// Raw contains the encoded elements that Count counts. It is the value for OpPutMeta, the options for
-	// OpCreateSubscriptionWith, the change for OpAlterSubscription, and the transaction for OpPrepare.
+	// OpCreateSubscriptionWith, the change for OpAlterSubscription, the pause for OpPause, and the transaction for
+	// OpPrepare.
 	Raw []byte
 	By  Decider
 	// Number is, for a commit or rollback, the LSN of the OpPrepare, or 0 for any. For OpAccess it is the expected version
@@ -190,6 +191,8 @@ func (o *Op) decode(b []byte) error {
 		o.decodeAccess(&d)
 	case OpAlterSubscription:
 		o.alterSubscription(&d)
+	case OpPause:
+		o.decodePause(&d)
 	case OpPutMeta:
 		o.putMeta(&d)
 	case OpDeleteMeta:

@@ -51,6 +51,8 @@ const (
 	OpAlterSubscription OpCode = 23
 	// OpAccess changes the access table, if its version is the expected one.
 	OpAccess OpCode = 22
+	// OpPause pauses or resumes a queue or a subscription.
+	OpPause OpCode = 24
 )
 
 var opNames = [...]string{
@@ -77,6 +79,7 @@ var opNames = [...]string{
 	OpSetForwards:            "set-forwards",
 	OpAccess:                 "access",
 	OpAlterSubscription:      "alter-subscription",
+	OpPause:                  "pause",
 }
 
 // String returns the name of the operation, as shown by `store dump-log`.
@@ -92,7 +95,7 @@ func (c OpCode) String() string {
 // reason is that all operations are checked against the state before the transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
-		c == OpAlterSubscription || c >= OpPrepare && c <= OpRollbackPrepared
+		c == OpAlterSubscription || c == OpPause || c >= OpPrepare && c <= OpRollbackPrepared
 }
 
 // Start is the start position of a new subscription.

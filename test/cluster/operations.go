@@ -241,6 +241,9 @@ func (a *application) hold(o *historycheck.Operation, err error) {
 	if o.Outcome != historycheck.Refused {
 		return
 	}
+	if known, ok := errors.AsType[*client.Error](err); ok && known.Reason == "QUEUE_PAUSED" {
+		return
+	}
 	for _, e := range allowed {
 		if errors.Is(err, e) {
 			return

@@ -141,6 +141,10 @@ func operation(op *txn.Op) string {
 	case txn.OpCreateSubscriptionWith:
 		s += fmt.Sprintf(" queue %d, name %q, start %d, options %s", op.Queue, op.Name, op.Start,
 			options(op.SubscriptionOptions()))
+	case txn.OpPause:
+		p, resume := op.Pause()
+		s += fmt.Sprintf(" queue %d, subscription %d, resume %v, publish %v, deliver %v, by %q, reason %q", op.Queue, op.Sub,
+			resume, p.Publish, p.Deliver, p.By, p.Reason)
 	case txn.OpAlterSubscription:
 		c := op.SubscriptionChange()
 		s += fmt.Sprintf(" queue %d, subscription %d, filter %v, fields %#x, options %s", op.Queue, op.Sub, c.Filter,

@@ -265,6 +265,11 @@ func (w *writer) forwards() {
 	w.commit(nil, func(b *txn.Builder) { b.Seek(5, 1, 2) })
 	w.commit(nil, func(b *txn.Builder) { b.Trim(5, 2, &all) })
 	w.commit(nil, publish(5, "the sizes", "of these", "differ"))
+	w.commit(nil, func(b *txn.Builder) {
+		b.Pause(5, 0, txn.Pause{Publish: true, Deliver: true, By: "operator", Reason: "maintenance"})
+	})
+	w.commit(nil, func(b *txn.Builder) { b.Resume(5, 0, true, false) })
+	w.commit(nil, func(b *txn.Builder) { b.Pause(5, 1, txn.Pause{Deliver: true}) })
 }
 
 // prepared prepares three transactions and decides two of them.

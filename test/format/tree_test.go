@@ -59,6 +59,14 @@ var treeKinds = map[byte]struct {
 	't': {"schedule", func(key, _ *reader) string {
 		return fmt.Sprintf("time %d, queue %d, sequence %d, kind %d", key.be64(), key.be64(), key.be64(), key.u8())
 	}},
+	'u': {"pauses", func(key, value *reader) string {
+		s := fmt.Sprintf("queue %d, version %d", key.be64(), value.u8())
+		for range value.uvarint() {
+			s += fmt.Sprintf(", subscription %d, directions %d, by %q, reason %q, time %d", value.uvarint(), value.u8(),
+				value.text(), value.text(), value.uvarint())
+		}
+		return s
+	}},
 	'x': {"prepared", describePrepared},
 	'z': {"access", func(key, value *reader) string {
 		version := value.u8()

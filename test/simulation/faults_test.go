@@ -6,6 +6,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -133,6 +134,9 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 		return w.diskFault(f, h)
 	case fullQueue:
 		return later(func() { w.limitQueues(ctx, 1) }), func() { w.limitQueues(ctx, 0) }
+	case pausedQueue:
+		paused := make(chan struct{})
+		return later(func() { w.pauseQueues(ctx, f.Rand, paused) }), func() { w.resumeQueues(ctx, paused) }
 	case removed:
 		return later(func() { w.removed.Add(1) }), nil
 	case coordinatorUnresponsive, coordinatorDown:
@@ -337,15 +341,12 @@ func (w *world) startPlan(ctx context.Context, h *host, rng uint64) {
 // limitQueues sets the message limit of the applications' queues; 0: no limit.
 func (w *world) limitQueues(ctx context.Context, messages uint64) {
 	w.running.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
-		defer cancel()
-		h := w.serving(ctx)
-		if h == nil {
-			return
-		}
 		for _, queue := range w.refusable {
-			_, err := pb.NewQueueServiceClient(w.ConnTo(h.address)).AlterQueue(ctx, &pb.AlterQueueRequest{
-				Name: queue, Config: &pb.QueueConfig{MaxMessages: messages},
+			err := w.onQueue(ctx, func(ctx context.Context, queues pb.QueueServiceClient) error {
+				_, err := queues.AlterQueue(ctx, &pb.AlterQueueRequest{
+					Name: queue, Config: &pb.QueueConfig{MaxMessages: messages},
+				})
+				return err
 			})
 			if err != nil {
 				w.record("the limit of %s is not altered: %v", queue, err)
@@ -357,6 +358,58 @@ func (w *world) limitQueues(ctx context.Context, messages uint64) {
 			w.count(fullQueue)
 		}
 	})
+}
+
+// pauseQueues pauses the applications' queues: publishing, delivery or both. It closes done after the last call.
+func (w *world) pauseQueues(ctx context.Context, choice uint64, done chan<- struct{}) {
+	w.running.Go(func() {
+		defer close(done)
+		for _, queue := range w.refusable {
+			err := w.onQueue(ctx, func(ctx context.Context, queues pb.QueueServiceClient) error {
+				_, err := queues.PauseQueue(ctx, &pb.PauseQueueRequest{
+					Queue: queue, Publish: choice%3 == 0, Deliver: choice%3 == 1, Reason: "simulation",
+				})
+				return err
+			})
+			if err != nil {
+				w.record("%s is not paused: %v", queue, err)
+				return
+			}
+		}
+		w.record("queues are paused (%d)", choice%3)
+		w.count(pausedQueue)
+	})
+}
+
+// resumeQueues resumes the applications' queues after paused is closed. It retries until a node responds, because the
+// simulation cannot end with a paused queue.
+func (w *world) resumeQueues(ctx context.Context, paused <-chan struct{}) {
+	w.running.Go(func() {
+		<-paused
+		ctx := context.WithoutCancel(ctx) // the plan may end before
+		for _, queue := range w.refusable {
+			resume := func(ctx context.Context, queues pb.QueueServiceClient) error {
+				_, err := queues.ResumeQueue(ctx, &pb.ResumeQueueRequest{Queue: queue})
+				return err
+			}
+			for w.onQueue(ctx, resume) != nil {
+				sleep(ctx, 100*time.Millisecond)
+			}
+		}
+		w.record("queues are resumed")
+	})
+}
+
+var errNotServing = errors.New("no node serves")
+
+func (w *world) onQueue(ctx context.Context, call func(context.Context, pb.QueueServiceClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
+	defer cancel()
+	h := w.serving(ctx)
+	if h == nil {
+		return errNotServing
+	}
+	return call(ctx, pb.NewQueueServiceClient(w.ConnTo(h.address)))
 }
 
 // identities marks the transaction producers that existed when the fault took effect and that nodes have forgotten.

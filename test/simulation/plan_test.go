@@ -41,6 +41,7 @@ const (
 	maintenance                  // both nodes are resized, compacted or restarted in turn
 	lowDisk                      // a node's disk is nearly full
 	fullQueue                    // the queues of the applications are at their limit
+	pausedQueue                  // they are paused, in both directions or in one
 	removed                      // nodes have evicted the producers of transactions
 	recordLost                   // the coordinator loses the cluster record; an operator finally adopts the pair
 	kinds
@@ -51,7 +52,7 @@ var kindNames = [kinds]string{
 	"slow-link", "client-cut",
 	"client-one-way", "client-reset", "coordinator-silent", "coordinator-down", "swap-unsettled", "slow-disk",
 	"stalled-disk", "failed-sync",
-	"switchover", "upkeep", "low-disk", "full-queue", "forgotten", "record-lost",
+	"switchover", "upkeep", "low-disk", "full-queue", "paused-queue", "forgotten", "record-lost",
 }
 
 func (k kind) String() string { return kindNames[k] }

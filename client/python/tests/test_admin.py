@@ -73,6 +73,24 @@ async def test_forwards(client: Client) -> None:
     assert (await client.admin.set_forwards("f-from", [])).forwards == ()
 
 
+async def test_pause(client: Client) -> None:
+    await client.admin.create_queue("p")
+    paused = await client.admin.pause_queue("p", publish=True, reason="maintenance")
+    assert paused.pause is not None
+    assert (paused.pause.publish, paused.pause.deliver, paused.pause.reason) == (True, False, "maintenance")
+    with pytest.raises(errors.Refused) as refused:
+        await client.publish("p", b"refused")
+    assert refused.value.reason == "QUEUE_PAUSED"
+    assert (await client.admin.resume_queue("p")).pause is None
+    one = await client.admin.pause_queue("p", "default")
+    assert one.pause is None
+    assert one.subscriptions[0].pause is not None
+    await client.publish("p", b"stored")
+    async with await client.consume("p") as consumer:
+        await client.admin.resume_queue("p", "default")
+        (await consumer.receive(timeout=BOUND)).ack()
+
+
 async def test_dead_letters_are_replayed(client: Client) -> None:
     await client.admin.create_queue("r-dead")
     await client.admin.create_queue("r", QueueConfig(dead_letter="r-dead"))

@@ -241,6 +241,9 @@ const (
 	// Another queue uses the queue as `dead_letter` or forwards to it; change that queue first. Or a prepared transaction
 	// requires the queue, the subscription or its messages; commit or roll back that transaction first.
 	ErrorReason_ERROR_REASON_QUEUE_IN_USE ErrorReason = 25
+	// Publishing to the queue, or to a queue that it forwards to, is paused. Publish again after an operator has resumed
+	// it.
+	ErrorReason_ERROR_REASON_QUEUE_PAUSED ErrorReason = 251
 	// `SeekSubscription` moved the subscription of this consumer. Attach again. Do not acknowledge messages that were
 	// received before, even if their acknowledgement was not confirmed: messages from the new position on are
 	// redelivered.
@@ -435,6 +438,7 @@ var (
 		23:  "ERROR_REASON_SUBSCRIPTION_EXISTS",
 		24:  "ERROR_REASON_QUEUE_NOT_EMPTY",
 		25:  "ERROR_REASON_QUEUE_IN_USE",
+		251: "ERROR_REASON_QUEUE_PAUSED",
 		193: "ERROR_REASON_SUBSCRIPTION_MOVED",
 		192: "ERROR_REASON_NO_DEAD_LETTER",
 		69:  "ERROR_REASON_DEAD_LETTER_CYCLE",
@@ -536,6 +540,7 @@ var (
 		"ERROR_REASON_SUBSCRIPTION_EXISTS":    23,
 		"ERROR_REASON_QUEUE_NOT_EMPTY":        24,
 		"ERROR_REASON_QUEUE_IN_USE":           25,
+		"ERROR_REASON_QUEUE_PAUSED":           251,
 		"ERROR_REASON_SUBSCRIPTION_MOVED":     193,
 		"ERROR_REASON_NO_DEAD_LETTER":         192,
 		"ERROR_REASON_DEAD_LETTER_CYCLE":      69,
@@ -755,7 +760,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x12ERROR_KIND_NO_PLAN\x10\x19\x12\x15\n" +
 	"\x11ERROR_KIND_NO_JOB\x10\x1a\x12\x1f\n" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
-	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c*\xe3+\n" +
+	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c*\xa0,\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -801,6 +806,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1cERROR_REASON_QUEUE_NOT_EMPTY\x10\x18\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\x05\x12:\n" +
 	"\x19ERROR_REASON_QUEUE_IN_USE\x10\x19\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12;\n" +
+	"\x19ERROR_REASON_QUEUE_PAUSED\x10\xfb\x01\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
 	"\x129\n" +
 	"\x1fERROR_REASON_SUBSCRIPTION_MOVED\x10\xc1\x01\x1a\x13\xfa\xf8#\x0f\n" +

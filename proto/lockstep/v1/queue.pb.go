@@ -3376,6 +3376,271 @@ func (x *SeekSubscriptionResponse) GetBacklog() uint64 {
 	return 0
 }
 
+// PauseQueueRequest pauses a queue or one of its subscriptions.
+type PauseQueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Subscription to pause; if empty, the queue.
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Pause publishing. Not with `subscription`.
+	Publish bool `protobuf:"varint,3,opt,name=publish,proto3" json:"publish,omitempty"`
+	// Pause delivery. If neither `publish` nor `deliver` is set, both are paused; for a subscription, delivery.
+	Deliver bool `protobuf:"varint,4,opt,name=deliver,proto3" json:"deliver,omitempty"`
+	// Reason for the pause, at most 1,024 bytes of UTF-8, for other operators. It replaces that of an earlier call.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseQueueRequest) Reset() {
+	*x = PauseQueueRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseQueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseQueueRequest) ProtoMessage() {}
+
+func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
+func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *PauseQueueRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *PauseQueueRequest) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
+}
+
+func (x *PauseQueueRequest) GetPublish() bool {
+	if x != nil {
+		return x.Publish
+	}
+	return false
+}
+
+func (x *PauseQueueRequest) GetDeliver() bool {
+	if x != nil {
+		return x.Deliver
+	}
+	return false
+}
+
+func (x *PauseQueueRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PauseQueueRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// PauseQueueResponse contains the queue.
+type PauseQueueResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Current state of the queue.
+	Queue         *Queue `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseQueueResponse) Reset() {
+	*x = PauseQueueResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseQueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseQueueResponse) ProtoMessage() {}
+
+func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
+func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *PauseQueueResponse) GetQueue() *Queue {
+	if x != nil {
+		return x.Queue
+	}
+	return nil
+}
+
+// ResumeQueueRequest resumes a queue or one of its subscriptions.
+type ResumeQueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Subscription to resume; if empty, the queue. Paused subscriptions of a resumed queue stay paused.
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Resume publishing. Not with `subscription`.
+	Publish bool `protobuf:"varint,3,opt,name=publish,proto3" json:"publish,omitempty"`
+	// Resume delivery. If neither `publish` nor `deliver` is set, both are resumed; for a subscription, delivery.
+	Deliver bool `protobuf:"varint,4,opt,name=deliver,proto3" json:"deliver,omitempty"`
+	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	Producer      *Producer `protobuf:"bytes,5,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeQueueRequest) Reset() {
+	*x = ResumeQueueRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeQueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeQueueRequest) ProtoMessage() {}
+
+func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
+func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ResumeQueueRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ResumeQueueRequest) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
+}
+
+func (x *ResumeQueueRequest) GetPublish() bool {
+	if x != nil {
+		return x.Publish
+	}
+	return false
+}
+
+func (x *ResumeQueueRequest) GetDeliver() bool {
+	if x != nil {
+		return x.Deliver
+	}
+	return false
+}
+
+func (x *ResumeQueueRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// ResumeQueueResponse contains the queue.
+type ResumeQueueResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Current state of the queue.
+	Queue         *Queue `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeQueueResponse) Reset() {
+	*x = ResumeQueueResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeQueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeQueueResponse) ProtoMessage() {}
+
+func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
+func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ResumeQueueResponse) GetQueue() *Queue {
+	if x != nil {
+		return x.Queue
+	}
+	return nil
+}
+
 // SetForwardsRequest replaces the forwarding rules of a queue.
 type SetForwardsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3393,7 +3658,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3405,7 +3670,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3418,7 +3683,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -3453,7 +3718,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3730,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3743,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -3503,7 +3768,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3780,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3793,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -3565,7 +3830,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3577,7 +3842,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3590,7 +3855,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -3620,7 +3885,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3632,7 +3897,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3645,7 +3910,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -3673,7 +3938,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3685,7 +3950,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3698,7 +3963,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -3721,7 +3986,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3733,7 +3998,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3746,7 +4011,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -3774,7 +4039,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3786,7 +4051,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3799,7 +4064,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -3822,7 +4087,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3834,7 +4099,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3847,7 +4112,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -3881,7 +4146,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3893,7 +4158,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3906,7 +4171,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -3956,7 +4221,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3968,7 +4233,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3981,7 +4246,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -4034,7 +4299,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4046,7 +4311,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4059,7 +4324,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4309,7 +4574,24 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x02to\"P\n" +
 	"\x18SeekSubscriptionResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
-	"\abacklog\x18\x02 \x01(\x04R\abacklog\"\x8f\x01\n" +
+	"\abacklog\x18\x02 \x01(\x04R\abacklog\"\xcc\x01\n" +
+	"\x11PauseQueueRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x18\n" +
+	"\apublish\x18\x03 \x01(\bR\apublish\x12\x18\n" +
+	"\adeliver\x18\x04 \x01(\bR\adeliver\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x121\n" +
+	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\">\n" +
+	"\x12PauseQueueResponse\x12(\n" +
+	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"\xb5\x01\n" +
+	"\x12ResumeQueueRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x18\n" +
+	"\apublish\x18\x03 \x01(\bR\apublish\x12\x18\n" +
+	"\adeliver\x18\x04 \x01(\bR\adeliver\x121\n" +
+	"\bproducer\x18\x05 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"?\n" +
+	"\x13ResumeQueueResponse\x12(\n" +
+	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"\x8f\x01\n" +
 	"\x12SetForwardsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
 	"\bforwards\x18\x02 \x03(\v2\x14.lockstep.v1.ForwardR\bforwards\x121\n" +
@@ -4365,7 +4647,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x15QUEUE_ORDER_PUBLISHED\x10\x05\x12\x19\n" +
 	"\x15QUEUE_ORDER_DELIVERED\x10\x06\x12\x1c\n" +
 	"\x18QUEUE_ORDER_ACKNOWLEDGED\x10\a\x12\x19\n" +
-	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\xac\x0f\n" +
+	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\xcd\x10\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -4387,7 +4669,10 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\fMoveMessages\x12 .lockstep.v1.MoveMessagesRequest\x1a!.lockstep.v1.MoveMessagesResponse\x12Y\n" +
 	"\x0eRemoveMessages\x12\".lockstep.v1.RemoveMessagesRequest\x1a#.lockstep.v1.RemoveMessagesResponse\x12C\n" +
 	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01\x12_\n" +
-	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponse\x12P\n" +
+	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponse\x12M\n" +
+	"\n" +
+	"PauseQueue\x12\x1e.lockstep.v1.PauseQueueRequest\x1a\x1f.lockstep.v1.PauseQueueResponse\x12P\n" +
+	"\vResumeQueue\x12\x1f.lockstep.v1.ResumeQueueRequest\x1a .lockstep.v1.ResumeQueueResponse\x12P\n" +
 	"\vSetForwards\x12\x1f.lockstep.v1.SetForwardsRequest\x1a .lockstep.v1.SetForwardsResponse\x12D\n" +
 	"\aPrepare\x12\x1b.lockstep.v1.PrepareRequest\x1a\x1c.lockstep.v1.PrepareResponse\x12Y\n" +
 	"\x0eCommitPrepared\x12\".lockstep.v1.CommitPreparedRequest\x1a#.lockstep.v1.CommitPreparedResponse\x12_\n" +
@@ -4407,7 +4692,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -4455,147 +4740,159 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*BrowseResponse)(nil),             // 43: lockstep.v1.BrowseResponse
 	(*SeekSubscriptionRequest)(nil),    // 44: lockstep.v1.SeekSubscriptionRequest
 	(*SeekSubscriptionResponse)(nil),   // 45: lockstep.v1.SeekSubscriptionResponse
-	(*SetForwardsRequest)(nil),         // 46: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 47: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 48: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 49: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 50: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 51: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 52: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 53: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 54: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 55: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 56: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 57: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 58: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 59: lockstep.v1.Producer
-	(*Queue)(nil),                      // 60: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 61: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 62: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 63: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 64: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 65: lockstep.v1.Subscription
-	(*Message)(nil),                    // 66: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 67: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 68: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 69: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 70: lockstep.v1.Forward
+	(*PauseQueueRequest)(nil),          // 46: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 47: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 48: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 49: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 50: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 51: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 52: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 53: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 54: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 55: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 56: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 57: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 58: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 59: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 60: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 61: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 62: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 63: lockstep.v1.Producer
+	(*Queue)(nil),                      // 64: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 65: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 66: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 67: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 68: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 69: lockstep.v1.Subscription
+	(*Message)(nil),                    // 70: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 71: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 72: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 73: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 74: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	58, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	59, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	58, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	59, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	61, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	60, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	59, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	59, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	62, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	63, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	62, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	63, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	65, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	64, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	63, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	63, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
 	0,  // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	60, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	62, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	59, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	64, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	65, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	64, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	61, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	59, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	59, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	66, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	59, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	66, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	63, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	67, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	68, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	69, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	68, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	65, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	63, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	69, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	63, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	70, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	63, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	19, // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	21, // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
 	20, // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
 	24, // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	22, // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	26, // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	59, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	63, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	27, // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	28, // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	29, // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	66, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	67, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	67, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	70, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	71, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	71, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	31, // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
 	34, // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	67, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	67, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	67, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	68, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	67, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	71, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	71, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	71, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	72, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	71, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
 	33, // 44: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	67, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	69, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	67, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	67, // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	67, // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	67, // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	69, // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	62, // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	63, // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	59, // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	70, // 55: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	59, // 56: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 57: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	26, // 58: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	59, // 59: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	56, // 60: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	63, // 61: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	57, // 62: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 63: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 64: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 65: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 66: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 67: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 68: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 69: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 70: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 71: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 72: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	21, // 73: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	25, // 74: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	32, // 75: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	36, // 76: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	38, // 77: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	40, // 78: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	42, // 79: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	44, // 80: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	46, // 81: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	48, // 82: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	50, // 83: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	52, // 84: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	54, // 85: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 86: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 87: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 88: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 89: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 90: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 91: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 92: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 93: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 94: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 95: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	22, // 96: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	30, // 97: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	35, // 98: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	37, // 99: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	39, // 100: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	41, // 101: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	43, // 102: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	45, // 103: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	47, // 104: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	49, // 105: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	51, // 106: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	53, // 107: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	55, // 108: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	86, // [86:109] is the sub-list for method output_type
-	63, // [63:86] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	71, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	73, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	71, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	71, // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	71, // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	71, // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	73, // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	66, // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	67, // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	63, // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	63, // 55: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 56: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	63, // 57: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 58: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	74, // 59: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	63, // 60: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 61: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	26, // 62: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	63, // 63: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 64: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	67, // 65: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	61, // 66: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,  // 67: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,  // 68: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,  // 69: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,  // 70: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,  // 71: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11, // 72: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	13, // 73: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15, // 74: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17, // 75: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19, // 76: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	21, // 77: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	25, // 78: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	32, // 79: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	36, // 80: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	38, // 81: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	40, // 82: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	42, // 83: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	44, // 84: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	46, // 85: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	48, // 86: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	50, // 87: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	52, // 88: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	54, // 89: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	56, // 90: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	58, // 91: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,  // 92: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,  // 93: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,  // 94: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,  // 95: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10, // 96: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12, // 97: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	14, // 98: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16, // 99: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18, // 100: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20, // 101: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	22, // 102: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	30, // 103: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	35, // 104: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	37, // 105: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	39, // 106: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	41, // 107: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	43, // 108: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	45, // 109: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	47, // 110: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	49, // 111: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	51, // 112: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	53, // 113: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	55, // 114: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	57, // 115: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	59, // 116: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	92, // [92:117] is the sub-list for method output_type
+	67, // [67:92] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -4620,7 +4917,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   57,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

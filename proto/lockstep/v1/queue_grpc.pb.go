@@ -41,6 +41,8 @@ const (
 	QueueService_RemoveMessages_FullMethodName     = "/lockstep.v1.QueueService/RemoveMessages"
 	QueueService_Browse_FullMethodName             = "/lockstep.v1.QueueService/Browse"
 	QueueService_SeekSubscription_FullMethodName   = "/lockstep.v1.QueueService/SeekSubscription"
+	QueueService_PauseQueue_FullMethodName         = "/lockstep.v1.QueueService/PauseQueue"
+	QueueService_ResumeQueue_FullMethodName        = "/lockstep.v1.QueueService/ResumeQueue"
 	QueueService_SetForwards_FullMethodName        = "/lockstep.v1.QueueService/SetForwards"
 	QueueService_Prepare_FullMethodName            = "/lockstep.v1.QueueService/Prepare"
 	QueueService_CommitPrepared_FullMethodName     = "/lockstep.v1.QueueService/CommitPrepared"
@@ -133,6 +135,12 @@ type QueueServiceClient interface {
 	// not resend acknowledgements. Seek without attached consumers, so that no concurrent acknowledgement applies to
 	// messages that should be redelivered.
 	SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*SeekSubscriptionResponse, error)
+	// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription, until ResumeQueue
+	// is called. Browsing, moving, purging, expiry and the deletion of the queue are not affected, and a transaction that
+	// was prepared before can be committed. FEATURE_MISSING while a node runs release 0.1.0.
+	PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error)
+	// ResumeQueue ends a pause, in whole or in part.
+	ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error)
 	// SetForwards replaces the forwarding rules of a queue.
 	SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error)
 	// Prepare executes the first phase of a two-phase commit. It performs all checks of Commit, reserves space within the
@@ -368,6 +376,26 @@ func (c *queueServiceClient) SeekSubscription(ctx context.Context, in *SeekSubsc
 	return out, nil
 }
 
+func (c *queueServiceClient) PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseQueueResponse)
+	err := c.cc.Invoke(ctx, QueueService_PauseQueue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeQueueResponse)
+	err := c.cc.Invoke(ctx, QueueService_ResumeQueue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *queueServiceClient) SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetForwardsResponse)
@@ -503,6 +531,12 @@ type QueueServiceServer interface {
 	// not resend acknowledgements. Seek without attached consumers, so that no concurrent acknowledgement applies to
 	// messages that should be redelivered.
 	SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error)
+	// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription, until ResumeQueue
+	// is called. Browsing, moving, purging, expiry and the deletion of the queue are not affected, and a transaction that
+	// was prepared before can be committed. FEATURE_MISSING while a node runs release 0.1.0.
+	PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error)
+	// ResumeQueue ends a pause, in whole or in part.
+	ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error)
 	// SetForwards replaces the forwarding rules of a queue.
 	SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error)
 	// Prepare executes the first phase of a two-phase commit. It performs all checks of Commit, reserves space within the
@@ -596,6 +630,12 @@ func (UnimplementedQueueServiceServer) Browse(*BrowseRequest, grpc.ServerStreami
 }
 func (UnimplementedQueueServiceServer) SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SeekSubscription not implemented")
+}
+func (UnimplementedQueueServiceServer) PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseQueue not implemented")
+}
+func (UnimplementedQueueServiceServer) ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeQueue not implemented")
 }
 func (UnimplementedQueueServiceServer) SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetForwards not implemented")
@@ -928,6 +968,42 @@ func _QueueService_SeekSubscription_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_PauseQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseQueueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).PauseQueue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_PauseQueue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).PauseQueue(ctx, req.(*PauseQueueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_ResumeQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeQueueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).ResumeQueue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_ResumeQueue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).ResumeQueue(ctx, req.(*ResumeQueueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _QueueService_SetForwards_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SetForwardsRequest)
 	if err := dec(in); err != nil {
@@ -1084,6 +1160,14 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SeekSubscription",
 			Handler:    _QueueService_SeekSubscription_Handler,
+		},
+		{
+			MethodName: "PauseQueue",
+			Handler:    _QueueService_PauseQueue_Handler,
+		},
+		{
+			MethodName: "ResumeQueue",
+			Handler:    _QueueService_ResumeQueue_Handler,
 		},
 		{
 			MethodName: "SetForwards",

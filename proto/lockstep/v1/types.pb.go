@@ -1035,8 +1035,10 @@ type Subscription struct {
 	// For an `exclusive` queue: the attached consumer that receives messages. Set only by the active, and only while a
 	// consumer is attached.
 	ActiveConsumer *ActiveConsumer `protobuf:"bytes,8,opt,name=active_consumer,json=activeConsumer,proto3" json:"active_consumer,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Pause of the subscription; not set if it is not paused itself. Its queue may be paused.
+	Pause         *QueuePause `protobuf:"bytes,9,opt,name=pause,proto3" json:"pause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Subscription) Reset() {
@@ -1121,6 +1123,13 @@ func (x *Subscription) GetRedelivery() *RedeliveryPolicy {
 func (x *Subscription) GetActiveConsumer() *ActiveConsumer {
 	if x != nil {
 		return x.ActiveConsumer
+	}
+	return nil
+}
+
+func (x *Subscription) GetPause() *QueuePause {
+	if x != nil {
+		return x.Pause
 	}
 	return nil
 }
@@ -1296,7 +1305,9 @@ type Queue struct {
 	// Messages that have expired since the creation of the queue and were not moved to a dead-letter queue.
 	Expired uint64 `protobuf:"varint,23,opt,name=expired,proto3" json:"expired,omitempty"`
 	// Activity, if requested.
-	Activity      *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
+	Activity *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
+	// Pause of the queue; not set if it is not paused.
+	Pause         *QueuePause `protobuf:"bytes,25,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1422,6 +1433,97 @@ func (x *Queue) GetActivity() *QueueActivity {
 	return nil
 }
 
+func (x *Queue) GetPause() *QueuePause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+// QueuePause is the pause of a queue or of one of its subscriptions. It is stored: it survives failover, restart, backup and
+// restore.
+type QueuePause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Publishing is paused: publishes and forwards to the queue are refused with QUEUE_PAUSED. Messages that the pair moves
+	// itself, such as dead letters, are still added. Always false for a subscription.
+	Publish bool `protobuf:"varint,1,opt,name=publish,proto3" json:"publish,omitempty"`
+	// Delivery is paused: consumers receive no messages. They can acknowledge messages in flight.
+	Deliver bool `protobuf:"varint,2,opt,name=deliver,proto3" json:"deliver,omitempty"`
+	// Time of the last PauseQueue call, by the clock of the active.
+	PausedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=paused_at,json=pausedAt,proto3" json:"paused_at,omitempty"`
+	// Name of the client that paused; empty without authentication.
+	PausedBy string `protobuf:"bytes,4,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
+	// Reason given by that client; may be empty.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueuePause) Reset() {
+	*x = QueuePause{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueuePause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueuePause) ProtoMessage() {}
+
+func (x *QueuePause) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueuePause.ProtoReflect.Descriptor instead.
+func (*QueuePause) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *QueuePause) GetPublish() bool {
+	if x != nil {
+		return x.Publish
+	}
+	return false
+}
+
+func (x *QueuePause) GetDeliver() bool {
+	if x != nil {
+		return x.Deliver
+	}
+	return false
+}
+
+func (x *QueuePause) GetPausedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PausedAt
+	}
+	return nil
+}
+
+func (x *QueuePause) GetPausedBy() string {
+	if x != nil {
+		return x.PausedBy
+	}
+	return ""
+}
+
+func (x *QueuePause) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // QueueActivity contains the activity of a queue. Rates are averages over the last one or two seconds. They are not set
 // if the activity of queues was not requested in the previous 10 seconds.
 type QueueActivity struct {
@@ -1443,7 +1545,7 @@ type QueueActivity struct {
 
 func (x *QueueActivity) Reset() {
 	*x = QueueActivity{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1557,7 @@ func (x *QueueActivity) String() string {
 func (*QueueActivity) ProtoMessage() {}
 
 func (x *QueueActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1570,7 @@ func (x *QueueActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueActivity.ProtoReflect.Descriptor instead.
 func (*QueueActivity) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QueueActivity) GetPublishedPerSecond() float64 {
@@ -1550,7 +1652,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1664,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1677,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Producer) GetId() string {
@@ -1621,7 +1723,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[13]
+	mi := &file_lockstep_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1735,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[13]
+	mi := &file_lockstep_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1748,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Position) GetTerm() uint64 {
@@ -1687,7 +1789,7 @@ type NotActive struct {
 
 func (x *NotActive) Reset() {
 	*x = NotActive{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[14]
+	mi := &file_lockstep_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1801,7 @@ func (x *NotActive) String() string {
 func (*NotActive) ProtoMessage() {}
 
 func (x *NotActive) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[14]
+	mi := &file_lockstep_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1814,7 @@ func (x *NotActive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotActive.ProtoReflect.Descriptor instead.
 func (*NotActive) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NotActive) GetActiveAddress() string {
@@ -1763,7 +1865,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[15]
+	mi := &file_lockstep_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1877,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[15]
+	mi := &file_lockstep_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1890,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Forward) GetTo() string {
@@ -1937,7 +2039,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x13dead_letter_expired\x18\x10 \x01(\bBw\x82\xf9#s\n" +
 	"Amove expired messages to --dead-letter instead of discarding them\x12.Move expired messages to the dead-letter queueR\x11deadLetterExpired\x12\xbe\x01\n" +
 	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationBz\x82\xf9#v\n" +
-	"Idelete the queue after this time without consumers, such as 30s; 0: never\x12\x1eDelete without consumers after\x1a\ttemporaryR\x0etemporaryGraceJ\x04\b\x12\x10\x13\"\xaa\x02\n" +
+	"Idelete the queue after this time without consumers, such as 30s; 0: never\x12\x1eDelete without consumers after\x1a\ttemporaryR\x0etemporaryGraceJ\x04\b\x12\x10\x13\"\xd9\x02\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +
@@ -1948,7 +2050,8 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"redelivery\x18\a \x01(\v2\x1d.lockstep.v1.RedeliveryPolicyR\n" +
 	"redelivery\x12D\n" +
-	"\x0factive_consumer\x18\b \x01(\v2\x1b.lockstep.v1.ActiveConsumerR\x0eactiveConsumer\"\xee\x02\n" +
+	"\x0factive_consumer\x18\b \x01(\v2\x1b.lockstep.v1.ActiveConsumerR\x0eactiveConsumer\x12-\n" +
+	"\x05pause\x18\t \x01(\v2\x17.lockstep.v1.QueuePauseR\x05pause\"\xee\x02\n" +
 	"\x10RedeliveryPolicy\x12*\n" +
 	"\x0emax_deliveries\x18\x01 \x01(\rH\x00R\rmaxDeliveries\x88\x01\x01\x12$\n" +
 	"\vdead_letter\x18\x02 \x01(\tH\x01R\n" +
@@ -1961,7 +2064,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x16_redelivery_multiplier\"\\\n" +
 	"\x0eActiveConsumer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xc5\x03\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xf4\x03\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x120\n" +
@@ -1975,7 +2078,15 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\adelayed\x18\x15 \x01(\x04R\adelayed\x12\x18\n" +
 	"\adropped\x18\x16 \x01(\x04R\adropped\x12\x18\n" +
 	"\aexpired\x18\x17 \x01(\x04R\aexpired\x126\n" +
-	"\bactivity\x18\x18 \x01(\v2\x1a.lockstep.v1.QueueActivityR\bactivity\"\xdf\x02\n" +
+	"\bactivity\x18\x18 \x01(\v2\x1a.lockstep.v1.QueueActivityR\bactivity\x12-\n" +
+	"\x05pause\x18\x19 \x01(\v2\x17.lockstep.v1.QueuePauseR\x05pause\"\xae\x01\n" +
+	"\n" +
+	"QueuePause\x12\x18\n" +
+	"\apublish\x18\x01 \x01(\bR\apublish\x12\x18\n" +
+	"\adeliver\x18\x02 \x01(\bR\adeliver\x127\n" +
+	"\tpaused_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bpausedAt\x12\x1b\n" +
+	"\tpaused_by\x18\x04 \x01(\tR\bpausedBy\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xdf\x02\n" +
 	"\rQueueActivity\x125\n" +
 	"\x14published_per_second\x18\x01 \x01(\x01H\x00R\x12publishedPerSecond\x88\x01\x01\x125\n" +
 	"\x14delivered_per_second\x18\x02 \x01(\x01H\x01R\x12deliveredPerSecond\x88\x01\x01\x12;\n" +
@@ -2035,7 +2146,7 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_lockstep_v1_types_proto_goTypes = []any{
 	(DeadLetterReason)(0),             // 0: lockstep.v1.DeadLetterReason
 	(Overflow)(0),                     // 1: lockstep.v1.Overflow
@@ -2051,55 +2162,59 @@ var file_lockstep_v1_types_proto_goTypes = []any{
 	(*RedeliveryPolicy)(nil),          // 11: lockstep.v1.RedeliveryPolicy
 	(*ActiveConsumer)(nil),            // 12: lockstep.v1.ActiveConsumer
 	(*Queue)(nil),                     // 13: lockstep.v1.Queue
-	(*QueueActivity)(nil),             // 14: lockstep.v1.QueueActivity
-	(*Producer)(nil),                  // 15: lockstep.v1.Producer
-	(*Position)(nil),                  // 16: lockstep.v1.Position
-	(*NotActive)(nil),                 // 17: lockstep.v1.NotActive
-	(*Forward)(nil),                   // 18: lockstep.v1.Forward
-	nil,                               // 19: lockstep.v1.Message.PropertiesEntry
-	nil,                               // 20: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil),     // 21: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 22: google.protobuf.Duration
-	(*descriptorpb.FieldOptions)(nil), // 23: google.protobuf.FieldOptions
+	(*QueuePause)(nil),                // 14: lockstep.v1.QueuePause
+	(*QueueActivity)(nil),             // 15: lockstep.v1.QueueActivity
+	(*Producer)(nil),                  // 16: lockstep.v1.Producer
+	(*Position)(nil),                  // 17: lockstep.v1.Position
+	(*NotActive)(nil),                 // 18: lockstep.v1.NotActive
+	(*Forward)(nil),                   // 19: lockstep.v1.Forward
+	nil,                               // 20: lockstep.v1.Message.PropertiesEntry
+	nil,                               // 21: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil),     // 22: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 23: google.protobuf.Duration
+	(*descriptorpb.FieldOptions)(nil), // 24: google.protobuf.FieldOptions
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	19, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	21, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
-	22, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
-	21, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
-	22, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
-	20, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	21, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	20, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	22, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
+	23, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
+	22, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
+	23, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
+	21, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	22, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
 	6,  // 8: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
 	0,  // 9: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
-	21, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
-	22, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
-	22, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
-	22, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
-	22, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
-	22, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
+	22, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	23, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
+	23, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
+	23, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
+	23, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
+	23, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
 	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
-	22, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
+	23, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
 	11, // 18: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
 	12, // 19: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
-	22, // 20: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
-	22, // 21: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
-	21, // 22: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
-	9,  // 23: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
-	10, // 24: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	18, // 25: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
-	14, // 26: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
-	21, // 27: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
-	22, // 28: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	4,  // 29: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	23, // 30: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
-	8,  // 31: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	31, // [31:32] is the sub-list for extension type_name
-	30, // [30:31] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	14, // 20: lockstep.v1.Subscription.pause:type_name -> lockstep.v1.QueuePause
+	23, // 21: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
+	23, // 22: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
+	22, // 23: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
+	9,  // 24: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
+	10, // 25: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
+	19, // 26: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	15, // 27: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
+	14, // 28: lockstep.v1.Queue.pause:type_name -> lockstep.v1.QueuePause
+	22, // 29: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
+	22, // 30: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
+	23, // 31: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	4,  // 32: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	24, // 33: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
+	8,  // 34: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	34, // [34:35] is the sub-list for extension type_name
+	33, // [33:34] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }
@@ -2115,14 +2230,14 @@ func file_lockstep_v1_types_proto_init() {
 		(*PropertyValue_BytesValue)(nil),
 	}
 	file_lockstep_v1_types_proto_msgTypes[8].OneofWrappers = []any{}
-	file_lockstep_v1_types_proto_msgTypes[11].OneofWrappers = []any{}
+	file_lockstep_v1_types_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 1,
 			NumServices:   0,
 		},

@@ -167,6 +167,7 @@ var errorTable = []mapping{
 	{txn.ErrHeuristicCommit, pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT},
 	{txn.ErrHeuristicRollback, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK},
 	{txn.ErrQueueFull, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
+	{txn.ErrQueuePaused, pb.ErrorReason_ERROR_REASON_QUEUE_PAUSED},
 	{txn.ErrTooManyQueues, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
 	{txn.ErrTooManySubscriptions, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
 	{txn.ErrTooManyMeta, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},

@@ -24,7 +24,7 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),
 		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
-		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
+		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired, Pause: PauseToProto(q.Pause),
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}
 	for _, f := range q.Forwards {
@@ -33,7 +33,7 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 	for _, sub := range q.Subscriptions {
 		described := &pb.Subscription{
 			Name: sub.Name, Floor: sub.Floor, Backlog: sub.Backlog, Filter: sub.Options.Filter,
-			Redelivery: PolicyToProto(&sub.Options, sub.DeadLetter),
+			Redelivery: PolicyToProto(&sub.Options, sub.DeadLetter), Pause: PauseToProto(sub.Pause),
 		}
 		consumers(sub.ID, described)
 		out.Subscriptions = append(out.Subscriptions, described)
@@ -42,6 +42,17 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 		return strings.Compare(a.GetName(), b.GetName())
 	})
 	return out
+}
+
+// PauseToProto converts a pause; nil for none.
+func PauseToProto(p txn.Pause) *pb.QueuePause {
+	if !p.Paused() {
+		return nil
+	}
+	return &pb.QueuePause{
+		Publish: p.Publish, Deliver: p.Deliver, PausedAt: timestamppb.New(time.UnixMilli(int64(p.TimeMS))),
+		PausedBy: p.By, Reason: p.Reason,
+	}
 }
 
 // storedParts contains the parts of a converted message, so that all messages of a response need one allocation.

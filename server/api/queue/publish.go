@@ -238,9 +238,12 @@ func splittable(err error) bool {
 	}
 }
 
-// checkRoom rejects a request before it is logged if the queue is full. The store makes the final decision, since
-// others may publish concurrently.
+// checkRoom rejects a request before it is logged if the queue is full or paused. The store makes the final decision,
+// since others may publish concurrently.
 func checkRoom(q *query.Target, messages, sizeBytes int) error {
+	if q.Paused {
+		return fmt.Errorf("%w: %q", txn.ErrQueuePaused, q.Queue)
+	}
 	c := q.Config
 	if q.Subscriptions == 0 && !c.Retains() {
 		return nil // no message will be stored

@@ -45,6 +45,8 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_Browse_FullMethodName:             onQueues(Browse),
 	pb.QueueService_SeekSubscription_FullMethodName:   manages(),
 	pb.QueueService_SetForwards_FullMethodName:        manages(),
+	pb.QueueService_PauseQueue_FullMethodName:         manages(),
+	pb.QueueService_ResumeQueue_FullMethodName:        manages(),
 	pb.QueueService_Prepare_FullMethodName:            onQueues(Publish | Consume),
 	pb.QueueService_CommitPrepared_FullMethodName:     onQueues(Publish | Consume),
 	pb.QueueService_RollbackPrepared_FullMethodName:   onQueues(Publish | Consume),

@@ -97,6 +97,8 @@ type Source interface {
 	Exhausted(key Key, sequences []uint64) []uint64
 	// TTL returns the TTL of the queue's messages in milliseconds; 0 for none. It can be altered.
 	TTL(queue uint64) int64
+	// Paused reports whether the delivery of the subscription is paused. It can be altered.
+	Paused(key Key) bool
 	// RedeliveryDelays returns the redelivery delays of requeued sequences, or nil if they have none.
 	RedeliveryDelays(key Key, sequences []uint64) []time.Duration
 	// Filter returns a function that reports whether a stored record matches the subscription's filter, or nil without a
@@ -256,6 +258,22 @@ func (r *Registry) SetPaused(paused bool) {
 	r.paused = paused
 	for _, d := range r.byKey {
 		d.setPaused(paused)
+	}
+}
+
+// PauseChanged applies the pause of a queue and its subscriptions. It must be called after the transaction was applied
+// and before it is answered: Next then returns no message of a paused subscription.
+func (r *Registry) PauseChanged(queue uint64) {
+	r.mu.Lock()
+	dispatchers := make([]*dispatcher, 0, 1)
+	for key, d := range r.byKey {
+		if key.Queue == queue {
+			dispatchers = append(dispatchers, d)
+		}
+	}
+	r.mu.Unlock()
+	for _, d := range dispatchers {
+		d.followPause()
 	}
 }
 

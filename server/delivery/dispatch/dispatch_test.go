@@ -34,6 +34,7 @@ type memoryQueue struct {
 	failWith error
 
 	prioritized, exclusive bool
+	paused                 bool
 
 	most      uint64 // deliveries of a message; 0: no limit
 	dead      []dispatch.Dead
@@ -161,6 +162,12 @@ func (q *memoryQueue) TTL(uint64) int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.ttl
+}
+
+func (q *memoryQueue) Paused(dispatch.Key) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.paused
 }
 
 func (q *memoryQueue) RedeliveryDelays(_ dispatch.Key, sequences []uint64) (delays []time.Duration) {

@@ -38,14 +38,17 @@ type dispatcher struct {
 	noReceiver bool                     // no consumer can accept a message
 	polls      bool                     // new messages may precede messages already read
 
+	following sync.Mutex // serializes followPause; locked before mu
+
 	// mu guards the fields below and the fields of the consumers. Methods that use them without locking mu require that
 	// it is held.
 	mu        sync.Mutex
 	consumers []*Consumer
 	order     order
-	turn      int // index of the next consumer in turn
-	paused    bool
-	holding   int // running Withdraw calls
+	turn      int  // index of the next consumer in turn
+	paused    bool // by the registry
+	suspended bool // by the pause of the queue or subscription
+	holding   int  // running Withdraw calls
 	stopped   error
 	next      uint64     // above every sequence that was read
 	delayed   delayQueue // requeued with a delay
@@ -76,6 +79,7 @@ func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
 		registry: r, key: key, paused: paused, next: 1,
 		wake: make(chan struct{}, 1), work: make(chan struct{}, 1), room: make(chan struct{}),
 		corrupt: newSequences(), overdue: newSequences(), ttl: r.source.TTL(key.Queue),
+		suspended: r.source.Paused(key),
 	}
 	d.order = orderOf(d)
 	return d
@@ -107,12 +111,8 @@ func (d *dispatcher) setPaused(paused bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.paused = paused
-	if paused {
-		return
-	}
-	signal(d.wake)
-	for _, c := range d.consumers {
-		signal(c.notify)
+	if !paused {
+		d.wakeAll()
 	}
 }
 
@@ -204,11 +204,56 @@ func (d *dispatcher) deliver(ctx context.Context) {
 func (d *dispatcher) queueChanged() {
 	_, exclusive := d.registry.source.Order(d.key.Queue)
 	ttl := d.registry.source.TTL(d.key.Queue)
+	d.followPause()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ttl = ttl
 	d.order.queueChanged()
 	d.setExclusive(exclusive)
+}
+
+// followPause applies the current pause of the subscription. After it returns, Next returns no message while the
+// subscription is paused.
+func (d *dispatcher) followPause() {
+	d.following.Lock()
+	defer d.following.Unlock()
+	suspended := d.registry.source.Paused(d.key)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.suspended == suspended {
+		return
+	}
+	d.suspended = suspended
+	if suspended {
+		d.recall()
+	}
+	d.wakeAll()
+}
+
+// recall requeues the messages that were assigned to consumers and not sent.
+func (d *dispatcher) recall() {
+	for _, c := range d.consumers {
+		var unsent []uint64
+		for sequence, sent := range c.inFlight {
+			if !sent {
+				unsent = append(unsent, sequence)
+			}
+		}
+		for _, sequence := range unsent {
+			c.removeInFlight(sequence, false)
+		}
+		c.outbox, c.outboxBytes = nil, 0
+		c.updateCount(1)
+		d.requeue(unsent)
+	}
+}
+
+// wakeAll wakes the deliver goroutine, and all consumers, which may have buffered messages.
+func (d *dispatcher) wakeAll() {
+	signal(d.wake)
+	for _, c := range d.consumers {
+		signal(c.notify)
+	}
 }
 
 func (d *dispatcher) followExclusive() {
@@ -287,7 +332,10 @@ func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.canDeliver() {
-		d.noReceiver = true
+		d.noReceiver = !d.suspended // the queue changes when it is resumed
+		if d.suspended && !d.paused {
+			d.answerAllDrains()
+		}
 		return 0, nil, nil, false
 	}
 	if d.polls {
@@ -318,7 +366,9 @@ func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	return messages
 }
 
-func (d *dispatcher) canDeliver() bool { return !d.paused && d.holding == 0 && d.stopped == nil }
+func (d *dispatcher) canDeliver() bool {
+	return !d.paused && !d.suspended && d.holding == 0 && d.stopped == nil
+}
 
 func (d *dispatcher) nextConsumer() *Consumer {
 	if !d.canDeliver() {

@@ -58,6 +58,16 @@ func (d *dispatcher) answerDrains(want int, again []uint64) {
 	}
 }
 
+// answerAllDrains answers the drains of a paused subscription: no message is available. d.mu is held.
+func (d *dispatcher) answerAllDrains() {
+	for _, c := range d.consumers {
+		if c.drain.number != 0 && !c.drain.done {
+			c.drain.done = true
+			signal(c.notify)
+		}
+	}
+}
+
 func (c *Consumer) takeDrained(e *Event) {
 	if !c.drain.done || len(c.outbox) > 0 {
 		return

@@ -150,6 +150,8 @@ func (s storeSource) Priorities(id uint64, sequences []uint64) []uint8 {
 
 func (s storeSource) TTL(id uint64) int64 { return query.TTL(s.store, id) }
 
+func (s storeSource) Paused(key dispatch.Key) bool { return query.Paused(s.store, key.Queue, key.Sub) }
+
 func (s storeSource) RedeliveryDelays(key dispatch.Key, sequences []uint64) []time.Duration {
 	return query.RedeliveryDelays(s.store, key.Queue, key.Sub, sequences)
 }

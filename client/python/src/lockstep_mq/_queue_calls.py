@@ -123,6 +123,46 @@ class QueueCalls:
         )
         return queues.decode_queue(response.queue)
 
+    async def pause_queue(
+        self,
+        name: str,
+        subscription: str = "",
+        *,
+        publish: bool = False,
+        deliver: bool = False,
+        reason: str = "",
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> Queue:
+        """Pause publishing to a queue, its delivery or both, or the delivery of a subscription.
+
+        Without `publish` and `deliver`, both are paused. The pause survives failover and restarts.
+        """
+        asked = queue_pb2.PauseQueueRequest(
+            queue=name, subscription=subscription, publish=publish, deliver=deliver, reason=reason
+        )
+        response = await self._change(
+            f"pause queue {name}", "PauseQueue", asked, queue_pb2.PauseQueueResponse, request, timeout
+        )
+        return queues.decode_queue(response.queue)
+
+    async def resume_queue(
+        self,
+        name: str,
+        subscription: str = "",
+        *,
+        publish: bool = False,
+        deliver: bool = False,
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> Queue:
+        """End a pause, in whole or in part. Subscriptions that were paused themselves stay paused."""
+        asked = queue_pb2.ResumeQueueRequest(queue=name, subscription=subscription, publish=publish, deliver=deliver)
+        response = await self._change(
+            f"resume queue {name}", "ResumeQueue", asked, queue_pb2.ResumeQueueResponse, request, timeout
+        )
+        return queues.decode_queue(response.queue)
+
     async def get_queue(self, name: str, *, timeout: float | None = None) -> Queue:
         """Return a queue."""
         response = await self._ask(

@@ -61,6 +61,25 @@ class ActiveConsumer:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """The pause of a queue or of a subscription.
+
+    Attributes:
+        publish: Publishing to the queue is paused; always False for a subscription.
+        deliver: Delivery is paused.
+        at: When it was paused, by the clock of the active node.
+        by: Name of the client that paused; empty without authentication.
+        reason: The reason that this client gave.
+    """
+
+    publish: bool
+    deliver: bool
+    at: datetime
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Subscription:
     """A durable cursor on a queue. `backlog` is the number of unacknowledged messages; an upper bound with a filter."""
 
@@ -72,6 +91,7 @@ class Subscription:
     filter: str
     redelivery: RedeliveryPolicy = RedeliveryPolicy()
     active_consumer: ActiveConsumer | None = None
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +147,7 @@ class Queue:
     subscriptions: tuple[Subscription, ...] = field(default=())
     forwards: tuple[Forward, ...] = field(default=())
     activity: QueueActivity | None = None
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True)
@@ -235,6 +256,7 @@ def decode_queue(q: types_pb2.Queue) -> Queue:
         subscriptions=tuple(decode_subscription(s) for s in q.subscriptions),
         forwards=tuple(Forward(f.to, f.move, f.filter) for f in q.forwards),
         activity=_decode_activity(q.activity) if q.HasField("activity") else None,
+        pause=_decode_pause(q.pause) if q.HasField("pause") else None,
     )
 
 
@@ -252,7 +274,12 @@ def decode_subscription(s: types_pb2.Subscription) -> Subscription:
         active_consumer=(
             ActiveConsumer(active.address, message.when(active.since)) if s.HasField("active_consumer") else None
         ),
+        pause=_decode_pause(s.pause) if s.HasField("pause") else None,
     )
+
+
+def _decode_pause(p: types_pb2.QueuePause) -> Pause:
+    return Pause(p.publish, p.deliver, message.when(p.paused_at), p.paused_by, p.reason)
 
 
 def _decode_activity(a: types_pb2.QueueActivity) -> QueueActivity:

@@ -207,6 +207,9 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 			limit(uint64(q.Config.MaxDeliveries), output.Count(q.Config.MaxDeliveries)))},
 		{"Dead letters", deadLetters},
 	}
+	if q.Pause != nil {
+		pairs = append(pairs, [2]string{"Paused", pauseText(q.Pause)})
+	}
 	pairs = append(pairs, configPairs(&q.Config)...)
 	for _, f := range q.Forwards {
 		pairs = append(pairs, [2]string{"Forwards", describeForward(f)})

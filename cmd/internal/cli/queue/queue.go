@@ -28,7 +28,7 @@ func Command(env *cli.Env) *cobra.Command {
 	}
 	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
 		purgeCommand(env), moveCommand(env), removeCommand(env), dropCorruptCommand(env), replayCommand(env),
-		seekCommand(env), forwardCommand(env))
+		seekCommand(env), forwardCommand(env), pauseCommand(env), resumeCommand(env))
 	return cmd
 }
 
@@ -45,6 +45,7 @@ type queueState struct {
 	Subscriptions []subscriptionState `json:"subscriptions"`
 	Digest        string              `json:"digest"`
 	Activity      *activityState      `json:"activity,omitempty"`
+	Pause         *pauseState         `json:"pause,omitempty"`
 
 	config admin.QueueConfig
 }
@@ -73,6 +74,7 @@ type subscriptionState struct {
 	// Redelivery is nil if nothing is overridden.
 	Redelivery *policyState `json:"redelivery,omitempty"`
 	Active     *activeState `json:"active_consumer,omitempty"`
+	Pause      *pauseState  `json:"pause,omitempty"`
 }
 
 type activeState struct {
@@ -84,7 +86,7 @@ func newSubscriptionState(s admin.Subscription) subscriptionState {
 	state := subscriptionState{
 		Name: s.Name, Floor: s.Floor, Backlog: s.Backlog, InFlight: s.InFlight, Consumers: s.Consumers,
 		Filter:     s.Filter,
-		Redelivery: newPolicyState(s.Redelivery),
+		Redelivery: newPolicyState(s.Redelivery), Pause: newPauseState(s.Pause),
 	}
 	if s.Active != nil {
 		state.Active = &activeState{Address: s.Active.Address, Since: s.Active.Since.UTC()}
@@ -98,7 +100,7 @@ func newQueueState(q admin.Queue) queueState {
 		Forwards: forwardStates(q), config: q.Config,
 		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
-		Activity: newActivityState(q.Activity),
+		Activity: newActivityState(q.Activity), Pause: newPauseState(q.Pause),
 	}
 	for _, s := range q.Subscriptions {
 		j.Subscriptions = append(j.Subscriptions, newSubscriptionState(s))
@@ -177,6 +179,7 @@ func printSubscriptions(env *cli.Env, q admin.Queue) error {
 		{"Filter", func(s admin.Subscription) string { return s.Filter }},
 		{"Overrides", func(s admin.Subscription) string { return policyText(s.Redelivery) }},
 		{"Active consumer", func(s admin.Subscription) string { return activeText(s.Active) }},
+		{"Paused", func(s admin.Subscription) string { return pauseText(s.Pause) }},
 	} {
 		if !slices.ContainsFunc(q.Subscriptions, func(s admin.Subscription) bool { return column.text(s) != "" }) {
 			continue

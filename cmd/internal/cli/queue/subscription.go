@@ -25,6 +25,7 @@ it have acknowledged it.`,
 		RunE: cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(createSubscriptionCommand(env), alterSubscriptionCommand(env), listSubscriptionsCommand(env),
+		pauseSubscriptionCommand(env), resumeSubscriptionCommand(env),
 		deleteSubscriptionCommand(env))
 	return cmd
 }

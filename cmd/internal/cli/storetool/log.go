@@ -287,6 +287,17 @@ func describeOp(op *txn.Op) string {
 		s += " with subscriptions " + strings.Join(names, ", ")
 	case txn.OpCreateSubscriptionWith:
 		s += optionsText(op.SubscriptionOptions())
+	case txn.OpPause:
+		p, resume := op.Pause()
+		if resume {
+			s += ": resume"
+		}
+		if p.Publish {
+			s += " publishing"
+		}
+		if p.Deliver {
+			s += " delivery"
+		}
 	case txn.OpAlterSubscription:
 		c := op.SubscriptionChange()
 		if c.Filter && c.Options.Filter == "" {

@@ -537,6 +537,48 @@ class SeekSubscriptionResponse(_message.Message):
     backlog: int
     def __init__(self, sequence: _Optional[int] = ..., backlog: _Optional[int] = ...) -> None: ...
 
+class PauseQueueRequest(_message.Message):
+    __slots__ = ("queue", "subscription", "publish", "deliver", "reason", "producer")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    subscription: str
+    publish: bool
+    deliver: bool
+    reason: str
+    producer: _types_pb2.Producer
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., publish: bool = ..., deliver: bool = ..., reason: _Optional[str] = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ...) -> None: ...
+
+class PauseQueueResponse(_message.Message):
+    __slots__ = ("queue",)
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    queue: _types_pb2.Queue
+    def __init__(self, queue: _Optional[_Union[_types_pb2.Queue, _Mapping]] = ...) -> None: ...
+
+class ResumeQueueRequest(_message.Message):
+    __slots__ = ("queue", "subscription", "publish", "deliver", "producer")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    subscription: str
+    publish: bool
+    deliver: bool
+    producer: _types_pb2.Producer
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., publish: bool = ..., deliver: bool = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ...) -> None: ...
+
+class ResumeQueueResponse(_message.Message):
+    __slots__ = ("queue",)
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    queue: _types_pb2.Queue
+    def __init__(self, queue: _Optional[_Union[_types_pb2.Queue, _Mapping]] = ...) -> None: ...
+
 class SetForwardsRequest(_message.Message):
     __slots__ = ("queue", "forwards", "producer")
     QUEUE_FIELD_NUMBER: _ClassVar[int]

@@ -197,7 +197,7 @@ class QueueConfig(_message.Message):
     def __init__(self, max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_multiplier: _Optional[float] = ..., redelivery_max_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention_bytes: _Optional[int] = ..., retention_messages: _Optional[int] = ..., overflow: _Optional[_Union[Overflow, str]] = ..., priorities: bool = ..., exclusive: bool = ..., dead_letter_expired: bool = ..., temporary_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("name", "floor", "backlog", "in_flight", "consumers", "filter", "redelivery", "active_consumer")
+    __slots__ = ("name", "floor", "backlog", "in_flight", "consumers", "filter", "redelivery", "active_consumer", "pause")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FLOOR_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +206,7 @@ class Subscription(_message.Message):
     FILTER_FIELD_NUMBER: _ClassVar[int]
     REDELIVERY_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     name: str
     floor: int
     backlog: int
@@ -214,7 +215,8 @@ class Subscription(_message.Message):
     filter: str
     redelivery: RedeliveryPolicy
     active_consumer: ActiveConsumer
-    def __init__(self, name: _Optional[str] = ..., floor: _Optional[int] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., consumers: _Optional[int] = ..., filter: _Optional[str] = ..., redelivery: _Optional[_Union[RedeliveryPolicy, _Mapping]] = ..., active_consumer: _Optional[_Union[ActiveConsumer, _Mapping]] = ...) -> None: ...
+    pause: QueuePause
+    def __init__(self, name: _Optional[str] = ..., floor: _Optional[int] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., consumers: _Optional[int] = ..., filter: _Optional[str] = ..., redelivery: _Optional[_Union[RedeliveryPolicy, _Mapping]] = ..., active_consumer: _Optional[_Union[ActiveConsumer, _Mapping]] = ..., pause: _Optional[_Union[QueuePause, _Mapping]] = ...) -> None: ...
 
 class RedeliveryPolicy(_message.Message):
     __slots__ = ("max_deliveries", "dead_letter", "redelivery_delay", "redelivery_multiplier", "redelivery_max_delay")
@@ -239,7 +241,7 @@ class ActiveConsumer(_message.Message):
     def __init__(self, address: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "id", "config", "next_sequence", "messages", "bytes", "subscriptions", "digest", "forwards", "delayed", "dropped", "expired", "activity")
+    __slots__ = ("name", "id", "config", "next_sequence", "messages", "bytes", "subscriptions", "digest", "forwards", "delayed", "dropped", "expired", "activity", "pause")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +255,7 @@ class Queue(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     config: QueueConfig
@@ -266,7 +269,22 @@ class Queue(_message.Message):
     dropped: int
     expired: int
     activity: QueueActivity
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., next_sequence: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., digest: _Optional[int] = ..., forwards: _Optional[_Iterable[_Union[Forward, _Mapping]]] = ..., delayed: _Optional[int] = ..., dropped: _Optional[int] = ..., expired: _Optional[int] = ..., activity: _Optional[_Union[QueueActivity, _Mapping]] = ...) -> None: ...
+    pause: QueuePause
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., next_sequence: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., digest: _Optional[int] = ..., forwards: _Optional[_Iterable[_Union[Forward, _Mapping]]] = ..., delayed: _Optional[int] = ..., dropped: _Optional[int] = ..., expired: _Optional[int] = ..., activity: _Optional[_Union[QueueActivity, _Mapping]] = ..., pause: _Optional[_Union[QueuePause, _Mapping]] = ...) -> None: ...
+
+class QueuePause(_message.Message):
+    __slots__ = ("publish", "deliver", "paused_at", "paused_by", "reason")
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_AT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    publish: bool
+    deliver: bool
+    paused_at: _timestamp_pb2.Timestamp
+    paused_by: str
+    reason: str
+    def __init__(self, publish: bool = ..., deliver: bool = ..., paused_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., paused_by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class QueueActivity(_message.Message):
     __slots__ = ("published_per_second", "delivered_per_second", "acknowledged_per_second", "oldest_at", "consumers")

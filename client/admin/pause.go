@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Pause describes the pause of a queue or of a subscription.
+type Pause struct {
+	// Publish reports that publishes and forwards to the queue fail with [client.ErrRefused]. It is always false for a
+	// subscription.
+	Publish bool
+	// Deliver reports that consumers receive no messages.
+	Deliver bool
+	// At is the time of the last call of [Client.PauseQueue], by the clock of the active node.
+	At time.Time
+	// By is the name of the client that paused; empty without authentication. Reason is its explanation.
+	By, Reason string
+}
+
+// PauseOptions are the options of [Client.PauseQueue] and [Client.ResumeQueue]. The zero value selects publishing and
+// delivery of the queue.
+type PauseOptions struct {
+	// Subscription selects one subscription instead of the queue.
+	Subscription string
+	// Publish and Deliver select publishing and delivery. If both are false, both are selected; for a subscription,
+	// delivery is.
+	Publish, Deliver bool
+	// Reason is shown to other operators, at most 1,024 bytes of UTF-8. ResumeQueue ignores it.
+	Reason string
+}
+
+const maxReasonBytes = 1024
+
+// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription. The pause
+// survives failover and restarts; [Client.ResumeQueue] ends it. After PauseQueue returns, consumers of the paused
+// subscriptions receive no further messages. They can acknowledge the messages in flight. Errors:
+// [client.ErrQueueNotFound]; [client.ErrSubscriptionNotFound]; [client.ErrInvalid]; [client.ErrRefused] while one of
+// the nodes runs release 0.1.0.
+func (c *Client) PauseQueue(ctx context.Context, queue string, o PauseOptions) (Queue, error) {
+	if len(o.Reason) > maxReasonBytes || !utf8.ValidString(o.Reason) {
+		return Queue{}, fmt.Errorf("%w: the reason must have at most %d bytes of UTF-8, not %d", client.ErrInvalid,
+			maxReasonBytes, len(o.Reason))
+	}
+	resp, err := change(ctx, c, "pause queue "+queue, &pb.PauseQueueRequest{
+		Queue: queue, Subscription: o.Subscription, Publish: o.Publish, Deliver: o.Deliver, Reason: o.Reason,
+	}, pb.QueueServiceClient.PauseQueue)
+	return queueFromProto(resp.GetQueue()), err
+}
+
+// ResumeQueue ends a pause, in whole or in part. It has no effect on a queue that is not paused. The subscriptions of a
+// resumed queue that were paused themselves stay paused. Errors are those of [Client.PauseQueue].
+func (c *Client) ResumeQueue(ctx context.Context, queue string, o PauseOptions) (Queue, error) {
+	resp, err := change(ctx, c, "resume queue "+queue, &pb.ResumeQueueRequest{
+		Queue: queue, Subscription: o.Subscription, Publish: o.Publish, Deliver: o.Deliver,
+	}, pb.QueueServiceClient.ResumeQueue)
+	return queueFromProto(resp.GetQueue()), err
+}
+
+func pauseFromProto(p *pb.QueuePause) *Pause {
+	if p == nil {
+		return nil
+	}
+	return &Pause{
+		Publish: p.GetPublish(), Deliver: p.GetDeliver(), At: p.GetPausedAt().AsTime(), By: p.GetPausedBy(),
+		Reason: p.GetReason(),
+	}
+}

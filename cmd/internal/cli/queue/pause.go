@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+type pauseState struct {
+	Publish bool      `json:"publish"`
+	Deliver bool      `json:"deliver"`
+	At      time.Time `json:"paused_at"`
+	By      string    `json:"paused_by,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+}
+
+func newPauseState(p *admin.Pause) *pauseState {
+	if p == nil {
+		return nil
+	}
+	return &pauseState{Publish: p.Publish, Deliver: p.Deliver, At: p.At.UTC(), By: p.By, Reason: p.Reason}
+}
+
+func pauseText(p *admin.Pause) string {
+	if p == nil {
+		return ""
+	}
+	text := directions(p.Publish, p.Deliver) + " since " + p.At.UTC().Format(time.RFC3339)
+	if p.By != "" {
+		text += " by " + p.By
+	}
+	if p.Reason != "" {
+		text += ": " + p.Reason
+	}
+	return text
+}
+
+func directions(publish, deliver bool) string {
+	switch {
+	case publish && deliver:
+		return "publishing and delivery"
+	case publish:
+		return "publishing"
+	default:
+		return "delivery"
+	}
+}
+
+func addDirections(cmd *cobra.Command, o *admin.PauseOptions) {
+	cmd.Flags().BoolVar(&o.Publish, "publish", false, "only publishing, unless --deliver is given")
+	cmd.Flags().BoolVar(&o.Deliver, "deliver", false, "only delivery, unless --publish is given")
+}
+
+func addReason(cmd *cobra.Command, o *admin.PauseOptions) {
+	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, shown with the queue")
+}
+
+func pauseCommand(env *cli.Env) *cobra.Command {
+	var o admin.PauseOptions
+	cmd := &cobra.Command{
+		Use: "pause NAME", Short: "Pause publishing or delivery of a queue",
+		Long: `Pause publishing to a queue and its delivery, or one of them. The pause survives failover and restarts, until
+"lockstep queue resume". Publishes to a paused queue fail; consumers stay connected and receive no messages.
+Consumers can acknowledge the messages that they have received. Dead letters are still moved to the queue.`,
+		Example: `  lockstep queue pause orders --reason "database maintenance"
+  lockstep queue pause orders --deliver
+  lockstep queue pause orders --publish`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changePause(cmd.Context(), env, args[0], o, (*admin.Client).PauseQueue)
+		},
+	}
+	addDirections(cmd, &o)
+	addReason(cmd, &o)
+	return cmd
+}
+
+func resumeCommand(env *cli.Env) *cobra.Command {
+	var o admin.PauseOptions
+	cmd := &cobra.Command{
+		Use: "resume NAME", Short: "Resume a paused queue",
+		Long: `Resume publishing to a paused queue and its delivery, or one of them. Subscriptions that were paused by
+"lockstep subscription pause" stay paused.`,
+		Example: `  lockstep queue resume orders
+  lockstep queue resume orders --publish`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changePause(cmd.Context(), env, args[0], o, (*admin.Client).ResumeQueue)
+		},
+	}
+	addDirections(cmd, &o)
+	return cmd
+}
+
+func pauseSubscriptionCommand(env *cli.Env) *cobra.Command {
+	var o admin.PauseOptions
+	cmd := &cobra.Command{
+		Use: "pause QUEUE NAME", Short: "Pause the delivery of a subscription",
+		Long: `Pause the delivery of a subscription. The pause survives failover and restarts, until "lockstep subscription
+resume". Consumers stay connected and receive no messages. The backlog of the subscription grows.`,
+		Example: "  lockstep subscription pause prices audit --reason \"audit system is down\"",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Subscription = args[1]
+			return changePause(cmd.Context(), env, args[0], o, (*admin.Client).PauseQueue)
+		},
+	}
+	addReason(cmd, &o)
+	return cmd
+}
+
+func resumeSubscriptionCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "resume QUEUE NAME", Short: "Resume the delivery of a subscription",
+		Long: `Resume the delivery of a paused subscription. While its queue is paused, it still receives no messages; see
+"lockstep queue resume".`,
+		Example: "  lockstep subscription resume prices audit",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o := admin.PauseOptions{Subscription: args[1]}
+			return changePause(cmd.Context(), env, args[0], o, (*admin.Client).ResumeQueue)
+		},
+	}
+}
+
+func changePause(
+	ctx context.Context, env *cli.Env, queue string, o admin.PauseOptions,
+	call func(*admin.Client, context.Context, string, admin.PauseOptions) (admin.Queue, error),
+) error {
+	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		q, err := call(admin.New(c), ctx, queue, o)
+		if err != nil {
+			return err
+		}
+		if err := env.Print.Object(newQueueState(q)); err != nil {
+			return err
+		}
+		target, pause := "queue "+queue, q.Pause
+		if o.Subscription != "" {
+			target = fmt.Sprintf("subscription %s of queue %s", o.Subscription, queue)
+			for _, s := range q.Subscriptions {
+				if s.Name == o.Subscription {
+					pause = s.Pause
+				}
+			}
+		}
+		if pause == nil {
+			return env.Print.Sentence("%s is not paused", target)
+		}
+		return env.Print.Sentence("%s is paused: %s", target, pauseText(pause))
+	})
+}
