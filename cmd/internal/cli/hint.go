@@ -88,6 +88,8 @@ func hint(err error) string {
 	case errors.Is(err, client.ErrUnavailable) && states("broken pipe", "connection reset"):
 		return "`lockstep status` to see which nodes respond, or `lockstep cert show HOST:PORT` to check whether a node " +
 			"requires a certificate (--tls-cert, --tls-key)"
+	case reason == "QUEUE_PAUSED":
+		return "`lockstep queue show` for the reason of the pause, or `lockstep queue resume` to end it"
 	case reason == "NO_BACKUP_PATH":
 		return "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX"
 	case errors.Is(err, client.ErrRefused) && states("lockstep ", "--", ": set ", ": change "):
