@@ -108,8 +108,8 @@ async def test_mistakes_are_told(
         mistakes: list[tuple[list[str], dict[str, Any], str]] = [
             (pair.addresses, {**own, "ca": foreign["ca"]}, "certificate was not issued by a CA in ca"),
             (pair.addresses, {"tls": True}, "certificate was not issued by a CA in ca"),
-            (pair.addresses, {"ca": own["ca"]}, "it requires a client certificate"),
-            (pair.addresses, {**foreign, "ca": own["ca"]}, "it requires a client certificate"),
+            (pair.addresses, {"ca": own["ca"]}, "requires a client certificate"),
+            (pair.addresses, {**foreign, "ca": own["ca"]}, "requires a client certificate"),
             (pair.addresses, {}, "if it requires TLS, set ca"),
             (nothing, own, "connection refused: no process is listening"),
         ]
