@@ -45,7 +45,7 @@ go build -o "$work/lockstep" ./cmd/lockstep
 node=$!
 address=
 for ((i = 0; i < 150; i++)); do
-  address=$(sed -n 's/.*"metrics".*"address":"\([^"]*\)".*/\1/p' "$work/node.log" | head -n 1)
+  address=$(sed -n 's/.*"metrics listening".*"address":"\([^"]*\)".*/\1/p' "$work/node.log" | head -n 1)
   if [[ -n $address ]] && curl -fsS "http://$address/metrics" >"$work/metrics" 2>/dev/null && [[ -s $work/metrics ]]; then
     break
   fi

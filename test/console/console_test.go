@@ -371,8 +371,8 @@ func TestForced(t *testing.T) {
 	opener := `a[href^="/pair/force?node="]`
 	b.run(chromedp.Click(opener, chromedp.ByQuery), chromedp.WaitVisible("#dialog #confirm", chromedp.ByQuery))
 	for _, want := range []string{
-		"Acknowledged messages may be lost", "Node " + standby.Name + " becomes active, but may lack messages", "from LSN",
-		"Use it only if " + active.Name + " is permanently lost",
+		"Acknowledged messages may be lost", "Node " + standby.Name + " becomes active, but may not have all messages", "from LSN",
+		"only if " + active.Name + " is permanently lost",
 	} {
 		require.True(t, func() (found bool) {
 			b.run(chromedp.Evaluate(has("#dialog", want), &found))
