@@ -371,7 +371,8 @@ func TestForced(t *testing.T) {
 	opener := `a[href^="/pair/force?node="]`
 	b.run(chromedp.Click(opener, chromedp.ByQuery), chromedp.WaitVisible("#dialog #confirm", chromedp.ByQuery))
 	for _, want := range []string{
-		"Acknowledged messages may be lost", "Node " + standby.Name + " becomes active, but may not have all messages", "from LSN",
+		"Acknowledged messages may be lost", "from LSN",
+		"Node " + standby.Name + " becomes active, but may not have all messages",
 		"only if " + active.Name + " is permanently lost",
 	} {
 		require.True(t, func() (found bool) {
