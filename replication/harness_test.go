@@ -33,7 +33,7 @@ import (
 )
 
 // patience limits every wait of these tests, in simulated time.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // world is the environment of a pair in a synctest bubble: a network and the pair ID.
 type world struct {

@@ -80,7 +80,9 @@ func TestStandbyLostDuringSnapshot(t *testing.T) { synctest.Test(t, testStandbyL
 func testStandbyLostDuringSnapshot(t *testing.T) {
 	w := newWorld(t)
 	small := func(n *node) { n.tuning.SnapshotChunkBytes = 2 << 10 }
-	a, b := w.node("a", smallLog, small), w.node("b", smallLog, small)
+	// If b stops before its request, the loss is reported after 20 of these timeouts.
+	quick := func(n *node) { n.tuning.StandbyTimeout = 20 * time.Millisecond }
+	a, b := w.node("a", smallLog, small, quick), w.node("b", smallLog, small)
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.dropLog()
