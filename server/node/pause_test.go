@@ -50,7 +50,7 @@ func testPauseSurvivesFailover(t *testing.T) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_QUEUE_PAUSED, reasonOf(err))
 	nothing := func(subscription string) {
 		t.Helper()
-		<-time.After(time.Second)
+		<-time.After(time.Second) // in simulated time: more than a delivery takes
 		require.Zero(t, standby.subscription("q", subscription).GetInFlight())
 	}
 	c := standby.attach(&pb.Attach{Queue: "q", Subscription: "default"}, 5)

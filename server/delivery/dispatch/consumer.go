@@ -199,17 +199,22 @@ func (c *Consumer) Finish() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.finishing = true
+	c.requeueUnsent()
+	signal(c.notify)
+}
+
+// requeueUnsent requeues the messages in the outbox. d.mu is held.
+func (c *Consumer) requeueUnsent() {
 	var unsent []uint64
 	for _, m := range c.outbox {
 		if _, still := c.inFlight[m.Sequence]; still {
-			delete(c.inFlight, m.Sequence)
+			c.removeInFlight(m.Sequence, false)
 			unsent = append(unsent, m.Sequence)
 		}
 	}
 	c.outbox, c.outboxBytes = nil, 0
 	c.updateCount(1)
-	d.requeue(unsent)
-	signal(c.notify)
+	c.d.requeue(unsent)
 }
 
 // Fail ends the consumer: Next returns err.

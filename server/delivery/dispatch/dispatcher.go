@@ -225,27 +225,11 @@ func (d *dispatcher) followPause() {
 	}
 	d.suspended = suspended
 	if suspended {
-		d.recall()
+		for _, c := range d.consumers {
+			c.requeueUnsent()
+		}
 	}
 	d.wakeAll()
-}
-
-// recall requeues the messages that were assigned to consumers and not sent.
-func (d *dispatcher) recall() {
-	for _, c := range d.consumers {
-		var unsent []uint64
-		for sequence, sent := range c.inFlight {
-			if !sent {
-				unsent = append(unsent, sequence)
-			}
-		}
-		for _, sequence := range unsent {
-			c.removeInFlight(sequence, false)
-		}
-		c.outbox, c.outboxBytes = nil, 0
-		c.updateCount(1)
-		d.requeue(unsent)
-	}
 }
 
 // wakeAll wakes the deliver goroutine, and all consumers, which may have buffered messages.
