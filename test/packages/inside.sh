@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The part of run.sh that runs in the root in which the packages are installed.
-set -euo pipefail
+set -eEuo pipefail
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
 trap 'echo "failed: $BASH_SOURCE:$LINENO: $BASH_COMMAND" >&2' ERR
 
@@ -124,7 +124,7 @@ life_of_deb() {
   [[ ! -e /etc/lockstep/node.yaml && -e /etc/lockstep/node-a-key.pem ]] || fail "purge kept node.yaml or deleted a key"
   [[ -s /var/lib/lockstep/page.db ]] || fail "purge deleted the messages"
   is "the owner of the data" "$(owner /var/lib/lockstep)" "lockstep:lockstep 700"
-  grep -q 'are kept' /tmp/dpkg.log
+  grep -q 'keeping the messages' /tmp/dpkg.log
   # After reinstallation the node has its messages; after a purge with LOCKSTEP_PURGE_DATA, nothing remains.
   install_deb 0.2.0
   alone
