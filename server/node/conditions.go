@@ -104,7 +104,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 		in.OldestPrepared = &conditions.Prepared{XID: xid, At: time.UnixMilli(timeMS)}
 	}
 	if session := n.serving.Get(); session != nil {
-		in.Full = session.Consumers.Full()
+		in.Full, in.PausedQueues = session.Consumers.Full(), query.PausedQueues(n.store)
 	}
 	if plan, err := n.maintenance.Plan(); err == nil {
 		in.Plan = plan

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // A pause survives a failover, with its reason and time. Publishes to the queue are refused and consumers receive
@@ -48,6 +49,8 @@ func testPauseSurvivesFailover(t *testing.T) {
 		}},
 	}}})
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_QUEUE_PAUSED, reasonOf(err))
+	standby.waitCondition(conditions.QueuesPaused, "", true)
+	require.Equal(t, `"q"`, standby.condition(conditions.QueuesPaused, "").GetDetails())
 	nothing := func(subscription string) {
 		t.Helper()
 		<-time.After(time.Second) // in simulated time: more than a delivery takes
@@ -68,6 +71,7 @@ func testPauseSurvivesFailover(t *testing.T) {
 	_, err = standby.queues.ResumeQueue(t.Context(), &pb.ResumeQueueRequest{Queue: "q", Subscription: "audit"})
 	require.NoError(t, err)
 	require.Len(t, audit.take(2), 2)
+	standby.waitCondition(conditions.QueuesPaused, "", false)
 }
 
 func TestInvalidPauses(t *testing.T) { simulated(t, testInvalidPauses) }

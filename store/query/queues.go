@@ -117,6 +117,20 @@ func viewSub(s *store.Store, id uint64, sub uint32, fn func(*queue.Sub)) {
 	})
 }
 
+// PausedQueues returns the sorted names of the queues that are paused or have a paused subscription.
+func PausedQueues(s *store.Store) (names []string) {
+	if s.Usable() != nil {
+		return nil
+	}
+	s.View(func(state *queue.State) {
+		for q := range state.Paused {
+			names = append(names, q.Name())
+		}
+	})
+	slices.Sort(names)
+	return names
+}
+
 // QueueByName describes a queue. It returns ErrNoQueue if the queue does not exist, ErrClosed or ErrFailed.
 func QueueByName(s *store.Store, name string) (info QueueInfo, err error) {
 	if err := s.Usable(); err != nil {

@@ -39,6 +39,15 @@ func (q *Queue) publishPaused() bool { return q.pauses != nil && q.Pause().Publi
 // PausedQueues returns the number of queues that are paused or have a paused subscription.
 func (s *State) PausedQueues() int { return len(s.paused) }
 
+// Paused iterates over these queues, in no particular order.
+func (s *State) Paused(yield func(*Queue) bool) {
+	for id := range s.paused {
+		if !yield(s.queues.get(id)) {
+			return
+		}
+	}
+}
+
 func (s *State) pause(q *Queue, o *txn.Op) {
 	now := q.pauseOf(o.Sub)
 	p, resume := o.Pause()

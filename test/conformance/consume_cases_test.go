@@ -25,6 +25,7 @@ func consumeCases() []testCase {
 		{name: "time to live and delay", run: times},
 		{name: "a subscription that was moved", run: moved},
 		{name: "a queue that is not there", run: noQueue},
+		{name: "a paused queue", run: paused},
 	}
 }
 
@@ -255,6 +256,32 @@ func moved(t *testing.T, r *run) {
 	}
 	r.flush("k")
 	r.settle("k")
+	r.verify()
+}
+
+// A refused publish of a paused queue is not retried: the application decides.
+func paused(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	r.consume("k", q, nil)
+	active, _ := r.inSync(t)
+	queues := pb.NewQueueServiceClient(active.Conn())
+	_, err := queues.PauseQueue(t.Context(), &pb.PauseQueueRequest{Queue: q})
+	require.NoError(t, err)
+	got := r.a.call("publish", request{"client": "c", "queue": q, "messages": []request{{"body": "1"}}})
+	require.NotNil(t, got.Error)
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Equal(t, "QUEUE_PAUSED", got.Error.Reason)
+
+	_, err = queues.ResumeQueue(t.Context(), &pb.ResumeQueueRequest{Queue: q, Publish: true})
+	require.NoError(t, err)
+	r.stored(q, nil)
+	r.settle("k")
+	_, err = queues.ResumeQueue(t.Context(), &pb.ResumeQueueRequest{Queue: q})
+	require.NoError(t, err)
+	d, _ := r.receive("k")
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
 	r.verify()
 }
 

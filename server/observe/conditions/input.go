@@ -38,6 +38,7 @@ type Input struct {
 	Difference     string
 	OldestPrepared *Prepared
 	Full           []dispatch.FullError // full dead-letter queues
+	PausedQueues   []string             // names
 
 	// Archive is the status of the log archive of this node.
 	Plan    *maintenance.Plan

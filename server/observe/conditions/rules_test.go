@@ -171,8 +171,15 @@ func TestDeadLettersWaitCondition(t *testing.T) {
 	require.Contains(t, f.all[0].Details, `"orders"`)
 	require.Contains(t, f.all[0].Details, `"orders.dead"`)
 	f.all = nil
-	f.work(&Input{Full: make([]dispatch.FullError, 2*maxFullNamed)})
+	f.work(&Input{Full: make([]dispatch.FullError, 2*maxNamed)})
 	require.Len(t, f.all, 1)
+}
+
+func TestQueuesPausedCondition(t *testing.T) {
+	var f findings
+	f.work(&Input{PausedQueues: []string{"orders", "payments"}})
+	require.Equal(t, []Kind{QueuesPaused}, kinds(&f))
+	require.Equal(t, `"orders"; "payments"`, f.all[0].Details)
 }
 
 // Clock differences are reported, except for the part that the network delay of the response may explain.

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/units"
@@ -24,8 +26,8 @@ const (
 	// archiveStuckAfter is how long the archive may make no progress while records are pending.
 	archiveStuckAfter = 2 * time.Minute
 	preparedOldAfter  = time.Hour
-	// maxFullNamed is the maximum number of queues in the details of DeadLetterQueueFull.
-	maxFullNamed = 5
+	// maxNamed is the maximum number of queues in the details of a condition.
+	maxNamed = 5
 )
 
 type switchoverSeen struct {
@@ -125,16 +127,22 @@ func (f *findings) work(in *Input) {
 		f.pair(in.Now.Sub(p.At) > preparedOldAfter, PreparedOld, "transaction %q prepared at %s", p.XID,
 			p.At.UTC().Format(time.RFC3339))
 	}
-	full := in.Full
+	full := func(e dispatch.FullError) string { return e.Error() }
+	f.pair(len(in.Full) > 0, DeadLetterQueueFull, "%s", list(in.Full, full))
+	f.pair(len(in.PausedQueues) > 0, QueuesPaused, "%s", list(in.PausedQueues, strconv.Quote))
+}
+
+// list describes the first elements, and the number of the others.
+func list[T any](all []T, describe func(T) string) string {
 	var text []string
-	for i := range full {
-		if i == maxFullNamed {
-			text = append(text, fmt.Sprintf("%d more", len(full)-i))
+	for i, v := range all {
+		if i == maxNamed {
+			text = append(text, fmt.Sprintf("%d more", len(all)-i))
 			break
 		}
-		text = append(text, full[i].Error())
+		text = append(text, describe(v))
 	}
-	f.pair(len(full) > 0, DeadLetterQueueFull, "%s", strings.Join(text, "; "))
+	return strings.Join(text, "; ")
 }
 
 func (r *Rules) archive(f *findings, st *backup.ArchiveStatus, now time.Time) {

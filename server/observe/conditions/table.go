@@ -391,6 +391,13 @@ func ofTheContent() []Definition {
 				"limits: the messages are moved within a second. For messages larger than its `max_bytes`, raise that " +
 				"limit.",
 		},
+		{
+			Kind: QueuesPaused, Severity: Info, Scope: OfPair,
+			Cause: "Queues or subscriptions are paused: their publishes are refused, or their messages are not " +
+				"delivered.",
+			Action: "`lockstep queue show` shows who paused the queue, when and why. Run `lockstep queue resume` or " +
+				"`lockstep subscription resume` when the work is finished.",
+		},
 	}
 }
 
