@@ -15,7 +15,7 @@ import (
 const (
 	needsNetns      = "netns"      // root, ip and iptables: networks in which packets are dropped
 	needsMount      = "mount"      // root: a small disk
-	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a file system whose writes can be frozen
+	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a filesystem whose writes can be frozen
 	needsFaultdisk  = "faultdisk"  // a binary with the build tag of that name
 	needsFaultclock = "faultclock" // a binary whose time.Now was replaced (test/cluster/clock.go)
 	needsHistory    = "history"    // the repository with the last release in it

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// The ioctl(2) requests that suspend and resume all writes to a file system (linux/fs.h).
+// The ioctl(2) requests that suspend and resume all writes to a filesystem (linux/fs.h).
 const (
 	freezeRequest = 0xc0045877 // FIFREEZE
 	thawRequest   = 0xc0045878 // FITHAW
@@ -27,7 +27,7 @@ const (
 // behindBound limits the wait for VoterBehind, which is reported after 30 seconds.
 const behindBound = bound + 30*time.Second
 
-// The file system of the witness is frozen while its process keeps responding: it lags behind, but is not missing.
+// The filesystem of the witness is frozen while its process keeps responding: it lags behind, but is not missing.
 // The pair continues to serve, both nodes report the condition, and it ends when the disk responds again.
 func TestVoterBehind(t *testing.T) {
 	t.Parallel() // mostly idle
@@ -50,7 +50,7 @@ func TestVoterBehind(t *testing.T) {
 	verify(t, p, w)
 }
 
-// freezable moves a directory to a file-backed file system whose writes can be frozen.
+// freezable moves a directory to a file-backed filesystem whose writes can be frozen.
 func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")
@@ -61,7 +61,7 @@ func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	require.NoError(t, os.Mkdir(dir, 0o750))
 	for _, cmd := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir}} {
 		if out, err := exec.CommandContext(t.Context(), cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
-			missingFeature(t, needsFreeze, "a file system in a file: %v: %v, %s", cmd, err, out)
+			missingFeature(t, needsFreeze, "a filesystem in a file: %v: %v, %s", cmd, err, out)
 		}
 	}
 	mounted, err := os.Open(dir)

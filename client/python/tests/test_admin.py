@@ -114,7 +114,7 @@ async def test_dead_letters_are_replayed(client: Client) -> None:
         await client.admin.replay_dead_letters("r-dead", subscription="none")
 
 
-async def test_messages_are_moved_and_removed(client: Client) -> None:
+async def test_move_and_remove_messages(client: Client) -> None:
     made = await client.admin.create_queue("m-from", subscriptions=["a", "b"])
     await client.admin.create_queue("m-to")
     await client.publish_batch("m-from", [str(i) for i in range(1, 11)])
@@ -137,7 +137,7 @@ async def test_messages_are_moved_and_removed(client: Client) -> None:
         await client.admin.remove_messages("m-from", [2], queue_id=made.id + 1000)
 
 
-async def test_the_table_of_queues(client: Client) -> None:
+async def test_queue_table(client: Client) -> None:
     for i, q in enumerate(("tbl/Aa", "tbl/bb", "tbl/cA")):
         await client.admin.create_queue(q)
         await client.publish_batch(q, [b"x"] * (i + 1))
@@ -151,7 +151,7 @@ async def test_the_table_of_queues(client: Client) -> None:
         await client.admin.queue_table(order="size")  # type: ignore[arg-type] # the mistake
 
 
-async def test_connections_are_shown_and_closed(pair: Pair, client: Client) -> None:
+async def test_connections(pair: Pair, client: Client) -> None:
     await client.admin.create_queue("conn")
     active = await client.wait_active(timeout=BOUND)
     async with Client(pair.addresses) as other, await other.consume("conn", timeout=BOUND) as consumer:
@@ -174,7 +174,7 @@ async def test_connections_are_shown_and_closed(pair: Pair, client: Client) -> N
         await client.admin.close_connection("127.0.0.1:1", 1)
 
 
-async def test_a_call_that_was_given_up_can_be_asked_for_again(pair: Pair, client: Client) -> None:
+async def test_timed_out_call_can_be_repeated(pair: Pair, client: Client) -> None:
     await asyncio.to_thread(pair.wait_in_sync)
     await client.admin.create_queue("ask-again")
     await client.publish_batch("ask-again", [b"x"] * 5)
@@ -199,7 +199,7 @@ async def test_a_call_that_was_given_up_can_be_asked_for_again(pair: Pair, clien
     await asyncio.to_thread(pair.wait_in_sync)
 
 
-async def test_a_request_keeps_its_identity_over_calls() -> None:
+async def test_request_keeps_its_identity() -> None:
     async def purge(n: int, context: Context) -> queue_pb2.PurgeQueueResponse:
         if n == 1:
             await asyncio.sleep(BOUND)  # the client times out
@@ -228,7 +228,7 @@ async def test_a_request_keeps_its_identity_over_calls() -> None:
         assert [(p.sequence, p.retry) for p in sent] == [(1, False), (1, True), (1, True), (2, False)]
 
 
-async def test_a_replay_is_not_repeated_in_doubt() -> None:
+async def test_replay_with_unknown_outcome_is_not_retried() -> None:
     async with Node() as node, Client([node.address]) as client:
         with pytest.raises(errors.OutcomeUnknown):
             await client.admin.replay_dead_letters("q", timeout=BOUND)
@@ -236,7 +236,7 @@ async def test_a_replay_is_not_repeated_in_doubt() -> None:
         assert (await client.admin.replay_dead_letters("q", timeout=BOUND)).moved == 3
 
 
-async def test_a_transaction_in_doubt_is_one_thing() -> None:
+async def test_transaction_with_unknown_outcome() -> None:
     async def silent(_: int, context: Context) -> queue_pb2.CommitResponse:
         await asyncio.sleep(BOUND)
         return queue_pb2.CommitResponse()

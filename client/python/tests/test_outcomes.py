@@ -17,7 +17,7 @@ async def outcomes(client: Client, queue: str, bodies: list[bytes]) -> list[Rece
         return await asyncio.gather(*futures, return_exceptions=True)
 
 
-async def test_publishes_have_outcomes_of_their_own(client: Client) -> None:
+async def test_publishes_have_separate_outcomes(client: Client) -> None:
     """A full queue accepts messages up to its limit, in order; a ring accepts all and keeps the newest."""
     await client.admin.create_queue("five", QueueConfig(max_messages=5))
     got = await outcomes(client, "five", [b"%d" % i for i in range(8)])
@@ -48,7 +48,7 @@ async def test_rejects_that_wait(client: Client) -> None:
     await consumer.close()
 
 
-async def test_what_was_not_received_is_not_delivered(client: Client) -> None:
+async def test_unreceived_messages_are_not_counted(client: Client) -> None:
     """A consumer that is closed requeues messages that the application has not received without counting them."""
     await client.admin.create_queue("seen")
     for i in range(20):

@@ -14,7 +14,7 @@ from lockstep_mq import Client, Delivery, Message, PreparedQueue, QueueConfig, R
 from lockstep_mq.message import Value
 
 
-async def test_nothing_is_lost_or_doubled_when_the_active_is_killed(pair: Pair) -> None:
+async def test_no_loss_or_duplicates_with_killed_active(pair: Pair) -> None:
     """A producer publishes to two queues, and consumers acknowledge, while the active is killed.
 
     Each message is stored once, in order.
@@ -86,7 +86,7 @@ async def test_transactions_while_the_active_is_killed(pair: Pair) -> None:
     await asyncio.to_thread(pair.wait_in_sync)
 
 
-async def test_a_transaction_that_raises_gives_back(client: Client) -> None:
+async def test_failed_transaction_releases_messages(client: Client) -> None:
     for q in ("t-in", "t-out"):
         await client.admin.create_queue(q)
     await client.publish("t-in", b"1")
@@ -119,7 +119,7 @@ async def test_two_phases(client: Client) -> None:
         await client.admin.commit_prepared("tx-3")
 
 
-async def test_fields_come_back(client: Client) -> None:
+async def test_message_fields_round_trip(client: Client) -> None:
     await client.admin.create_queue("fields")
     properties: dict[str, Value] = {"text": "eu", "yes": True, "whole": -(1 << 63), "number": 0.5, "raw": b"\x00\xff"}
     later = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=1)
@@ -142,7 +142,7 @@ async def test_fields_come_back(client: Client) -> None:
     assert abs((datetime.now(timezone.utc) - got.published_at).total_seconds()) < BOUND
 
 
-async def test_limits_of_messages_are_told(client: Client) -> None:
+async def test_message_limits(client: Client) -> None:
     await client.admin.create_queue("limits")
     wrong: list[Message] = [
         Message(b"", properties={"": "x"}),
@@ -205,7 +205,7 @@ async def test_queues(client: Client) -> None:
         await client.admin.get_queue("admin/a")
 
 
-async def test_run_answers_by_the_result_of_the_handler(client: Client) -> None:
+async def test_run_answers_by_handler_result(client: Client) -> None:
     for q in ("run-dead", "run"):
         config = QueueConfig(dead_letter="run-dead") if q == "run" else QueueConfig()
         await client.admin.create_queue(q, config, timeout=BOUND)
@@ -265,7 +265,7 @@ async def test_request_and_reply(client: Client) -> None:
     assert [q.name async for q in client.admin.list_queues("request/")] == [], "they are deleted"
 
 
-async def test_consumers_that_are_cancelled_leave_nothing_behind(pair: Pair) -> None:
+async def test_cancelled_consumers_release_everything(pair: Pair) -> None:
     client = Client(pair.addresses)
     await client.admin.create_queue("cancel", timeout=BOUND)
     await client.publish_batch("cancel", [str(i) for i in range(10)])
@@ -298,7 +298,7 @@ async def test_consumers_that_are_cancelled_leave_nothing_behind(pair: Pair) -> 
         await asyncio.sleep(0.005)  # gRPC has its own tasks, which end shortly afterwards
 
 
-async def test_both_addresses_dead() -> None:
+async def test_unreachable_addresses() -> None:
     async with Client(["127.0.0.1:1", "127.0.0.1:2"]) as client:
         began = time.monotonic()
         with pytest.raises(errors.Unavailable, match=r"127\.0\.0\.1:1"):

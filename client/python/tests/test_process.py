@@ -46,12 +46,12 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
-def test_a_forked_process_gets_an_error() -> None:
+def test_use_after_fork_fails() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 
-async def test_a_node_that_ends_each_connection_is_tried_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_backoff_for_closed_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     enough = asyncio.Event()
 
@@ -76,7 +76,7 @@ async def test_a_node_that_ends_each_connection_is_tried_ever_less_often(monkeyp
     assert min(waits[-5:]) >= 0.7, "once per probe_interval"
 
 
-def test_waits_grow_to_the_maximum() -> None:
+def test_backoff() -> None:
     for maximum in (0.05, 1.0):
         backoff = Backoff(maximum)
         last = [backoff.next() for _ in range(40)][-1]

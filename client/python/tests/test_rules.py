@@ -31,7 +31,7 @@ from lockstep_mq._proto import admin_pb2, errors_pb2, queue_pb2, types_pb2
 BOUND = 20.0
 
 
-async def test_what_was_not_answered_is_repeated_with_the_same_sequence() -> None:
+async def test_retry_keeps_sequence() -> None:
     async with Node() as node, Client([node.address]) as client:
         node.streams = [takes(1), takes(1), stores]
         receipt = await client.publish("q", b"1", timeout=BOUND)
@@ -42,7 +42,7 @@ async def test_what_was_not_answered_is_repeated_with_the_same_sequence() -> Non
         assert len({p.id for p in sent}) == 1
 
 
-async def test_a_client_opens_with_a_url() -> None:
+async def test_connect_with_url() -> None:
     async with Node() as node, Client(f"lockstep://{node.address}/?fixed-addresses=true") as client:
         node.streams = [stores]
         assert (await client.publish("q", b"1", timeout=BOUND)).sequence == 101
@@ -63,7 +63,7 @@ async def test_a_client_opens_with_a_url() -> None:
             Client(wrong)
 
 
-async def test_order_is_kept_over_a_broken_stream() -> None:
+async def test_order_after_broken_stream() -> None:
     async with Node() as node, Client([node.address]) as client, client.producer(batch_messages=1) as p:
         node.streams = [takes(3), stores]
         futures = [await p.send("q", str(i)) for i in range(20)]
@@ -77,7 +77,7 @@ async def test_order_is_kept_over_a_broken_stream() -> None:
         assert not flags[-1], "not all were sent on the first stream"
 
 
-async def test_requests_go_together_when_the_node_takes_that() -> None:
+async def test_bundled_requests() -> None:
     async with Node() as node, Client([node.address]) as client, client.producer() as p:
         node.streams = [bundles]
         await p.publish("q", b"first", timeout=BOUND)
@@ -95,7 +95,7 @@ async def test_requests_go_together_when_the_node_takes_that() -> None:
         assert [m.body for one in sent[1:] for m in one.publish.messages] == [str(i).encode() for i in range(200)]
 
 
-async def test_requests_go_one_by_one_to_a_node_that_does_not_take_more() -> None:
+async def test_unbundled_requests_to_older_nodes() -> None:
     async with Node() as node, Client([node.address]) as client, client.producer() as p:
         node.streams = [stores]
         futures = [await p.send("ab"[i % 2], str(i)) for i in range(40)]
@@ -103,7 +103,7 @@ async def test_requests_go_one_by_one_to_a_node_that_does_not_take_more() -> Non
         assert [len(r.more) for r in node.seen[0]] == [0] * 40
 
 
-async def test_what_went_together_is_repeated_in_order() -> None:
+async def test_bundle_is_retried_in_order() -> None:
     async def breaks(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
         """Respond to the first request, and end within the responses to a frame of several requests."""
         async for r in requests:
@@ -162,7 +162,7 @@ async def _only(r: queue_pb2.PublishStreamRequest) -> Requests:
         (False, "OF_A_NEWER_NODE", grpc.StatusCode.NOT_FOUND, errors.OutcomeUnknown),
     ],
 )
-async def test_the_refusal_of_a_repetition(
+async def test_refused_retry(
     settled: bool, reason: str, code: grpc.StatusCode, expected: type[errors.LockstepError]
 ) -> None:
     async with Node() as node, Client([node.address]) as client:
@@ -173,7 +173,7 @@ async def test_the_refusal_of_a_repetition(
         assert caught.value.reason == reason
 
 
-async def test_the_refusal_of_a_first_attempt_is_definite() -> None:
+async def test_refused_first_attempt_is_not_applied() -> None:
     async with Node() as node, Client([node.address]) as client:
         node.streams = [refuses(grpc.StatusCode.NOT_FOUND, "QUEUE_NOT_FOUND")]
         with pytest.raises(errors.QueueNotFound) as caught:
@@ -182,7 +182,7 @@ async def test_the_refusal_of_a_first_attempt_is_definite() -> None:
         assert "create the queue" in caught.value.what_to_do
 
 
-async def test_a_forgotten_producer_begins_anew_if_it_is_in_no_doubt() -> None:
+async def test_evicted_producer_restarts_if_no_outcome_is_unknown() -> None:
     async with Node() as node, Client([node.address]) as client:
         node.streams = [refuses(grpc.StatusCode.OUT_OF_RANGE, "PRODUCER_UNKNOWN"), stores]
         await client.publish("q", b"1", timeout=BOUND)
@@ -191,7 +191,7 @@ async def test_a_forgotten_producer_begins_anew_if_it_is_in_no_doubt() -> None:
         assert (second.sequence, second.retry) == (1, False)
 
 
-async def test_a_duplicate_that_was_sent_once_is_another_producer() -> None:
+async def test_duplicate_of_unrepeated_request_is_sequence_reuse() -> None:
     async def duplicates(requests, context):  # type: ignore[no-untyped-def]
         async for r in requests:
             yield queue_pb2.PublishStreamResponse(
@@ -204,7 +204,7 @@ async def test_a_duplicate_that_was_sent_once_is_another_producer() -> None:
             await p.publish("q", b"1", timeout=BOUND)
 
 
-async def test_what_the_node_has_not_submitted_is_in_no_doubt() -> None:
+async def test_unsubmitted_requests_are_not_applied() -> None:
     async with Node() as node, Client([node.address]) as client:
         p = client.producer(batch_messages=1)
         node.streams = [takes(3, details=[queue_pb2.Submitted(through=1)]), stores]
@@ -215,7 +215,7 @@ async def test_what_the_node_has_not_submitted_is_in_no_doubt() -> None:
         assert all(not retry for sequence, retry in again if sequence > 1)
 
 
-async def test_a_timeout_says_what_it_promises() -> None:
+async def test_timeout_states_its_outcome() -> None:
     async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
         with pytest.raises(errors.Unavailable, match="standby"):
             await client.publish("q", b"1", timeout=0.2)
@@ -226,7 +226,7 @@ async def test_a_timeout_says_what_it_promises() -> None:
         assert [r.publish.messages[0].body for r in node.seen[0]] == [b"2"]
 
 
-async def test_close_tells_sent_from_not_sent() -> None:
+async def test_close_reports_sent_and_unsent() -> None:
     async with Node() as node, Client([node.address]) as client:
         node.streams = [takes(1000)]
         p = client.producer(batch_messages=1, window=2)
@@ -259,7 +259,7 @@ async def test_memory_is_bounded() -> None:
         await p.close()
 
 
-async def test_a_publish_that_is_cancelled_before_it_is_sent_is_taken_back() -> None:
+async def test_publish_cancelled_before_send_is_not_sent() -> None:
     async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
         p = client.producer()
         task = asyncio.create_task(p.publish("q", b"cancelled"))
@@ -274,7 +274,7 @@ async def test_a_publish_that_is_cancelled_before_it_is_sent_is_taken_back() -> 
         assert [m.body for r in node.seen[0] for m in r.publish.messages] == [b"kept"]
 
 
-async def test_a_hint_is_followed_and_can_be_forbidden() -> None:
+async def test_active_hints() -> None:
     async with Node(term=2) as active, Node(term=1) as standby:
         active.streams = [stores]
 
@@ -292,7 +292,7 @@ async def test_a_hint_is_followed_and_can_be_forbidden() -> None:
                 await client.publish("q", b"1", timeout=0.3)
 
 
-async def test_a_node_of_a_lower_term_is_not_followed() -> None:
+async def test_node_of_lower_term_is_ignored() -> None:
     async with Node(term=1) as old, Node(role=admin_pb2.ROLE_STANDBY, term=1) as new:
         old.streams = new.streams = [stores]
         async with Client([old.address, new.address]) as client:
@@ -310,7 +310,7 @@ async def test_a_node_of_a_lower_term_is_not_followed() -> None:
             assert not old.seen
 
 
-async def test_commit_keeps_its_sequence_over_calls() -> None:
+async def test_retried_commit_keeps_its_sequence() -> None:
     async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
         if n == 1:
             await asyncio.sleep(BOUND)  # the client times out
@@ -336,7 +336,7 @@ async def test_commit_keeps_its_sequence_over_calls() -> None:
         assert node.commits[-1].producer.sequence == sent[0].sequence + 1, "the sequencer is used again"
 
 
-async def test_what_is_told_at_the_end_is_why() -> None:
+async def test_first_refusal_is_reported() -> None:
     """An attempt that only timed out does not replace the previous refusal."""
 
     async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
@@ -351,7 +351,7 @@ async def test_what_is_told_at_the_end_is_why() -> None:
             await client.transaction().publish("q", b"1").commit(timeout=0.3)
 
 
-async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
+async def test_token_file_is_reread(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("old\n")
     async with Node() as node:
@@ -366,7 +366,7 @@ async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
             assert set(node.tokens) == {"old", "new"}
 
 
-async def test_a_token_that_no_node_believes_is_told() -> None:
+async def test_rejected_token_is_reported() -> None:
     async with Node() as node:
         node.believes = lambda _: False
         async with Client([node.address], token="wrong") as client:
@@ -381,7 +381,7 @@ async def test_a_token_that_no_node_believes_is_told() -> None:
                     await asyncio.sleep(0.1)
 
 
-def test_what_cannot_work_is_refused_without_a_node() -> None:
+def test_invalid_requests_fail_locally() -> None:
     for addresses in ([], ["host"], ["host:0"], ["host:port"], ["h:1", "h:1"], [f"h:{i}" for i in range(1, 10)]):
         with pytest.raises(errors.InvalidRequest):
             Client(addresses)
@@ -391,7 +391,7 @@ def test_what_cannot_work_is_refused_without_a_node() -> None:
         Client(["h:1"], cert="only.pem")
 
 
-async def test_a_token_is_not_shown_in_the_clear() -> None:
+async def test_token_is_masked() -> None:
     with pytest.raises(errors.InvalidRequest, match="unencrypted"):
         async with Client(["node.example.net:7420"], token="secret"):
             pass
@@ -399,11 +399,11 @@ async def test_a_token_is_not_shown_in_the_clear() -> None:
         pass
 
 
-def test_no_meaning_is_of_a_reason_that_is_not_there() -> None:
+def test_reason_table_has_no_unknown_reasons() -> None:
     assert {f"ERROR_REASON_{n}" for n in _reasons.MEANING} <= set(errors_pb2.ErrorReason.keys())
 
 
-def test_reasons_mean_what_the_protocol_says() -> None:
+def test_reasons_match_protocol() -> None:
     """docs/reference/protocol.md has a table that the Go client's tests write."""
     document = Path(__file__).parents[3] / "docs" / "reference" / "protocol.md"
     if not document.exists():

@@ -45,7 +45,7 @@ def files(nodes: SecureNodes, name: str = "client") -> dict[str, Any]:
     }
 
 
-async def test_a_client_certificate_and_the_active_killed(nodes: tuple[SecureNodes, SecureNodes]) -> None:
+async def test_client_certificate_with_killed_active(nodes: tuple[SecureNodes, SecureNodes]) -> None:
     pair, total = nodes[0], 2000
     async with Client(pair.addresses, **files(pair)) as client:
         await client.admin.create_queue("secure", timeout=BOUND)
@@ -73,7 +73,7 @@ async def test_a_client_certificate_and_the_active_killed(nodes: tuple[SecureNod
     await asyncio.to_thread(pair.wait_in_sync)
 
 
-async def test_a_token_over_tls(nodes: tuple[SecureNodes, SecureNodes], tmp_path: Path) -> None:
+async def test_token_over_tls(nodes: tuple[SecureNodes, SecureNodes], tmp_path: Path) -> None:
     alone = nodes[1]
     made = alone.done(
         "access", "token", "create", "r1", "--principal", "robot", "--addr", alone.addresses[0], "--output", "json"
@@ -97,7 +97,7 @@ async def test_a_token_over_tls(nodes: tuple[SecureNodes, SecureNodes], tmp_path
             pass
 
 
-async def test_mistakes_are_told(
+async def test_invalid_arguments(
     nodes: tuple[SecureNodes, SecureNodes], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     pair, alone = nodes
@@ -130,7 +130,7 @@ async def test_mistakes_are_told(
     assert max(Counter(told).values()) <= 2, "two clients each have the same mistake, and each tells it once"
 
 
-async def test_files_that_cannot_be_used(nodes: tuple[SecureNodes, SecureNodes], tmp_path: Path) -> None:
+async def test_unusable_files(nodes: tuple[SecureNodes, SecureNodes], tmp_path: Path) -> None:
     pair = nodes[0]
     own = files(pair)
     nonsense = tmp_path / "nonsense.pem"
@@ -149,7 +149,7 @@ async def test_files_that_cannot_be_used(nodes: tuple[SecureNodes, SecureNodes],
         assert text in str(caught.value)
 
 
-async def test_a_long_way(nodes: tuple[SecureNodes, SecureNodes]) -> None:
+async def test_tls_over_slow_connection(nodes: tuple[SecureNodes, SecureNodes]) -> None:
     """A TLS handshake needs several round trips, of 200 ms each here."""
     host, port = nodes[1].addresses[0].split(":")
 
@@ -168,7 +168,7 @@ async def test_a_long_way(nodes: tuple[SecureNodes, SecureNodes]) -> None:
         assert await client.wait_active(timeout=BOUND) == address
 
 
-async def test_a_plain_node_is_told_from_one_with_tls(nodes: tuple[SecureNodes, SecureNodes]) -> None:
+async def test_tls_mismatch_is_reported(nodes: tuple[SecureNodes, SecureNodes]) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # HTTP/2, as from a node without TLS
@@ -182,7 +182,7 @@ async def test_a_plain_node_is_told_from_one_with_tls(nodes: tuple[SecureNodes, 
             await client.publish("q", b"", timeout=1)
 
 
-async def test_the_certificate_of_another_host(nodes: tuple[SecureNodes, SecureNodes]) -> None:
+async def test_certificate_for_another_host(nodes: tuple[SecureNodes, SecureNodes]) -> None:
     """The CA is correct, but the certificate is not valid for 127.0.0.1."""
     alone = nodes[1]
     names = ("--peer", "--hosts", "elsewhere.example.net")

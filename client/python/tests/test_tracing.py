@@ -47,7 +47,7 @@ async def queue(client: Client, request: pytest.FixtureRequest) -> AsyncIterator
     await client.admin.delete_queue(name, timeout=BOUND)
 
 
-async def test_a_publish_is_one_trace_with_the_nodes(pair: Pair, collector: Collector, queue: str) -> None:
+async def test_publish_trace_includes_nodes(pair: Pair, collector: Collector, queue: str) -> None:
     t = Traced()
     async with Client(pair.addresses, tracer=t.tracer) as client:
         with t.provider.get_tracer("application").start_as_current_span("application") as outer:
@@ -109,7 +109,7 @@ async def test_deliveries_in_the_trace(pair: Pair, queue: str) -> None:
         assert not t.named("lockstep.v1.AdminService/GetStatus")
 
 
-async def test_what_the_application_has_named_stays(pair: Pair, client: Client, queue: str) -> None:
+async def test_given_span_context_is_kept(pair: Pair, client: Client, queue: str) -> None:
     t = Traced()
     given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     large = {"k": "v" * ((64 << 10) - 6)}  # the maximum size minus six bytes
@@ -126,7 +126,7 @@ async def test_what_the_application_has_named_stays(pair: Pair, client: Client, 
     assert [[link.context.span_id for link in s.links] for s in spans] == [[0xB7AD6B7169203331], [], [], [], []]
 
 
-async def test_what_is_not_sampled_leaves_no_name(pair: Pair, queue: str) -> None:
+async def test_unsampled_traces(pair: Pair, queue: str) -> None:
     t = Traced(sampler=ALWAYS_OFF)
     async with Client(pair.addresses, tracer=t.tracer) as client:
         await client.publish(queue, b"1", timeout=BOUND)

@@ -696,7 +696,7 @@ type StoreStatus struct {
 	LogBytes uint64 `protobuf:"varint,15,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
 	// Durability of acknowledged transactions: "always", "interval" or "off".
 	Sync string `protobuf:"bytes,16,opt,name=sync,proto3" json:"sync,omitempty"`
-	// Free bytes of the file system.
+	// Free bytes of the filesystem.
 	DiskFree uint64 `protobuf:"varint,17,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
 	// UUID of the pair of the store; empty before it joins one.
 	PairId string `protobuf:"bytes,18,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
@@ -708,7 +708,7 @@ type StoreStatus struct {
 	MayHaveLost bool `protobuf:"varint,21,opt,name=may_have_lost,json=mayHaveLost,proto3" json:"may_have_lost,omitempty"`
 	// Unused files in the data directory and the log archive directory, which an operator may remove.
 	UnusedFiles []*UnusedFile `protobuf:"bytes,22,rep,name=unused_files,json=unusedFiles,proto3" json:"unused_files,omitempty"`
-	// Size of the file system in bytes.
+	// Size of the filesystem in bytes.
 	DiskSize      uint64 `protobuf:"varint,23,opt,name=disk_size,json=diskSize,proto3" json:"disk_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1131,7 +1131,7 @@ type GetStatusResponse struct {
 	Conditions []*Condition `protobuf:"bytes,13,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Clock of the node at the time of the response.
 	Now *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=now,proto3" json:"now,omitempty"`
-	// Publishes are refused while the file system of the store has less than this space available, in bytes.
+	// Publishes are refused while the filesystem of the store has less than this space available, in bytes.
 	DiskLowWatermark uint64 `protobuf:"varint,15,opt,name=disk_low_watermark,json=diskLowWatermark,proto3" json:"disk_low_watermark,omitempty"`
 	// Certificates of this node; empty without TLS.
 	Certificates []*CertificateStatus `protobuf:"bytes,40,rep,name=certificates,proto3" json:"certificates,omitempty"`

@@ -74,7 +74,7 @@ type MaintenanceServiceClient interface {
 	// Rewrite rewrites the page file of this node, with another page size or compacted. The node must be a standby, or a
 	// standalone node that does not serve clients yet.
 	Rewrite(ctx context.Context, in *RewriteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RewriteResponse], error)
-	// Shrink releases free pages at the end of the page file of this node to the file system. It runs online.
+	// Shrink releases free pages at the end of the page file of this node to the filesystem. It runs online.
 	Shrink(ctx context.Context, in *ShrinkRequest, opts ...grpc.CallOption) (*ShrinkResponse, error)
 	// Backup copies a snapshot of this node to a new backup. It runs online.
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
@@ -412,7 +412,7 @@ type MaintenanceServiceServer interface {
 	// Rewrite rewrites the page file of this node, with another page size or compacted. The node must be a standby, or a
 	// standalone node that does not serve clients yet.
 	Rewrite(*RewriteRequest, grpc.ServerStreamingServer[RewriteResponse]) error
-	// Shrink releases free pages at the end of the page file of this node to the file system. It runs online.
+	// Shrink releases free pages at the end of the page file of this node to the filesystem. It runs online.
 	Shrink(context.Context, *ShrinkRequest) (*ShrinkResponse, error)
 	// Backup copies a snapshot of this node to a new backup. It runs online.
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error

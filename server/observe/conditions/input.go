@@ -45,7 +45,7 @@ type Input struct {
 	Jobs    []maintenance.JobInfo
 	Archive *backup.ArchiveStatus
 
-	// CacheOnly reports whether the file system cannot bypass the page cache.
+	// CacheOnly reports whether the filesystem cannot bypass the page cache.
 	CacheOnly                 bool
 	MemoryUsed, MemoryAllowed int64 // bytes
 	// AuditError describes a failure of the audit log; AuditLost is the number of its lost records.

@@ -134,9 +134,9 @@ func (f *findings) disk(in *Input) {
 // the page file.
 func DiskAdvice(room *store.Room, mark uint64) string {
 	if room.FreeBytes < mark/2 {
-		return "free or add space on the file system, or compact the store; consuming messages is not enough"
+		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
 	}
-	return "consume or purge messages, or free space on the file system"
+	return "consume or purge messages, or free space on the filesystem"
 }
 
 func (f *findings) content(in *Input) {

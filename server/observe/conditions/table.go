@@ -303,7 +303,7 @@ func ofTheDisk() []Definition {
 	return []Definition{
 		{
 			Kind: DiskLow, Severity: Critical, Scope: OfNode,
-			Cause: "The file system of this node's store has less free space than `disk.low-watermark`, including " +
+			Cause: "The filesystem of this node's store has less free space than `disk.low-watermark`, including " +
 				"free pages of the store, or less than half of it excluding them.",
 			Action: "The details contain the recommended action. Free or add space on that machine, or release " +
 				"pages with `lockstep store compact` or `lockstep store shrink`. While at least half of the " +
@@ -343,7 +343,7 @@ func ofTheDisk() []Definition {
 		},
 		{
 			Kind: PageCacheOnly, Severity: Info, Scope: OfNode,
-			Cause: "The file system does not support O_DIRECT, which `memory.page-cache` requires. Writes go " +
+			Cause: "The filesystem does not support O_DIRECT, which `memory.page-cache` requires. Writes go " +
 				"through the page cache.",
 			Action: "None: it is safe, only slower. Use ext4 or xfs, or set `memory.page-cache: keep`.",
 		},

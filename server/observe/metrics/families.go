@@ -292,9 +292,9 @@ func storeFamilies() []family {
 
 func diskFamilies() []family {
 	return []family{
-		gauge("disk_free_bytes", "Free space in the file system of the store.",
+		gauge("disk_free_bytes", "Free space in the filesystem of the store.",
 			func(s *snapshot) float64 { return float64(s.store.DiskFree) }),
-		gauge("disk_size_bytes", "Size of the file system of the store.",
+		gauge("disk_size_bytes", "Size of the filesystem of the store.",
 			func(s *snapshot) float64 { return float64(s.store.DiskTotal) }),
 		gauge("disk_low_watermark_bytes", "Value of disk.low-watermark.",
 			func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),

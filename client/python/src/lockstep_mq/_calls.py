@@ -33,7 +33,7 @@ Attempt = Callable[[grpc.aio.Channel, "_rpc.Metadata"], Awaitable[T]]
 
 
 @dataclass
-class Doubt:
+class Outcome:
     """Records whether a request may have been committed without a response of a node.
 
     It covers all calls that send the request. Only a response for exactly the request's producer, epoch and sequence
@@ -60,7 +60,7 @@ class Identity:
     lost: errors.OutcomeLost | None = None  # nothing is sent after that
 
     def __post_init__(self) -> None:
-        self.doubt = Doubt()
+        self.outcome = Outcome()
 
     def take(self, sequencer: Sequencer) -> None:
         """Assign the next sequence of a sequencer to the request."""
@@ -101,7 +101,7 @@ class Request:
         if self._done or self._busy:
             state = "was already executed" if self._done else "is in progress"
             raise errors.InvalidRequest(f"{op}: the Request {state}: use another one for another call")
-        if self._identity.doubt.unknown and (self._caller is not caller or self._sent != (method, raw)):
+        if self._identity.outcome.unknown and (self._caller is not caller or self._sent != (method, raw)):
             raise errors.InvalidRequest(
                 f"{op}: the Request is in use for another call, whose outcome is unknown: retry that call, or use "
                 "another Request"
@@ -173,56 +173,56 @@ class Caller:
             target.node.users -= 1
 
     async def do(
-        self, op: str, fn: Attempt[T], *, deadline: float | None, doubt: Doubt | None = None, again: bool = True
+        self, op: str, fn: Attempt[T], *, deadline: float | None, outcome: Outcome | None = None, again: bool = True
     ) -> T:
         """Execute attempts on the active node until one receives a response.
 
-        doubt: None for a read-only request. again: False for a request that is not retried after an unknown outcome.
+        outcome: None for a read-only request. again: False for a request that is not retried after an unknown outcome.
         """
         loop = asyncio.get_running_loop()
         retry = _options.Backoff()
         last: Failure | None = None
         refusals = 0
-        unknown = doubt if doubt is not None else Doubt()
+        state = outcome if outcome is not None else Outcome()
         while True:
             try:
                 target = await self.locator.wait(deadline)
             except TimeoutError:
-                raise self.give_up(op, last, unknown=unknown.unknown) from None
+                raise self.give_up(op, last, unknown=state.unknown) from None
             except Failure as refusal:
-                raise refusal.error(op, doubt=unknown.unknown) from None
+                raise refusal.error(op, unknown=state.unknown) from None
             except errors.Closed as closed:
-                if unknown.unknown:
+                if state.unknown:
                     raise errors.OutcomeUnknown(f"{op}: the client was closed while it was in progress") from None
                 raise errors.Closed(f"{op}: {closed}") from None
             metadata: _rpc.Metadata = ()
             try:
                 metadata = await self.locator.tokens.metadata()
                 if deadline is not None and loop.time() >= deadline:
-                    raise self.give_up(op, last, unknown=unknown.unknown)  # this attempt was never sent
+                    raise self.give_up(op, last, unknown=state.unknown)  # this attempt was never sent
                 answer = await self.attempt(target, fn, metadata, deadline)
             except asyncio.CancelledError:
-                if doubt is not None:
-                    doubt.unknown = True
+                if outcome is not None:
+                    outcome.unknown = True
                 raise
             except Failure as err:
                 f = err
             else:
-                unknown.unknown = False
+                state.unknown = False
                 return answer
-            if doubt is not None and not f.answered:
-                doubt.unknown = True
+            if outcome is not None and not f.answered:
+                outcome.unknown = True
             if deadline is not None and loop.time() >= deadline and not f.answered:
-                raise self.give_up(op, last, unknown=unknown.unknown)
-            if unknown.unknown and not again:
-                raise f.error(op, doubt=True)
+                raise self.give_up(op, last, unknown=state.unknown)
+            if state.unknown and not again:
+                raise f.error(op, unknown=True)
             refusals = refusals + 1 if f.unauthenticated else 0
             if not f.retry and not (
                 f.unauthenticated and refusals <= MAX_RENEWALS and await self.locator.tokens.renewed(metadata)
             ):
                 if f.settled:
-                    unknown.unknown = False
-                raise f.error(op, doubt=unknown.unknown)
+                    state.unknown = False
+                raise f.error(op, unknown=state.unknown)
             if last is None or f.says:
                 last = f
             self.locator.failed(f)
@@ -259,7 +259,7 @@ class Caller:
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
             return self.unary(channel, method, request, response, metadata)
 
-        return await self.do(op, send, deadline=self.deadline(timeout), doubt=Doubt(), again=again)
+        return await self.do(op, send, deadline=self.deadline(timeout), outcome=Outcome(), again=again)
 
     async def change(
         self,
@@ -292,7 +292,7 @@ class Caller:
             try:
                 return await self._attempts_as(op, method, request, response, who, deadline)
             except errors.TooOld as err:
-                if err.reason != "PRODUCER_UNKNOWN" or who.doubt.unknown:
+                if err.reason != "PRODUCER_UNKNOWN" or who.outcome.unknown:
                     raise
                 # The sequencer was idle for too long. Nothing was committed, so the request may use another identity.
                 who.sequencer = None
@@ -302,7 +302,7 @@ class Caller:
             who.lost = err
             raise
         finally:
-            if not who.doubt.unknown and who.sequencer is not None:
+            if not who.outcome.unknown and who.sequencer is not None:
                 self._sequencers.append(who.sequencer)
                 who.sequencer = None
 
@@ -317,7 +317,7 @@ class Caller:
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
             producer.id, producer.epoch, producer.sequence = sequencer.id, 1, who.sequence
-            producer.retry = who.doubt.unknown
+            producer.retry = who.outcome.unknown
             return self.unary(channel, method, request, response, metadata)
 
-        return await self.do(op, send, deadline=deadline, doubt=who.doubt)
+        return await self.do(op, send, deadline=deadline, outcome=who.outcome)

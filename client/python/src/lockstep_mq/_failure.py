@@ -86,8 +86,8 @@ class Failure(Exception):
         """Return whether the node denies access to this client."""
         return self.meaning in {errors.Unauthenticated, errors.Denied}
 
-    def error(self, op: str, *, doubt: bool = False) -> errors.LockstepError:
-        """Return the error for the application. doubt states whether an attempt may have been executed."""
+    def error(self, op: str, *, unknown: bool = False) -> errors.LockstepError:
+        """Return the error for the application. unknown states whether an attempt may have been executed."""
         kind = self.meaning or errors.Unavailable
         refusal = kind(
             f"{op}: {self.message}",
@@ -96,7 +96,7 @@ class Failure(Exception):
             address=self.address,
             settled=self.settled,
         )
-        if not doubt or self.settled:
+        if not unknown or self.settled:
             return refusal
         if self.outcome_lost:
             return errors.OutcomeLost(f"{op}: {self.message}; the outcome can no longer be determined", refusal=refusal)

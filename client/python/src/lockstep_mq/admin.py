@@ -284,7 +284,7 @@ class Admin(QueueCalls):
             connection_pb2.CloseConnectionRequest(id=id),
             connection_pb2.CloseConnectionResponse,
             timeout,
-            doubt=True,
+            unknown=True,
         )
         return connections.decode(response.connection)
 
@@ -331,16 +331,16 @@ class Admin(QueueCalls):
         response: type[_Answer],
         timeout: float,
         *,
-        doubt: bool = False,
+        unknown: bool = False,
     ) -> _Answer:
-        """Send one request to one node, without retries. doubt states whether the request changes state."""
+        """Send one request to one node, without retries. unknown states whether the request changes state."""
         deadline = self._caller.deadline(timeout)
         metadata = await self._caller.locator.tokens.metadata()
         call: Awaitable[_Answer] = self._caller.unary(node.channel, method, request, response, metadata)
         try:
             return await _rpc.bound(call, node.address, deadline=deadline)
         except Failure as f:
-            raise f.error(op, doubt=doubt and not f.answered) from None
+            raise f.error(op, unknown=unknown and not f.answered) from None
 
 
 __all__ = ["Admin", "Connection", "NodeStatus", "Queue", "QueueConfig", "Request", "Subscription"]

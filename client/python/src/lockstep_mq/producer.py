@@ -198,7 +198,7 @@ class Producer:
     def _push(self, entry: Entry) -> None:
         if self._closed:
             entry.future.cancel()
-            raise _closed(doubt=False)
+            raise _closed(unknown=False)
         self._pending.append(entry)
         self._pending_messages += entry.count
         self._pending_bytes += entry.bytes
@@ -392,7 +392,7 @@ class Producer:
             self._frames -= 1
         done = response.published
         if refused is not None:
-            self._fail(r.entries, refused.error(f"publish to {r.queue}", doubt=r.repeated))
+            self._fail(r.entries, refused.error(f"publish to {r.queue}", unknown=r.repeated))
             return
         duplicate = done.duplicate
         if duplicate and not r.repeated:
@@ -469,8 +469,8 @@ class Producer:
         requests, self._on_stream = list(self._in_flight), 0
         self._in_flight.clear()
         for i, r in enumerate(requests):
-            doubt = r.sent and i < len(requests) - certain
-            self._fail(r.entries, error(doubt))
+            unknown = r.sent and i < len(requests) - certain
+            self._fail(r.entries, error(unknown))
 
     def _fail_pending(self, error: _MakeError) -> None:
         entries = list(self._pending)
@@ -497,11 +497,11 @@ def _trace_end(done: Callable[[Outcome], None], future: asyncio.Future[Receipt])
         done(future.exception() or future.result())
 
 
-def _closed(doubt: bool) -> errors.LockstepError:
-    if doubt:
+def _closed(unknown: bool) -> errors.LockstepError:
+    if unknown:
         return errors.OutcomeUnknown("publish: the producer was closed before it was answered")
     return errors.Closed("publish: the producer is closed")
 
 
 def _refused(f: Failure) -> _MakeError:
-    return lambda doubt: f.error("publish", doubt=doubt)
+    return lambda unknown: f.error("publish", unknown=unknown)

@@ -185,7 +185,7 @@ class Transaction:
     def _may_add(self) -> None:
         if self._ended:
             raise errors.InvalidRequest("the transaction has ended")
-        if self._identity.doubt.unknown:
+        if self._identity.outcome.unknown:
             raise errors.InvalidRequest(
                 "the outcome of commit() is unknown: call it again, and use another transaction for new operations"
             )
@@ -194,7 +194,7 @@ class Transaction:
         """Return the operations to send: to commit, or to prepare under an xid."""
         if self._ended:
             raise errors.InvalidRequest("the transaction has ended")
-        if self._identity.doubt.unknown and self._xid != xid:
+        if self._identity.outcome.unknown and self._xid != xid:
             earlier = f"prepare({self._xid!r})" if self._xid is not None else "commit()"
             raise errors.InvalidRequest(f"the outcome of {earlier} is unknown: call it again")
         self._xid = xid
