@@ -27,26 +27,27 @@ var insertions = []insertion{
 	},
 	{
 		"client/identity.go", "	err := c.attemptsAs(ctx, op, id, fn)\n",
-		`	if mutate.Off("INV-10-doubt-ends-with-the-call") {
+		`	if mutate.Off("INV-10-unknown-outcome-ends-with-call") {
 		id.attempts.answered()
 	}
 	err := c.attemptsAs(ctx, op, id, fn)` + "\n",
 	},
 	{
 		"client/identity.go", "e.forgotten() && !id.OutcomeUnknown() {",
-		`e.forgotten() && (!id.OutcomeUnknown() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {`,
+		`e.forgotten() && (!id.OutcomeUnknown() || mutate.Off("INV-10-evicted-producer-restarts-with-unknown-outcome")) {`,
 	},
 	{
 		"client/producer_stream.go", "r.sequence <= s.GetThrough() || r.repeated {",
-		`r.sequence <= s.GetThrough() || r.repeated && !mutate.Off("INV-10-doubt-ends-with-the-stream") {`,
+		`r.sequence <= s.GetThrough() || r.repeated && !mutate.Off("INV-10-unknown-outcome-ends-with-stream") {`,
 	},
 	{
 		"client/producer_stream.go", `p.opts.ID != "" || (*p.inFlight.at(0)).repeated {`,
-		`p.opts.ID != "" || (*p.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {`,
+		`p.opts.ID != "" || (*p.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-restarts-with-unknown-outcome") {`,
 	},
 	{
 		"client/txn.go", "	if t.identity.OutcomeUnknown() || t.ended {\n",
-		`	if (t.identity.OutcomeUnknown() || t.ended) && !mutate.Off("INV-10-operations-are-added-in-doubt") {` + "\n",
+		`	if (t.identity.OutcomeUnknown() || t.ended) && ` +
+			`!mutate.Off("INV-10-operations-added-with-unknown-outcome") {` + "\n",
 	},
 }
 

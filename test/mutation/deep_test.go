@@ -63,7 +63,7 @@ func TestSimulationReportsErrors(t *testing.T) {
 	binary := build(t, simulation.pkg)
 	for _, hook := range []string{
 		"INV-2-commits-without-standby-ack", "INV-3-acknowledges-alone-before-swap",
-		"INV-10-doubt-ends-with-the-call",
+		"INV-10-unknown-outcome-ends-with-call",
 	} {
 		out, err := run(t, binary, simulation, hook)
 		require.Error(t, err, "%s", out)

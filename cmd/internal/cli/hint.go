@@ -90,6 +90,8 @@ func hint(err error) string {
 			"requires a certificate (--tls-cert, --tls-key)"
 	case reason == "QUEUE_PAUSED":
 		return "`lockstep queue show` for the reason of the pause, or `lockstep queue resume` to end it"
+	case reason == "ACCESS_NOT_FOUND":
+		return "`lockstep access list` to list rules, roles, tokens and quotas"
 	case reason == "NO_BACKUP_PATH":
 		return "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX"
 	case errors.Is(err, client.ErrRefused) && states("lockstep ", "--", ": set ", ": change "):

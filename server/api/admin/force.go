@@ -86,7 +86,7 @@ func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.
 
 func (a *Service) executeForce(ctx context.Context, req failover.ForceRequest) (failover.Record, error) {
 	log := a.o.Logger.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
-	log.Warn("FORCED FAILOVER requested by an operator, data missing on this node is lost",
+	log.Warn("forced failover requested by an operator; data missing on this node will be lost",
 		zap.Stringer("log_end", a.store.End()))
 	req.Committed = a.store.Committed()
 	rec, err := a.o.Runner.Force(ctx, req)

@@ -65,14 +65,16 @@ func show(ctx context.Context, env *cli.Env, source string, now time.Time) error
 		return err
 	}
 	for i, c := range list {
+		if i > 0 {
+			if err := env.Print.Sentence(""); err != nil {
+				return err
+			}
+		}
 		s := describe(c, source, i+1, now)
 		if err := env.Print.Object(s); err != nil {
 			return err
 		}
 		if err := env.Print.Pairs(s.pairs(now)); err != nil {
-			return err
-		}
-		if err := env.Print.Sentence(""); err != nil {
 			return err
 		}
 	}
