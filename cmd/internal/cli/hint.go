@@ -35,6 +35,13 @@ func (env *Env) hint(ctx context.Context, err error) string {
 	return next
 }
 
+// reasonHints contains advice by the node's ErrorReason.
+var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
+	"QUEUE_PAUSED":     "`lockstep queue show` for the reason of the pause, or `lockstep queue resume` to end it",
+	"ACCESS_NOT_FOUND": "`lockstep access list` to list rules, roles, tokens and quotas",
+	"NO_BACKUP_PATH":   "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX",
+}
+
 // hint returns advice for an error; empty if there is no advice, or if the error contains it.
 func hint(err error) string {
 	text := err.Error()
@@ -88,12 +95,8 @@ func hint(err error) string {
 	case errors.Is(err, client.ErrUnavailable) && states("broken pipe", "connection reset"):
 		return "`lockstep status` to see which nodes respond, or `lockstep cert show HOST:PORT` to check whether a node " +
 			"requires a certificate (--tls-cert, --tls-key)"
-	case reason == "QUEUE_PAUSED":
-		return "`lockstep queue show` for the reason of the pause, or `lockstep queue resume` to end it"
-	case reason == "ACCESS_NOT_FOUND":
-		return "`lockstep access list` to list rules, roles, tokens and quotas"
-	case reason == "NO_BACKUP_PATH":
-		return "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX"
+	case reasonHints[reason] != "":
+		return reasonHints[reason]
 	case errors.Is(err, client.ErrRefused) && states("lockstep ", "--", ": set ", ": change "):
 		return ""
 	case errors.Is(err, client.ErrRefused):
