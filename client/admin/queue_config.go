@@ -67,6 +67,14 @@ type QueueConfig struct {
 	// If not 0, the queue is temporary: it is deleted, with its messages, after this time without a consumer. A new
 	// active restarts the period when it takes over.
 	TemporaryGrace time.Duration
+	// Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the message
+	// is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline.
+	AckTimeout time.Duration
+	// Time for which the `message_id` of a published message is kept: a publish with the same `message_id` within it is
+	// answered with the receipt of the first one and not stored. 0 means no deduplication.
+	DedupWindow time.Duration
+	// Maximum number of message ids kept for DedupWindow: beyond it, the oldest ones are removed. 0 means no limit.
+	DedupMax uint64
 }
 
 func (c QueueConfig) toProto() *pb.QueueConfig {
@@ -88,6 +96,9 @@ func (c QueueConfig) toProto() *pb.QueueConfig {
 		Exclusive:            c.Exclusive,
 		DeadLetterExpired:    c.DeadLetterExpired,
 		TemporaryGrace:       link.DurationToProto(c.TemporaryGrace),
+		AckTimeout:           link.DurationToProto(c.AckTimeout),
+		DedupWindow:          link.DurationToProto(c.DedupWindow),
+		DedupMax:             c.DedupMax,
 	}
 }
 
@@ -110,5 +121,8 @@ func configFromProto(c *pb.QueueConfig) QueueConfig {
 		Exclusive:            c.GetExclusive(),
 		DeadLetterExpired:    c.GetDeadLetterExpired(),
 		TemporaryGrace:       c.GetTemporaryGrace().AsDuration(),
+		AckTimeout:           c.GetAckTimeout().AsDuration(),
+		DedupWindow:          c.GetDedupWindow().AsDuration(),
+		DedupMax:             c.GetDedupMax(),
 	}
 }

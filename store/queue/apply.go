@@ -158,7 +158,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 			return txn.ErrPreparedInUse
 		}
 	case txn.OpAlterQueue:
-		c := q.config.With(o.Config, o.Mask)
+		c := q.config.With(*o.Config, o.Mask)
 		return s.checkConfig(q, &c)
 	case txn.OpMove:
 		return s.checkMove(o, sub)
@@ -224,7 +224,7 @@ func (s *State) checkCreate(o *txn.Op) txn.Code {
 		}
 		seen[string(name)] = true
 	}
-	return s.checkConfig(nil, &o.Config)
+	return s.checkConfig(nil, o.Config)
 }
 
 func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
@@ -375,7 +375,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 
 func (s *State) alterQueue(q *Queue, o *txn.Op) {
 	s.touch(q) // dispatchers must re-evaluate the queue
-	s.setConfig(q, q.config.With(o.Config, o.Mask))
+	s.setConfig(q, q.config.With(*o.Config, o.Mask))
 	s.setRetention(q)
 	if !q.keepsSizes() {
 		q.sizes.dropSizes(&s.sizePool)
@@ -483,7 +483,7 @@ func (s *State) purge(q *Queue, id uint32) (changed uint64) {
 
 func (s *State) createQueue(o *txn.Op) uint64 {
 	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, collected: 1, extras: &noExtras}
-	s.setConfig(q, o.Config)
+	s.setConfig(q, *o.Config)
 	if o.Config.Priorities != 0 {
 		q.own().lanes = newPriorityIndex()
 	}

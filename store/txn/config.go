@@ -39,6 +39,11 @@ type Config struct {
 	// ExactBytes is 1 if the queue keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
 	// byte count is exact. The active sets it together with one of these limits. It is not visible to clients.
 	ExactBytes uint64
+	// AckTimeout is the time within which a consumer must acknowledge a message; 0 means no deadline.
+	AckTimeout uint64
+	// DedupWindow is the time for which message ids are kept to discard duplicates; 0 means no deduplication.
+	DedupWindow uint64
+	DedupMax    uint64 // maximum number of message ids kept; 0 means no limit
 }
 
 // Overflow is the policy for publishing to a full queue.
@@ -74,13 +79,16 @@ const (
 	FieldDeadLetterExpired
 	FieldTemporaryGrace
 	FieldExactBytes
+	FieldAckTimeout
+	FieldDedupWindow
+	FieldDedupMax
 
 	// PlainFields are the fields that releases before 0.2.0 support. These releases always change all of them.
 	PlainFields = FieldMaxMessages | FieldMaxBytes
 	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
 		FieldRedeliveryMaxDelay
-	AllFields = FieldExactBytes<<1 - 1
+	AllFields = FieldDedupMax<<1 - 1
 )
 
 // configField describes one field of a Config. configFields lists the fields in the order of their bits and of their
@@ -109,6 +117,9 @@ var configFields = [...]configField{ //nolint:gochecknoglobals // a table
 	{func(c *Config) *uint64 { return &c.DeadLetterExpired }, 1},
 	{func(c *Config) *uint64 { return &c.TemporaryGrace }, MaxTime},
 	{func(c *Config) *uint64 { return &c.ExactBytes }, 1},
+	{func(c *Config) *uint64 { return &c.AckTimeout }, MaxTime},
+	{func(c *Config) *uint64 { return &c.DedupWindow }, MaxTime},
+	{func(c *Config) *uint64 { return &c.DedupMax }, noLimit},
 }
 
 const noLimit = 1<<64 - 1
@@ -194,15 +205,15 @@ const plainFields = 2
 // DecodeConfig decodes a configuration at the front of b. The errors wrap ErrMalformed or ErrNewerVersion.
 func DecodeConfig(b []byte) (c Config, rest []byte, err error) {
 	d := decoder{b: b}
-	c, mask := d.config()
+	decoded, mask := d.config()
 	if mask != PlainFields {
 		d.fail("configuration with a mask")
 	}
-	return c, d.b, d.err
+	return *decoded, d.b, d.err
 }
 
-func (d *decoder) config() (c Config, mask ConfigMask) {
-	mask = PlainFields
+func (d *decoder) config() (c *Config, mask ConfigMask) {
+	c, mask = &Config{}, PlainFields
 	n := int(d.u8())
 	for i := range n {
 		v, field := d.uvarint(), i
@@ -220,7 +231,7 @@ func (d *decoder) config() (c Config, mask ConfigMask) {
 			if v > configFields[field].most {
 				d.fail("invalid queue configuration")
 			}
-			*configFields[field].of(&c) = v
+			*configFields[field].of(c) = v
 		case v != 0 && d.err == nil:
 			d.err = fmt.Errorf("%w: queue configuration field %d", ErrNewerVersion, field)
 		}

@@ -231,9 +231,9 @@ func copyOp(b *Builder, o *Op) {
 		for n := range o.Subscriptions {
 			names = append(names, string(n))
 		}
-		b.CreateQueue(string(o.Name), o.Config, names...)
+		b.CreateQueue(string(o.Name), *o.Config, names...)
 	case OpAlterQueue:
-		b.AlterQueue(o.Queue, o.Config, o.Mask)
+		b.AlterQueue(o.Queue, *o.Config, o.Mask)
 	case OpDeleteQueue:
 		if o.Temporary != 0 {
 			b.DeleteTemporary(o.Queue, o.Temporary)
@@ -295,7 +295,7 @@ func copyOp(b *Builder, o *Op) {
 		b.Due(slices.Collect(o.Dues)...)
 	case OpSeek:
 		if o.Sub == RetentionSub {
-			b.Trim(o.Queue, o.Sequence, &o.Config)
+			b.Trim(o.Queue, o.Sequence, o.Config)
 		} else {
 			b.Seek(o.Queue, o.Sub, o.Sequence)
 		}

@@ -123,8 +123,8 @@ type Op struct {
 	// Sequence is the sequence, at least 1, of an OpSeek or of a new subscription with StartSequence.
 	Sequence uint64
 	// Config is the configuration for OpCreateQueue and OpAlterQueue. For an OpSeek of RetentionSub, it contains the
-	// retention for which the proposal was made.
-	Config  Config
+	// retention for which the proposal was made. For other operations it is nil.
+	Config  *Config
 	Mask    ConfigMask
 	Start   Start
 	IfEmpty bool
@@ -251,8 +251,7 @@ func (o *Op) seek(d *decoder) {
 	o.Queue, o.Sub = d.uvarint(), d.sub()
 	o.Sequence = d.sequence()
 	if o.Sub == RetentionSub {
-		o.Config.RetentionAge, o.Config.RetentionBytes = d.uvarint(), d.uvarint()
-		o.Config.RetentionMessages = d.uvarint()
+		o.Config = &Config{RetentionAge: d.uvarint(), RetentionBytes: d.uvarint(), RetentionMessages: d.uvarint()}
 	}
 }
 

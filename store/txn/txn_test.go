@@ -179,7 +179,7 @@ func TestSingleOperations(t *testing.T) {
 	c := Config{MaxMessages: 300, MaxBytes: 1 << 40}
 	o := all(t, build(t, func(b *Builder) { b.CreateQueue("q", c, "default", "other") }))[0]
 	require.Equal(t, "q", string(o.Name))
-	require.Equal(t, c, o.Config)
+	require.Equal(t, c, *o.Config)
 	var names []string
 	for n := range o.Subscriptions {
 		names = append(names, string(n))
@@ -187,7 +187,7 @@ func TestSingleOperations(t *testing.T) {
 	require.Equal(t, []string{"default", "other"}, names)
 
 	o = all(t, build(t, func(b *Builder) { b.AlterQueue(9, c, AllFields) }))[0]
-	require.Equal(t, Op{Code: OpAlterQueue, Queue: 9, Config: c, Mask: AllFields}, o)
+	require.Equal(t, Op{Code: OpAlterQueue, Queue: 9, Config: &c, Mask: AllFields}, o)
 	o = all(t, build(t, func(b *Builder) { b.DeleteQueue(9, true) }))[0]
 	require.Equal(t, Op{Code: OpDeleteQueue, Queue: 9, IfEmpty: true}, o)
 	o = all(t, build(t, func(b *Builder) { b.DeleteTemporary(9, 30_000) }))[0]

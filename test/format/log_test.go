@@ -3,6 +3,7 @@
 package format
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -100,12 +101,19 @@ func (d *dumper) transaction(payload []byte) {
 		}
 		require.NoError(d.t, err)
 		d.seen[opKind(op.Code)] = true
-		for i, config := 0, reflect.ValueOf(op.Config); i < config.NumField(); i++ {
-			d.seen[configKind(config.Type().Field(i))] = d.seen[configKind(config.Type().Field(i))] ||
-				!config.Field(i).IsZero()
+		if op.Config != nil {
+			d.seeConfig(reflect.ValueOf(*op.Config))
 		}
 		d.line(4, "%s", operation(op))
 		d.messages(op)
+	}
+}
+
+func (d *dumper) seeConfig(config reflect.Value) {
+	for i := range config.NumField() {
+		if !config.Field(i).IsZero() {
+			d.seen[configKind(config.Type().Field(i))] = true
+		}
 	}
 }
 
@@ -125,12 +133,12 @@ func operation(op *txn.Op) string {
 	s := fmt.Sprintf("%s %d:", op.Code, uint8(op.Code))
 	switch op.Code {
 	case txn.OpCreateQueue:
-		s += fmt.Sprintf(" name %q, config %s, subscriptions", op.Name, config(op.Config))
+		s += fmt.Sprintf(" name %q, config %s, subscriptions", op.Name, config(*op.Config))
 		for name := range op.Subscriptions {
 			s += fmt.Sprintf(" %q", name)
 		}
 	case txn.OpAlterQueue:
-		s += fmt.Sprintf(" queue %d, config %s", op.Queue, config(op.Config))
+		s += fmt.Sprintf(" queue %d, config %s", op.Queue, config(*op.Config))
 		if op.Mask != txn.PlainFields {
 			s += fmt.Sprintf(", mask %#x", op.Mask)
 		}
@@ -156,7 +164,7 @@ func operation(op *txn.Op) string {
 		}
 	case txn.OpSeek:
 		s += fmt.Sprintf(" queue %d, subscription %d, sequence %d, config %s", op.Queue, op.Sub, op.Sequence,
-			config(op.Config))
+			config(*cmp.Or(op.Config, &txn.Config{})))
 	case txn.OpForward:
 		s += fmt.Sprintf(" queue %d, target %d, move %v, messages", op.Queue, op.Target, op.Move)
 		for i := range op.Forwarded(0) {

@@ -861,8 +861,16 @@ type QueueConfig struct {
 	// If not 0, the queue is temporary: it is deleted, with its messages, after this time without a consumer. A new
 	// active restarts the period when it takes over.
 	TemporaryGrace *durationpb.Duration `protobuf:"bytes,17,opt,name=temporary_grace,json=temporaryGrace,proto3" json:"temporary_grace,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the message
+	// is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline.
+	AckTimeout *durationpb.Duration `protobuf:"bytes,19,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
+	// Time for which the `message_id` of a published message is kept: a publish with the same `message_id` within it is
+	// answered with the receipt of the first one and not stored. 0 means no deduplication.
+	DedupWindow *durationpb.Duration `protobuf:"bytes,20,opt,name=dedup_window,json=dedupWindow,proto3" json:"dedup_window,omitempty"`
+	// Maximum number of message ids kept for `dedup_window`: beyond it, the oldest ones are removed. 0 means no limit.
+	DedupMax      uint64 `protobuf:"varint,21,opt,name=dedup_max,json=dedupMax,proto3" json:"dedup_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
@@ -1012,6 +1020,27 @@ func (x *QueueConfig) GetTemporaryGrace() *durationpb.Duration {
 		return x.TemporaryGrace
 	}
 	return nil
+}
+
+func (x *QueueConfig) GetAckTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.AckTimeout
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetDedupWindow() *durationpb.Duration {
+	if x != nil {
+		return x.DedupWindow
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetDedupMax() uint64 {
+	if x != nil {
+		return x.DedupMax
+	}
+	return 0
 }
 
 // Subscription describes a durable cursor on a queue.
@@ -1999,7 +2028,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x12\n" +
 	"\x04flag\x18\x03 \x01(\tR\x04flag\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\bR\x05bytes\x12\x14\n" +
-	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xcf\x12\n" +
+	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xaf\x16\n" +
 	"\vQueueConfig\x12c\n" +
 	"\fmax_messages\x18\x01 \x01(\x04B@\x82\xf9#<\n" +
 	"(maximum number of messages; 0: unlimited\x12\x10Maximum messagesR\vmaxMessages\x12]\n" +
@@ -2039,7 +2068,14 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x13dead_letter_expired\x18\x10 \x01(\bBw\x82\xf9#s\n" +
 	"Amove expired messages to --dead-letter instead of discarding them\x12.Move expired messages to the dead-letter queueR\x11deadLetterExpired\x12\xbe\x01\n" +
 	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationBz\x82\xf9#v\n" +
-	"Idelete the queue after this time without consumers, such as 30s; 0: never\x12\x1eDelete without consumers after\x1a\ttemporaryR\x0etemporaryGraceJ\x04\b\x12\x10\x13\"\xd9\x02\n" +
+	"Idelete the queue after this time without consumers, such as 30s; 0: never\x12\x1eDelete without consumers after\x1a\ttemporaryR\x0etemporaryGrace\x12\xa1\x01\n" +
+	"\vack_timeout\x18\x13 \x01(\v2\x19.google.protobuf.DurationBe\x82\xf9#a\n" +
+	"Erequeue unacknowledged messages after this time, such as 5m; 0: never\x12\x18Acknowledgement deadlineR\n" +
+	"ackTimeout\x12\xb1\x01\n" +
+	"\fdedup_window\x18\x14 \x01(\v2\x19.google.protobuf.DurationBs\x82\xf9#o\n" +
+	"Ndiscard publishes with a message id seen within this time, such as 10m; 0: off\x12\x1dDeduplicate by message id forR\vdedupWindow\x12\x85\x01\n" +
+	"\tdedup_max\x18\x15 \x01(\x04Bh\x82\xf9#d\n" +
+	"Cmaximum number of message ids kept for --dedup-window; 0: unlimited\x12\x1dMaximum deduplication entriesR\bdedupMaxJ\x04\b\x12\x10\x13\"\xd9\x02\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +
@@ -2193,28 +2229,30 @@ var file_lockstep_v1_types_proto_depIdxs = []int32{
 	23, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
 	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
 	23, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
-	11, // 18: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	12, // 19: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
-	14, // 20: lockstep.v1.Subscription.pause:type_name -> lockstep.v1.QueuePause
-	23, // 21: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
-	23, // 22: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
-	22, // 23: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
-	9,  // 24: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
-	10, // 25: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	19, // 26: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
-	15, // 27: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
-	14, // 28: lockstep.v1.Queue.pause:type_name -> lockstep.v1.QueuePause
-	22, // 29: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
-	22, // 30: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
-	23, // 31: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	4,  // 32: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	24, // 33: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
-	8,  // 34: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	34, // [34:35] is the sub-list for extension type_name
-	33, // [33:34] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	23, // 18: lockstep.v1.QueueConfig.ack_timeout:type_name -> google.protobuf.Duration
+	23, // 19: lockstep.v1.QueueConfig.dedup_window:type_name -> google.protobuf.Duration
+	11, // 20: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	12, // 21: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
+	14, // 22: lockstep.v1.Subscription.pause:type_name -> lockstep.v1.QueuePause
+	23, // 23: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
+	23, // 24: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
+	22, // 25: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
+	9,  // 26: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
+	10, // 27: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
+	19, // 28: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	15, // 29: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
+	14, // 30: lockstep.v1.Queue.pause:type_name -> lockstep.v1.QueuePause
+	22, // 31: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
+	22, // 32: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
+	23, // 33: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	4,  // 34: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	24, // 35: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
+	8,  // 36: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	36, // [36:37] is the sub-list for extension type_name
+	35, // [35:36] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }

@@ -67,3 +67,11 @@ class QueueConfig:
     temporary_grace: timedelta = timedelta()
     """If not 0, the queue is temporary: it is deleted, with its messages, after this time without a consumer. A new
     active restarts the period when it takes over."""
+    ack_timeout: timedelta = timedelta()
+    """Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the message
+    is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline."""
+    dedup_window: timedelta = timedelta()
+    """Time for which the `message_id` of a published message is kept: a publish with the same `message_id` within it is
+    answered with the receipt of the first one and not stored. 0 means no deduplication."""
+    dedup_max: int = 0
+    """Maximum number of message ids kept for `dedup_window`: beyond it, the oldest ones are removed. 0 means no limit."""

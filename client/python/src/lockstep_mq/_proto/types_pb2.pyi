@@ -159,7 +159,7 @@ class QueueOption(_message.Message):
     def __init__(self, usage: _Optional[str] = ..., label: _Optional[str] = ..., flag: _Optional[str] = ..., bytes: bool = ..., fixed: bool = ...) -> None: ...
 
 class QueueConfig(_message.Message):
-    __slots__ = ("max_messages", "max_bytes", "max_deliveries", "dead_letter", "ttl", "delay", "redelivery_delay", "redelivery_multiplier", "redelivery_max_delay", "retention_age", "retention_bytes", "retention_messages", "overflow", "priorities", "exclusive", "dead_letter_expired", "temporary_grace")
+    __slots__ = ("max_messages", "max_bytes", "max_deliveries", "dead_letter", "ttl", "delay", "redelivery_delay", "redelivery_multiplier", "redelivery_max_delay", "retention_age", "retention_bytes", "retention_messages", "overflow", "priorities", "exclusive", "dead_letter_expired", "temporary_grace", "ack_timeout", "dedup_window", "dedup_max")
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,9 @@ class QueueConfig(_message.Message):
     EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_EXPIRED_FIELD_NUMBER: _ClassVar[int]
     TEMPORARY_GRACE_FIELD_NUMBER: _ClassVar[int]
+    ACK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_MAX_FIELD_NUMBER: _ClassVar[int]
     max_messages: int
     max_bytes: int
     max_deliveries: int
@@ -194,7 +197,10 @@ class QueueConfig(_message.Message):
     exclusive: bool
     dead_letter_expired: bool
     temporary_grace: _duration_pb2.Duration
-    def __init__(self, max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_multiplier: _Optional[float] = ..., redelivery_max_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention_bytes: _Optional[int] = ..., retention_messages: _Optional[int] = ..., overflow: _Optional[_Union[Overflow, str]] = ..., priorities: bool = ..., exclusive: bool = ..., dead_letter_expired: bool = ..., temporary_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    ack_timeout: _duration_pb2.Duration
+    dedup_window: _duration_pb2.Duration
+    dedup_max: int
+    def __init__(self, max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_multiplier: _Optional[float] = ..., redelivery_max_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention_bytes: _Optional[int] = ..., retention_messages: _Optional[int] = ..., overflow: _Optional[_Union[Overflow, str]] = ..., priorities: bool = ..., exclusive: bool = ..., dead_letter_expired: bool = ..., temporary_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., dedup_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., dedup_max: _Optional[int] = ...) -> None: ...
 
 class Subscription(_message.Message):
     __slots__ = ("name", "floor", "backlog", "in_flight", "consumers", "filter", "redelivery", "active_consumer", "pause")
