@@ -409,8 +409,8 @@ func (p *Producer) answer(entries []*Pending, r Receipt, err error, duplicates .
 	closeIf(idle)
 }
 
-// receiptOf returns the receipt of an entry whose messages end before index end of the request, and the duplicates
-// that follow it. It subtracts the entry's stored messages from r.
+// receiptOf returns the receipt of an entry with the messages before index end of the request, and the duplicates that
+// follow it. It subtracts the entry's stored messages from r.
 func receiptOf(r *Receipt, count, end uint32, duplicates []*pb.DuplicateMessage) (
 	own Receipt, rest []*pb.DuplicateMessage,
 ) {

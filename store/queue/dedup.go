@@ -66,6 +66,7 @@ type idGeneration struct {
 	// others, if stored is set.
 	now, written map[idHash]idEntry
 	stored       bool
+	filter       *idFilter // of all entries; nil if the generation was loaded
 }
 
 type storedID struct {
@@ -131,7 +132,7 @@ func (s *State) findID(q *Queue, rec []byte) {
 		if _, ok := g.unwritten(h); ok {
 			return
 		}
-		if !g.stored {
+		if !g.stored || g.filter != nil && !g.filter.mayHave(h) {
 			continue
 		}
 		key := storedID{q.id, g.first, h}
@@ -274,7 +275,7 @@ func (s *State) addID(q *Queue, h idHash) {
 		s.removeOutlived(q)
 		if len(d.generations) < maxIDGenerations {
 			d.generations = append(d.generations, &idGeneration{
-				first: q.nextSeq, timeMS: now, lastMS: now, number: d.added,
+				first: q.nextSeq, timeMS: now, lastMS: now, number: d.added, filter: new(idFilter),
 			})
 			window := int64(q.config.DedupWindow)
 			s.scheduleIDs(q, q.nextSeq, now+window+window/idParts+1)
@@ -288,6 +289,9 @@ func (s *State) addID(q *Queue, h idHash) {
 		s.ids.unwritten++
 	}
 	g.now[h] = idEntry{sequence: q.nextSeq, timeMS: now, number: d.added}
+	if g.filter != nil {
+		g.filter.add(h)
+	}
 	g.lastMS = max(g.lastMS, now)
 	g.n++
 	d.added++

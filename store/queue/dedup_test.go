@@ -3,9 +3,11 @@
 package queue
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -226,7 +228,12 @@ func TestDedupMemory(t *testing.T) {
 		h[0], h[1], h[2] = byte(i), byte(i>>8), byte(i>>16)
 		d.state.addID(s, h)
 	}
-	require.Less(t, (heapInUse()-before)/n, int64(128))
+	require.Less(t, (heapInUse()-before)/n, int64(132))
+	filter := 0
+	for _, p := range s.ids.generations[0].filter.parts {
+		filter += 8 * len(p.bits)
+	}
+	require.Less(t, filter/n, 4)
 	require.Len(t, s.ids.generations[0].now, n)
 }
 
@@ -236,4 +243,24 @@ func heapInUse() int64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+func TestIDFilter(t *testing.T) {
+	var f idFilter
+	const n = 200_000
+	id := func(i int) idHash {
+		sum := sha256.Sum256([]byte(strconv.Itoa(i)))
+		return idHash(sum[:16])
+	}
+	for i := range n {
+		f.add(id(i))
+	}
+	wrong := 0
+	for i := range n {
+		require.True(t, f.mayHave(id(i)))
+		if f.mayHave(id(n + i)) {
+			wrong++
+		}
+	}
+	require.Less(t, wrong, n/50)
 }
